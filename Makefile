@@ -99,7 +99,7 @@ editor-in-browser: setup
 
 # Writes what docs/ shows of plans and benches anew.
 docs: setup
-	$(BIN)/python -m katz_graph.bench.docs
+	$(BIN)/python -m katz_graph.cli.docs
 
 clean:
 	rm -rf build output

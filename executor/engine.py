@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from torch import Tensor
 
-from katz_graph.context import Context
-from katz_graph.errors import RunError
-from katz_graph.events import Planned, Sampled, Span, StageDone
+from katz_graph.core.errors import RunError
+from katz_graph.core.events import Planned, Sampled, Span, StageDone
+from katz_graph.core.latent_space import LatentSamples
+from katz_graph.core.recipe import Encoding, Tile, UpscaleModelRecipe, VaeRecipe
 from katz_graph.executor.cluster.autoscaler import Autoscaler
 from katz_graph.executor.cluster.driver import Cluster
 from katz_graph.executor.cluster.network import WorkerNetwork
@@ -49,10 +50,9 @@ from katz_graph.ir.region import Region
 from katz_graph.ir.values import TextEncoding
 from katz_graph.models.costs.counts import Counts
 from katz_graph.models.families.shared.stages import TEXT, VAE_DECODE, VAE_ENCODE
+from katz_graph.node.types import Context
 from katz_graph.planner.changes import changed
 from katz_graph.planner.queries import opaque_functions, switches
-from katz_graph.recipe import Encoding, Tile, UpscaleModelRecipe, VaeRecipe
-from katz_graph.wires import LatentSamples
 
 if TYPE_CHECKING:
     from katz_graph.executor.launch.in_process import InProcess
@@ -65,7 +65,7 @@ DRIVER = "{}@driver"
 
 
 class DeviceEngine:
-    """Implements `katz_graph.context.Engine`. `close` it, or use it in a `with` statement.
+    """Implements `katz_graph.node.types.Engine`. `close` it, or use it in a `with` statement.
 
     Starts a worker for each config, with `launchers` by device name or one process each, and
     measures what the planner has to know. What cannot be sent, functions that packs put on a

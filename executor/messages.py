@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from katz_graph.errors import Cancelled, InputError, OutOfMemory, RunError
-from katz_graph.events import Event
+from katz_graph.core.errors import Cancelled, InputError, OutOfMemory, RunError
+from katz_graph.core.events import Event
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.executor.worker.device_program import DeviceProgram
 from katz_graph.executor.worker.timing import Timing
 
 if TYPE_CHECKING:
-    from katz_graph.context import Context
+    from katz_graph.node.types import Context
 
 LOCAL = {"local": True}
 """Marks a field that stays in its process: on the other side it has its default."""

@@ -11,7 +11,8 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from katz_graph.context import Context
+from katz_graph.core.latent_space import LatentSamples
+from katz_graph.core.recipe import Encoding, Tile, UpscaleModelRecipe, VaeRecipe
 from katz_graph.ir.device import Device
 from katz_graph.ir.region import Region
 from katz_graph.ir.values import TextEncoding
@@ -19,15 +20,14 @@ from katz_graph.models.configuration import latent_space
 from katz_graph.models.text.kinds import pooled_text_width, text_width
 from katz_graph.models.text.recipe import length, prompts
 from katz_graph.models.text.tokens import prompt_length
-from katz_graph.recipe import Encoding, Tile, UpscaleModelRecipe, VaeRecipe
-from katz_graph.wires import LatentSamples
+from katz_graph.node.types import Context
 
 Made = TypeVar("Made")
 
 
 @dataclass(slots=True)
 class PlanningEngine(Generic[Made]):
-    """Implements `katz_graph.context.Engine`: results of models are zeros of the right shape.
+    """Implements `katz_graph.node.types.Engine`: results of models are zeros of the right shape.
     `programs` are what was made of the samplers, in the order in which they were reached.
     """
 

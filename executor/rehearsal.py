@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from katz_graph.checks.validate import RULES, check, downstream, upstream
-from katz_graph.context import Context
-from katz_graph.errors import Cancelled, InputError
+from katz_graph.core.errors import Cancelled, InputError
+from katz_graph.core.graph import Graph, Link
+from katz_graph.core.messages import node_name, show
+from katz_graph.core.recipe import Tile, UpscaleModelRecipe, VaeRecipe
 from katz_graph.executor.graph.context import RunContext
 from katz_graph.executor.graph.node_state import Outputs
 from katz_graph.executor.graph.result import GraphResult
@@ -18,15 +20,11 @@ from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.executor.graph.run import run_graph
 from katz_graph.executor.planning_engine import PlanningEngine
 from katz_graph.files.folders import Folders
-from katz_graph.graph import Graph, Link
 from katz_graph.ir.device import Device
-from katz_graph.ir.region import END, Region
-from katz_graph.messages import node_name, show
-from katz_graph.node.types import NodeType
-from katz_graph.packs import BUILTIN
+from katz_graph.ir.region import Region
+from katz_graph.node.types import BUILTIN, Context, NodeType
 from katz_graph.planner.region import region_nodes
 from katz_graph.planner.written_step import WrittenStep, written_step
-from katz_graph.recipe import Tile, UpscaleModelRecipe, VaeRecipe
 
 Types = Mapping[str, NodeType]
 DEVICE = Device("cpu", 1e10, 1e10)  # on which nothing is computed
@@ -89,7 +87,7 @@ class Rehearsal:
         if not found.targets:
             problems = [one for one in found.problems if one.severity == "error"]
             raise InputError("\n".join(map(str, problems)))
-        if self._types[call.type].stage == END:
+        if self._types[call.type].ends_region:
             raise InputError(f"{named}: its step is drawn as nodes already")
         engine = _engine()
         try:
@@ -125,7 +123,7 @@ class Rehearsal:
 
     def _outside_steps(self, graph: Graph) -> list[str]:
         """Returns the nodes that are not inside of a step that is drawn as nodes."""
-        ends = [name for name, call in graph.nodes.items() if self._types[call.type].stage == END]
+        ends = [name for name, call in graph.nodes.items() if self._types[call.type].ends_region]
         inside = {one for end in ends for one in region_nodes(graph, end).members} - {*ends}
         return [name for name in graph.nodes if name not in inside]
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from katz_graph.devices import AUTO, DeviceList, format_name
+from katz_graph.core.devices import AUTO, DeviceList, format_name
 from katz_graph.executor.cluster.network import WorkerNetwork
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.launch.ahead import Ahead

@@ -1,18 +1,20 @@
 """Opens engines that run workflows (`open`) and builds graphs in Python (`Graph`).
 
-Importing this loads neither. Below `api`, `cli` and `bench`, which put the layers together, this
-package is the vocabulary (graphs, nodes, recipes, devices) and what works on it without running a
-graph. It must not import the built-in nodes, the executor and the server.
+Importing this loads neither. Every module stands in a folder, the shared vocabulary (graphs,
+recipes, devices, events, errors) in `core`. All folders but `api`, `cli` and `bench`, which put the
+layers together, must not import the built-in nodes, the executor and the server.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from katz_graph.core import renamed_modules
+
 if TYPE_CHECKING:
     from katz_graph.api.builder import Graph, Output
     from katz_graph.api.engine import Engine, open
     from katz_graph.api.result import Plan, Result
-    from katz_graph.errors import Cancelled, InputError, KatzError, OutOfMemory, RunError
+    from katz_graph.core.errors import Cancelled, InputError, KatzError, OutOfMemory, RunError
 
 __all__ = [
     "Cancelled",
@@ -28,6 +30,8 @@ __all__ = [
     "open",
 ]
 
+renamed_modules.install()
+
 if not TYPE_CHECKING:  # a type checker would take this for any name at all
     MODULES = {
         **dict.fromkeys(("Engine", "open"), "katz_graph.api.engine"),
@@ -38,7 +42,7 @@ if not TYPE_CHECKING:  # a type checker would take this for any name at all
     def __getattr__(name: str) -> Any:
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(MODULES.get(name, "katz_graph.errors")), name)
+        return getattr(import_module(MODULES.get(name, "katz_graph.core.errors")), name)
 
     def __dir__() -> list[str]:
         return [*globals(), *__all__]

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from katz_graph.kernels.configurations import Tiles
 from katz_graph.kernels.dispatch import INTERPRETED
-from katz_graph.kernels.lora_patch import Patch
+from katz_graph.kernels.patches import Patch
 
 ALIGNED = 16  # bytes of addresses and values of rows, so that loads are wide
 SEARCHED = 1024  # layers that a program looks through at once

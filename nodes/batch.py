@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
+from katz_graph.core.latent_space import LatentSamples
 from katz_graph.node import Grows, Node
-from katz_graph.wires import Image, Latent, LatentSamples, Mask, Socket
+from katz_graph.node.wires import Image, Latent, Mask, Socket
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,11 +9,11 @@ import string
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any
 
-from katz_graph.errors import InputError
-from katz_graph.knobs import Text
-from katz_graph.messages import one_line, shorten, show
+from katz_graph.core.errors import InputError
+from katz_graph.core.messages import one_line, shorten, show
 from katz_graph.node import Grows, Node
-from katz_graph.wires import Socket
+from katz_graph.node.knobs import Text
+from katz_graph.node.wires import Socket
 
 # a float overflows at 1,024 bits; what is much larger takes long
 MOST_BITS, MOST_CHARACTERS, MOST_DIGITS = 10_000, 5_000, 4_000

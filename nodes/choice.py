@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from katz_graph.node import Node, Widget
-from katz_graph.wires import Anything
+from katz_graph.node.wires import Anything
 
 PROPORTIONS = {
     "1:1 (Square)": (1, 1),

@@ -10,14 +10,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from katz_graph.context import Context
-from katz_graph.errors import InputError
-from katz_graph.knobs import Fraction, Pixels, PromptText, Share, Strength, WholeCells
-from katz_graph.latent_space import DEFAULT_LATENT_SPACE
-from katz_graph.models.text.recipe import parts
-from katz_graph.models.text.textual_inversion import identities, with_learned_words
-from katz_graph.node import Node, Widget
-from katz_graph.recipe import (
+from katz_graph.core.errors import InputError
+from katz_graph.core.latent_space import DEFAULT_LATENT_SPACE
+from katz_graph.core.recipe import (
     Area,
     Averaged,
     ConditioningEntry,
@@ -29,7 +24,12 @@ from katz_graph.recipe import (
     Sizes,
     Zeroed,
 )
-from katz_graph.wires import Clip, Conditioning, ControlNet, Image, Mask, Vae
+from katz_graph.models.text.recipe import parts
+from katz_graph.models.text.textual_inversion import identities, with_learned_words
+from katz_graph.node import Node, Widget
+from katz_graph.node.knobs import Fraction, Pixels, PromptText, Share, Strength, WholeCells
+from katz_graph.node.types import Context
+from katz_graph.node.wires import Clip, Conditioning, ControlNet, Image, Mask, Vae
 
 cells = DEFAULT_LATENT_SPACE.cells
 
@@ -50,7 +50,11 @@ class CLIPTextEncode(Node, category="conditioning", title="CLIP Text Encode (Pro
 
     def run(self, clip: Clip, context: Context) -> Conditioning:
         return (
-            ConditioningEntry(Prompt(with_learned_words(clip, (self.text,), context), self.text)),
+            ConditioningEntry(
+                Prompt(
+                    with_learned_words(clip, (self.text,), context.folders, context.warn), self.text
+                )
+            ),
         )
 
 
@@ -72,7 +76,7 @@ class CLIPTextEncodeSDXL(Node, category="advanced/conditioning"):
         return identities((self.text_l, self.text_g), context.folders)
 
     def run(self, clip: Clip, context: Context) -> Conditioning:
-        clip = with_learned_words(clip, (self.text_l, self.text_g), context)
+        clip = with_learned_words(clip, (self.text_l, self.text_g), context.folders, context.warn)
         sizes = Sizes(
             self.height, self.width, self.crop_h, self.crop_w, self.target_height, self.target_width
         )
@@ -93,7 +97,9 @@ class CLIPTextEncodeSDXLRefiner(Node, category="advanced/conditioning"):
         return identities((self.text,), context.folders)
 
     def run(self, clip: Clip, context: Context) -> Conditioning:
-        prompt = Prompt(with_learned_words(clip, (self.text,), context), self.text)
+        prompt = Prompt(
+            with_learned_words(clip, (self.text,), context.folders, context.warn), self.text
+        )
         return (
             ConditioningEntry(
                 prompt, sizes=Sizes(self.height, self.width, aesthetic_score=self.ascore)

@@ -9,8 +9,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from katz_graph.errors import InputError
-from katz_graph.knobs import (
+from katz_graph.core.errors import InputError
+from katz_graph.models.families.unet.architecture import unet_architecture
+from katz_graph.node import Node, Widget
+from katz_graph.node.knobs import (
     Fraction,
     Guidance,
     SamplerName,
@@ -21,10 +23,8 @@ from katz_graph.knobs import (
     Strength,
     Text,
 )
-from katz_graph.models.families.unet.architecture import unet_architecture
-from katz_graph.node import Node, Widget
 from katz_graph.node.types import VARIADIC
-from katz_graph.wires import (
+from katz_graph.node.wires import (
     Anything,
     Boolean,
     Conditioning,
@@ -40,7 +40,7 @@ from katz_graph.wires import (
     Step,
     Weighted,
 )
-from katz_graph.wires import (
+from katz_graph.node.wires import (
     ControlNet as ControlNetWire,
 )
 

@@ -6,11 +6,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from katz_graph.errors import InputError
-from katz_graph.knobs import Fraction, Share
-from katz_graph.models.family import block_numbers
-from katz_graph.node import Node, Widget
-from katz_graph.patches import (
+from katz_graph.core.errors import InputError
+from katz_graph.core.patches import (
     NormedDifference,
     NormedGuidance,
     PassedOver,
@@ -19,7 +16,10 @@ from katz_graph.patches import (
     WeakenedNegative,
     ZeroStar,
 )
-from katz_graph.wires import Model
+from katz_graph.models.family import block_numbers
+from katz_graph.node import Node, Widget
+from katz_graph.node.knobs import Fraction, Share
+from katz_graph.node.wires import Model
 
 GUIDANCE = "advanced/guidance"
 SkipScale = Annotated[float, Field(ge=0.0, le=10.0), Widget(step=0.1)]

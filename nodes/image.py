@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from katz_graph.context import Context
-from katz_graph.knobs import BatchSize, Colour, Side
 from katz_graph.node import FileChoice, Node, ShownFor, Widget
-from katz_graph.ui_results import Place, announced, place_folder, with_ui
-from katz_graph.wires import Image, Mask, Socket
+from katz_graph.node.knobs import BatchSize, Colour, Side
+from katz_graph.node.types import Context
+from katz_graph.node.ui_results import Place, announced, place_folder, with_ui
+from katz_graph.node.wires import Image, Mask, Socket
 
 if TYPE_CHECKING:
     from torch import Tensor

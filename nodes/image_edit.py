@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from katz_graph.errors import InputError
-from katz_graph.knobs import (
+from katz_graph.core.errors import InputError
+from katz_graph.node import Node, Widget
+from katz_graph.node.knobs import (
     TURNS,
     Crop,
     Flip,
@@ -21,8 +22,7 @@ from katz_graph.knobs import (
     Side,
     WholeCells,
 )
-from katz_graph.node import Node, Widget
-from katz_graph.wires import Image, Mask
+from katz_graph.node.wires import Image, Mask
 
 if TYPE_CHECKING:
     from torch import Tensor

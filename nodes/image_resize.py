@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from katz_graph.errors import InputError
-from katz_graph.knobs import Crop, Pixels, ScaleFactor
+from katz_graph.core.errors import InputError
 from katz_graph.node import Node, ShownFor, Widget
+from katz_graph.node.knobs import Crop, Pixels, ScaleFactor
+from katz_graph.node.wires import Socket
 from katz_graph.nodes.image_edit import MEGAPIXEL, Method, proportional
-from katz_graph.wires import Socket
 
 if TYPE_CHECKING:
     from torch import Tensor

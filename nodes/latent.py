@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from pydantic import Field
 
-from katz_graph.context import Context
-from katz_graph.errors import InputError
-from katz_graph.knobs import BatchSize
-from katz_graph.latent_space import DEFAULT_LATENT_SPACE
+from katz_graph.core.errors import InputError
+from katz_graph.core.latent_space import DEFAULT_LATENT_SPACE, LatentSamples
 from katz_graph.node import FileChoice, Node, Widget
-from katz_graph.ui_results import announced, with_ui
-from katz_graph.wires import Latent, LatentSamples, Mask, Socket
+from katz_graph.node.knobs import BatchSize
+from katz_graph.node.types import Context
+from katz_graph.node.ui_results import announced, with_ui
+from katz_graph.node.wires import Latent, Mask, Socket
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -183,7 +183,7 @@ class LoadLatent(Node, category="latent"):
     def run(self, context: Context) -> Latent:
         from safetensors import safe_open
 
-        from katz_graph.models.loading.single_file import contents
+        from katz_graph.models.loading.contents import contents
 
         path = context.folders.resolve("latents", self.latent)
         names = contents(path).shapes

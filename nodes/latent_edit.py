@@ -8,10 +8,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from katz_graph.knobs import TURNS, Crop, Flip, Rotation, ScaleFactor, Share, WholeCells
-from katz_graph.latent_space import DEFAULT_LATENT_SPACE
+from katz_graph.core.latent_space import DEFAULT_LATENT_SPACE
 from katz_graph.node import Node, Widget
-from katz_graph.wires import Latent, Mask
+from katz_graph.node.knobs import TURNS, Crop, Flip, Rotation, ScaleFactor, Share, WholeCells
+from katz_graph.node.wires import Latent, Mask
 
 SMALLEST = 64  # pixels of a side that is chosen by hand
 cells = DEFAULT_LATENT_SPACE.cells

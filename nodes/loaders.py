@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 from pydantic import Field
 
-from katz_graph.context import Context
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import FileIdentity, Lora, digest
 from katz_graph.files.urls import is_url, shown
 from katz_graph.models.configuration import union_types
 from katz_graph.models.family import known, text_sets
@@ -29,8 +29,8 @@ from katz_graph.models.loading.sources import (
 )
 from katz_graph.models.text.kinds import T5, kind_of
 from katz_graph.node import FileChoice, Node, Widget
-from katz_graph.recipe import FileIdentity, Lora, digest
-from katz_graph.wires import Clip, ControlNet, Model, Vae
+from katz_graph.node.types import Context
+from katz_graph.node.wires import Clip, ControlNet, Model, Vae
 
 TokenCount = Annotated[int, Field(ge=0, le=10000)]
 LoraStrength = Annotated[float, Field(ge=-100.0, le=100.0), Widget(step=0.01)]

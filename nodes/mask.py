@@ -6,12 +6,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from katz_graph.context import Context
-from katz_graph.errors import InputError
-from katz_graph.knobs import Colour, Pixels, Share, Side
+from katz_graph.core.errors import InputError
 from katz_graph.node import Node
-from katz_graph.ui_results import announced, place_folder, with_ui
-from katz_graph.wires import Image, Mask
+from katz_graph.node.knobs import Colour, Pixels, Share, Side
+from katz_graph.node.types import Context
+from katz_graph.node.ui_results import announced, place_folder, with_ui
+from katz_graph.node.wires import Image, Mask
 
 
 class MaskToImage(Node, category="mask"):

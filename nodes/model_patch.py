@@ -6,12 +6,12 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from katz_graph.context import Context
+from katz_graph.core.recipe import ControlUse, Picture, digest
 from katz_graph.models.family import check_controlnet
 from katz_graph.models.loading.sources import controlnet_recipe
 from katz_graph.node import FileChoice, Node, Widget
-from katz_graph.recipe import ControlUse, Picture, digest
-from katz_graph.wires import Image, Mask, Model, ModelPatch, Vae
+from katz_graph.node.types import Context
+from katz_graph.node.wires import Image, Mask, Model, ModelPatch, Vae
 
 PatchStrength = Annotated[float, Field(ge=-10.0, le=10.0), Widget(step=0.01)]
 

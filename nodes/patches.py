@@ -9,19 +9,19 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from katz_graph.context import Context
-from katz_graph.errors import InputError
-from katz_graph.knobs import Share
-from katz_graph.models.loading.merge import Scales, merge_notes, merged_clip, merged_model
-from katz_graph.node import Node, Widget
-from katz_graph.patches import (
+from katz_graph.core.errors import InputError
+from katz_graph.core.patches import (
     ContinuousSampling,
     DiscreteSampling,
     FlowSampling,
     GradualMask,
 )
-from katz_graph.patches import FreeU as FreeUPatch
-from katz_graph.wires import Clip, Model
+from katz_graph.core.patches import FreeU as FreeUPatch
+from katz_graph.models.loading.merge import Scales, merge_notes, merged_clip, merged_model
+from katz_graph.node import Node, Widget
+from katz_graph.node.knobs import Share
+from katz_graph.node.types import Context
+from katz_graph.node.wires import Clip, Model
 
 Factor = Annotated[float, Field(ge=0.0, le=10.0), Widget(step=0.01)]
 Sigma = Annotated[float, Field(ge=0.0, le=1000.0), Widget(step=0.001)]

@@ -7,10 +7,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from katz_graph.knobs import Text
 from katz_graph.node import Node, Widget
-from katz_graph.ui_results import with_ui
-from katz_graph.wires import Anything
+from katz_graph.node.knobs import Text
+from katz_graph.node.ui_results import with_ui
+from katz_graph.node.wires import Anything
 
 LARGEST = 2**63 - 1
 

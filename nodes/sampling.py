@@ -8,21 +8,13 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field
 
-from katz_graph.guidance_spec import Guider as GuiderValue
-from katz_graph.guidance_spec import Noise as NoiseValue
-from katz_graph.knobs import Guidance, SamplerName, SchedulerName, Seed, Share, Steps, Text
+from katz_graph.core.guidance_spec import Guider as GuiderValue
+from katz_graph.core.guidance_spec import Noise as NoiseValue
+from katz_graph.core.latent_space import LatentSamples
 from katz_graph.node import Node
+from katz_graph.node.knobs import Guidance, SamplerName, SchedulerName, Seed, Share, Steps, Text
+from katz_graph.node.wires import Conditioning, Guider, Latent, Model, Noise, Sampler, Sigmas
 from katz_graph.planner.passes.expand import expand_guider, expand_sampling
-from katz_graph.wires import (
-    Conditioning,
-    Guider,
-    Latent,
-    LatentSamples,
-    Model,
-    Noise,
-    Sampler,
-    Sigmas,
-)
 
 Step = Annotated[int, Field(ge=0, le=10000)]
 OUTPUTS = ("output", "denoised_output")

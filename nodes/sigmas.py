@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from katz_graph.knobs import SamplerName, SchedulerName, Share, Steps
 from katz_graph.node import Node, Widget
+from katz_graph.node.knobs import SamplerName, SchedulerName, Share, Steps
+from katz_graph.node.wires import Model, Sampler, Sigmas
 from katz_graph.sampling.aligned import ALIGNED_STEPS
 from katz_graph.sampling.names import SamplerChoice
-from katz_graph.wires import Model, Sampler, Sigmas
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from katz_graph.recipe import ModelRecipe
+    from katz_graph.core.recipe import ModelRecipe
     from katz_graph.sampling.noise_table import NoiseTable
 
 SAMPLERS = "sampling/custom_sampling/samplers"

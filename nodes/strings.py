@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from katz_graph.errors import InputError
-from katz_graph.knobs import Text
+from katz_graph.core.errors import InputError
 from katz_graph.node import Node
+from katz_graph.node.knobs import Text
 
 
 class StringConcatenate(Node, category="utils/string"):
@@ -79,7 +79,7 @@ class StringReplace(Node, category="utils/string"):
     replace: Text = ""
 
     def run(self) -> str:
-        from katz_graph.host.text_search import check_size
+        from katz_graph.nodes.text_search import check_size
 
         more = len(self.replace) - len(self.find)
         check_size(
@@ -130,7 +130,7 @@ class RegexMatch(Node, category="utils/string", names=("matches",)):
     dotall: bool = False
 
     def run(self) -> bool:
-        from katz_graph.host.text_search import TimedSearch
+        from katz_graph.nodes.text_search import TimedSearch
 
         return TimedSearch(
             self.regex_pattern, self.case_insensitive, self.multiline, self.dotall
@@ -151,7 +151,7 @@ class RegexExtract(Node, category="utils/string"):
     group_index: Annotated[int, Field(ge=0, le=100)] = 1
 
     def run(self) -> str:
-        from katz_graph.host.text_search import TimedSearch
+        from katz_graph.nodes.text_search import TimedSearch
 
         search = TimedSearch(self.regex_pattern, self.case_insensitive, self.multiline, self.dotall)
         group = (
@@ -184,7 +184,7 @@ class RegexReplace(
     count: Annotated[int, Field(ge=0, le=100)] = 0
 
     def run(self) -> str:
-        from katz_graph.host.text_search import TimedSearch
+        from katz_graph.nodes.text_search import TimedSearch
 
         search = TimedSearch(self.regex_pattern, self.case_insensitive, self.multiline, self.dotall)
         return search.replaced(self.string, self.replace, self.count)

@@ -9,15 +9,22 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from katz_graph.context import Context
-from katz_graph.errors import InputError
-from katz_graph.knobs import PromptText
+from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import (
+    ClipRecipe,
+    ConditioningEntry,
+    Picture,
+    Prompt,
+    References,
+    Zeroed,
+)
 from katz_graph.models.text.kinds import kind_of
 from katz_graph.models.text.textual_inversion import identities, with_learned_words
 from katz_graph.node import Node, Widget
+from katz_graph.node.knobs import PromptText
+from katz_graph.node.types import Context
+from katz_graph.node.wires import Clip, Conditioning, Image, Latent
 from katz_graph.nodes.conditioning import mapped
-from katz_graph.recipe import ClipRecipe, ConditioningEntry, Picture, Prompt, References, Zeroed
-from katz_graph.wires import Clip, Conditioning, Image, Latent
 
 Told = Annotated[float, Field(ge=0.0, le=100.0), Widget(step=0.1)]
 MOST_REFERENCES = 16
@@ -57,7 +64,9 @@ class CLIPTextEncodeFlux(Node, category="advanced/conditioning/flux"):
     def run(self, clip: Clip, context: Context) -> Conditioning:
         texts = self.clip_l, self.t5xxl
         _check_encoders(self, clip, ("clip", "t5"))
-        prompt = Prompt(with_learned_words(clip, texts, context), texts[0], texts[1:])
+        prompt = Prompt(
+            with_learned_words(clip, texts, context.folders, context.warn), texts[0], texts[1:]
+        )
         return (ConditioningEntry(prompt, guidance=self.guidance),)
 
 
@@ -80,7 +89,7 @@ class CLIPTextEncodeSD3(Node, category="advanced/conditioning"):
         absent = [
             number for number, text in enumerate(texts) if not text and self.empty_padding == "none"
         ]
-        learned = with_learned_words(clip, texts, context)
+        learned = with_learned_words(clip, texts, context.folders, context.warn)
         prompt = Prompt(learned, texts[0], texts[1:], tuple(absent))
         if len(absent) == len(texts):  # nothing is read: zeros in the shape of CLIP's rows
             return (ConditioningEntry(Zeroed(replace(prompt, absent=tuple(absent[2:])))),)

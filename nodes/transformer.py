@@ -6,10 +6,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from katz_graph.knobs import Strength
 from katz_graph.node import Node
-from katz_graph.nodes.denoise import Block, OutsideRegion
-from katz_graph.wires import (
+from katz_graph.node.knobs import Strength
+from katz_graph.node.wires import (
     Conditioning,
     ControlNet,
     Image,
@@ -20,6 +19,7 @@ from katz_graph.wires import (
     Tokens,
     Vae,
 )
+from katz_graph.nodes.denoise import Block, OutsideRegion
 
 
 class TransformerEmbed(Node, category="denoise", stage="transformer_embed"):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from katz_graph.context import Context
 from katz_graph.node import FileChoice, Node
-from katz_graph.wires import Image, UpscaleModel
+from katz_graph.node.types import Context
+from katz_graph.node.wires import Image, UpscaleModel
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -69,7 +69,7 @@ def _in_tiles_of(
     """Enlarges in tiles. None when memory does not suffice and smaller tiles are worth a try; what
     was made is gone by then. OutOfMemory when they are not.
     """
-    from katz_graph.errors import OutOfMemory
+    from katz_graph.core.errors import OutOfMemory
     from katz_graph.picture.compose import in_tiles
 
     def enlarge(tile: Tensor) -> Tensor:

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 from pydantic import Field
 
-from katz_graph.context import Context
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.latent_space import LatentSamples
+from katz_graph.core.recipe import Concatenated, Picture, Tile
 from katz_graph.models.configuration import latent_space
 from katz_graph.node import Node, Widget
+from katz_graph.node.types import Context
+from katz_graph.node.wires import Conditioning, Image, Latent, Mask, Vae
 from katz_graph.nodes.conditioning import mapped
-from katz_graph.recipe import Concatenated, Picture, Tile
-from katz_graph.wires import Conditioning, Image, Latent, LatentSamples, Mask, Vae
 
 if TYPE_CHECKING:
     from torch import Tensor

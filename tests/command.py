@@ -60,8 +60,8 @@ def use_threads(monkeypatch: pytest.MonkeyPatch, module: ModuleType, cache: Path
     machine.
     """
     from katz_graph.api import devices
-    from katz_graph.bench.worker_threads import WorkerThreads
     from katz_graph.executor.engine import DeviceEngine
+    from katz_graph.testing.worker_threads import WorkerThreads
 
     def engine(
         assignments: Any, choices: Any = None, _: Any = None, *rest: Any, **named: Any

@@ -14,11 +14,11 @@ from command import Katz, command
 from filelock import FileLock
 
 from katz_graph.executor.launch.fork_server import ForkServer
-from katz_graph.files.settings import WAITING
 from katz_graph.host.garbage import expect_imports, imports_are_done
+from katz_graph.settings.environment import WAITING
 
 if TYPE_CHECKING:
-    from katz_graph.bench.parity import Models
+    from katz_graph.testing.model_files import Models
 
 expect_imports()
 os.environ["KATZ_CHECK_WEIGHTS"] = "1"
@@ -68,7 +68,7 @@ def made_once(folder: Path, family: str, layers: int) -> Models:
     half the time of two, which is enough for one of the families. Drawn by whichever test process
     comes first.
     """
-    from katz_graph.bench.parity import random_models
+    from katz_graph.testing.model_files import random_models
 
     with FileLock(folder / f"{family}.lock"):
         return random_models(folder / family, family, layers)

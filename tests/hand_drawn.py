@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from katz_graph.graph import Link, NodeCall
-from katz_graph.recipe import Conditioning, ModelRecipe
+from katz_graph.core.graph import Link, NodeCall
+from katz_graph.core.recipe import Conditioning, ModelRecipe
 
 
 def unet(

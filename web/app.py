@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from katz_graph.errors import InputError, KatzError
+from katz_graph.core.errors import InputError, KatzError
 from katz_graph.web.http.access_log import RequestRecord
 from katz_graph.web.http.reading import Reading
 from katz_graph.web.http.responses import PathRedactor, Refusal, refuse

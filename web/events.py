@@ -21,9 +21,9 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from katz_graph.events import NodeDone, NodeStarted, PackMessage, Progress, Timeline, Warned
+from katz_graph.core.events import NodeDone, NodeStarted, PackMessage, Progress, Timeline, Warned
+from katz_graph.node.ui_results import Place
 from katz_graph.planner.report.document import PlanData
-from katz_graph.ui_results import Place
 
 EndStatus = Literal["completed", "failed", "cancelled"]
 

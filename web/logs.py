@@ -12,7 +12,7 @@ import logging
 import time
 from contextvars import ContextVar
 
-from katz_graph.messages import one_line
+from katz_graph.core.messages import one_line
 
 REQUEST: ContextVar[str] = ContextVar("request")
 """The id of the request that is being answered."""

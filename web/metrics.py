@@ -12,12 +12,13 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from katz_graph.events import NodeDone, Progress
+from katz_graph.core.events import NodeDone, Progress
 from katz_graph.web.events import ClientEvent, Ended
 
 if TYPE_CHECKING:
+    from katz_graph.web.jobs.jobs import Jobs
     from katz_graph.web.runner_client.facts import Stats
-    from katz_graph.web.state import State
+    from katz_graph.web.runner_client.manager import Runner
 
 STEP_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 JOB_SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
@@ -129,38 +130,38 @@ class Metrics:
             self._steps[key] = (event.value, now)
 
 
-def figures(state: State, stats: Stats | None) -> CollectorRegistry:
+def figures(jobs: Jobs, runner: Runner, stats: Stats | None) -> CollectorRegistry:
     """Builds the registry of the queue's and the runner's current figures. `stats`: the runner's
     answer, if it gave one.
     """
     registry = CollectorRegistry()
-    registry.register(_Figures(state, stats))
+    registry.register(_Figures(jobs, runner, stats))
     return registry
 
 
 class _Figures(Collector):
-    def __init__(self, state: State, stats: Stats | None) -> None:
-        self._state, self._stats = state, stats
+    def __init__(self, jobs: Jobs, runner: Runner, stats: Stats | None) -> None:
+        self._jobs, self._runner, self._stats = jobs, runner, stats
 
     def collect(self) -> Iterable[Metric]:
-        state = self._state
-        yield GaugeMetricFamily("katz_queue_pending", "Jobs that wait", len(state.jobs.pending))
-        yield GaugeMetricFamily("katz_queue_running", "Jobs that run", len(state.jobs.running))
+        jobs, runner = self._jobs, self._runner
+        yield GaugeMetricFamily("katz_queue_pending", "Jobs that wait", len(jobs.pending))
+        yield GaugeMetricFamily("katz_queue_running", "Jobs that run", len(jobs.running))
         yield GaugeMetricFamily(
-            "katz_queue_paused", "1 while no new job is started", float(state.jobs.paused)
+            "katz_queue_paused", "1 while no new job is started", float(jobs.paused)
         )
         yield GaugeMetricFamily(
             "katz_queue_expected_wait_seconds",
             "Seconds until a new job would start",
-            state.jobs.expected_wait(),
+            jobs.expected_wait(),
         )
         yield GaugeMetricFamily(
-            "katz_runner_ready", "1 while the runner takes jobs", float(state.runner.ready)
+            "katz_runner_ready", "1 while the runner takes jobs", float(runner.ready)
         )
         yield CounterMetricFamily(
-            "katz_runner_restarts", "Runners that died and were replaced", state.runner.restarts
+            "katz_runner_restarts", "Runners that died and were replaced", runner.restarts
         )
-        facts = state.runner.facts
+        facts = runner.facts
         serving = GaugeMetricFamily(
             "katz_device_up", "0 for a device that is left out", labels=["device"]
         )

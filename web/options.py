@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from katz_graph.eviction import POLICIES
-from katz_graph.files.settings import TOKEN
-from katz_graph.options import CACHE, GB, FolderOptions, PlacementOptions, option
+from katz_graph.core.eviction import POLICIES
 from katz_graph.planner.changes import PERMISSIONS, PLACE
+from katz_graph.settings.environment import TOKEN
+from katz_graph.settings.options import CACHE, GB, FolderOptions, PlacementOptions, option
 
 KB, MB = 2**10, 2**20
 RUNNER_LOCK = "runner.lock"  # in the data folder, held by a runner while it lives

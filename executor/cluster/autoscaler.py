@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
-from katz_graph.errors import KatzError
+from katz_graph.core.errors import KatzError
 from katz_graph.executor.cluster.driver import Cluster
 from katz_graph.executor.cluster.replicas import Change
 from katz_graph.executor.cluster.router import Router

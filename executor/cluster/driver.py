@@ -14,9 +14,8 @@ from concurrent.futures import Future, wait
 from functools import partial
 from typing import Any
 
-from katz_graph.context import Context
-from katz_graph.errors import Cancelled, DeviceGone, RunError
-from katz_graph.events import Warned
+from katz_graph.core.errors import Cancelled, DeviceGone, RunError
+from katz_graph.core.events import Warned
 from katz_graph.executor.cluster.network import WorkerNetwork
 from katz_graph.executor.cluster.requests import (
     TRIES,
@@ -62,6 +61,7 @@ from katz_graph.executor.worker.device_program import device_program
 from katz_graph.ir.device import Device, NetworkLink
 from katz_graph.ir.program import Program
 from katz_graph.models.loading.residency import NoRoom
+from katz_graph.node.types import Context
 
 GRACE = 1.0  # seconds in which the supervisor notices that a worker ended
 

@@ -14,12 +14,12 @@ from typing import Any
 
 from torch import Tensor
 
-from katz_graph.context import Context
-from katz_graph.errors import RunError
-from katz_graph.events import Event
+from katz_graph.core.errors import RunError
+from katz_graph.core.events import Event
 from katz_graph.executor.messages import Done
 from katz_graph.executor.worker.timing import Timing
 from katz_graph.ir.program import Program
+from katz_graph.node.types import Context
 
 TRIES = 2  # attempts at a request before it fails
 

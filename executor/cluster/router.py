@@ -11,13 +11,13 @@ import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import ControlNetRecipe
 from katz_graph.executor.cluster.replicas import Change, Replicas
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
-from katz_graph.models.stages import stages
+from katz_graph.models.stage_registry import stages
 from katz_graph.planner.queries import commonest_variant
-from katz_graph.recipe import ControlNetRecipe
 
 
 @dataclass(slots=True, eq=False)

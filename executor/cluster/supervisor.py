@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 
-from katz_graph.errors import Cancelled, RunError
+from katz_graph.core.errors import Cancelled, RunError
 from katz_graph.executor.cluster.worker_handle import PATIENCE, State, WorkerHandle, WorkerPatience
 from katz_graph.executor.launch.base import Launcher
 from katz_graph.executor.messages import FromWorker

@@ -9,22 +9,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
-from katz_graph.checks.literals import check_literal
-from katz_graph.context import Context
-from katz_graph.errors import InputError, RunError
+from katz_graph.core.errors import InputError, RunError
+from katz_graph.core.graph import Expansion, Link
+from katz_graph.core.messages import node_name
 from katz_graph.executor.graph.event_loop import Tasks
 from katz_graph.executor.graph.hidden_inputs import UNIQUE_ID, HiddenInputs
 from katz_graph.executor.graph.lists import Listed, elements, joined, per_element
 from katz_graph.executor.graph.node_state import NodeState, Outputs, States, output_of
 from katz_graph.executor.graph.result_store import ResultCache
-from katz_graph.graph import Expansion, Link
 from katz_graph.host.process_state import ProcessState
-from katz_graph.messages import node_name
 from katz_graph.node import WithUi
-from katz_graph.node.types import INSTANCE, NodeType
-from katz_graph.packs import BUILTIN
+from katz_graph.node.literals import check_literal
+from katz_graph.node.scope import ExecutionBlocker, Running, running, staying
+from katz_graph.node.types import BUILTIN, INSTANCE, Context, NodeType
 from katz_graph.planner.region import RegionNodes
-from katz_graph.scope import ExecutionBlocker, Running, running, staying
 
 Arguments = dict[str, Any]
 OWN_PACKS = ("", BUILTIN)  # of nodes that leave this process as it is

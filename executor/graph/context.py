@@ -12,16 +12,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from katz_graph.approximations import allowed_names
-from katz_graph.context import Engine
-from katz_graph.errors import Cancelled, InputError
-from katz_graph.events import Event, Listener, Sampled, Warned
+from katz_graph.core.approximations import allowed_names
+from katz_graph.core.errors import Cancelled, InputError
+from katz_graph.core.events import Event, Listener, Sampled, Warned
+from katz_graph.executor.graph.run_stats import RunStats, provenance_of
 from katz_graph.files.folders import Folders
 from katz_graph.ir.changes import PlanChanges
-from katz_graph.node.types import NodeType
+from katz_graph.node.scope import current
+from katz_graph.node.types import Engine, NodeType
 from katz_graph.packs import builtin_types
-from katz_graph.run_stats import RunStats, provenance_of
-from katz_graph.scope import current
 
 PREVIEWS_APART = 0.25  # seconds, at least, between two pictures of one node
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from katz_graph.context import Context
-from katz_graph.errors import RunError
+from katz_graph.core.errors import RunError
 from katz_graph.host.inference import inference_mode
+from katz_graph.node.types import Context
 
 PATIENCE = 1.0  # seconds that cancelled tasks get to clean up
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
-from katz_graph.errors import RunError
+from katz_graph.core.errors import RunError
+from katz_graph.core.graph import Expansion, Link, NodeCall
 from katz_graph.executor.graph.calls import expected_outputs
 from katz_graph.executor.graph.expansion_ui import last_part
 from katz_graph.executor.graph.lists import Listed, elements
 from katz_graph.executor.graph.node_state import NodeState, Outputs, States, output_of, source_of
-from katz_graph.graph import Expansion, Link, NodeCall
 from katz_graph.node.types import NodeType
 
 # nodes that the expansions of one run make together; a loop that does not end would fill the memory

@@ -6,10 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from katz_graph.executor.graph.node_state import NodeState
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,21 +26,6 @@ class Shown:
 def last_part(identifier: str) -> str:
     """Returns the last part of the id of a node of an expansion, without its number."""
     return identifier.rsplit(".", 1)[-1].partition("#")[0]
-
-
-def shown_by(node: NodeState) -> tuple[Shown, ...]:
-    """Returns the nodes of its expansions that have, or hold inside, something for editors."""
-    return tuple(
-        Shown(
-            part=last_part(part.id),
-            type=part.call.type,
-            ui=part.ui,
-            origin="" if part.origin == node.origin else part.origin,
-            inner=part.shown,
-        )
-        for part in node.parts
-        if part.ui is not None or part.shown
-    )
 
 
 def with_inner(

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from katz_graph.core.graph import Link, NodeCall
+from katz_graph.core.messages import show
 from katz_graph.executor.graph.signature import Signature, Unsignable, value_token
-from katz_graph.graph import Link, NodeCall
-from katz_graph.messages import show
 
 
 @dataclass(frozen=True, slots=True)

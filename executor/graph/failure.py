@@ -9,11 +9,11 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from katz_graph.errors import Cancelled, DiskFull, InputError, KatzError, OutOfMemory, RunError
+from katz_graph.core.errors import Cancelled, DiskFull, InputError, KatzError, OutOfMemory, RunError
+from katz_graph.core.messages import one_line, shorten, show
 from katz_graph.executor.worker.device_fault import device_fault
 from katz_graph.files.output_files import FULL
 from katz_graph.host.memory import is_out_of_memory, memory_message
-from katz_graph.messages import one_line, shorten, show
 
 LONGEST = 400  # characters of a foreign message
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-from katz_graph.context import Context
+from katz_graph.core.graph import Graph, Link
 from katz_graph.executor.graph.node_state import NodeState, States
 from katz_graph.formats.api import to_api
-from katz_graph.graph import Graph, Link
+from katz_graph.node.types import Context
 
 UNIQUE_ID, PROMPT, DYNPROMPT, EXTRA_PNGINFO = "UNIQUE_ID", "PROMPT", "DYNPROMPT", "EXTRA_PNGINFO"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.graph import NodeCall
 from katz_graph.executor.graph.node_state import NodeState, States
-from katz_graph.graph import NodeCall
 
 
 def hold_sources(states: States, node: NodeState) -> None:

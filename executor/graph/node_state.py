@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from katz_graph.errors import InputError
-from katz_graph.executor.graph.expansion_ui import Shown
+from katz_graph.core.errors import InputError
+from katz_graph.core.graph import Link, NodeCall
+from katz_graph.core.messages import show
+from katz_graph.executor.graph.expansion_ui import Shown, last_part
 from katz_graph.executor.graph.signature import Signature
-from katz_graph.graph import Link, NodeCall
 from katz_graph.ir.provenance import EXACT, Provenance
-from katz_graph.messages import show
 from katz_graph.node.types import Input, NodeType
 from katz_graph.planner.region import RegionNodes
 
@@ -109,6 +109,20 @@ class NodeState:
             {name: value for name, value in self.inputs.items() if name not in left_out}
             if left_out
             else self.inputs
+        )
+
+    def shown_parts(self) -> tuple[Shown, ...]:
+        """Returns the nodes of its expansions that have, or contain, output for editors."""
+        return tuple(
+            Shown(
+                part=last_part(part.id),
+                type=part.call.type,
+                ui=part.ui,
+                origin="" if part.origin == self.origin else part.origin,
+                inner=part.shown,
+            )
+            for part in self.parts
+            if part.ui is not None or part.shown
         )
 
     def port(self, name: str) -> Input | None:

@@ -7,16 +7,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from katz_graph.context import Context
-from katz_graph.errors import Cancelled, InputError, RunError
+from katz_graph.core.errors import Cancelled, InputError, RunError
+from katz_graph.core.graph import Expansion
 from katz_graph.executor.graph.calls import expected_outputs
 from katz_graph.executor.graph.hidden_inputs import DYNPROMPT, EXTRA_PNGINFO, PROMPT, UNIQUE_ID
-from katz_graph.graph import Expansion
 from katz_graph.host.run_sync import settled
 from katz_graph.ir.region import Operation
 from katz_graph.node import WithUi
-from katz_graph.node.types import INSTANCE, NodeType
-from katz_graph.scope import ExecutionBlocker, acting_as
+from katz_graph.node.scope import ExecutionBlocker, acting_as
+from katz_graph.node.types import INSTANCE, Context, NodeType
 
 
 class RegionCalls:

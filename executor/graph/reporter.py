@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from katz_graph.errors import KatzError
-from katz_graph.events import Event, Listener, NodeBlocked, NodeDone, NodeFailed, NodeStarted
+from katz_graph.core.errors import KatzError
+from katz_graph.core.events import Event, Listener, NodeBlocked, NodeDone, NodeFailed, NodeStarted
+from katz_graph.core.graph import Graph
+from katz_graph.core.messages import node_name
 from katz_graph.executor.graph.expansion_ui import Shown
 from katz_graph.executor.graph.explain import History, explain
 from katz_graph.executor.graph.node_state import NodeState, States
 from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.executor.graph.signature import Signature
-from katz_graph.graph import Graph
-from katz_graph.messages import node_name
 
 
 class NodeReporter:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from katz_graph.errors import DiskFull, InputError, KatzError, RunError
+from katz_graph.core.errors import DiskFull, InputError, KatzError, RunError
+from katz_graph.core.messages import listed
 from katz_graph.executor.graph.node_state import Outputs
-from katz_graph.messages import listed
 
 
 @dataclass(frozen=True, slots=True)

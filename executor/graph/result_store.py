@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from katz_graph.errors import InputError
-from katz_graph.eviction import POLICIES
+from katz_graph.core.errors import InputError
+from katz_graph.core.eviction import POLICIES
 from katz_graph.executor.graph.expansion_ui import Shown
 from katz_graph.executor.graph.explain import History
 from katz_graph.executor.graph.signature import Signature
 from katz_graph.ir.provenance import EXACT, Provenance
 from katz_graph.node.types import NodeType
-from katz_graph.options import COUNTED
+from katz_graph.settings.options import COUNTED
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from katz_graph.checks.cycles import describe_cycle, find_cycles
-from katz_graph.context import Context
-from katz_graph.errors import Cancelled, InputError, KatzError, RunError
-from katz_graph.events import Listener, Reused
+from katz_graph.core.errors import Cancelled, InputError, KatzError, RunError
+from katz_graph.core.events import Listener, Reused
+from katz_graph.core.graph import Expansion, Graph, Link
+from katz_graph.core.messages import show
 from katz_graph.executor.graph.calls import Calls, blocker_in, expected_outputs, outputs_of, ui_of
 from katz_graph.executor.graph.event_loop import Done, Tasks
 from katz_graph.executor.graph.expansion import Splicer, delivered
-from katz_graph.executor.graph.expansion_ui import shown_by, with_inner
+from katz_graph.executor.graph.expansion_ui import with_inner
 from katz_graph.executor.graph.failure import node_failure
 from katz_graph.executor.graph.hidden_inputs import HiddenInputs
 from katz_graph.executor.graph.liveness import end_reading, free, hold_again, wanted_again
@@ -32,17 +33,15 @@ from katz_graph.executor.graph.reporter import NodeReporter
 from katz_graph.executor.graph.result import GraphResult
 from katz_graph.executor.graph.result_store import ResultCache, ResultEntry
 from katz_graph.executor.graph.sign import sign_late, sign_upstream
-from katz_graph.graph import Expansion, Graph, Link
 from katz_graph.host.process_state import ProcessState
 from katz_graph.ir.provenance import EXACT, joined
-from katz_graph.ir.region import END, Region
-from katz_graph.messages import show
+from katz_graph.ir.region import Region
 from katz_graph.node import WithUi
-from katz_graph.node.types import NodeType
+from katz_graph.node.scope import ExecutionBlocker, running
+from katz_graph.node.types import Context, NodeType
+from katz_graph.node.ui_results import written
 from katz_graph.planner import region as planner_region
 from katz_graph.planner.region import RegionNodes
-from katz_graph.scope import ExecutionBlocker, running
-from katz_graph.ui_results import written
 
 __all__ = ["GraphResult", "Regions", "run_graph"]
 
@@ -255,7 +254,7 @@ class _GraphRun:
         self._settle(node, results())
 
     def _complete(self, node: NodeState, outputs: Outputs) -> None:
-        node.shown = shown_by(node)
+        node.shown = node.shown_parts()
         read = (one.provenance for one in (*node.sources, *node.parts))
         node.provenance = joined((*node.sampled, *read))
         if node.signature is not None:
@@ -313,7 +312,7 @@ class _GraphRun:
                 self._guarded(node, want)
 
     def _first_sources(self, node: NodeState) -> list[NodeState]:
-        if node.type.stage == END:
+        if node.type.ends_region:
             node.region = self.regions.region_nodes(Graph(node.scope), node.id)
             return [source_of(self.nodes, link) for link in node.region.inputs]
         return [

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from katz_graph.errors import Cancelled
+from katz_graph.core.errors import Cancelled
+from katz_graph.core.graph import Link
 from katz_graph.executor.graph.calls import Calls, is_per_node
 from katz_graph.executor.graph.failure import in_words
 from katz_graph.executor.graph.hidden_inputs import sees_graph
 from katz_graph.executor.graph.liveness import hold_sources, hold_upstream
 from katz_graph.executor.graph.node_state import NodeState, States
 from katz_graph.executor.graph.signature import NAN, Signature, Unsignable, node_signature
-from katz_graph.graph import Link
 from katz_graph.planner.region import RegionNodes
 
 OWN_ID = "the node's own id"  # an input that no node can have

@@ -17,7 +17,7 @@ from functools import lru_cache
 from pathlib import PurePath
 from typing import Any
 
-from katz_graph.graph import Link
+from katz_graph.core.graph import Link
 
 Signature = bytes
 NAN = "NaN"

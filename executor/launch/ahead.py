@@ -6,7 +6,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-from katz_graph.devices import DeviceList
+from katz_graph.core.devices import DeviceList
 from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.executor.turns.affinity import claim_seats
 

@@ -24,11 +24,11 @@ from typing import NoReturn
 
 from katz_graph.executor.launch.fork_server import LONGEST
 from katz_graph.executor.launch.worker_main import begin, run_worker
-from katz_graph.files.settings import prepare_to_compute
 from katz_graph.host.environment import environment
 from katz_graph.host.garbage import imports_are_done
 from katz_graph.ipc.child import PYTHON, kill_session
 from katz_graph.ipc.child_main import end_with
+from katz_graph.settings.environment import prepare_to_compute
 
 WORKER = "katz_graph.executor.launch.worker_main"
 CONNECTION = "katz_graph.executor.transport.connection"

@@ -19,13 +19,13 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-from katz_graph.errors import InputError, RunError
+from katz_graph.core.errors import InputError, RunError
 from katz_graph.executor.launch.entries import entry_for
 from katz_graph.executor.transport.connection import Connection
 from katz_graph.executor.transport.faults import Closed
 from katz_graph.executor.transport.handshake import accept, dial, listen
-from katz_graph.files.settings import prepare_to_compute
 from katz_graph.ipc.child_main import end_with
+from katz_graph.settings.environment import prepare_to_compute
 
 START_TIMEOUT = 100.0  # seconds; less than the supervisor's, since this one knows more to say
 LOOPBACK = "127.0.0.1"

@@ -14,9 +14,9 @@ import sys
 import traceback
 from typing import NoReturn
 
-from katz_graph.files.settings import prepare_to_compute
 from katz_graph.host.garbage import expect_imports, imports_are_done
 from katz_graph.ipc.child_main import adopt, end, end_with, ignore_signals
+from katz_graph.settings.environment import prepare_to_compute
 
 # seconds; what arrives is taken in beside the thread that computes, which else keeps the
 # interpreter for 5 ms

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from katz_graph.devices import format_name
+from katz_graph.core.devices import format_name
 from katz_graph.executor.measure.store import DISTURBED, Contention, CostStore, Rates
 from katz_graph.host.schedule import scheduled, scheduled_beside
 from katz_graph.ir.device import Device

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from katz_graph.errors import RunError
+from katz_graph.core.errors import RunError
 from katz_graph.executor.measure.store import DISTURBED, CostStore
 from katz_graph.executor.transport.mailbox import Address, Mailbox
 from katz_graph.executor.transport.peer import Peer

@@ -9,8 +9,8 @@ from pathlib import PurePath
 from typing import Any, Protocol
 
 from katz_graph.adapters.recipes import LoraUse
+from katz_graph.core.recipe import Component, FileIdentity, ModelRecipe, digest
 from katz_graph.files.urls import is_url
-from katz_graph.recipe import Component, FileIdentity, ModelRecipe, digest
 
 ALIKE = 0.99  # cosine similarity of latents that still counts as the same (Katz, section 6)
 LEEWAY = 0.99  # of a profile's first level: schedulers differ a little in theirs

@@ -13,7 +13,15 @@ import torch
 from torch import Tensor
 
 from katz_graph.adapters.recipes import LoraUse, without
-from katz_graph.context import Context
+from katz_graph.core.latent_space import LatentSamples
+from katz_graph.core.recipe import (
+    Encoding,
+    FileIdentity,
+    ModelRecipe,
+    Tile,
+    UpscaleModelRecipe,
+    VaeRecipe,
+)
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.graph.context import RunContext
 from katz_graph.executor.measure.lora_levels import LoraProfile
@@ -23,20 +31,11 @@ from katz_graph.ir.program import Program
 from katz_graph.ir.region import Operation, Ref, Region
 from katz_graph.ir.values import Step, TextEncoding
 from katz_graph.models.stages import NODE
-from katz_graph.node.types import NodeType, Output
+from katz_graph.node.types import Context, NodeType, Output
 from katz_graph.planner.passes.late import step_ends
 from katz_graph.planner.queries import lora_strengths
 from katz_graph.planner.sampling import sampling_of
-from katz_graph.recipe import (
-    Encoding,
-    FileIdentity,
-    ModelRecipe,
-    Tile,
-    UpscaleModelRecipe,
-    VaeRecipe,
-)
 from katz_graph.sampling.spec import SamplingSpec
-from katz_graph.wires import LatentSamples
 
 SEEDS = 2**64
 LISTENER = "latents:heard"
@@ -59,9 +58,9 @@ class Listener:
 
 
 class LoraProfiler:
-    """Implements `katz_graph.context.Engine`: does what another engine does, whose device is in
-    this process, and before it samples, profiles the sampler's LoRAs for this many seeds. Samplers
-    of one step, and those that add noise, have none that could be missing.
+    """Implements `katz_graph.node.types.Engine`: does what another engine does, whose device is
+    in this process, and before it samples, profiles the sampler's LoRAs for this many seeds.
+    Samplers of one step, and those that add noise, have none that could be missing.
     """
 
     def __init__(

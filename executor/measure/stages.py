@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from katz_graph.context import Context
-from katz_graph.errors import Cancelled
+from katz_graph.core.errors import Cancelled
 from katz_graph.executor.graph.context import RunContext
 from katz_graph.executor.measure.store import CostStore
 from katz_graph.executor.measure.survey import MeasuredDevice
@@ -21,6 +20,7 @@ from katz_graph.ir.device import Device, Target
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
 from katz_graph.models.costs.counts import Counts
+from katz_graph.node.types import Context
 
 if TYPE_CHECKING:
     from katz_graph.executor.cluster.driver import Cluster

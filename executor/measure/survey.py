@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from katz_graph.devices import format_name
+from katz_graph.core.devices import format_name
 from katz_graph.executor.measure.device import calibrated, contention, device_key
 from katz_graph.executor.measure.links import way_between
 from katz_graph.executor.measure.store import CostStore, Rates

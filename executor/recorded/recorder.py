@@ -17,6 +17,7 @@ from weakref import ReferenceType, ref
 import torch
 from torch import Tensor, nn
 
+from katz_graph.core.messages import first_line
 from katz_graph.executor.recorded.inputs import Home, StaticInputs, form_of
 from katz_graph.executor.recorded.recording import Backend, Recording, poison
 from katz_graph.executor.recorded.trial import Trial
@@ -24,7 +25,6 @@ from katz_graph.executor.worker.batching import mapped, tensors_of
 from katz_graph.executor.worker.computing import ComputeUse, StageCall
 from katz_graph.executor.worker.stream import HostStream, Stream
 from katz_graph.host.memory import is_out_of_memory
-from katz_graph.messages import first_line
 from katz_graph.models.stages import Outputs, Stage
 
 ON_HOST = HostStream()

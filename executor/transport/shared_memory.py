@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from katz_graph.errors import RunError
+from katz_graph.core.errors import RunError
 from katz_graph.executor.transport.bulk import Meeting, Transfer, fields
 from katz_graph.executor.transport.coalesce import fill, lengths_of, parts, size_of
 from katz_graph.executor.transport.codec import Encoded

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import torch
 
-from katz_graph.errors import Cancelled, with_causes
+from katz_graph.core.errors import Cancelled, with_causes
 from katz_graph.executor.turns.affinity import Awake, give_way
 from katz_graph.executor.turns.fair_queue import DeficitRoundRobin
 from katz_graph.executor.turns.openmp import SpinGuard

@@ -20,9 +20,9 @@ from contextlib import contextmanager
 
 import torch
 
-from katz_graph.devices import processors
-from katz_graph.files.settings import waiting_is_ours
+from katz_graph.core.devices import processors
 from katz_graph.host.schedule import THREADS, scheduled
+from katz_graph.settings.environment import waiting_is_ours
 
 LOOK = 0.1  # seconds between looks
 # processors that this process's threads had to do without, above which others want them

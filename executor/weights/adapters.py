@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from katz_graph.adapters.lora import LoraFile, read_lora
-from katz_graph.eviction import LeastRecentlyUsed
+from katz_graph.core.eviction import LeastRecentlyUsed
+from katz_graph.core.recipe import FileIdentity
 from katz_graph.models.loading.residency import AdapterUse
-from katz_graph.recipe import FileIdentity
 
 FILE_BYTES = 2**30  # that LoRA files which were read may take, unless said otherwise
 

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from torch import Tensor
 
-from katz_graph.eviction import POLICIES
+from katz_graph.core.eviction import POLICIES
 from katz_graph.models.loading.residency import Residency
 
 

@@ -17,16 +17,17 @@ from katz_graph.adapters.fit import fit
 from katz_graph.adapters.lora import LoraFile, read_lora
 from katz_graph.adapters.methods import ALL, Method
 from katz_graph.adapters.methods import Lora as LoraMethod
-from katz_graph.errors import RunError
+from katz_graph.core.errors import RunError
+from katz_graph.core.recipe import Component, FileIdentity, Lora, MergedComponent, tensor_digest
 from katz_graph.executor.weights.originals import Beside, Originals, nowhere
 from katz_graph.executor.weights.weight_cache import WeightCache, byte_size
-from katz_graph.files.settings import checks_weights
 from katz_graph.kernels.dispatch import uses_kernels
-from katz_graph.kernels.lora_patch import Delta, Patch, lora_patch
+from katz_graph.kernels.lora_patch import lora_patch
+from katz_graph.kernels.patches import Delta, Patch
 from katz_graph.models.family import family_of_class
 from katz_graph.models.loading.fill import stored_tensors
 from katz_graph.models.loading.store import ModelStore
-from katz_graph.recipe import Component, FileIdentity, Lora, MergedComponent, tensor_digest
+from katz_graph.settings.environment import checks_weights
 
 Resident = tuple[tuple[Lora, TextParts], ...]
 """LoRAs in order, each with the parts of its file that are meant: none for a network, which its

@@ -10,10 +10,10 @@ from functools import partial
 from typing import Any
 
 from katz_graph.adapters.recipes import without
+from katz_graph.core.recipe import Component, Lora, ModelRecipe
 from katz_graph.ir.program import Instruction, LateLoras, Program
 from katz_graph.ir.region import Operation
 from katz_graph.planner.queries import weight_sets
-from katz_graph.recipe import Component, Lora, ModelRecipe
 
 NOTHING_LATE = LateLoras((), (), ())
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from katz_graph.errors import RunError
+from katz_graph.core.errors import RunError
 from katz_graph.host.transfer import to_device
 
 

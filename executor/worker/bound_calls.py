@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from katz_graph.core.recipe import ModelRecipe
 from katz_graph.executor.graph.region_calls import RegionCalls
 from katz_graph.executor.weights.weight_set import Resident
 from katz_graph.executor.worker.batching import on_device
@@ -21,7 +22,6 @@ from katz_graph.ir.region import Operation, Previous, Ref
 from katz_graph.kernels.attention import attention_order
 from katz_graph.models.stages import NODE, Loop, Stage
 from katz_graph.planner.region import stage_of
-from katz_graph.recipe import ModelRecipe
 
 
 @dataclass(frozen=True, slots=True)

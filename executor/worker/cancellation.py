@@ -7,8 +7,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
-from katz_graph.context import Context
-from katz_graph.errors import Cancelled
+from katz_graph.core.errors import Cancelled
+from katz_graph.node.types import Context
 
 Awaited = TypeVar("Awaited")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from katz_graph.devices import AUTO, number_format
+from katz_graph.core.devices import AUTO, number_format
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 import sys
 
-from katz_graph.errors import with_causes
-from katz_graph.messages import first_line
+from katz_graph.core.errors import with_causes
+from katz_graph.core.messages import first_line
 
 FAULT = re.compile(
     r"CUDA (driver )?error|Triton Error \[CUDA\]|(cuBLAS|cuDNN|cuFFT|cuSOLVER) error: "

@@ -16,8 +16,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from katz_graph.context import Context
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.latent_space import LinearMap
+from katz_graph.core.recipe import FileIdentity, ModelRecipe, digest
 from katz_graph.executor.graph.region_calls import RegionCalls
 from katz_graph.executor.turns.loop import WeightSetKey
 from katz_graph.executor.weights.weight_versions import WeightVersions
@@ -37,14 +38,13 @@ from katz_graph.ir.instances import Instances
 from katz_graph.ir.program import PRESENT, Call, Instance, Instruction
 from katz_graph.ir.region import Operation, Previous, Ref
 from katz_graph.ir.values import Step
-from katz_graph.latent_space import LinearMap
 from katz_graph.models.family import linear_map
+from katz_graph.node.scope import running
+from katz_graph.node.types import Context
 from katz_graph.picture.preview import latent_picture
 from katz_graph.planner.queries import adapters, reading_key
 from katz_graph.planner.sampling import loop_of, sampling_of
-from katz_graph.recipe import FileIdentity, ModelRecipe, digest
 from katz_graph.sampling.process import Process, start_process
-from katz_graph.scope import running
 
 
 class Exchange(Protocol):

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from katz_graph.errors import InputError, KatzError
+from katz_graph.core.errors import InputError, KatzError
+from katz_graph.core.recipe import ClipRecipe, ControlNetRecipe, ModelRecipe
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.ir.program import Program
 from katz_graph.models.loading.residency import CONTROL_NETS, NoRoom
 from katz_graph.models.text.recipe import clips
 from katz_graph.planner.region import stage_of
-from katz_graph.recipe import ClipRecipe, ControlNetRecipe, ModelRecipe
 
 LOADED = (ModelRecipe, ControlNetRecipe)
 

@@ -17,9 +17,8 @@ from typing import Any, cast
 import torch
 
 from katz_graph.adapters.recipes import loras_of
-from katz_graph.context import Context, Engine
-from katz_graph.errors import KatzError, OutOfMemory, RunError
-from katz_graph.events import Event
+from katz_graph.core.errors import KatzError, OutOfMemory, RunError
+from katz_graph.core.events import Event
 from katz_graph.executor.graph.context import RunContext
 from katz_graph.executor.measure.links import PROBES
 from katz_graph.executor.messages import (
@@ -59,14 +58,14 @@ from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.executor.worker.services import SERVICES
 from katz_graph.executor.worker.stream import Stream
 from katz_graph.files.folders import Folders
-from katz_graph.files.settings import Settings
 from katz_graph.host.memory import is_out_of_memory, memory_message
 from katz_graph.ir.device import Device
 from katz_graph.ir.program import Instance
 from katz_graph.models.loading.memory import DeviceMemory
 from katz_graph.models.loading.store import ModelStore
-from katz_graph.node.types import NodeType
+from katz_graph.node.types import Context, Engine, NodeType
 from katz_graph.packs import load_registry
+from katz_graph.settings.environment import Settings
 
 Tell = Callable[[FromWorker], None]
 """Sends a message to the driver."""

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 from katz_graph.adapters.fit import check_loras, takes_loras
-from katz_graph.context import Context
+from katz_graph.core.recipe import ClipRecipe, ControlNetRecipe, ModelRecipe
 from katz_graph.executor.worker.models import DeviceModels
-from katz_graph.recipe import ClipRecipe, ControlNetRecipe, ModelRecipe
+from katz_graph.node.types import Context
 
 
 class LoraCheck:

@@ -16,6 +16,20 @@ import torch
 from torch import Tensor
 
 from katz_graph.adapters.encoders import TextParts, text_parts
+from katz_graph.core.recipe import (
+    ClipRecipe,
+    Component,
+    ControlNetRecipe,
+    Encoding,
+    Lora,
+    MergedComponent,
+    ModelRecipe,
+    Prompt,
+    TextEncoderRecipe,
+    Tile,
+    UpscaleModelRecipe,
+    VaeRecipe,
+)
 from katz_graph.executor.weights.adapters import FILE_BYTES, AdapterStore
 from katz_graph.executor.weights.host_copies import HostCopies
 from katz_graph.executor.weights.originals import Originals, nowhere
@@ -49,20 +63,6 @@ from katz_graph.models.text.evaluate import evaluate
 from katz_graph.models.text.kinds import kind_of
 from katz_graph.models.text.recipe import clips
 from katz_graph.models.vae_halves import check_half
-from katz_graph.recipe import (
-    ClipRecipe,
-    Component,
-    ControlNetRecipe,
-    Encoding,
-    Lora,
-    MergedComponent,
-    ModelRecipe,
-    Prompt,
-    TextEncoderRecipe,
-    Tile,
-    UpscaleModelRecipe,
-    VaeRecipe,
-)
 from katz_graph.upscale.networks import load_upscaler, network_peak, size_of
 
 Notes = tuple[str, ...]

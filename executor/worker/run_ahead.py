@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from katz_graph.context import Context
-from katz_graph.devices import format_name, wider
-from katz_graph.errors import RunError
-from katz_graph.events import Previewed, Progress
+from katz_graph.core.devices import format_name, wider
+from katz_graph.core.errors import RunError
+from katz_graph.core.events import Previewed, Progress
 from katz_graph.executor.worker.stream import Reading, Stream
 from katz_graph.ir.program import EvaluationPoint, Program
+from katz_graph.node.types import Context
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from katz_graph.devices import format_name
+from katz_graph.core.devices import format_name
+from katz_graph.core.recipe import ControlNetRecipe, Encoding, Tile, UpscaleModelRecipe, VaeRecipe
 from katz_graph.executor.measure.device import device_key, measure
 from katz_graph.executor.worker.batching import mapped
 from katz_graph.executor.worker.computing import ComputeUse
@@ -20,7 +21,6 @@ from katz_graph.host import memory as host_memory
 from katz_graph.ir.values import TextEncoding
 from katz_graph.models.loading.memory import unused_bytes
 from katz_graph.models.loading.residency import AdapterUse, ControlNetUse, ModelUse
-from katz_graph.recipe import ControlNetRecipe, Encoding, Tile, UpscaleModelRecipe, VaeRecipe
 
 
 class ServingWorker(Protocol):

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from katz_graph.events import Span, SpanKind, Timeline
+from katz_graph.core.events import Span, SpanKind, Timeline
 from katz_graph.executor.worker.stream import Clock, Moment
 
 APART = 0.25  # seconds, at least, between two reports that are not the last

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from katz_graph.events import Span
+from katz_graph.core.events import Span
 
 
 @dataclass(slots=True)

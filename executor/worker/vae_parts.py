@@ -10,10 +10,10 @@ from functools import lru_cache
 
 from torch import Tensor, cat, split
 
+from katz_graph.core.recipe import Component, Tile
 from katz_graph.models.configuration import config
 from katz_graph.models.costs.peaks import stage_peak
 from katz_graph.models.stages import Stage
-from katz_graph.recipe import Component, Tile
 
 TILES = (Tile(512, 64), Tile(256, 64), Tile(128, 32))
 PICTURE_BYTES = 12  # a pixel in float32

@@ -8,10 +8,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 
+from katz_graph.core.recipe import Component, FileIdentity
 from katz_graph.models.configuration import config
 from katz_graph.models.fetching.file_cache import FileCache
 from katz_graph.models.text.kinds import kind_of
-from katz_graph.recipe import Component, FileIdentity
 
 TextParts = tuple[str, ...]
 """The parts of a file that are for one text encoder of a model."""

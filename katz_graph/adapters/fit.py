@@ -16,12 +16,8 @@ from katz_graph.adapters.layers import layouts
 from katz_graph.adapters.lora import LoraFile, describe
 from katz_graph.adapters.methods import Method
 from katz_graph.adapters.naming import NETWORK, families_told
-from katz_graph.errors import InputError
-from katz_graph.files.settings import lora_keys
-from katz_graph.files.urls import shown
-from katz_graph.models.family import ModelFamily, family_of
-from katz_graph.models.loading.shapes import Shapes, parameter_shapes
-from katz_graph.recipe import (
+from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import (
     ClipRecipe,
     Component,
     FileIdentity,
@@ -29,6 +25,10 @@ from katz_graph.recipe import (
     MergedComponent,
     ModelRecipe,
 )
+from katz_graph.files.urls import shown
+from katz_graph.models.family import ModelFamily, family_of
+from katz_graph.models.loading.shapes import Shapes, parameter_shapes
+from katz_graph.settings.environment import lora_keys
 
 MAX_NAMES = 3  # of layers or tensors, in a message
 FITS_KNOWN = 256  # of files and modules, told without reading headers again

@@ -20,13 +20,13 @@ from torch import Tensor
 
 from katz_graph.adapters.methods import MAGNITUDES, Method, Scaling, methods
 from katz_graph.adapters.naming import NETWORK, layer_of, unified
-from katz_graph.errors import Cancelled, InputError
+from katz_graph.core.errors import Cancelled, InputError
+from katz_graph.core.recipe import FileIdentity
 from katz_graph.files.locks import never
 from katz_graph.files.urls import is_url, shown
 from katz_graph.models.family import families
 from katz_graph.models.fetching.file_cache import FileCache
 from katz_graph.models.loading.identity import LENGTH_BYTES, read_configuration, read_header_of
-from katz_graph.recipe import FileIdentity
 
 PIECE = 2**24  # bytes at once
 METADATA = "lora_adapter_metadata"  # where diffusers keeps PEFT's configuration in a file

@@ -22,7 +22,7 @@ from diffusers.utils.state_dict_utils import (
 )
 
 from katz_graph.adapters.encoders import CLIP_G, CLIP_L, FIRST_CLIP, WRAPPED, text_name
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.models.family import ModelFamily, all_files, families, supported
 
 NETWORK = "network"  # of any family: prefixes do not tell which

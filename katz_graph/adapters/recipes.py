@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from katz_graph.models.text.recipe import clips
-from katz_graph.recipe import (
+from katz_graph.core.recipe import (
     Averaged,
     ClipRecipe,
     ConditioningEntry,
@@ -20,6 +19,7 @@ from katz_graph.recipe import (
     Prompt,
     Zeroed,
 )
+from katz_graph.models.text.recipe import clips
 
 
 @dataclass(frozen=True, slots=True)

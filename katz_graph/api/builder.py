@@ -12,17 +12,17 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, overload
 
-from katz_graph.checks.literals import expectation
 from katz_graph.checks.validate import check_node
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.graph import Graph as FrozenGraph
+from katz_graph.core.graph import Link, NodeCall
+from katz_graph.core.messages import node_name, suggest
 from katz_graph.files.folders import Folders
-from katz_graph.files.settings import Settings
 from katz_graph.formats.api import to_api, with_defaults
-from katz_graph.graph import Graph as FrozenGraph
-from katz_graph.graph import Link, NodeCall
-from katz_graph.messages import node_name, suggest
+from katz_graph.node.literals import expectation
 from katz_graph.node.types import KNOB_SOCKETS, Input, NodeType
 from katz_graph.packs import load_registry
+from katz_graph.settings.environment import Settings
 
 PYTHON_TYPES = {socket: kind for kind, socket in KNOB_SOCKETS.items()}
 

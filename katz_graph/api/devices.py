@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from katz_graph.approximations import allowed_names
-from katz_graph.devices import (
+from katz_graph.core.approximations import allowed_names
+from katz_graph.core.devices import (
     AUTO,
     DeviceList,
     check_dtype,
@@ -17,12 +17,12 @@ from katz_graph.devices import (
     parse_link,
     threads_for,
 )
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.executor.launch.ahead import Ahead
-from katz_graph.files.settings import Settings
 from katz_graph.host.garbage import RARELY, imports_are_done
-from katz_graph.options import PlacementOptions
 from katz_graph.planner.places import parse_places
+from katz_graph.settings.environment import Settings
+from katz_graph.settings.options import PlacementOptions
 
 if TYPE_CHECKING:
     from katz_graph.executor.engine import DeviceEngine

@@ -28,22 +28,22 @@ from katz_graph.api.prepare import (
 )
 from katz_graph.api.progress import listener
 from katz_graph.api.result import Plan, Result, pictures_of, plain, values_of
-from katz_graph.approximations import made_with
-from katz_graph.errors import InputError, KatzError
-from katz_graph.events import Event, Listener, Reused, Sampled, Warned
+from katz_graph.core.approximations import made_with
+from katz_graph.core.errors import InputError, KatzError
+from katz_graph.core.events import Event, Listener, Reused, Sampled, Warned
+from katz_graph.core.messages import listed
 from katz_graph.executor.graph.context import RunContext, writing_nothing
 from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.executor.graph.run import GraphResult, run_graph
-from katz_graph.files.settings import prepare_to_compute
-from katz_graph.messages import listed
-from katz_graph.options import FolderOptions, PlacementOptions
 from katz_graph.packs import load_registry
+from katz_graph.settings.environment import prepare_to_compute
+from katz_graph.settings.options import FolderOptions, PlacementOptions
 
 if TYPE_CHECKING:
-    from katz_graph.context import Engine as ContextEngine
     from katz_graph.executor.engine import DeviceEngine
     from katz_graph.executor.measure.lora_levels import LoraProfile
     from katz_graph.executor.measure.stages import StageTime
+    from katz_graph.node.types import Engine as ContextEngine
 
 log = logging.getLogger("katz_graph")
 
@@ -164,9 +164,9 @@ class Engine:
         """Runs the outputs of a workflow, or `targets`: nodes by id, title or type.
 
         `seed` goes to every seed, `set` changes inputs: `{"5.steps": 30}`. `progress=True` shows a
-        bar; a function is called with each event (`katz_graph.events`) from the threads of the run.
-        With `partial` it is enough that one target can run: what went wrong stands in the result's
-        `error`. InputError, RunError and Cancelled have the lines of `katz run`.
+        bar; a function is called with each event (`katz_graph.core.events`) from the threads of the
+        run. With `partial` it is enough that one target can run; the result's `error` says why
+        another cannot. InputError, RunError and Cancelled have the lines of `katz run`.
         """
         with listener(progress) as listen:
             return self._run(_Run(workflow, Changes(seed, set, targets), listen, partial))

@@ -14,9 +14,11 @@ from typing import Any
 from katz_graph.api.builder import AddedNode, Node, Output, node_id
 from katz_graph.api.builder import Graph as GraphBuilder
 from katz_graph.api.devices import check_run_options
-from katz_graph.approximations import allowed_names
 from katz_graph.checks.validate import check
-from katz_graph.errors import Cancelled, InputError, KatzError, RunError
+from katz_graph.core.approximations import allowed_names
+from katz_graph.core.errors import Cancelled, InputError, KatzError, RunError
+from katz_graph.core.graph import Graph, Link
+from katz_graph.core.messages import listed, suggest
 from katz_graph.files.folders import Folders
 from katz_graph.files.urls import shown
 from katz_graph.formats.api import to_api
@@ -25,8 +27,6 @@ from katz_graph.formats.secrets import hide_secrets
 from katz_graph.formats.signature import signatures
 from katz_graph.formats.ui_write import to_ui
 from katz_graph.formats.workflow import Workflow
-from katz_graph.graph import Graph, Link
-from katz_graph.messages import listed, suggest
 from katz_graph.node.types import Input, NodeType
 from katz_graph.packs import Registry
 

@@ -20,7 +20,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from katz_graph import events
+from katz_graph.core import events
 
 COUNT_WIDTH = 24  # characters of a node's name and of its evaluations, with spaces
 RATE_WIDTH = 26  # of evaluations a second and the time that remains

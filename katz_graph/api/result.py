@@ -8,23 +8,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from katz_graph.api.builder import Node, Output, node_id
-from katz_graph.errors import InputError, KatzError
+from katz_graph.core.errors import InputError, KatzError
+from katz_graph.core.messages import listed, show
 from katz_graph.executor.graph.lists import Listed, elements
 from katz_graph.files.picture_kinds import PICTURE_ENDINGS
-from katz_graph.messages import listed, show
-from katz_graph.scope import ExecutionBlocker
-from katz_graph.ui_results import written
+from katz_graph.node.scope import ExecutionBlocker
+from katz_graph.node.ui_results import written
 
 if TYPE_CHECKING:
     from PIL.Image import Image
     from torch import Tensor
 
-    from katz_graph.context import Context
+    from katz_graph.core.graph import Graph
+    from katz_graph.core.latent_space import LatentSamples
     from katz_graph.executor.graph.result import GraphResult
-    from katz_graph.graph import Graph
     from katz_graph.ir.program import Program
-    from katz_graph.node.types import NodeType
-    from katz_graph.wires import LatentSamples
+    from katz_graph.node.types import Context, NodeType
 
 
 @dataclass(frozen=True, slots=True, repr=False)

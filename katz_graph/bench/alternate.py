@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from katz_graph.bench.random_models import make_pipeline, playing, usual_kind
 from katz_graph.bench.result import BenchResult
-from katz_graph.bench.served import Served, resident, serving
 from katz_graph.models.loading.identity import count_values
 from katz_graph.models.loading.sources import pipeline_recipes
+from katz_graph.testing.random_models import make_pipeline, playing, usual_kind
+from katz_graph.testing.server_process import Served, resident, serving
 
 GROWTH_BOUND = 0.02
 SLACK = 1.01  # of the largest checkpoint's weights

@@ -19,10 +19,10 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor
 
-from katz_graph.bench.placed import Models, Scale
-from katz_graph.bench.random_models import usual
 from katz_graph.executor.worker.host import AWAKE
 from katz_graph.ir.values import Residuals
+from katz_graph.testing.placement import Models, Scale
+from katz_graph.testing.random_models import usual
 
 Part = Literal["branch", "controlnet"]
 

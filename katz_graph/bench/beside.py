@@ -21,7 +21,7 @@ from typing import Self
 
 from katz_graph.api.engine import Engine
 from katz_graph.bench.conditions import computing
-from katz_graph.devices import parse_devices, processors
+from katz_graph.core.devices import parse_devices, processors
 
 OTHERS, ROUNDS = 2, 9
 DEVICES = {"run": "cpu", "workers": "cpu*2"}

@@ -8,9 +8,9 @@ from inspect import signature
 from pathlib import Path
 
 from katz_graph.bench.result import BenchResult, report
-from katz_graph.errors import InputError, RunError
+from katz_graph.core.errors import InputError, RunError
+from katz_graph.core.messages import suggest
 from katz_graph.host.garbage import imports_are_done
-from katz_graph.messages import suggest
 
 BENCHES = {
     "graph": "cost per node of the graph level, cold and cached",

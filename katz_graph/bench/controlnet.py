@@ -17,8 +17,12 @@ from statistics import median
 
 from katz_graph.bench.bare import Bare
 from katz_graph.bench.conditions import quiet
-from katz_graph.bench.parity import difference
-from katz_graph.bench.placed import (
+from katz_graph.bench.result import BenchResult
+from katz_graph.executor.engine import DeviceEngine
+from katz_graph.executor.worker.config import WorkerConfig
+from katz_graph.ir.program import Program
+from katz_graph.testing.model_files import difference
+from katz_graph.testing.placement import (
     COLUMNS,
     NETWORK,
     Models,
@@ -34,11 +38,7 @@ from katz_graph.bench.placed import (
     speedups,
     take_turns,
 )
-from katz_graph.bench.requests import bare_context
-from katz_graph.bench.result import BenchResult
-from katz_graph.executor.engine import DeviceEngine
-from katz_graph.executor.worker.config import WorkerConfig
-from katz_graph.ir.program import Program
+from katz_graph.testing.requests import bare_context
 
 PREDICTION_BOUND, IDEAL_BOUND = 0.10, 0.93
 

@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any
 
 from katz_graph.bench.result import BenchResult
-from katz_graph.bench.served import Served, alive, painting, serving
+from katz_graph.testing.server_process import Served, alive, painting, serving
 
 # seconds for what is left of a killed server to end; it may use five to put things in order
 PATIENCE = 10.0

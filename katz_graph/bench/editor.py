@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from katz_graph.bench.result import BenchResult
-from katz_graph.bench.served import serving
-from katz_graph.errors import InputError, RunError
+from katz_graph.core.errors import InputError, RunError
+from katz_graph.testing.server_process import serving
 
 OPEN_BOUND = 1.5  # seconds, of the page and of the graph
 P95_BOUND, P99_BOUND, TASK_BOUND = 8.0, 16.7, 50.0  # milliseconds

@@ -16,12 +16,12 @@ from typing import Any
 
 from katz_graph.bench import faults_on_ray
 from katz_graph.bench.conditions import quiet
-from katz_graph.bench.placed import Scale
 from katz_graph.bench.result import BenchResult
-from katz_graph.bench.struck import FORGIVING, LINK, SIGNALS, Strike, Undisturbed, strike
 from katz_graph.executor.cluster.worker_handle import WorkerPatience
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.worker.config import WorkerConfig
+from katz_graph.testing.placement import Scale
+from katz_graph.testing.worker_faults import FORGIVING, LINK, SIGNALS, Strike, Undisturbed, strike
 
 DEVICES = ("cpu:0", "cpu:1", "cpu:2")
 SCALE = Scale(channels=(32, 48, 64), side=16, steps=16)

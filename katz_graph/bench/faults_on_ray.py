@@ -14,9 +14,9 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-from katz_graph.bench.placed import Scale
-from katz_graph.bench.struck import FORGIVING, LINK, Strike, strike
-from katz_graph.errors import RunError
+from katz_graph.core.errors import RunError
+from katz_graph.testing.placement import Scale
+from katz_graph.testing.worker_faults import FORGIVING, LINK, Strike, strike
 
 UNSHARE = ("unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
 LOOPBACK = 'ip link set lo up && exec "$@"'

@@ -11,22 +11,21 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from katz_graph.bench.loops import NODE_CLASS_MAPPINGS
 from katz_graph.bench.result import BenchResult, medians
 from katz_graph.checks.validate import check
 from katz_graph.comfy.v1.adapter import V1Class
-from katz_graph.context import Context, Engine
 from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.executor.graph.run import GraphResult, run_graph
 from katz_graph.files.folders import Folders
 from katz_graph.formats.read import parse_workflow
 from katz_graph.formats.strict_json import parse_json
 from katz_graph.ir.changes import PlanChanges
-from katz_graph.node.types import ANY, Input, NodeType, Output
+from katz_graph.node.types import ANY, Context, Engine, Input, NodeType, Output
 from katz_graph.packs import Registry
+from katz_graph.testing.loop_nodes import NODE_CLASS_MAPPINGS
 
 if TYPE_CHECKING:
-    from katz_graph.events import Event
+    from katz_graph.core.events import Event
 
 SIZES = (1_000, 10_000)
 ROUNDS = (250, 1_000)  # of a loop

@@ -22,11 +22,10 @@ from katz_graph.adapters.lora import LoraFile, read_lora
 from katz_graph.bench.conditions import quiet
 from katz_graph.bench.contact_sheet import contact_sheet
 from katz_graph.bench.likeness import psnr, ssim
-from katz_graph.bench.mini import EnginePaint
-from katz_graph.bench.requests import local_engine
 from katz_graph.bench.result import BenchResult
-from katz_graph.context import Context
-from katz_graph.events import Event, Progress
+from katz_graph.core.events import Event, Progress
+from katz_graph.core.latent_space import LatentSamples
+from katz_graph.core.recipe import FileIdentity
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.graph.context import RunContext
 from katz_graph.executor.launch.in_process import InProcess
@@ -39,8 +38,9 @@ from katz_graph.ir.region import Region
 from katz_graph.mini.evaluate import attributes, held_out_scenes
 from katz_graph.mini.judge import Judge, judge, load_judge
 from katz_graph.mini.world import STYLES, Scene, caption
-from katz_graph.recipe import FileIdentity
-from katz_graph.wires import LatentSamples
+from katz_graph.node.types import Context
+from katz_graph.testing.miniature import EnginePaint
+from katz_graph.testing.requests import local_engine
 
 PROMPTS = 100  # of each style
 STEPS = 20

@@ -21,8 +21,15 @@ from torch import Tensor
 
 from katz_graph.bench.bare import Bare
 from katz_graph.bench.conditions import quiet
-from katz_graph.bench.parity import BOUND, difference
-from katz_graph.bench.placed import (
+from katz_graph.bench.parity import BOUND
+from katz_graph.bench.result import BenchResult
+from katz_graph.executor.engine import DeviceEngine
+from katz_graph.executor.worker.config import WorkerConfig
+from katz_graph.ir.device import NetworkLink
+from katz_graph.ir.program import Program
+from katz_graph.ir.region import Region
+from katz_graph.testing.model_files import difference
+from katz_graph.testing.placement import (
     COLUMNS,
     Models,
     Scale,
@@ -37,13 +44,7 @@ from katz_graph.bench.placed import (
     speedups,
     take_turns,
 )
-from katz_graph.bench.requests import bare_context
-from katz_graph.bench.result import BenchResult
-from katz_graph.executor.engine import DeviceEngine
-from katz_graph.executor.worker.config import WorkerConfig
-from katz_graph.ir.device import NetworkLink
-from katz_graph.ir.program import Program
-from katz_graph.ir.region import Region
+from katz_graph.testing.requests import bare_context
 
 IDEAL_BOUND = 0.95
 GUIDANCE = 5.0

@@ -26,11 +26,6 @@ import torch
 
 from katz_graph.adapters.recipes import loras_of
 from katz_graph.bench.conditions import quiet
-from katz_graph.bench.parity import mini_models
-from katz_graph.bench.parity_reference import Case
-from katz_graph.bench.placed import Scale
-from katz_graph.bench.random_models import make_lora, make_pipeline, usual_kind
-from katz_graph.bench.requests import bare_context, sampler_region
 from katz_graph.bench.result import BenchResult
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.planning import Choices
@@ -38,6 +33,11 @@ from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.host.environment import environment
 from katz_graph.ir.region import Region
 from katz_graph.models.fetching.file_cache import remote_identity
+from katz_graph.testing.model_files import mini_models
+from katz_graph.testing.placement import Scale
+from katz_graph.testing.plain_loop import Case
+from katz_graph.testing.random_models import make_lora, make_pipeline, usual_kind
+from katz_graph.testing.requests import bare_context, sampler_region
 
 SHARES = (0.3, 0.6, 1.5)  # of the time of K steps, that loading takes
 HIDDEN_BOUND, WAITED_BOUND = 1.05, 1.05

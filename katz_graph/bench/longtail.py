@@ -23,9 +23,16 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from katz_graph.bench.loading import slow_store
-from katz_graph.bench.placed import NETWORK
 from katz_graph.bench.result import BenchResult
-from katz_graph.bench.served import (
+from katz_graph.bench.trace import misses
+from katz_graph.bench.trace_requests import Service, requests
+from katz_graph.core.eviction import POLICIES
+from katz_graph.files.folders import MINI
+from katz_graph.host.environment import environment
+from katz_graph.models.loading.identity import read_header
+from katz_graph.settings.environment import FETCHED_GB, GB
+from katz_graph.testing.placement import NETWORK
+from katz_graph.testing.server_process import (
     Served,
     alive,
     carry_out,
@@ -35,13 +42,6 @@ from katz_graph.bench.served import (
     serving,
     shared_memory,
 )
-from katz_graph.bench.trace import misses
-from katz_graph.bench.trace_requests import Service, requests
-from katz_graph.eviction import POLICIES
-from katz_graph.files.folders import MINI
-from katz_graph.files.settings import FETCHED_GB, GB
-from katz_graph.host.environment import environment
-from katz_graph.models.loading.identity import read_header
 
 GROWTH_BOUND = 0.02  # of memory
 MISSES_BOUND = 0.05  # of all uses, between what is measured and the replay

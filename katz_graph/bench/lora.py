@@ -17,15 +17,15 @@ from typing import Any
 import torch
 
 from katz_graph.bench.conditions import quiet
-from katz_graph.bench.placed import Scale
-from katz_graph.bench.random_models import make_lora, make_pipeline, usual, usual_kind
 from katz_graph.bench.result import BenchResult
+from katz_graph.core.recipe import Lora
 from katz_graph.executor.weights.adapters import AdapterStore
 from katz_graph.executor.weights.weight_set import KeptSets, WeightSets
 from katz_graph.models.loading.identity import file_identity
 from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.models.loading.store import ModelStore
-from katz_graph.recipe import Lora
+from katz_graph.testing.placement import Scale
+from katz_graph.testing.random_models import make_lora, make_pipeline, usual, usual_kind
 
 RANKS = (4, 8, 16, 64)
 RANK = 8  # that bounds are for

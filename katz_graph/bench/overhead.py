@@ -22,7 +22,6 @@ from diffusers.models.attention_processor import AttnProcessor2_0
 
 from katz_graph.bench import beside, stock
 from katz_graph.bench.conditions import quiet
-from katz_graph.bench.requests import local_engine
 from katz_graph.bench.result import BenchResult, medians
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.graph.context import RunContext
@@ -33,6 +32,7 @@ from katz_graph.files.images import load_image
 from katz_graph.formats.api import from_api
 from katz_graph.models.family import family_of
 from katz_graph.models.loading.sources import controlnet_recipe, pipeline_recipes
+from katz_graph.testing.requests import local_engine
 
 RUNS, STARTS, STEPS = 9, 5, 20
 PROMPT = "a large red star on grass"

@@ -19,7 +19,7 @@ from statistics import median
 from typing import Any
 
 from katz_graph.bench.result import BenchResult
-from katz_graph.bench.served import Answer, Served, painting, resident, serving
+from katz_graph.testing.server_process import Answer, Served, painting, resident, serving
 
 REFUSAL_BOUND = 0.05  # seconds, 99th percentile
 MEMORY_BOUND = 50e6  # bytes

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
@@ -21,41 +21,37 @@ from typing import Any
 
 import diffusers
 import torch
-from torch import Tensor
 
-from katz_graph.bench import parity_reference as reference
 from katz_graph.bench.conditions import library_products, quiet
-from katz_graph.bench.parity_reference import Case, ControlCase
-from katz_graph.bench.random_models import (
+from katz_graph.bench.result import BenchResult
+from katz_graph.core.errors import InputError
+from katz_graph.executor.engine import DeviceEngine
+from katz_graph.models.loading.sources import pipeline_recipes
+from katz_graph.testing import plain_loop as reference
+from katz_graph.testing.model_files import Models, difference, mini_models, random_models
+from katz_graph.testing.parity import (
+    against_plain_loop,
+    cases,
+    unchanged_weights,
+)
+from katz_graph.testing.plain_loop import Case
+from katz_graph.testing.random_models import (
     Kind,
     kinds,
     make_controlnet,
-    make_lora,
     make_pipeline,
     playing,
 )
-from katz_graph.bench.requests import (
+from katz_graph.testing.requests import (
     bare_context,
     local_engine,
     region_of,
     sample,
-    sampler_region,
 )
-from katz_graph.bench.result import BenchResult
-from katz_graph.bench.stock_pipelines import Asked, Shown, stock
-from katz_graph.bench.stock_pipelines import region as transformer_region
-from katz_graph.errors import InputError
-from katz_graph.executor.engine import DeviceEngine
-from katz_graph.files.folders import MINI
-from katz_graph.ir.region import Region
-from katz_graph.models.loading.sources import controlnet_recipe, pipeline_recipes
-from katz_graph.planner.sampling import sampling_of
-from katz_graph.sampling.spec import SamplingSpec
+from katz_graph.testing.stock_pipelines import Asked, Shown, stock
+from katz_graph.testing.stock_pipelines import region as transformer_region
 
 BOUND = 1e-5  # of the latent's range: batching and threads alone move it by about 1e-6
-# strength and window of each ControlNet
-CONTROLS = ((0.8, 0.0, 1.0), (1.0, 0.0, 0.55), (0.5, 0.25, 1.0))
-STRENGTHS = (0.4, 0.25)  # of each LoRA
 PIPELINE_CASES = (
     "0 ControlNets, 0 LoRAs, text",
     "1 ControlNets, 0 LoRAs, text",
@@ -63,9 +59,6 @@ PIPELINE_CASES = (
     "1 ControlNets, 2 LoRAs, text",
     "0 ControlNets, 0 LoRAs, batch of 2",
 )
-# at 5, DPM++ 2M lets the rounding of batched products grow to 1.1e-5, at 8 to 2.4e-6, at 12 to
-# 0.9e-6
-EXTRAPOLATING_STEPS = 12
 # as people use; at 8, DPM++ 2M extrapolates so far that rounding alone grows to 1.4e-5
 PIPELINE_STEPS = 20
 # at other numbers timesteps of a transformer that was trained on a table of noise levels are no
@@ -81,116 +74,6 @@ SCHEDULERS: dict[str, tuple[str, dict[str, Any]]] = {
     "DPM++ 2M Karras": ("DPMSolverMultistepScheduler", {"use_karras_sigmas": True}),
     "UniPC": ("UniPCMultistepScheduler", {}),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Models:
-    """The files of one family."""
-
-    name: str
-    pipeline: Path
-    controls: tuple[Path, ...]
-    loras: tuple[Path, ...]
-
-
-def random_models(folder: Path, family: Kind, layers: int = 2) -> Models:
-    """Makes a pipeline, three ControlNets, and two LoRAs of different rank and alpha that share
-    layers, the second with a text-encoder part. `layers`: of each of a network's blocks.
-
-    A folder in which they have been made already is taken as it is.
-    """
-    controls = tuple(folder / f"{family}-control{number}" for number in range(3))
-    loras = (folder / f"{family}-first.safetensors", folder / f"{family}-second.safetensors")
-    if not loras[1].exists():
-        make_pipeline(folder / family, family, seed=1, layers=layers)
-        for number, control in enumerate(controls):
-            make_controlnet(control, family, seed=10 + number, layers=layers)
-        first = {"rank": 4, "alpha": 2.0, "naming": "kohya", "seed": 20, "text_encoder": False}
-        second = {"rank": 8, "alpha": 8.0, "naming": "peft", "seed": 21, "text_encoder": True}
-        for path, made in zip(loras, (first, second), strict=True):
-            make_lora(path, family, **made, layers=layers)
-    return Models(family, folder / family, controls, loras)
-
-
-def mini_models() -> Models:
-    """Returns the miniature that predicts noise, with what was trained for it."""
-    controls = tuple(MINI / "controlnet" / name for name in ("edges", "silhouette"))
-    return Models(
-        "mini",
-        MINI / "pipeline",
-        (*controls, *controls)[:3],
-        tuple(MINI / "loras" / f"{name}.safetensors" for name in ("dusk", "sticker")),
-    )
-
-
-def cases(models: Models) -> Iterator[Case]:
-    """Yields 0, 1, 3 ControlNets with 0, 1, 2 LoRAs, from noise, from a picture, under a mask, in a
-    batch; the samplers take turns.
-    """
-    size = 16 if models.name == "mini" else 8
-    generator = torch.Generator().manual_seed(3)
-    image = torch.rand(1, size * 8, size * 8, 3, generator=generator)
-    latent = torch.randn(1, 4, size, size, generator=generator)
-    mask = torch.zeros(size, size)
-    mask[size // 4 : size // 2, 2 : size // 2] = 1.0
-    empty = torch.zeros(1, 4, size, size)
-    latents: dict[str, dict[str, Any]] = {
-        "text": {"latent": empty},
-        "picture": {"latent": latent, "denoise": 0.6},
-        "mask": {"latent": latent, "mask": mask},
-        "batch of 2": {"latent": empty.repeat(2, 1, 1, 1)},
-    }
-    samplers = tuple(reference.LOOPS)
-    for number, (controls, loras, kind) in enumerate(
-        (c, r, k) for c in (0, 1, 3) for r in (0, 1, 2) for k in latents
-    ):
-        sampler = samplers[number % len(samplers)]
-        yield Case(
-            name=f"{models.name}, {controls} ControlNets, {loras} LoRAs, {kind}",
-            pipeline=models.pipeline,
-            sampler=sampler,
-            steps=EXTRAPOLATING_STEPS if sampler == "dpmpp_2m" else 5,
-            image=image,
-            controls=tuple(ControlCase(models.controls[i], *CONTROLS[i]) for i in range(controls)),
-            loras=tuple(zip(models.loras[:loras], STRENGTHS, strict=False)),
-            **latents[kind],
-        )
-
-
-def difference(ours: Tensor, theirs: Tensor) -> float:
-    """Computes the largest absolute difference over the range of `theirs`."""
-    return float((ours - theirs).abs().max() / (theirs.max() - theirs.min()))
-
-
-def against_plain_loop(case: Case, engine: DeviceEngine) -> tuple[float, float]:
-    """Compares final latents with the plain loop with the same batching: on the engine's modules,
-    and on others.
-
-    The engine's batching must be decided.
-    """
-    region = sampler_region(case)
-    spec, _ = sampling_of(region.begin)
-    batched = engine.choices.batching
-    assert isinstance(spec, SamplingSpec) and batched is not None
-    ours = sample(engine, region)
-    pipeline, controls = engines_modules(case, engine, region)
-    shared = reference.sample(case, spec.sigmas, batched, pipeline, controls)
-    return difference(ours, shared), difference(ours, reference.sample(case, spec.sigmas, batched))
-
-
-def engines_modules(case: Case, engine: DeviceEngine, region: Region) -> tuple[Any, list[Any]]:
-    """Makes a stock pipeline around the modules that the engine has just run, LoRAs in place;
-    returns it with the engine's ControlNets.
-    """
-    models = engine.models
-    _, clip, _ = pipeline_recipes(case.pipeline)
-    pipeline = reference.load(replace(case, loras=()))
-    setattr(pipeline, reference.part(pipeline), models.patch(region.begin.inputs["model"]))
-    for encoder, name in zip(clip.encoders, ("text_encoder", "text_encoder_2"), strict=False):
-        setattr(
-            pipeline, name, models.store.text_encoder(encoder.encoder, models.device, models.dtype)
-        )
-    return pipeline, [models.module(controlnet_recipe(control.folder)) for control in case.controls]
 
 
 def against_pipeline(case: Case, scheduler: str, engine: DeviceEngine) -> float:
@@ -230,23 +113,6 @@ def against_pipeline(case: Case, scheduler: str, engine: DeviceEngine) -> float:
         **controls,
     ).images
     return difference(ours, result / pipeline.vae.config.scaling_factor)
-
-
-def unchanged_weights(case: Case) -> bool:
-    """Tells whether a run with LoRAs and one without leave every weight bit-equal."""
-    with local_engine() as engine:
-        model, clip, _ = pipeline_recipes(case.pipeline)
-        modules = [engine.models.patch(model)] + [
-            engine.models.store.text_encoder(
-                encoder.encoder, engine.models.device, engine.models.dtype
-            )
-            for encoder in clip.encoders
-        ]
-        before = [parameter.clone() for module in modules for parameter in module.parameters()]
-        sample(engine, sampler_region(case))
-        sample(engine, sampler_region(replace(case, loras=())))
-        after = [parameter for module in modules for parameter in module.parameters()]
-    return all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
 
 
 def run() -> BenchResult:

@@ -16,11 +16,9 @@ from statistics import median
 from typing import Any
 
 from katz_graph.bench.conditions import quiet
-from katz_graph.bench.placed import Models, Pins, Scale, Track, pins
-from katz_graph.bench.requests import bare_context
 from katz_graph.bench.result import BenchResult
 from katz_graph.bench.wire import BASE, CONTROL, engine_over, wire
-from katz_graph.errors import RunError
+from katz_graph.core.errors import RunError
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.planning import plan_region
 from katz_graph.ir.device import NetworkLink, Target
@@ -28,6 +26,8 @@ from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
 from katz_graph.planner.passes.cost import ValueSizes
 from katz_graph.planner.queries import commonest_variant
+from katz_graph.testing.placement import Models, Pins, Scale, Track, pins
+from katz_graph.testing.requests import bare_context
 
 HIDDEN, BOUND = 0.6, 1.5  # of an evaluation that sending the residuals takes
 HIDDEN_BOUND, PREDICTION_BOUND = 0.08, 0.10

@@ -21,10 +21,10 @@ from statistics import median
 from typing import Any
 
 from katz_graph.bench.result import BenchResult
-from katz_graph.bench.served import Served, painting
 from katz_graph.formats.api import to_api
 from katz_graph.formats.read import SHIPPED, parse_workflow
 from katz_graph.packs import load_registry
+from katz_graph.testing.server_process import Served, painting
 
 LATE_BOUND = 1.0  # seconds, 95th percentile
 SLOWED_BOUND = 0.01

@@ -18,12 +18,12 @@ from diffusers import AutoModel
 from torch import Tensor
 
 from katz_graph.bench.conditions import quiet
-from katz_graph.bench.parity import mini_models
-from katz_graph.bench.random_models import make_pipeline, usual, usual_kind
 from katz_graph.bench.result import BenchResult
 from katz_graph.kernels import products
 from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.models.loading.store import ModelStore
+from katz_graph.testing.model_files import mini_models
+from katz_graph.testing.random_models import make_pipeline, usual, usual_kind
 
 ERROR = 2e-6  # of the range
 LEAST = {"miniature": 1.1, "31 M": 1.35, "70 M": 1.35}  # times as fast, where the library lags

@@ -16,10 +16,16 @@ from random import Random
 
 import torch
 
-from katz_graph.bench.random_models import Kind, make_controlnet, make_lora, make_pipeline, playing
+from katz_graph.core.graph import Graph, Link, NodeCall
+from katz_graph.core.latent_space import DEFAULT_LATENT_SPACE
 from katz_graph.files.images import png
-from katz_graph.graph import Graph, Link, NodeCall
-from katz_graph.latent_space import DEFAULT_LATENT_SPACE
+from katz_graph.testing.random_models import (
+    Kind,
+    make_controlnet,
+    make_lora,
+    make_pipeline,
+    playing,
+)
 
 pixels = DEFAULT_LATENT_SPACE.pixels
 

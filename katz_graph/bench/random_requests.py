@@ -20,12 +20,10 @@ import torch
 from torch import Tensor
 
 from katz_graph.bench.conditions import quiet
-from katz_graph.bench.parity import difference
 from katz_graph.bench.random_graphs import SAMPLER, Drawn, draw, make_models
 from katz_graph.bench.result import BenchResult
-from katz_graph.bench.worker_threads import WorkerThreads
 from katz_graph.checks.validate import check
-from katz_graph.context import Context
+from katz_graph.core.latent_space import LatentSamples
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.graph.context import RunContext
 from katz_graph.executor.graph.result_store import ResultCache
@@ -38,9 +36,11 @@ from katz_graph.formats.api import to_api
 from katz_graph.ir.device import NetworkLink, Target
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
+from katz_graph.node.types import Context
 from katz_graph.packs import load_registry
 from katz_graph.planner.region import stage_of
-from katz_graph.wires import LatentSamples
+from katz_graph.testing.model_files import difference
+from katz_graph.testing.worker_threads import WorkerThreads
 
 COUNT = 200
 SHOWN = 10

@@ -19,12 +19,10 @@ from typing import Any
 import torch
 
 from katz_graph.adapters.lora import LoraFile, read_lora
-from katz_graph.bench.parity import Models, mini_models
-from katz_graph.bench.parity_reference import Case, ControlCase
-from katz_graph.bench.requests import bare_context, sampler_region
 from katz_graph.bench.result import BenchResult
-from katz_graph.errors import Cancelled, InputError
-from katz_graph.events import Event, Progress
+from katz_graph.core.errors import Cancelled, InputError
+from katz_graph.core.events import Event, Progress
+from katz_graph.core.recipe import FileIdentity
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.planning import plan_region
 from katz_graph.executor.start import start_here
@@ -33,7 +31,9 @@ from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.ir.device import Target
 from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.models.loading.store import ModelStore
-from katz_graph.recipe import FileIdentity
+from katz_graph.testing.model_files import Models, mini_models
+from katz_graph.testing.plain_loop import Case, ControlCase
+from katz_graph.testing.requests import bare_context, sampler_region
 
 REQUESTS = 200  # of each format
 AT_ONCE = 3

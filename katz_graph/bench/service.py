@@ -21,7 +21,7 @@ from typing import Any
 from websockets.sync.client import ClientConnection, connect
 
 from katz_graph.bench.result import BenchResult
-from katz_graph.bench.served import Served, painting, processor_seconds, serving
+from katz_graph.testing.server_process import Served, painting, processor_seconds, serving
 
 COST_BOUND = 0.01
 QUEUE_BOUND = 0.005  # seconds, median

@@ -17,12 +17,12 @@ from pathlib import Path
 from statistics import median
 
 from katz_graph.bench.conditions import quiet
-from katz_graph.bench.parity import difference
-from katz_graph.bench.placed import COLUMNS, Models, Scale, Track, pins, plan, reference
 from katz_graph.bench.result import BenchResult
 from katz_graph.executor.cluster.requests import Outcome
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.worker.config import WorkerConfig
+from katz_graph.testing.model_files import difference
+from katz_graph.testing.placement import COLUMNS, Models, Scale, Track, pins, plan, reference
 
 SPLIT_BOUND = 0.10
 BASES, SHARED = ("cpu:0", "cpu:1"), "cpu:2"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from katz_graph.bench.result import BenchResult
-from katz_graph.bench.served import (
+from katz_graph.testing.server_process import (
     alive,
     carry_out,
     descriptors,

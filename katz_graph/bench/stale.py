@@ -20,11 +20,8 @@ from torch import Tensor
 
 from katz_graph.bench.conditions import quiet
 from katz_graph.bench.likeness import psnr, ssim
-from katz_graph.bench.mini import EnginePaint
-from katz_graph.bench.placed import NETWORK
-from katz_graph.bench.plot import Curve, Panel, line_chart
 from katz_graph.bench.result import BenchResult
-from katz_graph.context import Context
+from katz_graph.core.latent_space import LatentSamples
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.graph.context import RunContext
 from katz_graph.executor.launch.in_process import InProcess
@@ -38,8 +35,10 @@ from katz_graph.mini.evaluate import attributes, held_out_scenes, hints_for
 from katz_graph.mini.judge import Judge, judge, load_judge, overlap
 from katz_graph.mini.world import Scene, caption
 from katz_graph.models.stages import NODE
-from katz_graph.node.types import NodeType, Output
-from katz_graph.wires import LatentSamples
+from katz_graph.node.types import Context, NodeType, Output
+from katz_graph.planner.report.line_chart import Curve, Panel, line_chart
+from katz_graph.testing.miniature import EnginePaint
+from katz_graph.testing.placement import NETWORK
 
 PROMPTS = 50  # of each kind
 STEPS = 20

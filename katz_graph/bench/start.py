@@ -21,8 +21,8 @@ from typing import Any
 
 from katz_graph.bench.conditions import computing
 from katz_graph.bench.result import BenchResult
-from katz_graph.bench.served import Served, processor_seconds
-from katz_graph.bench.stranger import visit
+from katz_graph.testing.comfyui_client import visit
+from katz_graph.testing.server_process import Served, processor_seconds
 
 PATIENCE = 120.0  # seconds for a picture
 BOUNDS = {"object_info": 5.0, "first_picture": 8.0}  # seconds, median

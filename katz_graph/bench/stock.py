@@ -15,17 +15,18 @@ from typing import Any
 
 import torch
 
-from katz_graph.bench.parity import BOUND, difference
-from katz_graph.bench.random_models import (
+from katz_graph.bench.parity import BOUND
+from katz_graph.bench.result import medians
+from katz_graph.testing.model_files import difference
+from katz_graph.testing.random_models import (
     Kind,
     kinds,
     make_controlnet,
     make_pipeline,
     playing,
 )
-from katz_graph.bench.requests import local_engine, sample
-from katz_graph.bench.result import medians
-from katz_graph.bench.stock_pipelines import Asked, region, stock
+from katz_graph.testing.requests import local_engine, sample
+from katz_graph.testing.stock_pipelines import Asked, region, stock
 
 RATIO_BOUND = 1.02
 STRENGTH, GUIDANCE, SEED = 0.8, 3.5, 7

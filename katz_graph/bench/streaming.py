@@ -21,9 +21,18 @@ from typing import Any
 import networkx
 
 from katz_graph.bench.conditions import quiet
-from katz_graph.bench.parity import difference
 from katz_graph.bench.pipeline import residual_bytes
-from katz_graph.bench.placed import (
+from katz_graph.bench.result import BenchResult
+from katz_graph.bench.wire import BASE, CONTROL, engine_over, wire
+from katz_graph.executor.engine import DeviceEngine
+from katz_graph.executor.worker.config import WorkerConfig
+from katz_graph.ir.program import Program, Variant
+from katz_graph.ir.region import Region
+from katz_graph.ir.tree import Tree
+from katz_graph.planner.passes.decompose import dependencies
+from katz_graph.planner.queries import commonest_variant
+from katz_graph.testing.model_files import difference
+from katz_graph.testing.placement import (
     COLUMNS,
     Models,
     Pins,
@@ -35,17 +44,8 @@ from katz_graph.bench.placed import (
     speedups,
     take_turns,
 )
-from katz_graph.bench.random_models import kinds, make_controlnet, make_pipeline, playing
-from katz_graph.bench.requests import bare_context
-from katz_graph.bench.result import BenchResult
-from katz_graph.bench.wire import BASE, CONTROL, engine_over, wire
-from katz_graph.executor.engine import DeviceEngine
-from katz_graph.executor.worker.config import WorkerConfig
-from katz_graph.ir.program import Program, Variant
-from katz_graph.ir.region import Region
-from katz_graph.ir.tree import Tree
-from katz_graph.planner.passes.decompose import dependencies
-from katz_graph.planner.queries import commonest_variant
+from katz_graph.testing.random_models import kinds, make_controlnet, make_pipeline, playing
+from katz_graph.testing.requests import bare_context
 
 NETWORK = ("transformer_embed", "transformer_blocks", "transformer_head")
 CONTROLNET = ("transformer_control", "transformer_control_block")

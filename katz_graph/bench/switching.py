@@ -18,15 +18,16 @@ from pathlib import Path
 from statistics import median
 
 from katz_graph.bench.conditions import quiet
-from katz_graph.bench.parity import BOUND, difference
-from katz_graph.bench.parity_reference import Case
-from katz_graph.bench.placed import Scale
-from katz_graph.bench.random_models import make_lora, make_pipeline, usual_kind
-from katz_graph.bench.requests import local_engine, sample, sampler_region
+from katz_graph.bench.parity import BOUND
 from katz_graph.bench.result import BenchResult
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.turns.fair_queue import STAY
 from katz_graph.ir.region import Region
+from katz_graph.testing.model_files import difference
+from katz_graph.testing.placement import Scale
+from katz_graph.testing.plain_loop import Case
+from katz_graph.testing.random_models import make_lora, make_pipeline, usual_kind
+from katz_graph.testing.requests import local_engine, sample, sampler_region
 
 SHARE_BOUND = 0.15  # of the work
 RANK = 8

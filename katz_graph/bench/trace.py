@@ -12,11 +12,11 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
-from katz_graph.bench.plot import Curve, Panel, line_chart
 from katz_graph.bench.result import BenchResult
 from katz_graph.bench.trace_requests import SERVICES, requests
-from katz_graph.eviction import POLICIES, Policy
+from katz_graph.core.eviction import POLICIES, Policy
 from katz_graph.models.loading.residency import Residency
+from katz_graph.planner.report.line_chart import Curve, Panel, line_chart
 
 REQUESTS = 55_000  # of each service
 CAPACITIES = {"controlnets": (1, 2, 3, 4, 5, 6, 8, 10, 15, 20), "loras": (1, 2, 5, 10, 20, 50, 100)}

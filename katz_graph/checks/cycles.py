@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from katz_graph.graph import NodeCall
-from katz_graph.messages import shorten
+from katz_graph.core.graph import NodeCall
+from katz_graph.core.messages import shorten
 
 SHOWN = 8  # nodes of a cycle in a message
 

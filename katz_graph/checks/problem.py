@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from katz_graph.checks.literals import LiteralFault
-from katz_graph.errors import InputError
-from katz_graph.graph import Graph
-from katz_graph.messages import node_name, one_line, shorten
+from katz_graph.core.errors import InputError
+from katz_graph.core.graph import Graph
+from katz_graph.core.messages import node_name, one_line, shorten
+from katz_graph.node.literals import LiteralFault
 
 ProblemKind = (
     Literal[

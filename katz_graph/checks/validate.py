@@ -13,12 +13,12 @@ from functools import cached_property
 from typing import Any, Literal
 
 from katz_graph.checks.cycles import describe_cycle, find_cycles
-from katz_graph.checks.literals import LiteralError, check_literal
 from katz_graph.checks.problem import Checked, Problem, ProblemKind
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.graph import BadLink, Graph, Link, NodeCall
+from katz_graph.core.messages import listed, nearest, node_name, show, suggest
 from katz_graph.files.folders import Folders
-from katz_graph.graph import BadLink, Graph, Link, NodeCall
-from katz_graph.messages import listed, nearest, node_name, show, suggest
+from katz_graph.node.literals import LiteralError, check_literal
 from katz_graph.node.types import ANY, Input, NodeType
 from katz_graph.planner.region import region_problems
 

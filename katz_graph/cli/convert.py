@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from katz_graph.cli.options import ConvertOptions
-from katz_graph.errors import InputError, RunError
+from katz_graph.core.errors import InputError, RunError
 from katz_graph.files.folders import Folders
 from katz_graph.formats.api import to_api, with_defaults
 from katz_graph.formats.object_info import read_object_info

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from katz_graph.errors import Cancelled
+from katz_graph.core.errors import Cancelled
 from katz_graph.host.garbage import imports_are_expected
 
 AGAIN = 0.01  # seconds after which one that was lost is raised once more

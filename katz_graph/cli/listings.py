@@ -15,13 +15,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from katz_graph.checks.literals import expectation
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.messages import listed, show, suggest
 from katz_graph.files.folders import Folders
-from katz_graph.messages import listed, show, suggest
+from katz_graph.node.literals import expectation
 from katz_graph.node.types import Input, NodeType
-from katz_graph.options import FolderOptions
 from katz_graph.packs import load_registry
+from katz_graph.settings.options import FolderOptions
 
 MODEL_KINDS = (
     "checkpoints",

@@ -23,11 +23,11 @@ from katz_graph.cli.options import (
     ServeAliases,
     SubmitOptions,
 )
-from katz_graph.errors import Cancelled, InputError, KatzError
-from katz_graph.files.settings import prepare_to_compute
+from katz_graph.core.errors import Cancelled, InputError, KatzError
 from katz_graph.host.garbage import expect_imports
 from katz_graph.host.memory import memory_message
-from katz_graph.options import FolderOptions
+from katz_graph.settings.environment import prepare_to_compute
+from katz_graph.settings.options import FolderOptions
 from katz_graph.web.options import ServeOptions
 
 app = typer.Typer(

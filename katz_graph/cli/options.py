@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from katz_graph.files.settings import TOKEN
-from katz_graph.options import CACHE, FolderOptions, PlacementOptions, option
+from katz_graph.settings.environment import TOKEN
+from katz_graph.settings.options import CACHE, FolderOptions, PlacementOptions, option
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 from katz_graph.api.devices import torch_threads
 from katz_graph.cli.options import ProfileOptions, WorkflowOptions
 from katz_graph.cli.session import TerminalLines, check_writable, open_engine
-from katz_graph.devices import AUTO, DeviceList, check_dtype, check_present, threads_for
-from katz_graph.errors import InputError
-from katz_graph.files.settings import Settings
-from katz_graph.options import DeviceOptions
+from katz_graph.core.devices import AUTO, DeviceList, check_dtype, check_present, threads_for
+from katz_graph.core.errors import InputError
+from katz_graph.settings.environment import Settings
+from katz_graph.settings.options import DeviceOptions
 
 if TYPE_CHECKING:
     from katz_graph.executor.measure.lora_levels import LoraProfile
@@ -229,7 +229,7 @@ def _name(profile: LoraProfile) -> str:
 
 def _curves(profiles: Sequence[LoraProfile]) -> str:
     """Draws a panel for each sampler and a curve for each LoRA, as SVG (Katz, Figure 12)."""
-    from katz_graph.bench.plot import COLOURS, Curve, Panel, line_chart
+    from katz_graph.planner.report.line_chart import COLOURS, Curve, Panel, line_chart
 
     panels = []
     for sampler in dict.fromkeys(profile.sampler for profile in profiles):

@@ -14,9 +14,9 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlencode, urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-from katz_graph.errors import InputError, KatzError, RunError
+from katz_graph.core.errors import InputError, KatzError, RunError
+from katz_graph.core.messages import one_line, shorten
 from katz_graph.formats.strict_json import parse_json
-from katz_graph.messages import one_line, shorten
 
 TIMEOUT = 60.0  # seconds without a byte
 LIMIT = 256 * 2**20  # bytes of an answer that is read whole

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from katz_graph.api.progress import EvaluationProgress
 from katz_graph.cli.options import PlanOptions, RunOptions
 from katz_graph.cli.session import TerminalLines, check_writable, open_engine
-from katz_graph.errors import Cancelled, InputError, RunError
-from katz_graph.events import (
+from katz_graph.core.errors import Cancelled, InputError, RunError
+from katz_graph.core.events import (
     Event,
     NodeBlocked,
     NodeDone,

@@ -9,12 +9,12 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from katz_graph.approximations import allowed_names
 from katz_graph.cli.options import ServeAliases
 from katz_graph.cli.session import check_writable
-from katz_graph.devices import AUTO, DeviceList, check_dtype, parse_link, threads_for
-from katz_graph.errors import InputError
-from katz_graph.eviction import POLICIES
+from katz_graph.core.approximations import allowed_names
+from katz_graph.core.devices import AUTO, DeviceList, check_dtype, parse_link, threads_for
+from katz_graph.core.errors import InputError
+from katz_graph.core.eviction import POLICIES
 from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.planner.changes import permissions
 from katz_graph.planner.places import parse_places

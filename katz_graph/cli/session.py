@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from katz_graph.cli.options import WorkflowOptions
-from katz_graph.errors import InputError
-from katz_graph.options import FolderOptions, PlacementOptions
+from katz_graph.core.errors import InputError
+from katz_graph.settings.options import FolderOptions, PlacementOptions
 
 if TYPE_CHECKING:
     from katz_graph.api.engine import Engine

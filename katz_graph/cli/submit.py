@@ -23,10 +23,10 @@ from katz_graph.cli.options import SubmitOptions
 from katz_graph.cli.remote import RemoteServer, Unreachable, node_problems
 from katz_graph.cli.session import check_writable
 from katz_graph.cli.watch import Listener, follow, open_line
-from katz_graph.errors import Cancelled, InputError, KatzError, RunError
-from katz_graph.events import NodeDone, Progress, Warned
+from katz_graph.core.errors import Cancelled, InputError, KatzError, RunError
+from katz_graph.core.events import NodeDone, Progress, Warned
+from katz_graph.core.messages import listed, one_line, shorten
 from katz_graph.files.folders import TEMP
-from katz_graph.files.settings import Settings
 from katz_graph.formats.api import to_api, with_defaults
 from katz_graph.formats.object_info import from_object_info
 from katz_graph.formats.read import read_workflow
@@ -34,8 +34,8 @@ from katz_graph.formats.signature import Signatures, signatures, unknown_types
 from katz_graph.formats.ui_write import to_ui
 from katz_graph.formats.workflow import Workflow
 from katz_graph.host.garbage import imports_are_done
-from katz_graph.messages import listed, one_line, shorten
 from katz_graph.packs import Registry, load_registry
+from katz_graph.settings.environment import Settings
 from katz_graph.web.events import ClientEvent, EncodedPicture, Ended, PlanMade
 
 ATTEMPTS = 5  # at handing a workflow over, when lines drop

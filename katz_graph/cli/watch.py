@@ -17,8 +17,8 @@ from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
 from katz_graph.cli.remote import RemoteServer, Unreachable
-from katz_graph.errors import InputError, RunError
-from katz_graph.events import Progress
+from katz_graph.core.errors import InputError, RunError
+from katz_graph.core.events import Progress
 from katz_graph.web.events import JOB_EVENT, ClientEvent, Ended, JobEvent, PlanMade
 from katz_graph.web.live.katz_channel import SUBPROTOCOL
 

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from katz_graph.comfy.missing import missing_names
-from katz_graph.errors import RunError
+from katz_graph.core.errors import RunError
 from katz_graph.files.folders import Folders
 from katz_graph.node.types import NodeType
 

@@ -14,7 +14,7 @@ from types import ModuleType
 
 from katz_graph.comfy.finder import install
 from katz_graph.comfy.missing import noting_missed
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.files.folders import Folders
 from katz_graph.node.types import NodeType
 

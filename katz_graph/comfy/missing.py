@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NoReturn
 
-from katz_graph.errors import RunError
-from katz_graph.scope import current
+from katz_graph.core.errors import RunError
+from katz_graph.node.scope import current
 
 _missed: ContextVar[dict[str, None] | None] = ContextVar("katz_graph_missed", default=None)
 

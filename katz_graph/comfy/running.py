@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from katz_graph.events import Previewed, Progress
-from katz_graph.scope import current
+from katz_graph.core.events import Previewed, Progress
+from katz_graph.node.scope import current
 
 if TYPE_CHECKING:
     import torch

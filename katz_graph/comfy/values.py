@@ -12,7 +12,7 @@ from katz_graph.comfy.facades.conditioning import ConditioningList, from_list, t
 from katz_graph.comfy.facades.control import ControlNetFacade
 from katz_graph.comfy.facades.model import ModelFacade, patched_recipe
 from katz_graph.comfy.facades.vae import VaeFacade
-from katz_graph.recipe import (
+from katz_graph.core.recipe import (
     ClipRecipe,
     ConditioningEntry,
     ControlNetRecipe,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 
 if TYPE_CHECKING:
     from torch import Tensor

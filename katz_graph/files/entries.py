@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from katz_graph.messages import show
+from katz_graph.core.messages import show
 
 Skipped = Callable[[str], None]
 """Takes a line about an entry that is left out."""

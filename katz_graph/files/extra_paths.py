@@ -13,8 +13,8 @@ from typing import Any
 
 import yaml
 
-from katz_graph.errors import InputError
-from katz_graph.messages import one_line, show
+from katz_graph.core.errors import InputError
+from katz_graph.core.messages import one_line, show
 
 RESERVED = ("base_path", "is_default")
 PACKS = "custom_nodes"

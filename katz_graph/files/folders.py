@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.messages import listed, show, suggest
 from katz_graph.files.entries import Entry, Skipped, entries_of
 from katz_graph.files.extra_paths import ExtraPaths
 from katz_graph.files.picture_kinds import PICTURE_ENDINGS
 from katz_graph.files.urls import NONE, FetchRule, is_remote, is_url, shown
 from katz_graph.files.weights import WEIGHT_ENDINGS, is_pickle, is_weights
-from katz_graph.messages import listed, show, suggest
 
 PICKLED = (
     "is a pickle, which can run code when it is opened, so it is never loaded; "

@@ -14,7 +14,7 @@ import torch
 from PIL import Image, ImageOps, ImageSequence, PngImagePlugin
 from torch import Tensor
 
-from katz_graph.errors import InputError, RunError
+from katz_graph.core.errors import InputError, RunError
 from katz_graph.files.output_files import filled_prefix, write_numbered
 from katz_graph.files.picture_kinds import PICTURE_KINDS
 

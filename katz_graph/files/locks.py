@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from katz_graph.errors import Cancelled
+from katz_graph.core.errors import Cancelled
 
 POLL = 0.05  # seconds between two looks at a lock that another one holds
 

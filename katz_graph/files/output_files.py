@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO
 from uuid import uuid4
 
-from katz_graph.errors import DiskFull, InputError, RunError
+from katz_graph.core.errors import DiskFull, InputError, RunError
 
 FULL = (errno.ENOSPC, errno.EDQUOT)  # of OSError, where there is no room
 UNFINISHED = re.compile(r"\.[0-9a-f]{32}\.tmp")  # what a file is called while it is written

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Self
 from urllib.parse import unquote, urldefrag, urlsplit
 
-from katz_graph.errors import InputError
-from katz_graph.messages import one_line
+from katz_graph.core.errors import InputError
+from katz_graph.core.messages import one_line
 
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://\S+")
 # in a URL: user and password, query, and a fragment that assigns something, unless a checksum

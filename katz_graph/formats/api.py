@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from katz_graph.errors import InputError
-from katz_graph.graph import BadLink, Graph, Link, NodeCall
-from katz_graph.messages import one_line, shorten, show
+from katz_graph.core.errors import InputError
+from katz_graph.core.graph import BadLink, Graph, Link, NodeCall
+from katz_graph.core.messages import one_line, shorten, show
 from katz_graph.node.types import NodeType
 
 LITERAL = "__value__"  # {"__value__": [...]} is a list that is no link

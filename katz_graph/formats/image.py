@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.formats.strict_json import TooLarge, parse_json
 from katz_graph.formats.ui_document import is_ui
 from katz_graph.formats.workflow import FORMAT, VERSION, is_native

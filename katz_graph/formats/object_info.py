@@ -12,7 +12,8 @@ from urllib.error import URLError
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.messages import one_line, show
 from katz_graph.formats.signature import (
     DYNAMIC,
     GROWING,
@@ -25,7 +26,6 @@ from katz_graph.formats.signature import (
     start,
 )
 from katz_graph.formats.strict_json import parse_json
-from katz_graph.messages import one_line, show
 
 LIMIT = 256 * 2**20  # bytes; the core's own nodes are 1.6 MB
 TIMEOUT = 30.0  # seconds

@@ -12,8 +12,7 @@ from typing import Any
 
 from katz_graph.files.folders import Folders
 from katz_graph.formats.signature import DYNAMIC, GROWING, is_seed
-from katz_graph.node.types import Input, NodeType
-from katz_graph.packs import BUILTIN
+from katz_graph.node.types import BUILTIN, Input, NodeType
 
 DEEPEST = 20  # levels of what a pack says of an input
 FLAGS = ("deprecated", "experimental", "dev_only", "api_node")

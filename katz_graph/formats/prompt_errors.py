@@ -12,10 +12,10 @@ from typing import Any
 
 from katz_graph.checks.problem import Checked, Problem, ProblemKind
 from katz_graph.checks.validate import readers, upstream
+from katz_graph.core.graph import Graph, Link, NodeCall
+from katz_graph.core.messages import show
 from katz_graph.files.folders import Folders
 from katz_graph.formats.object_info_write import input_config
-from katz_graph.graph import Graph, Link, NodeCall
-from katz_graph.messages import show
 from katz_graph.node.types import NodeType
 
 TOLD = 100  # problems in one answer; the others are counted

@@ -22,7 +22,9 @@ from functools import cache
 from random import SystemRandom
 from typing import Any
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.graph import Graph, Link, NodeCall
+from katz_graph.core.messages import listed, one_line, shorten
 from katz_graph.formats.front_end import file_names
 from katz_graph.formats.front_end.added_widgets import completed
 from katz_graph.formats.front_end.browser_nodes import came_from_a_server
@@ -36,8 +38,6 @@ from katz_graph.formats.ui_flatten import Literal, Member, Removed, Sources, fla
 from katz_graph.formats.ui_layout import layout_of
 from katz_graph.formats.ui_widgets import is_unnamed, widget_values
 from katz_graph.formats.workflow import Workflow
-from katz_graph.graph import Graph, Link, NodeCall
-from katz_graph.messages import listed, one_line, shorten
 
 OWN = "katz"  # the part of `extra` where `ui_write` leaves what the format has no place for
 SENT = "sent"  # texts there that are sent as another one than they say

@@ -12,7 +12,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.messages import one_line, suggest
 from katz_graph.formats.api import from_api
 from katz_graph.formats.image import LIMIT, PNG, Carried, carried, inside, is_webp
 from katz_graph.formats.queued import Sending, from_ui, sending_now
@@ -20,7 +21,6 @@ from katz_graph.formats.signature import Signature, Signatures, signatures
 from katz_graph.formats.strict_json import TooLarge, parse_json
 from katz_graph.formats.ui_document import is_ui
 from katz_graph.formats.workflow import Workflow, from_native, is_native
-from katz_graph.messages import one_line, suggest
 from katz_graph.node.types import NodeType
 
 SHIPPED = Path(str(files("katz_graph.workflows")))

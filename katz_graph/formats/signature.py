@@ -14,8 +14,8 @@ from functools import cache
 from itertools import chain
 from typing import Any
 
-from katz_graph.graph import Graph, NodeCall
-from katz_graph.messages import one_line, shorten
+from katz_graph.core.graph import Graph, NodeCall
+from katz_graph.core.messages import one_line, shorten
 from katz_graph.node.types import Input, NodeType
 
 STARTS: Mapping[str, Any] = {

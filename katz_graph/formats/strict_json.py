@@ -10,8 +10,8 @@ import re
 from collections import Counter
 from typing import Any
 
-from katz_graph.errors import InputError
-from katz_graph.messages import shorten, show
+from katz_graph.core.errors import InputError
+from katz_graph.core.messages import shorten, show
 
 DEPTH = 100
 # values of one text: a value takes up to a hundred times the memory of its text (`[],`), and the

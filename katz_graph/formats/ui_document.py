@@ -12,10 +12,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.messages import node_name, one_line, shorten, show
 from katz_graph.formats.api import holds_infinite
 from katz_graph.formats.strict_json import parse_json
-from katz_graph.messages import node_name, one_line, shorten, show
 
 NEWEST = 1.0
 LINK_KEYS = ("id", "origin_id", "origin_slot", "target_id", "target_slot")

@@ -10,14 +10,14 @@ from itertools import chain
 from typing import Any
 
 from katz_graph.checks.cycles import find_cycles
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.graph import Link
+from katz_graph.core.messages import one_line, shorten, show
 from katz_graph.formats.front_end.browser_nodes import kind_of
 from katz_graph.formats.front_end.promoted import Deeper, Leaf, Own, Promotions, Values
 from katz_graph.formats.signature import Signatures
 from katz_graph.formats.ui_document import UiDocument, UiGraph, UiNode
 from katz_graph.formats.ui_widgets import widget_values
-from katz_graph.graph import Link
-from katz_graph.messages import one_line, shorten, show
 
 NODES = 100_000  # of a workflow with its subgraphs written out
 NESTED = 50  # subgraphs inside each other

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.formats.read import parse_workflow
 from katz_graph.formats.signature import signatures
 from katz_graph.formats.ui_document import is_ui, parse_ui

@@ -8,7 +8,9 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.graph import Graph, Link, NodeCall
+from katz_graph.core.messages import node_name, one_line, shorten, show
 from katz_graph.formats.front_end.browser_nodes import NOTES
 from katz_graph.formats.front_end.file_names import WIDGET
 from katz_graph.formats.front_end.prompt_text import typed_text
@@ -16,8 +18,6 @@ from katz_graph.formats.queued import OWN, SENT, is_rewritten
 from katz_graph.formats.signature import FILTER, Port, Signature, Signatures, chosen, is_seed
 from katz_graph.formats.ui_layout import GAP, LOOKS, bounds, pair
 from katz_graph.formats.workflow import Workflow
-from katz_graph.graph import Graph, Link, NodeCall
-from katz_graph.messages import node_name, one_line, shorten, show
 
 PARTS: Mapping[str, type] = {"nodes": Mapping, "notes": list, "groups": list, "view": Mapping}
 ACROSS, DOWN = 90.0, 70.0  # pixels between columns and between rows; a node's title stands above it

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.graph import Graph
+from katz_graph.core.messages import show
 from katz_graph.formats.api import from_api, holds_infinite, to_api
-from katz_graph.graph import Graph
-from katz_graph.messages import show
 
 FORMAT = "katz"
 VERSION = 1

@@ -12,9 +12,9 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
+from katz_graph.core.messages import one_line, shorten, show
 from katz_graph.host.own_changes import own_changes
 from katz_graph.host.process_aspects import ASPECTS, MODULES, Aspect, State, is_importing
-from katz_graph.messages import one_line, shorten, show
 
 UNREADABLE = object()  # in place of a state that cannot be read
 Warn = Callable[[str], None]

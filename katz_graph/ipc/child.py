@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import IO
 
-from katz_graph.files.settings import environment_of_children
+from katz_graph.settings.environment import environment_of_children
 
 PYTHON = (sys.executable, "-P", "-u", "-X", "faulthandler")
 KEPT_LINES = 20

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from diffusers import AutoencoderKL
 
-from katz_graph.latent_space import LatentSpace
+from katz_graph.core.latent_space import LatentSpace
 from katz_graph.mini.draw import draw
 from katz_graph.mini.training import Budget, autocast, prepare, set_rate
 from katz_graph.mini.world import STYLES, sample_scene

@@ -11,10 +11,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from katz_graph.errors import InputError
-from katz_graph.latent_space import DEFAULT_LATENT_SPACE, LatentSpace
-from katz_graph.models.loading.identity import read_configuration
-from katz_graph.recipe import (
+from katz_graph.core.errors import InputError
+from katz_graph.core.latent_space import DEFAULT_LATENT_SPACE, LatentSpace
+from katz_graph.core.recipe import (
     Component,
     ControlNetRecipe,
     FileIdentity,
@@ -22,6 +21,7 @@ from katz_graph.recipe import (
     ModelRecipe,
     VaeRecipe,
 )
+from katz_graph.models.loading.identity import read_configuration
 
 
 def config(part: Component) -> Mapping[str, Any]:

@@ -15,15 +15,11 @@ from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
-from katz_graph.errors import InputError
-from katz_graph.graph import Link, NodeCall
-from katz_graph.latent_space import LatentSpace, LinearMap
-from katz_graph.models import stages
-from katz_graph.models.configuration import config, config_value, expect_class, latent_space
-from katz_graph.models.loading.configurations import Shapes
-from katz_graph.models.text.kinds import EncoderKind, pooled_text_width, text_width
-from katz_graph.patches import PassedOver
-from katz_graph.recipe import (
+from katz_graph.core.errors import InputError
+from katz_graph.core.graph import Link, NodeCall
+from katz_graph.core.latent_space import LatentSpace, LinearMap
+from katz_graph.core.patches import PassedOver
+from katz_graph.core.recipe import (
     DEFAULT_LAYOUT,
     ClipRecipe,
     Component,
@@ -36,9 +32,13 @@ from katz_graph.recipe import (
     TextLayout,
     VaeRecipe,
 )
+from katz_graph.models.configuration import config, config_value, expect_class, latent_space
+from katz_graph.models.loading.configurations import Shapes
+from katz_graph.models.stages import Stage, named
+from katz_graph.models.text.kinds import EncoderKind, pooled_text_width, text_width
 
 if TYPE_CHECKING:
-    from katz_graph.models.loading.single_file import Contents
+    from katz_graph.models.loading.contents import Contents
 
 SAME_SCALE = 1e-4  # relative difference of scaling factors that are the same
 Configuration = dict[str, Any]
@@ -255,7 +255,7 @@ class ModelFamily:
     controls: Controls | None = None
     text_sets: tuple[TextSet, ...] = ()
     text_layout: TextLayout = DEFAULT_LAYOUT
-    stages: tuple[stages.Stage, ...] = ()
+    stages: tuple[Stage, ...] = ()
     previews: Mapping[tuple[int, float], LinearMap] = field(default_factory=dict)
 
     @property
@@ -264,22 +264,16 @@ class ModelFamily:
 
     def prepared(self, module: Any) -> Any:
         """Makes a loaded network or ControlNet ready for its stages. Returns it."""
-        stages.named(self.network.prepare)(module)
+        named(self.network.prepare)(module)
         return module
 
 
 @lru_cache(maxsize=1)
 def families() -> list[ModelFamily]:
-    """Returns all families. Only `register` changes the list."""
+    """Returns all families. Only `register_family` changes the list."""
     from katz_graph.models.families import FAMILIES
 
     return [import_module(f"katz_graph.models.families.{name}.family").FAMILY for name in FAMILIES]
-
-
-def register(family: ModelFamily) -> None:
-    """Adds a family and its stages. ValueError for a stage that there is."""
-    stages.register(family.stages)
-    families().append(family)
 
 
 def known(words: Callable[[ModelFamily], str]) -> str:

@@ -7,24 +7,22 @@ declarations and hold no lists of names. Must not know programs and models. Neve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import cache
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from katz_graph.errors import InputError
 from katz_graph.ir.region import Previous, Ref
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
+    from katz_graph.core.latent_space import LatentSpace
+    from katz_graph.core.recipe import Component, ModelRecipe
     from katz_graph.ir.device import Work
     from katz_graph.ir.values import Parametrisation
-    from katz_graph.latent_space import LatentSpace
-    from katz_graph.models.costs.counts import Counts
-    from katz_graph.recipe import Component, ModelRecipe
     from katz_graph.sampling.noise_table import NoiseTable
 
 NODE = "node"  # the stage of a node that has none: its own `run` is called
@@ -47,7 +45,26 @@ class Extent:
     value_bytes: int
 
 
-Count = Callable[[Mapping[str, Any], Extent, "Counts"], "Work | None"]
+class WorkCounts(Protocol):
+    """Counts the work of a call by the configuration of its network; `costs.counts` implements
+    it. `height` and `width` are the latent's.
+    """
+
+    def work(
+        self,
+        config: Mapping[str, Any],
+        stage: str,
+        batch: int,
+        height: int,
+        width: int,
+        tokens: int,
+        first_block: int = 0,
+        last_block: int | None = None,
+        value_bytes: int = 4,
+    ) -> Work: ...
+
+
+Count = Callable[[Mapping[str, Any], Extent, WorkCounts], "Work | None"]
 """Returns the work of one call from the inputs of its operation, or None if it is negligible."""
 
 
@@ -180,66 +197,14 @@ class Stage:
         return outputs
 
 
-def uncounted(inputs: Mapping[str, Any], extent: Extent, counts: Counts) -> None:
+def uncounted(inputs: Mapping[str, Any], extent: Extent, counts: WorkCounts) -> None:
     """Counts no work: for stages that are negligible beside a network, and for nodes of packs,
     whose work is unknown.
     """
-
-
-def stage(name: str) -> Stage:
-    """Returns the declaration. InputError for a stage that no family has."""
-    found = stages().get(name)
-    if found is None:
-        raise InputError(f"the stage {name!r} is unknown: no family of models declares it")
-    return found
-
-
-@lru_cache(maxsize=1)
-def stages() -> dict[str, Stage]:
-    """Returns all declarations, in the order of their families, which is the display order. Only
-    `register` changes it.
-    """
-    from katz_graph.models.families.shared.stages import STAGES
-    from katz_graph.models.families.shared.transformer_stages import STAGES as TRANSFORMERS
-    from katz_graph.models.family import families
-
-    of_families = (one for family in families() for one in family.stages)
-    return _merged(
-        (Stage(NODE, uncounted, gives=("prediction",)), *of_families, *TRANSFORMERS, *STAGES)
-    )
-
-
-def text_arguments(of: Stage) -> dict[str, str]:
-    """Returns the hoisted arguments that are computed from an encoded text -> the stages that
-    compute them.
-    """
-    return {name: made_by for name, made_by in of.hoists.items() if stage(made_by).reads_text}
-
-
-def stage_groups() -> Mapping[str, tuple[str, ...]]:
-    """Returns names for several stages -> those."""
-    found: dict[str, tuple[str, ...]] = {}
-    for one in stages().values():
-        if one.group:
-            found[one.group] = (*found.get(one.group, ()), one.name)
-    return found
-
-
-def register(declared: Iterable[Stage]) -> None:
-    """Adds a family's stages. ValueError, and nothing is added, for a name that there is."""
-    stages().update(_merged((*stages().values(), *declared)))
 
 
 @cache
 def named(function: str) -> Callable[..., Any]:
     """Imports a function that a declaration names."""
     found: Callable[..., Any] = resolve_name(function)
-    return found
-
-
-def _merged(declared: Iterable[Stage]) -> dict[str, Stage]:
-    found: dict[str, Stage] = {}
-    for one in declared:
-        if found.setdefault(one.name, one) is not one:
-            raise ValueError(f"the stage {one.name!r} is declared twice")
     return found

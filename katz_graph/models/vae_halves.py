@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from katz_graph.errors import InputError
-from katz_graph.models.loading.single_file import contents_of
-from katz_graph.recipe import Component
+from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import Component
+from katz_graph.models.loading.contents import contents_of
 
 Half = Literal["encoder", "decoder"]
 HALVES: tuple[Half, ...] = ("encoder", "decoder")

@@ -16,14 +16,14 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from katz_graph.context import Context
-from katz_graph.errors import InputError, RunError
-from katz_graph.graph import Expansion
+from katz_graph.core.errors import InputError, RunError
+from katz_graph.core.graph import Expansion
 from katz_graph.host.inference import in_inference_mode
 from katz_graph.node.types import (
     ANY,
     KNOB_SOCKETS,
     VARIADIC,
+    Context,
     Growing,
     Input,
     NodeType,
@@ -32,7 +32,7 @@ from katz_graph.node.types import (
     Widget,
     WithUi,
 )
-from katz_graph.wires import Socket
+from katz_graph.node.wires import Socket
 
 WRAPPED = re.compile(r"(?<=\S)\n(?=\S)")  # a line break inside a paragraph
 T = TypeVar("T")
@@ -283,8 +283,8 @@ def _wires(cls: type[Node], name: str, parameter: inspect.Parameter) -> list[Inp
     socket = _socket(parameter.annotation)
     if parameter.annotation is inspect.Parameter.empty:
         raise TypeError(
-            f"{cls.__name__}.run: argument {name!r} has no type; give it one of katz_graph.wires, "
-            "such as Image"
+            f"{cls.__name__}.run: argument {name!r} has no type; give it one of "
+            "katz_graph.node.wires, such as Image"
         )
     if socket is None:
         raise TypeError(

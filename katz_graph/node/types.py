@@ -1,5 +1,6 @@
-"""Describes a type of node, whatever convention its class has: inputs, outputs, and the functions
-that run it. Plain data; never imports torch.
+"""Describes a type of node, whatever convention its class has (inputs, outputs, the functions that
+run it), and the services that a run offers it. Those are protocols, so that nodes and packs never
+import the executor. Never imports torch.
 """
 
 from __future__ import annotations
@@ -7,15 +8,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from katz_graph.context import Context
-from katz_graph.graph import Link
-from katz_graph.ir.region import SLOTS
+from katz_graph.core.graph import Link
+from katz_graph.ir.region import END, SLOTS
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from katz_graph.core.events import Event
+    from katz_graph.core.latent_space import LatentSamples
+    from katz_graph.core.recipe import Encoding, Tile, UpscaleModelRecipe, VaeRecipe
+    from katz_graph.files.folders import Folders
+    from katz_graph.ir.changes import PlanChanges
+    from katz_graph.ir.device import Device
+    from katz_graph.ir.region import Region
+    from katz_graph.ir.values import TextEncoding
 
 VARIADIC = SLOTS  # a `*name` argument of `run` is the wires name_1 to name_8, absent ones None
 KNOB_SOCKETS: Mapping[type, str] = {bool: "BOOLEAN", int: "INT", float: "FLOAT", str: "STRING"}
 ANY = "*"
+BUILTIN = "builtin"  # the pack of the built-in nodes, and its entry point
 INSTANCE = "__instance__"
 FILLED_IN = frozenset(
     (
@@ -168,6 +182,11 @@ class NodeType:
     about: Mapping[str, Any] = field(default_factory=dict)
     brings: Mapping[str, Mapping[Any, tuple[Input, ...]]] = field(default_factory=dict)
 
+    @property
+    def ends_region(self) -> bool:
+        """Returns whether a step region ends with nodes of this type."""
+        return self.stage == END
+
     def brought_by(self, knob: str, choice: Any = None) -> list[Input]:
         """Lists the inputs that belong to choices of a knob, or to one of them."""
         if knob in self.brings:
@@ -215,3 +234,101 @@ class WithUi:
 
     result: Any
     ui: Mapping[str, Sequence[Any]]
+
+
+class Engine(Protocol):
+    """Runs what needs a model."""
+
+    @property
+    def device(self) -> Device:
+        """Returns the device that it computes on."""
+
+    @property
+    def allowed(self) -> frozenset[str]:
+        """Returns the approximations that runs may use, unless they choose others."""
+
+    def sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
+        """Compiles and runs a step region. Returns the outputs of its StepEnd: the latent, and the
+        denoised one that the last step began with.
+        """
+
+    def encode_text(self, encoding: Encoding, context: Context) -> TextEncoding:
+        """Returns [1, T, D], and pooled [1, P] where the family has it; float32 on the CPU."""
+
+    def encode_image(
+        self, vae: VaeRecipe, pixels: Tensor, context: Context, tile: Tile | None = None
+    ) -> Tensor:
+        """Encodes [B, H, W, 3] in 0..1 to the posterior's mean [B, C, H/8, W/8], unscaled; in tiles
+        if asked, or where memory is short.
+        """
+
+    def decode_latent(
+        self, vae: VaeRecipe, samples: Tensor, context: Context, tile: Tile | None = None
+    ) -> Tensor:
+        """Decodes [B, C, H/8, W/8] unscaled to float32 [B, H, W, 3] in 0..1; in tiles if asked, or
+        where memory is short.
+        """
+
+    def upscale(self, model: UpscaleModelRecipe, picture: Tensor, context: Context) -> Tensor:
+        """Enlarges [B, 3, H, W] in 0..1 to float32 [B, 3, H·scale, W·scale], at once."""
+
+
+class Context(Protocol):
+    """Offers a node the services of one run of a graph."""
+
+    @property
+    def engine(self) -> Engine: ...
+
+    @property
+    def folders(self) -> Folders: ...
+
+    @property
+    def types(self) -> Mapping[str, NodeType]:
+        """Returns the node types of this run, by name."""
+
+    @property
+    def output_directory(self) -> Path: ...
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """Returns the text chunks for pictures that this run writes: `prompt` (the workflow) and
+        what the plan says of itself.
+        """
+
+    @property
+    def changes(self) -> PlanChanges:
+        """Returns what this run's samplers are planned for in place of what runs have."""
+
+    @property
+    def allowed(self) -> frozenset[str]:
+        """Returns the approximations that this run may use."""
+
+    @property
+    def previews(self) -> bool:
+        """Tells whether this run shows previews."""
+
+    def wants_preview(self, node: str) -> bool:
+        """Tells whether to make a preview of a node now: not soon after the last time that it said
+        so.
+        """
+
+    def warn(self, message: str) -> None:
+        """Tells the person one line without stopping."""
+
+    def report(self, event: Event) -> None:
+        """Reports an event to the listeners."""
+
+    def wrote(self, path: Path) -> None:
+        """Announces a file that this run has finished writing."""
+
+    def deliver(self, picture: bytes) -> None:
+        """Sends a PNG file to the client that asked for this run. InputError when no client did."""
+
+    def check_cancelled(self) -> None:
+        """Raises when the run was cancelled."""
+
+    def on_cancel(self, act: Callable[[], None]) -> Callable[[], None]:
+        """Calls `act`, in any thread, when the run is cancelled, or now if it was.
+
+        Returns the function that ends this; `act` may still be called late, after that.
+        """

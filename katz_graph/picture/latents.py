@@ -15,11 +15,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.latent_space import DEFAULT_LATENT_SPACE, LatentSamples
 from katz_graph.files.images import middle, resize
-from katz_graph.latent_space import DEFAULT_LATENT_SPACE
 from katz_graph.picture.batch import repeated, window
-from katz_graph.wires import LatentSamples
 
 PARALLEL = 1 - 1e-5  # cosine from which on an arc is no different from a chord
 

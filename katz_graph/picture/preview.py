@@ -11,8 +11,8 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import conv2d, pad
 
+from katz_graph.core.latent_space import DEFAULT_LATENT_SPACE, LinearMap
 from katz_graph.host.transfer import to_device
-from katz_graph.latent_space import DEFAULT_LATENT_SPACE, LinearMap
 
 # pixels of a preview's longer side; between them a latent's cell has as many as in the picture
 LONGEST, SHORTEST = 512, 128

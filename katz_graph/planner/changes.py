@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import permutations
 
-from katz_graph.approximations import APPROXIMATIONS, allowed_names
-from katz_graph.devices import parse_link
-from katz_graph.errors import InputError
+from katz_graph.core.approximations import APPROXIMATIONS, allowed_names
+from katz_graph.core.devices import parse_link
+from katz_graph.core.errors import InputError
 from katz_graph.ir.changes import PlanChanges
 from katz_graph.ir.device import Device, NetworkLink, Target
 from katz_graph.planner.places import parse_places

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.ir.device import Target
 from katz_graph.ir.program import EvaluationPoint, Program
 from katz_graph.ir.region import Region

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from katz_graph.errors import InputError
-from katz_graph.models.stages import stage_groups, stages
+from katz_graph.core.errors import InputError
+from katz_graph.models.stage_registry import stage_groups, stages
 
 
 def parse_places(places: Sequence[str], devices: Iterable[str]) -> Mapping[str, tuple[str, ...]]:

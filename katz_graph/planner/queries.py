@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from katz_graph.adapters.recipes import LoraUse, lora_uses, loras_of
+from katz_graph.core.patches import opaque_patches
+from katz_graph.core.recipe import FileIdentity, ModelRecipe, digest
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
-from katz_graph.patches import opaque_patches
-from katz_graph.recipe import FileIdentity, ModelRecipe, digest
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-from katz_graph.errors import InputError
-from katz_graph.graph import Graph, Link
+from katz_graph.core.errors import InputError
+from katz_graph.core.graph import Graph, Link
 from katz_graph.ir.region import BEGIN, END, SLOTS, SWITCH, Operation, Previous, Ref, Region
-from katz_graph.models.stages import NODE, Stage, stages
+from katz_graph.models.stage_registry import stages
+from katz_graph.models.stages import NODE, Stage
 from katz_graph.node.types import NodeType
 from katz_graph.planner.passes.latent import fit_empty
 

@@ -9,16 +9,16 @@ from collections.abc import Mapping
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.patches import FreeU, OpaquePatch, gradual_mask, sampling_patch
+from katz_graph.core.recipe import ModelRecipe
 from katz_graph.ir.program import EvaluationPoint
 from katz_graph.ir.region import Operation
 from katz_graph.ir.values import Evaluation
 from katz_graph.models.configuration import scheduler_config
 from katz_graph.models.family import family_of
 from katz_graph.models.stages import Loop
-from katz_graph.patches import FreeU, OpaquePatch, gradual_mask, sampling_patch
 from katz_graph.planner.passes.variants import Decide
-from katz_graph.recipe import ModelRecipe
 from katz_graph.sampling.names import SamplerChoice
 from katz_graph.sampling.noise_table import NoiseTable, altered_table, noise_table
 from katz_graph.sampling.samplers import evaluations, solver_of

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any
 
-from katz_graph.errors import InputError
-from katz_graph.graph import Graph, Link, NodeCall
+from katz_graph.core.errors import InputError
+from katz_graph.core.graph import Graph, Link, NodeCall
+from katz_graph.core.messages import listed, node_name
+from katz_graph.core.recipe import ConditioningEntry, Picture, digest
 from katz_graph.ir.region import Operation, Ref, Region
-from katz_graph.messages import listed, node_name
 from katz_graph.node.types import NodeType
-from katz_graph.recipe import ConditioningEntry, Picture, digest
 
 TELLS_GUIDANCE = "FluxGuidance"  # the type of node that says what a distilled model is told
 CHANGED = frozenset(("CONDITIONING", "GUIDER", "NOISE", "MODEL"))

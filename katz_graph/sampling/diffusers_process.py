@@ -14,10 +14,10 @@ import torch
 from diffusers.utils.torch_utils import randn_tensor
 from torch import Tensor
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.messages import first_line
 from katz_graph.host.transfer import to_device
 from katz_graph.ir.values import Evaluation, Step
-from katz_graph.messages import first_line
 from katz_graph.sampling.noise import seeded
 from katz_graph.sampling.prediction import to_denoised
 from katz_graph.sampling.spec import DiffusersSpec

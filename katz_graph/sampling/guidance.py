@@ -12,9 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from katz_graph.errors import InputError
-from katz_graph.ir.values import Step, per_row
-from katz_graph.patches import (
+from katz_graph.core.errors import InputError
+from katz_graph.core.patches import (
     NormedDifference,
     NormedGuidance,
     OpaquePatch,
@@ -24,7 +23,8 @@ from katz_graph.patches import (
     guidance_patch,
     post_guidance_patches,
 )
-from katz_graph.recipe import ModelRecipe
+from katz_graph.core.recipe import ModelRecipe
+from katz_graph.ir.values import Step, per_row
 
 LEAST_SPREAD = 1e-8  # of a prediction, below which it counts as even
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import torch
 import torchsde
 from torch import Tensor
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.host.transfer import to_device
 
 PATH_DIGITS = 6  # decimals to which a Brownian path tells noise levels apart; torchsde's usual ones

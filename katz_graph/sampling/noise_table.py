@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.patches import ContinuousSampling, FlowSampling, SamplingPatch
 from katz_graph.ir.values import Parametrisation
-from katz_graph.patches import ContinuousSampling, FlowSampling, SamplingPatch
 from katz_graph.sampling.path import Flow, Path, VarianceExploding
 
 FLOW_SCHEDULER = "FlowMatchEulerDiscreteScheduler"

@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 
 NEAR_NOISE = 0.9999  # stands for the flow's level 1 in the middle of a step; the ecosystem's value
 

@@ -15,7 +15,7 @@ from pkgutil import resolve_name
 import torch
 from torch import Tensor
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.ir.values import Evaluation
 from katz_graph.sampling.names import SAMPLERS, SamplerChoice, SamplerEntry, require_sampler
 from katz_graph.sampling.noise import AncestralNoise, BrownianNoise

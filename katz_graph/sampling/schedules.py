@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.sampling.aligned import ALIGNED_STEPS
 from katz_graph.sampling.names import DISCARD_PENULTIMATE, SCHEDULES, require_scheduler
 from katz_graph.sampling.noise_table import NoiseTable

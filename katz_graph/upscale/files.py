@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from katz_graph.errors import InputError
-from katz_graph.models.loading.single_file import contents
-from katz_graph.recipe import Compact, Rrdb, UpscaleModelRecipe
+from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import Compact, Rrdb, UpscaleModelRecipe
+from katz_graph.models.loading.contents import contents
 
 PICTURE = 3  # channels
 WRAPPERS = ("params_ema.", "params.", "module.")  # what trainers put before each name

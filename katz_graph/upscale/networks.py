@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import Compact, Rrdb, UpscaleModelRecipe
 from katz_graph.host.memory import is_out_of_memory
 from katz_graph.models.costs.peaks import peak
 from katz_graph.models.loading.identity import check_unchanged
-from katz_graph.recipe import Compact, Rrdb, UpscaleModelRecipe
 from katz_graph.upscale.files import PICTURE
 
 RESIDUAL = 0.2

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from katz_graph.adapters.lora import LoraFile, read_lora
-from katz_graph.errors import KatzError
-from katz_graph.events import Event, Progress
+from katz_graph.core.errors import KatzError
+from katz_graph.core.events import Event, Progress
+from katz_graph.core.recipe import FileIdentity
 from katz_graph.executor.graph.context import RunContext
-from katz_graph.recipe import FileIdentity
 
 
 @dataclass

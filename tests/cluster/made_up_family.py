@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from katz_graph.graph import Link, NodeCall
+from katz_graph.core.graph import Link, NodeCall
+from katz_graph.core.latent_space import LatentSpace
+from katz_graph.core.recipe import Component
 from katz_graph.ir.device import Work
-from katz_graph.latent_space import LatentSpace
 from katz_graph.models.configuration import config_value
-from katz_graph.models.costs.counts import Counts
 from katz_graph.models.family import (
     Architecture,
     Files,
@@ -21,14 +21,13 @@ from katz_graph.models.family import (
     Network,
     Training,
 )
-from katz_graph.models.stages import Extent, Loop, Outputs, Stage
+from katz_graph.models.stages import Extent, Loop, Outputs, Stage, WorkCounts
 from katz_graph.node import Node
-from katz_graph.recipe import Component
+from katz_graph.node.wires import Conditioning, Model, Prediction, Step
 from katz_graph.sampling.prediction import to_denoised
-from katz_graph.wires import Conditioning, Model, Prediction, Step
 
 
-def work(inputs: Mapping[str, Any], extent: Extent, counts: Counts) -> Work:
+def work(inputs: Mapping[str, Any], extent: Extent, counts: WorkCounts) -> Work:
     return Work(flops=1e9)
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from katz_graph.latent_space import LatentSpace
+from katz_graph.core.latent_space import LatentSpace
+from katz_graph.core.recipe import Component, ControlNetRecipe, ModelRecipe
 from katz_graph.models.configuration import config_value
 from katz_graph.models.families.shared.controls import check_sizes, numbered_blocks
 from katz_graph.models.families.shared.lora_names import lora_names
@@ -16,7 +17,6 @@ from katz_graph.models.families.shared.transformer_network import transformer
 from katz_graph.models.families.shared.transformer_region import draw_control
 from katz_graph.models.families.shared.transformer_stack import unpatched
 from katz_graph.models.family import Architecture, Controls, ModelFamily, Training
-from katz_graph.recipe import Component, ControlNetRecipe, ModelRecipe
 
 
 def architecture(part: Component) -> Architecture:

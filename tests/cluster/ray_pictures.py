@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from test_same_picture import LINK, cases, scattered
 
-from katz_graph.bench.parity import random_models
-from katz_graph.bench.requests import bare_context, local_engine, sample
-from katz_graph.events import Event, Progress
+from katz_graph.core.events import Event, Progress
 from katz_graph.executor.cluster.network import WorkerNetwork
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.launch.ray import RayCluster
 from katz_graph.executor.worker.config import WorkerConfig
+from katz_graph.testing.model_files import random_models
+from katz_graph.testing.requests import bare_context, local_engine, sample
 
 
 def pictures(ray: RayCluster, costs: Path, models: Path) -> dict[str, Any]:

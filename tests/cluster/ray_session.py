@@ -16,7 +16,7 @@ import torch
 from processes import eventually, runs
 from ray_pictures import pictures
 
-from katz_graph.errors import KatzError
+from katz_graph.core.errors import KatzError
 from katz_graph.executor.cluster.supervisor import Supervisor
 from katz_graph.executor.launch.ray import RayCluster
 

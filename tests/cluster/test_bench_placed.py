@@ -11,13 +11,13 @@ import pytest
 from command import use_threads
 
 from katz_graph.bench import controlnet, pipeline, streaming
-from katz_graph.bench.placed import Scale
 from katz_graph.bench.wire import BASE, CONTROL
-from katz_graph.bench.worker_threads import WorkerThreads
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.ir.device import NetworkLink
 from katz_graph.planner.queries import commonest_variant
+from katz_graph.testing.placement import Scale
+from katz_graph.testing.worker_threads import WorkerThreads
 
 TOY = Scale(channels=(16, 24, 32), side=8, steps=3, runs=1)
 

@@ -23,18 +23,18 @@ from processes import eventually
 from stage_calls import Compute, replace_stage
 from test_waiting import FIRST, SECOND, Starting, end
 
-from katz_graph.bench.parity import Models
-from katz_graph.bench.parity_reference import Case
-from katz_graph.bench.requests import bare_context, local_engine, sample, sampler_region
-from katz_graph.bench.struck import LINK
-from katz_graph.bench.worker_threads import WorkerThreads
-from katz_graph.errors import Cancelled
-from katz_graph.events import Event, Progress
+from katz_graph.core.errors import Cancelled
+from katz_graph.core.events import Event, Progress
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.graph.context import RunContext
 from katz_graph.executor.worker import host
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.ir.region import Region
+from katz_graph.testing.model_files import Models
+from katz_graph.testing.plain_loop import Case
+from katz_graph.testing.requests import bare_context, local_engine, sample, sampler_region
+from katz_graph.testing.worker_faults import LINK
+from katz_graph.testing.worker_threads import WorkerThreads
 
 LONG = 60.0  # seconds that a call or an evaluation takes when nobody lets it go on
 

@@ -19,22 +19,8 @@ import torch
 from processes import as_before, below, eventually, runs
 from torch import Tensor
 
-from katz_graph.bench.parity import Models
-from katz_graph.bench.parity_reference import Case, ControlCase
-from katz_graph.bench.placed import pins, reference
-from katz_graph.bench.requests import bare_context, sampler_region
-from katz_graph.bench.struck import (
-    FORGIVING,
-    LINK,
-    SIGNALS,
-    Blow,
-    Struck,
-    bystander,
-    wait_for_spare,
-)
-from katz_graph.bench.worker_threads import WorkerThreads
-from katz_graph.errors import Cancelled, RunError
-from katz_graph.events import Event, Progress
+from katz_graph.core.errors import Cancelled, RunError
+from katz_graph.core.events import Event, Progress
 from katz_graph.executor.cluster.network import WorkerNetwork
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.launch.fork_server import ForkServer
@@ -48,7 +34,21 @@ from katz_graph.executor.worker.host import Host
 from katz_graph.ir.device import Target
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
-from katz_graph.models.stages import stages
+from katz_graph.models.stage_registry import stages
+from katz_graph.testing.model_files import Models
+from katz_graph.testing.placement import pins, reference
+from katz_graph.testing.plain_loop import Case, ControlCase
+from katz_graph.testing.requests import bare_context, sampler_region
+from katz_graph.testing.worker_faults import (
+    FORGIVING,
+    LINK,
+    SIGNALS,
+    Blow,
+    Struck,
+    bystander,
+    wait_for_spare,
+)
+from katz_graph.testing.worker_threads import WorkerThreads
 
 COSTED = frozenset(name for name, one in stages().items() if one.costed)
 STEPS = 4

@@ -16,24 +16,23 @@ import torch
 from lora_shelf import Shelf, when
 from torch import Tensor
 
-from katz_graph.bench import restore
-from katz_graph.bench.parity import Models, difference
-from katz_graph.bench.parity_reference import Case, ControlCase
-from katz_graph.bench.requests import (
+from katz_graph.core.errors import Cancelled, InputError
+from katz_graph.executor.engine import DeviceEngine
+from katz_graph.executor.planning import plan_region
+from katz_graph.executor.worker.config import WorkerConfig
+from katz_graph.ir.device import NetworkLink, Target
+from katz_graph.ir.program import Program
+from katz_graph.models.stage_registry import stages
+from katz_graph.testing.model_files import Models, difference
+from katz_graph.testing.plain_loop import Case, ControlCase
+from katz_graph.testing.requests import (
     bare_context,
     local_engine,
     region_of,
     sample,
     sampler_region,
 )
-from katz_graph.bench.worker_threads import WorkerThreads
-from katz_graph.errors import Cancelled, InputError
-from katz_graph.executor.engine import DeviceEngine
-from katz_graph.executor.planning import plan_region
-from katz_graph.executor.worker.config import WorkerConfig
-from katz_graph.ir.device import NetworkLink, Target
-from katz_graph.ir.program import Program
-from katz_graph.models.stages import stages
+from katz_graph.testing.worker_threads import WorkerThreads
 
 COSTED = [name for name, one in stages().items() if one.costed]
 LINK = NetworkLink(1e9, 1e-4)
@@ -209,16 +208,3 @@ def test_cancelling_does_not_wait_for_a_lora(
         scattered(engine, case_of(models, 0), "async-lora=2"), bare_context(engine)
     )
     assert difference(after.samples, without) <= 1e-5
-
-
-@pytest.mark.parametrize(("kind", "number"), [(torch.float32, 10), (torch.bfloat16, 6)])
-def test_whatever_happens_weights_are_those_of_the_files(
-    models: Models, costs: Path, kind: torch.dtype, number: int
-) -> None:
-    """Fewer requests where processors are slow. Weights of 16 bits are merged in one way, whichever
-    format they have.
-    """
-    ended, merges, different = restore.carried_out(models, number, kind, costs)
-    assert all(ended[ending] for ending in restore.ENDINGS), ended
-    assert merges
-    assert different == 0

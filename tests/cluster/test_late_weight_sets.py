@@ -17,19 +17,19 @@ from hand_drawn import unet
 from lora_shelf import Shelf, when
 from torch import Tensor
 
-from katz_graph.bench.parity import Models, difference
-from katz_graph.bench.requests import bare_context, bind, local_engine, sample
-from katz_graph.bench.worker_threads import WorkerThreads
+from katz_graph.core.graph import Graph, Link, NodeCall
+from katz_graph.core.recipe import Conditioning, ConditioningEntry, Lora, ModelRecipe, Prompt
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.planning import plan_region
 from katz_graph.executor.worker.config import WorkerConfig
-from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.ir.device import NetworkLink, Target
 from katz_graph.ir.program import LateLoras
 from katz_graph.ir.region import Region
 from katz_graph.models.loading.identity import file_identity
 from katz_graph.models.loading.sources import pipeline_recipes
-from katz_graph.recipe import Conditioning, ConditioningEntry, Lora, ModelRecipe, Prompt
+from katz_graph.testing.model_files import Models, difference
+from katz_graph.testing.requests import bare_context, bind, local_engine, sample
+from katz_graph.testing.worker_threads import WorkerThreads
 
 LINK = NetworkLink(1e9, 1e-4)
 STEPS = 6

@@ -16,8 +16,7 @@ import torch
 from diffusers.utils import torch_utils
 from processes import below, eventually, runs
 
-from katz_graph.bench.worker_threads import WorkerThreads
-from katz_graph.devices import parse_devices
+from katz_graph.core.devices import parse_devices
 from katz_graph.executor.cluster.worker_handle import PATIENCE
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.launch import entries
@@ -31,7 +30,8 @@ from katz_graph.executor.measure.store import CostStore, Rates
 from katz_graph.executor.messages import Ping, Pong
 from katz_graph.executor.transport.faults import Closed
 from katz_graph.executor.worker.config import WorkerConfig
-from katz_graph.files.settings import WAITING
+from katz_graph.settings.environment import WAITING
+from katz_graph.testing.worker_threads import WorkerThreads
 
 HERE = Path(__file__).parent
 

@@ -16,11 +16,11 @@ from unittest.mock import MagicMock
 import pytest
 from ray_home import run_session
 
-from katz_graph.bench.parity import Models
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.executor.cluster.worker_handle import WorkerPatience
 from katz_graph.executor.launch.ray import RayCluster, RayLauncher, RayPlace, find_places
 from katz_graph.executor.transport.handshake import dial
+from katz_graph.testing.model_files import Models
 
 
 @pytest.fixture(scope="module")

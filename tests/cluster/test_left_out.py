@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from katz_graph.bench.parity import Models
-from katz_graph.bench.parity_reference import Case, ControlCase
-from katz_graph.bench.requests import bare_context, sample, sampler_region
-from katz_graph.bench.worker_threads import WorkerThreads
-from katz_graph.devices import check_present, parse_devices
-from katz_graph.errors import InputError, RunError
+from katz_graph.core.devices import check_present, parse_devices
+from katz_graph.core.errors import InputError, RunError
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.executor.planning import Choices
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.models.loading.sources import pipeline_recipes
+from katz_graph.testing.model_files import Models
+from katz_graph.testing.plain_loop import Case, ControlCase
+from katz_graph.testing.requests import bare_context, sample, sampler_region
+from katz_graph.testing.worker_threads import WorkerThreads
 from katz_graph.web.options import RunnerStart, ServeOptions
 from katz_graph.web.runner_client.process import RunnerProcess
 

@@ -14,34 +14,34 @@ from diffusers import UNet2DModel
 from made_up_family import FAMILY, MadeUp, Stronger
 from torch import Tensor
 
-from katz_graph.bench.parity import Models
-from katz_graph.bench.requests import bare_context, local_engine, sample
-from katz_graph.bench.worker_threads import WorkerThreads
+from katz_graph.core.graph import Graph, Link, NodeCall
+from katz_graph.core.recipe import ConditioningEntry, Prompt
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.planning import Choices, plan_region
 from katz_graph.executor.recorded.recorder import Recorder
 from katz_graph.executor.recorded.tape import Tapes
 from katz_graph.executor.worker.config import WorkerConfig
-from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.ir.device import Device, NetworkLink, Target
 from katz_graph.ir.region import Region
-from katz_graph.models.family import families, register
+from katz_graph.models.family import families
 from katz_graph.models.loading.sources import network_recipe, pipeline_recipes
-from katz_graph.models.stages import stages
+from katz_graph.models.stage_registry import register_family, stages
 from katz_graph.packs import builtin_types
 from katz_graph.planner.passes.expand import expand_sampling
 from katz_graph.planner.places import parse_places
 from katz_graph.planner.region import bind_region, region_nodes
 from katz_graph.planner.report.svg import as_svg
 from katz_graph.planner.sampling import sampling_of
-from katz_graph.recipe import ConditioningEntry, Prompt
+from katz_graph.testing.model_files import Models
+from katz_graph.testing.requests import bare_context, local_engine, sample
+from katz_graph.testing.worker_threads import WorkerThreads
 
 TYPES = {kind.__name__: kind.describe() for kind in (MadeUp, Stronger)}
 
 
 @pytest.fixture(autouse=True)
 def family() -> Iterator[None]:
-    register(FAMILY)
+    register_family(FAMILY)
     yield
     families.cache_clear()
     stages.cache_clear()

@@ -15,10 +15,8 @@ from diffusers import AutoencoderKL, SanaControlNetModel, SanaTransformer2DModel
 from made_up_transformer import FAMILY
 from torch import Tensor
 
-from katz_graph.bench.parity import Models
-from katz_graph.bench.requests import bare_context, bind, local_engine, sample
-from katz_graph.bench.worker_threads import WorkerThreads
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import ConditioningEntry, ControlUse, Picture, Prompt
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.planning import plan_region
 from katz_graph.executor.recorded.recorder import Recorder
@@ -26,12 +24,14 @@ from katz_graph.executor.recorded.tape import Tapes
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.ir.device import Device, NetworkLink, Target
 from katz_graph.ir.region import Region
-from katz_graph.models.family import check_controlnet, families, register
+from katz_graph.models.family import check_controlnet, families
 from katz_graph.models.loading.sources import controlnet_recipe, network_recipe, pipeline_recipes
-from katz_graph.models.stages import stages
+from katz_graph.models.stage_registry import register_family, stages
 from katz_graph.planner.passes.expand import expand_sampling
 from katz_graph.planner.sampling import sampling_of
-from katz_graph.recipe import ConditioningEntry, ControlUse, Picture, Prompt
+from katz_graph.testing.model_files import Models
+from katz_graph.testing.requests import bare_context, bind, local_engine, sample
+from katz_graph.testing.worker_threads import WorkerThreads
 
 STEPS, STRENGTH = 3, 0.7
 SIZES: dict[str, Any] = {
@@ -50,7 +50,7 @@ torch.set_num_threads(1)
 
 @pytest.fixture(autouse=True)
 def family() -> Iterator[None]:
-    register(FAMILY)
+    register_family(FAMILY)
     yield
     families.cache_clear()
     stages.cache_clear()

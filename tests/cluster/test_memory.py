@@ -13,12 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from katz_graph.bench.parity import Models
-from katz_graph.bench.parity_reference import Case, ControlCase
-from katz_graph.bench.random_models import make_pipeline
-from katz_graph.bench.requests import bare_context, sample, sampler_region
-from katz_graph.bench.worker_threads import WorkerThreads
-from katz_graph.errors import OutOfMemory
+from katz_graph.core.errors import OutOfMemory
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.executor.launch.spawn import Spawn
@@ -27,6 +22,11 @@ from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.ir.device import NetworkLink
 from katz_graph.models.loading.identity import count_values
 from katz_graph.models.loading.sources import controlnet_recipe, pipeline_recipes
+from katz_graph.testing.model_files import Models
+from katz_graph.testing.plain_loop import Case, ControlCase
+from katz_graph.testing.random_models import make_pipeline
+from katz_graph.testing.requests import bare_context, sample, sampler_region
+from katz_graph.testing.worker_threads import WorkerThreads
 
 ROOM = 300_000_000  # bytes besides what the worker takes with its models
 

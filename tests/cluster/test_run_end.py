@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from processes import as_before, below, eventually, runs
 
-from katz_graph.errors import RunError
+from katz_graph.core.errors import RunError
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.launch.entries import ENTRY
 from katz_graph.executor.launch.fork_server import ForkServer

@@ -12,10 +12,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from katz_graph.bench.parity import Models, difference
-from katz_graph.bench.parity_reference import Case, ControlCase
-from katz_graph.bench.requests import bare_context, local_engine, sample, sampler_region
-from katz_graph.bench.worker_threads import WorkerThreads
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.launch.base import Launcher
 from katz_graph.executor.launch.fork_server import ForkServer
@@ -25,7 +21,11 @@ from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.ir.device import NetworkLink, Target
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
-from katz_graph.models.stages import stages
+from katz_graph.models.stage_registry import stages
+from katz_graph.testing.model_files import Models, difference
+from katz_graph.testing.plain_loop import Case, ControlCase
+from katz_graph.testing.requests import bare_context, local_engine, sample, sampler_region
+from katz_graph.testing.worker_threads import WorkerThreads
 
 COSTED = frozenset(name for name, one in stages().items() if one.costed)
 WINDOWS = ((0.8, 0.0, 1.0), (1.0, 0.0, 0.55), (0.5, 0.25, 1.0))

@@ -13,18 +13,18 @@ import pytest
 import torch
 from test_same_picture import LINK
 
-from katz_graph.bench.parity import Models
-from katz_graph.bench.parity_reference import Case, ControlCase
-from katz_graph.bench.requests import bare_context, local_engine, sample, sampler_region
-from katz_graph.bench.worker_threads import WorkerThreads
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.patches import OpaquePatch
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.planning import Choices
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.ir.region import Region
 from katz_graph.models.loading.identity import count_values
 from katz_graph.models.loading.sources import controlnet_recipe
-from katz_graph.patches import OpaquePatch
+from katz_graph.testing.model_files import Models
+from katz_graph.testing.plain_loop import Case, ControlCase
+from katz_graph.testing.requests import bare_context, local_engine, sample, sampler_region
+from katz_graph.testing.worker_threads import WorkerThreads
 
 UNET = ("unet_encoder", "unet_mid", "unet_decoder")
 

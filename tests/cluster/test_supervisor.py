@@ -21,8 +21,7 @@ import pytest
 import torch
 from processes import as_before, below, eventually, runs
 
-from katz_graph.bench.worker_threads import WorkerThreads
-from katz_graph.errors import Cancelled, RunError
+from katz_graph.core.errors import Cancelled, RunError
 from katz_graph.executor.cluster.supervisor import Supervisor
 from katz_graph.executor.cluster.worker_handle import WorkerPatience
 from katz_graph.executor.launch.base import hello
@@ -32,6 +31,7 @@ from katz_graph.executor.launch.spawn import Spawn
 from katz_graph.executor.messages import Pong
 from katz_graph.executor.transport.connection import Connection
 from katz_graph.executor.transport.faults import Closed
+from katz_graph.testing.worker_threads import WorkerThreads
 
 # seconds: a silence that is suspect, with much room until it is too long; and one that never is
 PATIENT = WorkerPatience(suspect=0.5, frozen=5.0)

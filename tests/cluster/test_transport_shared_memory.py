@@ -15,7 +15,7 @@ import pytest
 import torch
 from other_process import End, Other, descriptors_open, ended_by_the_other, memory_files
 
-from katz_graph.errors import RunError
+from katz_graph.core.errors import RunError
 from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.executor.transport.connection import Connection
 from katz_graph.executor.transport.faults import Closed

@@ -19,13 +19,7 @@ import pytest
 import torch
 from processes import eventually
 
-from katz_graph.bench.parity import Models
-from katz_graph.bench.parity_reference import Case
-from katz_graph.bench.placed import pins, plan, reference
-from katz_graph.bench.requests import bare_context, sampler_region
-from katz_graph.bench.struck import FORGIVING, LINK
-from katz_graph.bench.worker_threads import WorkerThreads
-from katz_graph.errors import Cancelled, DeviceGone
+from katz_graph.core.errors import Cancelled, DeviceGone
 from katz_graph.executor.cluster.requests import WorkerLost
 from katz_graph.executor.cluster.worker_handle import WorkerPatience
 from katz_graph.executor.engine import DeviceEngine
@@ -35,6 +29,12 @@ from katz_graph.executor.transport.connection import Connection
 from katz_graph.executor.worker import host
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.ir.region import Region
+from katz_graph.testing.model_files import Models
+from katz_graph.testing.placement import pins, plan, reference
+from katz_graph.testing.plain_loop import Case
+from katz_graph.testing.requests import bare_context, sampler_region
+from katz_graph.testing.worker_faults import FORGIVING, LINK
+from katz_graph.testing.worker_threads import WorkerThreads
 
 FIRST, SECOND = "cpu:0", "cpu:1"
 SOON = 20.0  # seconds in which whoever waits has to be told

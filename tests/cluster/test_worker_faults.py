@@ -19,13 +19,7 @@ import torch
 from stage_calls import Compute, replace_stage
 from torch import Tensor
 
-from katz_graph.bench.parity import Models
-from katz_graph.bench.parity_reference import Case
-from katz_graph.bench.placed import reference
-from katz_graph.bench.requests import bare_context, sampler_region
-from katz_graph.bench.struck import FORGIVING
-from katz_graph.bench.worker_threads import WorkerThreads
-from katz_graph.errors import InputError, RunError
+from katz_graph.core.errors import InputError, RunError
 from katz_graph.executor.cluster.requests import WorkerLost
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.messages import Fault, Raised, Returned
@@ -37,6 +31,12 @@ from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.ir.region import Region
 from katz_graph.models import configuration
 from katz_graph.models.families.unet.architecture import unet_architecture
+from katz_graph.testing.model_files import Models
+from katz_graph.testing.placement import reference
+from katz_graph.testing.plain_loop import Case
+from katz_graph.testing.requests import bare_context, sampler_region
+from katz_graph.testing.worker_faults import FORGIVING
+from katz_graph.testing.worker_threads import WorkerThreads
 
 ILLEGAL = "CUDA error: an illegal memory access was encountered"
 DEVICE = "cpu:0"

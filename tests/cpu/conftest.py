@@ -12,9 +12,9 @@ from foreign_packs import forgetting_shims
 from pack_workshop import Workshop
 from transformers_made import EACH
 
-from katz_graph.bench.parity import Models
-from katz_graph.bench.random_models import Kind, make_pipeline
-from katz_graph.bench.requests import local_engine
+from katz_graph.testing.model_files import Models
+from katz_graph.testing.random_models import Kind, make_pipeline
+from katz_graph.testing.requests import local_engine
 
 
 @pytest.fixture(scope="session", autouse=True)

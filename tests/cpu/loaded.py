@@ -7,10 +7,7 @@ from typing import Any
 import torch
 
 from katz_graph.adapters.lora import describe, read_lora
-from katz_graph.models.loading.store import ModelStore
-from katz_graph.models.text.encoder import encode
-from katz_graph.models.text.tokens import load_tokenizer
-from katz_graph.recipe import (
+from katz_graph.core.recipe import (
     ClipRecipe,
     ControlNetRecipe,
     FileIdentity,
@@ -18,6 +15,9 @@ from katz_graph.recipe import (
     UpscaleModelRecipe,
     VaeRecipe,
 )
+from katz_graph.models.loading.store import ModelStore
+from katz_graph.models.text.encoder import encode
+from katz_graph.models.text.tokens import load_tokenizer
 from katz_graph.upscale.networks import load_upscaler
 
 

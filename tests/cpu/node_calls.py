@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 
-from katz_graph.checks.literals import check_literal
-from katz_graph.errors import OutOfMemory
+from katz_graph.core.errors import OutOfMemory
+from katz_graph.core.recipe import UpscaleModelRecipe
 from katz_graph.executor.graph.context import RunContext
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.files.folders import Folders
 from katz_graph.node import WithUi
+from katz_graph.node.literals import check_literal
 from katz_graph.packs import Registry, load_registry
-from katz_graph.recipe import UpscaleModelRecipe
 
 
 @cache

@@ -10,7 +10,7 @@ from typing import Any
 from foreign_packs import write
 
 from katz_graph.checks.validate import validate
-from katz_graph.events import Event
+from katz_graph.core.events import Event
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.graph.context import RunContext
 from katz_graph.executor.graph.result_store import ResultCache

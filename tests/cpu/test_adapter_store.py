@@ -7,7 +7,7 @@ import pytest
 from tiny_models import lora
 
 from katz_graph.adapters.lora import read_lora
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.executor.weights.adapters import AdapterStore
 
 

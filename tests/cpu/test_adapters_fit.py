@@ -13,12 +13,12 @@ from tiny_models import lora, lora_file, recipes, unet
 from katz_graph.adapters.fit import check_loras, fit, parameter_shapes
 from katz_graph.adapters.lora import describe, read_lora
 from katz_graph.adapters.naming import NETWORK
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import FileIdentity, Lora
 from katz_graph.models.families.unet.family import FAMILY as UNETS
 from katz_graph.models.loading.identity import file_identity
 from katz_graph.models.loading.merge import merged_clip, merged_model
 from katz_graph.models.loading.store import ModelStore
-from katz_graph.recipe import FileIdentity, Lora
 
 NAMINGS = ("diffusers", "peft", "kohya")
 

@@ -14,7 +14,7 @@ from katz_graph.adapters.fit import fit
 from katz_graph.adapters.layers import layouts
 from katz_graph.adapters.lora import read_lora
 from katz_graph.adapters.naming import NETWORK
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.models.families.unet.family import FAMILY as UNETS
 from katz_graph.models.loading.identity import file_identity
 from katz_graph.models.loading.store import ModelStore

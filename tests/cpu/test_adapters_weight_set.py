@@ -20,7 +20,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from katz_graph.adapters.encoders import text_parts
 from katz_graph.adapters.fit import fit
 from katz_graph.adapters.lora import read_lora
-from katz_graph.errors import InputError, RunError
+from katz_graph.core.errors import InputError, RunError
+from katz_graph.core.recipe import ClipRecipe, Lora, Prompt
 from katz_graph.executor.weights import originals
 from katz_graph.executor.weights.originals import Originals
 from katz_graph.executor.weights.weight_set import KeptSets, WeightSets
@@ -28,7 +29,6 @@ from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.models.families.unet.family import FAMILY as UNETS
 from katz_graph.models.loading.identity import file_identity
 from katz_graph.models.loading.store import ModelStore
-from katz_graph.recipe import ClipRecipe, Lora, Prompt
 
 TYPES = [torch.float16, torch.bfloat16, torch.float32]
 MADE = (

@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch.nn import attention as backends
 
-from katz_graph.bench.parity import Models
-from katz_graph.bench.parity_reference import Case
-from katz_graph.bench.requests import local_engine, sample, sampler_region
 from katz_graph.kernels import attention
+from katz_graph.testing.model_files import Models
+from katz_graph.testing.plain_loop import Case
+from katz_graph.testing.requests import local_engine, sample, sampler_region
 
 TEXT = 77  # tokens
 

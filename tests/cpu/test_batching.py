@@ -16,24 +16,10 @@ import torch
 from hand_drawn import unet
 from torch import Tensor
 
-from katz_graph.bench.parity import Models, difference
-from katz_graph.bench.random_models import make_pipeline
-from katz_graph.bench.requests import bare_context, bind, local_engine, sample
-from katz_graph.errors import InputError, RunError
-from katz_graph.executor.engine import DeviceEngine
-from katz_graph.executor.worker.batching import merge
-from katz_graph.graph import Graph, Link, NodeCall
-from katz_graph.ir.region import Region
-from katz_graph.ir.values import Residuals, TextEncoding
-from katz_graph.ir.values import Step as StepValue
-from katz_graph.models.loading.sources import controlnet_recipe, pipeline_recipes
-from katz_graph.node import Node
-from katz_graph.node.types import NodeType
-from katz_graph.packs import load_registry
-from katz_graph.patches import OpaquePatch
-from katz_graph.planner.passes.expand import expand_sampling
-from katz_graph.planner.region import bind_region, region_nodes
-from katz_graph.recipe import (
+from katz_graph.core.errors import InputError, RunError
+from katz_graph.core.graph import Graph, Link, NodeCall
+from katz_graph.core.patches import OpaquePatch
+from katz_graph.core.recipe import (
     Area,
     ClipRecipe,
     Concatenated,
@@ -46,7 +32,21 @@ from katz_graph.recipe import (
     Picture,
     Prompt,
 )
-from katz_graph.wires import Step
+from katz_graph.executor.engine import DeviceEngine
+from katz_graph.executor.worker.batching import merge
+from katz_graph.ir.region import Region
+from katz_graph.ir.values import Residuals, TextEncoding
+from katz_graph.ir.values import Step as StepValue
+from katz_graph.models.loading.sources import controlnet_recipe, pipeline_recipes
+from katz_graph.node import Node
+from katz_graph.node.types import NodeType
+from katz_graph.node.wires import Step
+from katz_graph.packs import load_registry
+from katz_graph.planner.passes.expand import expand_sampling
+from katz_graph.planner.region import bind_region, region_nodes
+from katz_graph.testing.model_files import Models, difference
+from katz_graph.testing.random_models import make_pipeline
+from katz_graph.testing.requests import bare_context, bind, local_engine, sample
 
 BOUND = 1e-5  # of the latent's range: products of another batch size round differently
 

@@ -13,15 +13,15 @@ import torch
 from planner_devices import MS, SECONDS, devices, laid, region, several
 
 from katz_graph.bench import controlnet, latent, parity, sharing, stock, streaming
-from katz_graph.bench.placed import Scale, Stages, Track
-from katz_graph.bench.random_models import playing
-from katz_graph.events import Span
+from katz_graph.core.events import Span
 from katz_graph.executor.cluster.requests import Outcome
 from katz_graph.executor.measure.stages import StageTime
 from katz_graph.executor.planning import plan_region
 from katz_graph.executor.worker.timing import Timing
 from katz_graph.ir.device import Target
 from katz_graph.ir.program import Program
+from katz_graph.testing.placement import Scale, Stages, Track
+from katz_graph.testing.random_models import playing
 
 BUSY = 1.5  # how many times as long a stage takes beside a busy neighbour
 

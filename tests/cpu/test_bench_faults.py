@@ -11,7 +11,7 @@ import pytest
 
 from katz_graph.bench import faults, faults_on_ray
 from katz_graph.bench.result import BenchResult
-from katz_graph.bench.struck import Strike, Undisturbed
+from katz_graph.testing.worker_faults import Strike, Undisturbed
 
 GOOD = (
     Strike("SIGKILL", "cpu:0", 0.05, 1.0, 2, 0.0),

@@ -21,9 +21,9 @@ from katz_graph.bench.gpu.layers import layers_of_step
 from katz_graph.bench.gpu.rows import Rows
 from katz_graph.bench.gpu.setting import Setting, full_size
 from katz_graph.bench.gpu.shares import shares
-from katz_graph.bench.random_models import kinds
-from katz_graph.errors import InputError, RunError
+from katz_graph.core.errors import InputError, RunError
 from katz_graph.kernels.configurations import FILE
+from katz_graph.testing.random_models import kinds
 
 CPU = torch.device("cpu")
 WIDTHS = (32, 48)  # of the two text encoders

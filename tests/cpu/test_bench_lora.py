@@ -9,9 +9,9 @@ import torch
 from command import use_threads
 
 from katz_graph.bench import loading, longtail, lora, switching
-from katz_graph.bench.parity import mini_models
-from katz_graph.bench.placed import Scale
 from katz_graph.executor.measure.store import FILE
+from katz_graph.testing.model_files import mini_models
+from katz_graph.testing.placement import Scale
 
 SMALL_SCALE = Scale(channels=(32, 32, 64), side=8, steps=4, runs=2, layers=1)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from katz_graph.bench import recorded
-from katz_graph.bench.placed import Scale
+from katz_graph.testing.placement import Scale
 
 
 def test_switching_records_nothing_anew_and_changes_no_byte() -> None:

@@ -13,7 +13,7 @@ from katz_graph.bench import random_requests
 from katz_graph.bench.command import run_bench
 from katz_graph.bench.random_graphs import draw
 from katz_graph.bench.random_requests import BOUND, Case, Search
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.formats.api import to_api
 
 AREAS_BESIDE_A_PICTURE = 129  # two areas of one size on an inpainting model, in one call

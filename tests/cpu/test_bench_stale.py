@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from katz_graph.bench.likeness import psnr, ssim
-from katz_graph.bench.parity import Models
-from katz_graph.bench.parity_reference import Case, ControlCase
-from katz_graph.bench.requests import bare_context, local_engine, sample, sampler_region
 from katz_graph.bench.stale import cosine_similarity, listened
 from katz_graph.ir.values import Residuals
+from katz_graph.testing.model_files import Models
+from katz_graph.testing.plain_loop import Case, ControlCase
+from katz_graph.testing.requests import bare_context, local_engine, sample, sampler_region
 
 
 def noise(seed: int) -> torch.Tensor:

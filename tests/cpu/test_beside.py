@@ -17,9 +17,6 @@ from simulated_cuda import DEVICE, Gpu, simulated
 from stage_calls import Computed
 from torch import Tensor, nn
 
-from katz_graph.bench.parity import Models
-from katz_graph.bench.parity_reference import Case, ControlCase
-from katz_graph.bench.requests import bare_context, local_engine, sample, sampler_region
 from katz_graph.executor.recorded.cuda import CudaGraphs
 from katz_graph.executor.recorded.recorder import NOT_DECLARED, Recorder
 from katz_graph.executor.recorded.recording import Recording
@@ -32,6 +29,9 @@ from katz_graph.executor.worker.execution import Execution
 from katz_graph.executor.worker.host import computing_of
 from katz_graph.executor.worker.stream import CudaStream, HostLap, HostStream, Lap, Made
 from katz_graph.ir.region import Region
+from katz_graph.testing.model_files import Models
+from katz_graph.testing.plain_loop import Case, ControlCase
+from katz_graph.testing.requests import bare_context, local_engine, sample, sampler_region
 
 FASTER, SLOWER = 0.97, 0.99  # of the time of one stream; two must save 2 %
 

@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from katz_graph import recipe
-from katz_graph.errors import OutOfMemory, RunError
-from katz_graph.events import Span
+from katz_graph.core import recipe
+from katz_graph.core.errors import OutOfMemory, RunError
+from katz_graph.core.events import Span
+from katz_graph.core.patches import FreeU, OpaquePatch
 from katz_graph.executor import messages
 from katz_graph.executor.transport.codec import as_bytes, decode, encode
 from katz_graph.executor.transport.faults import ProtocolError
@@ -22,7 +23,6 @@ from katz_graph.ir.device import Device, Target
 from katz_graph.ir.program import Instance, Instruction, Program
 from katz_graph.ir.region import Operation, Previous, Ref, Region
 from katz_graph.ir.values import Features, Residuals, Step
-from katz_graph.patches import FreeU, OpaquePatch
 from katz_graph.sampling.noise_table import noise_table
 from katz_graph.sampling.spec import SamplingSpec
 

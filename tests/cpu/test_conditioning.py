@@ -19,17 +19,8 @@ import torch
 from node_calls import call
 from torch import Tensor
 
-from katz_graph.bench.parity import Models
-from katz_graph.bench.requests import bind, local_engine, sample
-from katz_graph.errors import InputError
-from katz_graph.executor.engine import DeviceEngine
-from katz_graph.executor.worker.models import DeviceModels as LiveModels
-from katz_graph.ir.values import TextEncoding
-from katz_graph.models.families.unet.inputs import concatenated_channels
-from katz_graph.models.loading.sources import pipeline_recipes
-from katz_graph.models.text.evaluate import with_sizes
-from katz_graph.planner.passes.expand import expand_sampling
-from katz_graph.recipe import (
+from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import (
     Area,
     Averaged,
     Concatenated,
@@ -45,6 +36,15 @@ from katz_graph.recipe import (
     Zeroed,
     digest,
 )
+from katz_graph.executor.engine import DeviceEngine
+from katz_graph.executor.worker.models import DeviceModels as LiveModels
+from katz_graph.ir.values import TextEncoding
+from katz_graph.models.families.unet.inputs import concatenated_channels
+from katz_graph.models.loading.sources import pipeline_recipes
+from katz_graph.models.text.evaluate import with_sizes
+from katz_graph.planner.passes.expand import expand_sampling
+from katz_graph.testing.model_files import Models
+from katz_graph.testing.requests import bind, local_engine, sample
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from katz_graph.bench.random_models import Kind, draw_controlnet
-from katz_graph.models.stages import stage
+from katz_graph.models.stage_registry import stage
+from katz_graph.testing.random_models import Kind, draw_controlnet
 
 CELLS = 7, 9  # in patches of 2 x 2, 4 x 5
 ALONE: dict[str, Any] = {  # SD3.5's that begins with the model's tokens

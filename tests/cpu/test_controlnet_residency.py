@@ -4,7 +4,7 @@ import pytest
 import torch
 from tiny_models import control_recipe, recipes
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.models.loading.residency import NoRoom
 from katz_graph.models.loading.store import ModelStore
 

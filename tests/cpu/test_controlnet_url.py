@@ -9,7 +9,7 @@ from node_calls import call, context_in, registry
 from single_files import checkpoint, controlnet, save
 
 from katz_graph.checks.validate import check
-from katz_graph.errors import InputError, RunError
+from katz_graph.core.errors import InputError, RunError
 from katz_graph.files.urls import ANY
 from katz_graph.formats.api import from_api
 from katz_graph.models.loading.sources import pipeline_recipes

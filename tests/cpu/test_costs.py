@@ -22,9 +22,6 @@ import torch
 from command import Katz
 from test_cli import workflow, write
 
-from katz_graph.bench.parity import Models
-from katz_graph.bench.parity_reference import Case, ControlCase
-from katz_graph.bench.requests import bare_context, local_engine, sampler_region
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.measure import device as calibrate
 from katz_graph.executor.measure import store as cost_store
@@ -39,6 +36,9 @@ from katz_graph.host.schedule import Scheduled, scheduled, scheduled_beside
 from katz_graph.ir.device import NetworkLink
 from katz_graph.ir.region import Region
 from katz_graph.planner.simulation.simulate import simulate
+from katz_graph.testing.model_files import Models
+from katz_graph.testing.plain_loop import Case, ControlCase
+from katz_graph.testing.requests import bare_context, local_engine, sampler_region
 
 CPU = torch.device("cpu")
 

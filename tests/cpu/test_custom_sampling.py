@@ -13,19 +13,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from katz_graph.bench.parity import Models, difference
-from katz_graph.bench.requests import bare_context, local_engine
-from katz_graph.errors import KatzError
+from katz_graph.core.errors import KatzError
+from katz_graph.core.graph import Graph, Link, NodeCall
+from katz_graph.core.recipe import ConditioningEntry, Prompt
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.executor.graph.run import run_graph
-from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.packs import Registry, load_registry
 from katz_graph.planner.sampling import table_of
-from katz_graph.recipe import ConditioningEntry, Prompt
 from katz_graph.sampling.names import SamplerChoice
 from katz_graph.sampling.schedules import schedule
+from katz_graph.testing.model_files import Models, difference
+from katz_graph.testing.requests import bare_context, local_engine
 
 STEPS, SEED = 6, 5
 

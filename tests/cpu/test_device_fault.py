@@ -10,7 +10,7 @@ import torch
 from command import Katz
 from stage_calls import replace_stage
 
-from katz_graph.errors import RunError
+from katz_graph.core.errors import RunError
 from katz_graph.executor.worker.device_fault import device_fault, is_device_fault
 
 ILLEGAL = (

@@ -12,7 +12,7 @@ import pytest
 from command import Katz, use_threads
 from PIL import Image
 
-from katz_graph.bench.docs import with_plans
+from katz_graph.cli.docs import with_plans
 from katz_graph.executor import start as starting
 
 ROOT = Path(__file__).parents[2]

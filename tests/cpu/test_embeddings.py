@@ -8,7 +8,7 @@ from node_calls import call, context_in
 from safetensors.torch import load_file, save_file
 from tiny_models import FAMILIES, recipes
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.models.loading.store import ModelStore
 from katz_graph.models.text.encoder import encode
 from katz_graph.models.text.textual_inversion import called, identities, pieces

@@ -14,27 +14,21 @@ import pytest
 import torch
 from processes import eventually
 
-from katz_graph.bench.parity import (
-    Models,
-    against_plain_loop,
-    cases,
-    difference,
-    mini_models,
-    unchanged_weights,
-)
-from katz_graph.bench.parity_reference import Case, ControlCase
-from katz_graph.bench.requests import bare_context, bind, local_engine, sample, sampler_region
-from katz_graph.errors import Cancelled, InputError, RunError
-from katz_graph.events import Progress
+from katz_graph.core.errors import Cancelled, InputError, RunError
+from katz_graph.core.events import Progress
+from katz_graph.core.graph import Graph, Link, NodeCall
+from katz_graph.core.recipe import ConditioningEntry, Prompt
 from katz_graph.executor.cluster.worker_handle import WorkerPatience
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.launch.in_process import InProcess
 from katz_graph.executor.turns.fair_queue import SHARE, DeficitRoundRobin
 from katz_graph.executor.worker.config import WorkerConfig
-from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.ir.region import Region
 from katz_graph.models.loading.sources import pipeline_recipes
-from katz_graph.recipe import ConditioningEntry, Prompt
+from katz_graph.testing.model_files import Models, difference, mini_models
+from katz_graph.testing.parity import against_plain_loop, cases, unchanged_weights
+from katz_graph.testing.plain_loop import Case, ControlCase
+from katz_graph.testing.requests import bare_context, bind, local_engine, sample, sampler_region
 
 
 @pytest.fixture

@@ -21,16 +21,16 @@ from node_calls import registry
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from katz_graph.bench.random_models import Kind, make_pipeline
-from katz_graph.bench.requests import bare_context, local_engine
-from katz_graph.errors import KatzError
+from katz_graph.core.errors import KatzError
+from katz_graph.core.graph import Graph, Link, NodeCall
+from katz_graph.core.recipe import ConditioningEntry, ModelRecipe, Prompt
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.executor.graph.run import run_graph
-from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.models.family import families, family_of
 from katz_graph.models.loading.sources import pipeline_recipes
-from katz_graph.recipe import ConditioningEntry, ModelRecipe, Prompt
+from katz_graph.testing.random_models import Kind, make_pipeline
+from katz_graph.testing.requests import bare_context, local_engine
 
 SEED, SIDE = 5, 8
 LAST_LAYERS = ("conv_out.", "proj_out.", "all_final_layer.2-1.linear.")

@@ -22,9 +22,9 @@ from single_files import (
 )
 from tiny_models import lora_file
 
+from katz_graph.core.recipe import Rrdb
 from katz_graph.models.loading.component import component
 from katz_graph.models.loading.identity import count_values
-from katz_graph.recipe import Rrdb
 from katz_graph.upscale.networks import RrdbNet
 
 LOADERS = {

@@ -23,8 +23,16 @@ from tiny_models import controlnet_folder, lora_file, pipeline_folder
 
 from katz_graph.adapters.lora import read_lora
 from katz_graph.adapters.naming import NETWORK
-from katz_graph.bench.random_models import Kind, make_pipeline
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import (
+    ClipRecipe,
+    ControlNetRecipe,
+    FileIdentity,
+    LearnedWords,
+    ModelRecipe,
+    VaeRecipe,
+    digest,
+)
 from katz_graph.models.loading.identity import file_identity
 from katz_graph.models.loading.sources import (
     clip_recipe,
@@ -34,15 +42,7 @@ from katz_graph.models.loading.sources import (
     vae_recipe,
 )
 from katz_graph.models.text.tokens import load_tokenizer
-from katz_graph.recipe import (
-    ClipRecipe,
-    ControlNetRecipe,
-    FileIdentity,
-    LearnedWords,
-    ModelRecipe,
-    VaeRecipe,
-    digest,
-)
+from katz_graph.testing.random_models import Kind, make_pipeline
 
 # what libraries may look for in a folder, of which recipes need not know
 TEMPTING = (

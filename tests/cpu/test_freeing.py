@@ -16,11 +16,11 @@ from stage_calls import replace_stage
 from tiny_models import pipeline_folder, recipes
 from torch import Tensor
 
-from katz_graph.bench.parity_reference import Case
-from katz_graph.bench.requests import bare_context, local_engine, sampler_region
-from katz_graph.errors import RunError
+from katz_graph.core.errors import RunError
 from katz_graph.executor.turns.loop import DeviceThread, OneUnitTask
 from katz_graph.models.loading.store import ModelStore
+from katz_graph.testing.plain_loop import Case
+from katz_graph.testing.requests import bare_context, local_engine, sampler_region
 
 
 @pytest.fixture(autouse=True)

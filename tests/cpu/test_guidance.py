@@ -16,23 +16,10 @@ from torch import Tensor, nn
 from transformers_made import COSTED, PROMPTS, in_stages, inputs, region_of
 from transformers_made import forward as stock_forward
 
-from katz_graph.bench.random_models import Kind, draw_controlnet, make_pipeline
-from katz_graph.bench.random_models import draw_network as made
-from katz_graph.bench.requests import bare_context, bind, local_engine, sample
-from katz_graph.bench.worker_threads import WorkerThreads
-from katz_graph.errors import InputError
-from katz_graph.executor.engine import DeviceEngine
-from katz_graph.executor.planning import plan_region
-from katz_graph.executor.worker.config import WorkerConfig
-from katz_graph.graph import Graph, Link, NodeCall
-from katz_graph.guidance_spec import Guider
-from katz_graph.ir.device import Device, NetworkLink, Target
-from katz_graph.ir.region import Region
-from katz_graph.ir.values import Step
-from katz_graph.models.family import block_numbers
-from katz_graph.models.loading.sources import controlnet_recipe, pipeline_recipes
-from katz_graph.models.stages import stage
-from katz_graph.patches import (
+from katz_graph.core.errors import InputError
+from katz_graph.core.graph import Graph, Link, NodeCall
+from katz_graph.core.guidance_spec import Guider
+from katz_graph.core.patches import (
     NormedDifference,
     NormedGuidance,
     PassedOver,
@@ -41,9 +28,18 @@ from katz_graph.patches import (
     WeakenedNegative,
     ZeroStar,
 )
+from katz_graph.core.recipe import ConditioningEntry, ControlUse, ModelRecipe, Picture, Prompt
+from katz_graph.executor.engine import DeviceEngine
+from katz_graph.executor.planning import plan_region
+from katz_graph.executor.worker.config import WorkerConfig
+from katz_graph.ir.device import Device, NetworkLink, Target
+from katz_graph.ir.region import Region
+from katz_graph.ir.values import Step
+from katz_graph.models.family import block_numbers
+from katz_graph.models.loading.sources import controlnet_recipe, pipeline_recipes
+from katz_graph.models.stage_registry import stage
 from katz_graph.planner.passes.expand import expand_guider
 from katz_graph.planner.sampling import table_of
-from katz_graph.recipe import ConditioningEntry, ControlUse, ModelRecipe, Picture, Prompt
 from katz_graph.sampling.guidance import (
     away_from,
     guided,
@@ -53,6 +49,10 @@ from katz_graph.sampling.guidance import (
     zero_star,
 )
 from katz_graph.sampling.schedules import schedule
+from katz_graph.testing.random_models import Kind, draw_controlnet, make_pipeline
+from katz_graph.testing.random_models import draw_network as made
+from katz_graph.testing.requests import bare_context, bind, local_engine, sample
+from katz_graph.testing.worker_threads import WorkerThreads
 
 torch.set_num_threads(1)
 EACH: tuple[Kind, ...] = ("sd35", "flux", "z_image", "hunyuan_dit")

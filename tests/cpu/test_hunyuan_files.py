@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from transformers import T5Tokenizer
 
 import katz_graph as katz
-from katz_graph.bench.random_models import Kind, draw_controlnet, draw_network
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.models.families.shared.random_parts import seeded
 from katz_graph.models.family import check_controlnet
 from katz_graph.models.loading.sources import (
@@ -32,6 +31,7 @@ from katz_graph.models.loading.store import ModelStore
 from katz_graph.models.text.sentence_pieces import sentence_piece_tokenizer
 from katz_graph.models.text.tokens import load_tokenizer
 from katz_graph.models.text.vocabularies import TOKENIZERS
+from katz_graph.testing.random_models import Kind, draw_controlnet, draw_network
 
 KINDS: tuple[Kind, ...] = ("hunyuan_dit", "hunyuan_dit11")
 torch.set_num_threads(1)

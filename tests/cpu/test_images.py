@@ -14,7 +14,7 @@ import torch
 from node_calls import call, context_in
 from PIL import Image
 
-from katz_graph.errors import InputError, RunError
+from katz_graph.core.errors import InputError, RunError
 from katz_graph.files.images import load_image, resize, save_images
 
 RED, GREEN = (255, 0, 0), (0, 255, 0)

@@ -16,12 +16,11 @@ from v1_classes import ANYTHING, pack_class, types
 from katz_graph.comfy.v3.adapter import V3Class
 from katz_graph.comfy.v3.inputs import AnyType
 from katz_graph.comfy.v3.schema import ComfyNode, NodeOutput, Schema
-from katz_graph.context import Context
 from katz_graph.executor.graph.region_calls import RegionCalls
 from katz_graph.host.inference import in_inference_mode
 from katz_graph.ir.region import Operation
 from katz_graph.node import Node
-from katz_graph.node.types import NodeType
+from katz_graph.node.types import Context, NodeType
 from katz_graph.packs import Registry
 
 Modes = list[tuple[bool, bool]]

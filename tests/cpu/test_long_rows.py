@@ -16,13 +16,13 @@ from torch import Tensor
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
 from katz_graph.comfy.facades.clip import ClipFacade
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import ClipRecipe, Prompt
 from katz_graph.models.costs.counts import Counts
 from katz_graph.models.loading.sources import clip_recipe
 from katz_graph.models.loading.store import ModelStore
 from katz_graph.models.text.encoder import encode
 from katz_graph.models.text.tokens import load_tokenizer, prompt_length, text_size
-from katz_graph.recipe import ClipRecipe, Prompt
 
 WORDS = 49408
 START, END = 49406, 49407

@@ -24,11 +24,11 @@ from katz_graph.adapters.layers import layouts
 from katz_graph.adapters.lora import read_lora
 from katz_graph.adapters.methods import Difference, Method
 from katz_graph.adapters.methods import Lora as LoraMethod
-from katz_graph.bench.random_models import draw_network
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import ClipRecipe, Component, Lora, ModelRecipe, TextEncoderRecipe
 from katz_graph.models.family import family_of
 from katz_graph.models.loading.identity import file_identity
-from katz_graph.recipe import ClipRecipe, Component, Lora, ModelRecipe, TextEncoderRecipe
+from katz_graph.testing.random_models import draw_network
 
 CLIP = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2, "vocab_size": 8}
 CLIP |= {"num_hidden_layers": 2, "projection_dim": 16, "max_position_embeddings": 7}

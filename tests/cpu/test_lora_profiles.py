@@ -20,11 +20,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from test_cli import workflow, write
 
-from katz_graph.bench.parity import Models
-from katz_graph.bench.parity_reference import Case
-from katz_graph.bench.requests import bare_context, local_engine, sample, sampler_region
 from katz_graph.cli import run as run_command
-from katz_graph.events import Event, Progress
+from katz_graph.core.events import Event, Progress
+from katz_graph.core.recipe import FileIdentity
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.measure.lora_levels import LoraLevels, LoraProfile
 from katz_graph.executor.measure.loras import LoraProfiler, similarities
@@ -33,7 +31,9 @@ from katz_graph.executor.planning import Choices
 from katz_graph.executor.weights import adapters
 from katz_graph.models.loading.identity import file_identity
 from katz_graph.planner.queries import lora_strengths
-from katz_graph.recipe import FileIdentity
+from katz_graph.testing.model_files import Models
+from katz_graph.testing.plain_loop import Case
+from katz_graph.testing.requests import bare_context, local_engine, sample, sampler_region
 
 STEPS = 6
 Scaled = Callable[..., Path]

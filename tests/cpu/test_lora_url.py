@@ -19,7 +19,7 @@ from PIL import Image
 
 from katz_graph.adapters.fit import check_loras
 from katz_graph.adapters.lora import read_lora
-from katz_graph.errors import InputError, RunError
+from katz_graph.core.errors import InputError, RunError
 from katz_graph.executor.graph.context import RunContext
 from katz_graph.files.folders import MINI
 from katz_graph.files.urls import ANY

@@ -13,13 +13,19 @@ from diffusers import FluxTransformer2DModel
 from node_calls import call, context_in
 from transformers import Qwen3Config, Qwen3Model
 
-from katz_graph.bench.random_models import draw_network
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import (
+    ClipRecipe,
+    Component,
+    MergedComponent,
+    ModelRecipe,
+    TextEncoderRecipe,
+)
 from katz_graph.executor.weights.weight_set import merged_module
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.models.loading.component import component
 from katz_graph.models.loading.merge import merge_notes, merged_clip
-from katz_graph.recipe import ClipRecipe, Component, MergedComponent, ModelRecipe, TextEncoderRecipe
+from katz_graph.testing.random_models import draw_network
 
 HALF = (("", 0.5, 0.5),)
 

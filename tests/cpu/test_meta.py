@@ -18,19 +18,18 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from katz_graph.bench.parity import Models
-from katz_graph.bench.parity_reference import Case, ControlCase
-from katz_graph.bench.random_models import make_pipeline
-from katz_graph.bench.requests import (
-    bare_context,
-    bind,
-    local_engine,
-    region_of,
-    sample,
-    sampler_region,
+from katz_graph.core.errors import RunError
+from katz_graph.core.events import Event, Previewed, Progress
+from katz_graph.core.patches import FreeU, RescaledGuidance
+from katz_graph.core.recipe import (
+    Area,
+    Concatenated,
+    ConditioningEntry,
+    MaskUse,
+    ModelRecipe,
+    Picture,
+    Prompt,
 )
-from katz_graph.errors import RunError
-from katz_graph.events import Event, Previewed, Progress
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.graph.context import RunContext
 from katz_graph.executor.worker.computing import Eagerly
@@ -42,18 +41,19 @@ from katz_graph.files.folders import Folders
 from katz_graph.ir.region import Region
 from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.models.stages import Outputs, Stage
-from katz_graph.patches import FreeU, RescaledGuidance
 from katz_graph.planner.passes.expand import expand_sampling
-from katz_graph.recipe import (
-    Area,
-    Concatenated,
-    ConditioningEntry,
-    MaskUse,
-    ModelRecipe,
-    Picture,
-    Prompt,
-)
 from katz_graph.sampling.names import SAMPLERS
+from katz_graph.testing.model_files import Models
+from katz_graph.testing.plain_loop import Case, ControlCase
+from katz_graph.testing.random_models import make_pipeline
+from katz_graph.testing.requests import (
+    bare_context,
+    bind,
+    local_engine,
+    region_of,
+    sample,
+    sampler_region,
+)
 
 STEPS = 4
 TWO = torch.zeros(2, 4, 8, 8)

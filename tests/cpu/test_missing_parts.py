@@ -14,16 +14,16 @@ from node_calls import call, context_in
 from single_files import checkpoint_tensors, original_vae, parts, pipeline_folder, save
 from torch import Tensor
 
-from katz_graph.bench.random_models import Kind, make_pipeline
-from katz_graph.bench.requests import bare_context, local_engine
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.graph import Graph, Link, NodeCall
+from katz_graph.core.recipe import Lora, VaeRecipe
 from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.executor.graph.run import run_graph
 from katz_graph.executor.worker.models import DeviceModels
-from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.models.loading.sources import network_recipe, pipeline_recipes, vae_recipe
 from katz_graph.models.text.vocabularies import text_encoder
-from katz_graph.recipe import Lora, VaeRecipe
+from katz_graph.testing.random_models import Kind, make_pipeline
+from katz_graph.testing.requests import bare_context, local_engine
 
 NETWORK, VAE, TEXT = "model.diffusion_model.", "first_stage_model.", "cond_stage_model."
 NO_VAE = "holds no VAE: take one from VAELoader"

@@ -17,7 +17,7 @@ from tiny_models import (
     rows,
 )
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.models.families.unet.attention import cross_attention_keys_values
 from katz_graph.models.families.unet.control_blocks import control, embed_reference
 from katz_graph.models.families.unet.embedding import added_embedding

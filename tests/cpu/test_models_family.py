@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 from tiny_models import FAMILIES, control_recipe, pipeline_folder, recipes, unet
 
-from katz_graph.errors import InputError
-from katz_graph.latent_space import LatentSpace
+from katz_graph.core.errors import InputError
+from katz_graph.core.latent_space import LatentSpace
 from katz_graph.models.configuration import latent_space, prediction_type, scheduler_config
 from katz_graph.models.families.unet.architecture import unet_architecture
 from katz_graph.models.families.unet.blocks import skip_range

@@ -15,12 +15,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from tiny_models import controlnet_folder, pipeline_folder
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import digest
 from katz_graph.models.loading.component import component
 from katz_graph.models.loading.identity import file_identity
 from katz_graph.models.loading.sources import controlnet_recipe, pipeline_recipes, vae_recipe
 from katz_graph.models.loading.store import ModelStore
-from katz_graph.recipe import digest
 
 WEIGHTS = "diffusion_pytorch_model.safetensors"
 

@@ -17,14 +17,14 @@ from tiny_models import (
 
 from katz_graph.adapters.lora import read_lora
 from katz_graph.adapters.naming import NETWORK
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import Compact
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.models.loading import store as load
 from katz_graph.models.loading.identity import file_identity
 from katz_graph.models.loading.merge import merged_model
 from katz_graph.models.loading.sources import controlnet_recipe, pipeline_recipes
 from katz_graph.models.loading.store import ModelStore
-from katz_graph.recipe import Compact
 from katz_graph.upscale.files import upscale_model
 from katz_graph.upscale.networks import CompactNet, load_upscaler
 

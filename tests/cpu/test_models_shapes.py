@@ -8,9 +8,8 @@ import pytest
 import torch
 from tiny_models import FAMILIES, control_recipe, controlnet, recipes, unet
 
-from katz_graph.bench.random_models import kinds
-from katz_graph.bench.requests import bind, local_engine
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import ConditioningEntry, Prompt
 from katz_graph.executor.measure.store import FILE, CostStore
 from katz_graph.ir.region import Operation
 from katz_graph.models.configuration import config
@@ -20,7 +19,8 @@ from katz_graph.models.costs.meta_results import result_on_meta
 from katz_graph.models.costs.stage_cost import stage_work
 from katz_graph.planner.passes.cost import count_work
 from katz_graph.planner.passes.expand import expand_sampling
-from katz_graph.recipe import ConditioningEntry, Prompt
+from katz_graph.testing.random_models import kinds
+from katz_graph.testing.requests import bind, local_engine
 
 SDXL = {
     "_class_name": "UNet2DConditionModel",

@@ -9,7 +9,7 @@ import torch
 from diffusers import StableDiffusionPipeline, StableDiffusionXLPipeline
 from tiny_models import FAMILIES, pipeline_folder, recipes
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.models.loading.store import ModelStore
 from katz_graph.models.text.encoder import encode
 from katz_graph.models.text.evaluate import with_sizes

@@ -17,7 +17,7 @@ from tiny_models import (
     unet,
 )
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.models.families.unet import blocks as stages
 from katz_graph.models.families.unet import control_blocks as control_stage
 from katz_graph.models.families.unet.attention import cross_attention_keys_values

@@ -5,12 +5,12 @@ import torch
 from diffusers import AutoencoderKL
 from tiny_models import FAMILIES, random, recipes
 
-from katz_graph.errors import InputError, OutOfMemory, RunError
+from katz_graph.core.errors import InputError, OutOfMemory, RunError
+from katz_graph.core.recipe import Tile
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.models.families.shared.vae import decode, encode
 from katz_graph.models.loading.identity import count_values
 from katz_graph.models.loading.store import ModelStore
-from katz_graph.recipe import Tile
 
 
 def vae(family="sd1", dtype=torch.float32):

@@ -13,8 +13,8 @@ import torch
 from node_calls import call, call_with_ui, context_in, grey, picture, rounded
 from PIL import Image
 
-from katz_graph.checks.literals import LiteralError
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.node.literals import LiteralError
 
 STEPS = picture([0.0, 0.2, 0.4], [0.6, 0.8, 1.0])
 

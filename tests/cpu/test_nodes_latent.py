@@ -13,7 +13,7 @@ from node_calls import call, context_in, rounded
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.sampling.areas import fit_mask
 from katz_graph.sampling.noise import initial_noise
 

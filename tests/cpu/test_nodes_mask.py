@@ -12,7 +12,7 @@ from node_calls import call, context_in, picture, rounded
 from PIL import Image
 from scipy import ndimage
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 
 
 def mask(*rows: list[float]) -> torch.Tensor:

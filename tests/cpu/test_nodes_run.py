@@ -13,7 +13,7 @@ from command import Katz
 from PIL import Image
 from safetensors.torch import save_file
 
-from katz_graph.recipe import Compact
+from katz_graph.core.recipe import Compact
 from katz_graph.upscale.networks import CompactNet
 
 

@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from node_calls import PlainEngine, call, context_in
 from safetensors.torch import save_file
 
-from katz_graph.errors import InputError, OutOfMemory
+from katz_graph.core.errors import InputError, OutOfMemory
+from katz_graph.core.recipe import Compact, Rrdb, UpscaleModelRecipe
 from katz_graph.executor.graph.context import RunContext
 from katz_graph.picture.compose import in_tiles
-from katz_graph.recipe import Compact, Rrdb, UpscaleModelRecipe
 from katz_graph.upscale.networks import CompactNet, RrdbNet
 
 FOUR = Rrdb(features=8, growth=4, blocks=2, doublings=2, unshuffle=1)
@@ -209,7 +209,7 @@ def test_little_memory_makes_smaller_tiles(context: RunContext) -> None:
 
 
 def test_a_cancelled_run_stops_between_tiles(context: RunContext) -> None:
-    from katz_graph.errors import Cancelled
+    from katz_graph.core.errors import Cancelled
 
     context.cancel()
     with pytest.raises(Cancelled):

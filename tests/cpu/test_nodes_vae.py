@@ -5,10 +5,10 @@ import torch
 from node_calls import call, context_in
 from tiny_models import random, recipes
 
-from katz_graph.bench.requests import local_engine
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import ConditioningEntry, Prompt
 from katz_graph.executor.worker.models import DeviceModels
-from katz_graph.recipe import ConditioningEntry, Prompt
+from katz_graph.testing.requests import local_engine
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from command import Katz
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from katz_graph.devices import number_format
-from katz_graph.errors import InputError, RunError
+from katz_graph.core.devices import number_format
+from katz_graph.core.errors import InputError, RunError
 from katz_graph.executor.start import assigned
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.models.loading.sources import pipeline_recipes

@@ -15,11 +15,16 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers_made import GUIDANCE, PROMPTS, STEPS, guidance, inputs
 
-from katz_graph.bench.random_models import Kind, draw_controlnet, draw_network, make_pipeline
-from katz_graph.bench.requests import bare_context, bind, local_engine, sample
-from katz_graph.bench.stock_pipelines import Asked, schedule, stock
-from katz_graph.bench.worker_threads import WorkerThreads
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import (
+    Component,
+    ConditioningEntry,
+    ControlNetRecipe,
+    ControlUse,
+    ModelRecipe,
+    Picture,
+    Prompt,
+)
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.planning import plan_region
 from katz_graph.executor.worker.config import WorkerConfig
@@ -30,17 +35,12 @@ from katz_graph.models.families.shared.transformer_stack import stack_of
 from katz_graph.models.family import check_controlnet
 from katz_graph.models.loading.sources import controlnet_recipe, network_recipe, pipeline_recipes
 from katz_graph.models.loading.store import ModelStore
-from katz_graph.models.stages import stage
+from katz_graph.models.stage_registry import stage
 from katz_graph.planner.passes.expand import expand_sampling
-from katz_graph.recipe import (
-    Component,
-    ConditioningEntry,
-    ControlNetRecipe,
-    ControlUse,
-    ModelRecipe,
-    Picture,
-    Prompt,
-)
+from katz_graph.testing.random_models import Kind, draw_controlnet, draw_network, make_pipeline
+from katz_graph.testing.requests import bare_context, bind, local_engine, sample
+from katz_graph.testing.stock_pipelines import Asked, schedule, stock
+from katz_graph.testing.worker_threads import WorkerThreads
 
 SIZE = 64, 96  # of pictures
 STRENGTH = 0.7

@@ -21,11 +21,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import CLIPTextModel
 
-from katz_graph.bench.parity import Models as Files
-from katz_graph.bench.parity_reference import Case, ControlCase
-from katz_graph.bench.requests import bare_context, sample, sampler_region
-from katz_graph.bench.worker_threads import WorkerThreads
-from katz_graph.errors import OutOfMemory
+from katz_graph.core.errors import OutOfMemory
+from katz_graph.core.recipe import Compact, Tile, UpscaleModelRecipe
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.weights.weight_set import WeightSets
 from katz_graph.executor.worker.config import WorkerConfig
@@ -37,7 +34,10 @@ from katz_graph.models.loading.memory import DeviceMemory
 from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.models.loading.store import ModelStore
 from katz_graph.models.stages import Stage
-from katz_graph.recipe import Compact, Tile, UpscaleModelRecipe
+from katz_graph.testing.model_files import Models as Files
+from katz_graph.testing.plain_loop import Case, ControlCase
+from katz_graph.testing.requests import bare_context, sample, sampler_region
+from katz_graph.testing.worker_threads import WorkerThreads
 from katz_graph.upscale.files import upscale_model
 from katz_graph.upscale.networks import CompactNet
 

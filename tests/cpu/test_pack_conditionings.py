@@ -11,7 +11,7 @@ import pytest
 import torch
 from pack_workshop import AROUND, COND, PASS, Workshop, node, sampled, text
 
-from katz_graph.recipe import Given, Prompt, References
+from katz_graph.core.recipe import Given, Prompt, References
 
 
 def test_a_conditioning_that_is_passed_on_stays_a_recipe(counted: Workshop) -> None:

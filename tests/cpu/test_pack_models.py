@@ -11,11 +11,11 @@ import torch
 from pack_workshop import AROUND, COND, MODEL, Workshop, node, sampled, text
 
 from katz_graph.comfy.running import compute_device
-from katz_graph.context import Engine
 from katz_graph.executor.graph.context import RunContext
 from katz_graph.files.folders import Folders
 from katz_graph.ir.device import Device
-from katz_graph.scope import running
+from katz_graph.node.scope import running
+from katz_graph.node.types import Engine
 
 
 def test_what_a_pack_may_know_of_a_model(workshop: Workshop) -> None:

@@ -7,7 +7,7 @@ import torch
 from pack_workshop import AROUND, MODEL, Workshop, node, sampled, text
 from torch import Tensor
 
-from katz_graph.events import Event, Progress
+from katz_graph.core.events import Event, Progress
 from katz_graph.executor.graph.result_store import ResultCache
 
 PLAIN_CFG = (

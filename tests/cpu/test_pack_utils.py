@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from katz_graph.comfy.finder import installed
+from katz_graph.core.recipe import Area, Given
 from katz_graph.packs import load_registry
-from katz_graph.recipe import Area, Given
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +80,7 @@ def test_weight_files(tmp_path: Path) -> None:
 
 def test_areas_are_in_latent_cells() -> None:
     from katz_graph.comfy.facades.conditioning import options_of
-    from katz_graph.recipe import ConditioningEntry
+    from katz_graph.core.recipe import ConditioningEntry
 
     entry = ConditioningEntry(Given("", torch.zeros(1, 1, 1), None), area=Area(1, 2, 3, 4))
     assert options_of(entry, None)["area"] == (3, 4, 1, 2)

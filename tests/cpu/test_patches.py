@@ -15,19 +15,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from katz_graph.bench.parity import Models, difference
-from katz_graph.bench.requests import bare_context, bind, local_engine
-from katz_graph.errors import InputError, KatzError
-from katz_graph.executor.engine import DeviceEngine
-from katz_graph.executor.graph.result_store import ResultCache
-from katz_graph.executor.graph.run import run_graph
-from katz_graph.graph import Graph, Link, NodeCall
-from katz_graph.guidance_spec import Guider
-from katz_graph.ir.values import Step
-from katz_graph.models.families.unet.freeu import scale_backbone, scale_low_frequencies, skip_hook
-from katz_graph.models.loading.sources import pipeline_recipes
-from katz_graph.packs import Registry, load_registry
-from katz_graph.patches import (
+from katz_graph.core.errors import InputError, KatzError
+from katz_graph.core.graph import Graph, Link, NodeCall
+from katz_graph.core.guidance_spec import Guider
+from katz_graph.core.patches import (
     ContinuousSampling,
     DiscreteSampling,
     FlowSampling,
@@ -36,14 +27,23 @@ from katz_graph.patches import (
     Patch,
     RescaledGuidance,
 )
+from katz_graph.core.recipe import ConditioningEntry, ModelRecipe, Prompt, digest
+from katz_graph.executor.engine import DeviceEngine
+from katz_graph.executor.graph.result_store import ResultCache
+from katz_graph.executor.graph.run import run_graph
+from katz_graph.ir.values import Step
+from katz_graph.models.families.unet.freeu import scale_backbone, scale_low_frequencies, skip_hook
+from katz_graph.models.loading.sources import pipeline_recipes
+from katz_graph.packs import Registry, load_registry
 from katz_graph.planner.passes.expand import expand_guider
 from katz_graph.planner.report.describe import as_json
 from katz_graph.planner.report.text import as_text
 from katz_graph.planner.sampling import predicts_flow, table_of
-from katz_graph.recipe import ConditioningEntry, ModelRecipe, Prompt, digest
 from katz_graph.sampling.guidance import guided, rescaled
 from katz_graph.sampling.prediction import scale_model_input, to_denoised
 from katz_graph.sampling.schedules import schedule
+from katz_graph.testing.model_files import Models, difference
+from katz_graph.testing.requests import bare_context, bind, local_engine
 
 
 @pytest.fixture(scope="module")

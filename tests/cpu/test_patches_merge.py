@@ -11,21 +11,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from katz_graph.bench.parity import Models, difference
-from katz_graph.bench.random_models import make_pipeline
-from katz_graph.bench.requests import bare_context, local_engine
-from katz_graph.errors import InputError, KatzError
+from katz_graph.core.errors import InputError, KatzError
+from katz_graph.core.graph import Graph, Link, NodeCall
+from katz_graph.core.recipe import ClipRecipe, Lora, ModelRecipe, Prompt, digest
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.executor.graph.run import run_graph
 from katz_graph.executor.worker import models as live
-from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.models.loading.identity import count_values, file_identity
 from katz_graph.models.loading.merge import merged_clip, merged_model
 from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.models.loading.store import ModelStore
 from katz_graph.packs import Registry, load_registry
-from katz_graph.recipe import ClipRecipe, Lora, ModelRecipe, Prompt, digest
+from katz_graph.testing.model_files import Models, difference
+from katz_graph.testing.random_models import make_pipeline
+from katz_graph.testing.requests import bare_context, local_engine
 
 HALF = (("", 0.5, 0.5),)
 

@@ -17,16 +17,7 @@ import pytest
 import torch
 from pace import pace
 
-from katz_graph.bench.requests import bind
-from katz_graph.executor.planning import plan_region
-from katz_graph.ir.device import Device, NetworkLink, Target
-from katz_graph.ir.program import Program
-from katz_graph.ir.region import Region
-from katz_graph.models.costs.counts import Counts
-from katz_graph.models.family import architecture, family_of
-from katz_graph.models.stages import stage
-from katz_graph.planner.passes.expand import expand_sampling
-from katz_graph.recipe import (
+from katz_graph.core.recipe import (
     Component,
     ConditioningEntry,
     ControlNetRecipe,
@@ -36,6 +27,15 @@ from katz_graph.recipe import (
     Picture,
     VaeRecipe,
 )
+from katz_graph.executor.planning import plan_region
+from katz_graph.ir.device import Device, NetworkLink, Target
+from katz_graph.ir.program import Program
+from katz_graph.ir.region import Region
+from katz_graph.models.costs.counts import Counts
+from katz_graph.models.family import architecture, family_of
+from katz_graph.models.stage_registry import stage
+from katz_graph.planner.passes.expand import expand_sampling
+from katz_graph.testing.requests import bind
 
 STEPS = 20
 RATE = 790e12  # operations a second

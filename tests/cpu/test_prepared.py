@@ -17,8 +17,6 @@ from tiny_models import FAMILIES, random
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from katz_graph.bench.parity import mini_models
-from katz_graph.bench.random_models import kinds
 from katz_graph.executor.weights.weight_set import WeightSets
 from katz_graph.models import prepare as prepared
 from katz_graph.models.families.shared import random_parts
@@ -33,6 +31,8 @@ from katz_graph.models.prepare import (
     prepare,
     unprepared,
 )
+from katz_graph.testing.model_files import mini_models
+from katz_graph.testing.random_models import kinds
 
 SIZES = [(8, 8), (9, 7), (5, 13)]
 MORE_SIZES = [*SIZES, (6, 10), (12, 4), (7, 11)]

@@ -23,9 +23,6 @@ from transformers import (
     T5EncoderModel,
 )
 
-from katz_graph.bench.parity_reference import Case
-from katz_graph.bench.random_models import make_pipeline
-from katz_graph.bench.requests import sampler_region
 from katz_graph.executor.planning import plan_region
 from katz_graph.executor.weights.weight_set import WeightSets
 from katz_graph.ir.device import Device, Target
@@ -33,6 +30,9 @@ from katz_graph.models.loading.store import ModelStore
 from katz_graph.models.prepare import fuse_projections, prepare, unprepared
 from katz_graph.models.projections import FUSED
 from katz_graph.planner.region import stage_of
+from katz_graph.testing.plain_loop import Case
+from katz_graph.testing.random_models import make_pipeline
+from katz_graph.testing.requests import sampler_region
 
 TOKENS = [5, 12, 77]
 HALF = [torch.float16, torch.bfloat16]

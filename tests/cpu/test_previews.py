@@ -16,25 +16,25 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
-from katz_graph.bench.parity_reference import Case
-from katz_graph.bench.requests import bare_context, local_engine, sampler_region
-from katz_graph.bench.worker_threads import WorkerThreads
 from katz_graph.comfy.running import ProgressBar
-from katz_graph.events import Event, Previewed, Progress
+from katz_graph.core.events import Event, Previewed, Progress
+from katz_graph.core.latent_space import LinearMap
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.graph.context import RunContext
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.files.folders import MINI, Folders
 from katz_graph.ir.region import Region
-from katz_graph.latent_space import LinearMap
 from katz_graph.mini.evaluate import held_out_scenes
 from katz_graph.mini.world import caption
 from katz_graph.models.family import linear_map
 from katz_graph.models.loading.sources import pipeline_recipes
+from katz_graph.node.scope import running
 from katz_graph.picture.preview import as_jpeg, latent_picture
 from katz_graph.sampling.diffusers_process import DiffusersProcess
 from katz_graph.sampling.spec import DiffusersSpec
-from katz_graph.scope import running
+from katz_graph.testing.plain_loop import Case
+from katz_graph.testing.requests import bare_context, local_engine, sampler_region
+from katz_graph.testing.worker_threads import WorkerThreads
 
 CAPTIONS = [caption(scene) for scene in held_out_scenes(3, 1, 1)]
 

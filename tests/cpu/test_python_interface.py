@@ -20,7 +20,7 @@ import torch
 from PIL import Image
 
 import katz_graph as katz
-from katz_graph.events import Progress
+from katz_graph.core.events import Progress
 from katz_graph.formats.read import read_workflow
 
 ROOT = Path(__file__).parents[2]
@@ -232,7 +232,7 @@ def test_node_types_are_completed_and_described() -> None:
 
 PACK = """
 from katz_graph.node import Node
-from katz_graph.wires import Image
+from katz_graph.node.wires import Image
 
 class Negative(Node, category="tests"):
     def run(self, image: Image) -> Image:

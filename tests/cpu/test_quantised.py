@@ -21,8 +21,7 @@ from test_sd3 import folder, original  # noqa: F401 - a fixture
 from torch import Tensor
 from transformers_made import region_of
 
-from katz_graph.bench.requests import local_engine, sample
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.models.loading import convert
 from katz_graph.models.loading.convert import blank
 from katz_graph.models.loading.convert import tensors as loaded_tensors
@@ -36,6 +35,7 @@ from katz_graph.models.loading.sources import (
     vae_recipe,
 )
 from katz_graph.models.loading.store import ModelStore
+from katz_graph.testing.requests import local_engine, sample
 
 CPU = ("cpu", torch.float32)
 PREFIX = "model.diffusion_model."

@@ -18,13 +18,20 @@ import torch
 from hand_drawn import unet
 from torch import Tensor
 
-from katz_graph.bench.parity import Models, cases
-from katz_graph.bench.parity_reference import Case, ControlCase
-from katz_graph.bench.random_models import make_pipeline
-from katz_graph.bench.requests import bare_context, bind, local_engine, sample, sampler_region
-from katz_graph.bench.worker_threads import WorkerThreads
-from katz_graph.errors import Cancelled
-from katz_graph.events import Progress
+from katz_graph.core.errors import Cancelled
+from katz_graph.core.events import Progress
+from katz_graph.core.graph import Graph, Link, NodeCall
+from katz_graph.core.patches import FreeU
+from katz_graph.core.recipe import (
+    Area,
+    ClipRecipe,
+    Concatenated,
+    ConditioningEntry,
+    Lora,
+    ModelRecipe,
+    Picture,
+    Prompt,
+)
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.planning import plan_region
 from katz_graph.executor.recorded.recorder import (
@@ -36,28 +43,22 @@ from katz_graph.executor.recorded.recorder import (
 from katz_graph.executor.recorded.tape import Tapes
 from katz_graph.executor.worker import host
 from katz_graph.executor.worker.config import WorkerConfig
-from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.ir.device import NetworkLink, Target
 from katz_graph.ir.region import Region
 from katz_graph.models.loading.identity import file_identity
 from katz_graph.models.loading.sources import controlnet_recipe, pipeline_recipes
 from katz_graph.node import Node
+from katz_graph.node.wires import Mask, Socket, Step
 from katz_graph.packs import builtin_types
-from katz_graph.patches import FreeU
 from katz_graph.planner.passes.expand import expand_sampling
 from katz_graph.planner.region import bind_region, region_nodes, stage_of
-from katz_graph.recipe import (
-    Area,
-    ClipRecipe,
-    Concatenated,
-    ConditioningEntry,
-    Lora,
-    ModelRecipe,
-    Picture,
-    Prompt,
-)
 from katz_graph.sampling.names import SAMPLER_NAMES
-from katz_graph.wires import Mask, Socket, Step
+from katz_graph.testing.model_files import Models
+from katz_graph.testing.parity import cases
+from katz_graph.testing.plain_loop import Case, ControlCase
+from katz_graph.testing.random_models import make_pipeline
+from katz_graph.testing.requests import bare_context, bind, local_engine, sample, sampler_region
+from katz_graph.testing.worker_threads import WorkerThreads
 
 Real = Annotated[float, Socket("FLOAT")]
 

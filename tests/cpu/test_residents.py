@@ -19,19 +19,22 @@ from processes import eventually
 from safetensors.torch import save_file
 from tiny_models import control_recipe, lora, pipeline_folder, recipes
 
-from katz_graph.bench.parity import Models as Files
-from katz_graph.bench.parity_reference import Case, ControlCase
-from katz_graph.bench.random_models import make_pipeline
-from katz_graph.bench.requests import bare_context, local_engine, sample, sampler_region
-from katz_graph.bench.worker_threads import WorkerThreads
-from katz_graph.errors import InputError, OutOfMemory
+from katz_graph.core.errors import InputError, OutOfMemory
+from katz_graph.core.graph import Graph, Link, NodeCall
+from katz_graph.core.recipe import (
+    ClipRecipe,
+    Compact,
+    ModelRecipe,
+    Prompt,
+    UpscaleModelRecipe,
+    VaeRecipe,
+)
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.executor.graph.run import run_graph
 from katz_graph.executor.weights import originals
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.executor.worker.models import DeviceModels
-from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.host import memory as host_memory
 from katz_graph.ir.device import NetworkLink as DeviceLink
 from katz_graph.models.loading.identity import count_values
@@ -42,14 +45,11 @@ from katz_graph.models.loading.residency import NoRoom
 from katz_graph.models.loading.residents import Residents
 from katz_graph.models.loading.sources import controlnet_recipe, pipeline_recipes
 from katz_graph.models.loading.store import ModelStore
-from katz_graph.recipe import (
-    ClipRecipe,
-    Compact,
-    ModelRecipe,
-    Prompt,
-    UpscaleModelRecipe,
-    VaeRecipe,
-)
+from katz_graph.testing.model_files import Models as Files
+from katz_graph.testing.plain_loop import Case, ControlCase
+from katz_graph.testing.random_models import make_pipeline
+from katz_graph.testing.requests import bare_context, local_engine, sample, sampler_region
+from katz_graph.testing.worker_threads import WorkerThreads
 from katz_graph.upscale.files import upscale_model
 from katz_graph.upscale.networks import CompactNet
 

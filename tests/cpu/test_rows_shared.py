@@ -9,14 +9,15 @@ from typing import Any
 
 import torch
 
-from katz_graph.bench.parity import Models
-from katz_graph.bench.parity_reference import Case, ControlCase
-from katz_graph.bench.random_models import draw_controlnet, make_pipeline
-from katz_graph.bench.requests import local_engine, sample, sampler_region
 from katz_graph.executor.recorded.inputs import form_of
 from katz_graph.executor.worker.batching import merge, split, tensors_of
 from katz_graph.executor.worker.computing import Eagerly
-from katz_graph.models.stages import Outputs, Stage, stages
+from katz_graph.models.stage_registry import stages
+from katz_graph.models.stages import Outputs, Stage
+from katz_graph.testing.model_files import Models
+from katz_graph.testing.plain_loop import Case, ControlCase
+from katz_graph.testing.random_models import draw_controlnet, make_pipeline
+from katz_graph.testing.requests import local_engine, sample, sampler_region
 
 BOUND = 1e-5  # of the range: float rounding, the bound of the fidelity rules
 Called = tuple[Stage, Any, Mapping[str, Any], Outputs]

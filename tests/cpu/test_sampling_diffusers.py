@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.ir.values import Step
 from katz_graph.planner.sampling import active_evaluations, evaluations_of
 from katz_graph.sampling.noise import initial_noise

@@ -10,7 +10,7 @@ import torch
 from gaussian_data import MEAN, SPREAD, solve
 from torch import Tensor
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.ir.values import Step, per_row
 from katz_graph.sampling.names import SAMPLER_NAMES, SAMPLERS, SCHEDULER_NAMES, SamplerChoice
 from katz_graph.sampling.noise import initial_noise

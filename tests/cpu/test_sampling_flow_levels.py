@@ -9,8 +9,8 @@ import pytest
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler
 
-from katz_graph.errors import InputError
-from katz_graph.patches import FlowSampling
+from katz_graph.core.errors import InputError
+from katz_graph.core.patches import FlowSampling
 from katz_graph.sampling.noise_table import FlowTable, altered_table, flow_table, noise_table
 from katz_graph.sampling.schedules import schedule
 

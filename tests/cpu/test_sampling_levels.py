@@ -12,10 +12,10 @@ from tiny_models import recipes
 from torch import Tensor
 
 from katz_graph.checks.validate import validate
-from katz_graph.errors import InputError
-from katz_graph.graph import Graph, NodeCall
-from katz_graph.patches import DiscreteSampling
-from katz_graph.recipe import ModelRecipe
+from katz_graph.core.errors import InputError
+from katz_graph.core.graph import Graph, NodeCall
+from katz_graph.core.patches import DiscreteSampling
+from katz_graph.core.recipe import ModelRecipe
 from katz_graph.sampling.aligned import ALIGNED_STEPS
 from katz_graph.sampling.names import SAMPLER_NAMES, SAMPLERS, SamplerChoice
 from katz_graph.sampling.noise_table import NoiseTable, noise_table

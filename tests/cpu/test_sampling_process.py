@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.ir.values import Step, per_row
 from katz_graph.planner.sampling import active_evaluations, evaluations_of
 from katz_graph.sampling.names import SAMPLER_NAMES

@@ -10,7 +10,7 @@ import torch
 from gaussian_data import MEAN, SPREAD, flowed, fresh_noise, gaussian_denoiser, karras, solve
 from torch import Tensor
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.sampling.names import (
     NOT_IMPLEMENTED,
     SAMPLER_NAMES,

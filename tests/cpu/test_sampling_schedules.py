@@ -10,8 +10,8 @@ import pytest
 import torch
 from scipy.special import betainc
 
-from katz_graph.errors import InputError
-from katz_graph.patches import DiscreteSampling
+from katz_graph.core.errors import InputError
+from katz_graph.core.patches import DiscreteSampling
 from katz_graph.sampling.names import SCHEDULER_NAMES
 from katz_graph.sampling.noise_table import altered_table, noise_table
 from katz_graph.sampling.schedules import schedule, slice_steps

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.ir.values import Step
 from katz_graph.sampling.areas import LatentMask, fit_mask
 from katz_graph.sampling.noise import AncestralNoise, initial_noise

@@ -15,13 +15,9 @@ from torch import Tensor
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 from transformers_made import GUIDANCE, PROMPTS, STEPS, region, region_of
 
-from katz_graph.bench.random_models import (
-    Kind,
-    make_pipeline,
-)
-from katz_graph.bench.requests import bare_context, local_engine, sample
-from katz_graph.errors import InputError
-from katz_graph.latent_space import LatentSpace
+from katz_graph.core.errors import InputError
+from katz_graph.core.latent_space import LatentSpace
+from katz_graph.core.recipe import Tile
 from katz_graph.models.families.shared.random_parts import seeded
 from katz_graph.models.families.shared.vae import decode
 from katz_graph.models.family import check_text, text_sets
@@ -35,7 +31,11 @@ from katz_graph.models.loading.sources import (
 )
 from katz_graph.models.text.kinds import pooled_text_width
 from katz_graph.planner.sampling import table_of
-from katz_graph.recipe import Tile
+from katz_graph.testing.random_models import (
+    Kind,
+    make_pipeline,
+)
+from katz_graph.testing.requests import bare_context, local_engine, sample
 
 ABSENT = "text_encoder_3", "tokenizer_3", "image_encoder", "feature_extractor"
 

@@ -30,11 +30,8 @@ from tiny_models import (
     sizes,
 )
 
-from katz_graph.bench.parity import Models as Files
-from katz_graph.bench.parity_reference import ControlCase
-from katz_graph.bench.random_models import make_pipeline
-from katz_graph.bench.requests import local_engine, sample, sampler_region
-from katz_graph.errors import InputError, RunError
+from katz_graph.core.errors import InputError, RunError
+from katz_graph.core.recipe import ModelRecipe, Prompt
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.recorded.recorder import NOT_DECLARED
 from katz_graph.executor.weights.host_copies import HostCopies
@@ -48,7 +45,10 @@ from katz_graph.models.loading.residency import NoRoom
 from katz_graph.models.loading.sources import controlnet_recipe, network_recipe, pipeline_recipes
 from katz_graph.models.loading.store import ModelStore, fill_from_files
 from katz_graph.models.prepare import FUSED, fuse_projections
-from katz_graph.recipe import ModelRecipe, Prompt
+from katz_graph.testing.model_files import Models as Files
+from katz_graph.testing.plain_loop import ControlCase
+from katz_graph.testing.random_models import make_pipeline
+from katz_graph.testing.requests import local_engine, sample, sampler_region
 
 CPU = ("cpu", torch.float32)
 SETTLED = 10  # requests, after which what there is room for is there

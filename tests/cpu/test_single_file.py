@@ -20,7 +20,7 @@ from single_files import (
 )
 from tiny_models import random_step, random_text, rows
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.models.configuration import (
     config,
     latent_space,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from katz_graph.events import Timeline
+from katz_graph.core.events import Timeline
 from katz_graph.executor.worker import spans
 from katz_graph.executor.worker.spans import SpanRecorder
 

@@ -14,19 +14,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from katz_graph.bench.parity import Models, difference
-from katz_graph.bench.parity_reference import Case, ControlCase
-from katz_graph.bench.requests import bare_context, bind, local_engine, sample, sampler_region
-from katz_graph.bench.worker_threads import WorkerThreads
-from katz_graph.events import Event, Timeline
+from katz_graph.core.events import Event, Timeline
+from katz_graph.core.graph import Graph, Link, NodeCall
+from katz_graph.core.recipe import ConditioningEntry, Picture, Prompt
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.planning import Choices
 from katz_graph.executor.worker.config import WorkerConfig
-from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.ir.device import NetworkLink as Wire
 from katz_graph.ir.region import Region
 from katz_graph.models.loading.sources import controlnet_recipe, pipeline_recipes
-from katz_graph.recipe import ConditioningEntry, Picture, Prompt
+from katz_graph.testing.model_files import Models, difference
+from katz_graph.testing.plain_loop import Case, ControlCase
+from katz_graph.testing.requests import bare_context, bind, local_engine, sample, sampler_region
+from katz_graph.testing.worker_threads import WorkerThreads
 
 NAMES = ("cpu:0", "cpu:1")
 PLACES = {"controlnet": ("cpu:1",)} | dict.fromkeys(

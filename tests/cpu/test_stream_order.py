@@ -16,12 +16,8 @@ import torch
 from simulated_cuda import DEFAULT, simulated
 from torch import Tensor
 
-from katz_graph.bench.parity import Models
-from katz_graph.bench.parity_reference import Case, ControlCase
-from katz_graph.bench.requests import bare_context, local_engine, sample, sampler_region
-from katz_graph.bench.worker_threads import WorkerThreads
-from katz_graph.errors import Cancelled
-from katz_graph.events import Event, Progress
+from katz_graph.core.errors import Cancelled
+from katz_graph.core.events import Event, Progress
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.planning import plan_region
 from katz_graph.executor.transport.mailbox import Mailbox
@@ -31,7 +27,12 @@ from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.executor.worker.stream import CudaStream, HostStream, Reading
 from katz_graph.ir.device import NetworkLink, Target
 from katz_graph.ir.program import Program
-from katz_graph.models.stages import Outputs, Stage, stages
+from katz_graph.models.stage_registry import stages
+from katz_graph.models.stages import Outputs, Stage
+from katz_graph.testing.model_files import Models
+from katz_graph.testing.plain_loop import Case, ControlCase
+from katz_graph.testing.requests import bare_context, local_engine, sample, sampler_region
+from katz_graph.testing.worker_threads import WorkerThreads
 
 GPU = torch.device("cuda:0")
 COSTED = {name for name, one in stages().items() if one.costed}

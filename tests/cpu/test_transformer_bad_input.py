@@ -25,15 +25,15 @@ from torch import Tensor
 from transformers_made import region_of
 
 import katz_graph as katz
-from katz_graph.bench.random_models import Kind, draw_controlnet, make_pipeline
-from katz_graph.bench.requests import local_engine
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.executor.planning import plan_region
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.ir.device import Target
 from katz_graph.models.families.flux.family import FAMILY as FLUX
 from katz_graph.models.loading.sources import clip_recipe, network_recipe, pipeline_recipes
 from katz_graph.models.loading.store import ModelStore
+from katz_graph.testing.random_models import Kind, draw_controlnet, make_pipeline
+from katz_graph.testing.requests import local_engine
 
 FAMILIES: tuple[Kind, ...] = ("flux", "z_image", "sd35", "hunyuan_dit")
 SIDE = 64  # of pictures, in pixels

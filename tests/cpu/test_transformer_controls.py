@@ -17,23 +17,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers_made import GUIDANCE, PROMPTS, STEPS, forward, guidance, inputs
 
-from katz_graph.bench.random_models import Kind, draw_controlnet, draw_network, make_pipeline
-from katz_graph.bench.requests import bare_context, bind, local_engine, sample
-from katz_graph.bench.stock_pipelines import Asked, schedule, stock
-from katz_graph.bench.worker_threads import WorkerThreads
-from katz_graph.errors import InputError
-from katz_graph.executor.engine import DeviceEngine
-from katz_graph.executor.planning import plan_region
-from katz_graph.executor.worker.config import WorkerConfig
-from katz_graph.ir.device import NetworkLink, Target
-from katz_graph.ir.region import Region
-from katz_graph.ir.values import Step, TextEncoding, Tokens
-from katz_graph.models.family import check_controlnet, family_of
-from katz_graph.models.loading.sources import controlnet_recipe, pipeline_recipes
-from katz_graph.models.loading.store import ModelStore
-from katz_graph.models.stages import stage
-from katz_graph.planner.passes.expand import expand_sampling
-from katz_graph.recipe import (
+from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import (
     Area,
     Component,
     ConditioningEntry,
@@ -43,6 +28,21 @@ from katz_graph.recipe import (
     Picture,
     Prompt,
 )
+from katz_graph.executor.engine import DeviceEngine
+from katz_graph.executor.planning import plan_region
+from katz_graph.executor.worker.config import WorkerConfig
+from katz_graph.ir.device import NetworkLink, Target
+from katz_graph.ir.region import Region
+from katz_graph.ir.values import Step, TextEncoding, Tokens
+from katz_graph.models.family import check_controlnet, family_of
+from katz_graph.models.loading.sources import controlnet_recipe, pipeline_recipes
+from katz_graph.models.loading.store import ModelStore
+from katz_graph.models.stage_registry import stage
+from katz_graph.planner.passes.expand import expand_sampling
+from katz_graph.testing.random_models import Kind, draw_controlnet, draw_network, make_pipeline
+from katz_graph.testing.requests import bare_context, bind, local_engine, sample
+from katz_graph.testing.stock_pipelines import Asked, schedule, stock
+from katz_graph.testing.worker_threads import WorkerThreads
 
 EACH: tuple[Kind, ...] = ("sd35", "flux", "hunyuan_dit")
 SIZE = 64, 96  # of pictures

@@ -22,7 +22,7 @@ from test_sd3 import original
 from torch import Tensor
 
 import katz_graph as katz
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.models.family import text_sets
 from katz_graph.models.loading.convert import blank
 from katz_graph.models.loading.convert import tensors as loaded_tensors

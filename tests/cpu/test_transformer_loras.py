@@ -36,13 +36,13 @@ from katz_graph.adapters.encoders import text_name, text_parts
 from katz_graph.adapters.fit import check_loras, fit
 from katz_graph.adapters.lora import read_lora
 from katz_graph.adapters.methods import Lora as LoraMethod
-from katz_graph.bench.random_models import Kind, draw_network
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import Component, Lora, ModelRecipe
 from katz_graph.executor.weights.weight_set import WeightSets
 from katz_graph.models.families.flux.family import FAMILY as FLUX
 from katz_graph.models.loading.component import component
 from katz_graph.models.loading.identity import file_identity
-from katz_graph.recipe import Component, Lora, ModelRecipe
+from katz_graph.testing.random_models import Kind, draw_network
 
 Tensors = dict[str, Tensor]
 EACH: tuple[Kind, ...] = ("sd35", "flux", "z_image", "hunyuan_dit")  # one of each family

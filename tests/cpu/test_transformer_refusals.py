@@ -13,16 +13,16 @@ from safetensors.torch import save_file
 from stand_ins import sentence_pieces
 from transformers_made import EACH, in_stages, inputs, region
 
-from katz_graph.bench.random_models import Kind, draw_network
-from katz_graph.bench.requests import bind, local_engine, sample
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.patches import FreeU
+from katz_graph.core.recipe import ConditioningEntry, Joined, Picture, Prompt, References
 from katz_graph.models.family import check_text
 from katz_graph.models.loading.sources import clip_recipe, pipeline_recipes
 from katz_graph.models.text.kinds import kind_of
 from katz_graph.models.text.tokens import load_tokenizer
-from katz_graph.patches import FreeU
 from katz_graph.planner.passes.expand import expand_sampling
-from katz_graph.recipe import ConditioningEntry, Joined, Picture, Prompt, References
+from katz_graph.testing.random_models import Kind, draw_network
+from katz_graph.testing.requests import bind, local_engine, sample
 
 
 def test_a_latent_of_another_model_s_channels_is_refused(folders: dict[Kind, Path]) -> None:

@@ -14,16 +14,16 @@ from transformers import CLIPTextModelWithProjection, T5EncoderModel
 from transformers_made import EACH, in_stages, inputs
 
 from katz_graph.adapters.encoders import text_parts
-from katz_graph.bench.random_models import Kind, draw_network
-from katz_graph.bench.requests import bare_context, bind, local_engine, sample
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import ClipRecipe, ConditioningEntry, Prompt, TextLayout, Zeroed
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.models.loading.merge import merged_clip
 from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.models.text.kinds import kind_of, pooled_text_width
 from katz_graph.models.text.tokens import load_tokenizer, prompt_length, sequence
 from katz_graph.planner.passes.expand import expand_sampling
-from katz_graph.recipe import ClipRecipe, ConditioningEntry, Prompt, TextLayout, Zeroed
+from katz_graph.testing.random_models import Kind, draw_network
+from katz_graph.testing.requests import bare_context, bind, local_engine, sample
 
 
 @pytest.mark.parametrize("kind", EACH)

@@ -25,13 +25,11 @@ from transformers_made import (
     stock_picture,
 )
 
-from katz_graph.bench.random_models import Kind, draw_network, kinds, make_pipeline
-from katz_graph.bench.requests import bare_context, bind, local_engine, sample
-from katz_graph.bench.worker_threads import WorkerThreads
+from katz_graph.core.graph import Graph, Link, NodeCall
+from katz_graph.core.recipe import ConditioningEntry, Lora, Picture, Prompt, References, Sizes
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.planning import plan_region
 from katz_graph.executor.worker.config import WorkerConfig
-from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.ir.device import NetworkLink, Target
 from katz_graph.models.costs.counts import Counts
 from katz_graph.models.costs.stage_cost import stage_work
@@ -40,7 +38,9 @@ from katz_graph.models.loading.identity import file_identity
 from katz_graph.models.loading.sources import network_recipe, pipeline_recipes
 from katz_graph.planner.passes.expand import expand_sampling
 from katz_graph.planner.sampling import table_of
-from katz_graph.recipe import ConditioningEntry, Lora, Picture, Prompt, References, Sizes
+from katz_graph.testing.random_models import Kind, draw_network, kinds, make_pipeline
+from katz_graph.testing.requests import bare_context, bind, local_engine, sample
+from katz_graph.testing.worker_threads import WorkerThreads
 
 PEFT = {  # a layer of the second block
     "sd35": "transformer_blocks.1.attn.to_v",

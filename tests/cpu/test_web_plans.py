@@ -27,13 +27,13 @@ from katz_graph.ir.device import Device, NetworkLink, Target
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
 from katz_graph.node import Node
+from katz_graph.node.wires import Latent
 from katz_graph.packs import Registry, load_registry
 from katz_graph.planner.changes import changed
 from katz_graph.web.runner import plans
 from katz_graph.web.runner.plans import Plans
 from katz_graph.web.runner_client.facts import PlannedGraph
 from katz_graph.web.runner_client.messages import MakePlan
-from katz_graph.wires import Latent
 
 SOON = 60.0  # seconds; the first plan loads the libraries of models
 WORKFLOWS = Path(__file__).parents[2] / "workflows"

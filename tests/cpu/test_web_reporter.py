@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from katz_graph.errors import InputError, KatzError, RunError
-from katz_graph.events import (
+from katz_graph.core.errors import InputError, KatzError, RunError
+from katz_graph.core.events import (
     Event,
     NodeBlocked,
     NodeDone,

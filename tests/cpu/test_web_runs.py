@@ -16,14 +16,15 @@ import torch
 from processes import eventually
 
 from katz_graph.comfy.v1.adapter import V1Class
-from katz_graph.errors import Cancelled, DeviceGone
-from katz_graph.events import NodeStarted
+from katz_graph.core.errors import Cancelled, DeviceGone
+from katz_graph.core.events import NodeStarted
 from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.files.folders import Folders
 from katz_graph.host.process_state import ProcessState
 from katz_graph.ir.device import Device
 from katz_graph.node import Node
 from katz_graph.node.types import NodeType
+from katz_graph.node.wires import Socket
 from katz_graph.web.events import Ended, JobEvent, JobNode, Started
 from katz_graph.web.http.job_views import status_of
 from katz_graph.web.jobs.job import Job
@@ -33,7 +34,6 @@ from katz_graph.web.runner.caches import Caches
 from katz_graph.web.runner.runs import RunnerDevices, Runs
 from katz_graph.web.runner.uncommitted_files import UncommittedFiles
 from katz_graph.web.runner_client.messages import Order
-from katz_graph.wires import Socket
 
 sys.path.append(str(Path(__file__).parents[1] / "plain"))
 from trivial_nodes import TYPES, node

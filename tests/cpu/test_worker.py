@@ -45,7 +45,7 @@ def test_many_submit_while_it_works(hurried: None) -> None:
 THREADS = """
 import os, threading, torch
 from katz_graph.api.devices import torch_threads
-from katz_graph.bench.requests import local_engine
+from katz_graph.testing.requests import local_engine
 from katz_graph.executor.engine import DeviceEngine
 
 def pools():

@@ -12,15 +12,15 @@ import pytest
 from command import Katz
 
 import katz_graph as katz
-from katz_graph.bench.random_models import Kind
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.graph import Graph, Link, NodeCall
 from katz_graph.executor.rehearsal import Rehearsal
 from katz_graph.files.folders import Folders
 from katz_graph.formats.api import to_api
 from katz_graph.formats.read import parse_workflow
-from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.packs import load_registry
 from katz_graph.planner.written_step import with_step
+from katz_graph.testing.random_models import Kind
 
 WORKFLOWS = Path(__file__).parents[2] / "workflows"
 REGISTRY = load_registry()[0]

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from katz_graph.bench.random_models import Kind, make_controlnet, make_lora, make_pipeline
+from katz_graph.core.recipe import ClipRecipe, ControlNetRecipe, Lora, ModelRecipe, VaeRecipe
 from katz_graph.ir.values import Step, TextEncoding
 from katz_graph.models.loading.identity import file_identity
 from katz_graph.models.loading.sources import controlnet_recipe, pipeline_recipes
 from katz_graph.models.loading.store import ModelStore
-from katz_graph.recipe import ClipRecipe, ControlNetRecipe, Lora, ModelRecipe, VaeRecipe
+from katz_graph.testing.random_models import Kind, make_controlnet, make_lora, make_pipeline
 
 FAMILIES: tuple[Kind, ...] = ("sd1", "sd2", "sdxl")
 ONE_LAYER = ("sd1", "sd2")  # in each block: half the work, and SDXL has two

@@ -15,15 +15,15 @@ from diffusers.pipelines.hunyuandit.pipeline_hunyuandit import get_resize_crop_r
 from torch import Tensor
 from torch.nn.functional import pad
 
-from katz_graph.bench.random_models import Kind, kinds
-from katz_graph.bench.requests import bind
-from katz_graph.bench.stock_pipelines import TEXTS, Asked, cfg, schedule, stock
+from katz_graph.core.recipe import ClipRecipe, ConditioningEntry, Lora, ModelRecipe, Prompt
 from katz_graph.ir.region import Region
 from katz_graph.ir.values import Step, TextEncoding, Tokens
 from katz_graph.models.loading.sources import pipeline_recipes
-from katz_graph.models.stages import stage
+from katz_graph.models.stage_registry import stage
 from katz_graph.planner.passes.expand import expand_sampling
-from katz_graph.recipe import ClipRecipe, ConditioningEntry, Lora, ModelRecipe, Prompt
+from katz_graph.testing.random_models import Kind, kinds
+from katz_graph.testing.requests import bind
+from katz_graph.testing.stock_pipelines import TEXTS, Asked, cfg, schedule, stock
 
 KINDS: tuple[Kind, ...] = (
     "sd3",

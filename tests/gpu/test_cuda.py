@@ -8,10 +8,10 @@ import pytest
 import torch
 from test_same_picture import LINK, cases, scattered
 
-from katz_graph.bench.parity import Models, difference, random_models
-from katz_graph.bench.requests import bare_context, local_engine, sample
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.worker.config import WorkerConfig
+from katz_graph.testing.model_files import Models, difference, random_models
+from katz_graph.testing.requests import bare_context, local_engine, sample
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from katz_graph.bench.random_models import make_pipeline
 from katz_graph.host import transfer
 from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.models.loading.store import ModelStore
+from katz_graph.testing.random_models import make_pipeline
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 

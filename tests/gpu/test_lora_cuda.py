@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from katz_graph.bench.parity import Models, random_models
+from katz_graph.core.recipe import Lora
 from katz_graph.executor.weights.originals import nowhere
 from katz_graph.executor.weights.weight_set import WeightSets
-from katz_graph.kernels.lora_patch import Delta, Patch, lora_patch, reference
+from katz_graph.kernels.lora_patch import lora_patch, reference
+from katz_graph.kernels.patches import Delta, Patch
 from katz_graph.models.loading.identity import file_identity
 from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.models.loading.store import ModelStore
-from katz_graph.recipe import Lora
+from katz_graph.testing.model_files import Models, random_models
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 

@@ -13,8 +13,6 @@ from stage_calls import Computed
 from test_same_picture import cases
 from torch import Tensor, nn
 
-from katz_graph.bench.parity import Models, random_models
-from katz_graph.bench.requests import local_engine, sample
 from katz_graph.executor.recorded.cuda import CudaGraphs
 from katz_graph.executor.recorded.recorder import (
     NO_MEMORY,
@@ -35,6 +33,8 @@ from katz_graph.kernels import (
 from katz_graph.kernels.configurations import listed_for
 from katz_graph.kernels.dispatch import uses_kernels
 from katz_graph.models.loading.memory import DeviceMemory
+from katz_graph.testing.model_files import Models, random_models
+from katz_graph.testing.requests import local_engine, sample
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 

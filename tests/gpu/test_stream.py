@@ -10,9 +10,6 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from katz_graph.bench.parity import Models
-from katz_graph.bench.parity_reference import Case
-from katz_graph.bench.requests import bare_context, local_engine, sampler_region
 from katz_graph.executor.transport.codec import decode, encode
 from katz_graph.executor.transport.connection import Connection
 from katz_graph.executor.transport.shared_memory import SharedMemory
@@ -21,6 +18,9 @@ from katz_graph.executor.worker.execution import Execution
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.executor.worker.stream import CudaStream
 from katz_graph.host.transfer import to_device
+from katz_graph.testing.model_files import Models
+from katz_graph.testing.plain_loop import Case
+from katz_graph.testing.requests import bare_context, local_engine, sampler_region
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 

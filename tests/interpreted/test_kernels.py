@@ -15,13 +15,13 @@ import torch.nn.functional as F
 from diffusers import UNet2DConditionModel
 from torch import Tensor
 
-from katz_graph.bench.random_models import Kind, kinds
 from katz_graph.kernels import bias_residual as biased
 from katz_graph.kernels import geglu as gated
 from katz_graph.kernels import group_norm_silu as grouped
 from katz_graph.kernels import residual_layer_norm as layered
 from katz_graph.kernels.dispatch import INTERPRETED, uses_kernels
 from katz_graph.models.prepare import prepare
+from katz_graph.testing.random_models import Kind, kinds
 
 pytestmark = pytest.mark.skipif(not INTERPRETED, reason="TRITON_INTERPRET is not 1")
 

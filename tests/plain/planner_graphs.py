@@ -9,8 +9,18 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+from katz_graph.core.graph import Graph, Link, NodeCall
+from katz_graph.core.recipe import (
+    ClipRecipe,
+    Component,
+    ConditioningEntry,
+    ControlNetRecipe,
+    ControlUse,
+    ModelRecipe,
+    Picture,
+    Prompt,
+)
 from katz_graph.files.folders import MINI
-from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.ir.device import Device, Target, Work
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Operation, Region
@@ -21,16 +31,6 @@ from katz_graph.nodes import denoise, sampling
 from katz_graph.planner.compile import Known, compile_region
 from katz_graph.planner.passes.expand import expand_sampling
 from katz_graph.planner.region import bind_region, region_nodes
-from katz_graph.recipe import (
-    ClipRecipe,
-    Component,
-    ConditioningEntry,
-    ControlNetRecipe,
-    ControlUse,
-    ModelRecipe,
-    Picture,
-    Prompt,
-)
 
 REGISTRY: Mapping[str, NodeType] = {
     name: kind.describe()

@@ -14,7 +14,7 @@ LOOP = Path(__file__).parents[2] / "workflows" / "loop_by_hand.json"
 PACK = """
     from comfy.model_management import get_torch_device
     from comfy_execution.graph_utils import ExecutionBlocker
-    from katz_graph.errors import Cancelled
+    from katz_graph.core.errors import Cancelled
 
     class Guide:
         def __init__(self):

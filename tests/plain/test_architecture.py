@@ -11,9 +11,13 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
+import networkx as nx
 import pytest
+
+from katz_graph.core.renamed_modules import RENAMED_MODULES
 
 ROOT = Path(__file__).parents[2]
 LAYERS = {
@@ -23,24 +27,27 @@ LAYERS = {
     "executor": {"katz_graph", "kernels"},
     "web": {"katz_graph", "nodes", "executor", "kernels"},
 }
-KNOT = {"context", "node"}
-"""A node and what it may ask for while it runs describe each other."""
 FLOORS = (  # of katz_graph: a room imports from lower floors only
-    {"errors", "graph", "ir", "messages", "patches", "latent_space", "eviction"},
-    {"recipe", "events", "files", "host", "devices", "approximations"},
-    {"guidance_spec", "sampling", "options", "ipc"},
-    {"wires"},
-    KNOT | {"picture"},
-    {"knobs", "scope", "ui_results", "models"},
+    {"ir"},
+    {"core"},
+    {"files", "host"},
+    {"sampling"},
+    {"settings"},
+    {"ipc"},
+    {"node"},
+    {"picture"},
+    {"models"},
     {"adapters", "upscale", "mini"},
-    {"planner", "run_stats"},
+    {"planner"},
     {"checks"},
     {"comfy"},
     {"packs"},
     {"formats"},
 )
+MAX_ROOMS, MAX_ARROWS = 28, 160  # first folders of the package, and imports between them
 # rooms of katz_graph that may import every layer, and nothing imports them
-COMPOSITION_ROOT = ("api", "bench", "cli")
+COMPOSITION_ROOT = ("api", "bench", "cli", "testing")
+BENCH_TESTS = ("test_bench_", "test_docs")  # how files of tests begin that may import benches
 
 
 def layer(module: str) -> str | None:
@@ -76,31 +83,102 @@ def test_imports_go_one_way() -> None:
             target = layer(module)
             if target not in (None, name) and target not in LAYERS[name] and not exempt:
                 wrong.append(f"{file.relative_to(ROOT)} imports {module}")
-            above = {"api": ("cli", "bench"), "__init__.py": ("cli", "bench")}.get(
-                room, () if exempt else COMPOSITION_ROOT
-            )
+            above = {
+                "api": ("cli", "bench", "testing"),
+                "__init__.py": ("cli", "bench", "testing"),
+                "cli": ("testing",),
+                "testing": ("api", "cli", "bench"),
+            }.get(room, () if exempt else COMPOSITION_ROOT)
             if module.startswith(tuple(f"katz_graph.{other}" for other in above)):
                 wrong.append(f"{file.relative_to(ROOT)} imports {module} of the composition root")
     assert not wrong
+
+
+def test_tests_of_the_engine_import_no_bench() -> None:
+    files = (ROOT / "tests").rglob("*.py")
+    assert [
+        f"{file.relative_to(ROOT)} imports {module}"
+        for file in sorted(files)
+        if not file.name.startswith(BENCH_TESTS)
+        for module in imports(file)
+        if module.startswith("katz_graph.bench")
+    ] == []
 
 
 def test_rooms_import_from_lower_floors() -> None:
     floors = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
     wrong, seen = [], set()
     for file in sorted((ROOT / "katz_graph").rglob("*.py")):
-        room = file.relative_to(ROOT / "katz_graph").with_suffix("").parts[0]
-        if room in ("__init__", *COMPOSITION_ROOT):
+        room = file.relative_to(ROOT / "katz_graph").parts[0]
+        if room in ("__init__.py", *COMPOSITION_ROOT):
             continue
         seen.add(room)
         for module in imports(file):
             target = (
                 module.split(".")[1] if layer(module) == "katz_graph" and "." in module else room
             )
-            together = target == room or {room, target} <= KNOT
-            if not together and floors.get(target, len(FLOORS)) >= floors.get(room, -1):
+            if target != room and floors.get(target, len(FLOORS)) >= floors.get(room, -1):
                 wrong.append(f"{file.relative_to(ROOT)} imports {module}")
     assert not wrong
     assert seen == set(floors)
+
+
+def test_rooms_and_arrows_between_them_stay_few_and_no_modules_import_each_other() -> None:
+    """Imports that only type checkers follow count, too."""
+    modules = {module_name(file): file for _, file in sources()}
+    imported, rooms = nx.DiGraph(), nx.DiGraph()
+    for module, file in modules.items():
+        rooms.add_node(room_of(module))
+        for name in imports(file):
+            target = name if name in modules else name.rpartition(".")[0]
+            if target in modules and target != module:
+                imported.add_edge(module, target)
+                if room_of(target) != room_of(module):
+                    rooms.add_edge(room_of(module), room_of(target))
+    circles = [sorted(one) for one in nx.strongly_connected_components(imported) if len(one) > 1]
+    print(
+        f"{len(rooms)} rooms, {rooms.number_of_edges()} arrows, {len(circles)} circles: {circles}"
+    )
+    assert len(rooms) <= MAX_ROOMS
+    assert rooms.number_of_edges() <= MAX_ARROWS
+    assert nx.is_directed_acyclic_graph(rooms)
+    assert circles == []
+
+
+def module_name(file: Path) -> str:
+    parts = file.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts if parts[0] == "katz_graph" else ("katz_graph", *parts)).removesuffix(
+        ".__init__"
+    )
+
+
+def room_of(module: str) -> str:
+    """Returns the first folder below the package; "" for the package itself."""
+    return module.partition(".")[2].partition(".")[0]
+
+
+@pytest.mark.parametrize("old", RENAMED_MODULES)
+def test_renamed_modules_are_found_by_their_old_names(
+    monkeypatch: pytest.MonkeyPatch, old: str
+) -> None:
+    monkeypatch.delitem(sys.modules, old, raising=False)
+    package, _, name = old.rpartition(".")
+    monkeypatch.delattr(f"{package}.{name}", raising=False)
+    new = import_module(RENAMED_MODULES[old])
+    with pytest.warns(FutureWarning, match=f"^{old} is now {new.__name__}; the old name goes$"):
+        assert import_module(old) is new
+    assert new.__spec__ is not None and new.__spec__.name == new.__name__
+
+
+def test_no_module_of_ours_uses_an_old_name() -> None:
+    files = [file for _, file in sources()] + sorted((ROOT / "tests").rglob("*.py"))
+    renamed = tuple(RENAMED_MODULES)
+    assert [
+        f"{file.relative_to(ROOT)}: {module}"
+        for file in files
+        for module in imports(file)
+        if f"{module}.".startswith(tuple(f"{old}." for old in renamed))
+    ] == []
 
 
 def test_commands_that_need_no_model_import_no_model_library() -> None:

@@ -17,8 +17,8 @@ from katz_graph.bench import trace
 from katz_graph.bench.command import run_bench
 from katz_graph.bench.result import BenchResult
 from katz_graph.bench.trace_requests import SERVICES, Request, Service, requests
-from katz_graph.errors import InputError
-from katz_graph.eviction import POLICIES
+from katz_graph.core.errors import InputError
+from katz_graph.core.eviction import POLICIES
 from katz_graph.models.loading.residency import Residency
 
 NUMBER = 40_000

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import pytest
 
-from katz_graph.errors import InputError, RunError
+from katz_graph.core.errors import InputError, RunError
 from katz_graph.node import Grows, Node
+from katz_graph.node.wires import Socket
 from katz_graph.packs import load_registry
-from katz_graph.wires import Socket
 
 TYPES = load_registry()[0]
 Pair = Annotated[Mapping[str, int], Socket("INT"), Grows(("a", "b"))]

@@ -12,7 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 from katz_graph.cli.command import command
-from katz_graph.options import option
+from katz_graph.settings.options import option
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,14 +16,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.graph import Graph, Link, NodeCall
 from katz_graph.formats.api import from_api, to_api
 from katz_graph.formats.object_info import read_object_info
 from katz_graph.formats.read import parse_workflow, read_workflow
 from katz_graph.formats.signature import signatures
 from katz_graph.formats.ui_write import to_ui
 from katz_graph.formats.workflow import Workflow, to_native
-from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.packs import load_registry
 
 ROOT = Path(__file__).parents[2]

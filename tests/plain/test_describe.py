@@ -13,7 +13,7 @@ from trivial_nodes import TYPES
 from katz_graph.cli.listings import node_json, node_list, node_page, nodes_json
 from katz_graph.files.folders import Folders
 from katz_graph.node import Node, ShownFor
-from katz_graph.wires import Boolean
+from katz_graph.node.wires import Boolean
 
 
 def printed(renderable: object) -> str:

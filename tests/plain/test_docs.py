@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from katz_graph.bench import docs
 from katz_graph.bench.command import BENCHES
+from katz_graph.cli import docs
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = (ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md")))

@@ -14,7 +14,7 @@ import typer
 from web_server import Served, run
 
 from katz_graph.cli.main import app
-from katz_graph.files import settings
+from katz_graph.settings import environment as settings
 from katz_graph.web.http import bodies
 
 ROOT = Path(__file__).parents[2]

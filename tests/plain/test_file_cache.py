@@ -30,14 +30,14 @@ from file_server import FileServer, file_server, safetensors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from katz_graph.errors import Cancelled, InputError, KatzError, RunError
+from katz_graph.core.errors import Cancelled, InputError, KatzError, RunError
+from katz_graph.core.recipe import FileIdentity
 from katz_graph.files.locks import never
 from katz_graph.files.urls import FetchRule
 from katz_graph.models.fetching.fetch import Patience, identify
 from katz_graph.models.fetching.fetcher import FETCHER, Fetcher
 from katz_graph.models.fetching.file_cache import FileCache
 from katz_graph.models.fetching.hops import NotPermitted, check_hop
-from katz_graph.recipe import FileIdentity
 
 FILE, OTHER = safetensors(fill=1), safetensors(fill=2)
 LARGE = safetensors(50_000)  # that a throttled server takes some time for

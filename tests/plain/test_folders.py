@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.files import folders as folders_module
 from katz_graph.files.folders import Folders
-from katz_graph.files.settings import Settings
+from katz_graph.settings.environment import Settings
 
 
 @pytest.fixture

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.graph import Graph, Link, NodeCall
 from katz_graph.formats.api import from_api, to_api
 from katz_graph.formats.read import SHIPPED, parse_workflow, read_workflow
 from katz_graph.formats.workflow import from_native, to_native
-from katz_graph.graph import Graph, Link, NodeCall
 
 API = {
     "1": {"class_type": "Number", "inputs": {"value": 3}},

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.formats.api import from_api, to_api
 from katz_graph.formats.object_info import from_object_info
 from katz_graph.formats.read import parse_workflow

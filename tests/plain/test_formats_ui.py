@@ -10,15 +10,15 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.graph import Link
 from katz_graph.formats.object_info import from_object_info
 from katz_graph.formats.read import parse_workflow
 from katz_graph.formats.workflow import Workflow
-from katz_graph.graph import Link
-from katz_graph.knobs import Seed
 from katz_graph.node import FileChoice, Node, Widget
+from katz_graph.node.knobs import Seed
+from katz_graph.node.wires import Image, Latent, Model
 from katz_graph.packs import builtin_types
-from katz_graph.wires import Image, Latent, Model
 
 
 class Loader(Node):

@@ -16,12 +16,12 @@ from trivial_nodes import TYPES, RecordingContext, run
 
 from katz_graph.checks.validate import check
 from katz_graph.comfy.v1.adapter import V1Class
-from katz_graph.errors import InputError, KatzError
+from katz_graph.core.errors import InputError, KatzError
+from katz_graph.core.graph import Graph
 from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.formats.api import from_api
-from katz_graph.graph import Graph
+from katz_graph.node.scope import ExecutionBlocker
 from katz_graph.packs import Registry
-from katz_graph.scope import ExecutionBlocker
 
 STEPS = 5_000  # nodes that run; more is a hang
 SECONDS = 10.0

@@ -11,12 +11,12 @@ import pytest
 from trivial_graphs import SUM, custom
 from trivial_nodes import TYPES, node, run
 
+from katz_graph.core.graph import Graph, Link, NodeCall
 from katz_graph.executor.graph.result_store import ResultCache
-from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.node import Node, WithUi
 from katz_graph.node.types import ANY, Input
+from katz_graph.node.wires import Anything
 from katz_graph.packs import Registry
-from katz_graph.wires import Anything
 
 # The cache.
 

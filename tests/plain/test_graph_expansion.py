@@ -10,12 +10,12 @@ import pytest
 from trivial_graphs import COUNT, custom, expanding
 from trivial_nodes import RecordingContext, node, run
 
-from katz_graph.context import Context
-from katz_graph.errors import InputError
-from katz_graph.events import NodeDone
+from katz_graph.core.errors import InputError
+from katz_graph.core.events import NodeDone
+from katz_graph.core.graph import Expansion, Graph, Link, NodeCall
 from katz_graph.executor.graph.result_store import ResultCache
-from katz_graph.graph import Expansion, Graph, Link, NodeCall
 from katz_graph.node import WithUi
+from katz_graph.node.types import Context
 from katz_graph.packs import Registry
 
 

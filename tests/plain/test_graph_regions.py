@@ -10,14 +10,20 @@ import numpy
 from trivial_graphs import expanding
 from trivial_nodes import TYPES, Ran, RecordingContext, node, run
 
+from katz_graph.core.graph import Graph, Link, NodeCall
+from katz_graph.core.recipe import (
+    ClipRecipe,
+    Component,
+    ConditioningEntry,
+    Prompt,
+    TextEncoderRecipe,
+)
 from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.files.folders import MINI
-from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.node.types import ANY, Input, NodeType, Output
 from katz_graph.packs import Registry, load_registry
 from katz_graph.planner.region import RegionNodes
-from katz_graph.recipe import ClipRecipe, Component, ConditioningEntry, Prompt, TextEncoderRecipe
 
 
 @dataclass

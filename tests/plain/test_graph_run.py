@@ -14,7 +14,7 @@ import pytest
 from trivial_graphs import SUM, custom
 from trivial_nodes import RecordingContext, node, run
 
-from katz_graph.errors import Cancelled, DiskFull, InputError, OutOfMemory, RunError
+from katz_graph.core.errors import Cancelled, DiskFull, InputError, OutOfMemory, RunError
 from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.files.output_files import write_numbered
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from katz_graph.errors import InputError
-from katz_graph.host import text_search
+from katz_graph.core.errors import InputError
+from katz_graph.nodes import text_search
 from katz_graph.packs import load_registry
 
 TYPES = load_registry()[0]

@@ -10,9 +10,9 @@ import sys
 
 import pytest
 
-from katz_graph.devices import processors
+from katz_graph.core.devices import processors
 from katz_graph.executor.turns.openmp import teams_beyond
-from katz_graph.files.settings import WAITING
+from katz_graph.settings.environment import WAITING
 
 LOOKS = WAITING["GOMP_SPINCOUNT"]
 COMMAND = """
@@ -52,7 +52,7 @@ def test_a_command_decides_how_threads_wait_before_torch_is_loaded_and_heeds_who
 
 BESIDE = """
 import os, subprocess, sys, threading, time
-from katz_graph.files.settings import prepare_to_compute
+from katz_graph.settings.environment import prepare_to_compute
 os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
 prepare_to_compute()
 import torch

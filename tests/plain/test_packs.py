@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from foreign_packs import forgetting_shims
 
-from katz_graph.packs import BUILTIN, PackProblem, Registry, load_registry
+from katz_graph.node.types import BUILTIN
+from katz_graph.packs import PackProblem, Registry, load_registry
 
 GOOD = '''
 from katz_graph.node import Node
-from katz_graph.wires import Boolean
+from katz_graph.node.wires import Boolean
 
 class {name}(Node, category="mine"):
     """Says yes."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.ir.changes import PlanChanges
 from katz_graph.ir.device import Device, NetworkLink, Target
 from katz_graph.planner.changes import MOST_LIKE_ONE, changed

@@ -20,8 +20,8 @@ from planner_graphs import (
     work_of,
 )
 
-from katz_graph.errors import InputError
-from katz_graph.graph import Graph, Link, NodeCall
+from katz_graph.core.errors import InputError
+from katz_graph.core.graph import Graph, Link, NodeCall
 from katz_graph.planner.passes.decompose import tree
 from katz_graph.planner.region import bind_region, region_nodes, region_problems
 

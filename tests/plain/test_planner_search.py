@@ -12,7 +12,7 @@ from pace import pace
 from planner_devices import MS, SECONDS, STEP, devices, linked, region, several, work
 from planner_graphs import compiled
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.ir.device import Device
 from katz_graph.ir.program import Program
 from katz_graph.planner.searching.placement_rules import PlacementRules

@@ -9,10 +9,10 @@ import pytest
 from planner_devices import MS, RATE, SECONDS, STEP, devices, laid, linked, region, several, work
 from planner_graphs import MODEL, bound, compiled, deep_features, prompt, sampler_region
 
-from katz_graph.errors import RunError
+from katz_graph.core.errors import RunError
+from katz_graph.core.recipe import FileIdentity, Lora
 from katz_graph.ir.device import Device
 from katz_graph.planner.simulation.simulate import simulate
-from katz_graph.recipe import FileIdentity, Lora
 
 CONTROL = "positive-controlnet1"
 APART = {"controlnet1": "cpu:1"}

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from katz_graph.bench.plot import Curve, Panel, line_chart
+from katz_graph.planner.report.line_chart import Curve, Panel, line_chart
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 

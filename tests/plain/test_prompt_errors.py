@@ -10,12 +10,12 @@ from typing import Any, get_args
 import pytest
 from trivial_nodes import TYPES, node
 
-from katz_graph.checks.literals import LiteralFault
 from katz_graph.checks.problem import ProblemKind
 from katz_graph.checks.validate import check
 from katz_graph.comfy.v1.adapter import V1Class
 from katz_graph.formats.api import from_api
 from katz_graph.formats.prompt_errors import KINDS, TOLD, node_errors, prompt_error
+from katz_graph.node.literals import LiteralFault
 from katz_graph.packs import load_registry
 
 

@@ -14,19 +14,19 @@ import pytest
 from pydantic import Field
 from trivial_nodes import TYPES, Ran, Thing, node, run
 
-from katz_graph.approximations import made_with
-from katz_graph.context import Context
-from katz_graph.events import Sampled
+from katz_graph.core.approximations import made_with
+from katz_graph.core.events import Sampled
+from katz_graph.core.graph import Expansion, Graph, Link, NodeCall
 from katz_graph.executor.graph.context import RunContext
 from katz_graph.executor.graph.result_store import ResultCache, ResultEntry
 from katz_graph.files.folders import Folders
-from katz_graph.graph import Expansion, Graph, Link, NodeCall
 from katz_graph.ir.changes import PlanChanges
 from katz_graph.ir.device import Target
 from katz_graph.ir.program import Program
 from katz_graph.ir.provenance import EXACT, Provenance, joined
 from katz_graph.ir.region import Operation, Region
 from katz_graph.node import Node
+from katz_graph.node.types import Context
 from katz_graph.packs import Registry
 
 LORA = "/loras/style.safetensors"

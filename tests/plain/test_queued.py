@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.formats.api import from_api, to_api
 from katz_graph.formats.front_end.prompt_text import sent_text, typed_text
 from katz_graph.formats.object_info import from_object_info

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from katz_graph.errors import InputError
-from katz_graph.eviction import POLICIES, LeastFrequentlyUsed, LeastRecentlyUsed
+from katz_graph.core.errors import InputError
+from katz_graph.core.eviction import POLICIES, LeastFrequentlyUsed, LeastRecentlyUsed
 from katz_graph.models.loading.residency import STALE, NoRoom, Residency
 
 

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import pytest
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import Component, ControlNetRecipe
 from katz_graph.executor.cluster.router import Router
 from katz_graph.ir.device import Target
 from katz_graph.ir.program import Call, Prediction, Program, Variant
 from katz_graph.ir.region import Operation, Ref, Region
-from katz_graph.recipe import Component, ControlNetRecipe
 
 EDGES, POSE = (ControlNetRecipe(Component(name, ())) for name in ("edges", "pose"))
 STEP = 0.1  # seconds of an evaluation

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from katz_graph.api.prepare import set_inputs
-from katz_graph.errors import InputError
-from katz_graph.graph import Graph, NodeCall
+from katz_graph.core.errors import InputError
+from katz_graph.core.graph import Graph, NodeCall
 from katz_graph.packs import builtin_types
 
 

@@ -17,11 +17,11 @@ from trivial_nodes import RecordingContext
 
 from katz_graph.comfy.finder import installed
 from katz_graph.comfy.missing import NotThere
-from katz_graph.errors import Cancelled, InputError
-from katz_graph.events import PackMessage, Progress
+from katz_graph.core.errors import Cancelled, InputError
+from katz_graph.core.events import PackMessage, Progress
 from katz_graph.files.folders import Folders
 from katz_graph.files.picture_kinds import PICTURE_ENDINGS
-from katz_graph.scope import running
+from katz_graph.node.scope import running
 
 EMPTY = "NODE_CLASS_MAPPINGS = {}\n"
 

@@ -17,12 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trivial_nodes import TYPES, node, run
 
-from katz_graph.errors import InputError
-from katz_graph.eviction import POLICIES
+from katz_graph.core.errors import InputError
+from katz_graph.core.eviction import POLICIES
+from katz_graph.core.graph import Link
+from katz_graph.core.recipe import FileIdentity, Lora
 from katz_graph.executor.graph.result_store import ResultCache, ResultEntry
 from katz_graph.executor.graph.signature import Unsignable, node_signature, value_token
-from katz_graph.graph import Link
-from katz_graph.recipe import FileIdentity, Lora
 
 FILE = FileIdentity("a", 1, 2, "h")
 DIFFERENT: list[Any] = [

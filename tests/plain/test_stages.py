@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.ir.program import Variant
 from katz_graph.ir.region import Operation, Ref
-from katz_graph.models.stages import Stage, register, stage, stages, uncounted
+from katz_graph.models.stage_registry import register_stages, stage, stages
+from katz_graph.models.stages import Stage, uncounted
 from katz_graph.planner.passes.decompose import dependencies
 from katz_graph.planner.places import parse_places
 from katz_graph.planner.region import stage_of
@@ -27,7 +28,7 @@ OTHERWISE = {"controlnet", "text_encoder", "concatenated"}
 @pytest.fixture
 def family() -> Iterator[None]:
     """A made-up family of two stages."""
-    register(
+    register_stages(
         [
             Stage("odd_blocks", uncounted, costed=True, placeable=True, group="odd"),
             Stage("odd_table", uncounted, reads_text=True),
@@ -52,7 +53,7 @@ def test_a_stage_of_a_family_that_is_registered_is_known_to_all(family: None) ->
 
 def test_a_name_is_declared_once(family: None) -> None:
     with pytest.raises(ValueError, match="'unet_mid' is declared twice"):
-        register([Stage("unet_mid", uncounted)])
+        register_stages([Stage("unet_mid", uncounted)])
 
 
 def test_an_unknown_stage_is_an_error_wherever_it_is_met() -> None:

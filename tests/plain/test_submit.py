@@ -25,7 +25,7 @@ from web_clients import make_job
 from web_live import Live, live
 
 from katz_graph.cli.main import main
-from katz_graph.events import NodeDone, Progress, Warned
+from katz_graph.core.events import NodeDone, Progress, Warned
 from katz_graph.web.events import ClientEvent, EncodedPicture, Ended, JobError, PlanMade, Started
 from katz_graph.web.jobs.job import Job
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.files.folders import Folders
-from katz_graph.files.settings import Settings, fetched_files
 from katz_graph.files.urls import ANY, NONE, FetchRule, checksum, shown, without_secrets
+from katz_graph.settings.environment import Settings, fetched_files
 
 ALLOWED = ("https://example.org/models/", "s3://bucket", "http://127.0.0.1:8000/a%20b")
 

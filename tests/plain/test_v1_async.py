@@ -12,7 +12,7 @@ import pytest
 from trivial_nodes import RecordingContext, node
 from v1_classes import failure, pack_class, problem, run_v1, saved, types
 
-from katz_graph.errors import Cancelled, InputError
+from katz_graph.core.errors import Cancelled, InputError
 from katz_graph.executor.graph.lists import Listed
 
 

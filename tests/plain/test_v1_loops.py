@@ -9,13 +9,13 @@ import pytest
 from trivial_nodes import TYPES, Ran, node, run
 from v1_classes import MANY, pack_class, run_v1
 
-from katz_graph.bench import loops
 from katz_graph.checks.validate import check
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.executor.graph.lists import Listed
 from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.formats.api import from_api
 from katz_graph.packs import Registry, load_registry
+from katz_graph.testing import loop_nodes as loops
 
 
 def test_an_expansion_as_packs_give_it() -> None:

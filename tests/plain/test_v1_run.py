@@ -11,7 +11,7 @@ from v1_classes import ANYTHING, MANY, echo, failure, pack_class, run_v1, saved,
 from katz_graph.executor.graph.lists import Listed
 from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.formats.object_info_write import node_info
-from katz_graph.scope import ExecutionBlocker
+from katz_graph.node.scope import ExecutionBlocker
 
 # What runs, and with what.
 

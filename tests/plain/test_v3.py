@@ -13,8 +13,8 @@ from foreign_packs import forgetting_shims, load, write
 from trivial_nodes import TYPES, Ran, RecordingContext, node, run
 
 from katz_graph.checks.validate import validate
-from katz_graph.errors import InputError, RunError
-from katz_graph.events import NodeDone
+from katz_graph.core.errors import InputError, RunError
+from katz_graph.core.events import NodeDone
 from katz_graph.files.folders import Folders
 from katz_graph.formats.api import from_api
 from katz_graph.formats.object_info_write import node_info

@@ -14,10 +14,10 @@ from trivial_nodes import TYPES, node, run
 
 from katz_graph.checks.problem import Checked
 from katz_graph.checks.validate import check, connects, validate
-from katz_graph.errors import InputError, KatzError
+from katz_graph.core.errors import InputError, KatzError
+from katz_graph.core.graph import Link
 from katz_graph.files.folders import Folders
 from katz_graph.formats.api import from_api
-from katz_graph.graph import Link
 
 CHAIN = 10_000
 

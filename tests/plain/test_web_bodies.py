@@ -19,7 +19,7 @@ from pace import pace
 from starlette.types import Message
 from web_server import Served, run
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.formats.image import MAX_CHUNKS, workflow_from_picture
 from katz_graph.formats.strict_json import MAX_VALUES, TooLarge
 from katz_graph.web.app import build

@@ -22,7 +22,7 @@ from PIL import Image, PngImagePlugin
 from trivial_nodes import TYPES, RecordingContext, node
 
 from katz_graph.checks.validate import check
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.executor.graph.run import run_graph
 from katz_graph.files.folders import Folders

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from web_server import GRAPH, Served, serving
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.planner.changes import permissions
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from web_clients import FakeJobs, connect, drained, make_hub, make_job, texts
 
-from katz_graph.events import NodeDone, NodeStarted, PackMessage, Progress, Timeline
+from katz_graph.core.events import NodeDone, NodeStarted, PackMessage, Progress, Timeline
 from katz_graph.web.events import (
     Cached,
     ClientEvent,

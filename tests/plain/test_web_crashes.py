@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from web_jobs import FakeRunner, Service, graph, job, on_disk, run, serving, submission, submit
 
-from katz_graph.errors import KatzError, RunError
-from katz_graph.events import NodeDone, NodeStarted
+from katz_graph.core.errors import KatzError, RunError
+from katz_graph.core.events import NodeDone, NodeStarted
 from katz_graph.web.events import ClientEvent, Ended, JobError, JobEvent, JobNode
 from katz_graph.web.jobs.admission import Refused
 from katz_graph.web.jobs.job import Job

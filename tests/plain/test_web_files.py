@@ -20,7 +20,7 @@ from PIL import Image, ImageFile
 from starlette.testclient import TestClient
 from web_files import bomb, everything_below, file_server, picture
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.files.folders import Folders
 from katz_graph.files.images import load_image
 from katz_graph.files.picture_kinds import PICTURE_KINDS

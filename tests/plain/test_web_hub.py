@@ -10,7 +10,7 @@ from functools import wraps
 import pytest
 from web_clients import FakeJobs, connect, drained, make_hub, make_job, unpacked
 
-from katz_graph.events import PackMessage, Progress, Warned
+from katz_graph.core.events import PackMessage, Progress, Warned
 from katz_graph.web.events import EncodedPicture, Ended, Started
 from katz_graph.web.live.comfy_channel import ConventionChannel
 from katz_graph.web.live.hub import ARRIVED, CLIENT_ID, OUTBOX, TooManySockets

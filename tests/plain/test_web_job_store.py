@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 from web_jobs import ended, graph, job
 
-from katz_graph.errors import RunError
+from katz_graph.core.errors import RunError
 from katz_graph.web.events import JobError
 from katz_graph.web.jobs.job import Job, result_as_data
 from katz_graph.web.jobs.records import ENDED, StoredFile, as_text

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from web_jobs import Clock, FakeRunner, Service, graph, on_disk, run, submission, submit
 
-from katz_graph.events import Progress
+from katz_graph.core.events import Progress
 from katz_graph.web.events import Ended, Started
 from katz_graph.web.jobs.admission import Refused
 from katz_graph.web.jobs.job import Job

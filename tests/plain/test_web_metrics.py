@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import generate_latest
 
-from katz_graph.events import Progress
+from katz_graph.core.events import Progress
 from katz_graph.web.metrics import Metrics
 
 

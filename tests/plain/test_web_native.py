@@ -18,7 +18,15 @@ from starlette.testclient import TestClient, WebSocketTestSession
 from starlette.websockets import WebSocketDisconnect
 from web_clients import FACTS, FakeJobs, connect, drained, make_hub, make_job, unpacked
 
-from katz_graph.events import NodeDone, NodeStarted, PackMessage, Progress, Span, Timeline, Warned
+from katz_graph.core.events import (
+    NodeDone,
+    NodeStarted,
+    PackMessage,
+    Progress,
+    Span,
+    Timeline,
+    Warned,
+)
 from katz_graph.web.events import (
     JOB_EVENT,
     Cached,

@@ -9,7 +9,7 @@ import pytest
 
 from katz_graph.cli import serve as command
 from katz_graph.cli.main import app
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.web import serve as server
 from katz_graph.web.options import ServeOptions
 

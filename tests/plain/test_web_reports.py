@@ -10,7 +10,7 @@ import pytest
 from test_web_job_store import add_finished, with_store
 from web_server import Served, run
 
-from katz_graph.events import NodeDone, NodeStarted, Span, Timeline, Warned
+from katz_graph.core.events import NodeDone, NodeStarted, Span, Timeline, Warned
 from katz_graph.web.events import JobError, JobEvent, PlanMade
 from katz_graph.web.jobs.store import JobStore
 from katz_graph.web.live.channel import SEGMENTS

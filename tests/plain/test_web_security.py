@@ -16,7 +16,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.testclient import TestClient, WebSocketDenialResponse
 from starlette.websockets import WebSocket
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.web.http import body_limits
 from katz_graph.web.http.content_policy import page_policy
 from katz_graph.web.http.responses import Refusal, refuse

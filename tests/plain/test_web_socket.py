@@ -16,7 +16,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
-from katz_graph.events import Warned
+from katz_graph.core.events import Warned
 from katz_graph.web.events import EncodedPicture, Ended, Started
 from katz_graph.web.http.connections import listen
 from katz_graph.web.live.hub import OUTBOX

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from web_jobs import ended, graph, job
 
-from katz_graph.errors import RunError
+from katz_graph.core.errors import RunError
 from katz_graph.web.jobs.checksums import tables
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.jobs.records import KEYS, SCHEMA, StoredFile

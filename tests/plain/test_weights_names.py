@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.files.folders import Folders
 from katz_graph.files.urls import ANY
 from katz_graph.files.weights import (
@@ -21,7 +21,7 @@ from katz_graph.files.weights import (
 ROOT = Path(__file__).parents[2]
 FOLDERS = "katz_graph", "nodes", "executor", "web"
 # of the picture formats and frameworks that other programs keep beside weights, and of benches
-NOT_WEIGHTS = ("bench", "mini")
+NOT_WEIGHTS = ("bench", "mini", "testing")
 
 
 @pytest.mark.defect(13)

@@ -6,7 +6,7 @@ from typing import Any
 
 from trivial_nodes import TYPES, node
 
-from katz_graph.graph import Expansion, Graph
+from katz_graph.core.graph import Expansion, Graph
 from katz_graph.node.types import ANY, Input, NodeType, Output
 from katz_graph.packs import Registry
 

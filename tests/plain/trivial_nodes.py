@@ -11,18 +11,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from katz_graph.context import Context
-from katz_graph.errors import Cancelled
-from katz_graph.events import NodeBlocked, NodeDone, NodeFailed, NodeStarted
+from katz_graph.core.errors import Cancelled
+from katz_graph.core.events import NodeBlocked, NodeDone, NodeFailed, NodeStarted
+from katz_graph.core.graph import Expansion, Graph, Link, NodeCall
 from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.executor.graph.run import GraphResult, run_graph
 from katz_graph.files.folders import Folders
 from katz_graph.formats.api import from_api
-from katz_graph.graph import Expansion, Graph, Link, NodeCall
 from katz_graph.node import FileChoice, Node
-from katz_graph.node.types import NodeType
+from katz_graph.node.types import Context, NodeType
+from katz_graph.node.wires import Anything, Boolean, Socket
 from katz_graph.packs import Registry
-from katz_graph.wires import Anything, Boolean, Socket
 
 Whole = Annotated[int, Socket("INT")]
 Text = Annotated[str, Socket("STRING")]

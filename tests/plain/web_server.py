@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.formats.ui_open import drawn
 from katz_graph.packs import load_registry
 from katz_graph.web.app import build

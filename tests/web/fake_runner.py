@@ -15,7 +15,7 @@ import threading
 import time
 from pathlib import Path
 
-from katz_graph.events import Warned
+from katz_graph.core.events import Warned
 from katz_graph.web.events import JOB_EVENT, Ended, JobEvent, Started
 from katz_graph.web.runner_client.facts import CheckedPrompt, RunnerFacts
 from katz_graph.web.runner_client.messages import (

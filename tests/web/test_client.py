@@ -25,9 +25,9 @@ from processes import eventually
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
-from katz_graph.bench.served import Served, alive, painting
-from katz_graph.bench.stranger import visit
-from katz_graph.files.settings import WAITING
+from katz_graph.settings.environment import WAITING
+from katz_graph.testing.comfyui_client import visit
+from katz_graph.testing.server_process import Served, alive, painting
 from katz_graph.web.jobs.store import JobStore
 
 EVALUATIONS = 6

@@ -21,7 +21,7 @@ import pytest
 from PIL import Image
 from processes import below, eventually, runs
 
-from katz_graph.events import NodeDone, NodeStarted, PackMessage, Progress, Timeline
+from katz_graph.core.events import NodeDone, NodeStarted, PackMessage, Progress, Timeline
 from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.web.events import (
     Cached,

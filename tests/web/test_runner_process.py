@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 from processes import as_before, below, runs
 
-from katz_graph.errors import RunError
-from katz_graph.events import Warned
+from katz_graph.core.errors import RunError
+from katz_graph.core.events import Warned
 from katz_graph.web.events import Ended, JobEvent
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.options import ServeOptions

@@ -12,7 +12,7 @@ from typing import Any
 
 from processes import runs
 
-from katz_graph.bench.served import Served, alive, painting, serving
+from katz_graph.testing.server_process import Served, alive, painting, serving
 from katz_graph.web.jobs.store import JobStore
 
 PATIENCE = 120.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from katz_graph.bench.served import Served, alive
+from katz_graph.testing.server_process import Served, alive
 
 
 def test_a_server_that_ends_while_it_starts_leaves_nothing_and_nobody_waiting(

@@ -13,12 +13,12 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
-from katz_graph.context import Context
-from katz_graph.events import PackMessage, Progress
+from katz_graph.core.events import PackMessage, Progress
 from katz_graph.files.output_files import write_numbered
 from katz_graph.node import Node
-from katz_graph.ui_results import announced, with_ui
-from katz_graph.wires import Anything, Prediction, Socket
+from katz_graph.node.types import Context
+from katz_graph.node.ui_results import announced, with_ui
+from katz_graph.node.wires import Anything, Prediction, Socket
 
 Text = Annotated[str, Socket("STRING")]
 Seconds = Annotated[float, Field(ge=0, le=1000)]

@@ -11,8 +11,8 @@ import unicodedata
 from pathlib import Path
 from typing import Literal, get_args
 
+from katz_graph.core.messages import show
 from katz_graph.files.folders import ANNOTATED, MINI, TEMP, Folders
-from katz_graph.messages import show
 from katz_graph.web.http.responses import Refusal
 
 Place = Literal["input", "output", "temp"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from katz_graph.core.messages import show
 from katz_graph.files.output_files import take, unfinished
-from katz_graph.messages import show
 from katz_graph.web.files.paths import file_state, inside, parts_of
 from katz_graph.web.files.uploads import SAME_NAMES, candidates, disk_refusals
 from katz_graph.web.http.responses import Refusal

@@ -18,12 +18,12 @@ from typing import IO, Any, Self
 from pydantic import Field
 from starlette.datastructures import FormData, UploadFile
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.messages import show
 from katz_graph.files.folders import Folders
 from katz_graph.files.output_files import take, unfinished
 from katz_graph.files.picture_kinds import PICTURE_ENDINGS, PICTURE_KINDS
 from katz_graph.formats.strict_json import parse_json
-from katz_graph.messages import show
 from katz_graph.web.files.paths import (
     NAME_BYTES,
     PART_BYTES,

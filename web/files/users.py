@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.files.output_files import take
 from katz_graph.formats.strict_json import parse_json
 from katz_graph.web.files.paths import file_state, inside, parts_of

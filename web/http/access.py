@@ -15,8 +15,8 @@ from urllib.parse import parse_qs
 from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 
-from katz_graph.errors import InputError
-from katz_graph.messages import show
+from katz_graph.core.errors import InputError
+from katz_graph.core.messages import show
 from katz_graph.web.options import ServeOptions
 
 COOKIE = "katz_token"

@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError,
 from pydantic_core import ErrorDetails
 from starlette.requests import Request
 
+from katz_graph.core.messages import nearest, one_line, shorten
 from katz_graph.ir.changes import PlanChanges
-from katz_graph.messages import nearest, one_line, shorten
 from katz_graph.web.http.responses import Refusal
 
 KEY = re.compile(r"[\x21-\x7e]{1,255}")

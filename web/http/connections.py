@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.web.http.access import KNOWN, OPEN, is_loopback
 from katz_graph.web.http.places import Places
 from katz_graph.web.http.responses import refuse

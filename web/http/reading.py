@@ -19,7 +19,7 @@ from starlette.datastructures import UploadFile
 from starlette.requests import Request
 from starlette.types import Message
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.formats.image import PNG, Carried, is_webp, workflow_from_picture
 from katz_graph.formats.read import read_document
 from katz_graph.formats.strict_json import TooLarge, parse_json

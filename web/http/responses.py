@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from katz_graph.errors import KatzError
-from katz_graph.events import Warned
+from katz_graph.core.errors import KatzError
+from katz_graph.core.events import Warned
 from katz_graph.files.folders import Folders
 from katz_graph.web.events import Ended, JobError, JobEvent
 from katz_graph.web.options import ServeOptions

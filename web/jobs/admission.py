@@ -8,7 +8,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable
 
-from katz_graph.errors import DiskFull, KatzError, RunError
+from katz_graph.core.errors import DiskFull, KatzError, RunError
 from katz_graph.web.jobs.dispatch import Dispatcher
 from katz_graph.web.jobs.job import Job, Submission
 from katz_graph.web.jobs.queries import Kept

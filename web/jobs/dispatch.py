@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeVar
 
-from katz_graph.errors import DeviceGone, DiskFull, KatzError, RunError
-from katz_graph.events import NodeDone, NodeStarted
+from katz_graph.core.errors import DeviceGone, DiskFull, KatzError, RunError
+from katz_graph.core.events import NodeDone, NodeStarted
 from katz_graph.web.events import (
     ClientEvent,
     Ended,

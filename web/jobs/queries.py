@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from katz_graph.messages import one_line, show
+from katz_graph.core.messages import one_line, show
 from katz_graph.web.jobs.job import Job, Status, result_as_data
 from katz_graph.web.jobs.records import (
     COLUMNS,

@@ -11,7 +11,7 @@ import bisect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from katz_graph.errors import KatzError
+from katz_graph.core.errors import KatzError
 from katz_graph.web.jobs.job import Job
 
 Owner = tuple[str, str]

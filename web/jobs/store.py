@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from filelock import FileLock, Timeout
 
-from katz_graph.errors import RunError
+from katz_graph.core.errors import RunError
 from katz_graph.web.jobs import queries
 from katz_graph.web.jobs.job import Job, Status
 from katz_graph.web.jobs.queries import Kept, SortBy

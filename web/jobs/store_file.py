@@ -13,7 +13,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-from katz_graph.errors import DiskFull, RunError
+from katz_graph.core.errors import DiskFull, RunError
 from katz_graph.web.jobs.checksums import (
     COLUMN,
     Table,

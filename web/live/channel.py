@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from katz_graph.events import NodeDone, NodeStarted, Progress, Timeline, Warned
+from katz_graph.core.events import NodeDone, NodeStarted, Progress, Timeline, Warned
 from katz_graph.web.events import Cached, ClientEvent, EncodedPicture, Ended, PlanMade, Started
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.live.outbox import ClientFrame

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from katz_graph.errors import InputError
-from katz_graph.events import NodeDone, NodeStarted, PackMessage, Progress
+from katz_graph.core.errors import InputError
+from katz_graph.core.events import NodeDone, NodeStarted, PackMessage, Progress
 from katz_graph.formats.strict_json import parse_json
 from katz_graph.web.events import Cached, ClientEvent, EncodedPicture, Ended, Started
 from katz_graph.web.http.job_views import error_of, interrupted_node, milliseconds

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-from katz_graph.events import Timeline
+from katz_graph.core.events import Timeline
 from katz_graph.planner.report.document import PlanData
 from katz_graph.web.events import EndedData, EventData
 from katz_graph.web.jobs.job import Status

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from katz_graph.errors import KatzError
-from katz_graph.events import PackMessage
+from katz_graph.core.errors import KatzError
+from katz_graph.core.events import PackMessage
 from katz_graph.web.events import ClientEvent, Ended, Started
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.live.channel import Channel, JobState, QueueView, Snapshot

@@ -23,7 +23,7 @@ from typing import Annotated, Literal
 import msgpack
 from pydantic import ConfigDict, Field, StrictStr, TypeAdapter, ValidationError
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.web.events import ClientEvent, EncodedPicture, JobEvent
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.live.channel import JobState, QueueView, Snapshot

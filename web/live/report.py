@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import TypeAdapter
 
-from katz_graph.events import Timeline
+from katz_graph.core.events import Timeline
 from katz_graph.planner.report.document import PlanData
 from katz_graph.web.events import JobError
 from katz_graph.web.jobs.job import Job, Status

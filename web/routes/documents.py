@@ -12,7 +12,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.formats.image import Carried
 from katz_graph.formats.ui_open import Drawn, check_editors_document, editors_document
 from katz_graph.planner.written_step import WrittenStep

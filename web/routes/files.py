@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.staticfiles import NotModifiedResponse
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.files.folders import Folders
 from katz_graph.files.weights import is_weights
 from katz_graph.web.files.paths import NAME_BYTES, Place, people_file

@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.responses import PlainTextResponse, Response
 
-from katz_graph.errors import KatzError
+from katz_graph.core.errors import KatzError
 from katz_graph.web.metrics import figures
 from katz_graph.web.routes.documented import answers, refusals
 from katz_graph.web.runner_client.facts import RunnerFacts
@@ -53,7 +53,9 @@ def router(state: State) -> APIRouter:
         # without a runner the server's own figures still stand, and nobody waits for it
         with contextlib.suppress(KatzError):
             stats = await state.runner.stats() if state.runner.ready else None
-        text = generate_latest(state.metrics.registry) + generate_latest(figures(state, stats))
+        text = generate_latest(state.metrics.registry) + generate_latest(
+            figures(state.jobs, state.runner, stats)
+        )
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 
     return routes

@@ -14,7 +14,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.files.folders import PRESENT, SAME_AS, Folders
 from katz_graph.files.picture_kinds import PICTURE_ENDINGS
 from katz_graph.web.files.paths import file_state

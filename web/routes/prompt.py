@@ -11,7 +11,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.planner.changes import needed, permissions
 from katz_graph.web.http.access import origin_of
 from katz_graph.web.http.bodies import (

@@ -11,7 +11,7 @@ import uuid
 from fastapi import APIRouter
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.web.live.comfy_channel import ConventionChannel, features
 from katz_graph.web.live.hub import CLIENT_ID, Session, TooManySockets
 from katz_graph.web.live.katz_channel import SUBPROTOCOL, NativeChannel, Watch, read_request

@@ -12,7 +12,9 @@ from typing import Any
 
 from katz_graph.checks.problem import ProblemKind
 from katz_graph.checks.validate import RULES, Rule, check
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.graph import Graph
+from katz_graph.core.messages import one_line, shorten
 from katz_graph.files.folders import Folders
 from katz_graph.formats.api import to_api
 from katz_graph.formats.prompt_errors import TOLD, error, in_lines, node_errors, prompt_error
@@ -20,8 +22,6 @@ from katz_graph.formats.read import parse_workflow
 from katz_graph.formats.ui_document import is_ui
 from katz_graph.formats.ui_open import editors_document
 from katz_graph.formats.workflow import Workflow, is_native
-from katz_graph.graph import Graph
-from katz_graph.messages import one_line, shorten
 from katz_graph.node.types import NodeType
 from katz_graph.web.options import Limits
 from katz_graph.web.runner.limits import limit_problems

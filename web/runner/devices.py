@@ -12,8 +12,8 @@ from contextlib import ExitStack
 
 import torch
 
-from katz_graph.approximations import allowed_names
-from katz_graph.devices import AUTO, check_present, parse_link, threads_for
+from katz_graph.core.approximations import allowed_names
+from katz_graph.core.devices import AUTO, check_present, parse_link, threads_for
 from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.executor.launch.ahead import Ahead
 from katz_graph.executor.measure.store import CostStore
@@ -21,13 +21,13 @@ from katz_graph.executor.planning import Choices, preload
 from katz_graph.executor.start import start_workers
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.files.folders import Folders
-from katz_graph.files.settings import Settings
 from katz_graph.host.own_changes import own_changes
 from katz_graph.host.process_aspects import THREADS
 from katz_graph.host.process_state import ProcessState
 from katz_graph.ir.device import NetworkLink
 from katz_graph.packs import Registry
 from katz_graph.planner.places import parse_places
+from katz_graph.settings.environment import Settings
 from katz_graph.web.events import JobEvent
 from katz_graph.web.options import RunnerStart
 from katz_graph.web.runner.caches import Caches

@@ -7,14 +7,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.graph import NodeCall
+from katz_graph.core.recipe import ConditioningEntry, Prompt
 from katz_graph.executor.rehearsal import Rehearsal
 from katz_graph.files.folders import Folders
-from katz_graph.graph import NodeCall
 from katz_graph.models.text.recipe import TextSize, prompts
 from katz_graph.models.text.tokens import text_size
 from katz_graph.packs import Registry
-from katz_graph.recipe import ConditioningEntry, Prompt
 from katz_graph.web.options import Limits
 from katz_graph.web.runner.checking import Malformed, parsed
 from katz_graph.web.runner.limits import limited

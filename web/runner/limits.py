@@ -14,12 +14,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from katz_graph.context import Context
-from katz_graph.errors import InputError
-from katz_graph.graph import Graph, Link
-from katz_graph.latent_space import DEFAULT_LATENT_SPACE
+from katz_graph.core.errors import InputError
+from katz_graph.core.graph import Graph, Link
+from katz_graph.core.latent_space import DEFAULT_LATENT_SPACE
 from katz_graph.node import WithUi
-from katz_graph.node.types import NodeType
+from katz_graph.node.types import Context, NodeType
 from katz_graph.packs import Registry
 from katz_graph.web.options import Limits
 

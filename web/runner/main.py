@@ -20,13 +20,13 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from katz_graph.devices import threads_for
-from katz_graph.errors import InputError, KatzError, RunError
+from katz_graph.core.devices import threads_for
+from katz_graph.core.errors import InputError, KatzError, RunError
 from katz_graph.executor.launch.ahead import Ahead
 from katz_graph.executor.launch.fork_server import ForkServer
-from katz_graph.files.settings import pin_cache, prepare_to_compute
 from katz_graph.host.garbage import expect_imports
 from katz_graph.ipc.child_main import adopt, end, ignore_signals
+from katz_graph.settings.environment import pin_cache, prepare_to_compute
 from katz_graph.web.options import RUNNER_LOCK, RunnerStart
 from katz_graph.web.runner.uncommitted_files import UncommittedFiles
 from katz_graph.web.runner_client.messages import Failed, Keep, Ping, Pong, Prepare, Start, Stop

@@ -12,7 +12,9 @@ from collections.abc import Callable, Collection
 from functools import partial
 
 from katz_graph.checks.validate import downstream, upstream
-from katz_graph.errors import Cancelled, KatzError
+from katz_graph.core.errors import Cancelled, KatzError
+from katz_graph.core.graph import Graph
+from katz_graph.core.recipe import digest
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.graph.context import RunContext, writing_nothing
 from katz_graph.executor.graph.result_store import ResultCache
@@ -20,14 +22,13 @@ from katz_graph.executor.graph.run import run_graph
 from katz_graph.executor.planning_engine import PlanningEngine
 from katz_graph.files.folders import Folders
 from katz_graph.formats.api import from_api
-from katz_graph.graph import Graph
 from katz_graph.host.process_state import ProcessState
 from katz_graph.ir.changes import PlanChanges
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
-from katz_graph.packs import BUILTIN, Registry
+from katz_graph.node.types import BUILTIN
+from katz_graph.packs import Registry
 from katz_graph.planner.report.describe import as_json
-from katz_graph.recipe import digest
 from katz_graph.web.runner.answering import Answering
 from katz_graph.web.runner_client.facts import PlannedGraph, PlanRefusal
 from katz_graph.web.runner_client.messages import MakePlan

@@ -12,14 +12,14 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from katz_graph import events
-from katz_graph.errors import Cancelled, DeviceGone, InputError, KatzError
+from katz_graph.core import events
+from katz_graph.core.errors import Cancelled, DeviceGone, InputError, KatzError
 from katz_graph.executor.cluster.requests import WorkerLost
 from katz_graph.executor.worker.device_fault import device_fault
 from katz_graph.files.folders import TEMP
+from katz_graph.node.ui_results import Place
 from katz_graph.picture.preview import as_jpeg
 from katz_graph.planner.report.describe import as_json
-from katz_graph.ui_results import Place
 from katz_graph.web.events import (
     Cached,
     ClientEvent,

@@ -14,10 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from katz_graph.approximations import made_with
 from katz_graph.checks.validate import upstream
-from katz_graph.errors import Cancelled, KatzError, RunError
-from katz_graph.events import Event, Reused, Sampled
+from katz_graph.core.approximations import made_with
+from katz_graph.core.errors import Cancelled, KatzError, RunError
+from katz_graph.core.events import Event, Reused, Sampled
+from katz_graph.core.graph import Graph
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.graph.context import RunContext
 from katz_graph.executor.graph.result_store import ResultCache
@@ -26,7 +27,6 @@ from katz_graph.executor.worker.device_fault import device_fault
 from katz_graph.files.folders import Folders
 from katz_graph.formats.api import from_api
 from katz_graph.formats.secrets import hide_secrets
-from katz_graph.graph import Graph
 from katz_graph.host.process_state import ProcessState
 from katz_graph.ir.changes import PlanChanges
 from katz_graph.node.types import NodeType

@@ -14,8 +14,8 @@ from typing import Any, ParamSpec
 
 from pydantic import ValidationError
 
-from katz_graph.errors import KatzError, RunError
-from katz_graph.events import Warned
+from katz_graph.core.errors import KatzError, RunError
+from katz_graph.core.events import Warned
 from katz_graph.web.events import JOB_EVENT, Ended, JobError, JobEvent
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.options import RunnerStart, ServeOptions

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, get_args
 
 from pydantic import TypeAdapter
 
-from katz_graph.errors import KatzError
+from katz_graph.core.errors import KatzError
 from katz_graph.web.options import RunnerStart
 from katz_graph.web.runner_client.facts import (
     CheckedPrompt,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from io import TextIOWrapper
 from typing import Any
 
-from katz_graph.errors import InputError, KatzError, RunError
+from katz_graph.core.errors import InputError, KatzError, RunError
 from katz_graph.ipc.child import PYTHON, ChildOutput, describe_exit, kill_session, start_child
 from katz_graph.ipc.heartbeat import Heartbeat
 from katz_graph.web.options import RunnerStart

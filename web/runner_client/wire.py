@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from katz_graph.errors import KatzError
+from katz_graph.core.errors import KatzError
 from katz_graph.ipc.packing import UNREADABLE, pack, unpacker
 from katz_graph.web.runner_client.messages import (
     FromRunner,

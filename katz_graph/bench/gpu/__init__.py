@@ -16,8 +16,8 @@ import torch
 from katz_graph.bench.gpu.rows import Rows
 from katz_graph.bench.gpu.setting import full_size
 from katz_graph.bench.result import BenchResult
-from katz_graph.errors import InputError
-from katz_graph.messages import suggest
+from katz_graph.core.errors import InputError
+from katz_graph.core.messages import suggest
 
 PARTS = ("check", "kernels", "step", "requests", "transformers", "compiled")
 

@@ -18,8 +18,8 @@ from katz_graph.bench.gpu.clock import interleaved
 from katz_graph.bench.gpu.models import write
 from katz_graph.bench.gpu.rows import Rows
 from katz_graph.bench.gpu.setting import Setting
-from katz_graph.bench.requests import local_engine, sample
 from katz_graph.bench.result import BenchResult
+from katz_graph.testing.requests import local_engine, sample
 
 BOUND = 1.1  # × ours
 RECOMPILES = 64  # at the usual 8 it silently falls back to eager

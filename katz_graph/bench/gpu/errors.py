@@ -16,6 +16,7 @@ from katz_graph.kernels import (
     lora_patch,
     residual_layer_norm,
 )
+from katz_graph.kernels.patches import Delta, Patch
 
 FORMATS = (torch.float32, torch.float16, torch.bfloat16)
 Call = tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...]]
@@ -72,10 +73,10 @@ def _calls(device: torch.device, dtype: torch.dtype) -> dict[str, Call]:
     }
 
 
-def _patched(patch: Callable[[Sequence[lora_patch.Patch]], None]) -> Callable[..., Tensor]:
+def _patched(patch: Callable[[Sequence[Patch]], None]) -> Callable[..., Tensor]:
     def patched(weight: Tensor, up: Tensor, down: Tensor) -> Tensor:
         made = torch.empty_like(weight)
-        patch([lora_patch.Patch(made, weight, [lora_patch.Delta(up, down, 0.7)])])
+        patch([Patch(made, weight, [Delta(up, down, 0.7)])])
         return made
 
     return patched

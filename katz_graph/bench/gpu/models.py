@@ -18,11 +18,11 @@ from torch import nn
 from transformers import CLIPTextModel, CLIPTextModelWithProjection
 
 from katz_graph.bench.gpu.setting import Setting
-from katz_graph.bench.parity_reference import Case, ControlCase
-from katz_graph.bench.random_models import usual
-from katz_graph.bench.requests import sampler_region
 from katz_graph.ir.region import Region
 from katz_graph.models.families.shared.random_parts import factors, tokenizer
+from katz_graph.testing.plain_loop import Case, ControlCase
+from katz_graph.testing.random_models import usual
+from katz_graph.testing.requests import sampler_region
 
 
 @dataclass(frozen=True, slots=True)

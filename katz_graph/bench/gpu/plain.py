@@ -14,7 +14,7 @@ from diffusers import AutoModel, EulerDiscreteScheduler
 from katz_graph.bench.gpu.clock import Action
 from katz_graph.bench.gpu.layers import TEXTS
 from katz_graph.bench.gpu.setting import Setting
-from katz_graph.bench.random_models import usual
+from katz_graph.testing.random_models import usual
 
 
 def network(setting: Setting, pipeline: Path) -> Any:

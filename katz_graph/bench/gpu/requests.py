@@ -17,13 +17,13 @@ from katz_graph.bench.gpu.models import Files, write
 from katz_graph.bench.gpu.rows import Rows
 from katz_graph.bench.gpu.setting import Setting
 from katz_graph.bench.gpu.use import use_of
-from katz_graph.bench.requests import local_engine, sample
 from katz_graph.bench.result import BenchResult
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.recorded.cuda import CudaGraphs
 from katz_graph.executor.recorded.recorder import Recorder
 from katz_graph.executor.worker.computing import Computing, Eagerly
 from katz_graph.models.loading.identity import file_identity
+from katz_graph.testing.requests import local_engine, sample
 
 # ControlNets and LoRAs of a request
 KINDS = {"0C0L": (0, 0), "1C0L": (1, 0), "3C0L": (3, 0), "0C2L": (0, 2), "2C2L": (2, 2)}

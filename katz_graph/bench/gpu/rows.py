@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO
 
-from katz_graph.errors import RunError
+from katz_graph.core.errors import RunError
 
 
 class Rows:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import CLIPTextConfig
 
-from katz_graph.bench.random_models import Kind, kinds, playing, usual
+from katz_graph.testing.random_models import Kind, kinds, playing, usual
 
 
 @dataclass(frozen=True, slots=True)

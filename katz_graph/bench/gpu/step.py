@@ -21,11 +21,11 @@ from katz_graph.bench.gpu.rows import Rows
 from katz_graph.bench.gpu.setting import Setting
 from katz_graph.bench.gpu.shares import shares
 from katz_graph.bench.gpu.use import use_of
-from katz_graph.bench.requests import local_engine, sample
 from katz_graph.bench.result import BenchResult
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.ir.region import Region
 from katz_graph.models.loading.sources import pipeline_recipes
+from katz_graph.testing.requests import local_engine, sample
 
 STEP_BOUND = 0.034  # seconds, at the largest size
 EAGER_BOUND = 1.7  # × ours

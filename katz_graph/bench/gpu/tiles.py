@@ -18,10 +18,11 @@ from torch import Tensor
 from katz_graph.bench.gpu.clock import Action
 from katz_graph.bench.gpu.layers import Layer, Shape
 from katz_graph.bench.gpu.setting import Setting
-from katz_graph.errors import RunError
+from katz_graph.core.errors import RunError
 from katz_graph.kernels import geglu, lora_patch
 from katz_graph.kernels.configurations import Tiles, capability, listed_for, read, tiles
 from katz_graph.kernels.dispatch import uses_kernels
+from katz_graph.kernels.patches import Delta, Patch
 
 LIBRARY = "library"
 
@@ -104,13 +105,13 @@ def _patch(setting: Setting, listed: Counter[Layer]) -> Trial:
     return Trial(name, what, 1, sizes, ways, known, chosen, moved, operations)
 
 
-def _patched(setting: Setting, shape: Shape) -> lora_patch.Patch:
+def _patched(setting: Setting, shape: Shape) -> Patch:
     original = _random(setting, shape)
     if original.ndim == 4:
         original = original.contiguous(memory_format=torch.channels_last)
     up, down = (_random(setting, (size, setting.rank)) for size in (shape[0], original[0].numel()))
-    delta = lora_patch.Delta(up, down.t().reshape(setting.rank, *shape[1:]), 0.8)
-    return lora_patch.Patch(torch.empty_like(original), original, [delta])
+    delta = Delta(up, down.t().reshape(setting.rank, *shape[1:]), 0.8)
+    return Patch(torch.empty_like(original), original, [delta])
 
 
 def _all(actions: Iterable[Action]) -> None:

@@ -19,10 +19,10 @@ from katz_graph.bench.gpu.models import made_on
 from katz_graph.bench.gpu.rows import Rows
 from katz_graph.bench.gpu.setting import Setting
 from katz_graph.bench.gpu.use import use_of
-from katz_graph.bench.random_models import Kind, make_pipeline
-from katz_graph.bench.requests import local_engine, sample
 from katz_graph.bench.result import BenchResult
-from katz_graph.bench.stock_pipelines import Asked, region, stock
+from katz_graph.testing.random_models import Kind, make_pipeline
+from katz_graph.testing.requests import local_engine, sample
+from katz_graph.testing.stock_pipelines import Asked, region, stock
 
 BOUND = 1.0  # × ours
 DTYPE = torch.bfloat16

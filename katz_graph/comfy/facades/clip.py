@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from katz_graph.comfy.facades.conditioning import ConditioningList, encoded, to_list
 from katz_graph.comfy.missing import refuse
-from katz_graph.errors import InputError
-from katz_graph.recipe import ClipRecipe, ConditioningEntry, Prompt
-from katz_graph.scope import current
+from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import ClipRecipe, ConditioningEntry, Prompt
+from katz_graph.node.scope import current
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -125,7 +125,11 @@ class ClipFacade:
         from katz_graph.models.text.textual_inversion import with_learned_words
 
         now = current()
-        return self.recipe if now is None else with_learned_words(self.recipe, texts, now.context)
+        return (
+            self.recipe
+            if now is None
+            else with_learned_words(self.recipe, texts, now.context.folders, now.context.warn)
+        )
 
 
 def _rows(clip: ClipRecipe, text: str, with_words: bool) -> list[list[list[tuple[Any, ...]]]]:

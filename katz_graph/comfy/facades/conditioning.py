@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, cast, get_args
 
 from katz_graph.comfy.facades.control import chain, uses
-from katz_graph.errors import InputError
-from katz_graph.recipe import (
+from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import (
     Area,
     Concatenated,
     Conditioning,
@@ -27,7 +27,7 @@ from katz_graph.recipe import (
     Sizes,
     tensor_digest,
 )
-from katz_graph.scope import current, current_context
+from katz_graph.node.scope import current, current_context
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -6,8 +6,8 @@ from typing import Any
 
 from katz_graph.comfy.facades.vae import VaeFacade
 from katz_graph.comfy.missing import refuse
-from katz_graph.errors import InputError
-from katz_graph.recipe import ControlNetRecipe, ControlUse, Picture, VaeRecipe
+from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import ControlNetRecipe, ControlUse, Picture, VaeRecipe
 
 
 class ControlNetFacade:

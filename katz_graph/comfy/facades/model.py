@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
 from katz_graph.comfy.missing import refuse
-from katz_graph.errors import InputError
-from katz_graph.patches import OpaquePatch, Patch, opaque_patches
-from katz_graph.recipe import ModelRecipe
-from katz_graph.scope import acting_as, current
+from katz_graph.core.errors import InputError
+from katz_graph.core.patches import OpaquePatch, Patch, opaque_patches
+from katz_graph.core.recipe import ModelRecipe
+from katz_graph.node.scope import acting_as, current
 
 if TYPE_CHECKING:
     import torch

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from katz_graph.comfy.missing import refuse
+from katz_graph.core.recipe import Tile, VaeRecipe
 from katz_graph.models.configuration import latent_space
-from katz_graph.recipe import Tile, VaeRecipe
-from katz_graph.scope import current_context
+from katz_graph.node.scope import current_context
 
 if TYPE_CHECKING:
     from torch import Tensor

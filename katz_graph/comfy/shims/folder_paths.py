@@ -13,12 +13,12 @@ from typing import Any
 
 from katz_graph.comfy.finder import installed
 from katz_graph.comfy.missing import missing_names
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.files.folders import KINDS, TEMP
 from katz_graph.files.output_files import filled_prefix
 from katz_graph.files.picture_kinds import PICTURE_ENDINGS
 from katz_graph.files.weights import PICKLE_ENDINGS, WEIGHT_ENDINGS
-from katz_graph.scope import current
+from katz_graph.node.scope import current
 
 supported_pt_extensions: set[str] = {*WEIGHT_ENDINGS, *PICKLE_ENDINGS}
 ANNOTATIONS = {" [output]": "output", " [input]": "input", " [temp]": "temp"}

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 from katz_graph.comfy.finder import installed
 from katz_graph.comfy.missing import missing_names, refuse
-from katz_graph.events import PackMessage
-from katz_graph.scope import current
+from katz_graph.core.events import PackMessage
+from katz_graph.node.scope import current
 
 Handler = Callable[..., Any]
 __getattr__ = missing_names(

@@ -15,13 +15,12 @@ from katz_graph.comfy.missing import absent_base
 from katz_graph.comfy.v1.inputs import Declared, socket_of
 from katz_graph.comfy.v1.results import from_result, surplus, written_files
 from katz_graph.comfy.values import to_pack
-from katz_graph.context import Context
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.messages import one_line, show
 from katz_graph.host.inference import in_inference_mode
 from katz_graph.host.run_sync import settled
-from katz_graph.messages import one_line, show
 from katz_graph.node import Node
-from katz_graph.node.types import ANY, INSTANCE, Input, NodeType, Output
+from katz_graph.node.types import ANY, INSTANCE, Context, Input, NodeType, Output
 
 ABOUT = (
     "DEPRECATED",

@@ -16,15 +16,13 @@ from katz_graph.comfy.missing import refuse
 from katz_graph.comfy.v3.inputs import FolderType
 from katz_graph.comfy.v3.ui import ImageSaveHelper
 from katz_graph.comfy.values import from_pack, to_pack
-from katz_graph.context import Context
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.graph import Expansion, Link
 from katz_graph.files.folders import Folders
-from katz_graph.graph import Expansion, Link
-from katz_graph.ir.region import END
 from katz_graph.node import WithUi
-from katz_graph.node.types import Input, NodeType
+from katz_graph.node.scope import current, current_context
+from katz_graph.node.types import Context, Input, NodeType
 from katz_graph.planner.region import bind_region, region_nodes
-from katz_graph.scope import current, current_context
 
 METHODS: Mapping[str, str] = {
     "CheckpointLoaderSimple": "load_checkpoint ckpt_name",
@@ -241,7 +239,7 @@ def finished(result: Any, context: Context) -> tuple[Any, ...]:
         if not isinstance(output, Link):
             return output
         call = graph.nodes[output.node]
-        if types[call.type].stage != END:
+        if not types[call.type].ends_region:
             refuse(f"a call of the node {call.type} inside another node")
         if output.node not in sampled:
             now = current()

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Any
 
-from katz_graph.checks.literals import PLAIN
-from katz_graph.errors import InputError
-from katz_graph.messages import show
+from katz_graph.core.errors import InputError
+from katz_graph.core.messages import show
 from katz_graph.node import Widget
+from katz_graph.node.literals import PLAIN
 from katz_graph.node.types import ANY, FILLED_IN, Input
 
 NO_TYPE = "\0"  # the name of no type and of no input

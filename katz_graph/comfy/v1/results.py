@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from katz_graph.comfy.values import from_pack
-from katz_graph.errors import RunError
+from katz_graph.core.errors import RunError
+from katz_graph.core.graph import Expansion, Graph, Link, NodeCall
+from katz_graph.core.messages import show
 from katz_graph.files.folders import TEMP
-from katz_graph.graph import Expansion, Graph, Link, NodeCall
-from katz_graph.messages import show
 from katz_graph.node import WithUi
+from katz_graph.node.scope import ExecutionBlocker
 from katz_graph.node.types import ANY, Output
-from katz_graph.scope import ExecutionBlocker
 
 # what ui calls them -> where they are below the output folder
 FOLDERS = {"output": "", "temp": TEMP}

@@ -23,11 +23,11 @@ from katz_graph.comfy.v3.schema import (
     Schema,
 )
 from katz_graph.comfy.v3.ui import as_dict
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.host.run_sync import settled
 from katz_graph.node import Node
+from katz_graph.node.scope import ExecutionBlocker
 from katz_graph.node.types import NodeType
-from katz_graph.scope import ExecutionBlocker
 
 HIDDEN = "hidden_"  # before the names of hidden values, so that an input may have the same name
 SAID = {

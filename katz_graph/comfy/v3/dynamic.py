@@ -18,8 +18,8 @@ from katz_graph.comfy.v3.inputs import (
     WidgetInput,
     wire_type,
 )
-from katz_graph.errors import InputError
-from katz_graph.messages import show
+from katz_graph.core.errors import InputError
+from katz_graph.core.messages import show
 from katz_graph.node import ShownFor
 from katz_graph.node.types import Growing
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from katz_graph.comfy.missing import refuse
 from katz_graph.comfy.running import ProgressBar
 from katz_graph.comfy.v3.inputs import Input, Output
-from katz_graph.scope import ExecutionBlocker
+from katz_graph.node.scope import ExecutionBlocker
 
 
 class Hidden(StrEnum):

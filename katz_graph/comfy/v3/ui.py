@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from katz_graph.comfy.missing import missing_names
 from katz_graph.comfy.v3.inputs import FolderType
 from katz_graph.files.folders import TEMP
-from katz_graph.scope import current_context
+from katz_graph.node.scope import current_context
 
 if TYPE_CHECKING:
     from torch import Tensor

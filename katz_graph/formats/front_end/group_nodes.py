@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.messages import one_line, shorten
 from katz_graph.formats.front_end.browser_nodes import kind_of
 from katz_graph.formats.signature import Signatures
 from katz_graph.formats.ui_widgets import positions
-from katz_graph.messages import one_line, shorten
 
 PREFIXES = ("workflow>", "workflow/")
 MOST_NODES = 10_000  # that group nodes are replaced by

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from katz_graph.core.messages import one_line, shorten, show
 from katz_graph.formats.ui_document import Proxy, UiDocument, UiGraph, UiNode
-from katz_graph.messages import one_line, shorten, show
 
 OWN = "-1"  # in place of a node: an input of the subgraph itself
 PREFIXED = re.compile(r"\s*(\d+)\s*:\s*(.+)", re.DOTALL)  # "5: steps": the widget `steps` of node 5

@@ -5,18 +5,17 @@ no model library to count nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib.metadata import version
 from typing import Any, Protocol
 
+from katz_graph.core.recipe import digest
 from katz_graph.ir.device import Work
 from katz_graph.models.costs.formula import Formula, sizes
 from katz_graph.models.family import family_of_class
-from katz_graph.models.stages import stage as declared
+from katz_graph.models.stage_registry import stage as declared
 from katz_graph.models.text.kinds import kind_named, row_in
-from katz_graph.recipe import digest
 
 COUNTING = 3  # another number when our stages compute otherwise, or formulas are written otherwise
 LONG = 32  # long texts are counted as the next whole number of so many tokens
@@ -28,29 +27,6 @@ class FormulaStore(Protocol):
     def formula(self, key: str) -> str | None: ...
 
     def keep_formula(self, key: str, text: str) -> None: ...
-
-
-def total(works: Sequence[Work]) -> Work:
-    """Sums works done one after the other."""
-    return Work(
-        flops=sum(work.flops for work in works),
-        weight_bytes=sum(work.weight_bytes for work in works),
-        activation_bytes=sum(work.activation_bytes for work in works),
-        output_bytes=sum(work.output_bytes for work in works),
-        kernels=sum(work.kernels for work in works),
-    )
-
-
-def less(whole: Work, parts: Sequence[Work]) -> Work:
-    """Returns a work from which parts are left out that give what they read."""
-    gone = total(parts)
-    return replace(
-        whole,
-        flops=whole.flops - gone.flops,
-        weight_bytes=whole.weight_bytes - gone.weight_bytes,
-        activation_bytes=whole.activation_bytes - gone.activation_bytes,
-        kernels=whole.kernels - gone.kernels,
-    )
 
 
 class Counts:

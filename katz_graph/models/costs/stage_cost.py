@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.ir.device import Work
 from katz_graph.models.costs.formula import (
     BATCH,
@@ -36,8 +36,8 @@ from katz_graph.models.costs.meta_results import result_on_meta
 from katz_graph.models.family import family_of_class
 from katz_graph.models.loading.convert import text_module
 from katz_graph.models.loading.quiet import quiet
+from katz_graph.models.stage_registry import stage as declared
 from katz_graph.models.stages import Sized
-from katz_graph.models.stages import stage as declared
 from katz_graph.models.text.kinds import kind_named
 
 

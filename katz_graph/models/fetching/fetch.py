@@ -17,10 +17,11 @@ from io import BytesIO
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
-from katz_graph.errors import Cancelled, InputError, KatzError, RunError
+from katz_graph.core.errors import Cancelled, InputError, KatzError, RunError
+from katz_graph.core.messages import first_line, one_line, shorten
+from katz_graph.core.recipe import FileIdentity
 from katz_graph.files.locks import never
 from katz_graph.files.urls import ANY, CHAIN, FetchRule, address, checksum, shown, without_secrets
-from katz_graph.messages import first_line, one_line, shorten
 from katz_graph.models.fetching.hops import MAX_HOPS, WEB, check_hop, client_of, redirected
 from katz_graph.models.loading.identity import (
     LENGTH_BYTES,
@@ -29,7 +30,6 @@ from katz_graph.models.loading.identity import (
     read_header_of,
     size_by_header,
 )
-from katz_graph.recipe import FileIdentity
 
 VERSIONS = (
     "ETag", "etag", "generation", "md5Hash", "checksum", "Last-Modified", "LastModified",

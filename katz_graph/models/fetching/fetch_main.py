@@ -12,13 +12,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from katz_graph.errors import KatzError
+from katz_graph.core.errors import KatzError
+from katz_graph.core.recipe import FileIdentity
 from katz_graph.ipc.child_main import adopt, ignore_signals
 from katz_graph.ipc.packing import pack, unpack
 from katz_graph.models.fetching.fetch import Changed, Patience
 from katz_graph.models.fetching.fetcher import ERRORS, LONGEST
 from katz_graph.models.fetching.file_cache import FileCache
-from katz_graph.recipe import FileIdentity
 
 
 def main() -> None:

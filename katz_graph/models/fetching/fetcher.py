@@ -14,12 +14,12 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from katz_graph.errors import Cancelled, InputError, RunError
+from katz_graph.core.errors import Cancelled, InputError, RunError
+from katz_graph.core.recipe import FileIdentity
 from katz_graph.files.urls import shown
 from katz_graph.ipc.child import PYTHON, start_child
 from katz_graph.ipc.packing import pack, unpack
 from katz_graph.models.fetching.fetch import Changed, Patience
-from katz_graph.recipe import FileIdentity
 
 MAIN = "katz_graph.models.fetching.fetch_main"
 POLL = 0.02  # seconds between two looks at whether the file is still wanted

@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
-from katz_graph.errors import Cancelled, InputError, RunError
-from katz_graph.eviction import POLICIES
+from katz_graph.core.errors import Cancelled, InputError, RunError
+from katz_graph.core.eviction import POLICIES
+from katz_graph.core.recipe import FileIdentity
 from katz_graph.files.locks import exclusive, never, remove_unused, shared
-from katz_graph.files.settings import fetched_files
 from katz_graph.files.urls import ANY, FetchRule, address, checksum, is_url, shown
 from katz_graph.files.weights import USUAL_ENDING, without_ending
 from katz_graph.models.fetching.fetch import (
@@ -39,7 +39,7 @@ from katz_graph.models.fetching.fetch import (
 )
 from katz_graph.models.fetching.fetcher import FETCHER, Fetcher
 from katz_graph.models.loading.identity import check_unchanged, parse_header, read_header
-from katz_graph.recipe import FileIdentity
+from katz_graph.settings.environment import fetched_files
 
 WHOLE, PART, NEW, LOCK = USUAL_ENDING, ".part", ".new", ".lock"
 FRESH = 10.0  # seconds that the word of a server about its file counts

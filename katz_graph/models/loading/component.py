@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import Component, FileIdentity
 from katz_graph.files.weights import USUAL_ENDING, is_pickle, is_weights, without_ending
 from katz_graph.models.loading.identity import (
     PICKLE,
@@ -15,7 +16,6 @@ from katz_graph.models.loading.identity import (
     read_json,
     resolve,
 )
-from katz_graph.recipe import Component, FileIdentity
 
 Kind = Literal["network", "controlnet", "vae", "text_encoder", "tokenizer", "scheduler"]
 WEIGHTS_STEM: dict[Kind, str] = {

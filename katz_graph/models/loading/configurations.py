@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from itertools import count
 from typing import Any
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 
 Shapes = Mapping[str, tuple[int, ...]]
 """Maps the tensors of one module, named without the file's prefix, to their shapes."""

@@ -20,7 +20,8 @@ from diffusers.loaders.single_file_utils import (
 from safetensors import safe_open
 from torch import Tensor
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import Component
 from katz_graph.models.configuration import config
 from katz_graph.models.family import family_of_class
 from katz_graph.models.loading.configurations import ORIGINAL_VAE
@@ -30,7 +31,6 @@ from katz_graph.models.loading.quantised import is_beside, rounded, stored_weigh
 from katz_graph.models.stages import named
 from katz_graph.models.text.kinds import BERT, EncoderKind, kind_of
 from katz_graph.models.vae_halves import without_missing_half
-from katz_graph.recipe import Component
 
 SHOWN = 3  # mismatches that an error names
 VAE = "AutoencoderKL"

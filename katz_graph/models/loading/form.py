@@ -11,11 +11,11 @@ import diffusers
 import torch
 import transformers
 
+from katz_graph.core.recipe import Component
 from katz_graph.models.configuration import config
 from katz_graph.models.loading.convert import VAE
 from katz_graph.models.text.kinds import EncoderKind, kind_of
 from katz_graph.models.vae_halves import halves
-from katz_graph.recipe import Component
 
 # what a configuration says of files, not of the module
 OF_FILES = ("_name_or_path", "architectures", "dtype", "transformers_version")

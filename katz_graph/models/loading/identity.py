@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import Component, FileIdentity
 from katz_graph.files.weights import USUAL_ENDING, is_pickle
 from katz_graph.models.loading.quantised import Header, is_beside
-from katz_graph.recipe import Component, FileIdentity
 
 LONGEST_HEADER = 100_000_000  # bytes; the limit of the safetensors library
 VALUE_BITS = {

@@ -6,8 +6,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
+from katz_graph.core.recipe import FileIdentity
 from katz_graph.host.memory import GB
-from katz_graph.recipe import FileIdentity
 
 
 @dataclass(frozen=True, slots=True)

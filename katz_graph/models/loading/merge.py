@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import ClipRecipe, Component, Lora, MergedComponent, ModelRecipe
 from katz_graph.models.configuration import config
 from katz_graph.models.family import architecture, family_of
-from katz_graph.recipe import ClipRecipe, Component, Lora, MergedComponent, ModelRecipe
 
 if TYPE_CHECKING:
     from katz_graph.models.loading.shapes import Shapes

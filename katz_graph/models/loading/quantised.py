@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 
 if TYPE_CHECKING:
     import torch

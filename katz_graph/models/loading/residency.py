@@ -8,8 +8,8 @@ import math
 from collections.abc import Collection, Hashable
 from dataclasses import dataclass
 
-from katz_graph.errors import InputError, RunError
-from katz_graph.eviction import Policy
+from katz_graph.core.errors import InputError, RunError
+from katz_graph.core.eviction import Policy
 
 MODELS, CONTROL_NETS = "models", "ControlNets"  # what a budget is for
 STALE = 64  # loads: what was not used during so many makes room for what is used

@@ -14,15 +14,15 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from katz_graph.errors import OutOfMemory
-from katz_graph.eviction import POLICIES
+from katz_graph.core.errors import OutOfMemory
+from katz_graph.core.eviction import POLICIES
+from katz_graph.core.recipe import FileIdentity
 from katz_graph.host.memory import GB, WAY_OUT, RanOut, attempt
 from katz_graph.models.loading.fill import refill
 from katz_graph.models.loading.loadable import Loadable, Resident
 from katz_graph.models.loading.memory import DeviceMemory
 from katz_graph.models.loading.residency import CONTROL_NETS, ControlNetUse, ModelUse, Residency
 from katz_graph.models.loading.room import Room
-from katz_graph.recipe import FileIdentity
 
 Result = TypeVar("Result")
 

@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
+from katz_graph.core.recipe import Component
 from katz_graph.models.configuration import config
 from katz_graph.models.costs.stage_cost import module_on_meta
 from katz_graph.models.loading.fill import stored_tensors
-from katz_graph.recipe import Component
 
 Shapes = Mapping[str, Sequence[int]]
 """Maps the names of a module's parameters, and of buffers that files hold, to their shapes."""

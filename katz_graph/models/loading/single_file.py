@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from katz_graph.errors import InputError
-from katz_graph.latent_space import DEFAULT_LATENT_SPACE
+from katz_graph.core.errors import InputError
+from katz_graph.core.latent_space import DEFAULT_LATENT_SPACE
+from katz_graph.core.recipe import Component, FileIdentity, TextEncoderRecipe
 from katz_graph.models.family import (
     Configuration,
     Layout,
@@ -34,16 +34,13 @@ from katz_graph.models.loading.configurations import (
     text_configuration,
     vae_configuration,
 )
+from katz_graph.models.loading.contents import Contents, read_number
 from katz_graph.models.loading.identity import (
-    file_identity,
     header,
-    read_header,
 )
-from katz_graph.models.loading.number import read_number
-from katz_graph.models.loading.quantised import is_beside, stored_weights
+from katz_graph.models.loading.quantised import stored_weights
 from katz_graph.models.text.kinds import BERT, CLIP, MT5, QWEN3, T5, EncoderKind
 from katz_graph.models.text.vocabularies import in_file, on_hub, text_encoder
-from katz_graph.recipe import Component, FileIdentity, TextEncoderRecipe
 
 VAES = ("first_stage_model.", "vae.", "")
 CLIP_NAMES = (
@@ -122,45 +119,6 @@ PIPELINE_PARTS = {
     r"(de|en)coder\.conv_in\.weight$": ("VAE", "load it with VAELoader"),
     r"^(conv_first|model\.0|body\.0)\.": ("upscale model", "load it with UpscaleModelLoader"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Contents:
-    """Holds the header of a safetensors file, without the scales and markers of its weights."""
-
-    identity: FileIdentity
-    shapes: Shapes
-    types: Mapping[str, str]  # the number format of each tensor
-    metadata: Mapping[str, str]
-
-    @property
-    def path(self) -> str:
-        return self.identity.path
-
-    def under(self, prefix: str) -> Shapes:
-        """Returns the tensors whose names begin with a prefix, without it."""
-        return {
-            name.removeprefix(prefix): shape
-            for name, shape in self.shapes.items()
-            if name.startswith(prefix)
-        }
-
-
-def contents(path: str | Path) -> Contents:
-    """Reads a file's header. InputError when it is a pickle, truncated, or no safetensors file."""
-    return contents_of(file_identity(path))
-
-
-@lru_cache(maxsize=64)
-def contents_of(identity: FileIdentity) -> Contents:
-    """Reads the header of a file that was named before."""
-    _, entries = read_header(Path(identity.path))
-    metadata = entries.pop("__metadata__", {})
-    entries = {name: entry for name, entry in entries.items() if not is_beside(name)}
-    shapes = {name: tuple(entry["shape"]) for name, entry in entries.items()}
-    return Contents(
-        identity, shapes, {name: entry["dtype"] for name, entry in entries.items()}, metadata
-    )
 
 
 def network_component(file: Contents, rounding: str | None = None) -> Component:

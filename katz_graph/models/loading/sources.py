@@ -11,9 +11,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.messages import first_line
+from katz_graph.core.recipe import (
+    DEFAULT_LAYOUT,
+    ClipRecipe,
+    Component,
+    ControlNetRecipe,
+    FileIdentity,
+    MergedComponent,
+    MissingComponent,
+    ModelRecipe,
+    TextEncoderRecipe,
+    TextLayout,
+    VaeRecipe,
+)
 from katz_graph.files.folders import HUB_ID
-from katz_graph.messages import first_line
 from katz_graph.models.configuration import (
     expect_class,
     latent_space,
@@ -32,10 +45,10 @@ from katz_graph.models.family import (
     supported,
 )
 from katz_graph.models.loading.component import SENTENCE_PIECES, Kind, component, has_vocabulary
+from katz_graph.models.loading.contents import contents
 from katz_graph.models.loading.identity import file_identity, read_json, resolve
 from katz_graph.models.loading.single_file import (
     check_checkpoint,
-    contents,
     controlnet_component,
     holds_text_encoders,
     holds_vae,
@@ -45,19 +58,6 @@ from katz_graph.models.loading.single_file import (
 )
 from katz_graph.models.text.kinds import KINDS, kind_of, split, width_of
 from katz_graph.models.text.vocabularies import text_encoder
-from katz_graph.recipe import (
-    DEFAULT_LAYOUT,
-    ClipRecipe,
-    Component,
-    ControlNetRecipe,
-    FileIdentity,
-    MergedComponent,
-    MissingComponent,
-    ModelRecipe,
-    TextEncoderRecipe,
-    TextLayout,
-    VaeRecipe,
-)
 
 HUB_FILES = (
     "model_index.json",

@@ -17,10 +17,11 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers.utils import logging as transformers_logging
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.messages import first_line
+from katz_graph.core.recipe import Component, FileIdentity, MergedComponent, TextEncoderRecipe
 from katz_graph.files.weights import without_ending
 from katz_graph.host.memory import is_out_of_memory
-from katz_graph.messages import first_line
 from katz_graph.models.configuration import config, expect_class
 from katz_graph.models.family import families, family_of, family_of_class
 from katz_graph.models.loading.convert import blank, tensors
@@ -33,7 +34,6 @@ from katz_graph.models.loading.quiet import quiet
 from katz_graph.models.loading.residents import Residents
 from katz_graph.models.text.kinds import kind_of
 from katz_graph.models.text.tokens import load_tokenizer
-from katz_graph.recipe import Component, FileIdentity, MergedComponent, TextEncoderRecipe
 
 Result = TypeVar("Result")
 

@@ -15,7 +15,8 @@ from safetensors import safe_open
 from torch import Tensor
 from torch.nn.functional import pad
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import DEFAULT_LAYOUT, LearnedWords, TextLayout
 from katz_graph.host.transfer import to_device
 from katz_graph.ir.values import TextEncoding
 from katz_graph.models.loading.identity import check_unchanged
@@ -25,7 +26,6 @@ from katz_graph.models.text.sequence import encode_sequence
 from katz_graph.models.text.textual_inversion import tensor_name, vectors
 from katz_graph.models.text.tokens import token_rows
 from katz_graph.models.text.weighing import weigh
-from katz_graph.recipe import DEFAULT_LAYOUT, LearnedWords, TextLayout
 
 STAND_IN = 0  # the id in the place of a vector that no token has
 # of OpenCLIP's ViT-H as it was trained; diffusers' folders leave out the last

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import Averaged, Encoding, Given, Joined, Prompt, Sizes, Zeroed
 from katz_graph.host.transfer import to_device
 from katz_graph.ir.values import TextEncoding
-from katz_graph.recipe import Averaged, Encoding, Given, Joined, Prompt, Sizes, Zeroed
 
 SCORE = 6.0  # the aesthetic score that a model is told, if any, unless a prompt says another
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import ClipRecipe, Component, TextEncoderRecipe
 from katz_graph.models.configuration import config, config_value
-from katz_graph.recipe import ClipRecipe, Component, TextEncoderRecipe
 
 USUAL_ROW = 77  # tokens of a row of CLIP's, where a configuration does not say it
 POSITIONS = "max_position_embeddings"  # what configurations of CLIP's call that number

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from katz_graph.recipe import Averaged, ClipRecipe, Encoding, Given, Joined, Prompt, Zeroed
+from katz_graph.core.recipe import Averaged, ClipRecipe, Encoding, Given, Joined, Prompt, Zeroed
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from katz_graph.core.recipe import TextLayout
 from katz_graph.host.transfer import to_device
 from katz_graph.models.text.kinds import kind_of_module
 from katz_graph.models.text.prompt import Token
 from katz_graph.models.text.tokens import said
 from katz_graph.models.text.weighing import weigh
-from katz_graph.recipe import TextLayout
 
 
 def encode_sequence(

@@ -7,20 +7,19 @@ beginning or after a space.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from katz_graph.context import Context
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.messages import suggest
+from katz_graph.core.recipe import ClipRecipe, LearnedWords
 from katz_graph.files.folders import Folders
 from katz_graph.files.weights import PICKLE_ENDINGS, USUAL_ENDING, is_pickle, without_ending
-from katz_graph.messages import suggest
+from katz_graph.models.loading.contents import contents_of
 from katz_graph.models.loading.identity import PICKLE, file_identity
-from katz_graph.models.loading.single_file import contents_of
 from katz_graph.models.text.kinds import kind_of, width_of
 from katz_graph.models.text.prompt import weighted_segments
-from katz_graph.recipe import ClipRecipe, LearnedWords
 
 CALL = re.compile(r"(?<!\S)embedding:(\S+?)(?=,*(?:\s|$))")
 KIND = "embeddings"
@@ -49,7 +48,9 @@ def called(text: str) -> list[str]:
     )
 
 
-def with_learned_words(clip: ClipRecipe, texts: Sequence[str], context: Context) -> ClipRecipe:
+def with_learned_words(
+    clip: ClipRecipe, texts: Sequence[str], folders: Folders, warn: Callable[[str], None]
+) -> ClipRecipe:
     """Adds the textual inversions that the texts name to the text encoders. One that is not there
     is left out with a warning, for shared prompts name what others had. InputError for a pickle.
     """
@@ -57,10 +58,10 @@ def with_learned_words(clip: ClipRecipe, texts: Sequence[str], context: Context)
         kind_of(encoder.encoder)  # refuses those that a checkpoint does not hold
     found = []
     for name in dict.fromkeys(name for text in texts for name in called(text)):
-        path = find(name, context.folders)
+        path = find(name, folders)
         if path is None:
-            known = list(map(without_ending, context.folders.choices(KIND)))
-            context.warn(
+            known = list(map(without_ending, folders.choices(KIND)))
+            warn(
                 f"embedding:{name} is not in {KIND}{suggest(name, known)}; the prompt "
                 "goes without it"
             )
@@ -69,7 +70,7 @@ def with_learned_words(clip: ClipRecipe, texts: Sequence[str], context: Context)
         for number, encoder in enumerate(clip.encoders):
             width = width_of(encoder.encoder)
             if kind_of(encoder.encoder).rows and tensor_name(words, number, width) is None:
-                context.warn(
+                warn(
                     f"embedding:{name} has no vectors of width {width} for text encoder "
                     f"{number + 1}, which goes without it: "
                     "it was made for another family of models"

@@ -11,18 +11,18 @@ from typing import Any
 import transformers
 from transformers.utils import logging
 
-from katz_graph.errors import InputError
-from katz_graph.messages import first_line
+from katz_graph.core.errors import InputError
+from katz_graph.core.messages import first_line
+from katz_graph.core.recipe import Component, Prompt, TextEncoderRecipe, TextLayout
 from katz_graph.models.loading.component import SENTENCE_PIECES, VOCABULARIES
+from katz_graph.models.loading.contents import read_bytes
 from katz_graph.models.loading.identity import check_content, check_unchanged
-from katz_graph.models.loading.number import read_bytes
 from katz_graph.models.loading.quiet import quiet
 from katz_graph.models.text.kinds import joined_length, kind_of, row_of, split, width_of
 from katz_graph.models.text.prompt import Token, chunks, unescaped, weighted_segments
 from katz_graph.models.text.recipe import TextSize
 from katz_graph.models.text.sentence_pieces import sentence_piece_tokenizer
 from katz_graph.models.text.textual_inversion import pieces, vectors
-from katz_graph.recipe import Component, Prompt, TextEncoderRecipe, TextLayout
 
 
 def token_rows(

@@ -7,13 +7,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from katz_graph.errors import InputError
-from katz_graph.messages import first_line
+from katz_graph.core.errors import InputError
+from katz_graph.core.messages import first_line
+from katz_graph.core.recipe import Component, FileIdentity, TextEncoderRecipe
 from katz_graph.models.configuration import config
 from katz_graph.models.loading.component import TOKENIZER_FILES, component
 from katz_graph.models.loading.identity import configuration_identity
 from katz_graph.models.text.kinds import QWEN3, T5, kind_of, row_of
-from katz_graph.recipe import Component, FileIdentity, TextEncoderRecipe
 
 TOKENIZERS = Path(__file__).parents[1]
 SHIPPED = {T5: "t5_tokenizer", QWEN3: "qwen_tokenizer"}  # folders of whole tokenizers

@@ -12,11 +12,11 @@ from dataclasses import replace
 from itertools import cycle
 from typing import Protocol
 
-from katz_graph.errors import InputError
-from katz_graph.graph import Link, NodeCall
-from katz_graph.guidance_spec import Guider
-from katz_graph.latent_space import DEFAULT_LATENT_SPACE
-from katz_graph.patches import (
+from katz_graph.core.errors import InputError
+from katz_graph.core.graph import Link, NodeCall
+from katz_graph.core.guidance_spec import Guider
+from katz_graph.core.latent_space import DEFAULT_LATENT_SPACE
+from katz_graph.core.patches import (
     OpaquePatch,
     PassedOver,
     guidance_patch,
@@ -25,7 +25,7 @@ from katz_graph.patches import (
     weakened_guidance,
     weakened_negative,
 )
-from katz_graph.recipe import Area, Conditioning, ConditioningEntry, ModelRecipe
+from katz_graph.core.recipe import Area, Conditioning, ConditioningEntry, ModelRecipe
 
 
 def balanced(sides: Sequence[Conditioning], height: int, width: int) -> tuple[Conditioning, ...]:

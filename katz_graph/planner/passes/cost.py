@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import prod
 
+from katz_graph.core.recipe import ControlNetRecipe, Encoding, ModelRecipe, digest
 from katz_graph.ir.device import Work
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import CROP, Operation, Previous, Ref
@@ -17,7 +18,6 @@ from katz_graph.models.stages import Extent
 from katz_graph.models.text.recipe import clips
 from katz_graph.planner.region import stage_of
 from katz_graph.planner.simulation.views import Views
-from katz_graph.recipe import ControlNetRecipe, Encoding, ModelRecipe, digest
 
 Count = Callable[[Operation, tuple[int, ...], int], Work]
 Length = Callable[[Encoding], int]

@@ -11,15 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from katz_graph.errors import InputError
-from katz_graph.graph import Expansion, Graph, Link, NodeCall
-from katz_graph.guidance_spec import Guider
+from katz_graph.core.errors import InputError
+from katz_graph.core.graph import Expansion, Graph, Link, NodeCall
+from katz_graph.core.guidance_spec import Guider
+from katz_graph.core.patches import PassedOver
+from katz_graph.core.recipe import Area, Conditioning, ConditioningEntry, ControlUse, ModelRecipe
 from katz_graph.ir.region import CROP, SLOTS
 from katz_graph.models.family import Control, check_controlnet, family_of, passed_over
-from katz_graph.patches import PassedOver
 from katz_graph.planner.passes.conditioning import WHOLE, balanced, combine, within
 from katz_graph.planner.passes.latent import fit_empty
-from katz_graph.recipe import Area, Conditioning, ConditioningEntry, ControlUse, ModelRecipe
 
 
 def expand_sampling(

@@ -6,20 +6,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from katz_graph.errors import InputError
-from katz_graph.ir.program import Program, Variant
-from katz_graph.ir.region import Operation, Ref
-from katz_graph.models.family import check_controlnet, check_given, check_text, family_of
-from katz_graph.models.stages import stages
-from katz_graph.models.text.recipe import clips, givens
-from katz_graph.patches import (
+from katz_graph.core.errors import InputError
+from katz_graph.core.patches import (
     guidance_patch,
     network_wrapper,
     post_guidance_patches,
     weakened_guidance,
 )
+from katz_graph.core.recipe import ControlNetRecipe
+from katz_graph.ir.program import Program, Variant
+from katz_graph.ir.region import Operation, Ref
+from katz_graph.models.family import check_controlnet, check_given, check_text, family_of
+from katz_graph.models.stage_registry import stages
+from katz_graph.models.text.recipe import clips, givens
 from katz_graph.planner.region import stage_of
-from katz_graph.recipe import ControlNetRecipe
 
 
 def fit(program: Program) -> Program:

@@ -10,14 +10,8 @@ from collections.abc import Mapping
 from dataclasses import astuple, replace
 from typing import Any
 
-from katz_graph.errors import InputError
-from katz_graph.ir.program import Program, Variant
-from katz_graph.ir.region import Operation, Previous, Ref
-from katz_graph.models.family import architecture, family_of
-from katz_graph.models.stages import stage, text_arguments
-from katz_graph.planner.region import stage_of
-from katz_graph.planner.simulation.views import Views
-from katz_graph.recipe import (
+from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import (
     Component,
     Conditioning,
     ConditioningEntry,
@@ -25,6 +19,12 @@ from katz_graph.recipe import (
     Picture,
     digest,
 )
+from katz_graph.ir.program import Program, Variant
+from katz_graph.ir.region import Operation, Previous, Ref
+from katz_graph.models.family import architecture, family_of
+from katz_graph.models.stage_registry import stage, text_arguments
+from katz_graph.planner.region import stage_of
+from katz_graph.planner.simulation.views import Views
 
 
 def hoist(program: Program) -> Program:

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from katz_graph.adapters.recipes import LoraUse, loras_of
+from katz_graph.core.recipe import FileIdentity, ModelRecipe
 from katz_graph.ir.program import EvaluationPoint, LateLoras, Program
 from katz_graph.ir.provenance import lora_bound
 from katz_graph.ir.region import Operation
 from katz_graph.planner.queries import lora_strengths
 from katz_graph.planner.region import stage_of
-from katz_graph.recipe import FileIdentity, ModelRecipe
 
 Profiled = Callable[[ModelRecipe, LoraUse, float], float | None]
 """Returns the noise level down to which a LoRA changes little on a model, for a sampler that begins

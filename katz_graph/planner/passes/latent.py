@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.latent_space import LatentSamples
+from katz_graph.core.recipe import ModelRecipe
 from katz_graph.models.family import architecture
-from katz_graph.recipe import ModelRecipe
-from katz_graph.wires import LatentSamples
 
 
 def fit_empty(latent: LatentSamples, model: ModelRecipe) -> LatentSamples:

@@ -11,10 +11,10 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+from katz_graph.core.recipe import Component, Lora, ModelRecipe
 from katz_graph.ir.program import Call, Program, Segment, Variant
 from katz_graph.ir.region import Operation, Previous, Ref
 from katz_graph.planner.region import stage_of
-from katz_graph.recipe import Component, Lora, ModelRecipe
 
 
 def segment(program: Program) -> Program:

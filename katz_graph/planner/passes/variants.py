@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.ir.program import EvaluationPoint, Program, Variant
 from katz_graph.ir.region import SLOTS, SWITCH, Operation, Previous, Ref, Region
 from katz_graph.planner.region import stage_of

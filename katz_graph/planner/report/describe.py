@@ -7,7 +7,7 @@ from typing import Any
 
 from katz_graph.ir.program import Call, Program
 from katz_graph.ir.region import Operation
-from katz_graph.models.stages import stages
+from katz_graph.models.stage_registry import stages
 from katz_graph.planner.queries import opaque_functions
 from katz_graph.planner.report.document import (
     PLAN,

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from katz_graph.core.recipe import ModelRecipe
 from katz_graph.files.urls import shown
 from katz_graph.ir.program import Prediction, Program
 from katz_graph.ir.provenance import STALE_CONTROLNET
@@ -17,7 +18,6 @@ from katz_graph.planner.region import stage_of
 from katz_graph.planner.searching.calls import Costs
 from katz_graph.planner.searching.placement_rules import PlacementRules
 from katz_graph.planner.simulation.simulate import ADVANCE, STEP, Simulation, simulate
-from katz_graph.recipe import ModelRecipe
 
 BINDS = 0.98  # of the period: what is busy for so long sets it
 EQUAL = 0.01  # of a time: a smaller difference is none

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from katz_graph.ir.region import Operation, Region
-from katz_graph.models.stages import stages
+from katz_graph.models.stage_registry import stages
 
 PART = re.compile(r"(?:.*\.)?(?P<branch>[^.#-]+)-(?P<what>[^.#]+)(?:#\d+)?")
 """Matches the id of a sampler's operation: 5.positive2-controlnet1."""

@@ -12,7 +12,8 @@ from html import escape
 from itertools import pairwise
 
 from katz_graph.ir.program import Program
-from katz_graph.models.stages import Stage, stages
+from katz_graph.models.stage_registry import stages
+from katz_graph.models.stages import Stage
 from katz_graph.planner.report.timeline import PlannedTimeline, planned_timeline
 from katz_graph.planner.simulation.simulate import SimulatedSpan, simulate
 

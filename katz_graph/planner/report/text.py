@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from katz_graph.ir.program import Call, Program
-from katz_graph.models.stages import Stage, stages
+from katz_graph.models.stage_registry import stages
+from katz_graph.models.stages import Stage
 from katz_graph.planner.queries import commonest_variant, opaque_functions, weight_sets
 
 

@@ -12,7 +12,7 @@ from heapq import heapify, heappop, heappush
 
 from katz_graph.ir.program import Call, Program, Variant
 from katz_graph.ir.region import Operation, Previous, Ref
-from katz_graph.models.stages import stage, text_arguments
+from katz_graph.models.stage_registry import stage, text_arguments
 from katz_graph.planner.region import stage_of
 from katz_graph.planner.simulation.views import Views
 

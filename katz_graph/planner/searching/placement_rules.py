@@ -8,14 +8,14 @@ import math
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import replace
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import ModelRecipe
 from katz_graph.ir.device import Device
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Operation
 from katz_graph.models.family import family_of
 from katz_graph.models.text.recipe import prompts
 from katz_graph.planner.region import stage_of
-from katz_graph.recipe import ModelRecipe
 
 MEASURING_NOISE = 0.1
 """Links whose rates differ by no more than this share of the larger count as equal."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-from katz_graph.errors import RunError
+from katz_graph.core.errors import RunError
 from katz_graph.ir.program import Call, Program
 from katz_graph.planner.queries import commonest_variant
 from katz_graph.planner.simulation.flow import Flow

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.ir.values import Query
 from katz_graph.sampling.path import EXPLODING, Path, ancestral_split, middle_level
 from katz_graph.sampling.solvers.solving import NoiseSource, Solving, in_relative_levels, slope

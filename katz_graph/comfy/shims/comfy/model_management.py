@@ -15,9 +15,9 @@ import torch
 
 from katz_graph.comfy.missing import missing_names
 from katz_graph.comfy.running import compute_device
-from katz_graph.errors import Cancelled, OutOfMemory
+from katz_graph.core.errors import Cancelled, OutOfMemory
 from katz_graph.models.loading.memory import unused_bytes
-from katz_graph.scope import current
+from katz_graph.node.scope import current
 
 InterruptProcessingException = Cancelled
 OOM_EXCEPTION = (torch.OutOfMemoryError, OutOfMemory)  # torch's own, and what engines raise

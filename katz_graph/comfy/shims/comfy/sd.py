@@ -12,6 +12,7 @@ from katz_graph.comfy.facades.model import ModelFacade
 from katz_graph.comfy.facades.vae import VaeFacade
 from katz_graph.comfy.missing import missing_names, refuse
 from katz_graph.comfy.weight_file import file_of
+from katz_graph.core.recipe import Lora
 from katz_graph.models.loading.identity import file_identity
 from katz_graph.models.loading.sources import (
     clip_recipe,
@@ -19,7 +20,6 @@ from katz_graph.models.loading.sources import (
     pipeline_recipes,
     vae_recipe,
 )
-from katz_graph.recipe import Lora
 
 __getattr__ = missing_names(__name__, None)
 

@@ -13,7 +13,7 @@ from katz_graph.comfy.facades.tiles import tiled_scale, tiled_scale_multidim, ti
 from katz_graph.comfy.missing import missing_names
 from katz_graph.comfy.running import ProgressBar
 from katz_graph.comfy.weight_file import WeightFile
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.files.weights import is_pickle
 from katz_graph.picture.batch import repeated
 from katz_graph.picture.latents import bislerp, resample

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from katz_graph.comfy.missing import missing_names
-from katz_graph.scope import ExecutionBlocker, current
+from katz_graph.node.scope import ExecutionBlocker, current
 
 __all__ = ["ExecutionBlocker", "GraphBuilder", "Node", "add_graph_prefix", "is_link"]
 __getattr__ = missing_names(__name__, "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from katz_graph.comfy.missing import missing_names
-from katz_graph.scope import current
+from katz_graph.node.scope import current
 
 __getattr__ = missing_names(__name__, "CurrentNodeContext")
 

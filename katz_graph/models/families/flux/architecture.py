@@ -9,17 +9,17 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from katz_graph.latent_space import LatentSpace
-from katz_graph.models.configuration import config, config_value, expect_class
-from katz_graph.models.families.shared.conditioning import check_channels
-from katz_graph.models.family import Architecture, Configuration, architecture
-from katz_graph.recipe import (
+from katz_graph.core.latent_space import LatentSpace
+from katz_graph.core.recipe import (
     Component,
     Concatenated,
     ConditioningEntry,
     ModelRecipe,
     Picture,
 )
+from katz_graph.models.configuration import config, config_value, expect_class
+from katz_graph.models.families.shared.conditioning import check_channels
+from katz_graph.models.family import Architecture, Configuration, architecture
 
 TRANSFORMER, CONTROLNET = "FluxTransformer2DModel", "FluxControlNetModel"
 LATENT = LatentSpace(channels=16, factor=8, scale=0.3611, shift=0.1159)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from katz_graph.errors import InputError
-from katz_graph.latent_space import LatentSpace
+from katz_graph.core.errors import InputError
+from katz_graph.core.latent_space import LatentSpace
+from katz_graph.core.recipe import Concatenated
 from katz_graph.picture.batch import repeated
 from katz_graph.picture.latents import fitted, resample
-from katz_graph.recipe import Concatenated
 
 
 def concatenated_channels(

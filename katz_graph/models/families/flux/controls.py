@@ -4,7 +4,8 @@ their files in diffusers' layout and in XLabs'. Never imports torch.
 
 from __future__ import annotations
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import Component, ControlNetRecipe, ModelRecipe
 from katz_graph.models.configuration import config, config_value
 from katz_graph.models.families.flux.architecture import CONTROLNET, transformer_architecture
 from katz_graph.models.families.flux.files import (
@@ -15,7 +16,6 @@ from katz_graph.models.families.flux.files import (
 from katz_graph.models.families.shared.controls import check_sizes
 from katz_graph.models.family import Configuration
 from katz_graph.models.loading.configurations import Shapes, head_count, how_many
-from katz_graph.recipe import Component, ControlNetRecipe, ModelRecipe
 
 CHAINS = "num_layers", "num_single_layers"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from katz_graph.core.recipe import TextLayout
 from katz_graph.models.families.flux.architecture import (
     CONTROLNET,
     LATENT,
@@ -31,7 +32,6 @@ from katz_graph.models.family import (
     Training,
 )
 from katz_graph.models.text.kinds import CLIP, T5
-from katz_graph.recipe import TextLayout
 
 FOLDER = "katz_graph.models.families.flux"
 FAMILY = ModelFamily(

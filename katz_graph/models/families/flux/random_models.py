@@ -7,7 +7,7 @@ from functools import partial
 
 from diffusers import FlowMatchEulerDiscreteScheduler
 
-from katz_graph.latent_space import LatentSpace
+from katz_graph.core.latent_space import LatentSpace
 from katz_graph.models.families.flux.stock import STOCK
 from katz_graph.models.families.shared.random_parts import (
     END,

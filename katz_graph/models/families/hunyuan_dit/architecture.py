@@ -9,12 +9,12 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from katz_graph.errors import InputError
-from katz_graph.latent_space import LatentSpace
+from katz_graph.core.errors import InputError
+from katz_graph.core.latent_space import LatentSpace
+from katz_graph.core.recipe import Component, ConditioningEntry, ModelRecipe, Sizes
 from katz_graph.models.configuration import config, config_value, expect_class
 from katz_graph.models.families.shared.conditioning import check_told
 from katz_graph.models.family import Architecture, Configuration
-from katz_graph.recipe import Component, ConditioningEntry, ModelRecipe, Sizes
 
 TRANSFORMER = "HunyuanDiT2DModel"
 CONTROLNET = "HunyuanDiT2DControlNetModel"

@@ -4,11 +4,11 @@ Never imports torch.
 
 from __future__ import annotations
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import Component, ControlNetRecipe, ModelRecipe
 from katz_graph.models.configuration import config, config_value
 from katz_graph.models.families.hunyuan_dit.architecture import transformer_architecture
 from katz_graph.models.families.shared.controls import check_sizes
-from katz_graph.recipe import Component, ControlNetRecipe, ModelRecipe
 
 TOLD = "use_style_cond_and_image_meta_size"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from katz_graph.core.recipe import TextLayout
 from katz_graph.models.families.hunyuan_dit.architecture import (
     CONTROLNET,
     LATENT,
@@ -22,7 +23,6 @@ from katz_graph.models.families.shared.transformer_network import transformer
 from katz_graph.models.families.shared.transformer_region import draw_control
 from katz_graph.models.family import Controls, Files, Layout, ModelFamily, Training
 from katz_graph.models.text.kinds import BERT, MT5
-from katz_graph.recipe import TextLayout
 
 FOLDER = "katz_graph.models.families.hunyuan_dit"
 BERT_PREFIX = "text_encoders.hydit_clip.transformer.bert."

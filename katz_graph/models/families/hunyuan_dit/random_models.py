@@ -11,7 +11,7 @@ import torch
 import transformers
 from diffusers import DDPMScheduler
 
-from katz_graph.latent_space import LatentSpace
+from katz_graph.core.latent_space import LatentSpace
 from katz_graph.models.families.hunyuan_dit.stock import STOCK
 from katz_graph.models.families.shared.random_parts import (
     LONG_WIDTH,

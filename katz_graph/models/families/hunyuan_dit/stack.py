@@ -13,7 +13,7 @@ import torch
 from diffusers.models.embeddings import get_2d_rotary_pos_embed
 from torch import Tensor, nn
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.ir.values import TextEncoding
 from katz_graph.models.families.shared.transformer_stack import (
     NOTHING,

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from math import isqrt
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import ControlNetRecipe, ModelRecipe
 from katz_graph.models.configuration import config, config_value
 from katz_graph.models.families.sd3.architecture import (
     CONTROLNET,
@@ -16,7 +17,6 @@ from katz_graph.models.families.sd3.architecture import (
 from katz_graph.models.families.shared.controls import check_sizes
 from katz_graph.models.family import Configuration
 from katz_graph.models.loading.configurations import HEAD_WIDTH, Shapes, head_count, how_many
-from katz_graph.recipe import ControlNetRecipe, ModelRecipe
 
 
 def reads(control: ControlNetRecipe, model: ModelRecipe) -> tuple[int | None, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from katz_graph.core.recipe import TextLayout
 from katz_graph.models.families.sd3.architecture import (
     CONTROLNET,
     LATENT,
@@ -36,7 +37,6 @@ from katz_graph.models.family import (
     Training,
 )
 from katz_graph.models.text.kinds import CLIP, PROJECTING, T5
-from katz_graph.recipe import TextLayout
 
 FOLDER = "katz_graph.models.families.sd3"
 FAMILY = ModelFamily(

@@ -8,7 +8,7 @@ from typing import Any
 from diffusers import FlowMatchEulerDiscreteScheduler
 from torch import nn
 
-from katz_graph.latent_space import LatentSpace
+from katz_graph.core.latent_space import LatentSpace
 from katz_graph.models.families.sd3.stock import STOCK
 from katz_graph.models.families.shared.random_parts import (
     END,

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import Encoding
 from katz_graph.ir.values import TextEncoding
 from katz_graph.models.families.shared import vae
 from katz_graph.models.stages import Loop, Outputs
 from katz_graph.models.text.evaluate import with_sizes
 from katz_graph.picture.batch import repeated
-from katz_graph.recipe import Encoding
 from katz_graph.sampling.areas import fit_mask
 from katz_graph.sampling.areas import weigh as weigh_prediction
 from katz_graph.sampling.prediction import latent_dtype

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import Concatenated, ConditioningEntry, ModelRecipe, Picture
 from katz_graph.models.family import architecture
-from katz_graph.recipe import Concatenated, ConditioningEntry, ModelRecipe, Picture
 
 
 def with_channels(

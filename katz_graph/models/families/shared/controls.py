@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import Component
 from katz_graph.models.configuration import config_value
 from katz_graph.models.family import Architecture
-from katz_graph.recipe import Component
 
 
 def numbered_blocks(control: Component) -> int:

@@ -13,7 +13,7 @@ from typing import Literal
 
 from diffusers import DiffusionPipeline, ModelMixin, SchedulerMixin
 
-from katz_graph.latent_space import LatentSpace
+from katz_graph.core.latent_space import LatentSpace
 from katz_graph.models.families import FAMILIES
 from katz_graph.models.family import ModelFamily
 

@@ -14,7 +14,7 @@ from diffusers import AutoencoderKL
 from torch import Tensor, nn
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
 
-from katz_graph.latent_space import LatentSpace
+from katz_graph.core.latent_space import LatentSpace
 from katz_graph.models.text.kinds import T5, EncoderKind
 from katz_graph.models.text.vocabularies import SHIPPED, TOKENIZERS
 

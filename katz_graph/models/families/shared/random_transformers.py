@@ -13,7 +13,7 @@ from typing import Any
 import diffusers
 from torch import nn
 
-from katz_graph.latent_space import LatentSpace
+from katz_graph.core.latent_space import LatentSpace
 from katz_graph.models.families.shared.random_parts import Encoder, Role, seeded, vae
 from katz_graph.models.families.shared.stock import Stock
 from katz_graph.models.loading.quiet import quiet

@@ -9,12 +9,12 @@ from typing import Any
 
 from katz_graph.ir.device import Work
 from katz_graph.models.configuration import config
-from katz_graph.models.costs.counts import Counts, total
-from katz_graph.models.stages import Extent, Stage, uncounted
+from katz_graph.models.costs.sums import total
+from katz_graph.models.stages import Extent, Stage, WorkCounts, uncounted
 from katz_graph.models.text.recipe import prompts
 
 
-def text_work(inputs: Mapping[str, Any], extent: Extent, counts: Counts) -> Work:
+def text_work(inputs: Mapping[str, Any], extent: Extent, counts: WorkCounts) -> Work:
     encoders = [
         (encoder.encoder, prompt.clip.layout.length(number) or extent.tokens)
         for prompt in prompts(inputs["encoding"])

@@ -10,7 +10,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import ControlNetRecipe, ModelRecipe, References
 from katz_graph.ir.values import TextEncoding, Tokens, per_row
 from katz_graph.models.configuration import config
 from katz_graph.models.families.shared.compute import UNPOOLED
@@ -28,7 +29,6 @@ from katz_graph.models.families.shared.transformer_stages import network_of
 from katz_graph.models.family import architecture, block_numbers, family_of
 from katz_graph.models.stages import Loop, Outputs, named
 from katz_graph.picture.batch import repeated
-from katz_graph.recipe import ControlNetRecipe, ModelRecipe, References
 from katz_graph.sampling.prediction import to_denoised
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import Component
 from katz_graph.ir.values import Step, TextEncoding, Tokens
 from katz_graph.models.families.shared.transformer import run_blocks, skip_sources, still_read
 from katz_graph.models.families.shared.transformer_stack import (
@@ -21,7 +22,6 @@ from katz_graph.models.families.shared.transformer_stack import (
 )
 from katz_graph.models.family import Architecture, architecture
 from katz_graph.models.stages import Example, Sized
-from katz_graph.recipe import Component
 
 
 def embed(module: Any, sizes: Sized) -> Example:

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from katz_graph.errors import InputError
-from katz_graph.graph import Link, NodeCall
-from katz_graph.latent_space import LatentSpace
+from katz_graph.core.errors import InputError
+from katz_graph.core.graph import Link, NodeCall
+from katz_graph.core.latent_space import LatentSpace
+from katz_graph.core.patches import freeu_patches, network_wrapper
+from katz_graph.core.recipe import Component, Conditioning, ControlUse, ModelRecipe, VaeRecipe
 from katz_graph.models.configuration import config, latent_space
 from katz_graph.models.family import Control, check_controlnet, family_of
-from katz_graph.patches import freeu_patches, network_wrapper
-from katz_graph.recipe import Component, Conditioning, ControlUse, ModelRecipe, VaeRecipe
 
 
 def predict(

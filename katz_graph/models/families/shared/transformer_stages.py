@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from katz_graph.core.recipe import Component, ControlNetRecipe
 from katz_graph.ir.device import Work
 from katz_graph.models.configuration import config
-from katz_graph.models.costs.counts import Counts, less
+from katz_graph.models.costs.sums import less
 from katz_graph.models.family import block_numbers
-from katz_graph.models.stages import Extent, Stage, uncounted
-from katz_graph.recipe import Component, ControlNetRecipe
+from katz_graph.models.stages import Extent, Stage, WorkCounts, uncounted
 
 COMPUTE = "katz_graph.models.families.shared.transformer"
 EXAMPLES = "katz_graph.models.families.shared.transformer_examples"
 NOUN = "transformer"
 
 
-def _work(name: str) -> Callable[[Mapping[str, Any], Extent, Counts], Work]:
+def _work(name: str) -> Callable[[Mapping[str, Any], Extent, WorkCounts], Work]:
     """Makes the count of a stage that runs a range of a network's blocks."""
 
-    def count(inputs: Mapping[str, Any], extent: Extent, counts: Counts) -> Work:
+    def count(inputs: Mapping[str, Any], extent: Extent, counts: WorkCounts) -> Work:
         batch, _, height, width = extent.shape
         first, last = inputs.get("first_block", 0), inputs.get("last_block", -1)
         if "block" in inputs:

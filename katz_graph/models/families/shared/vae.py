@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from katz_graph.errors import InputError, RunError
+from katz_graph.core.errors import InputError, RunError
+from katz_graph.core.recipe import Tile
 from katz_graph.picture.compose import in_tiles
-from katz_graph.recipe import Tile
 
 
 class Overflowed(Exception):

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
-from katz_graph.errors import InputError
-from katz_graph.latent_space import LatentSpace
+from katz_graph.core.errors import InputError
+from katz_graph.core.latent_space import LatentSpace
+from katz_graph.core.recipe import Component, ControlNetRecipe, ModelRecipe
 from katz_graph.models.configuration import config, config_value, expect_class
 from katz_graph.models.family import Architecture
-from katz_graph.recipe import Component, ControlNetRecipe, ModelRecipe
 
 Version = Literal["sd1", "sd2", "sdxl"]
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, cat
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.ir.values import Features, Residuals, TextEncoding
 from katz_graph.models.families.unet.attention import KeysValues
 from katz_graph.models.families.unet.embedding import conditioned, step_embedding

@@ -13,6 +13,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from katz_graph.core.patches import freeu_patches, network_wrapper
+from katz_graph.core.recipe import ModelRecipe
 from katz_graph.ir.values import Residuals, Step, TextEncoding
 from katz_graph.models.families.shared.inputs import fit_reference
 from katz_graph.models.families.unet import blocks as unet
@@ -24,8 +26,6 @@ from katz_graph.models.families.unet.inputs import concatenated_channels
 from katz_graph.models.families.unet.wrapper import call_wrapper
 from katz_graph.models.family import architecture
 from katz_graph.models.stages import Loop, Outputs
-from katz_graph.patches import freeu_patches, network_wrapper
-from katz_graph.recipe import ModelRecipe
 from katz_graph.sampling.prediction import to_denoised
 
 

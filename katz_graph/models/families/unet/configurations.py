@@ -10,7 +10,7 @@ from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.models.loading.configurations import Shapes, how_many
 
 GROUPS = 32  # of every normalisation

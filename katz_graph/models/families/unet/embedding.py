@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
 from katz_graph.ir.values import TextEncoding
 from katz_graph.models.families.shared.compute import UNPOOLED
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from katz_graph.core.patches import FreeU
 from katz_graph.models.families.unet.blocks import SkipHook
-from katz_graph.patches import FreeU
 
 
 def skip_hook(unet: Any, patches: Sequence[FreeU]) -> SkipHook | None:

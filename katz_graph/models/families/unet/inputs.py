@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import Concatenated
 from katz_graph.picture.latents import fitted
-from katz_graph.recipe import Concatenated
 from katz_graph.sampling.areas import fit_mask
 
 INPAINTING, EDITING = 5, 4  # mask and masked picture; the picture

@@ -9,16 +9,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import Component
 from katz_graph.models.families.unet.architecture import unet_architecture
 from katz_graph.models.families.unet.configurations import scheduler_configuration
 from katz_graph.models.loading.identity import read_header
-from katz_graph.recipe import Component
 
 if TYPE_CHECKING:
     from numpy import ndarray
 
-    from katz_graph.models.loading.single_file import Contents
+    from katz_graph.models.loading.contents import Contents
 
 Prediction = Literal["epsilon", "v_prediction"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from katz_graph.latent_space import LinearMap
+from katz_graph.core.latent_space import LinearMap
 
 # fmt: off
 PREVIEWS: Mapping[tuple[int, float], LinearMap] = MappingProxyType({

@@ -8,18 +8,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from katz_graph.graph import Link, NodeCall
-from katz_graph.models.families.shared.conditioning import check_told, with_channels
-from katz_graph.models.families.unet.architecture import unet_architecture
-from katz_graph.models.family import Control
-from katz_graph.patches import network_wrapper
-from katz_graph.recipe import (
+from katz_graph.core.graph import Link, NodeCall
+from katz_graph.core.patches import network_wrapper
+from katz_graph.core.recipe import (
     Conditioning,
     ConditioningEntry,
     ControlUse,
     ModelRecipe,
     Sizes,
 )
+from katz_graph.models.families.shared.conditioning import check_told, with_channels
+from katz_graph.models.families.unet.architecture import unet_architecture
+from katz_graph.models.family import Control
 
 NEGATIVE_SCORE = 2.5  # the aesthetic score that SDXL's refiner is told of what is not wanted
 

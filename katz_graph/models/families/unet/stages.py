@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from katz_graph.core.recipe import Component, ModelRecipe
 from katz_graph.ir.device import Work
 from katz_graph.models.configuration import config
-from katz_graph.models.costs.counts import Counts, total
+from katz_graph.models.costs.sums import total
 from katz_graph.models.families.unet.architecture import unet_architecture
-from katz_graph.models.stages import Blocks, Extent, Module, Stage, uncounted
-from katz_graph.recipe import Component, ModelRecipe
+from katz_graph.models.stages import Blocks, Extent, Module, Stage, WorkCounts, uncounted
 
 COMPUTE, EXAMPLES = (
     f"katz_graph.models.families.unet.{module}" for module in ("compute", "examples")
@@ -21,10 +21,10 @@ STEP = TEXT | {"added": "added_embedding"}
 PICTURE = STEP | {"concatenated": "concatenated"}
 
 
-def _work(name: str) -> Callable[[Mapping[str, Any], Extent, Counts], Work]:
+def _work(name: str) -> Callable[[Mapping[str, Any], Extent, WorkCounts], Work]:
     """Makes the count of a stage that runs a range of a network's blocks."""
 
-    def count(inputs: Mapping[str, Any], extent: Extent, counts: Counts) -> Work:
+    def count(inputs: Mapping[str, Any], extent: Extent, counts: WorkCounts) -> Work:
         batch, _, height, width = extent.shape
         first, last = inputs.get("first_block", 0), inputs.get("last_block", -1)
         last = None if last == -1 else last
@@ -43,7 +43,7 @@ def _work(name: str) -> Callable[[Mapping[str, Any], Extent, Counts], Work]:
     return count
 
 
-def _whole(inputs: Mapping[str, Any], extent: Extent, counts: Counts) -> Work:
+def _whole(inputs: Mapping[str, Any], extent: Extent, counts: WorkCounts) -> Work:
     return total([_work(part)(inputs, extent, counts) for part in PARTS])
 
 

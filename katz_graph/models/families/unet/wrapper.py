@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.patches import OpaquePatch
 from katz_graph.ir.values import Step, TextEncoding
-from katz_graph.patches import OpaquePatch
 from katz_graph.sampling.noise_table import NoiseTable
 from katz_graph.sampling.prediction import scale_model_input
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from katz_graph.errors import InputError
-from katz_graph.latent_space import LatentSpace
+from katz_graph.core.errors import InputError
+from katz_graph.core.latent_space import LatentSpace
+from katz_graph.core.recipe import Component, ConditioningEntry, ModelRecipe
 from katz_graph.models.configuration import config, config_value, expect_class
 from katz_graph.models.families.shared.conditioning import check_told
 from katz_graph.models.family import Architecture, Configuration
-from katz_graph.recipe import Component, ConditioningEntry, ModelRecipe
 
 TRANSFORMER, CONTROLNET = "ZImageTransformer2DModel", "ZImageControlNetModel"
 THETA = 256.0  # of rotary positions

@@ -4,12 +4,12 @@ their files. Never imports torch.
 
 from __future__ import annotations
 
-from katz_graph.errors import InputError
+from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import Component, ControlNetRecipe, ModelRecipe
 from katz_graph.models.configuration import config, config_value
 from katz_graph.models.families.z_image.architecture import CONTROLNET, THETA, positions
 from katz_graph.models.family import Configuration
 from katz_graph.models.loading.configurations import Shapes, head_count, how_many
-from katz_graph.recipe import Component, ControlNetRecipe, ModelRecipe
 
 EVERY = 5  # blocks of the model, from the first on, have one of a published ControlNet
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from katz_graph.core.recipe import TextLayout
 from katz_graph.models.families.shared.lora_names import lora_names
 from katz_graph.models.families.shared.transformer_network import transformer
 from katz_graph.models.families.shared.transformer_region import draw_control
@@ -31,7 +32,6 @@ from katz_graph.models.family import (
     Training,
 )
 from katz_graph.models.text.kinds import QWEN3
-from katz_graph.recipe import TextLayout
 
 FOLDER = "katz_graph.models.families.z_image"
 FAMILY = ModelFamily(

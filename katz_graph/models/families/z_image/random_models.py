@@ -8,7 +8,7 @@ import torch
 import transformers
 from diffusers import FlowMatchEulerDiscreteScheduler
 
-from katz_graph.latent_space import LatentSpace
+from katz_graph.core.latent_space import LatentSpace
 from katz_graph.models.families.shared.random_parts import LONG_WIDTH, shipped
 from katz_graph.models.families.shared.random_transformers import (
     Configuration,

@@ -11,8 +11,8 @@ import torch
 from diffusers import ControlNetModel, UNet2DConditionModel
 from torch import Tensor
 
+from katz_graph.core.latent_space import DEFAULT_LATENT_SPACE
 from katz_graph.ir.values import Features, Residuals, Step, TextEncoding
-from katz_graph.latent_space import DEFAULT_LATENT_SPACE
 from katz_graph.models.families.unet import blocks as unet
 from katz_graph.models.families.unet import control_blocks as controlnet
 from katz_graph.models.families.unet.attention import cross_attention_keys_values

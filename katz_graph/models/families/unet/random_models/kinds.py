@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import CLIPTextModel, CLIPTextModelWithProjection
 
-from katz_graph.latent_space import LatentSpace
+from katz_graph.core.latent_space import LatentSpace
 from katz_graph.models.families.shared.random_parts import (
     END,
     POOLED_WIDTH,

@@ -1,0 +1,86 @@
+"""Collects the times of sampling and the VAE in one run from its events. Must not know engines and
+devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from katz_graph.core.events import Event, Reused, Sampled, StageDone
+from katz_graph.ir.provenance import Provenance, joined, lora_bound
+from katz_graph.models.stage_registry import stage_groups
+
+if TYPE_CHECKING:
+    from katz_graph.ir.program import Program
+
+
+@dataclass(slots=True)
+class RunStats:
+    """Figures of a run that are printed, in seconds; `samplers` in the order in which they ended,
+    `vae` for each use, `reused` for each kept result that inputs alone do not decide.
+
+    Any thread may report events.
+    """
+
+    samplers: list[Sampled] = field(default_factory=list)
+    vae: list[float] = field(default_factory=list)
+    reused: list[Provenance] = field(default_factory=list)
+
+    def listen(self, event: Event) -> None:
+        if isinstance(event, Sampled):
+            self.samplers.append(event)
+        elif isinstance(event, Reused):
+            self.reused.append(event.provenance)
+        elif isinstance(event, StageDone) and event.stage in stage_groups()["vae"]:
+            self.vae.append(event.span.seconds)
+
+    @property
+    def programs(self) -> list[Program]:
+        return [sampler.program for sampler in self.samplers]
+
+    @property
+    def provenance(self) -> Provenance:
+        """Returns how the results of the run came about, those of kept results included."""
+        return joined((*map(provenance_of, self.samplers), *self.reused))
+
+    @property
+    def calls(self) -> Mapping[str, int]:
+        """Returns how many calls of stages were `recorded`, `replayed` and `eager`, and
+        how many ran on two streams at once (`beside`).
+        """
+        kinds = ("recorded", "replayed", "beside", "eager")
+        return {
+            kind: sum(sampler.calls.get(kind, 0) for sampler in self.samplers) for kind in kinds
+        }
+
+    @property
+    def seconds(self) -> Mapping[str, float]:
+        """Sums load, prepare and denoise of all samplers on the devices that advanced them, and the
+        VAE.
+        """
+        return {
+            "load": sum(sampler.load for sampler in self.samplers),
+            "prepare": sum(sampler.prepare for sampler in self.samplers),
+            "denoise": sum(sampler.denoise for sampler in self.samplers),
+            "vae": sum(self.vae),
+        }
+
+    @property
+    def predicted(self) -> float | None:
+        """Sums the planned seconds of sampling; None where nothing was sampled."""
+        return (
+            sum(program.prediction.planned for program in self.programs if program.prediction)
+            if self.samplers
+            else None
+        )
+
+
+def provenance_of(sampled: Sampled) -> Provenance:
+    """Returns how the result of a sampler came about."""
+    program = sampled.program
+    arrivals = {name: first for name, first in sampled.arrivals.items() if first}
+    steps = [program.schedule[first].step for first in arrivals.values()]
+    by_profile = bool(arrivals) and lora_bound(program.target.allowed)[1] is None
+    return Provenance(bool(program.delayed), arrivals, max(steps, default=0), by_profile)

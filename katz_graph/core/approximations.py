@@ -1,0 +1,52 @@
+"""Names the approximations that a person may allow, and records them in pictures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from importlib.metadata import version
+from types import MappingProxyType
+from typing import Any
+
+from katz_graph.core.errors import InputError
+from katz_graph.ir.provenance import ASYNC_LORA, EXACT, STALE_CONTROLNET, Provenance
+
+APPROXIMATIONS = (STALE_CONTROLNET, ASYNC_LORA)
+
+
+def allowed_names(names: str) -> frozenset[str]:
+    """Parses a list of names separated by commas; `async-lora=K` has a number. InputError for one
+    that does not exist.
+    """
+    found = frozenset(filter(None, (part.strip() for part in names.split(","))))
+    for one in sorted(found):
+        name, _, number = one.partition("=")
+        if name not in APPROXIMATIONS:
+            raise InputError(
+                f"--allow {one}: no such approximation; choose from {', '.join(APPROXIMATIONS)}"
+            )
+        if "=" in one and (name != ASYNC_LORA or not number.isdecimal()):
+            raise InputError(f"--allow {one}: expected {ASYNC_LORA}=K, K steps")
+    return found
+
+
+def made_with(
+    devices: str,
+    dtype: str,
+    provenance: Provenance = EXACT,
+    chosen: Mapping[str, Any] = MappingProxyType({}),
+) -> str:
+    """Writes the text chunk `katz` of a picture. `chosen`: what its job chose itself of where and
+    how its stages run.
+    """
+    facts = {
+        "approximations": list(provenance.approximations),
+        "devices": devices,
+        "dtype": dtype,
+        "version": version("katz-graph"),
+    }
+    more = {
+        "lora_arrivals": provenance.late_loras,
+        "chosen": {**provenance.chosen, **chosen},
+    }
+    return json.dumps(facts | {name: value for name, value in more.items() if value})

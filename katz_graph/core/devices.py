@@ -1,0 +1,192 @@
+"""Parses `--devices`, `--dtype` and `--link`. Several devices are several worker processes, each
+with a name.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from katz_graph.core.errors import InputError
+from katz_graph.ir.device import DTYPES
+
+if TYPE_CHECKING:
+    import torch
+
+MOST_THREADS = 1024
+MOST_DEVICES = 64
+AUTO = "auto"
+PATTERN = re.compile(r"(cpu|cuda)(?::(\d+))?(?:\*(\d+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceChoice:
+    """One device that was asked for: its name in plans and for people, and its name in torch."""
+
+    name: str
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceList:
+    """All devices of a run. This process serves one device; processes (`spawn`) or a cluster
+    (`ray`) serve several.
+    """
+
+    text: str
+    choices: tuple[DeviceChoice, ...]
+    launcher: str = "spawn"
+
+    @property
+    def several(self) -> bool:
+        return len(self.choices) > 1 or self.launcher == "ray"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(choice.name for choice in self.choices)
+
+    def without(self, gone: Collection[str]) -> DeviceList:
+        """Returns the devices that are left."""
+        choices = tuple(choice for choice in self.choices if choice.name not in gone)
+        return (
+            self
+            if choices == self.choices
+            else replace(self, choices=choices, text=",".join(choice.name for choice in choices))
+        )
+
+
+def parse_devices(text: str) -> DeviceList:
+    """Parses `cpu`, `cuda:0`, `cpu*2`, `cuda:0,cuda:1`, `cuda*4` (the first four), `cuda:0*2` (two
+    workers on one GPU), `ray` and `ray*4`.
+
+    InputError for others. `check_present` checks for the GPUs.
+    """
+    if match := re.fullmatch(r"ray(?:\*(\d+))?", text.strip()):
+        return DeviceList(
+            text,
+            tuple(DeviceChoice(f"ray:{number}", "ray") for number in range(int(match[1] or 0))),
+            "ray",
+        )
+    choices: list[DeviceChoice] = []
+    for part in text.split(","):
+        match = PATTERN.fullmatch(part.strip())
+        if not match:
+            raise InputError(
+                f"--devices {text}: {part.strip() or 'nothing'} is not a device; give cpu, cuda:0, "
+                "cpu*2, cuda:0,cuda:1, cuda*4 or ray"
+            )
+        kind, index, times = match[1], match[2], match[3]
+        if times is not None and not 1 <= int(times) <= MOST_DEVICES:
+            raise InputError(f"--devices {text}: expected 1 to {MOST_DEVICES} devices")
+        choices += _expanded(kind, index, int(times) if times else None)
+    names = [choice.name for choice in choices]
+    if len(set(names)) < len(names) or len(names) > MOST_DEVICES:
+        twice = next((name for name in names if names.count(name) > 1), None)
+        raise InputError(
+            f"--devices {text}: "
+            f"{f'{twice} comes twice' if twice else f'more than {MOST_DEVICES} devices'}"
+        )
+    return DeviceList(text, tuple(choices))
+
+
+def _expanded(kind: str, number: str | None, times: int | None) -> list[DeviceChoice]:
+    if kind == "cpu":
+        if times is None:
+            return [DeviceChoice("cpu" if number is None else f"cpu:{number}", "cpu")]
+        return [DeviceChoice(f"cpu:{index}", "cpu") for index in range(times)]
+    if number is None:
+        return [DeviceChoice(f"cuda:{index}", f"cuda:{index}") for index in range(times or 1)]
+    if times is None:
+        return [DeviceChoice(f"cuda:{number}", f"cuda:{number}")]
+    return [DeviceChoice(f"cuda:{number}#{index}", f"cuda:{number}") for index in range(times)]
+
+
+def check_present(devices: DeviceList) -> None:
+    """Raises InputError for GPUs that torch does not see."""
+    if not any(choice.device.startswith("cuda") for choice in devices.choices):
+        return
+    import torch
+
+    count = torch.cuda.device_count()
+    gpus = {
+        choice.name: int(choice.device.partition(":")[2])
+        for choice in devices.choices
+        if choice.device.startswith("cuda")
+    }
+    if absent := tuple(name for name, number in gpus.items() if number >= count):
+        raise InputError(
+            f"--devices {devices.text}: torch sees {count} CUDA devices here; give cpu", absent
+        )
+
+
+def number_format(devices: Iterable[str], dtype: str = AUTO) -> str:
+    """Chooses the number format of all devices of a run: they hand each other what they computed.
+    `devices`: as torch calls them.
+
+    `auto`: float16 where all are GPUs, else float32. InputError for an unknown one, and for float16
+    on a processor.
+    """
+    if dtype not in (AUTO, *DTYPES):
+        raise InputError(f"--dtype {dtype}: expected one of {', '.join((AUTO, *DTYPES))}")
+    some_processor = any(device == "cpu" for device in devices)
+    if dtype == "float16" and some_processor:
+        raise InputError(
+            "--dtype float16: processors take some twenty times as long for it; give bfloat16 or "
+            "float32, or GPUs only"
+        )
+    return dtype if dtype != AUTO else "float32" if some_processor else "float16"
+
+
+def format_name(dtype: torch.dtype) -> str:
+    """Returns the name that `--dtype` has for one of torch's number formats."""
+    return str(dtype).removeprefix("torch.")
+
+
+def wider(dtype: str) -> str:
+    """Names, as advice, the formats that hold larger numbers than `dtype`; empty where none
+    does.
+    """
+    return {"float16": "--dtype bfloat16 or float32", "bfloat16": "--dtype float32"}.get(dtype, "")
+
+
+def check_dtype(dtype: str, devices: DeviceList) -> None:
+    """Raises InputError unless the devices can compute in the format; a cluster's devices are known
+    when it is joined.
+    """
+    number_format((choice.device for choice in devices.choices), dtype)
+
+
+def parse_link(link: str | None) -> tuple[float, float] | None:
+    """Parses GBPS[,MS] to bytes a second and seconds of latency. InputError unless it reads so."""
+    if link is None:
+        return None
+    try:
+        numbers = [float(part) for part in link.split(",")]
+    except ValueError:
+        numbers = []
+    if (
+        len(numbers) not in (1, 2)
+        or not all(math.isfinite(number) for number in numbers)
+        or numbers[0] <= 0
+        or min(numbers) < 0
+    ):
+        raise InputError(f"--link {link}: expected GBPS or GBPS,MS, for example 25,0.05")
+    return numbers[0] * 1e9 / 8, (numbers[1] if len(numbers) > 1 else 0.0) / 1e3
+
+
+def threads_for(devices: DeviceList, threads: int | None) -> int:
+    """Counts a worker's threads: as told, else all cores for one device and one core each for
+    several.
+    """
+    if threads is not None and not 1 <= threads <= MOST_THREADS:
+        raise InputError(f"--threads {threads}: expected 1 to {MOST_THREADS}")
+    return threads or (1 if devices.several else processors())
+
+
+def processors() -> int:
+    """Counts the processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

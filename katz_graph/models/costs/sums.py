@@ -1,0 +1,31 @@
+"""Adds up the work of several calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from katz_graph.ir.device import Work
+
+
+def total(works: Sequence[Work]) -> Work:
+    """Sums works done one after the other."""
+    return Work(
+        flops=sum(work.flops for work in works),
+        weight_bytes=sum(work.weight_bytes for work in works),
+        activation_bytes=sum(work.activation_bytes for work in works),
+        output_bytes=sum(work.output_bytes for work in works),
+        kernels=sum(work.kernels for work in works),
+    )
+
+
+def less(whole: Work, parts: Sequence[Work]) -> Work:
+    """Returns a work from which parts are left out that give what they read."""
+    gone = total(parts)
+    return replace(
+        whole,
+        flops=whole.flops - gone.flops,
+        weight_bytes=whole.weight_bytes - gone.weight_bytes,
+        activation_bytes=whole.activation_bytes - gone.activation_bytes,
+        kernels=whole.kernels - gone.kernels,
+    )

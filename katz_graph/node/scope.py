@@ -1,0 +1,92 @@
+"""Tells a pack's code the run, node and pack that it works for: context variables that the graph
+run and the pack loader set. Defines the value with which a node blocks the readers of an output.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any
+
+from katz_graph.core.errors import RunError
+from katz_graph.ir.provenance import Provenance
+from katz_graph.node.types import Context
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A running node: the services of its run, its id in the graph, the pack that its type is from,
+    numbers for graphs it builds, and what samplers that it ran say of their results.
+    """
+
+    context: Context
+    node: str = ""
+    pack: str = ""
+    graphs: Iterator[int] = field(default_factory=count)
+    sampled: list[Provenance] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionBlocker:
+    """Stops the nodes that read the output it is given for. With a message that is an error of
+    those nodes, without one it is silent.
+    """
+
+    message: str | None
+
+
+_running: ContextVar[Running | None] = ContextVar("katz_graph_running", default=None)
+
+
+@contextmanager
+def running(context: Context, node: str = "", pack: str = "") -> Iterator[Running]:
+    """Makes a node's code reach this run: progress bars, folders, model calls. Async nodes keep it
+    through their awaits.
+    """
+    now = Running(context, node, pack)
+    token = _running.set(now)
+    try:
+        yield now
+    finally:
+        _running.reset(token)
+
+
+@contextmanager
+def acting_as(pack: str) -> Iterator[None]:
+    """Counts what happens inside as the work of this pack, on behalf of the node that runs now."""
+    now = _running.get()
+    token = _running.set(None if now is None else replace(now, pack=pack))
+    try:
+        yield
+    finally:
+        _running.reset(token)
+
+
+def staying(result: Any) -> Any:
+    """Returns a node's result; an awaitable is awaited as the node that runs now."""
+    return _awaited(result, _running.get()) if inspect.isawaitable(result) else result
+
+
+async def _awaited(awaitable: Awaitable[Any], now: Running | None) -> Any:
+    token = _running.set(now)
+    try:
+        return await awaitable
+    finally:
+        _running.reset(token)
+
+
+def current() -> Running | None:
+    """Returns the running node; None while packs are loaded or described."""
+    return _running.get()
+
+
+def current_context(purpose: str) -> Context:
+    """Returns the services of the run. RunError where no node runs."""
+    now = _running.get()
+    if now is None:
+        raise RunError(f"{purpose} only works while a node runs")
+    return now.context

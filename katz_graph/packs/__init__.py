@@ -1,0 +1,17 @@
+"""Loads node types from packs: the built-in nodes, installed packs, and folders of loose ones."""
+
+from katz_graph.packs.registry import (
+    PackProblem,
+    Registry,
+    builtin_nodes,
+    builtin_types,
+    load_registry,
+)
+
+__all__ = [
+    "PackProblem",
+    "Registry",
+    "builtin_nodes",
+    "builtin_types",
+    "load_registry",
+]

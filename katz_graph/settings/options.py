@@ -1,0 +1,120 @@
+"""Declares options of commands and servers once: type, default, bounds and help in one field."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypedDict, TypeVar, Unpack, cast
+
+from katz_graph.core.devices import DeviceList, parse_devices
+from katz_graph.core.eviction import POLICIES
+from katz_graph.settings.environment import Settings
+
+GB = 2**30
+COUNTED = ", ".join(f"{name}:N" for name in POLICIES)
+CACHE = f"which results stay in memory: classic, {COUNTED}, none"
+
+T = TypeVar("T")
+
+
+class Details(TypedDict, total=False):
+    """Extra arguments of an option. `unit`: bytes of a number given in MB or GB; `commas` separate
+    too.
+    """
+
+    unit: int
+    commas: bool
+    min: float
+    max: float
+    metavar: str
+    envvar: str
+    exists: bool
+    file_okay: bool
+
+
+def option(help: str, default: T | None = None, flags: str = "", **details: Unpack[Details]) -> T:
+    """Makes a field of a frozen dataclass an option, and a tuple one that may be repeated.
+
+    The flag is made of the field's name unless there are `flags`, separated by spaces.
+    """
+    return cast(T, field(default=default, metadata={"help": help, "flags": flags, **details}))
+
+
+# Groups of options have no slots: a class cannot inherit from two that have.
+@dataclass(frozen=True)
+class FolderOptions:
+    """Locate models, packs and pictures. The environment gives what is left out."""
+
+    models: tuple[Path, ...] = option(
+        "a folder of models (checkpoints/, loras/, ...)",
+        (),
+        exists=True,
+        file_okay=False,
+    )
+    extra_model_paths: tuple[Path, ...] = option(
+        "an extra_model_paths.yaml: further folders of models and packs",
+        (),
+    )
+    packs: tuple[Path, ...] = option("a folder of node packs", (), exists=True, file_okay=False)
+    input: Path | None = option("where LoadImage looks", exists=True, file_okay=False)
+    output: Path | None = option("where pictures go")
+    fetch: tuple[str, ...] = option(
+        "any, none, or the beginning of URLs that may name LoRAs and ControlNets; several times",
+        (),
+        metavar="URL",
+    )
+
+    def settings(self) -> Settings:
+        """Reads the settings. InputError when a file of extra model paths cannot be read."""
+        return Settings.read(
+            self.models,
+            self.packs,
+            self.input,
+            self.output,
+            extra_model_paths=self.extra_model_paths,
+            fetch=self.fetch,
+        )
+
+
+@dataclass(frozen=True)
+class DeviceOptions:
+    """Choose devices, and how each of them computes."""
+
+    devices: str | None = option("cpu, cuda:0, cpu*2, cuda:0,cuda:1, cuda*4, ray")
+    dtype: str | None = option(
+        "number format: auto, float32, bfloat16, float16; auto: float16 on GPUs, else float32",
+    )
+    threads: int | None = option(
+        "of each device; all cores for one device, one for each of several",
+    )
+    model_bytes: int | None = option(
+        "of each device, for models; what is free less what computing needs, unless given",
+        None,
+        "--model-gb",
+        min=0,
+        unit=GB,
+    )
+    lora_bytes: int | None = option(
+        "of each device, in host memory, for LoRA files; as much again for weights with them",
+        None,
+        "--lora-gb",
+        min=0,
+        unit=GB,
+    )
+
+    cuda_graphs: bool = option("record what stages compute on GPUs, and replay it", True)
+
+    def device_list(self, otherwise: str | None = None) -> DeviceList:
+        """Parses `devices`; if not given, `otherwise`; if neither is, the processor."""
+        return parse_devices(self.devices or otherwise or "cpu")
+
+
+@dataclass(frozen=True)
+class PlacementOptions(DeviceOptions):
+    """Steer where stages run."""
+
+    place: tuple[str, ...] = option("STAGE=DEVICE: pin a stage; several times: any of them", ())
+    link: str | None = option(
+        "GBPS[,MS]: what links between devices are taken for; measured unless given",
+    )
+    allow: str = option("approximations by name: stale-controlnet, async-lora[=K]", "")

@@ -1,0 +1,113 @@
+"""Talks to a server as a stranger's ComfyUI client does, with `urllib` and `websockets` alone: an
+open port is a server that serves.
+
+It asks for what front ends ask for at their start, uploads a picture, posts a graph at once and
+waits for its picture, and tries nothing twice.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+import urllib.parse
+import urllib.request
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from websockets.sync.client import ClientConnection, connect
+
+from katz_graph.core.errors import RunError
+
+ANSWER = 150.0  # seconds that it waits for one answer
+POLL = 0.01
+PIXEL = bytes.fromhex(
+    "89504e470d0a1a0a0000000d49484452000000010000000108020000009077"
+    "53de0000000c4944415478da63f8ffff3f0005fe02fe6ce0c92e0000000049454e44ae426082"
+)  # a white PNG
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """`picture` is a PNG, the rest seconds since `since`: until the port was open, all node types
+    were told, and the picture was here.
+    """
+
+    port: float
+    object_info: float
+    first_picture: float
+    picture: bytes
+
+
+def visit(
+    address: str, port: int, prompt: Mapping[str, Any], since: float, patience: float
+) -> Seen:
+    """Waits for the port, then uses the server. `since` is of `time.perf_counter`. urllib's
+    HTTPError for any answer but 200, RunError for a job that failed.
+    """
+    _wait_for_port(address, port, since + patience)
+    opened = time.perf_counter()
+    base, client = f"http://{address}:{port}", uuid.uuid4().hex
+    json.loads(_ask(f"{base}/object_info"))
+    known = time.perf_counter()
+    with connect(f"ws://{address}:{port}/ws?clientId={client}", max_size=None) as watched:
+        for path in ("/system_stats", "/queue", "/api/settings", "/api/extensions"):
+            json.loads(_ask(base + path))
+        json.loads(_uploaded(f"{base}/upload/image", PIXEL))
+        asked = json.loads(
+            _ask(f"{base}/prompt", json.dumps({"prompt": prompt, "client_id": client}).encode())
+        )
+        image = _shown(watched, asked["prompt_id"], since + patience)
+    picture = _ask(f"{base}/view?{urllib.parse.urlencode(image)}")
+    return Seen(opened - since, known - since, time.perf_counter() - since, picture)
+
+
+def _wait_for_port(address: str, port: int, until: float) -> None:
+    while time.perf_counter() < until:
+        try:
+            socket.create_connection((address, port), 1.0).close()
+            return
+        except OSError:
+            time.sleep(POLL)
+    raise TimeoutError(f"{address}:{port} did not open")
+
+
+def _ask(url: str, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> bytes:
+    with urllib.request.urlopen(
+        urllib.request.Request(url, body, dict(headers or {})), timeout=ANSWER
+    ) as answer:
+        data: bytes = answer.read()
+    return data
+
+
+def _uploaded(url: str, picture: bytes) -> bytes:
+    edge = uuid.uuid4().hex
+    part = (
+        f'--{edge}\r\nContent-Disposition: form-data; name="image"; '
+        'filename="pixel.png"\r\nContent-Type: image/png\r\n\r\n'
+    )
+    body = part.encode() + picture + f"\r\n--{edge}--\r\n".encode()
+    return _ask(url, body, {"Content-Type": f"multipart/form-data; boundary={edge}"})
+
+
+def _shown(watched: ClientConnection, prompt: str, until: float) -> dict[str, str]:
+    """Returns the first picture that a prompt's nodes showed, once it has ended. RunError where it
+    failed.
+    """
+    image: dict[str, str] = {}
+    while True:
+        message = watched.recv(timeout=max(0.0, until - time.perf_counter()))
+        event = json.loads(message) if isinstance(message, str) else {}
+        data = event.get("data", {})
+        if event.get("type") == "execution_error" and data["prompt_id"] == prompt:
+            raise RunError(data["exception_message"])
+        if event.get("type") == "executed" and data["prompt_id"] == prompt:
+            image = image or data["output"]["images"][0]
+        if (
+            event.get("type") == "executing"
+            and data["node"] is None
+            and data["prompt_id"] == prompt
+        ):
+            return image

@@ -1,0 +1,360 @@
+"""Starts a server as a person does: a process of its own in a folder of its own, reached over HTTP
+and the websocket alone.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from katz_graph.core.errors import RunError
+
+READY = 120.0  # seconds in which a server has to be ready
+ENDING = 60.0  # seconds in which it has to end
+POLL = 0.05  # seconds
+IN_QUEUE = 32  # jobs that wait at once
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer. `seconds`: from asking to the last byte."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    seconds: float
+
+    @property
+    def data(self) -> Any:
+        return json.loads(self.body) if self.body else None
+
+
+class Served:
+    """Runs `katz serve` in `folder`, with the miniature models. Started again on the same folder it
+    is the same server. `cache`: the place of what it measures; in the folder as well, unless told.
+    """
+
+    def __init__(self, folder: Path, *options: str, cache: Path | None = None) -> None:
+        self.folder = folder
+        self._cache = cache or folder / "cache"
+        self.port = _free_port()
+        self._options = options
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self.kill()
+
+    def start(self, wait: bool = True) -> Self:
+        """Starts the server. RunError with what it printed last when it does not become ready."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        places = {name: self.folder / name for name in ("data", "output", "input")}
+        command = [
+            sys.executable,
+            "-m",
+            "katz_graph.cli.main",
+            "serve",
+            "--port",
+            str(self.port),
+            *self._options,
+        ]
+        for name, place in places.items():
+            command += [f"--{name}", str(place)]
+        with (self.folder / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                env=self._environment,
+                cwd=self.folder,
+            )
+        if wait:
+            try:
+                self.wait_until_ready()
+            except BaseException:
+                self.kill()
+                raise
+        return self
+
+    @property
+    def _environment(self) -> Mapping[str, str]:
+        return {**os.environ, "KATZ_CACHE": str(self._cache)}
+
+    def beside(self, *arguments: str) -> str:
+        """Runs `katz` with the server's measurements; returns what it prints. CalledProcessError
+        when it fails.
+        """
+        command = [sys.executable, "-m", "katz_graph.cli.main", *arguments]
+        return subprocess.run(
+            command, env=self._environment, check=True, capture_output=True, text=True
+        ).stdout
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None  # it was started
+        return self._process.pid
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "server.log").read_text(errors="replace")
+
+    def wait_until_ready(self) -> float:
+        """Waits for readiness; returns the seconds."""
+        assert self._process is not None  # it was started
+        started = time.perf_counter()
+        while time.perf_counter() - started < READY:
+            if self._process.poll() is not None:
+                break
+            try:
+                if self.get("/readyz").status == 200:
+                    return time.perf_counter() - started
+            except OSError:
+                pass
+            time.sleep(POLL)
+        raise RunError(f"the server was not ready; it last printed: {self.log[-600:]}")
+
+    def kill(self) -> None:
+        """Sends SIGKILL."""
+        assert self._process is not None  # it was started
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> tuple[int, float]:
+        """Sends SIGTERM; returns the exit status, and the seconds it took."""
+        assert self._process is not None  # it was started
+        started = time.perf_counter()
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(ENDING), time.perf_counter() - started
+
+    def get(self, path: str, headers: Mapping[str, str] | None = None) -> Answer:
+        return self._ask("GET", path, None, headers or {})
+
+    def post(self, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Answer:
+        data = None if body is None else json.dumps(body).encode()
+        return self._ask(
+            "POST", path, data, {"Content-Type": "application/json", **(headers or {})}
+        )
+
+    def _ask(
+        self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
+    ) -> Answer:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            started = time.perf_counter()
+            connection.request(method, path, body, dict(headers))
+            answer = connection.getresponse()
+            data = answer.read()
+            return Answer(answer.status, dict(answer.headers), data, time.perf_counter() - started)
+        except http.client.HTTPException as error:
+            raise OSError(str(error) or type(error).__name__) from None
+        finally:
+            connection.close()
+
+    def submit(self, prompt: Mapping[str, Any], **more: Any) -> Answer:
+        return self.post("/prompt", {"prompt": prompt, **more})
+
+    def finished(self) -> dict[str, Any]:
+        """Returns the history by id."""
+        found: dict[str, Any] = self.get("/history").data
+        return found
+
+    def waiting(self) -> int:
+        """Counts the jobs that have not ended."""
+        left: int = self.get("/prompt").data["exec_info"]["queue_remaining"]
+        return left
+
+    def drain(self, left: int = 0) -> None:
+        """Waits until no more than `left` jobs have not ended."""
+        while self.waiting() > left:
+            time.sleep(POLL)
+
+    def wait_for(self, ids: Sequence[str], seconds: float) -> dict[str, Any]:
+        """Waits until all are in the history; returns it. RunError when they are not in time."""
+        ends = time.perf_counter() + seconds
+        while time.perf_counter() < ends:
+            history = self.finished()
+            if all(identifier in history for identifier in ids):
+                return history
+            time.sleep(0.1)
+        raise RunError(
+            f"{sum(identifier not in history for identifier in ids)} of {len(ids)} jobs did not "
+            f"end within {seconds} s"
+        )
+
+    def pictures(self, entry: Mapping[str, Any]) -> list[bytes]:
+        """Returns the pictures that a history entry names."""
+        images = [
+            image for output in entry["outputs"].values() for image in output.get("images", ())
+        ]
+        return [
+            self.get(
+                f"/view?filename={one['filename']}&subfolder={one['subfolder']}&type={one['type']}"
+            ).body
+            for one in images
+        ]
+
+    def fetched(self) -> list[Path]:
+        """Returns the files that it has fetched, whole or in part."""
+        return [path for path in (self._cache / "fetched").rglob("*") if path.is_file()]
+
+    def family(self) -> list[int]:
+        """Returns its process and all below it."""
+        parents = {pid: _parent(pid) for pid in _processes()}
+        found = [self.pid]
+        for pid in found:
+            found += [
+                child for child, parent in parents.items() if parent == pid and child not in found
+            ]
+        return found
+
+
+@contextmanager
+def serving(folder: Path, *options: str, cache: Path | None = None) -> Iterator[Served]:
+    """Starts a server that is ready, and is killed at the end unless it ended."""
+    with Served(folder, *options, cache=cache) as server:
+        yield server
+
+
+def resident(pids: Sequence[int]) -> int:
+    """Sums the bytes of memory that processes filled, alone or in shares; not the files they map,
+    which depend on who else maps them.
+    """
+    total = 0
+    for pid in pids:
+        try:
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        except OSError:
+            continue
+        total += sum(
+            int(line.split()[1]) * 1024
+            for line in lines
+            if line.startswith(("Pss_Anon:", "Pss_Shmem:"))
+        )
+    return total
+
+
+def descriptors(pids: Sequence[int]) -> list[str]:
+    """Returns the targets of the open file descriptors of processes."""
+    found = []
+    for pid in pids:
+        try:
+            found += [str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+        except OSError:
+            continue
+    return found
+
+
+def shared_memory(pids: Sequence[int]) -> int:
+    """Counts descriptors of memory files, and entries of the machine's shared memory."""
+    return sum("memfd:" in target for target in descriptors(pids)) + sum(
+        1 for _ in Path("/dev/shm").iterdir()
+    )
+
+
+def carry_out(server: Served, prompts: Iterable[Mapping[str, Any]]) -> None:
+    """Submits jobs as fast as the queue takes them; all have ended afterwards, the last one
+    well.
+    """
+    ids: list[str] = []
+    for prompt in prompts:
+        while (answer := server.submit(prompt)).status == 429:
+            time.sleep(POLL)
+        ids.append(answer.data["prompt_id"])
+        if len(ids) % IN_QUEUE == 0:
+            server.drain(IN_QUEUE // 2)
+    server.drain()
+    last = server.get(f"/history/{ids[-1]}").data
+    assert last[ids[-1]]["status"]["status_str"] == "success", last
+
+
+def processor_seconds(pid: int) -> float:
+    """Sums the seconds of a process's threads, to the nanosecond: `stat` counts whole ticks, and
+    charges one to whoever wakes with the timer.
+    """
+    counts = (
+        Path(entry, "schedstat").read_text().split()[0]
+        for entry in Path(f"/proc/{pid}/task").iterdir()
+    )
+    return sum(map(int, counts)) / 1e9
+
+
+def alive(pids: Sequence[int]) -> list[int]:
+    """Returns those that have not ended."""
+    return [pid for pid in pids if _state(pid) not in ("", "Z", "X")]
+
+
+def painting(
+    seed: int, steps: int, side: int = 64, prefix: str = "bench", guidance: float = 4.0
+) -> dict[str, Any]:
+    """Makes a text-to-picture graph on the miniature models."""
+    return {
+        "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "katz-mini"}},
+        "2": {
+            "class_type": "CLIPTextEncode",
+            "inputs": {"clip": ["1", 1], "text": "a large red star at the top left on grass"},
+        },
+        "3": {"class_type": "CLIPTextEncode", "inputs": {"clip": ["1", 1], "text": ""}},
+        "4": {
+            "class_type": "EmptyLatentImage",
+            "inputs": {"width": side, "height": side, "batch_size": 1},
+        },
+        "5": {
+            "class_type": "KSampler",
+            "inputs": {
+                "model": ["1", 0],
+                "positive": ["2", 0],
+                "negative": ["3", 0],
+                "latent_image": ["4", 0],
+                "seed": seed,
+                "steps": steps,
+                "cfg": guidance,
+                "sampler_name": "euler",
+                "scheduler": "normal",
+                "denoise": 1.0,
+            },
+        },
+        "6": {"class_type": "VAEDecode", "inputs": {"samples": ["5", 0], "vae": ["1", 2]}},
+        "7": {"class_type": "SaveImage", "inputs": {"images": ["6", 0], "filename_prefix": prefix}},
+    }
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _processes() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def _stat(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _state(pid: int) -> str:
+    return next(iter(_stat(pid)), "")
+
+
+def _parent(pid: int) -> int:
+    fields = _stat(pid)
+    return int(fields[1]) if fields else 0

@@ -1,0 +1,181 @@
+"""Runs diffusers' stock pipelines over transformers, asked as a KSampler is: from the same noise,
+with the same texts and levels. Tests and `katz bench parity` compare pictures with theirs,
+`katz bench overhead` seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import diffusers
+import torch
+from torch import Tensor
+
+from katz_graph.core.recipe import (
+    Concatenated,
+    ConditioningEntry,
+    ControlUse,
+    Picture,
+    Prompt,
+    References,
+    VaeRecipe,
+)
+from katz_graph.ir.region import Region
+from katz_graph.models.loading.sources import controlnet_recipe, pipeline_recipes
+from katz_graph.node.types import Engine
+from katz_graph.picture.mask import greyed
+from katz_graph.planner.passes.expand import expand_sampling
+from katz_graph.testing.random_models import Kind, kinds
+from katz_graph.testing.requests import bare_context, bind
+
+TEXTS = "a red circle above sand", "grey, blurred"
+Shown = Literal["controlnet", "fill", "control", "reference"]
+"""What a picture is shown to: a ControlNet, or the model, to be filled in, as its control, or to be
+edited.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Holds what is asked of the pipeline in a folder: `texts`, the positive and the negative;
+    `noise` [B, C, h, w]; `image` [1, H, W, 3] in 0..1, `shown` to the ControlNet in the folder's
+    `controlnet` or to the model, None without one; `told`: further arguments of the pipeline.
+    """
+
+    folder: Path
+    kind: Kind
+    noise: Tensor
+    steps: int
+    texts: tuple[str, str] = TEXTS
+    guidance: float = 4.0  # between both sides, of models that are not told it
+    image: Tensor | None = None
+    strength: float = 1.0
+    told: dict[str, Any] = field(default_factory=dict)
+    shown: Shown = "controlnet"
+
+
+def schedule(kind: Kind) -> str:
+    """Names the schedule whose levels are the pipeline's."""
+    return str(kinds()[kind].stock.schedule)
+
+
+def cfg(kind: Kind, guidance: float) -> float:
+    """Returns a sampler's guidance: 1 where the model is told it or has none."""
+    return guidance if kinds()[kind].stock.told is None else 1.0
+
+
+def hole(image: Tensor) -> Tensor:
+    """Returns a mask [1, H, W] of a picture [1, H, W, 3]: 1 where it is to be filled in."""
+    mask = torch.zeros(image.shape[:3])
+    height, width = image.shape[1:3]
+    mask[:, height // 4 : -height // 4 - 3, width // 3 : -5] = 1.0
+    return mask
+
+
+def region(asked: Asked, seed: int, engine: Engine) -> Region:
+    """Makes the region of a KSampler that begins with the noise of the seed. The engine encodes
+    what the model is shown.
+    """
+    model, clip, vae = pipeline_recipes(asked.folder)
+    seen = {} if asked.image is None else _seen(asked, asked.image, vae, engine)
+    begin = {
+        "model": model,
+        "latent_image": {"samples": torch.zeros_like(asked.noise)},
+        "sampler_name": "euler",
+        "scheduler": schedule(asked.kind),
+        "steps": asked.steps,
+        "seed": seed,
+    }
+    positive, negative = ((ConditioningEntry(Prompt(clip, text), **seen),) for text in asked.texts)
+    guidance = cfg(asked.kind, asked.guidance)
+    expansion = expand_sampling("StepBegin", begin, model, positive, negative, guidance)
+    return bind(expansion.graph, expansion.outputs[0].node)
+
+
+def _seen(asked: Asked, image: Tensor, vae: VaeRecipe, engine: Engine) -> dict[str, Any]:
+    """Returns what a conditioning holds of the picture."""
+    if asked.shown == "controlnet":
+        control = controlnet_recipe(asked.folder / "controlnet")
+        return {"control": (ControlUse(control, Picture.of(image), asked.strength, vae=vae),)}
+    mask = hole(image) if asked.shown == "fill" else None
+    pixels = image if mask is None else greyed(image, mask)
+    latent = Picture.of(engine.encode_image(vae, pixels, bare_context(engine)))
+    if asked.shown == "reference":
+        return {"references": References((latent,))}
+    return {"concatenated": Concatenated(latent, None if mask is None else Picture.of(mask))}
+
+
+def _given(asked: Asked, image: Tensor) -> dict[str, Any]:
+    """Returns what a pipeline is given of the picture."""
+    pixels = image.movedim(-1, 1)
+    match asked.shown:
+        case "fill":
+            return {"image": pixels, "mask_image": hole(image)[:, None]}
+        case "reference":
+            area = image.shape[1] * image.shape[2]
+            return {"image": pixels, "max_area": area, "_auto_resize": False}
+        case "control":
+            return {"control_image": 2 * pixels - 1}  # tensors are taken as they are
+        case _:
+            strength = {"controlnet_conditioning_scale": asked.strength}
+            return {"control_image": 2 * pixels - 1} | strength
+
+
+def stock(
+    asked: Asked,
+    output: Literal["pt", "latent"] = "pt",
+    device: torch.device | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> Callable[[], Tensor]:
+    """Loads a pipeline with all its text encoders, onto the processor unless told. Returns a call
+    of it that gives pictures [B, H, W, 3] in 0..1, or the latent [B, C, h, w] as its VAE takes it.
+    A pipeline whose scheduler draws noise gets Euler's, unless the call is told anything of its
+    own.
+    """
+    called, noise = kinds()[asked.kind].stock, asked.noise
+    height, width = (8 * side for side in noise.shape[-2:])
+    pipeline = _loaded(asked, dtype).to(device or torch.device("cpu"))
+    given = asked.told | {
+        "height": height,
+        "width": width,
+        "num_inference_steps": asked.steps,
+        "output_type": output,
+    }
+    if asked.image is not None:
+        given |= _given(asked, asked.image)
+    if called.euler is not None and not asked.told:
+        noise = noise * called.euler(pipeline)
+    guidance = asked.guidance if called.told is None else called.told
+    given |= called.arguments(noise, guidance)
+    if called.told is None:
+        given["negative_prompt"] = asked.texts[1]
+
+    def once() -> Tensor:
+        made: Tensor = pipeline(prompt=asked.texts[0], **given).images
+        if output == "pt":
+            return made.movedim(1, -1)
+        made = called.unpacked(made, height, width)
+        config = pipeline.vae.config
+        latent: Tensor = made / config.scaling_factor + (config.shift_factor or 0.0)
+        return latent
+
+    return once
+
+
+def _loaded(asked: Asked, dtype: torch.dtype) -> Any:
+    """Loads the pipeline, of the class that takes a ControlNet where it has one."""
+    made = kinds()[asked.kind]
+    parts: dict[str, Any] = {}
+    name = made.pipeline
+    if asked.shown in made.stock.editing:
+        name, _ = made.stock.editing[asked.shown]
+    elif asked.image is not None:
+        name = f"{name.removesuffix('Pipeline')}ControlNetPipeline"
+        model = getattr(diffusers, made.control)
+        parts["controlnet"] = model.from_pretrained(asked.folder / "controlnet", dtype=dtype)
+    pipeline = getattr(diffusers, name).from_pretrained(asked.folder, dtype=dtype, **parts)
+    pipeline.set_progress_bar_config(disable=True)
+    return pipeline

@@ -1,0 +1,101 @@
+"""Searches texts by regular expressions with a time limit, which Python's own do not have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Any
+
+import regex
+
+from katz_graph.core.errors import InputError
+from katz_graph.core.messages import show
+
+LONGEST = 10.0  # seconds
+LARGEST = 4 * 2**20  # characters of a text that is made from others
+REFERENCE = regex.compile(r"\\[1-9g]")  # to a group, in a replacement
+
+
+class TimedSearch:
+    """Searches by a regular expression in Python's syntax. InputError when it is malformed, and
+    when a search takes longer than LONGEST.
+    """
+
+    def __init__(
+        self, pattern: str, ignore_case: bool = False, multiline: bool = False, dotall: bool = False
+    ) -> None:
+        flags = (
+            (regex.IGNORECASE * ignore_case)
+            | (regex.MULTILINE * multiline)
+            | (regex.DOTALL * dotall)
+        )
+        self._pattern = pattern
+        try:
+            self._compiled = regex.compile(pattern, flags)
+        except (regex.error, ValueError, OverflowError, RecursionError) as error:
+            raise InputError(
+                f"regex_pattern {show(pattern)} is not a regular expression: {error}"
+            ) from None
+        self.groups: int = self._compiled.groups
+
+    def found(self, text: str) -> bool:
+        return self._ended(lambda: self._compiled.search(text, timeout=LONGEST)) is not None
+
+    def all(self, text: str, group: int = 0, count: int = 0) -> list[str]:
+        """Returns one group (0 is the whole) of each match, or of the first `count`; a group that
+        took no part is empty.
+
+        InputError when they have more than LARGEST characters together, a line end with each.
+        """
+        return list(self._ended(lambda: self._all(text, group, count)))
+
+    def replaced(self, text: str, replacement: str, count: int = 0) -> str:
+        """Replaces each match in `text`, or the first `count`. InputError when the replacements
+        could make it larger than LARGEST.
+        """
+        self._ended(lambda: self._check_replaced(text, replacement, count))
+        try:
+            return str(
+                self._ended(
+                    lambda: self._compiled.sub(replacement, text, count=count, timeout=LONGEST)
+                )
+            )
+        except (regex.error, IndexError) as error:
+            raise InputError(
+                f"replace {show(replacement)} does not fit the expression "
+                f"{show(self._pattern)}: {error}"
+            ) from None
+
+    def _all(self, text: str, group: int, count: int) -> list[str]:
+        found, size = [], 0
+        for match in self._matches(text, count):
+            found.append(match[group] or "")
+            size += len(found[-1]) + 1
+            check_size("what regex_pattern finds", size)
+        return found
+
+    def _check_replaced(self, text: str, replacement: str, count: int) -> None:
+        size, references = len(text), len(REFERENCE.findall(replacement))
+        for match in self._matches(text, count):
+            start, end = match.span()
+            longest = max(later - earlier for earlier, later in match.regs) if references else 0
+            size += len(replacement) + references * longest - (end - start)
+            check_size("the text with what replaces regex_pattern", size)
+
+    def _matches(self, text: str, count: int) -> Iterable[regex.Match[str]]:
+        return islice(self._compiled.finditer(text, timeout=LONGEST), count or None)
+
+    def _ended(self, search: Callable[[], Any]) -> Any:
+        try:
+            return search()
+        except TimeoutError:
+            raise InputError(
+                f"regex_pattern {show(self._pattern)} took longer than {LONGEST:g} s on this text; "
+                "make it simpler"
+            ) from None
+
+
+def check_size(what: str, size: int) -> None:
+    """Raises InputError for a text of more than LARGEST characters; called before it is made."""
+    if size > LARGEST:
+        raise InputError(f"{what} comes to more than {LARGEST:,} characters, which is too long")

@@ -1,0 +1,210 @@
+"""Layers of processors whose BLAS library lags, forced on whatever processor runs this."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from test_prepared import MODULES
+from torch import Tensor, nn
+
+from katz_graph.bench.processor import ERROR, run
+from katz_graph.kernels import products
+from katz_graph.models.loading.sources import pipeline_recipes
+from katz_graph.models.prepare import prepare
+from katz_graph.models.processor_layers import (
+    PACK,
+    ProcessorConvolution,
+    use_processor_layers,
+)
+from katz_graph.testing.model_files import Models
+from katz_graph.testing.plain_loop import Case
+from katz_graph.testing.requests import local_engine, sample, sampler_region
+
+CALL = 2e-6  # of the range of what a whole network gives
+LAYER = 1e-6
+
+
+def said(vendor: str = "AuthenticAMD", family: str = "26", flags: str = "fpu avx2 avx512f") -> str:
+    lines = {"processor": "0", "vendor_id": vendor, "cpu family": family, "flags": flags}
+    return "\n".join(f"{name}\t: {value}" for name, value in lines.items()) + "\n\nprocessor\t: 1\n"
+
+
+@pytest.fixture
+def forced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "BY_ONEDNN", True)
+    monkeypatch.setattr(products, "FEWEST_ROWS", 1)
+    monkeypatch.setattr(products, "LEAST", 1)
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "expected"),
+    [
+        (said(), True),
+        (said(family="27"), True),
+        (said(family="25"), False),  # Zen 4, whose units are half as wide
+        (said(vendor="GenuineIntel", family="6"), False),
+        (said(flags="fpu avx2"), False),
+        ("", False),
+        ("processor\t: 0\nBogoMIPS\t: 50.00\nFeatures\t: fp asimd", False),  # ARM
+    ],
+)
+def test_the_hardware_decides(cpuinfo: str, expected: bool) -> None:
+    assert products.lags(cpuinfo) is expected
+
+
+def test_a_variable_has_torch_compute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "CPUINFO", tmp_path / "cpuinfo")
+    (tmp_path / "cpuinfo").write_text(said())
+    monkeypatch.setenv(products.LIBRARY_ONLY, "1")
+    assert not products._here()
+    monkeypatch.delenv(products.LIBRARY_ONLY)
+    assert products._here() is torch.backends.mkl.is_available()
+    (tmp_path / "cpuinfo").unlink()
+    assert not products._here()
+
+
+def compared(found: Tensor, expected: Tensor) -> float:
+    assert found.shape == expected.shape
+    return float((found - expected).abs().max() / (expected.max() - expected.min()))
+
+
+@pytest.mark.usefixtures("forced")
+@torch.no_grad()
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("rows", [1, 3, 77, 1024])
+def test_a_product_is_torch_s_but_for_rounding(rows: int, bias: bool) -> None:
+    layer = nn.Linear(96, 160, bias)
+    for x in (
+        torch.randn(2, rows, 96),
+        torch.randn(rows, 2, 96).transpose(0, 1),
+        torch.randn(2, rows, 200)[..., 3:99],
+    ):
+        found = products.linear(x, layer.weight, layer.bias)
+        assert compared(found, layer(x)) <= LAYER
+    assert products.linear(x[:0], layer.weight, layer.bias).shape == (0, rows, 160)
+
+
+def test_small_products_are_torch_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "BY_ONEDNN", True)
+    called = []
+    monkeypatch.setattr(F, "linear", lambda x, weight, bias: called.append(x.shape))
+    weight = torch.zeros(256, 256)
+    for rows in (1, products.FEWEST_ROWS - 1, products.FEWEST_ROWS):
+        products.linear(torch.zeros(rows, 256), weight, None)
+    assert called == [(1, 256), (products.FEWEST_ROWS - 1, 256)]
+    products.linear(torch.zeros(64, 64), torch.zeros(64, 64), None)
+    assert called[-1] == (64, 64)
+
+
+@pytest.mark.usefixtures("forced")
+@torch.no_grad()
+@pytest.mark.parametrize("name", MODULES)
+def test_a_network_gives_the_same_within_rounding(name: str) -> None:
+    make, call = MODULES[name]
+    stock = make()
+    ours = copy.deepcopy(stock)
+    prepare(ours)
+    use_processor_layers(ours)
+    kinds = {type(one) for one in ours.modules()}
+    assert ProcessorConvolution in kinds and not kinds & {nn.Conv2d, nn.Linear}
+    calls = 2 if name == "vae" else 1  # it encodes and decodes
+    for size in ((9, 7), (8, 8), (9, 7)):
+        assert compared(call(ours, size), call(stock, size)) <= CALL * calls
+    assert sum(hasattr(one, PACK) for one in ours.modules()) > 10
+
+
+@pytest.mark.usefixtures("forced")
+@torch.no_grad()
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64])
+def test_other_formats_are_torch_s_own(kind: torch.dtype) -> None:
+    layers = nn.Sequential(nn.Conv2d(8, 8, 3), nn.Flatten(2), nn.Linear(36, 16)).to(kind)
+    x = torch.randn(1, 8, 8, 8).to(kind)
+    expected = layers(x)
+    use_processor_layers(layers)
+    assert torch.equal(layers(x), expected)
+
+
+@pytest.mark.usefixtures("forced")
+def test_features_without_memory_have_their_shape() -> None:
+    layers = nn.Sequential(nn.Conv2d(8, 8, 3), nn.Flatten(2), nn.Linear(36, 16)).to("meta")
+    use_processor_layers(layers)
+    assert layers(torch.empty(2, 8, 8, 8, device="meta")).shape == (2, 8, 16)
+
+
+@pytest.mark.parametrize(
+    "options", [{"padding": "same"}, {"padding_mode": "circular", "padding": 1}, {"groups": 2}]
+)
+@pytest.mark.usefixtures("forced")
+@torch.no_grad()
+def test_convolutions_of_other_kinds(options: dict[str, Any]) -> None:
+    layer = nn.Conv2d(8, 8, 3, **options)
+    x = torch.randn(2, 8, 9, 11)
+    expected = layer(x)
+    use_processor_layers(layer)
+    assert compared(layer(x), expected) <= LAYER
+
+
+@pytest.mark.usefixtures("forced")
+@pytest.mark.parametrize("written", ["copy", "together", "view", "memory"])
+def test_a_weight_that_was_written_into_is_packed_anew(written: str) -> None:
+    layer, x = nn.Conv2d(8, 8, 3), torch.randn(1, 8, 8, 8)
+    use_processor_layers(layer)
+    other = torch.randn_like(layer.weight)
+    with torch.inference_mode():
+        layer(x)
+        before = getattr(layer, PACK)
+        layer(x)
+        assert getattr(layer, PACK) is before
+        match written:
+            case "copy":
+                layer.weight.copy_(other)
+            case "together":
+                torch._foreach_copy_([layer.weight], [other])
+            case "view":
+                layer.weight.view(8, -1).copy_(other.view(8, -1))
+            case _:
+                layer.weight.data = other
+        assert compared(layer(x), F.conv2d(x, other, layer.bias)) <= LAYER
+
+
+@pytest.mark.usefixtures("forced")
+def test_weights_that_count_no_writing_are_not_packed() -> None:
+    with torch.inference_mode():
+        layer, x = nn.Conv2d(8, 8, 3), torch.randn(1, 8, 8, 8)
+        use_processor_layers(layer)
+        layer(x)
+        layer.weight.copy_(torch.randn_like(layer.weight))
+        assert torch.equal(layer(x), F.conv2d(x, layer.weight, layer.bias))
+
+
+@pytest.mark.usefixtures("forced")
+def test_requests_with_and_without_loras_in_turn(sd1: Models, costs: Path) -> None:
+    """Each gives what it gives on an engine of its own."""
+    plain = Case("test", sd1.pipeline, "euler", 3)
+    patched = replace(plain, loras=((sd1.loras[0], 0.8),))
+
+    def alone(case: Case) -> Tensor:
+        with local_engine(cache=costs) as engine:
+            return sample(engine, sampler_region(case))
+
+    expected = [alone(case) for case in (plain, patched)]
+    with local_engine(cache=costs) as engine:
+        for turn in (0, 1, 0, 1, 1, 0):
+            found = sample(engine, sampler_region((plain, patched)[turn]))
+            assert torch.equal(found, expected[turn])
+        network = engine.models.patch(pipeline_recipes(sd1.pipeline)[0])
+        packs = [one for one in network.modules() if hasattr(one, PACK)]
+    assert not torch.equal(*expected) and len(packs) > 10
+
+
+def test_the_bench_compares_with_diffusers_module() -> None:
+    result = run({"miniature": 2})
+    assert result.metrics["miniature_error"] <= ERROR
+    assert result.metrics["miniature_times"] > 0
+    assert result.bounds.keys() == {"miniature_times", "miniature_error"}
