@@ -1,6 +1,6 @@
-"""Lists the families of diffusion models. The only place that names them all."""
+"""Lists the families of diffusion models. No other module names them all."""
 
 FAMILIES = ("unet", "sd3", "flux", "z_image", "hunyuan_dit")
-"""Names the folders of families: the module `family` of each declares its FAMILY. What several
-families use, text encoders and VAEs, is in `shared`.
+"""Folders of families. Each has a module `family` that declares FAMILY. The folder `shared` holds
+text encoders, VAEs and whatever else several families use.
 """

@@ -1,1 +1,3 @@
-"""FLUX.1: blocks over a picture's tokens and a text's, then blocks over both as one sequence."""
+"""FLUX.1: double blocks over picture and text tokens, then single blocks over one joint
+sequence.
+"""

@@ -1,4 +1,4 @@
-"""Tells the shape of a transformer of FLUX.1 from its configuration, and completes its
+"""Derives the architecture of a FLUX.1 transformer from its configuration and completes its
 conditioning. Never imports torch.
 """
 
@@ -24,12 +24,12 @@ from katz_graph.models.family import Architecture, Configuration, architecture
 TRANSFORMER, CONTROLNET = "FluxTransformer2DModel", "FluxControlNetModel"
 LATENT = LatentSpace(channels=16, factor=8, scale=0.3611, shift=0.1159)
 PATCH = 4  # cells of a patch
-GUIDANCE = 3.5  # that a model is told where nobody says another
+GUIDANCE = 3.5  # default for models with guidance embedding
 
 
 @lru_cache(maxsize=256)
 def transformer_architecture(part: Component) -> Architecture:
-    """Returns the shape of a transformer or ControlNet. InputError for another class."""
+    """Returns the architecture of a transformer or ControlNet. Raises InputError for others."""
     expect_class(part, TRANSFORMER, CONTROLNET)
     channels = config_value(part, "in_channels", int, LATENT.channels * PATCH)
     return Architecture(
@@ -41,15 +41,15 @@ def transformer_architecture(part: Component) -> Architecture:
 
 
 def is_guided(part: Component) -> bool:
-    """Tells if a transformer is told guidance, which it was distilled for."""
+    """Returns whether a transformer is guidance-distilled, with guidance as an input."""
     return bool(config(part).get("guidance_embeds", False))
 
 
 def complete(
     entry: ConditioningEntry, model: ModelRecipe, latent: Mapping[str, Any], positive: bool
 ) -> ConditioningEntry:
-    """Adds the guidance that a model is told, and the mask of the latent in the channels beside it,
-    where the conditioning sets none. InputError for latents of other channels.
+    """Adds the default guidance and, for fill and control models, the mask channels of the latent,
+    if the conditioning sets none. Raises InputError for latents with a wrong channel count.
     """
     told = entry.guidance if is_guided(model.network) else "off"
     for reference in () if entry.references is None else entry.references.latents:
@@ -67,8 +67,8 @@ def complete(
 
 
 def trained_noise(part: Component) -> Configuration:
-    """Returns the configuration of a scheduler: the shift depends on the size of the picture, but
-    for models distilled to few steps, which are told no guidance.
+    """Returns the scheduler configuration. The shift depends on the picture's size, except in
+    models distilled to few steps, which take no guidance.
     """
     dynamic = is_guided(part)
     return {

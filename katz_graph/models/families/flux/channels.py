@@ -1,4 +1,4 @@
-"""Makes the input channels of FLUX.1's models for filling in and for control, beside the latent."""
+"""Makes the extra input channels of FLUX.1 fill and control models."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from katz_graph.picture.latents import fitted, resample
 def concatenated_channels(
     seen: Concatenated, extra: int, like: Tensor, space: LatentSpace
 ) -> Tensor:
-    """Returns [B, extra, h, w] for a latent `like` [B, C, h, w]: a picture as the model's latents
-    are, and for filling in the mask's pixels of each cell as channels. What is not said is a
-    latent of zeros, and a mask of all. InputError for a model with other channels.
+    """Returns the extra channels [B, extra, h, w] for a latent `like` [B, C, h, w]: the picture as
+    a normalised latent and, for fill models, the mask pixels of each cell as channels. Defaults to
+    a zero latent and a mask of ones. Raises InputError for a model with other channels.
     """
     cells = space.factor**2
     if extra not in (space.channels, space.channels + cells):

@@ -1,5 +1,5 @@
-"""Tells the ControlNets of FLUX.1: which of their residuals each block reads, if they fit, and
-their files in diffusers' layout and in XLabs'. Never imports torch.
+"""Maps residuals of FLUX.1 ControlNets to blocks, checks that a ControlNet fits, and reads its
+files in diffusers' and XLabs' layouts. Never imports torch.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ CHAINS = "num_layers", "num_single_layers"
 
 
 def reads(control: ControlNetRecipe, model: ModelRecipe) -> tuple[int | None, ...]:
-    """A residual is added after each block of its chain, the same after ceil(N / n) of them; of
-    ControlNets that read pixels the n ones of a chain follow each other again and again.
+    """Maps blocks to residuals. A chain of N blocks adds each of its n residuals after ceil(N / n)
+    consecutive blocks; ControlNets that read pixels cycle through them instead.
     """
     again = config(control.control_net).get("conditioning_embedding_channels") is not None
     found: list[int | None] = [None]
@@ -38,7 +38,7 @@ def reads(control: ControlNetRecipe, model: ModelRecipe) -> tuple[int | None, ..
 
 
 def check_controlnet(control: ControlNetRecipe, model: ModelRecipe) -> None:
-    """Raises InputError for a ControlNet of other sizes."""
+    """Raises InputError if a ControlNet's sizes differ from the transformer's."""
     part = control.control_net
     check_sizes(part, model.network, transformer_architecture)
     ours, theirs = _blocks(part), _blocks(model.network)
@@ -50,7 +50,7 @@ def check_controlnet(control: ControlNetRecipe, model: ModelRecipe) -> None:
 
 
 def controlnet_configuration(shapes: Shapes, _: str) -> Configuration:
-    """Derives the configuration of a ControlNet. KeyError names a tensor that is missing."""
+    """Derives a ControlNet's configuration. Raises KeyError with the name of a missing tensor."""
     width, channels = shapes["x_embedder.weight"]
     (head,) = shapes["transformer_blocks.0.attn.norm_q.weight"]
     kinds = shapes.get("controlnet_mode_embedder.weight")
@@ -76,7 +76,7 @@ def controlnet_configuration(shapes: Shapes, _: str) -> Configuration:
 
 def original_controlnet_configuration(shapes: Shapes, _: str) -> Configuration:
     """Derives the configuration of a ControlNet in XLabs' layout, which reads the pixels of its
-    reference. KeyError names a tensor that is missing.
+    reference. Raises KeyError with the name of a missing tensor.
     """
     side = 2
     return {

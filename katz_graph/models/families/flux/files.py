@@ -1,6 +1,4 @@
-"""Reads transformers of FLUX.1, and XLabs' ControlNets, in the original layout. Never imports
-torch.
-"""
+"""Reads FLUX.1 transformers and XLabs' ControlNets in the original layout. Never imports torch."""
 
 from __future__ import annotations
 
@@ -39,8 +37,8 @@ SINGLE: Mapping[str, tuple[str, ...]] = {
 EMBEDDERS = {"time_in": "timestep", "vector_in": "text", "guidance_in": "guidance"}
 ORIGINAL_HINT = "pos_embed_input.weight"
 CONVOLUTIONS = ("conv_in", *(f"blocks.{number}" for number in range(6)), "conv_out")
-"""Names the layers that read a reference's pixels, as diffusers does; in the original code each
-but the last has its activation behind it.
+"""diffusers' names of the convolutions over a reference's pixels. In the original code an
+activation follows each but the last.
 """
 RENAMING = Renaming(
     {
@@ -84,18 +82,18 @@ PROCESSORS: Mapping[str, tuple[str, ...]] = {
     "single_blocks.{}.qkv_lora": RENAMING.layers["single_blocks.{}.linear1"][:3],
     "single_blocks.{}.proj_lora": RENAMING.layers["single_blocks.{}.linear2"],
 }
-"""Names the layers as XLabs' trainer does, by the processors of attention that it puts in."""
+"""Layer names of XLabs' trainer, which attaches LoRAs to its attention processors."""
 FURTHER: Mapping[str, tuple[str, ...]] = {
-    "img_in.proj": RENAMING.layers["img_in"],  # in OneTrainer's OMI names
-    # in ComfyUI's names of XLabs' and USO's layers
+    "img_in.proj": RENAMING.layers["img_in"],  # OneTrainer's OMI name
+    # ComfyUI's name for layers of XLabs and USO
     "single_blocks.{}.linear1_qkv": RENAMING.layers["single_blocks.{}.linear1"][:3],
 }
 OF_LORAS = replace(RENAMING, layers={**RENAMING.layers, **PROCESSORS, **FURTHER})
 
 
 def transformer_configuration(shapes: Shapes, _: str) -> Configuration:
-    """Derives the configuration of a transformer in the original layout. KeyError names a tensor
-    that is missing.
+    """Derives the configuration of a transformer in the original layout. Raises KeyError with the
+    name of a missing tensor.
     """
     return {
         **blocks_configuration(shapes),
@@ -106,7 +104,7 @@ def transformer_configuration(shapes: Shapes, _: str) -> Configuration:
 
 
 def blocks_configuration(shapes: Shapes) -> Configuration:
-    """Derives what a transformer and a ControlNet in the original layout have in common."""
+    """Derives the values that transformers and ControlNets in the original layout share."""
     width, channels = shapes["img_in.weight"]
     (head,) = shapes["double_blocks.0.img_attn.norm.query_norm.scale"]
     return {
@@ -123,8 +121,8 @@ def blocks_configuration(shapes: Shapes) -> Configuration:
 
 
 def positions(head: int) -> list[int]:
-    """Returns how a head is shared by the axes of rotary positions: pictures, rows, columns.
-    ValueError for a head that cannot be.
+    """Returns the head channels per axis of the rotary positions: picture, row, column. Raises
+    ValueError if the head width does not divide.
     """
     first = head // 8
     if (head - first) % 4 or first % 2:
@@ -133,5 +131,5 @@ def positions(head: int) -> list[int]:
 
 
 def converted(tensors: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the tensors as diffusers names them. `values`: the module's configuration."""
+    """Returns the tensors under diffusers' names. `values`: the module's configuration."""
     return RENAMING.converted(tensors, values["num_layers"])

@@ -1,4 +1,4 @@
-"""Shows latents of FLUX.1's VAE without a VAE. Never imports torch."""
+"""Latent-to-RGB matrices for previews of FLUX.1 latents. Never imports torch."""
 
 from __future__ import annotations
 
@@ -20,4 +20,4 @@ PREVIEWS: Mapping[tuple[int, float], LinearMap] = MappingProxyType({
     )),
 })
 # fmt: on
-"""Maps channels and scaling factor of latents to their colours."""
+"""Maps (channels, scaling factor) of latents to a latent-to-RGB map."""

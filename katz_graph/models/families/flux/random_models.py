@@ -23,12 +23,12 @@ from katz_graph.models.families.shared.random_transformers import (
     RandomTransformer,
 )
 
-SHIFT = 1.15  # of dev's levels, whatever the size of the picture
+SHIFT = 1.15  # of dev's noise levels at every picture size
 
 
 def configuration(blocks: int, told: bool) -> Configuration:
-    """Returns arguments of a transformer of two heads with one single block less than double ones.
-    `told`: its guidance.
+    """Returns the arguments of a transformer with two heads and one single block less than double
+    blocks. `told`: whether it takes guidance.
     """
     return {
         "attention_head_dim": 16,

@@ -1,5 +1,5 @@
-"""Computes a transformer of FLUX.1 in parts, on diffusers' modules; each function as
-`families.shared.transformer_stack.Stack` has it.
+"""Computes FLUX.1 transformers in parts on diffusers' modules. Implements
+`families.shared.transformer_stack.Stack`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from katz_graph.models.families.shared.transformer_stack import (
     unpacked,
 )
 
-TIME_FACTOR = 1000  # between noise levels, or guidance, and what is embedded
+TIME_FACTOR = 1000  # scales noise levels and guidance before embedding
 
 
 def side(module: Any) -> int:
@@ -48,14 +48,14 @@ def context(module: Any, text: TextEncoding, kinds: tuple[int, ...] = ()) -> Ten
     if not kinds:
         return tokens
     learned = module.controlnet_mode_embedder.weight
-    # taken row by row, since a tensor of numbers would be copied from the host
+    # one row at a time: an index tensor would be copied from the host
     rows = torch.stack([learned[kind] for kind in kinds])
     return torch.cat([rows.expand(len(tokens), -1, -1), tokens], dim=1)
 
 
 def vectors(module: Any, text: TextEncoding) -> tuple[Tensor, ...]:
-    """Returns the embeddings of the guidance, where the model is told any, and the pooled text."""
-    assert text.pooled is not None  # as its architecture has it
+    """Returns the embeddings of the guidance, if the model takes it, and of the pooled text."""
+    assert text.pooled is not None  # the architecture has a pooled width
     embedders = module.time_text_embed
     pooled = embedders.text_embedder(text.pooled)
     if not module.config.guidance_embeds or text.guidance is None:
@@ -69,7 +69,7 @@ def unshifted(values: Mapping[str, Any]) -> bool:
 
 
 def hint(module: Any, reference: Tensor) -> Tensor:
-    """A ControlNet that reads pixels makes them as small as a latent first."""
+    """Embeds the reference; pixels are first downscaled to the latent's size by convolutions."""
     if module.input_hint_block is not None:
         reference = module.input_hint_block(reference)
     tokens: Tensor = module.controlnet_x_embedder(packed(filled(reference, side(module))))
@@ -84,8 +84,8 @@ def residual(module: Any, number: int, hidden: Tensor) -> Tensor:
 
 
 def fixed(module: Any, rows: int, columns: int, tokens: int, beside: Beside = NOTHING) -> Fixed:
-    """Returns the cosines and sines of rotary positions, [1, tokens + rows · columns, D] each, all
-    of a text standing at 0; and the tokens of references, whose positions come last.
+    """Returns cosines and sines of rotary positions [1, tokens + rows · columns, D], with all text
+    tokens at 0. If references are set, their positions follow, and their tokens are a third tensor.
     """
     device = module.x_embedder.weight.device
     text = torch.zeros(tokens, 3, dtype=torch.float64, device=device)
@@ -102,9 +102,9 @@ def fixed(module: Any, rows: int, columns: int, tokens: int, beside: Beside = NO
 def placed(
     latents: Sequence[Tensor], rows: int, columns: int, placing: str
 ) -> Iterator[tuple[tuple[int, int], tuple[int, int, int]]]:
-    """Yields the rows and columns of patches of each reference, and where the first one stands:
-    plane, row, column. Offsets are where the ecosystem has them: on one plane, each reference
-    beneath or beside all before it, so that they take the least room.
+    """Yields the patch rows and columns of each reference and the position of its first patch:
+    plane, row, column. Offsets match other implementations: references share one plane, each below
+    or to the right of the earlier ones, whichever is smaller.
     """
     height, width = (rows * 2, columns * 2) if placing == "uxo" else (0, 0)
     for number, latent in enumerate(latents, start=1):
@@ -154,5 +154,5 @@ def block(
 
 
 def head(module: Any, hidden: Tensor, embedding: Tensor, rows: int, columns: int) -> Tensor:
-    picture = hidden[:, : rows * columns]  # references come behind it
+    picture = hidden[:, : rows * columns]  # reference tokens follow
     return unpacked(module.proj_out(module.norm_out(picture, embedding)), rows, columns)

@@ -1,4 +1,4 @@
-"""Describes how diffusers' pipelines of FLUX.1 are asked."""
+"""Describes how to call diffusers' FLUX.1 pipelines."""
 
 from __future__ import annotations
 

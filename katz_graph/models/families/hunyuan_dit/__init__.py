@@ -1,1 +1,3 @@
-"""HunyuanDiT: blocks over a picture's tokens that read a text, the second half also the first."""
+"""HunyuanDiT: blocks over picture tokens with cross-attention to the text; the second half also
+reads skips from the first.
+"""

@@ -1,4 +1,4 @@
-"""Tells the shape of a transformer of HunyuanDiT from its configuration, and completes its
+"""Derives the architecture of a HunyuanDiT transformer from its configuration and completes its
 conditioning. Never imports torch.
 """
 
@@ -20,13 +20,13 @@ TRANSFORMER = "HunyuanDiT2DModel"
 CONTROLNET = "HunyuanDiT2DControlNetModel"
 LATENT = LatentSpace(channels=4, factor=8, scale=0.13025)
 LENGTHS = 77, 256  # tokens of BERT's text and of mT5's
-ORIGINAL = 1024  # pixels along a side, that the first versions are told where nobody says another
+ORIGINAL = 1024  # pixels a side, default original size for versions before 1.2
 
 
 @lru_cache(maxsize=256)
 def transformer_architecture(part: Component) -> Architecture:
-    """Returns the shape of a transformer or of a ControlNet. InputError for another class, and
-    where its numbers do not fit each other.
+    """Returns the architecture of a transformer or ControlNet. Raises InputError for another class
+    and for inconsistent numbers.
     """
     expect_class(part, TRANSFORMER, CONTROLNET)
     counted = "num_layers", 28
@@ -75,8 +75,8 @@ def transformer_architecture(part: Component) -> Architecture:
 def complete(
     entry: ConditioningEntry, model: ModelRecipe, latent: Mapping[str, Any], positive: bool
 ) -> ConditioningEntry:
-    """Adds the sizes that the first versions are told, where the conditioning sets none. InputError
-    for what the family has not.
+    """Adds the default sizes for versions that take them, if the conditioning sets none. Raises
+    InputError for conditioning that the family does not support.
     """
     check_told(entry, model)
     if not config(model.network).get("use_style_cond_and_image_meta_size", True):
@@ -87,7 +87,7 @@ def complete(
 
 
 def trained_noise(part: Component) -> Configuration:
-    """Returns the configuration of a scheduler: the first versions were trained with more noise."""
+    """Returns the scheduler configuration; versions before 1.2 were trained with more noise."""
     first = config(part).get("use_style_cond_and_image_meta_size", True)
     return {
         "_class_name": "DDPMScheduler",

@@ -1,5 +1,5 @@
-"""Tells the ControlNets of HunyuanDiT: which of their residuals each block reads, and if they fit.
-Never imports torch.
+"""Maps residuals of HunyuanDiT ControlNets to blocks and checks that a ControlNet fits. Never
+imports torch.
 """
 
 from __future__ import annotations
@@ -14,16 +14,14 @@ TOLD = "use_style_cond_and_image_meta_size"
 
 
 def blocks(control: Component) -> int:
-    """Counts the blocks of a ControlNet: one for each of a transformer's that is read by a later
-    one.
-    """
+    """Counts the blocks of a ControlNet: one per transformer block that produces a skip."""
     count: int = config_value(control, "transformer_num_layers", int, 40)
     return count // 2 - 1
 
 
 def reads(control: ControlNetRecipe, model: ModelRecipe) -> tuple[int | None, ...]:
-    """A block of the second half reads the residual of the block whose output it reads too, so the
-    last residual is needed first.
+    """Maps blocks to residuals. A block of the second half adds the residual of the block that
+    produces its skip, so the last residual is needed first.
     """
     count, given = config_value(model.network, "num_layers", int), blocks(control.control_net)
     first = count - given
@@ -31,7 +29,7 @@ def reads(control: ControlNetRecipe, model: ModelRecipe) -> tuple[int | None, ..
 
 
 def check_controlnet(control: ControlNetRecipe, model: ModelRecipe) -> None:
-    """Raises InputError for a ControlNet of other sizes, or of another version."""
+    """Raises InputError if a ControlNet differs from the transformer in sizes or version."""
     part, network = control.control_net, model.network
     check_sizes(part, network, transformer_architecture)
     wanted = config_value(network, "num_layers", int) // 2 - 1

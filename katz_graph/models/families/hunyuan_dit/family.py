@@ -39,7 +39,7 @@ FAMILY = ModelFamily(
     ),
     files=Files(
         network=Layout(
-            # of checkpoints that ComfyUI saves; of a file of its own; of ComfyUI's own checkpoint
+            # checkpoint saved by ComfyUI; transformer-only file; ComfyUI's published checkpoint
             prefixes=("model.diffusion_model.", "", "model."),
             names=(FUSED,),
             configure=transformer_configuration,
@@ -47,7 +47,7 @@ FAMILY = ModelFamily(
         ),
         text_encoders={BERT_PREFIX: BERT, MT5_PREFIX: MT5},
         convert=f"{FOLDER}.files:converted",
-        # ComfyUI, whose checkpoints these are, brings the first vocabulary itself
+        # ComfyUI's checkpoints lack BERT's vocabulary because ComfyUI ships it
         on_hub={BERT_PREFIX: "Tencent-Hunyuan/HunyuanDiT-v1.2-Diffusers/tokenizer"},
         pieces={MT5_PREFIX: "text_encoders.mt5xl.spiece_model"},
     ),

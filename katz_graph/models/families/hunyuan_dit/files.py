@@ -1,5 +1,5 @@
-"""Reads transformers and ControlNets of HunyuanDiT in the original layout: one table from its names
-to diffusers', where fused rows come apart. Never imports torch.
+"""Maps the original layout of HunyuanDiT transformers and ControlNets to diffusers' names in one
+table. Splits fused rows. Never imports torch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from katz_graph.models.loading.configurations import Shapes, head_count, how_man
 from katz_graph.models.renaming import Renaming
 
 POOLER = "pooler.positional_embedding"
-FUSED = "blocks.0.attn1.Wqkv.weight"  # which a file in diffusers' layout has in three parts
+FUSED = "blocks.0.attn1.Wqkv.weight"  # three tensors in diffusers' layout
 RENAMING = Renaming(
     {
         "x_embedder.proj": ("pos_embed.proj",),
@@ -26,7 +26,7 @@ RENAMING = Renaming(
         "mlp_t5.2": ("text_embedder.linear_2",),
         "final_layer.adaLN_modulation.1": ("norm_out.linear",),
         "final_layer.linear": ("proj_out",),
-        "before_proj": ("input_block",),  # of ControlNets
+        "before_proj": ("input_block",),  # ControlNets
         "after_proj_list.{}": ("controlnet_blocks.{}",),
     }
     | {f"pooler.{one}_proj": (f"time_extra_emb.pooler.{one}_proj",) for one in "qkvc"}
@@ -44,7 +44,7 @@ RENAMING = Renaming(
             "attn2.out_proj": ("attn2.to_out.0",),
             "default_modulation.1": ("norm1.linear",),
             "norm1": ("norm1.norm",),
-            "norm2": ("norm3",),  # diffusers numbers them in the order of use
+            "norm2": ("norm3",),  # diffusers numbers norms in order of use
             "norm3": ("norm2",),
             "mlp.fc1": ("ff.net.0.proj",),
             "mlp.fc2": ("ff.net.2",),
@@ -56,8 +56,8 @@ RENAMING = Renaming(
 
 
 def transformer_configuration(shapes: Shapes, _: str) -> Configuration:
-    """Derives the configuration of a transformer in the original layout. KeyError names a tensor
-    that is missing.
+    """Derives the configuration of a transformer in the original layout. Raises KeyError with the
+    name of a missing tensor.
     """
     values = _configuration(shapes)
     outputs = _shape(shapes, "final_layer.linear.weight")[0] // values["patch_size"] ** 2
@@ -69,8 +69,8 @@ def transformer_configuration(shapes: Shapes, _: str) -> Configuration:
 
 
 def controlnet_configuration(shapes: Shapes, _: str) -> Configuration:
-    """Derives the configuration of a ControlNet in either layout. KeyError names a tensor that is
-    missing.
+    """Derives the configuration of a ControlNet in either layout. Raises KeyError with the name of
+    a missing tensor.
     """
     blocks = how_many(shapes, "blocks.{}.")
     return _configuration(shapes) | {
@@ -80,14 +80,14 @@ def controlnet_configuration(shapes: Shapes, _: str) -> Configuration:
 
 
 def converted(tensors: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the tensors as diffusers names them. Both layouts have a norm2 and a norm3, so that
-    those of diffusers' stay as they are. `values`: the module's configuration.
+    """Returns the tensors under diffusers' names. Files already in diffusers' layout stay
+    unchanged, because norm2 and norm3 exist in both layouts. `values`: the module's configuration.
     """
     return RENAMING.converted(tensors, 0) if FUSED in tensors else tensors
 
 
 def _configuration(shapes: Shapes) -> Configuration:
-    """Derives what a transformer's and a ControlNet's have in common, in either layout."""
+    """Derives the values that transformers and ControlNets share, in either layout."""
     width, channels, patch, _ = _shape(shapes, "x_embedder.proj.weight")
     (head,) = _shape(shapes, "blocks.0.attn1.q_norm.weight")
     rows, text = shapes["text_embedding_padding"]
@@ -111,7 +111,9 @@ def _configuration(shapes: Shapes) -> Configuration:
 
 
 def _shape(shapes: Shapes, name: str) -> tuple[int, ...]:
-    """Returns the shape of a tensor by its original name, or by diffusers'. KeyError names it."""
+    """Returns a tensor's shape by its original name, in either layout. Raises KeyError if it is
+    missing.
+    """
     if name in shapes:
         return shapes[name]
     layer, _, parameter = name.rpartition(".")
@@ -120,6 +122,8 @@ def _shape(shapes: Shapes, name: str) -> tuple[int, ...]:
 
 
 def _ratio(rows: int, width: int) -> float:
-    """Returns the factor whose product with the width, cut off as diffusers does, is the rows."""
+    """Returns a factor that gives `rows` when multiplied by the width and truncated, as diffusers
+    does.
+    """
     exact = rows / width
     return exact if int(width * exact) == rows else (rows + 0.5) / width

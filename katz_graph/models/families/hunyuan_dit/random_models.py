@@ -33,8 +33,8 @@ WORDS = (
 
 
 def configuration(blocks: int, sizes: bool = False) -> Configuration:
-    """Returns arguments of a transformer of two heads with so many blocks in each half. `sizes`: it
-    reads style and sizes of the picture.
+    """Returns the arguments of a transformer with two heads and this number of blocks in each half.
+    `sizes`: whether it reads style and picture sizes.
     """
     return {
         "attention_head_dim": 16,
@@ -52,13 +52,13 @@ def configuration(blocks: int, sizes: bool = False) -> Configuration:
 
 
 def control_configuration(network: Configuration, blocks: int) -> Configuration:
-    """Returns those of a ControlNet for a transformer of one block more in each half."""
+    """Returns the arguments of a ControlNet for a transformer with one more block in each half."""
     shared = {name: value for name, value in network.items() if name != "num_layers"}
     return shared | {"transformer_num_layers": 2 * (blocks + 1)}
 
 
 class Words:
-    """Stands in for BERT's tokenizer, which published folders hold as a list of words."""
+    """Stands in for BERT's tokenizer; published folders store it as a word list."""
 
     def save_pretrained(self, folder: Path) -> None:
         folder.mkdir(parents=True)

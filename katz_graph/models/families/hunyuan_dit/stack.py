@@ -1,7 +1,7 @@
-"""Computes a transformer of HunyuanDiT in parts, on diffusers' modules; each function as
-`families.shared.transformer_stack.Stack` has it.
+"""Computes HunyuanDiT transformers in parts on diffusers' modules. Implements
+`families.shared.transformer_stack.Stack`.
 
-A text's hidden state is BERT's rows, the narrower filled up with zeros, and mT5's behind them.
+The text's hidden state holds BERT's tokens followed by mT5's; the narrower ones are zero-padded.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from katz_graph.models.families.shared.transformer_stack import (
     unpatched,
 )
 
-BASE_CELLS = 64  # along the longer side of a picture, which positions are spread over
-SIZE_ORDER = [0, 1, 4, 5, 2, 3]  # original, target, crop: among the numbers of `TextEncoding.sizes`
+BASE_CELLS = 64  # positions along the longer side of a picture
+SIZE_ORDER = [0, 1, 4, 5, 2, 3]  # original, target, crop: columns of `TextEncoding.sizes`
 
 
 def side(module: Any) -> int:
@@ -37,7 +37,7 @@ def blocks(module: Any) -> Sequence[nn.Module]:
 
 
 def skips(module: Any) -> Mapping[int, int]:
-    """Maps each block of the second half but the first to its mirror image."""
+    """Maps each block of the second half, except its first, to its mirror in the first half."""
     count = len(module.blocks)
     return {number: count - 1 - number for number in range(count // 2 + 1, count)}
 
@@ -53,7 +53,7 @@ def parts(module: Any, name: str) -> Sequence[nn.Module]:
 
 
 def context(module: Any, text: TextEncoding, kinds: tuple[int, ...] = ()) -> Tensor:
-    """Returns both encoders' rows in one width, the masked ones replaced by learned ones."""
+    """Returns the tokens of both encoders in one width, with learned padding for masked tokens."""
     padding = module.text_embedding_padding
     first, width = module.config.text_len, padding.shape[1]
     long = _of_mt5(module, text)
@@ -65,13 +65,13 @@ def context(module: Any, text: TextEncoding, kinds: tuple[int, ...] = ()) -> Ten
 
 
 def vectors(module: Any, text: TextEncoding) -> tuple[Tensor, ...]:
-    """Returns the embedding of mT5's text, masked rows and all; with it, of the first versions, of
-    the picture's sizes and the one style that there is.
+    """Embeds mT5's text, including masked tokens. Versions before 1.2 add the picture's sizes and
+    the only style.
     """
     embedders = module.time_extra_emb
     told = [embedders.pooler(_of_mt5(module, text))]
     if module.config.use_style_cond_and_image_meta_size:
-        if text.sizes is None:  # in a region drawn by hand
+        if text.sizes is None:  # in a graph wired by hand
             raise InputError(
                 "the model is told the sizes of the picture, the conditioning has none: encode "
                 "the text with CLIPTextEncodeSDXL"
@@ -98,7 +98,7 @@ def residual(module: Any, number: int, hidden: Tensor) -> Tensor:
 
 
 def fixed(module: Any, rows: int, columns: int, tokens: int, beside: Beside = NOTHING) -> Fixed:
-    """Returns the cosines and sines of rotary positions, [1, rows · columns, D] each."""
+    """Returns cosines and sines of rotary positions, [1, rows · columns, D] each."""
     base = BASE_CELLS // side(module)
     found = get_2d_rotary_pos_embed(
         module.config.attention_head_dim,
@@ -133,7 +133,7 @@ def block(
     fixed: Fixed,
     skip: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """The text stays as it is."""
+    """Runs one block; the text tokens do not change."""
     if text is None:
         raise lacks_text(number)
     cosines, sines = fixed
@@ -141,15 +141,15 @@ def block(
 
 
 def head(module: Any, hidden: Tensor, embedding: Tensor, rows: int, columns: int) -> Tensor:
-    """Of the channels that come out, the second half tells of a variance that is not used."""
+    """Returns the prediction; drops the second half of the output channels, an unused variance."""
     tokens: Tensor = module.proj_out(module.norm_out(hidden, embedding.float()))
     whole = unpatched(tokens, rows, columns, side(module))
     return whole[:, : module.config.in_channels]
 
 
 def _of_mt5(module: Any, text: TextEncoding) -> Tensor:
-    """Returns the hidden state of the second text encoder. InputError for a text of another length
-    than the model's.
+    """Returns the hidden state of mT5. Raises InputError if the text's length differs from the
+    model's.
     """
     count, wanted = text.hidden.shape[1], len(module.text_embedding_padding)
     if count != wanted:
@@ -162,8 +162,8 @@ def _of_mt5(module: Any, text: TextEncoding) -> Tensor:
 
 
 def _spread(rows: int, columns: int, base: int) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Returns first and last position, down and across: the longer side has `base` of them, and the
-    shorter one lies in the middle.
+    """Returns (first, last) positions down and across. The longer side spans `base` positions; the
+    shorter side is centred.
     """
     longer = max(rows, columns)
     sizes = [round(base / longer * count) for count in (rows, columns)]

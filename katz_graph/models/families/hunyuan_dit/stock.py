@@ -1,4 +1,4 @@
-"""Describes how diffusers' pipeline of HunyuanDiT is asked."""
+"""Describes how to call diffusers' HunyuanDiT pipeline."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ def arguments(noise: Tensor, guidance: float) -> dict[str, Any]:
 
 
 def euler(pipeline: Any) -> float:
-    """Puts Euler's scheduler in place of DDPM's. Returns the factor of the first noise: Euler's
-    begins with noise of the highest level alone, a KSampler's with that added to a picture of size
-    one.
+    """Replaces DDPM's scheduler by Euler's and returns the factor of the first noise. Euler starts
+    from noise of the highest level alone; a KSampler adds it to a unit-variance picture.
     """
     taken = EulerDiscreteScheduler.from_config(
         pipeline.scheduler.config, timestep_spacing="linspace"

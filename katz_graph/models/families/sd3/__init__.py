@@ -1,1 +1,1 @@
-"""Stable Diffusion 3 and 3.5: joint blocks over a picture's tokens and a text's."""
+"""Stable Diffusion 3 and 3.5: joint blocks over picture tokens and text tokens."""

@@ -1,4 +1,4 @@
-"""Tells the shape of a transformer of Stable Diffusion 3 or 3.5 from its configuration. Never
+"""Derives the architecture of a Stable Diffusion 3 or 3.5 transformer from its configuration. Never
 imports torch.
 """
 
@@ -26,8 +26,8 @@ SCHEDULER: Configuration = {
 
 @lru_cache(maxsize=256)
 def transformer_architecture(part: Component) -> Architecture:
-    """Returns the shape of a transformer or ControlNet. InputError for another class, or where the
-    picture's and the text's tokens differ in width.
+    """Returns the architecture of a transformer or ControlNet. Raises InputError for another class,
+    or if picture and text tokens differ in width.
     """
     expect_class(part, TRANSFORMER, CONTROLNET)
     heads, head_width = (
@@ -51,8 +51,8 @@ def transformer_architecture(part: Component) -> Architecture:
 
 
 def reads_tokens(part: Component) -> bool:
-    """Tells a ControlNet that begins with the model's tokens and reads no text, those of 3.5
-    large.
+    """Returns whether this is a ControlNet of 3.5 large, which starts from the model's embedded
+    tokens and reads no text.
     """
     values = config(part)
     return values.get("_class_name") == CONTROLNET and values.get("joint_attention_dim") is None
@@ -61,8 +61,8 @@ def reads_tokens(part: Component) -> bool:
 def complete(
     entry: ConditioningEntry, model: ModelRecipe, latent: Mapping[str, Any], positive: bool
 ) -> ConditioningEntry:
-    """Returns the entry as it is. InputError where the picture is larger than the table of
-    positions, and for what the family has not.
+    """Returns the entry unchanged. Raises InputError if the picture exceeds the position table, and
+    for conditioning that the family does not support.
     """
     check_told(entry, model)
     controls = [use.control_net.control_net for use in entry.control]

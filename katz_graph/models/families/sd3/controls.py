@@ -1,5 +1,5 @@
-"""Tells the ControlNets of Stable Diffusion 3: which of their residuals each block reads, if they
-fit, and their files in diffusers' layout and in Stability's. Never imports torch.
+"""Maps residuals of Stable Diffusion 3 ControlNets to blocks, checks that a ControlNet fits, and
+reads its files in diffusers' and Stability's layouts. Never imports torch.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ from katz_graph.models.loading.configurations import HEAD_WIDTH, Shapes, head_co
 
 
 def reads(control: ControlNetRecipe, model: ModelRecipe) -> tuple[int | None, ...]:
-    """Residual int(i / (N / n)) is added after block i of N, but for the last."""
+    """Maps blocks to residuals: residual int(i / (N / n)) is added after block i of N, except after
+    the last block.
+    """
     blocks = config_value(model.network, "num_layers", int)
     given = config_value(control.control_net, "num_layers", int)
     return None, *(int(number / (blocks / given)) for number in range(blocks - 1)), None
 
 
 def check_controlnet(control: ControlNetRecipe, model: ModelRecipe) -> None:
-    """Raises InputError for a ControlNet of other sizes, and for one that has tokens of its own and
-    no text, or the other way round.
+    """Raises InputError if a ControlNet's sizes differ from the transformer's, or if it embeds its
+    own tokens without reading text, or the reverse.
     """
     part = control.control_net
     if bool(config(part).get("use_pos_embed", True)) == reads_tokens(part):
@@ -57,7 +59,7 @@ def check_controlnet(control: ControlNetRecipe, model: ModelRecipe) -> None:
 
 
 def controlnet_configuration(shapes: Shapes, _: str) -> Configuration:
-    """Derives the configuration of a ControlNet. KeyError names a tensor that is missing."""
+    """Derives a ControlNet's configuration. Raises KeyError with the name of a missing tensor."""
     width, text = shapes["context_embedder.weight"]
     patch = shapes["pos_embed.proj.weight"][-1]
     norm = shapes.get("transformer_blocks.0.attn.norm_q.weight")
@@ -81,8 +83,8 @@ def controlnet_configuration(shapes: Shapes, _: str) -> Configuration:
 
 
 def original_controlnet_configuration(shapes: Shapes, _: str) -> Configuration:
-    """Derives the configuration of a ControlNet of 3.5 large in Stability's layout, which begins
-    with the model's tokens. KeyError names a tensor that is missing.
+    """Derives the configuration of a 3.5 large ControlNet in Stability's layout, which starts from
+    the model's embedded tokens. Raises KeyError with the name of a missing tensor.
     """
     width, channels, patch = shapes["pos_embed_input.proj.weight"][:3]
     return {

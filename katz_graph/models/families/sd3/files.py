@@ -1,6 +1,5 @@
-"""Reads transformers of Stable Diffusion 3 and its ControlNets in the original layout: one table
-from its names to diffusers', where fused rows come apart and two halves change places. Never
-imports torch.
+"""Maps the original layout of Stable Diffusion 3 transformers and ControlNets to diffusers' names
+in one table. Splits fused rows and swaps shift and scale halves. Never imports torch.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from katz_graph.models.family import Configuration
 from katz_graph.models.loading.configurations import HEAD_WIDTH, Shapes, head_count, how_many
 from katz_graph.models.renaming import Renaming
 
-CONTROL_TYPE = "control_type"  # of a ControlNet: one number that says what it reads
+CONTROL_TYPE = "control_type"  # tensor of a ControlNet: a number for the kind of reference
 ORIGINAL_CONTROL = "transformer_blocks.0.adaLN_modulation.1.weight"
 RENAMING = Renaming(
     {
@@ -50,7 +49,7 @@ RENAMING = Renaming(
             "context_block.mlp.fc2": ("ff_context.net.2",),
         }.items()
     }
-    | {  # of ControlNets
+    | {  # ControlNets
         f"transformer_blocks.{{}}.{layer}": tuple(f"transformer_blocks.{{}}.{one}" for one in names)
         for layer, names in {
             "attn.qkv": ("attn.to_q", "attn.to_k", "attn.to_v"),
@@ -61,15 +60,15 @@ RENAMING = Renaming(
         }.items()
     },
     swapped=frozenset({"final_layer.adaLN_modulation.1"}),
-    # the last block's text is only read, by a norm of one shift and one scale
+    # the last block does not update the text: its norm has one shift and one scale
     swapped_in_last=frozenset({"joint_blocks.{}.context_block.adaLN_modulation.1"}),
     tensors={"pos_embed": "pos_embed.pos_embed"},
 )
 
 
 def transformer_configuration(shapes: Shapes, _: str) -> Configuration:
-    """Derives the configuration of a transformer in the original layout. KeyError names a tensor
-    that is missing.
+    """Derives the configuration of a transformer in the original layout. Raises KeyError with the
+    name of a missing tensor.
     """
     width, text = shapes["context_embedder.weight"]
     patch = shapes["x_embedder.proj.weight"][-1]
@@ -97,6 +96,6 @@ def transformer_configuration(shapes: Shapes, _: str) -> Configuration:
 
 
 def converted(tensors: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the tensors as diffusers names them. `values`: the module's configuration."""
+    """Returns the tensors under diffusers' names. `values`: the module's configuration."""
     kept = {name: tensor for name, tensor in tensors.items() if name != CONTROL_TYPE}
     return RENAMING.converted(kept, values["num_layers"])

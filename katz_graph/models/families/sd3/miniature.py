@@ -1,4 +1,4 @@
-"""Describes the miniature transformer, which is of SD3's shape and predicts velocities."""
+"""Describes the miniature SD3 transformer, which predicts velocities."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from katz_graph.models.families.sd3.family import FAMILY
 from katz_graph.models.families.sd3.files import RENAMING
 from katz_graph.models.families.shared.miniature import Miniature
 
-PATCH, LARGEST = 2, 32  # cells: a token's side, the longest side of a picture
+PATCH, LARGEST = 2, 32  # cells: side of a token, longest side of a picture
 WIDTH, HEADS, BLOCKS, CONTROL_BLOCKS = 144, 3, 6, 3
 LORA_LAYERS = (
     "x_block.attn.qkv",
@@ -31,8 +31,8 @@ LORA_LAYERS = (
 
 
 def network(text_width: int) -> SD3Transformer2DModel:
-    """Makes a transformer of random weights whose modulations begin at zero: every block passes on
-    what it gets (AdaLN-zero, Peebles and Xie 2023).
+    """Builds a transformer with random weights and zero modulations, so that each block starts as
+    the identity (AdaLN-zero, Peebles and Xie 2023).
     """
     model = SD3Transformer2DModel(
         sample_size=16,
@@ -61,9 +61,9 @@ def network(text_width: int) -> SD3Transformer2DModel:
 
 
 def control(transformer: SD3Transformer2DModel) -> SD3ControlNetModel:
-    """Makes a ControlNet of a copy of the transformer's first blocks."""
+    """Builds a ControlNet from a copy of the transformer's first blocks."""
     model = SD3ControlNetModel.from_transformer(transformer, CONTROL_BLOCKS, 0)
-    # it is told the pooled text, and its hint is shifted: those of the default's zeros are not
+    # this flag of the default would zero the pooled text and leave the hint unshifted
     model.register_to_config(force_zeros_for_pooled_projection=False)
     return model
 

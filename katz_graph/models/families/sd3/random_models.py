@@ -27,7 +27,7 @@ from katz_graph.models.families.shared.random_transformers import (
 
 
 def configuration(blocks: int) -> Configuration:
-    """Returns arguments of a transformer of two heads."""
+    """Returns the arguments of a transformer with two heads."""
     return {
         "attention_head_dim": 16,
         "num_attention_heads": 2,
@@ -41,8 +41,8 @@ def configuration(blocks: int) -> Configuration:
 
 
 def later_configuration(blocks: int) -> Configuration:
-    """Returns those of one of 3.5: with norms of queries and keys, and a second attention in the
-    first two blocks.
+    """Returns the arguments of a 3.5 transformer: query and key norms, and a second attention in
+    the first two blocks.
     """
     return {**configuration(blocks), "qk_norm": "rms_norm", "dual_attention_layers": (0, 1)}
 
@@ -53,12 +53,14 @@ def control_configuration(network: Configuration, blocks: int) -> Configuration:
 
 
 def wide(heads: int, side: int) -> Configuration:
-    """Returns what changes besides for heads of 64 and latents of so many cells a side."""
+    """Returns further changes for this number of heads of width 64 and latents with this many cells
+    a side.
+    """
     return {"caption_projection_dim": 64 * heads, "pos_embed_max_size": side}
 
 
 def first_encoder() -> Any:
-    """Makes one whose projection changes nothing, as in the published folders."""
+    """Builds a CLIP encoder with an identity projection, as in the published folders."""
     encoder = clip(SIZES[0], WIDTHS[0])
     nn.init.eye_(encoder.text_projection.weight)
     return encoder

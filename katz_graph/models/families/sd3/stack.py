@@ -1,5 +1,5 @@
-"""Computes a transformer of Stable Diffusion 3 in parts, on diffusers' modules; each function as
-`families.shared.transformer_stack.Stack` has it.
+"""Computes Stable Diffusion 3 transformers in parts on diffusers' modules. Implements
+`families.shared.transformer_stack.Stack`.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ def parts(module: Any, name: str) -> Sequence[nn.Module]:
 
 
 def context(module: Any, text: TextEncoding, kinds: tuple[int, ...] = ()) -> Tensor:
-    """Fills a narrower text up with zeros to the width that the transformer takes."""
+    """Embeds the text after zero-padding it to the transformer's text width."""
     missing = module.config.joint_attention_dim - text.hidden.shape[-1]
     tokens: Tensor = module.context_embedder(pad(text.hidden, (0, missing)))
     return tokens
 
 
 def vectors(module: Any, text: TextEncoding) -> tuple[Tensor, ...]:
-    """A ControlNet may be made for pooled text of zeros."""
+    """Embeds the pooled text, replaced by zeros for ControlNets that were trained with zeros."""
     pooled = text.pooled
-    assert pooled is not None  # as its architecture has it
+    assert pooled is not None  # the architecture has a pooled width
     if unshifted(module.config):
         pooled = torch.zeros_like(pooled)
     return (module.time_text_embed.text_embedder(pooled),)
@@ -70,9 +70,8 @@ def hint(module: Any, reference: Tensor) -> Tensor:
 
 
 def seen(values: Mapping[str, Any], pixels: Tensor) -> Tensor:
-    """Returns the pixels that a ControlNet's VAE encodes: Stability's for edges were trained with
-    other numbers, those for depth with what is near dark, and ComfyUI makes both of what people
-    give.
+    """Returns the pixels for a ControlNet's VAE. Stability trained edges in another range and depth
+    with near as dark. As ComfyUI does, converts the user's picture.
     """
     match values.get(CONTROL_TYPE):
         case 1:  # edges
@@ -110,8 +109,8 @@ def residual(module: Any, number: int, hidden: Tensor) -> Tensor:
 
 
 def fixed(module: Any, rows: int, columns: int, tokens: int, beside: Beside = NOTHING) -> Fixed:
-    """Returns the middle of the table of positions [1, rows · columns, D]; nothing of a ControlNet
-    that has none.
+    """Returns the centre of the position table [1, rows · columns, D], or nothing for a ControlNet
+    without positions.
     """
     if module.pos_embed is None:
         return ()
@@ -146,7 +145,7 @@ def block(
     embedding: Tensor,
     fixed: Fixed,
 ) -> tuple[Tensor, Tensor | None]:
-    """The text's tokens end with the last block; a ControlNet of 3.5 large has none."""
+    """Runs one block. The last block returns no text tokens; a 3.5 large ControlNet has none."""
     one = module.transformer_blocks[number]
     if isinstance(one, SD3SingleTransformerBlock):
         return one(hidden, embedding), None

@@ -1,4 +1,4 @@
-"""Describes how diffusers' pipeline of Stable Diffusion 3 is asked."""
+"""Describes how to call diffusers' Stable Diffusion 3 pipeline."""
 
 from __future__ import annotations
 

@@ -1,3 +1,3 @@
-"""Declares, computes and sizes the stages that several families share: text encoders, VAEs and
-those of transformers; makes the parts of their small random models.
+"""Stages that several families share (text encoders, VAEs, transformer blocks), with their
+computation and cost, and the parts of the families' small random models.
 """

@@ -1,5 +1,5 @@
-"""Computes the stages that families share: before and behind the denoising loop, and around its
-networks.
+"""Computes the stages that families share: text encoding, VAE encode and decode, and the weighting
+of regional predictions.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def bind_text(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
 
 
 def text(encode: Callable[[Encoding], TextEncoding], given: Mapping[str, Any]) -> Outputs:
-    """Encodes a text, for every picture of the batch."""
+    """Encodes a prompt and repeats the encoding for every picture of the batch."""
     encoded = encode(given["encoding"])
-    if not given["pooled"]:  # whatever a pack gave beside it: texts of one model are of one kind
+    if not given["pooled"]:  # packs may add pooled text; one model's texts must agree
         encoded = replace(encoded, pooled=None)
     elif encoded.pooled is None:
         raise InputError(UNPOOLED)
@@ -55,7 +55,7 @@ def text(encode: Callable[[Encoding], TextEncoding], given: Mapping[str, Any]) -
 
 
 def bind_weigh(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
-    """Fits a mask to the latent, unless a node of the loop makes it."""
+    """Resizes the mask to the latent, unless a node of the loop computes the mask."""
     mask, dtype = inputs.get("mask"), latent_dtype(loop.parametrisation, loop.dtype)
     x = torch.empty(loop.shape, dtype=dtype)
     return {"fitted": fit_mask(mask, x) if isinstance(mask, Tensor) else None}

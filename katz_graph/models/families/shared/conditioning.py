@@ -14,8 +14,8 @@ from katz_graph.models.family import architecture
 def with_channels(
     entry: ConditioningEntry, model: ModelRecipe, latent: Mapping[str, Any]
 ) -> ConditioningEntry:
-    """Adds what a model with input channels beside the latent sees, where the conditioning sets
-    nothing: of a latent with a mask that one, and what is masked.
+    """Adds the extra input channels of an inpainting or editing model if the conditioning sets
+    none: the latent and its noise mask, or zeros if the latent has no mask.
     """
     if not architecture(model.network).extra_channels or entry.concatenated is not None:
         return entry
@@ -27,7 +27,9 @@ def with_channels(
 
 
 def check_channels(what: str, latent: Picture, model: ModelRecipe) -> None:
-    """Raises InputError for a latent, called `what`, that another model's VAE made."""
+    """Raises InputError if a latent's channel count differs from the model's. `what` names the
+    latent in the message.
+    """
     given, wanted = latent.pixels.shape[1], model.latent.channels
     if given != wanted:
         raise InputError(
@@ -37,7 +39,9 @@ def check_channels(what: str, latent: Picture, model: ModelRecipe) -> None:
 
 
 def check_told(entry: ConditioningEntry, model: ModelRecipe) -> None:
-    """Raises InputError for guidance and references, which models of few families read."""
+    """Raises InputError for guidance or reference latents in the conditioning of a model that reads
+    neither.
+    """
     if entry.references is not None:
         raise InputError(
             f"{model.network.folder}: the model reads no references: take ReferenceLatent out, or "

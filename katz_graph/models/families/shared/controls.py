@@ -1,5 +1,5 @@
-"""Counts the blocks of a transformer's ControlNet and checks that it is of its sizes. Never imports
-torch.
+"""Counts the blocks of a transformer's ControlNet and compares its sizes with the transformer's.
+Never imports torch.
 """
 
 from __future__ import annotations
@@ -13,16 +13,14 @@ from katz_graph.models.family import Architecture
 
 
 def numbered_blocks(control: Component) -> int:
-    """Counts the blocks of a ControlNet, of one chain or of two."""
+    """Counts the blocks of a ControlNet with one chain of blocks or two."""
     return sum(config_value(control, name, int, 0) for name in ("num_layers", "num_single_layers"))
 
 
 def check_sizes(
     control: Component, network: Component, architecture: Callable[[Component], Architecture]
 ) -> None:
-    """Raises InputError, naming both numbers, when a ControlNet has other sizes than the
-    transformer.
-    """
+    """Raises InputError, with both numbers, if the ControlNet's sizes differ from the network's."""
     ours, theirs = architecture(control), architecture(network)
     widths = [
         config_value(one, "num_attention_heads", int) * config_value(one, "attention_head_dim", int)
@@ -30,7 +28,7 @@ def check_sizes(
     ]
     for name, got, wanted in (
         ("width", *widths),
-        # one that reads no text has none
+        # 0 in a ControlNet that reads no text
         ("text width", ours.text_width or theirs.text_width, theirs.text_width),
         ("pooled text width", ours.pooled_width, theirs.pooled_width),
         ("latent channels", ours.latent_channels, theirs.latent_channels),

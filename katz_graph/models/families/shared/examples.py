@@ -1,5 +1,5 @@
-"""Calls text encoders and VAEs on modules without memory, to count what they cost; as
-`katz_graph.models.families.unet.examples`.
+"""Builds example calls of text encoders and VAEs on meta tensors to count their cost, as
+`katz_graph.models.families.unet.examples` does for UNets.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Makes the reference pictures of ControlNets."""
+"""Prepares the reference pictures of ControlNets."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from katz_graph.picture.batch import repeated
 
 
 def fit_reference(pixels: Tensor, batch: int, height: int, width: int) -> Tensor:
-    """Resizes [b, H, W, C] in 0..1 to [batch, 3, height, width]: nearest-exact, cropped around the
-    centre; pictures repeat to fill the batch.
+    """Resizes pictures [b, H, W, C] in 0..1 to [batch, 3, height, width] by nearest-exact, with a
+    centre crop, and repeats them to fill the batch.
     """
     if pixels.shape[-1] == 1:
         pixels = pixels.expand(-1, -1, -1, 3)

@@ -1,4 +1,4 @@
-"""Declares what LoRA files of all families have in common. Never imports torch."""
+"""Declares the LoRA key names that all families share. Never imports torch."""
 
 from __future__ import annotations
 

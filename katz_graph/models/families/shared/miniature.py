@@ -1,5 +1,5 @@
-"""Describes the miniature of a family: a small network that the package trains and carries, and how
-diffusers runs it. Knows nothing of what it is trained on.
+"""Describes the miniature of a family: a small network that ships with the package, and how it is
+trained and run in diffusers. Must not know the training data.
 """
 
 from __future__ import annotations
@@ -22,40 +22,42 @@ Learns = Literal["noise", "flow"]
 
 @dataclass(frozen=True, slots=True)
 class Miniature:
-    """Describes what a training and its measurement take from a family.
-
-    `learns`: to predict noise, or a flow's velocity. `network` makes one of random weights beside
-    two of CLIP's text encoders of this width; `control` makes a ControlNet that begins with a
-    trained network's weights. `scheduler`, `pipeline`, `control_pipeline`: make what runs it in
-    diffusers, pipelines from their parts. `space`: of its latents; None where their scale is what
-    its VAE's training gives. `lora_layers`: the original layers that a LoRA changes, with those of
-    the network that their rows are; "{}" stands for a block's number.
-    """
+    """Describes how a family's miniature is built, trained and measured."""
 
     learns: Learns
+    """Predicts noise, or the velocity of a flow."""
     family: ModelFamily
     network: Callable[[int], ModelMixin]
+    """Builds the network with random weights for two CLIP text encoders of this width."""
     control: Callable[[ModelMixin], ModelMixin]
+    """Builds a ControlNet initialised with the weights of a trained network."""
     scheduler: Callable[[], SchedulerMixin]
+    """Builds the diffusers scheduler."""
     pipeline: Callable[..., DiffusionPipeline]
+    """Builds the diffusers pipeline from its parts."""
     control_pipeline: Callable[..., DiffusionPipeline]
+    """Builds the diffusers pipeline with a ControlNet from its parts."""
     space: LatentSpace | None = None
+    """Latent space; None if the scale results from the training of the VAE."""
     lora_layers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Maps an original layer that a LoRA changes to the network layers that hold its rows. "{}"
+    stands for the block number.
+    """
 
     @property
     def part(self) -> str:
-        """What a pipeline calls the network."""
+        """Returns the name of the network in a diffusers pipeline."""
         return self.family.network.part
 
     @property
     def lora_prefix(self) -> str:
-        """How kohya's trainers begin the names of the network's layers."""
+        """Returns the prefix of layer names in LoRA files of kohya's trainers."""
         return self.family.lora.prefixes[0]
 
 
 @cache
 def miniature(learns: Learns) -> Miniature:
-    """Finds the one miniature that learns this."""
+    """Returns the miniature with this training target; exactly one exists."""
     names = [f"katz_graph.models.families.{family}.miniature" for family in FAMILIES]
     all_of_them = [import_module(name).MINIATURE for name in names if find_spec(name) is not None]
     (found,) = (one for one in all_of_them if one.learns == learns)

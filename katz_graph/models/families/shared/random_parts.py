@@ -1,5 +1,5 @@
-"""Makes small parts of pipelines with random weights, for benches and tests of numbers: what the
-`random_models` of families put together.
+"""Builds small pipeline parts with random weights for benches and numerical tests. The families'
+`random_models` combine them.
 """
 
 from __future__ import annotations
@@ -24,19 +24,21 @@ SIZES: tuple[Mapping[str, Any], ...] = (
     {"hidden_size": 32, "num_hidden_layers": 3, "hidden_act": "quick_gelu"},
     {"hidden_size": 48, "num_hidden_layers": 4, "hidden_act": "gelu"},
 )
-"""What differs between the two text encoders of CLIP."""
+"""Sizes of the two CLIP text encoders."""
 WIDTHS = tuple(int(sizes["hidden_size"]) for sizes in SIZES)
-POOLED_WIDTH = 40  # of the second one's projection
-PADDING = 16  # columns of zeros behind CLIP's text encoders' own
+POOLED_WIDTH = 40  # of the second encoder's projection
+PADDING = 16  # columns of zeros after those of the CLIP text encoders
 LONG_WIDTH = sum(WIDTHS) + PADDING  # of T5 and of a language model
 
 Role = Literal["usual", "finishing", "drawn", "timed", "streamed", "full size"]
-"""What benches take a kind of models for: the `usual` one unless they say otherwise; `finishing`
-what that one has begun; `drawn` by graphs at random, and compared with plain loops; `timed` beside
-stock pipelines, `full size` on a GPU; `streamed`: its ControlNet's residuals.
+"""How benches use a model kind. `usual`: the default; `finishing`: finishes what the usual one
+began; `drawn`: in random graphs that are compared with plain loops; `timed`: against stock
+pipelines; `full size`: on a GPU; `streamed`: with streamed ControlNet residuals.
 """
 Encoder = tuple[Callable[[], Any], Callable[[], Any], str]
-"""Makes a text encoder; makes its tokenizer; what a pipeline's index calls the tokenizer."""
+"""Factory of a text encoder, factory of its tokenizer, class name of the tokenizer in
+model_index.json.
+"""
 
 
 @contextmanager
@@ -47,10 +49,10 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def tokenizer(pad: str) -> CLIPTokenizer:
-    """Makes one of single bytes."""
+    """Builds a byte-level tokenizer."""
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
-    # GPT-2's names of bytes
+    # the byte-to-character mapping of GPT-2
     alphabet = [chr(byte) for byte in printable] + [
         chr(256 + index) for index in range(len(others))
     ]
@@ -64,7 +66,7 @@ def tokenizer(pad: str) -> CLIPTokenizer:
 
 
 def clip(sizes: Mapping[str, Any], projection: int | None) -> Any:
-    """Makes a text encoder of CLIP, in float32, which projects where that has a width."""
+    """Builds a float32 CLIP text encoder, with a projection if `projection` gives its width."""
     config = CLIPTextConfig(
         **sizes,
         vocab_size=VOCABULARY,
@@ -81,7 +83,7 @@ def clip(sizes: Mapping[str, Any], projection: int | None) -> Any:
 
 
 def t5() -> Any:
-    """Makes a small T5, in float32."""
+    """Builds a small float32 T5 encoder."""
     config = transformers.T5Config(
         vocab_size=32128,
         d_model=LONG_WIDTH,
@@ -95,7 +97,7 @@ def t5() -> Any:
 
 
 def shipped(kind: EncoderKind) -> Any:
-    """Loads the tokenizer that comes with the package."""
+    """Loads the tokenizer that ships with the package."""
     return getattr(transformers, kind.tokenizer).from_pretrained(TOKENIZERS / SHIPPED[kind])
 
 
@@ -103,9 +105,7 @@ T5_ENCODER: Encoder = (t5, lambda: shipped(T5), "T5TokenizerFast")
 
 
 def vae(space: LatentSpace, upcast: bool = False) -> AutoencoderKL:
-    """Makes a VAE of eight pixels a cell; one whose latents have no shift has layers of
-    quantisation.
-    """
+    """Builds a VAE with a factor of 8. It has quantisation layers if its latents have no shift."""
     return AutoencoderKL(
         down_block_types=("DownEncoderBlock2D",) * 4,
         up_block_types=("UpDecoderBlock2D",) * 4,
@@ -123,7 +123,7 @@ def vae(space: LatentSpace, upcast: bool = False) -> AutoencoderKL:
 
 
 def factors(module: nn.Module, rank: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Draws a LoRA's down [r, in, (kh, kw)] and up [out, r, (1, 1)]."""
+    """Draws the two factors of a LoRA: down [r, in, (kh, kw)] and up [out, r, (1, 1)]."""
     weight = module.weight
     assert isinstance(weight, Tensor)
     out_width, in_width, *kernel = weight.shape

@@ -1,5 +1,5 @@
-"""Makes small pipelines of transformers with random weights, all of which count, as the
-`random_models` of a family describes them; equal arguments give equal weights.
+"""Builds small transformer pipelines with random weights from the descriptions in each family's
+`random_models`. All weights affect the output; equal arguments give equal weights.
 """
 
 from __future__ import annotations
@@ -19,42 +19,47 @@ from katz_graph.models.families.shared.stock import Stock
 from katz_graph.models.loading.quiet import quiet
 from katz_graph.models.loading.store import LIBRARIES
 
-SPREAD = 0.1  # of weights
+SPREAD = 0.1  # standard deviation of weights
 
 Configuration = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class RandomTransformer:
-    """Describes the small pipelines of a kind of transformers.
-
-    `pipeline`, `network`, `control`: classes of diffusers. `configuration` returns arguments of a
-    transformer with so many blocks, `control_configuration` those of a ControlNet with so many,
-    from a transformer's. `text_encoders`: in order; a third one only where it is asked for.
-    `absent`: what the pipeline's index says that it goes without. `stock`: how the pipeline is
-    asked. `roles`: in benches. `wide` returns what changes besides in the configuration for so many
-    heads of 64 and latents of so many cells a side, `steady` what keeps rounding small there.
-    `published`: what changes at full size, but for the widths of texts.
-    """
+    """Describes the small pipelines of one kind of transformer."""
 
     pipeline: str
+    """Class in diffusers, as are `network` and `control`."""
     network: str
     control: str
     configuration: Callable[[int], Configuration]
+    """Returns the arguments of a transformer with this number of blocks."""
     control_configuration: Callable[[Configuration, int], Configuration]
+    """Returns the arguments of a ControlNet with this number of blocks, from a transformer's
+    arguments.
+    """
     scheduler: Callable[[], Any]
     text_encoders: tuple[Encoder, ...]
+    """In pipeline order; a third encoder is used only on request."""
     latent: LatentSpace
     absent: tuple[str, ...]
+    """Optional parts that the pipeline's index lists as missing."""
     stock: Stock
+    """How to call the stock pipeline."""
     roles: frozenset[Role] = frozenset()
+    """Uses in benches."""
     wide: Callable[[int, int], Configuration] = lambda heads, side: {}
+    """Returns further changes to the configuration for this number of heads of width 64 and latents
+    with this many cells a side.
+    """
     steady: Configuration = field(default_factory=dict)
+    """Changes to the configuration that keep rounding errors small in wide networks."""
     published: Configuration = field(default_factory=dict)
+    """Changes to the configuration at full size, except for text widths."""
 
     def widened(self, heads: int, side: int) -> Configuration:
-        """Returns what changes in the configuration for so many heads of 64 and latents of so many
-        cells a side.
+        """Returns the changes to the configuration for this number of heads of width 64 and latents
+        with this many cells a side.
         """
         heads_alone = {"attention_head_dim": 64, "num_attention_heads": heads}
         return {**heads_alone, **self.wide(heads, side)}
@@ -62,16 +67,18 @@ class RandomTransformer:
     def draw_network(
         self, seed: int, blocks: int = 3, spread: float = SPREAD, **changed: Any
     ) -> Any:
-        """Makes a transformer. `spread`: of its weights. `changed`: of its configuration."""
+        """Builds a transformer. `spread`: standard deviation of its weights; `changed`: overrides
+        its configuration.
+        """
         return _drawn(self.network, {**self.configuration(blocks), **changed}, seed, spread)
 
     def draw_controlnet(self, seed: int, blocks: int = 2, **changed: Any) -> Any:
-        """Makes a ControlNet. `changed`: of its configuration."""
+        """Builds a ControlNet. `changed`: overrides its configuration."""
         values = self.control_configuration(self.configuration(blocks), blocks)
         return _drawn(self.control, {**values, **changed}, seed, SPREAD)
 
     def make_controlnet(self, folder: str | Path, seed: int, *sizes: Any, **changed: Any) -> None:
-        """Writes what `draw_controlnet` makes of the same."""
+        """Saves the ControlNet that `draw_controlnet` builds from the same arguments."""
         self.draw_controlnet(seed, *sizes, **changed).save_pretrained(folder)
 
     def make_pipeline(
@@ -83,10 +90,11 @@ class RandomTransformer:
         spread: float = SPREAD,
         **changed: Any,
     ) -> None:
-        """Writes a pipeline in diffusers' folder layout, in torch's default format and made on its
-        default device, text encoders in float32: transformer, text encoders, tokenizers, VAE,
-        scheduler. `with_t5`: T5 as a third text encoder, of kinds that may go without it. `spread`:
-        of the transformer's weights. `changed`: of its configuration.
+        """Saves a pipeline in diffusers' folder layout: transformer, text encoders, tokenizers,
+        VAE, scheduler. Uses torch's default dtype and device; text encoders are float32.
+
+        `with_t5` adds T5 as the third text encoder of kinds in which it is optional. `spread`:
+        standard deviation of the transformer's weights; `changed`: overrides its configuration.
         """
         folder, scheduler = Path(folder), self.scheduler()
         parts: dict[str, Any] = {
@@ -98,7 +106,7 @@ class RandomTransformer:
             network = self.draw_network(seed, blocks, spread, **changed)
             network.save_pretrained(folder / "transformer")
             coder = vae(self.latent)
-            # means, and spreads of nothing, so that encoding draws nothing
+            # log-variances of -100, so that sampling the posterior returns its mean
             last = coder.quant_conv or coder.encoder.conv_out
             last.weight.data[len(last.weight) // 2 :] = 0.0
             last.bias.data[len(last.bias) // 2 :] = -100.0
@@ -117,7 +125,7 @@ class RandomTransformer:
 
 
 def _drawn(name: str, values: Configuration, seed: int, spread: float) -> Any:
-    """Makes a network of a configuration, all of whose weights are drawn."""
+    """Builds a network from a configuration and draws all of its weights."""
     with seeded(seed):
         module = getattr(diffusers, name)(**values).eval()
         for parameter in module.parameters():

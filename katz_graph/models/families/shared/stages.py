@@ -1,5 +1,5 @@
-"""Declares the stages that families share: before and behind the denoising loop, and around its
-networks. Never imports torch.
+"""Declares the stages that families share: text encoding, VAE encode and decode, and the weighting
+of regional predictions. Never imports torch.
 """
 
 from __future__ import annotations

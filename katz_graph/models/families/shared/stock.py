@@ -1,5 +1,5 @@
-"""Describes how diffusers' stock pipeline of a family is asked as a KSampler is: what benches and
-tests compare with.
+"""Describes how to call a family's stock diffusers pipeline like a KSampler, for benches and tests
+that compare with it.
 """
 
 from __future__ import annotations
@@ -14,19 +14,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Stock:
-    """Describes the calls of a stock pipeline.
-
-    `arguments` returns what it is given for noise [B, C, h, w] and a sampler's guidance.
-    `schedule`: whose levels are its own. `told`: the guidance that models are told, which then have
-    no negative side. `unpacked` makes a latent [B, C, h, w] of what the pipeline gives; it also
-    takes the picture's height and width. `euler` puts Euler's scheduler in place of one that draws
-    noise, and returns the factor of the first noise. `editing`: of models that are shown a picture
-    themselves; maps what it is to them to their pipeline and to what their configuration has.
-    """
+    """Describes the calls of a stock pipeline."""
 
     arguments: Callable[[Tensor, float], dict[str, Any]]
+    """Returns the pipeline's arguments for noise [B, C, h, w] and a sampler's guidance."""
     schedule: str = "simple"
+    """Scheduler with the same noise levels as the pipeline."""
     told: float | None = None
+    """Guidance that the model takes as an input; such models have no negative side."""
     unpacked: Callable[[Tensor, int, int], Tensor] = lambda made, height, width: made
+    """Returns the latent [B, C, h, w] from the pipeline's output and the picture's height and
+    width.
+    """
     euler: Callable[[Any], float] | None = None
+    """Replaces a stochastic scheduler by Euler's and returns the factor of the first noise."""
     editing: Mapping[str, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
+    """Maps the kind of picture that an editing model reads to its pipeline and configuration
+    changes.
+    """

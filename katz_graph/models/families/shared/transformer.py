@@ -1,4 +1,4 @@
-"""Computes the stages of transformers, with the stack of parts that a family names."""
+"""Computes the stages of transformers with the family's `Stack`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def bind_pooled(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
 
 
 def bind_fixed(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
-    """Brings references into the model's scale, one for each picture of the batch."""
+    """Scales reference latents to the model's latent space, one per picture of the batch."""
     seen: References | None = inputs["references"]
     latents = [] if seen is None else [latent.pixels for latent in seen.latents]
     return {
@@ -79,7 +79,7 @@ def fixed(module: Any, given: Mapping[str, Any]) -> Outputs:
 
 
 def bind_channels(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
-    """Makes the input channels beside the latent, for the part of it that is seen."""
+    """Makes the extra input channels, cropped to the part of the latent in question."""
     model: ModelRecipe = inputs["model"]
     make = named(family_of(model.network).network.channels)
     extra = architecture(model.network).extra_channels
@@ -95,10 +95,10 @@ def channels(module: None, given: Mapping[str, Any]) -> Outputs:
 
 
 def bind_reference(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
-    """Resizes a reference image to the size of the picture or of the part in question."""
+    """Resizes a reference image to the size of the picture, or to that of the part in question."""
     height, width = map(loop.latent.pixels, inputs["cells"] or loop.shape[2:])
     part = inputs["control_net"].control_net
-    check_vae(part, inputs.get("vae"), loop.latent)  # of one that was drawn by hand
+    check_vae(part, inputs.get("vae"), loop.latent)  # nodes wired by hand are not checked before
     stack = import_module(family_of(part).network.stack)
     unshifted = stack.unshifted(config(part))
     space = replace(loop.latent, shift=0.0) if unshifted else loop.latent
@@ -110,7 +110,7 @@ def bind_reference(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
 
 
 def reference(encode: Callable[[Tensor], Tensor] | None, given: Mapping[str, Any]) -> Outputs:
-    """Returns a reference as a ControlNet reads it: encoded by a VAE, or its pixels in -1..1."""
+    """Returns the input of a ControlNet: the reference encoded by a VAE, or its pixels in -1..1."""
     pixels: Tensor = given["pixels"]
     dtype = getattr(torch, given["dtype"].removeprefix("torch."))
     if encode is None:
@@ -126,21 +126,21 @@ def hint(module: Any, given: Mapping[str, Any]) -> Outputs:
 
 
 def control(module: Any, given: Mapping[str, Any]) -> Outputs:
-    """Returns the tokens that a ControlNet's first block reads."""
+    """Returns the input tokens of a ControlNet's first block."""
     (tokens,) = embed(module, given)
     return (replace(tokens, hidden=tokens.hidden + given["hint"]),)
 
 
 def fill(module: Any, given: Mapping[str, Any]) -> Outputs:
-    """Returns what a model fills the tokens of a picture up with [1, 1, D]; [1, 0, D] where it does
-    not.
+    """Returns the pad-token embedding [1, 1, D] for picture tokens; [1, 0, D] if the model pads
+    none.
     """
     return (stack_of(module).fill(module).clone(),)
 
 
 def control_tokens(module: Any, given: Mapping[str, Any]) -> Outputs:
-    """Returns the tokens that the first block reads of a ControlNet that begins with the model's,
-    before their first block.
+    """Returns the input tokens of the first block of a ControlNet that starts from the model's
+    embedded tokens.
     """
     tokens: Tokens = given["features"]
     stack = stack_of(module)
@@ -151,22 +151,20 @@ def control_tokens(module: Any, given: Mapping[str, Any]) -> Outputs:
 
 
 def control_block(module: Any, given: Mapping[str, Any]) -> Outputs:
-    """Runs one block of a ControlNet. Returns the tokens, and its residual times its strength."""
+    """Runs one block of a ControlNet. Returns the tokens and the residual times its strength."""
     tokens: Tokens = given["features"]
     stack, number = stack_of(module), given["block"]
     hidden, text = stack.block(
         module, number, tokens.hidden, tokens.text, tokens.embedding, given["fixed"]
     )
     residual = stack.residual(module, number, hidden)
-    wide = residual.float()  # in which diffusers' strength, a number, is multiplied
+    wide = residual.float()  # diffusers multiplies by a Python number, so in float32
     scaled = (wide * per_row(given["strength"], wide)).to(residual.dtype)
     return replace(tokens, hidden=hidden, text=text), scaled
 
 
 def embed(module: Any, given: Mapping[str, Any]) -> Outputs:
-    """Returns the tokens of the latent, filled up with what lies on its other side where it is no
-    multiple of the patch, and of the text.
-    """
+    """Embeds the latent and the text as tokens. Pads the latent circularly to whole patches."""
     step, stack = given["step"], stack_of(module)
     x = step.model_input
     if given.get("concatenated") is not None:
@@ -179,7 +177,7 @@ def embed(module: Any, given: Mapping[str, Any]) -> Outputs:
 
 
 def blocks(module: Any, given: Mapping[str, Any]) -> Outputs:
-    """Runs a range of blocks, -1 as the last one meaning the model's."""
+    """Runs a range of blocks; -1 as the last block means the model's last."""
     tokens: Tokens = given["features"]
     count = len(stack_of(module).blocks(module))
     first, last = given["first_block"], given["last_block"]
@@ -206,8 +204,8 @@ def run_blocks(
     residual: Tensor | None = None,
     passed: tuple[int, ...] = (),
 ) -> Tokens:
-    """Runs blocks but those that are passed over, and keeps what later ones read of them. A
-    residual is added before each, or to what it reads of an earlier one.
+    """Runs a range of blocks except those passed over, and stores the outputs that later blocks
+    read as skips. Adds the residual before each block, or to the skip if the block reads one.
     """
     stack, sources = stack_of(module), skip_sources(module)
     before, after = (still_read(sources, number) for number in (numbers.start, numbers.stop))
@@ -235,13 +233,13 @@ def run_blocks(
 
 
 def skip_sources(module: Any) -> Mapping[int, int]:
-    """Maps blocks that read what an earlier one gave to that one."""
+    """Maps each block that reads a skip to the earlier block that produces it."""
     name = family_of_module(module).network.skips
     return cast(Mapping[int, int], named(name)(module)) if name else {}
 
 
 def still_read(sources: Mapping[int, int], number: int) -> list[int]:
-    """Lists the blocks before this one that it or a later one reads."""
+    """Lists the blocks before this one whose outputs it or a later block reads."""
     return sorted(early for late, early in sources.items() if early < number <= late)
 
 
@@ -261,14 +259,14 @@ def head(module: Any, given: Mapping[str, Any]) -> Outputs:
 
 
 def _residual(given: Mapping[str, Any]) -> Tensor | None:
-    """Returns the sum of what ControlNets add, in their order."""
+    """Returns the sum of the ControlNet residuals, added in order."""
     found = [given[name] for name in sorted(given) if name.startswith("residuals_")]
     there = [one for one in found if one is not None]
     return None if not there else sum(there[1:], start=there[0])
 
 
 def _added(hidden: Tensor, residual: Tensor | None) -> Tensor:
-    """Adds a residual to the picture's tokens, which come before those of references."""
+    """Adds a residual to the picture's tokens, which precede those of references."""
     if residual is None:
         return hidden
     count = residual.shape[1]
@@ -278,7 +276,7 @@ def _added(hidden: Tensor, residual: Tensor | None) -> Tensor:
 
 
 def _typed(module: Any, text: TextEncoding) -> TextEncoding:
-    """Returns a text in the number format of the module, which may be wider than the encoders'."""
+    """Casts a text encoding to the module's dtype, which may be wider than the encoders'."""
     dtype = module.dtype
     if text.hidden.dtype == dtype:
         return text

@@ -1,4 +1,4 @@
-"""Calls the stages of transformers on modules without memory, to count what they cost."""
+"""Builds example calls of transformer stages on meta tensors to count their cost."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def control_tokens(module: Any, sizes: Sized) -> Example:
 
 
 def control_block(module: Any, sizes: Sized) -> Example:
-    """Counts as its output what is sent to the network alone."""
+    """Counts only the residual, which is sent to the network, as output."""
     stack, number = stack_of(module), sizes.first_block
     if number >= (count := len(stack.blocks(module))):
         raise InputError(
@@ -111,8 +111,8 @@ def context(module: Any, sizes: Sized) -> Example:
 
 
 def _inputs(module: Any, sizes: Sized) -> tuple[Tensor, TextEncoding, Fixed]:
-    """Returns a model input, a text and what is fixed, without memory. Texts of a model whose texts
-    are all of one length have that.
+    """Returns a model input, a text encoding and the fixed inputs, all on the meta device. Uses the
+    model's own text length if it is constant.
     """
     shape, stack, family = _shape_of(module), stack_of(module), family_of_module(module)
     tokens = sum(family.text_layout.lengths) or sizes.tokens

@@ -1,4 +1,4 @@
-"""Declares what networks of all families of transformers have in common. Never imports torch."""
+"""Declares the network attributes that all transformer families share. Never imports torch."""
 
 from __future__ import annotations
 

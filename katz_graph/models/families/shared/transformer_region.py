@@ -1,6 +1,4 @@
-"""Draws the operations that a sampler needs of a transformer and of its ControlNets. Never imports
-torch.
-"""
+"""Builds the operations of a transformer and its ControlNets for a sampler. Never imports torch."""
 
 from __future__ import annotations
 
@@ -26,9 +24,10 @@ def predict(
     controls: Sequence[Control],
     passed: tuple[int, ...] = (),
 ) -> Link:
-    """Adds the embedding, the blocks but those that are passed over, and the head of a transformer.
-    Blocks that are given the same residuals of ControlNets are one operation, so that none waits
-    for what it does not read. InputError for patches of a network that has other parts.
+    """Adds the embedding, the blocks except those passed over, and the head of a transformer.
+
+    Consecutive blocks that read the same ControlNet residuals form one operation, so that none
+    waits for residuals that it does not read. Raises InputError for patches that need a UNet.
     """
     for patch, found in (
         ("a pack's function around the network", network_wrapper(model.patches)),
@@ -60,7 +59,7 @@ def predict(
 def _embedded(
     nodes: dict[str, NodeCall], name: str, model: ModelRecipe, step: Link, text: Conditioning
 ) -> Link:
-    """Adds the embedding of a transformer, unless a ControlNet of the same branch has it."""
+    """Adds the embedding of a transformer, or reuses that of a ControlNet in the same branch."""
     call = NodeCall("TransformerEmbed", {"model": model, "conditioning": text, "step": step})
     branch = name.partition("-")[0]
     known = (one for one in nodes if one.startswith(f"{branch}-controlnet"))
@@ -72,8 +71,8 @@ def _embedded(
 def _groups(
     model: ModelRecipe, controls: Sequence[Control]
 ) -> list[tuple[int, int, dict[str, Link]]]:
-    """Returns first and last block and the residuals of each group, and those of the head; without
-    ControlNets one group, whose blocks are not numbered.
+    """Returns the first block, last block and residuals of each group, and those of the head.
+    Without ControlNets returns one group that spans all blocks.
     """
     if not controls:
         return [(0, -1, {})]
@@ -103,8 +102,8 @@ def draw_control(
     text: Conditioning,
     use: ControlUse,
 ) -> tuple[Link, ...]:
-    """Adds the embedding and each block of a ControlNet, which gives a residual each. InputError
-    where it does not fit the model, or reads latents and has no VAE.
+    """Adds the embedding and the blocks of a ControlNet, and returns one residual per block. Raises
+    InputError if it does not fit the model, or if it reads latents and no VAE is set.
     """
     control_net = use.control_net
     check_controlnet(control_net, model)
@@ -133,7 +132,9 @@ def draw_control(
 
 
 def check_vae(control_net: Component, vae: VaeRecipe | None, latent: LatentSpace) -> None:
-    """Raises InputError where a ControlNet that reads latents has no VAE, or another model's."""
+    """Raises InputError if a ControlNet that reads latents has no VAE, or one with another number
+    of channels than the model.
+    """
     if not reads_latents(control_net):
         return
     if vae is None:
@@ -150,5 +151,5 @@ def check_vae(control_net: Component, vae: VaeRecipe | None, latent: LatentSpace
 
 
 def reads_latents(part: Any) -> bool:
-    """Tells a ControlNet that reads latents from one that reads pixels."""
+    """Returns whether a ControlNet reads latents rather than pixels."""
     return config(part).get("conditioning_embedding_channels") is None

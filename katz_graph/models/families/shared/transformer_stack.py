@@ -1,5 +1,5 @@
-"""Defines the parts in which families compute their transformers, and what such parts share:
-patches, and their positions.
+"""Defines the interface through which families compute their transformers, and shared helpers for
+patches and positions.
 """
 
 from __future__ import annotations
@@ -18,16 +18,13 @@ from katz_graph.ir.values import TextEncoding, Tokens
 from katz_graph.models.family import ModelFamily, family_of_class
 
 Fixed = tuple[Tensor, ...]
-"""Holds what the blocks read beside tokens: positions [1, ...], for all rows, and further tokens
-[B, ...].
+"""Further inputs of the blocks: positions [1, ...] for all rows, and tokens of references [B, ...].
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """Holds latents [B, C, h, w] in the model's scale that are read beside the picture, and where
-    they stand.
-    """
+    """Holds reference latents [B, C, h, w] in the model's scale, and their position scheme."""
 
     latents: tuple[Tensor, ...] = ()
     placing: str = "offset"
@@ -37,31 +34,31 @@ NOTHING = Beside()
 
 
 class Stack(Protocol):
-    """Computes a transformer in parts, bit-equal to its `forward`; the tokens of a text and of a
-    picture are joined where the family joins them.
+    """Computes a transformer in parts, bit-equal to its `forward`. Each family joins text and
+    picture tokens where its network does.
     """
 
     def side(self, module: Any) -> int:
-        """Returns the cells along one side of a patch."""
+        """Returns the side of a patch in latent cells."""
 
     def blocks(self, module: Any) -> Sequence[nn.Module]:
         """Returns all blocks, in order."""
 
     def parts(self, module: Any, name: str) -> Sequence[nn.Module]:
-        """Returns the modules whose weights `context`, `embed` or `head` reads."""
+        """Returns the modules whose weights `context`, `embed`, `control` or `head` reads."""
 
     def context(self, module: Any, text: TextEncoding, kinds: tuple[int, ...] = ()) -> Tensor:
-        """Returns the text's tokens [B, T, D]; before them one for each kind of reference that a
-        ControlNet for several is told it gets.
+        """Returns the text tokens [B, T, D]. A union ControlNet prepends one token per kind of
+        reference.
         """
 
     def vectors(self, module: Any, text: TextEncoding) -> tuple[Tensor, ...]:
-        """Returns what is added to a timestep's embedding, in order: [B, E] each."""
+        """Returns the vectors [B, E] to add to the timestep embedding, in order."""
 
     def fixed(
         self, module: Any, rows: int, columns: int, tokens: int, beside: Beside = NOTHING
     ) -> Fixed:
-        """Returns what blocks read for so many patches, and tokens of a text."""
+        """Returns the blocks' fixed inputs for this number of patches and text tokens."""
 
     def embedding(self, module: Any, timestep: Tensor, vectors: tuple[Tensor, ...]) -> Tensor:
         """Returns the embedding [B, E] of timesteps [B] float64."""
@@ -69,8 +66,8 @@ class Stack(Protocol):
     def embed(
         self, module: Any, x: Tensor, context: Tensor, embedding: Tensor, fixed: Fixed
     ) -> tuple[Tensor, Tensor | None]:
-        """Returns the first block's tokens: those of a model input [B, C, h, w], whole patches, and
-        of the text, None where the first hold them.
+        """Returns the picture and text tokens for the first block, from a model input [B, C, h, w]
+        of whole patches. The text tokens are None if the family joins them to the picture's.
         """
 
     def block(
@@ -83,8 +80,8 @@ class Stack(Protocol):
         fixed: Fixed,
         skip: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Runs one block: the picture's and the text's tokens. `skip`: what an earlier block gave,
-        for those that read it; other families' need not take it.
+        """Runs one block on the picture and text tokens. `skip`: the output of an earlier block;
+        families without skips may omit the parameter.
         """
 
     def head(
@@ -92,21 +89,21 @@ class Stack(Protocol):
     ) -> Tensor:
         """Returns the prediction [B, C, rows · side, columns · side]."""
 
-    # of families with ControlNets
+    # for families with ControlNets
 
     def hint(self, module: Any, reference: Tensor) -> Tensor:
-        """Returns the tokens [B, N, D] that a ControlNet makes of a reference: a latent in the
-        model's scale, or pixels [B, 3, H, W] in -1..1. What it cuts into patches is `filled`.
+        """Returns the tokens [B, N, D] of a ControlNet's reference: a latent in the model's scale,
+        or pixels [B, 3, H, W] in -1..1. Pads it to whole patches by `filled`.
         """
 
     def residual(self, module: Any, number: int, hidden: Tensor) -> Tensor:
-        """Returns what a ControlNet adds to a picture's tokens after its n-th block."""
+        """Returns the residual for the picture tokens from a ControlNet's n-th block."""
 
-    # of families whose ControlNets begin with the model's tokens
+    # for families whose ControlNets start from the model's embedded tokens
 
     def fill(self, module: Any) -> Tensor:
-        """Returns what a model fills the tokens of a picture up with [1, 1, D]; [1, 0, D] where it
-        does not.
+        """Returns the pad-token embedding [1, 1, D] for picture tokens; [1, 0, D] if the model pads
+        none.
         """
 
     def begun(
@@ -118,24 +115,23 @@ class Stack(Protocol):
         fill: Tensor,
         fixed: Fixed,
     ) -> tuple[Tensor, Tensor]:
-        """Returns the tokens of a ControlNet's first block, and the embedding [B, E] that its
-        blocks read. `tokens`: of the model's embedding; `fill`: of the model; `fixed`: of the
-        ControlNet.
+        """Returns the input tokens of a ControlNet's first block and the embedding [B, E] that its
+        blocks read. `tokens` and `fill` come from the model; `fixed` is the ControlNet's.
         """
 
     def model_tokens(
         self, module: Any, batch: int, patches: int, text: int
     ) -> tuple[Tensor, Tensor]:
-        """Returns hidden state [B, N, D] and embedding [B, E], without memory, of a model's
-        embedding, to count a ControlNet that begins with them.
+        """Returns a hidden state [B, N, D] and an embedding [B, E] on the meta device, as the
+        model's embedding makes them, to count a ControlNet that starts from them.
         """
 
     def unshifted(self, values: Mapping[str, Any]) -> bool:
-        """Tells by its configuration if a ControlNet reads latents that are not shifted."""
+        """Returns whether a ControlNet with this configuration reads latents without the shift."""
 
 
 def stack_of(module: Any) -> Stack:
-    """Returns the parts of a network or ControlNet. InputError for one that is no transformer."""
+    """Returns the stack of a network or ControlNet. Raises InputError if it is no transformer."""
     name = family_of_module(module).network.stack
     if not name:
         raise InputError(
@@ -160,7 +156,7 @@ def lacks_text(number: int) -> InputError:
 
 
 def grid_ids(rows: int, columns: int, device: Any, first: int = 0) -> Tensor:
-    """Returns the positions of patches [rows · columns, 3] float64: `first`, row, column."""
+    """Returns patch positions [rows · columns, 3] in float64: `first`, row, column."""
     ids = torch.full((rows, columns, 3), first, dtype=torch.float64, device=device)
     ids[..., 1] = torch.arange(rows, device=device)[:, None]
     ids[..., 2] = torch.arange(columns, device=device)[None, :]
@@ -168,7 +164,7 @@ def grid_ids(rows: int, columns: int, device: Any, first: int = 0) -> Tensor:
 
 
 def packed(x: Tensor, side: int = 2) -> Tensor:
-    """Returns the patches of [B, C, h, w] as tokens [B, N, C · side²], channel by channel."""
+    """Returns the patches of [B, C, h, w] as tokens [B, N, C · side²], channel-major."""
     batch, channels, height, width = x.shape
     grid = x.reshape(batch, channels, height // side, side, width // side, side)
     return grid.permute(0, 2, 4, 1, 3, 5).reshape(
@@ -177,7 +173,7 @@ def packed(x: Tensor, side: int = 2) -> Tensor:
 
 
 def unpacked(tokens: Tensor, rows: int, columns: int, side: int = 2) -> Tensor:
-    """Returns what `packed` took."""
+    """Inverts `packed`: returns [B, C, h, w]."""
     batch, _, width = tokens.shape
     channels = width // side**2
     grid = tokens.reshape(batch, rows, columns, channels, side, side)
@@ -185,7 +181,7 @@ def unpacked(tokens: Tensor, rows: int, columns: int, side: int = 2) -> Tensor:
 
 
 def unpatched(tokens: Tensor, rows: int, columns: int, side: int) -> Tensor:
-    """Returns a prediction [B, C, h, w] of tokens [B, N, side² · C], cell by cell of a patch."""
+    """Returns the prediction [B, C, h, w] of tokens [B, N, side² · C], cell-major in a patch."""
     batch, _, width = tokens.shape
     channels = width // side**2
     grid = tokens.reshape(batch, rows, columns, side, side, channels)
@@ -193,11 +189,11 @@ def unpatched(tokens: Tensor, rows: int, columns: int, side: int) -> Tensor:
 
 
 def patch_grid(side: int, height: int, width: int) -> tuple[int, int]:
-    """Returns rows and columns of patches."""
+    """Returns the rows and columns of patches that cover a latent."""
     return -(-height // side), -(-width // side)
 
 
 def filled(x: Tensor, side: int) -> Tensor:
-    """Fills a latent up to whole patches with what lies on its other side."""
+    """Pads a latent circularly to whole patches."""
     missing = -x.shape[-1] % side, -x.shape[-2] % side
     return pad(x, (0, missing[0], 0, missing[1]), mode="circular") if any(missing) else x

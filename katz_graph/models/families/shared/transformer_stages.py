@@ -1,4 +1,4 @@
-"""Declares the stages of transformers, whatever their family. Never imports torch."""
+"""Declares the stages that all transformer families share. Never imports torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOUN = "transformer"
 
 
 def _work(name: str) -> Callable[[Mapping[str, Any], Extent, WorkCounts], Work]:
-    """Makes the count of a stage that runs a range of a network's blocks."""
+    """Returns the work function of a stage that runs a range of a network's blocks."""
 
     def count(inputs: Mapping[str, Any], extent: Extent, counts: WorkCounts) -> Work:
         batch, _, height, width = extent.shape
@@ -38,13 +38,13 @@ def _work(name: str) -> Callable[[Mapping[str, Any], Extent, WorkCounts], Work]:
 
 
 def network_of(inputs: Mapping[str, Any]) -> Component:
-    """Returns the network or ControlNet that an operation computes with."""
+    """Returns the network or ControlNet that an operation runs."""
     recipe = inputs.get("control_net") or inputs["model"]
     return recipe.control_net if isinstance(recipe, ControlNetRecipe) else recipe.network
 
 
 def _part(part: str, colour: str, **declared: Any) -> Stage:
-    """Declares one of the stages that make up a transformer."""
+    """Declares one stage of a transformer."""
     name = f"{NOUN}_{part}"
     return Stage(
         name,
@@ -86,7 +86,7 @@ FIXED = Stage(
     bind=f"{COMPUTE}:bind_fixed",
     module="model",
     recipes=("cells", "references"),
-    recorded=False,  # positions are made of numbers
+    recorded=False,  # positions are computed from Python numbers
     reads_text=True,
     for_all_rows=True,
 )
@@ -114,7 +114,7 @@ SEEN = {"reference": REFERENCE.name, "hint": HINT.name}
 
 
 def _control(name: str, label: str, **declared: Any) -> Stage:
-    """Declares one of the stages that make up a ControlNet."""
+    """Declares one stage of a ControlNet."""
     return Stage(
         f"{NOUN}_{name}",
         _work(f"{NOUN}_{name}"),

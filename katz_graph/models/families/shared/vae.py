@@ -1,5 +1,5 @@
-"""Decodes latents to pictures and encodes pictures, on diffusers' AutoencoderKL. Latents are the
-VAE's own, not multiplied by its scaling factor.
+"""Encodes and decodes pictures with diffusers' AutoencoderKL. Latents are the VAE's own, not
+multiplied by its scaling factor.
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ from katz_graph.picture.compose import in_tiles
 
 
 class Overflowed(Exception):
-    """Signals that a VAE in half precision made NaN or infinity, though its input may be sound: it
-    must run in float32.
-    """
+    """Signals NaN or infinity from a VAE in half precision: it must run again in float32."""
 
 
 def check_samples(vae: Any, samples: Tensor) -> None:
-    """Raises InputError unless this is a latent that the VAE decodes."""
+    """Raises InputError unless the VAE can decode this latent."""
     if samples.ndim != 4 or samples.shape[1] != vae.config.latent_channels:
         raise InputError(
             f"VAE decode: the latent has shape {list(samples.shape)}, expected [batch, "
@@ -32,7 +30,7 @@ def check_samples(vae: Any, samples: Tensor) -> None:
 
 
 def check_pixels(pixels: Tensor) -> None:
-    """Raises InputError unless these are pictures that a VAE encodes."""
+    """Raises InputError unless a VAE can encode these pictures."""
     if pixels.ndim != 4 or pixels.shape[3] < 3:
         raise InputError(
             f"VAE encode: the picture has shape {list(pixels.shape)}, expected [batch, "
@@ -43,10 +41,10 @@ def check_pixels(pixels: Tensor) -> None:
 def decode(vae: Any, samples: Tensor, tile: Tile | None = None) -> Tensor:
     """Decodes [B, C, h, w] to float32 [B, H, W, 3] in 0..1.
 
-    In tiles, in one pass whose overlaps are blended linearly, it is not quite the whole's: a VAE's
-    norms and attention see the tile only. InputError for the wrong number of channels, Overflowed
-    when half precision does not suffice; RunError when the picture has NaN or infinity even in
-    float32.
+    Tiles are decoded in one pass and their overlaps blended linearly. The result differs slightly
+    from an untiled decode because norms and attention see only one tile. Raises InputError for the
+    wrong number of channels, Overflowed if half precision does not suffice, and RunError if the
+    picture has NaN or infinity even in float32.
     """
     check_samples(vae, samples)
     factor = factor_of(vae)
@@ -66,8 +64,8 @@ def decode(vae: Any, samples: Tensor, tile: Tile | None = None) -> Tensor:
 
 
 def encode(vae: Any, pixels: Tensor, tile: Tile | None = None) -> Tensor:
-    """Encodes [B, H, W, 3] in 0..1, sides multiples of the VAE's factor, to the posterior's mean
-    float32 [B, C, h, w]. Errors as of `decode`.
+    """Encodes pictures [B, H, W, 3] in 0..1, with sides that are multiples of the VAE's factor, to
+    the posterior mean, float32 [B, C, h, w]. Raises the errors of `decode`.
     """
     check_pixels(pixels)
     factor = factor_of(vae)
@@ -84,7 +82,7 @@ def encode(vae: Any, pixels: Tensor, tile: Tile | None = None) -> Tensor:
 
 
 def factor_of(vae: Any) -> int:
-    """Returns the pixels along one side of a latent cell."""
+    """Returns the side of a latent cell in pixels."""
     return int(2 ** (len(vae.config.block_out_channels) - 1))
 
 

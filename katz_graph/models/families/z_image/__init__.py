@@ -1,1 +1,1 @@
-"""Z-Image and Z-Image-Turbo: one sequence of a picture's and a text's tokens."""
+"""Z-Image and Z-Image-Turbo: blocks over one sequence of picture and text tokens."""

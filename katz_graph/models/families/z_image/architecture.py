@@ -1,4 +1,4 @@
-"""Tells the shape of a transformer of Z-Image from its configuration. Never imports torch."""
+"""Derives the architecture of a Z-Image transformer from its configuration. Never imports torch."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ SCHEDULER: Configuration = {
 
 @lru_cache(maxsize=256)
 def transformer_architecture(part: Component) -> Architecture:
-    """Returns the shape of a transformer or ControlNet, which reads no text. InputError for another
-    class, and for one that reads pictures beside the text, or patches of several sizes; for a
-    ControlNet of a later version.
+    """Returns the architecture of a transformer or of a ControlNet, which reads no text. Raises
+    InputError for another class, for models with picture conditioning or several patch sizes, and
+    for later ControlNet versions.
     """
     expect_class(part, TRANSFORMER, CONTROLNET)
     values = config(part)
@@ -54,7 +54,7 @@ def transformer_architecture(part: Component) -> Architecture:
 
 
 def is_controlnet(part: Component) -> bool:
-    """Tells a ControlNet, all of which begin with the model's tokens."""
+    """Returns whether this is a ControlNet; all of them start from the model's embedded tokens."""
     return bool(config(part).get("_class_name") == CONTROLNET)
 
 
@@ -72,8 +72,8 @@ def _controlnet_architecture(part: Component) -> Architecture:
 
 
 def positions(head: int) -> list[int]:
-    """Returns how a head is shared by the axes of rotary positions: the text, rows, columns.
-    ValueError for a head that cannot be.
+    """Returns the head channels per axis of the rotary positions: text, row, column. Raises
+    ValueError if the head width does not divide.
     """
     first = head // 4
     if first % 2 or (head - first) % 4:
@@ -84,6 +84,8 @@ def positions(head: int) -> list[int]:
 def complete(
     entry: ConditioningEntry, model: ModelRecipe, latent: Mapping[str, Any], positive: bool
 ) -> ConditioningEntry:
-    """Returns the entry as it is. InputError for what the family has not."""
+    """Returns the entry unchanged. Raises InputError for conditioning that the family does not
+    support.
+    """
     check_told(entry, model)
     return entry

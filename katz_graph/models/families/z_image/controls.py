@@ -1,5 +1,5 @@
-"""Tells the ControlNets of Z-Image: which of their residuals each block reads, if they fit, and
-their files. Never imports torch.
+"""Maps residuals of Z-Image ControlNets to blocks, checks that a ControlNet fits, and reads its
+files. Never imports torch.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from katz_graph.models.families.z_image.architecture import CONTROLNET, THETA, p
 from katz_graph.models.family import Configuration
 from katz_graph.models.loading.configurations import Shapes, head_count, how_many
 
-EVERY = 5  # blocks of the model, from the first on, have one of a published ControlNet
+EVERY = 5  # a published ControlNet acts on every fifth block, from the first on
 
 
 def places(part: Component) -> list[int]:
-    """Returns the blocks of the model behind which residuals are added, in order."""
+    """Returns the model's blocks that residuals follow, in order."""
     found: list[int] = config_value(part, "control_layers_places", list)
     return found
 
@@ -25,15 +25,16 @@ def blocks(part: Component) -> int:
 
 
 def reads(control: ControlNetRecipe, model: ModelRecipe) -> tuple[int | None, ...]:
-    """A residual is added behind the block that its own stands at."""
+    """Maps blocks to residuals: each residual is added after the block of its place."""
     found = places(control.control_net)
     count = config_value(model.network, "n_layers", int, 30)
     return None, *(found.index(one) if one in found else None for one in range(count))
 
 
 def check_controlnet(control: ControlNetRecipe, model: ModelRecipe) -> None:
-    """Raises InputError for a ControlNet of other sizes, and for a model whose positions are not
-    those of the published ones, which a ControlNet's configuration does not say.
+    """Raises InputError if a ControlNet's sizes differ from the transformer's, or if the
+    transformer's positions differ from the published ones, which a ControlNet's configuration does
+    not state.
     """
     part, network = control.control_net, model.network
     for name, key, default in (("width", "dim", 3840), ("number of heads", "n_heads", 30)):
@@ -60,14 +61,14 @@ def check_controlnet(control: ControlNetRecipe, model: ModelRecipe) -> None:
 
 
 def got_head(network: Component) -> int:
-    """Returns the width of a head."""
+    """Returns the width of an attention head."""
     width: int = config_value(network, "dim", int, 3840)
     return width // int(config_value(network, "n_heads", int, 30))
 
 
 def controlnet_configuration(shapes: Shapes, _: str) -> Configuration:
-    """Derives the configuration of a ControlNet. KeyError names a tensor that is missing;
-    InputError for one of a later version.
+    """Derives the configuration of a ControlNet. Raises KeyError with the name of a missing tensor,
+    InputError for later versions.
     """
     width, inputs = shapes["control_all_x_embedder.2-1.weight"]
     (head,) = shapes["control_layers.0.attention.norm_q.weight"]

@@ -1,4 +1,4 @@
-"""Reads transformers of Z-Image in the original layout. Never imports torch."""
+"""Reads Z-Image transformers in the original layout. Never imports torch."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ RENAMING = Renaming(
         for layer, names in ATTENTION.items()
     }
 )
-UNUSED = "norm_final.weight"  # that some files hold
+UNUSED = "norm_final.weight"  # some files contain it
 
 
 def transformer_configuration(shapes: Shapes, _: str) -> Configuration:
-    """Derives the configuration of a transformer in the original layout. KeyError names a tensor
-    that is missing.
+    """Derives the configuration of a transformer in the original layout. Raises KeyError with the
+    name of a missing tensor.
     """
     width, inputs = shapes["x_embedder.weight"]
     (head,) = shapes["layers.0.attention.q_norm.weight"]
@@ -52,8 +52,8 @@ def transformer_configuration(shapes: Shapes, _: str) -> Configuration:
 
 
 def converted(tensors: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the tensors as diffusers names them, as ControlNets' files do. `values`: the module's
-    configuration.
+    """Returns the tensors under diffusers' names, which ControlNet files already use. `values`: the
+    module's configuration.
     """
     kept = {name: tensor for name, tensor in tensors.items() if name != UNUSED}
-    return RENAMING.converted(kept, blocks=0)  # its last block is as the others
+    return RENAMING.converted(kept, blocks=0)  # the last block is like the others

@@ -17,14 +17,14 @@ from katz_graph.models.families.shared.random_transformers import (
 from katz_graph.models.families.z_image.stock import STOCK
 from katz_graph.models.text.kinds import QWEN3
 
-CHAT = (  # as the language model's own tokenizer has it, for one message
+CHAT = (  # the chat template of the language model's tokenizer for one message
     "{% for said in messages %}<|im_start|>{{ said.role }}\n{{ said.content }}<|im_end|>\n"
     "{% endfor %}{{ '<|im_start|>assistant\n' }}"
 )
 
 
 def configuration(blocks: int) -> Configuration:
-    """Returns arguments of a transformer of two heads."""
+    """Returns the arguments of a transformer with two heads."""
     return {
         "dim": 32,
         "n_layers": blocks,
@@ -37,7 +37,7 @@ def configuration(blocks: int) -> Configuration:
 
 
 def control_configuration(network: Configuration, blocks: int) -> Configuration:
-    """Returns those of a ControlNet that stands behind every second block."""
+    """Returns the arguments of a ControlNet that acts after every second block."""
     shared = {name: network[name] for name in ("dim", "n_refiner_layers", "n_heads", "n_kv_heads")}
     places = [2 * number for number in range(blocks)]
     return shared | {"control_layers_places": places, "control_in_dim": 16}

@@ -1,8 +1,8 @@
-"""Computes a transformer of Z-Image in parts, on diffusers' modules; each function as
-`families.shared.transformer_stack.Stack` has it.
+"""Computes Z-Image transformers in parts on diffusers' modules. Implements
+`families.shared.transformer_stack.Stack`.
 
-Tokens of the picture and of the text are filled up to multiples of 32 with learned ones, and are
-one sequence, the picture's first.
+Picture and text tokens are padded with learned tokens to multiples of 32 and form one sequence, the
+picture's first.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def parts(module: Any, name: str) -> Sequence[nn.Module]:
 
 
 def context(module: Any, text: TextEncoding, kinds: tuple[int, ...] = ()) -> Tensor:
-    """Refines the text, which no step changes."""
+    """Refines the text, once per request."""
     tokens = _filled(module.cap_embedder(text.hidden), module.cap_pad_token)
     frequencies = _frequencies(module, _text_ids(module, tokens.shape[1]))[None]
     for layer in module.context_refiner:
@@ -65,7 +65,7 @@ def vectors(module: Any, text: TextEncoding) -> tuple[Tensor, ...]:
 
 
 def fixed(module: Any, rows: int, columns: int, tokens: int, beside: Beside = NOTHING) -> Fixed:
-    """Returns the rotary positions of the whole sequence [1, S, D / 2, 2]: real and imaginary."""
+    """Returns rotary positions of the whole sequence [1, S, D / 2, 2]: real, imaginary."""
     text = _text_ids(module, _whole(tokens))
     picture = grid_ids(rows, columns, text.device, first=len(text) + 1)
     fill = text.new_zeros(_whole(len(picture)) - len(picture), 3)
@@ -73,7 +73,7 @@ def fixed(module: Any, rows: int, columns: int, tokens: int, beside: Beside = NO
 
 
 def embedding(module: Any, timestep: Tensor, vectors: tuple[Tensor, ...]) -> Tensor:
-    """The model is told how much of the picture there is, not of the noise."""
+    """Embeds the share of signal (1 - timestep) rather than that of noise."""
     result: Tensor = module.t_embedder((1 - timestep.float()) * module.t_scale)
     return result
 
@@ -97,14 +97,16 @@ def block(
     fixed: Fixed,
 ) -> tuple[Tensor, Tensor | None]:
     frequencies = torch.view_as_complex(fixed[0][:1])
-    if _is_controlnet(module):  # whose block computes as a model's, and is called otherwise
+    if _is_controlnet(module):  # its forward takes other arguments
         layer = module.control_layers[number]
         return ZImageTransformerBlock.forward(layer, hidden, None, frequencies, embedding), None
     return module.layers[number](hidden, None, frequencies, embedding), None
 
 
 def head(module: Any, hidden: Tensor, embedding: Tensor, rows: int, columns: int) -> Tensor:
-    """The model predicts the way from noise to picture, a flow's is the other way."""
+    """Returns the negated output: the model predicts noise-to-picture, a flow's velocity is the
+    reverse.
+    """
     tokens: Tensor = _final_layer(module)(hidden, c=embedding)[:, : rows * columns]
     return -unpatched(tokens, rows, columns, side(module))
 
@@ -138,7 +140,7 @@ def begun(
     fill: Tensor,
     fixed: Fixed,
 ) -> tuple[Tensor, Tensor]:
-    """The reference is refined as a picture is, and joined to the model's text."""
+    """Refines the reference as picture tokens and joins it to the model's text tokens."""
     seen = _filled(hint, fill[0])
     count = seen.shape[1]
     frequencies = torch.view_as_complex(fixed[0][:1, :count])
@@ -189,8 +191,8 @@ def _filled(tokens: Tensor, fill: Tensor) -> Tensor:
 
 
 def _text_ids(module: Any, tokens: int) -> Tensor:
-    """Returns positions [tokens, 3], which stand one behind the other from 1 on. Positions are
-    computed on the host, as diffusers does.
+    """Returns text positions [tokens, 3], numbered from 1. Computes them on the host, as diffusers
+    does.
     """
     place = "meta" if module.device.type == "meta" else "cpu"
     ids = torch.zeros(tokens, 3, dtype=torch.float64, device=place)
@@ -199,8 +201,8 @@ def _text_ids(module: Any, tokens: int) -> Tensor:
 
 
 def _frequencies(module: Any, ids: Tensor) -> Tensor:
-    """Returns the rotary positions [S, D / 2] complex64 of ids [S, 3]; a ControlNet's are those of
-    its model.
+    """Returns rotary positions [S, D / 2] complex64 of ids [S, 3]; a ControlNet uses its model's
+    values.
     """
     found, values = [], module.config
     axes = values.get("axes_dims") or positions(values.dim // values.n_heads)

@@ -1,4 +1,4 @@
-"""Describes how diffusers' pipeline of Z-Image is asked."""
+"""Describes how to call diffusers' Z-Image pipeline."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 
 
 def arguments(noise: Tensor, guidance: float) -> dict[str, Any]:
-    """Asks for one less of guidance: the pipeline adds the difference to the positive side."""
+    """Passes guidance minus one, because the pipeline adds the difference to the positive
+    prediction.
+    """
     return {"latents": noise, "guidance_scale": guidance - 1}
 
 
