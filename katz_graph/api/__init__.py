@@ -1,3 +1,3 @@
-"""Offers the Python interface, on which the command line stands. Puts the layers together: nothing
-below imports it.
+"""Provides the Python interface. The command line is built on it. Composes the layers below; none
+of them imports it.
 """

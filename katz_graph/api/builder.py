@@ -32,17 +32,17 @@ Paths: TypeAlias = str | PathLike[str] | Sequence[str | PathLike[str]]
 
 
 def as_paths(given: Paths) -> tuple[Path, ...]:
-    """Returns one path or several, as paths."""
+    """Converts one path or several to a tuple of paths."""
     return (Path(given),) if isinstance(given, (str, PathLike)) else tuple(map(Path, given))
 
 
 class UnknownNodeType(InputError, AttributeError):
-    """There is no node type of this name."""
+    """No node type has this name."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Output:
-    """One output of a node, to be given to inputs of nodes of the same graph."""
+    """One output of a node. Pass it to inputs of nodes of the same graph."""
 
     graph: Graph
     link: Link
@@ -55,8 +55,8 @@ class Output:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AddedNode(Sequence[Output]):
-    """A node of a graph, as the sequence of its outputs. One that has a single output may be linked
-    itself.
+    """A node of a graph, as the sequence of its outputs. A node with a single output may itself be
+    passed to an input.
     """
 
     id: str
@@ -79,7 +79,7 @@ class AddedNode(Sequence[Output]):
 
 
 Node = str | int | AddedNode | Output
-"""A node of a workflow: its id, title or type, or what was given when it was added."""
+"""A node of a workflow: its id, title or type, or the object that adding the node returned."""
 
 
 def node_id(node: Node) -> str:
@@ -92,9 +92,9 @@ def node_id(node: Node) -> str:
 class Graph:
     """Builds a workflow: `graph.KSampler(model=..., steps=20)` adds a node and returns its outputs.
 
-    Knobs that are not given have their defaults. Node types are those of the installed packs and of
-    the folders in `packs`, or `types`; `graph["Any Name"]` finds those whose names Python cannot
-    spell. With `folders`, names of files are checked at once.
+    Omitted knobs take their defaults. Node types are those of the installed packs and of the
+    folders in `packs`, or `types`. Use `graph["Any Name"]` for node types whose names are not
+    Python identifiers. If `folders` is given, file names are checked when a node is added.
     """
 
     def __init__(
@@ -114,11 +114,11 @@ class Graph:
 
     @property
     def graph(self) -> FrozenGraph:
-        """Returns the nodes that were added so far."""
+        """Returns the nodes added so far."""
         return FrozenGraph(dict(self._nodes))
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Writes the workflow in the API format, which any client takes."""
+        """Writes the workflow in the API format, which every client accepts."""
         Path(path).write_text(
             json.dumps(to_api(with_defaults(self.graph, self._types)), indent=2, ensure_ascii=False)
             + "\n",
@@ -180,7 +180,7 @@ class Graph:
         return AddedNode(identifier, kind.name, tuple(outputs))
 
     def _value(self, where: str, value: Any) -> Any:
-        """Returns a literal, or the link that an output stands for."""
+        """Returns a literal unchanged, and the link of an output."""
         if isinstance(value, AddedNode):
             if len(value) != 1:
                 names = ", ".join(output.name for output in value)

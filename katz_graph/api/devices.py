@@ -1,4 +1,4 @@
-"""Starts the devices that runs ask for, in this process or as workers, or estimates them."""
+"""Starts the devices of a run, in this process or as workers, or estimates their speed."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ RUN_OPTIONS: dict[str, type] = {
 
 @dataclass(frozen=True, slots=True)
 class DeviceSetup:
-    """Devices, and limits of plans for them: where stages are pinned, which approximations are
-    allowed, and whether equal stages run as one call (None: the faster).
+    """Names devices and constrains plans for them: pinned stages, allowed approximations, and
+    batching.
     """
 
     options: PlacementOptions
@@ -52,22 +52,23 @@ class DeviceSetup:
     pins: Mapping[str, tuple[str, ...]]
     allowed: frozenset[str]
     batching: bool | None
+    """Whether equal stages run as one batched call; None: whichever is faster."""
 
     @property
     def threads(self) -> int:
-        """Returns the threads of each device."""
+        """Returns the number of threads per device."""
         return threads_for(self.devices, self.options.threads)
 
     def start(
         self, settings: Settings, say: Callable[[str], None], tell_evictions: bool
     ) -> DeviceEngine:
-        """Starts the devices; close the engine. RunError if a worker does not start.
+        """Starts the devices. The caller closes the engine. RunError if a worker does not start.
 
-        `tell_evictions`: says which models make room for others.
+        `tell_evictions`: report evicted models through `say`.
         """
         start = self._start_workers if self.devices.several else self._start_here
         engine = start(settings, say, tell_evictions)
-        if gc.get_threshold()[0] == RARELY:  # in the programs of others the collector is theirs
+        if gc.get_threshold()[0] == RARELY:  # embedding programs configure the collector themselves
             imports_are_done()
         return engine
 
@@ -87,7 +88,7 @@ class DeviceSetup:
         self, settings: Settings, say: Callable[[str], None], tell_evictions: bool
     ) -> DeviceEngine:
         with ExitStack() as opened:
-            # while torch is loaded here
+            # launch workers while torch is being imported here
             ahead = opened.enter_context(Ahead(self.devices, self.threads))
             from katz_graph.executor.start import start_workers
 
@@ -119,9 +120,10 @@ class DeviceSetup:
         )
 
     def estimate(self, settings: Settings) -> tuple[Target, CostStore]:
-        """Estimates devices and links as far as they are known without starting a worker.
+        """Estimates devices and links without starting a worker.
 
-        Devices of which nothing is known are measured, each alone.
+        A device without stored measurements is measured, each one alone. InputError for a Ray
+        cluster.
         """
         from katz_graph.executor.measure.survey import estimated
         from katz_graph.executor.worker.config import dtype_for
@@ -142,11 +144,12 @@ class DeviceSetup:
             )
 
     def driving(self) -> AbstractContextManager[None]:
-        """Leaves the processors to a device that computes on them: a run's own thread uses one.
+        """Limits torch on the calling thread to one thread while a CPU device computes in this
+        process.
 
-        OpenMP makes every thread that uses more a pool of its own, and has all pools sleep at every
-        barrier once they hold more threads than there are processors, which makes small models four
-        times as slow.
+        OpenMP gives each thread that uses several cores its own pool. Once the pools have more
+        threads than there are processors, every pool sleeps at every barrier, and small models take
+        four times as long.
         """
         here = not self.devices.several and self.devices.choices[0].device == "cpu"
         return torch_threads(1) if here else nullcontext()
@@ -164,16 +167,16 @@ class DeviceSetup:
 
 
 def check_options(options: PlacementOptions) -> None:
-    """Raises InputError for options that no workflow and no machine could have."""
+    """Raises InputError for options that are invalid on every machine and for every workflow."""
     allowed_names(options.allow)
     parse_link(options.link)
     options.device_list()
 
 
 def resolve(options: PlacementOptions, run: Mapping[str, Any]) -> DeviceSetup:
-    """Returns the devices for a workflow with these run options, used where `options` say nothing.
+    """Returns the devices for a workflow. `options` take precedence over its run options.
 
-    InputError for GPUs that are not there.
+    InputError for GPUs that this machine does not have.
     """
     devices = options.device_list(run.get("devices"))
     dtype = options.dtype or run.get("dtype") or AUTO
@@ -185,7 +188,7 @@ def resolve(options: PlacementOptions, run: Mapping[str, Any]) -> DeviceSetup:
 
 
 def check_run_options(run: Mapping[str, Any]) -> None:
-    """Raises InputError when an option in a workflow's wrapper is not of its type."""
+    """Raises InputError if an option in a workflow's wrapper has the wrong type."""
     for name, kind in RUN_OPTIONS.items():
         value = run.get(name)
         if value is not None and (
@@ -196,7 +199,7 @@ def check_run_options(run: Mapping[str, Any]) -> None:
 
 @contextmanager
 def torch_threads(number: int) -> Iterator[None]:
-    """Has torch compute on this many threads when the current thread asks it to."""
+    """Sets the number of threads that torch uses for the current thread."""
     import torch
 
     before = torch.get_num_threads()

@@ -1,4 +1,4 @@
-"""Runs, plans and measures workflows for Python programs, on the devices that they ask for."""
+"""Runs, plans and profiles workflows for Python programs."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ log = logging.getLogger("katz_graph")
 
 
 class Engine:
-    """Runs workflows. Use it in a `with` statement, or `close` it.
+    """Runs workflows. Use it in a `with` statement, or call `close`.
 
-    Any thread may call it, and several runs go on at once. Options are those of `katz run`. Devices
-    start at the first run; `devices` and `dtype` None leave them to the first workflow. `cache`
-    says which results stay for later runs: `classic`, `lru:N` or `none`. `tell_evictions` says
-    which models make room for others. `say` and `warn` get lines for people.
+    Thread-safe; several runs may execute concurrently. The options are those of `katz run`. Devices
+    start at the first run; if `devices` or `dtype` is None, the first workflow chooses it. `cache`
+    selects the results that are cached between runs: `classic`, `lru:N` or `none`. `tell_evictions`
+    reports evicted models. `say` and `warn` receive lines for the user.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Engine:
         say: Callable[[str], None] = log.info,
         warn: Callable[[str], None] = log.warning,
     ) -> None:
-        if "torch" not in sys.modules:  # which has read the environment then
+        if "torch" not in sys.modules:  # torch reads the environment on import
             prepare_to_compute()
         places = (place,) if isinstance(place, str) else tuple(place)
         self._options = PlacementOptions(
@@ -96,7 +96,7 @@ class Engine:
         )
         check_options(self._options)
         self._results = ResultCache.parse(cache)
-        self._idle = [self._results]  # caches of no run at the moment
+        self._idle = [self._results]  # caches that no run is using
         self.settings = FolderOptions(
             models=as_paths(models),
             extra_model_paths=as_paths(extra_model_paths),
@@ -129,7 +129,7 @@ class Engine:
         await asyncio.to_thread(self.close)
 
     def close(self) -> None:
-        """Cancels running workflows, waits for their ends, and stops the devices."""
+        """Cancels running workflows, waits until they have ended, and stops the devices."""
         with self._changed:
             self._closed = True
         self.cancel()
@@ -141,14 +141,16 @@ class Engine:
             started[1].close()
 
     def cancel(self) -> None:
-        """Ends the current runs soon; each raises Cancelled."""
+        """Cancels the current runs; each raises Cancelled."""
         with self._changed:
             running = list(self._running)
         for run in running:
             run.cancel()
 
     def graph(self) -> Graph:
-        """Makes a graph to build a workflow in, with this engine's node types and files."""
+        """Returns an empty graph with this engine's node types and files, for building a
+        workflow.
+        """
         return Graph(types=self.types, folders=self.folders)
 
     def run(
@@ -161,12 +163,13 @@ class Engine:
         progress: Listener | bool | None = None,
         partial: bool = False,
     ) -> Result:
-        """Runs the outputs of a workflow, or `targets`: nodes by id, title or type.
+        """Runs the outputs of a workflow, or only `targets`: nodes by id, title or type.
 
-        `seed` goes to every seed, `set` changes inputs: `{"5.steps": 30}`. `progress=True` shows a
-        bar; a function is called with each event (`katz_graph.core.events`) from the threads of the
-        run. With `partial` it is enough that one target can run; the result's `error` says why
-        another cannot. InputError, RunError and Cancelled have the lines of `katz run`.
+        `seed` sets every seed; `set` changes inputs: `{"5.steps": 30}`. `progress=True` shows a
+        progress bar. A function is called with each event (`katz_graph.core.events`) from the
+        threads of the run. With `partial`, the run proceeds if at least one target can run, and the
+        result's `error` explains the others. InputError, RunError and Cancelled carry the error
+        lines of `katz run`.
         """
         with listener(progress) as listen:
             return self._run(_Run(workflow, Changes(seed, set, targets), listen, partial))
@@ -181,8 +184,8 @@ class Engine:
         progress: Listener | bool | None = None,
         partial: bool = False,
     ) -> Result:
-        """Runs as `run`, on an event loop, which calls `progress`. Cancelling its task ends the
-        run.
+        """Does the same as `run`, and calls `progress` on the event loop. Cancelling the task
+        cancels the run.
         """
         loop = asyncio.get_running_loop()
         with listener(progress) as listen:
@@ -207,9 +210,9 @@ class Engine:
         targets: Targets = (),
         after: str = "emit",
     ) -> Plan:
-        """Compiles every sampler that the outputs need, up to a pass of the compiler.
+        """Compiles every sampler that the outputs need, up to the pass `after`.
 
-        No model runs and no device is started for it.
+        Runs no model and starts no device. InputError for an unknown pass.
         """
         from katz_graph.planner.compile import PASSES
 
@@ -219,9 +222,10 @@ class Engine:
         return self._plan(prepared, resolve(self._options, prepared.workflow.run), after)
 
     def profile(self, workflow: Source, *, set: Assignments = ()) -> list[StageTime]:
-        """Measures every stage of a workflow's samplers on every device, for later plans to know.
+        """Measures every stage of a workflow's samplers on every device, and stores the times for
+        planning.
 
-        Each alone, and while the other devices do the same.
+        Each stage is measured alone, and while the other devices run it at the same time.
         """
         prepared = self._prepared(workflow, Changes(set=set), self._warn)
         setup = resolve(self._options, prepared.workflow.run)
@@ -240,12 +244,12 @@ class Engine:
         vary: Sequence[str] = (),
         seeds: int = 4,
     ) -> list[LoraProfile]:
-        """Finds out how long each LoRA of a workflow's samplers may be missing: samples with it
-        alone and without any, for several seeds, and compares the latents after every step.
+        """Measures how many steps each LoRA of a workflow's samplers may be absent.
 
-        `vary`: changes to the workflow (`NODE.INPUT=VALUE`), with each of which it is profiled as
-        well, such as other prompts. Later plans with `allow="async-lora"` know what was found.
-        InputError for several devices, and where no sampler has a LoRA.
+        Samples with the LoRA alone and without any LoRA, for several seeds, and compares the
+        latents after every step. `vary`: changes to the workflow (`NODE.INPUT=VALUE`), such as
+        other prompts; the profile is repeated with each. Later plans with `allow="async-lora"` use
+        the results. InputError for several devices, or if no sampler with several steps has a LoRA.
         """
         from katz_graph.executor.measure.loras import LoraProfiler
 
@@ -265,7 +269,7 @@ class Engine:
             raise InputError(
                 f"{variations[0].named}no sampler of this workflow has a LoRA, and several steps"
             )
-        # of two samplers with as much noise the one that needs it sooner
+        # at equal noise the sampler that needs the LoRA earlier wins: it is stored last
         for profile in sorted(profiler.profiles, key=lambda profile: profile.level):
             engine.lora_levels.keep(profile)
         return profiler.profiles
@@ -290,7 +294,7 @@ class Engine:
         return Plan(tuple(engine.programs))
 
     def _run_unwritten(self, prepared: PreparedRun, engine: ContextEngine) -> None:
-        """Runs what the targets need on an engine, but for the nodes that write."""
+        """Runs the nodes that the targets need on an engine, except nodes that write files."""
         wanted: list[str] = []
         for target in prepared.targets:
             call = prepared.graph.nodes[target]
@@ -310,7 +314,7 @@ class Engine:
         return prepared
 
     def _started(self, setup: DeviceSetup) -> tuple[DeviceSetup, DeviceEngine]:
-        """Starts devices for the first caller, and returns them to all later ones."""
+        """Starts devices on the first call, and returns the same ones on later calls."""
         with self._starting:
             if self._closed:
                 raise InputError("this engine is closed; open another one")
@@ -397,7 +401,7 @@ class Engine:
         return context
 
     def _quiet_context(self, engine: ContextEngine) -> RunContext:
-        """Makes a context for plans and profiles, which reports warnings only."""
+        """Returns a context for plans and profiles. It reports warnings only."""
 
         def listen(event: Event) -> None:
             if isinstance(event, Warned):
@@ -409,9 +413,9 @@ class Engine:
 
     @contextmanager
     def _under_way(self, run: _Run) -> Iterator[ResultCache]:
-        """Counts a run among those that `close` waits for, and lends it a cache.
+        """Registers a run, so that `close` waits for it, and lends it a cache.
 
-        Caches share their results; each has the history and node objects of the runs before it.
+        The caches share their results. Each has its own history and node objects from earlier runs.
         """
         with self._changed:
             self._running.add(run)
@@ -431,7 +435,7 @@ open = Engine
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """One call of `run`. Any thread may cancel it, also before it has a context."""
+    """One call of `run`. Any thread may cancel it, even before it has a context."""
 
     source: Source
     changes: Changes

@@ -1,5 +1,5 @@
-"""Reads a workflow in any form, changes it as `--set NODE.INPUT=VALUE` and `--seed N` say, and
-checks it.
+"""Reads a workflow in any format, applies `--set NODE.INPUT=VALUE` and `--seed N`, and checks
+it.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from katz_graph.node.types import Input, NodeType
 from katz_graph.packs import Registry
 
 Source = str | PathLike[str] | Mapping[str, Any] | GraphBuilder | Graph
-"""A file of any format or a picture that carries a workflow, its parsed JSON, or a graph."""
+"""A file of any format, a picture with an embedded workflow, parsed JSON, or a graph."""
 
 Targets = Node | Iterable[Node]
 """One node or several."""
 SEEDS = ("seed", "noise_seed")
 TEXTUAL = ("STRING", "COMBO")
 Assignments = Mapping[str, Any] | Sequence[str]
-"""Values by `NODE.INPUT`, or texts `NODE.INPUT=VALUE`, whose values are JSON or text."""
+"""Values by `NODE.INPUT`, or strings `NODE.INPUT=VALUE` with JSON or plain text as the value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Changes one run against its file. Without `targets` the output nodes run."""
+    """Changes to a workflow for one run. Without `targets` the output nodes run."""
 
     seed: int | None = None
     set: Assignments = ()
@@ -52,8 +52,8 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class PreparedRun:
-    """A workflow as it runs: `targets` can run, `refused` cannot, and `problems` are the lines that
-    say why.
+    """A workflow that is ready to run: `targets` can run, `refused` cannot, and `problems` explain
+    why.
     """
 
     workflow: Workflow
@@ -67,11 +67,11 @@ class PreparedRun:
 
     @property
     def named(self) -> str:
-        """Returns the beginning of a message about the whole workflow."""
+        """Returns the prefix of a message about the whole workflow."""
         return f"{self.workflow.source}: " if self.workflow.source else ""
 
     def error(self, failure: KatzError | None) -> KatzError | None:
-        """Combines what was refused before a run and what failed in it into one error."""
+        """Combines the targets refused before a run and the failure of the run into one error."""
         if not self.problems or isinstance(failure, Cancelled):
             return failure
         failed = () if failure is None else (str(failure),)
@@ -87,9 +87,9 @@ def prepare(
     say: Callable[[str], None],
     warn: Callable[[str], None],
 ) -> PreparedRun:
-    """Reads a workflow, makes the changes and checks all of it; reports every change and warning.
+    """Reads a workflow, applies the changes and checks every node; reports each change and warning.
 
-    InputError when it cannot be read or changed; faults of its nodes are `problems`.
+    InputError if the workflow cannot be read or changed. Errors of its nodes become `problems`.
     """
     workflow = read(source, registry)
     check_run_options(workflow.run)
@@ -120,7 +120,7 @@ def prepare(
 
 
 def read(source: Source, registry: Registry) -> Workflow:
-    """Reads a workflow from a file, a picture, parsed JSON or a graph. InputError with one line a
+    """Reads a workflow from a file, a picture, parsed JSON or a graph. InputError with one line per
     problem.
     """
     if isinstance(source, GraphBuilder):
@@ -133,12 +133,12 @@ def read(source: Source, registry: Registry) -> Workflow:
 
 
 def metadata(workflow: Workflow, registry: Registry) -> dict[str, str]:
-    """Builds text chunks of pictures that say what ran: the graph, also for the node editor;
-    without the secrets of URLs.
+    """Builds the text chunks of a picture: the executed graph in API format and in the editor's
+    format, without the secrets in URLs.
     """
     prompt = to_api(workflow.graph)
     texts = {"prompt": json.dumps(prompt)}
-    # spare nodes may have links that lead nowhere, which the editor's format cannot say
+    # unused nodes may have dangling links, which the editor's format cannot express
     with suppress(InputError):
         texts["workflow"] = json.dumps(to_ui(workflow, signatures(registry)))
     return hide_secrets(texts, prompt, registry)
@@ -147,8 +147,8 @@ def metadata(workflow: Workflow, registry: Registry) -> dict[str, str]:
 def set_inputs(
     graph: Graph, types: Mapping[str, NodeType], assignments: Assignments
 ) -> tuple[Graph, list[str]]:
-    """Sets inputs; returns the graph and a line per change. A node is named by id, title or type,
-    where only one has it.
+    """Sets inputs; returns the graph and a line per change. A node is named by id, or by a unique
+    title or type.
     """
     notes = []
     for option, target, given in _pairs(assignments):
@@ -171,8 +171,8 @@ def set_inputs(
 
 
 def _split(graph: Graph, target: str, option: str) -> tuple[str, str]:
-    """Splits NODE.INPUT into the node's id and the input. Both may have dots: the longest part that
-    names a node counts.
+    """Splits NODE.INPUT into the node's id and the input's name. Both may contain dots; the longest
+    prefix that names a node wins.
     """
     name, dot, field = target.rpartition(".")
     if not (dot and name and field):
@@ -198,8 +198,8 @@ def _pairs(assignments: Assignments) -> Iterator[tuple[str, str, Any]]:
 
 
 def set_seed(graph: Graph, types: Mapping[str, NodeType], seed: int) -> tuple[Graph, list[str]]:
-    """Sets `seed` in every seed that is not linked; returns the graph and a line per change.
-    InputError when there is none.
+    """Sets every unlinked seed; returns the graph and a line per change. InputError if the graph
+    has no such seed.
     """
     notes = []
     for identifier, call in graph.nodes.items():
@@ -230,15 +230,15 @@ def _with_input(graph: Graph, identifier: str, field: str, value: Any) -> Graph:
 
 
 def nodes_called(graph: Graph, name: str) -> list[str]:
-    """Lists the ids of the nodes that a name stands for: an id, or else a title or type."""
+    """Lists the ids of the nodes with this id, or else with this title or type."""
     if name in graph.nodes:
         return [name]
     return [key for key, call in graph.nodes.items() if name in (call.title, call.type)]
 
 
 def find_node(graph: Graph, name: str, option: str) -> str:
-    """Finds the id of a node that an option names by id, title or type. InputError when there is
-    none, or several.
+    """Returns the id of the node that an option names by id, title or type. InputError unless
+    exactly one matches.
     """
     found = nodes_called(graph, name)
     if len(found) == 1:
@@ -251,7 +251,9 @@ def find_node(graph: Graph, name: str, option: str) -> str:
 
 
 def _value(text: str, expected: Input | None) -> Any:
-    """Returns the text itself for an input that takes text, else parsed where it is JSON."""
+    """Returns the text unchanged if the input takes text; otherwise parses it as JSON if it is
+    valid JSON.
+    """
     if expected is not None and expected.socket in TEXTUAL:
         return text
     try:

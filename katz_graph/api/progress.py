@@ -1,5 +1,5 @@
-"""Draws a progress bar per sampler, counted in model evaluations. Silent where neither a terminal
-nor a notebook shows it.
+"""Draws a progress bar per sampler, counted in model evaluations. Draws nothing outside a terminal
+or notebook.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from rich.text import Text
 
 from katz_graph.core import events
 
-COUNT_WIDTH = 24  # characters of a node's name and of its evaluations, with spaces
-RATE_WIDTH = 26  # of evaluations a second and the time that remains
+COUNT_WIDTH = 24  # characters for a node's name and its number of evaluations, with spaces
+RATE_WIDTH = 26  # characters for evaluations per second and remaining time
 MIN_BAR_WIDTH, MAX_BAR_WIDTH = 6, 40
 
 
 class _Rate(ProgressColumn):
-    """Shows evaluations a second."""
+    """Shows evaluations per second."""
 
     def render(self, task: Task) -> Text:
         return Text("" if not task.speed else f"{task.speed:.1f} it/s", style="progress.data.speed")
 
 
 def _columns(width: int) -> Iterator[ProgressColumn]:
-    """Yields the columns that fit into one line of a terminal so many characters wide."""
+    """Yields the columns that fit into one terminal line of this width."""
     has_rate = width >= COUNT_WIDTH + RATE_WIDTH + MIN_BAR_WIDTH
     bar_width = width - COUNT_WIDTH - (RATE_WIDTH if has_rate else 0)
     yield TextColumn("{task.description}", markup=False)
@@ -47,7 +47,7 @@ def _columns(width: int) -> Iterator[ProgressColumn]:
 
 
 class EvaluationProgress(AbstractContextManager["EvaluationProgress"]):
-    """Draws a bar for each sampler while it is open."""
+    """Draws a bar for each sampler until it is closed."""
 
     def __init__(self, console: Console) -> None:
         self._progress = Progress(
@@ -58,7 +58,7 @@ class EvaluationProgress(AbstractContextManager["EvaluationProgress"]):
         self._tasks: dict[str, int] = {}
 
     def renderable(self) -> RenderableType:
-        """Returns what is drawn."""
+        """Returns the bars as a rich renderable."""
         return self._progress.get_renderable()
 
     def __enter__(self) -> EvaluationProgress:
@@ -85,7 +85,7 @@ class EvaluationProgress(AbstractContextManager["EvaluationProgress"]):
 
 @contextmanager
 def listener(progress: events.Listener | bool | None) -> Iterator[events.Listener | None]:
-    """Yields the listener of a run: the given one, or for True a bar on standard error."""
+    """Yields the given listener of a run, or for True a progress bar on standard error."""
     if progress is True:
         with EvaluationProgress(Console(stderr=True)) as bar:
             yield bar.listen

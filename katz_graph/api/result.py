@@ -1,4 +1,4 @@
-"""Holds what runs and plans give to Python programs."""
+"""Defines the results of runs and plans for Python programs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Plan:
-    """The programs that samplers compile to. Prints as text, and draws the first in a notebook."""
+    """The compiled programs of samplers. Prints as text; a notebook draws the first program."""
 
     programs: tuple[Program, ...]
 
@@ -36,18 +36,18 @@ class Plan:
         return len(self.programs)
 
     def __getitem__(self, number: int) -> Plan:
-        """Returns the plan of one sampler alone."""
+        """Returns the plan of a single sampler."""
         return Plan((self.programs[number],))
 
     @property
     def predicted_seconds(self) -> float | None:
-        """Returns the predicted seconds of sampling; None without a sampler."""
+        """Returns the predicted sampling time in seconds; None without a sampler."""
         predictions = (program.prediction for program in self.programs)
         return sum(one.planned for one in predictions if one) if self.programs else None
 
     @property
     def is_profiled(self) -> bool:
-        """Returns whether the prediction rests on measured stages, not on rates of the devices."""
+        """Returns whether the prediction uses measured stages only, not device rates."""
         from katz_graph.planner.queries import unprofiled
 
         return all(unprofiled(program)[0] == 0 for program in self.programs)
@@ -60,7 +60,7 @@ class Plan:
     __repr__ = __str__
 
     def as_json(self) -> Any:
-        """Returns plain data, as `katz plan --json` prints it: an object for one sampler, else a
+        """Returns the JSON data of `katz plan --json`: an object for one sampler, otherwise a
         list.
         """
         from katz_graph.planner.report.describe import as_json
@@ -69,9 +69,7 @@ class Plan:
         return plans[0] if len(plans) == 1 else plans
 
     def as_svg(self) -> str:
-        """Draws two evaluations of the first sampler. InputError for a plan that has no segments
-        yet.
-        """
+        """Draws two evaluations of the first sampler. InputError if the plan has no segments."""
         if not self.programs or not self.programs[0].segments:
             raise InputError(
                 "there are no segments to draw: the plan stops before they are made, or "
@@ -87,29 +85,33 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Result:
-    """Holds what one run made.
-
-    `files` are those that it wrote; `seconds` what it took in all and by part (`total`, `load`,
-    `prepare`, `denoise`, `vae`); `calls` of stages, how many were `recorded` as CUDA graphs,
-    `replayed`, ran on two streams at once (`beside`), and `eager`; `seed` the first one in the
-    workflow; `outputs` those of targets, by id, as in `result["9"]`. `error` is what went wrong in
-    a run that was asked for with `partial`.
-    """
+    """The result of one run."""
 
     outputs: Mapping[str, tuple[Any, ...]]
+    """Outputs of the targets by node id, also available as `result["9"]`."""
     latents: tuple[LatentSamples, ...]
+    """LATENT outputs of the targets."""
     files: tuple[Path, ...]
+    """Files that the run wrote."""
     seconds: Mapping[str, float]
+    """Time in total and by part: `total`, `load`, `prepare`, `denoise`, `vae`."""
     calls: Mapping[str, int]
+    """Number of stage calls that were `recorded` as CUDA graphs, `replayed`, run on two concurrent
+    streams (`beside`), and run `eager`.
+    """
     plan: Plan
     approximations: tuple[str, ...]
     seed: int | None
+    """The first literal seed in the workflow."""
     warnings: tuple[str, ...]
     error: KatzError | None
+    """The error of a run with `partial`."""
     _pictures: tuple[Path | Tensor, ...]
 
     def __getitem__(self, node: Node) -> Any:
-        """Returns the outputs of a target, or one output's value. InputError for other nodes."""
+        """Returns the outputs of a target, or the value of one output. InputError for other
+        nodes.
+        """
         identifier = node_id(node)
         if identifier not in self.outputs:
             kept = listed(self.outputs) or "none"
@@ -122,8 +124,8 @@ class Result:
 
     @property
     def images(self) -> list[Image]:
-        """Returns pictures that nodes wrote (SaveImage, PreviewImage), and those of IMAGE outputs
-        of targets that write none.
+        """Returns the pictures that nodes wrote (SaveImage, PreviewImage), and the IMAGE outputs of
+        targets that wrote none.
         """
         return list(self._decoded())
 
@@ -151,7 +153,7 @@ class Result:
 def pictures_of(
     found: GraphResult, graph: Graph, types: Mapping[str, NodeType], context: Context
 ) -> Iterator[Path | Tensor]:
-    """Yields files of pictures that nodes show, and pictures [B, H, W, C] on outputs of targets
+    """Yields the picture files that nodes show, and the pictures [B, H, W, C] on outputs of targets
     that show none.
     """
     for ui in found.ui.values():
@@ -168,7 +170,9 @@ def values_of(
     socket: str,
     but: Container[str] = (),
 ) -> Iterator[Any]:
-    """Yields the values of one type on outputs of targets, `but` these."""
+    """Yields the values of one socket type on outputs of targets, except those of the nodes in
+    `but`.
+    """
     for target, values in found.outputs.items():
         for output, value in zip(types[graph.nodes[target].type].outputs, values, strict=False):
             if output.socket == socket and target not in but:
@@ -177,5 +181,5 @@ def values_of(
 
 
 def plain(value: Any) -> Any:
-    """Returns a value of an output; a list where there are several."""
+    """Returns the value of an output; a list if the output has several values."""
     return list(value.values) if isinstance(value, Listed) else value

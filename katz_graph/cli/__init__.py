@@ -1,3 +1,3 @@
-"""Defines the command line: names and options only. The work of commands is in modules that are
-imported when they run.
+"""Defines the command line: names and options only. Each command imports its implementation when it
+runs.
 """

@@ -1,4 +1,4 @@
-"""Builds commands from functions that take dataclasses of options."""
+"""Builds typer commands from functions with dataclass parameters."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ Function = Callable[..., None]
 
 
 def command(app: typer.Typer, without: Collection[str] = ()) -> Callable[[Function], Function]:
-    """Adds a function to `app`. A parameter that is a dataclass stands for the options among its
-    fields, but for those in `without`; other parameters are as typer takes them.
+    """Returns a decorator that adds a function to `app` as a command. A dataclass parameter is
+    replaced by one option per field, except those in `without`. Other parameters follow typer's
+    rules.
     """
 
     def add(function: Function) -> Function:
@@ -44,7 +45,7 @@ def command(app: typer.Typer, without: Collection[str] = ()) -> Callable[[Functi
 
 
 def _options(group: type) -> Iterator[Parameter]:
-    """Yields the options of a dataclass, and of the dataclasses in it, as typer takes them."""
+    """Yields the typer options of a dataclass, and of the dataclasses nested in it."""
     kinds = get_type_hints(group)
     for field in fields(group):
         if is_dataclass(kinds[field.name]):
@@ -64,13 +65,13 @@ def _option(field: Field[Any], kind: Any) -> Parameter:
     elif unit is not None:
         kind, default = float, None if default is None else f"{default / unit:g}"
     elif default is False and not flags:
-        flags = ["--" + field.name.replace("_", "-")]  # and none that begins with --no-
+        flags = ["--" + field.name.replace("_", "-")]  # a plain flag, without its --no- counterpart
     annotation = Annotated[kind, typer.Option(*flags, **details)]
     return Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def _filled(group: Any, said: Mapping[str, Any]) -> Any:
-    """Fills a dataclass with the command line's values."""
+    """Builds a dataclass from the command line's values."""
     kinds, values = get_type_hints(group), {}
     for field in fields(group):
         name = field.name
@@ -89,4 +90,4 @@ def _value(field: Field[Any], kind: Any, said: Any) -> Any:
         return tuple(part.strip() for value in values for part in value.split(",") if part.strip())
     if said is None or "unit" not in field.metadata:
         return said
-    return int(min(said * field.metadata["unit"], sys.maxsize))  # infinity as well
+    return int(min(said * field.metadata["unit"], sys.maxsize))  # also caps infinity

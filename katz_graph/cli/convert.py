@@ -1,5 +1,5 @@
-"""Runs `katz convert`: writes a workflow in another format, and a line for each thing that could
-not be carried over as it was.
+"""Runs `katz convert`: writes a workflow in another format, and prints a line for each part that
+the conversion changes or loses.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ WRITERS: Mapping[str, Callable[[Workflow, Signatures], dict[str, Any]]] = {
 
 
 def convert(source: Path, target: Path, options: ConvertOptions) -> None:
-    """Reads `source` and writes it to `target` (`-` is standard output). InputError when it cannot
-    be read; then nothing is written.
+    """Reads `source` and writes it to `target` (`-` is standard output). InputError if the workflow
+    cannot be read or converted; nothing is written in that case.
     """
     to, object_info = options.to, options.object_info
     if to not in WRITERS:

@@ -1,7 +1,7 @@
-"""`python -m katz_graph.cli.docs`: writes what docs/ shows of commands: printed plans, a picture
-of one, the table of benches.
+"""`python -m katz_graph.cli.docs`: generates the parts of docs/ that show command output: printed
+plans, a picture of a plan, and the table of benches.
 
-Plans are those of an assumed machine (`RATES`), so that every machine prints the same ones. Run it
+Plans are computed for an assumed machine (`RATES`), so every machine prints the same plans. Run it
 in the repository's root.
 """
 
@@ -24,23 +24,27 @@ from katz_graph.bench.command import BENCHES
 DOCS = Path("docs")
 RECORDS = "benchmarks.jsonl"
 RATES = (20e9, 10e9, 2e-6)
-"""Of each device: floating-point operations a second, bytes a second, seconds to start a kernel."""
+"""Rates of each device: floating-point operations per second, bytes per second, and seconds to
+launch a kernel.
+"""
 PLAN = re.compile(r"(?<=```console\n)(?P<command>\$ katz plan [^\n]*)\n.*?(?=```)", re.DOTALL)
 OUTPUT = re.compile(r" --(after|svg) \S+")
 TABLE = re.compile(r"(?<=<!-- table -->\n).*?(?=<!-- end of table -->)", re.DOTALL)
-DIGEST = re.compile(r"\b[0-9a-f]{12}\b")  # of a weight set: it depends on the times of files
+DIGEST = re.compile(
+    r"\b[0-9a-f]{12}\b"
+)  # digest of a weight set: it depends on file modification times
 
 
 def with_plans(text: str, pictures: Path) -> str:
-    """Replaces what stands below each `$ katz plan` by what the command prints; a picture is
-    written to the folder `pictures`.
+    """Replaces the text below each `$ katz plan` by the command's output. Pictures are written to
+    the folder `pictures`.
 
-    A block leaves out lines that the last block of the same plan printed, so it shows what a pass
-    adds.
+    A block omits lines that the previous block of the same plan printed, so it shows only the lines
+    that a pass adds.
     """
     with tempfile.TemporaryDirectory() as cache:
         _assume_rates(Path(cache))
-        known: dict[str, list[str]] = {}  # by the command without its outputs
+        known: dict[str, list[str]] = {}  # by command without its output options
 
         def printed(block: re.Match[str]) -> str:
             plan = OUTPUT.sub("", block["command"])
@@ -53,8 +57,8 @@ def with_plans(text: str, pictures: Path) -> str:
 
 
 def with_table(text: str, records: str) -> str:
-    """Replaces the table of benches by that of `records`: JSON lines, of which the last one of each
-    bench counts.
+    """Replaces the table of benches by one built from `records`: JSON lines, of which the last one
+    per bench counts.
     """
     latest = {record["bench"]: record for record in map(json.loads, records.splitlines())}
     rows = [_row(name, latest[name]) for name in BENCHES if name in latest]
@@ -90,7 +94,7 @@ def _assume_rates(cache: Path) -> None:
 
 
 def _plan(command: str, cache: Path, pictures: Path) -> list[str]:
-    """Runs `$ katz plan ...` with the costs kept in `cache`; returns the lines that it prints."""
+    """Runs `$ katz plan ...` with `cache` as the cost cache; returns the printed lines."""
     from typer.testing import CliRunner
 
     from katz_graph.cli.main import app

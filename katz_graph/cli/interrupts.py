@@ -1,6 +1,8 @@
-"""Has Ctrl-C end a command wherever it comes. Python raises it in whatever the main thread does:
-in a callback whose errors nobody gets it is lost (imports make thousands of them, for weak
-references), and under a callback of C++ it aborts the process.
+"""Makes Ctrl-C end a command reliably.
+
+Python raises KeyboardInterrupt in the current code of the main thread. In a callback whose
+exceptions are discarded, the interrupt is lost (imports create thousands of weak-reference
+callbacks). Below a C++ callback, it aborts the process.
 """
 
 from __future__ import annotations
@@ -17,15 +19,15 @@ from types import FrameType
 from katz_graph.core.errors import Cancelled
 from katz_graph.host.garbage import imports_are_expected
 
-AGAIN = 0.01  # seconds after which one that was lost is raised once more
+AGAIN = 0.01  # seconds until a lost interrupt is raised again
 IMPORTS = "<frozen importlib._bootstrap>"
 
 
 @contextmanager
 def heeded() -> Iterator[None]:
-    """Inside of the `with` statement no Ctrl-C is lost. While modules are imported that a command
-    needs before it does anything, it ends the process at once. Whoever ignores or handles it
-    otherwise still does.
+    """Ensures that no Ctrl-C is lost inside the `with` statement. During the imports that a command
+    needs before it does any work, Ctrl-C ends the process immediately. If SIGINT is ignored or has
+    another handler, nothing changes.
     """
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
@@ -34,7 +36,7 @@ def heeded() -> Iterator[None]:
 
     def lost(error: sys.UnraisableHookArgs) -> None:
         if error.exc_type is KeyboardInterrupt:
-            # not from here, where it would be lost again
+            # raise it later: here it would be lost again
             timer = threading.Timer(AGAIN, _thread.interrupt_main)
             timer.daemon = True
             timer.start()

@@ -1,5 +1,5 @@
-"""Runs `katz nodes` and `katz models`: describes node types to people and to scripts, and lists
-model names.
+"""Runs `katz nodes` and `katz models`: describes node types as text or JSON, and lists model
+names.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CHOICES_SHOWN = 50
 
 
 def show_nodes(options: FolderOptions, name: str | None, as_json: bool) -> None:
-    """Prints all node types, or one. InputError for an unknown name."""
+    """Prints all node types, or a single one. InputError for an unknown name."""
     settings = options.settings()
     folders = settings.folders()
     registry, problems = load_registry(settings.packs, folders)
@@ -60,7 +60,7 @@ def show_nodes(options: FolderOptions, name: str | None, as_json: bool) -> None:
 
 
 def show_models(options: FolderOptions, as_json: bool) -> None:
-    """Prints the names that loaders accept, by kind."""
+    """Prints the model names that loaders accept, by kind."""
     folders = options.settings().folders()
     names = {kind: list(folders.choices(kind)) for kind in MODEL_KINDS}
     if as_json:
@@ -74,7 +74,7 @@ def show_models(options: FolderOptions, as_json: bool) -> None:
 
 
 def node_list(types: Mapping[str, NodeType]) -> Table:
-    """Lists every node type with the first line of its description, by category."""
+    """Builds a table of all node types by category, each with the first line of its description."""
     table = Table("node", "pack", "what it does", box=None, pad_edge=False, header_style="bold")
     ordered = sorted(types.values(), key=lambda kind: (kind.category, kind.name))
     for category, kinds in groupby(ordered, key=lambda kind: kind.category):
@@ -90,7 +90,7 @@ def node_list(types: Mapping[str, NodeType]) -> Table:
 
 
 def node_page(kind: NodeType, folders: Folders | None = None) -> Group:
-    """Describes one node type: its work, inputs and outputs."""
+    """Describes one node type: its purpose, inputs and outputs."""
     called = f" ({kind.display_name})" if kind.display_name != kind.name else ""
     source = ", ".join(
         part
@@ -130,7 +130,9 @@ def node_page(kind: NodeType, folders: Folders | None = None) -> Group:
 
 
 def _wires(kind: NodeType) -> Iterator[tuple[str, Input]]:
-    """Yields the wires by name, a group that grows as its first by the names of all."""
+    """Yields the wires by name. A growing group is yielded once, as a range from its first to its
+    last name.
+    """
     told = set()
     for port in kind.inputs.values():
         if port.knob or port.grows in told:

@@ -1,4 +1,4 @@
-"""`katz`: commands, options and exit codes. Imports neither torch nor diffusers before a command
+"""`katz`: commands, options and exit codes. Torch and diffusers are not imported until a command
 needs them.
 """
 
@@ -195,11 +195,13 @@ def bench(
 
 
 def main() -> None:
-    """Entry point of `katz`: every error is a line, never a traceback."""
+    """Entry point of `katz`. Prints every error as a line, never as a traceback."""
     prepare_to_compute()
     expect_imports()
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # its encoding may lack what plans are drawn with
+        if isinstance(
+            stream, io.TextIOWrapper
+        ):  # its encoding may lack the characters of plan drawings
             stream.reconfigure(errors="backslashreplace")
     with heeded():
         _run()
@@ -208,7 +210,7 @@ def main() -> None:
 def _run() -> None:
     try:
         result = app(standalone_mode=False)
-        if result == Cancelled.exit_code:  # typer takes Ctrl-C for an exit
+        if result == Cancelled.exit_code:  # typer turns Ctrl-C into an exit
             _fail("cancelled", result)
         sys.exit(result if isinstance(result, int) else 0)
     except typer.Exit as exit:
@@ -233,7 +235,9 @@ def _run() -> None:
 
 
 def _is_usage(error: Exception) -> bool:
-    """Recognises wrong options: click's own errors, whichever click typer brings."""
+    """Returns whether the error is a click usage error, independent of the click module that typer
+    uses.
+    """
     return any(kind.__name__ == "ClickException" for kind in type(error).__mro__)
 
 

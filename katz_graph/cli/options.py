@@ -1,4 +1,4 @@
-"""Options of the commands. A command inherits those that it shares with others."""
+"""Defines the options of the commands. Commands inherit shared options."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from katz_graph.settings.options import CACHE, FolderOptions, PlacementOptions, 
 
 @dataclass(frozen=True)
 class GraphOptions:
-    """Change inputs of a workflow."""
+    """Options that change inputs of a workflow."""
 
     sets: tuple[str, ...] = option("NODE.INPUT=VALUE, for example 3.steps=30", (), "--set")
     seed: int | None = option("for every seed in the workflow", min=0)
@@ -19,7 +19,9 @@ class GraphOptions:
 
 @dataclass(frozen=True)
 class WorkflowOptions(FolderOptions, PlacementOptions, GraphOptions):
-    """Change a workflow, find its files and place it. The help begins with the last base."""
+    """Options that change a workflow, locate its files and place it. The help lists the last base
+    first.
+    """
 
     targets: tuple[str, ...] = option(
         "run only what this node needs, and it",
@@ -90,7 +92,7 @@ class ConvertOptions(FolderOptions):
 
 @dataclass(frozen=True, slots=True)
 class ServeAliases:
-    """Give options of `katz serve` in other ways, most of them ComfyUI's."""
+    """Aliases of `katz serve` options, most of them ComfyUI's."""
 
     token_file: Path | None = option("a file with the token")
     cpu: bool = option("the same as --devices cpu", False)

@@ -1,5 +1,5 @@
-"""Runs `katz profile`: measures devices, and a workflow's stages or LoRAs on them, and stores what
-the planner decides by.
+"""Runs `katz profile`: measures devices, and a workflow's stages or LoRAs on them, and stores the
+results for the planner.
 """
 
 from __future__ import annotations
@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 
 
 def check(workflow: Path | None, options: ProfileOptions) -> None:
-    """Raises InputError for options that do not go together, and a picture that cannot be
-    written.
-    """
+    """Raises InputError for incompatible options, and for a picture that cannot be written."""
     if options.loras and workflow is None:
         raise InputError("--loras: name the workflow whose LoRAs are meant")
     for option, value in (("--vary", options.vary), ("--svg", options.svg)):
@@ -42,7 +40,9 @@ def check(workflow: Path | None, options: ProfileOptions) -> None:
 
 
 def profile_devices(options: DeviceOptions, as_json: bool) -> None:
-    """Measures devices anew, whatever was kept: each alone, and several of a host together."""
+    """Measures devices again and ignores stored results: each alone, and all devices of a host
+    together.
+    """
     devices, dtype = options.device_list(), options.dtype or AUTO
     check_present(devices)
     check_dtype(dtype, devices)
@@ -70,10 +70,10 @@ def profile_devices(options: DeviceOptions, as_json: bool) -> None:
 
 
 def profile_workflow(workflow: Path, options: WorkflowOptions, as_json: bool) -> None:
-    """Measures every stage of a workflow's samplers on every device, alone and while the others of
-    its host do the same.
+    """Measures every stage of a workflow's samplers on every device, alone and while the other
+    devices of its host run it at the same time.
     """
-    # what packs print
+    # packs may print
     with open_engine(options, TerminalLines()) as engine, contextlib.redirect_stdout(sys.stderr):
         times = engine.profile(workflow, set=options.sets)
     if as_json:
@@ -83,8 +83,8 @@ def profile_workflow(workflow: Path, options: WorkflowOptions, as_json: bool) ->
 
 
 def profile_loras(workflow: Path, options: ProfileOptions, as_json: bool) -> None:
-    """Finds out how many steps of a workflow's samplers may begin without each LoRA."""
-    # what packs print
+    """Measures how many steps of a workflow's samplers may start without each LoRA."""
+    # packs may print
     with open_engine(options, TerminalLines()) as engine, contextlib.redirect_stdout(sys.stderr):
         found = engine.profile_loras(
             workflow, set=options.sets, vary=options.vary, seeds=options.seeds
@@ -132,7 +132,7 @@ def _measured_together(
 
 
 def _rates(device: Device, threads: int) -> dict[str, Any]:
-    """Returns a device's measured rates, for scripts."""
+    """Returns a device's measured rates as JSON data."""
     return {
         "device": device.name,
         "dtype": device.dtype,
@@ -184,7 +184,7 @@ def _print_table(times: Sequence[StageTime]) -> None:
 
 
 def _figures(profile: LoraProfile) -> dict[str, Any]:
-    """Returns a profile for scripts."""
+    """Returns a profile as JSON data."""
     return {
         "sampler": profile.sampler,
         "lora": profile.use.file.path,
@@ -221,14 +221,14 @@ def _print_profiles(profiles: Sequence[LoraProfile]) -> None:
 
 
 def _name(profile: LoraProfile) -> str:
-    """Names a LoRA with its strengths as people do."""
+    """Formats a LoRA's name with its strengths."""
     use = profile.use
     text = "" if use.text == use.network else f", text {use.text:g}"
     return f"{Path(use.file.path).stem} at {use.network:g}{text}"
 
 
 def _curves(profiles: Sequence[LoraProfile]) -> str:
-    """Draws a panel for each sampler and a curve for each LoRA, as SVG (Katz, Figure 12)."""
+    """Draws a panel per sampler and a curve per LoRA, as SVG (Katz, Figure 12)."""
     from katz_graph.planner.report.line_chart import COLOURS, Curve, Panel, line_chart
 
     panels = []

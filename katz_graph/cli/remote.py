@@ -1,5 +1,5 @@
-"""Talks to a server over HTTP for the command line. Every failure is one line. Must not know
-jobs.
+"""Sends HTTP requests to a server for the command line. Every failure is reported in one line. Must
+not know jobs.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from katz_graph.core.messages import one_line, shorten
 from katz_graph.formats.strict_json import parse_json
 
 TIMEOUT = 60.0  # seconds without a byte
-LIMIT = 256 * 2**20  # bytes of an answer that is read whole
-SHOWN = 20  # lines of a refusal
+LIMIT = 256 * 2**20  # bytes read of one answer
+SHOWN = 20  # error lines printed for one rejected request
 
 
 class Unreachable(RunError):
-    """The server did not answer. It may have taken in the request, unless `refused`: then nobody
-    listens there.
+    """The server did not answer. It may have received the request, unless `refused`: the connection
+    was refused, so no server listens.
     """
 
     def __init__(self, message: str, refused: bool) -> None:
@@ -34,7 +34,7 @@ class Unreachable(RunError):
 
 
 class _NoRedirects(HTTPRedirectHandler):
-    """Follows no redirect: it would carry the token to whatever address it names."""
+    """Disables redirects: a redirect would send the token to an arbitrary address."""
 
     def redirect_request(
         self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
@@ -43,7 +43,9 @@ class _NoRedirects(HTTPRedirectHandler):
 
 
 class RemoteServer:
-    """Sends requests to a server; `url` is its root. InputError when it is no http(s) address."""
+    """Sends requests to a server; `url` is its root. InputError if it is not an HTTP or HTTPS
+    address.
+    """
 
     def __init__(self, url: str, token: str | None = None) -> None:
         parts = urlsplit(url if "://" in url else f"http://{url}")
@@ -68,14 +70,14 @@ class RemoteServer:
         return f"ws{self.root.removeprefix('http')}/ws?clientId={quote(client, safe='')}"
 
     def get(self, path: str) -> Any:
-        """Returns parsed JSON."""
+        """Sends a GET request; returns the parsed JSON answer."""
         with self._open(Request(f"{self.root}{path}")) as answer:
             return self._parsed(answer.read(LIMIT))
 
     def post(
         self, path: str, document: Mapping[str, Any], headers: Mapping[str, str] | None = None
     ) -> Any:
-        """Returns parsed JSON, None for an empty answer."""
+        """Posts a JSON document; returns the parsed JSON answer, or None if it is empty."""
         sent = {"Content-Type": "application/json", **(headers or {})}
         with self._open(
             Request(f"{self.root}{path}", json.dumps(document).encode(), sent, method="POST")
@@ -84,7 +86,7 @@ class RemoteServer:
         return self._parsed(data) if data else None
 
     def download(self, path: str, query: Mapping[str, str], target: Path) -> None:
-        """Downloads an answer into a file, which is there whole or not at all."""
+        """Downloads an answer into a file. The file exists only if the download completed."""
         partial = target.with_name(f".{target.name}.partial")
         try:
             with (
@@ -97,7 +99,7 @@ class RemoteServer:
             partial.unlink(missing_ok=True)
 
     def refusal(self, status: int, body: bytes, retry_after: str | None = None) -> KatzError:
-        """Turns the answer of a server that refused into an error."""
+        """Converts an error answer of the server to an exception."""
         lines = _reasons(body) or [f"answered {status}"]
         if status in (401, 403):
             return InputError(f"--server {self.root}: {lines[0]}; is --token right?")
@@ -114,7 +116,7 @@ class RemoteServer:
         )
 
     def unreachable(self, error: Exception) -> Unreachable:
-        """Turns a failed or lost connection into an error."""
+        """Converts a failed or lost connection to an exception."""
         reason = error.reason if isinstance(error, URLError) else error
         text = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
         return Unreachable(
@@ -146,8 +148,8 @@ class RemoteServer:
 
 
 def _reasons(body: bytes) -> list[str]:
-    """Returns the lines of a refusal in ComfyUI's shape: those about nodes where there are any,
-    else those about the whole.
+    """Returns the lines of an error answer in ComfyUI's format: node errors if present, otherwise
+    the error of the whole prompt.
     """
     try:
         document = parse_json(body.decode())
@@ -163,7 +165,7 @@ def _reasons(body: bytes) -> list[str]:
 
 
 def node_problems(node_errors: Any) -> list[str]:
-    """Writes a line for each problem in ComfyUI's `node_errors`."""
+    """Formats a line per problem in ComfyUI's `node_errors`."""
     lines = []
     for node, found in node_errors.items() if isinstance(node_errors, Mapping) else ():
         errors = found.get("errors") if isinstance(found, Mapping) else None

@@ -1,5 +1,6 @@
-"""Runs `katz run`, a workflow to pictures with progress and one JSON line for scripts, and `katz
-plan`, which prints what its samplers compile to. Writes traces that Chrome and Perfetto open.
+"""Runs `katz run` and `katz plan`. `katz run` renders a workflow with progress and one JSON line
+for scripts; `katz plan` prints the compiled programs of its samplers. Writes traces for Chrome and
+Perfetto.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def run(workflow: Path, options: RunOptions, as_json: bool = False) -> None:
-    """Runs the workflow. Raises errors after announcing the files that could be written."""
+    """Runs the workflow. An error is raised only after the written files are reported."""
     started, lines = time.perf_counter(), TerminalLines()
     engine = open_engine(options, lines, options.cache, options.why)
     check_writable(engine.settings.output, "--output")
@@ -41,7 +42,7 @@ def run(workflow: Path, options: RunOptions, as_json: bool = False) -> None:
         check_writable(options.trace.absolute().parent, "--trace")
     with engine, EvaluationProgress(lines.console) as progress:
         reporter = _Reporter(lines, progress, options.why)
-        # what nodes print; standard output is for scripts
+        # nodes may print; standard output is for scripts
         with contextlib.redirect_stdout(sys.stderr):
             result = engine.run(
                 workflow,
@@ -62,7 +63,7 @@ def run(workflow: Path, options: RunOptions, as_json: bool = False) -> None:
 
 @dataclass(slots=True)
 class _Reporter:
-    """Reports a run to the person, and collects the timelines of its trace."""
+    """Prints the progress of a run, and collects the timelines of its trace."""
 
     lines: TerminalLines
     progress: EvaluationProgress
@@ -135,7 +136,7 @@ def plan(workflow: Path, options: PlanOptions, as_json: bool) -> None:
     lines, svg = TerminalLines(), options.svg
     if svg is not None:
         check_writable(svg.absolute().parent, "--svg")
-    with open_engine(options, lines) as engine, contextlib.redirect_stdout(sys.stderr):  # of packs
+    with open_engine(options, lines) as engine, contextlib.redirect_stdout(sys.stderr):  # packs
         compiled = engine.plan(workflow, seed=options.seed, set=options.sets, after=options.after)
     if svg is not None:
         if not compiled.programs[0].segments:
@@ -151,9 +152,9 @@ def plan(workflow: Path, options: PlanOptions, as_json: bool) -> None:
 
 
 def write_trace(path: Path, timelines: Sequence[Timeline]) -> None:
-    """Writes complete events ("ph": "X"), one per segment, in a lane per device and one for the
-    graph's nodes, with times in microseconds from the first one. RunError when the file cannot be
-    written.
+    """Writes a trace of complete events ("ph": "X"), one per segment. Each device has a lane, and
+    the graph's nodes share one. Times are in microseconds from the first event. RunError if the
+    file cannot be written.
     """
     spans = [(part.node, span) for part in timelines for span in part.segments]
     origin = min((span.start for _, span in spans), default=0.0)

@@ -1,4 +1,4 @@
-"""Runs `katz serve`: checks a server's options, then serves."""
+"""Runs `katz serve`: checks the server's options, then serves."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHORTEST_TOKEN = 16
 
 
 def resolved(options: ServeOptions, aliases: ServeAliases) -> ServeOptions:
-    """Applies aliases to the options that they stand for. InputError for two that disagree."""
+    """Applies aliases to their options. InputError for conflicting options."""
     if aliases.cpu and options.devices not in (None, "cpu"):
         raise InputError(f"give one of --cpu and --devices {options.devices}")
     if (policy := options.control_net_policy) not in POLICIES:
@@ -39,9 +39,7 @@ def resolved(options: ServeOptions, aliases: ServeAliases) -> ServeOptions:
 
 
 def serve(options: ServeOptions) -> None:
-    """Checks what can be checked at once, then serves until a signal. InputError names the
-    option.
-    """
+    """Checks the options, then serves until a signal arrives. InputError names the option."""
     devices = options.device_list()
     parse_places(options.place, devices.names)
     check_dtype(options.dtype or AUTO, devices)
@@ -72,17 +70,19 @@ def serve(options: ServeOptions) -> None:
 
 
 def _begin(devices: DeviceList, workers: ForkServer) -> int | None:
-    """Starts the fork server unless it runs. None where no worker is a process of this host, or it
-    cannot start: then each runner starts one of its own, or says why it cannot.
+    """Starts the fork server unless it runs. None if no worker is a process of this host, or if it
+    cannot start. In that case each runner starts its own fork server, or reports the error.
     """
     try:
         return workers.begin() if devices.launcher == "spawn" else None
-    except (OSError, RuntimeError):  # no process, no thread
+    except (OSError, RuntimeError):  # no process or thread can be created
         return None
 
 
 def _checked_token(token: str | None, file: Path | None) -> str | None:
-    """Returns the clients' token. InputError when it cannot be read, or can be guessed."""
+    """Returns the token that clients must send. InputError if it cannot be read, or is too easy to
+    guess.
+    """
     if token is not None and file is not None:
         raise InputError("give one of --token and --token-file")
     if file is not None:
@@ -114,7 +114,7 @@ def _checked_token(token: str | None, file: Path | None) -> str | None:
 
 
 def _cache_policy(text: str | None, aliases: ServeAliases) -> str:
-    """Returns the policy. InputError when there are several, or it is none."""
+    """Returns the cache policy. InputError for several or an unknown policy."""
     from katz_graph.executor.graph.result_store import ResultCache
 
     count = aliases.cache_lru

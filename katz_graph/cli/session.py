@@ -1,4 +1,4 @@
-"""Opens the engine that a command's options ask for, and prints lines for people."""
+"""Opens the engine for a command's options, and prints lines for the user."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TerminalLines:
-    """Prints lines for people, on standard error."""
+    """Prints lines for the user on standard error."""
 
     console: Console = field(
         default_factory=lambda: Console(stderr=True, highlight=False, soft_wrap=True)
@@ -39,7 +39,7 @@ def open_engine(
     cache: str = "classic",
     tell_evictions: bool = False,
 ) -> Engine:
-    """Opens the engine that a command's options ask for. InputError for impossible options."""
+    """Opens the engine for a command's options. InputError for invalid options."""
     from katz_graph.api.engine import Engine
 
     names = {field.name for group in (FolderOptions, PlacementOptions) for field in fields(group)}
@@ -54,14 +54,14 @@ def open_engine(
 
 
 def check_writable(folder: Path, option: str) -> None:
-    """Raises InputError when files cannot be written to a folder, which need not exist yet."""
+    """Raises InputError if files cannot be written to a folder, which need not exist yet."""
     existing = folder
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
     if not existing.is_dir():
         raise InputError(f"{option}: {existing} is not a folder")
     try:
-        # permission bits do not show read-only and virtual file systems
+        # permission bits do not reveal read-only and virtual file systems
         Path(tempfile.mkdtemp(dir=existing, prefix=".katz-")).rmdir()
     except OSError as error:
         raise InputError(f"{option}: {existing} cannot be written to ({error.strerror})") from None

@@ -1,5 +1,5 @@
-"""Runs `katz submit`: a workflow to pictures on a server, with the progress, lines and exit codes
-of `katz run`.
+"""Runs `katz submit`: renders a workflow on a server, with the progress, lines and exit codes of
+`katz run`.
 """
 
 from __future__ import annotations
@@ -38,13 +38,15 @@ from katz_graph.packs import Registry, load_registry
 from katz_graph.settings.environment import Settings
 from katz_graph.web.events import ClientEvent, EncodedPicture, Ended, PlanMade
 
-ATTEMPTS = 5  # at handing a workflow over, when lines drop
-PAUSE = 1.0  # seconds between them
+ATTEMPTS = 5  # to submit a workflow when connections drop
+PAUSE = 1.0  # seconds between attempts
 SUFFIXES = {"image/png": "png", "image/jpeg": "jpg", "image/webp": "webp"}
 
 
 def submit(path: Path, options: SubmitOptions, as_json: bool) -> None:
-    """Submits the workflow, waits for its end unless told otherwise, and fetches its pictures."""
+    """Submits the workflow, waits for the job's end unless `no_wait` is set, and downloads its
+    pictures.
+    """
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     server = RemoteServer(options.server, options.token)
     settings = options.settings()
@@ -55,9 +57,9 @@ def submit(path: Path, options: SubmitOptions, as_json: bool) -> None:
         console.print(escape(note))
     job, client = str(uuid.uuid4()), uuid.uuid4().hex
     watcher = _Watcher(server, job, settings.output, console)
-    imports_are_done()  # an interrupt has something to cancel from here on
+    imports_are_done()  # from here on an interrupt has to cancel the job
     try:
-        # Before the job begins, so that nothing of it is missed.
+        # Connect before the job starts, so that no event is missed.
         line = None if options.no_wait else open_line(server, client)
         with line or contextlib.nullcontext():
             answer = _handed_over(server, job, _body(options, workflow, known, job, client))
@@ -89,8 +91,8 @@ def _prepared(
     settings: Settings,
     server: RemoteServer,
 ) -> tuple[Workflow, Signatures, list[str]]:
-    """Returns the workflow with its overrides, and lines for the person. Asks the server for the
-    names of its packs' inputs.
+    """Returns the workflow with its overrides, and lines for the user. Queries the server for the
+    input names of unknown node types.
     """
     registry, _ = load_registry(settings.packs, settings.folders())
     known, workflow = signatures(registry), read_workflow(path, registry)
@@ -125,7 +127,7 @@ def _body(
     options: SubmitOptions, workflow: Workflow, known: Signatures, job: str, client: str
 ) -> dict[str, Any]:
     body: dict[str, Any] = {"prompt": to_api(workflow.graph), "prompt_id": job, "client_id": client}
-    # spare nodes may have links that lead nowhere, which the editor's format cannot say
+    # unused nodes may have dangling links, which the editor's format cannot express
     with contextlib.suppress(InputError):
         body["extra_data"] = {"extra_pnginfo": {"workflow": to_ui(workflow, known)}}
     if options.deadline is not None:
@@ -136,8 +138,8 @@ def _body(
 
 
 def _handed_over(server: RemoteServer, job: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Submits the job and returns the answer. Submits it again when the line drops before: the key
-    keeps the job from running twice.
+    """Submits the job and returns the answer. Retries if the connection drops before the answer;
+    the idempotency key prevents the job from running twice.
     """
     for attempt in range(ATTEMPTS):
         try:
@@ -156,7 +158,7 @@ def _handed_over(server: RemoteServer, job: str, body: Mapping[str, Any]) -> Map
 
 
 class _Watcher:
-    """Shows a job's events, and collects the last line of `--json`."""
+    """Prints a job's events, and collects the data of `--json`."""
 
     progress: EvaluationProgress
 
@@ -196,7 +198,9 @@ class _Watcher:
                 self._keep(event)
 
     def fetch(self, ended: Ended) -> None:
-        """Downloads the files of output nodes. RunError for names that no server of ours gives."""
+        """Downloads the files of output nodes. RunError for file names outside of the output
+        folder.
+        """
         for entry in _files(ended.outputs):
             target = _free(self._local(entry))
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -204,7 +208,7 @@ class _Watcher:
             self._files.append(target)
 
     def tell(self, ended: Ended, seed: int | None, as_json: bool) -> None:
-        """Prints the files and the time that the job took. Raises the job's error."""
+        """Prints the files and the job's time. Raises the job's error."""
         for file in self._files:
             self.say(f"wrote {file}")
         seconds = ended.seconds
@@ -234,7 +238,7 @@ class _Watcher:
             raise RunError(ended.error.message if ended.error is not None else "the job failed")
 
     def _keep(self, event: EncodedPicture) -> None:
-        """Writes a picture that a node sends instead of saving it."""
+        """Writes a picture that a node sends instead of saving."""
         node = one_line(event.display).replace("/", "_")
         suffix = SUFFIXES.get(event.media_type, "png")
         target = _free(self._output / f"{self._job[:8]}_{node}.{suffix}")
@@ -253,7 +257,7 @@ class _Watcher:
 
 
 def _files(outputs: Mapping[str, Mapping[str, Sequence[Any]]]) -> Iterable[dict[str, str]]:
-    """Yields the files among outputs, as `/view` is asked for them."""
+    """Yields the files among outputs, as query parameters of `/view`."""
     for kinds in outputs.values():
         for entries in kinds.values():
             for entry in entries:
@@ -270,7 +274,7 @@ def _files(outputs: Mapping[str, Mapping[str, Sequence[Any]]]) -> Iterable[dict[
 
 
 def _free(path: Path) -> Path:
-    """Returns this path, or the same with a number where a file is there already."""
+    """Returns this path, or the path with a number appended if a file already exists there."""
     candidate, number = path, 0
     while candidate.exists():
         number += 1

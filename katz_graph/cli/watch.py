@@ -1,5 +1,5 @@
-"""Follows a job on a server over its native channel until it ends, through lines that drop and
-servers that restart.
+"""Follows a job on a server over its native channel until the job ends, across dropped connections
+and server restarts.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from katz_graph.web.events import JOB_EVENT, ClientEvent, Ended, JobEvent, PlanM
 from katz_graph.web.live.katz_channel import SUBPROTOCOL
 
 PATIENCE = 120.0  # seconds without a connection
-PAUSES = (0.2, 0.5, 1.0, 2.0, 5.0)  # between attempts; the last one again and again
+PAUSES = (0.2, 0.5, 1.0, 2.0, 5.0)  # seconds between attempts; the last one repeats
 FRAME_BYTES = 512 * 2**20
-CLOSING = 1.0  # seconds
-LOOK = 0.25  # seconds; Ctrl-C that comes just before a wait is seen at its end
+CLOSING = 1.0  # seconds to wait for the closing handshake
+LOOK = 0.25  # seconds of one wait; Ctrl-C just before a wait is handled at its end
 
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Receives a job's events: `hear` gets each, `queued` the number of jobs before this one, `say`
-    lines about the connection.
+    """Callbacks for a job's events: `hear` receives each event, `queued` the number of jobs ahead
+    of this one, and `say` lines about the connection.
     """
 
     hear: Callable[[ClientEvent], None]
@@ -43,11 +43,11 @@ class Listener:
 def follow(
     server: RemoteServer, client: str, line: ClientConnection, job: str, listener: Listener
 ) -> Ended:
-    """Follows a job and returns its end. Takes `line` over, and replaces it when it drops; plans
-    and progress are told again then.
+    """Follows a job and returns its final event. Takes ownership of `line`, and reconnects if the
+    connection drops. After a reconnect, plans and progress are reported again.
 
-    Raises Unreachable when the server was away for too long; the job goes on there. Raises RunError
-    when the server does not know the job.
+    Raises Unreachable if the server cannot be reached for PATIENCE seconds; the job continues on
+    the server. Raises RunError if the server does not know the job.
     """
     away: float | None = None
     attempts = 0
@@ -86,8 +86,8 @@ def follow(
 
 
 def open_line(server: RemoteServer, client: str) -> ClientConnection:
-    """Opens the native channel of a client. Unreachable, or InputError when the server refuses or
-    speaks another protocol.
+    """Opens the native channel of a client. Raises Unreachable, or InputError if the server refuses
+    or speaks another protocol.
     """
     try:
         socket = connect(
@@ -99,7 +99,7 @@ def open_line(server: RemoteServer, client: str) -> ClientConnection:
             close_timeout=CLOSING,
         )
     except InvalidStatus as error:
-        if error.response.status_code >= 500:  # while it starts or ends
+        if error.response.status_code >= 500:  # the server starts or stops
             raise server.unreachable(error) from None
         raise server.refusal(
             error.response.status_code, bytes(error.response.body or b"")
@@ -115,8 +115,8 @@ def open_line(server: RemoteServer, client: str) -> ClientConnection:
 
 
 def _read(socket: ClientConnection) -> Mapping[str, Any]:
-    """Returns the next frame; empty for one that is none of ours. ConnectionClosed when the server
-    ends the line, in whatever way.
+    """Returns the next frame; an empty mapping for a text frame. ConnectionClosed if the connection
+    ends for any reason.
     """
     while True:
         with suppress(TimeoutError):
@@ -127,7 +127,7 @@ def _read(socket: ClientConnection) -> Mapping[str, Any]:
 def _events(
     frame: Mapping[str, Any], job: str, queued: Callable[[int], None]
 ) -> Iterator[ClientEvent]:
-    """Yields the events of a job in a frame, also from the state that `watch` asked for."""
+    """Yields the events of a job in a frame, including the state that answers `watch`."""
     kind = frame.get("type")
     if kind in ("snapshot", "queue"):
         places = (frame.get("queue") or {} if kind == "snapshot" else frame).get("places") or {}
@@ -155,7 +155,7 @@ def _told(known: Mapping[str, Any] | None, job: str) -> Iterator[ClientEvent]:
 
 
 def _parsed(event: Any) -> JobEvent | None:
-    """Parses an event; None for one of a newer server."""
+    """Parses an event; None for an event type of a newer server."""
     try:
         return JOB_EVENT.validate_python(event)
     except ValidationError:

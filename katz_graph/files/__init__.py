@@ -1,1 +1,3 @@
-"""Finds models, inputs and outputs on this machine. Must not know graphs and models' insides."""
+"""Finds models, inputs and outputs on this machine. Must know neither graphs nor the contents of
+models.
+"""

@@ -1,5 +1,5 @@
-"""Lists what is in a folder, without the entries that cannot be used: one bad entry spoils no
-listing. Must not know what is in the files.
+"""Lists the usable entries of a folder; a bad entry is skipped and does not fail the listing. Must
+not know the contents of files.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from katz_graph.core.messages import show
 
 Skipped = Callable[[str], None]
-"""Takes a line about an entry that is left out."""
+"""Receives a line about a skipped entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,8 @@ class Entry:
 
 
 def entries_of(folder: Path, skipped: Skipped) -> tuple[Entry, ...]:
-    """Lists a folder by name. Leaves out what cannot be looked at, such as a link that leads to
-    itself, and names that are no text. OSError when the folder itself cannot be read.
+    """Lists a folder sorted by name. Skips entries that cannot be read, such as a link to itself,
+    and names that are not UTF-8. OSError if the folder itself cannot be read.
     """
     found = []
     with os.scandir(folder) as listed:

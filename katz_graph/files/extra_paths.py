@@ -1,5 +1,5 @@
-"""Reads further model and pack folders from an `extra_model_paths.yaml` of ComfyUI. Must not know
-what is in the folders.
+"""Reads additional model and pack folders from ComfyUI's `extra_model_paths.yaml`. Must not know
+the contents of the folders.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from katz_graph.core.messages import one_line, show
 
 RESERVED = ("base_path", "is_default")
 PACKS = "custom_nodes"
-REMARK = re.compile(r"\s+#.*")  # in a list of lines YAML itself leaves remarks standing
+REMARK = re.compile(r"\s+#.*")  # YAML does not remove comments inside a block of lines
 
 
 @dataclass(frozen=True, slots=True)
 class ExtraPaths:
-    """Folders by kind (a folder's name in a model folder): those `before` and those `after` the
-    ones that model roots have, and packs.
+    """Additional folders by kind (a folder's name in a model folder), searched `before` or `after`
+    those of the model roots, and pack folders.
     """
 
     before: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)
@@ -40,9 +40,7 @@ class ExtraPaths:
 
 
 def read_extra_paths(files: Iterable[Path]) -> ExtraPaths:
-    """Reads the files in order. InputError names the file, the section and what is wrong with
-    it.
-    """
+    """Reads the files in order. InputError names the file, the section and the problem."""
     return sum((_read(file) for file in files), ExtraPaths())
 
 

@@ -1,6 +1,6 @@
 """Lists model and picture folders, and resolves a chosen name to its path.
 
-Must not know what is in the files.
+Must not know the contents of the files.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ PICKLED = (
 log = logging.getLogger("katz_graph")
 MINI = Path(__file__).parents[1] / "mini" / "weights"
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-# a name that says which folder of people's files it lies in
+# a name with the user folder that holds the file
 ANNOTATED = re.compile(r"(.*\S)\s+\[(input|output|temp)\]", re.DOTALL)
-TEMP = "temp"  # inside the output folder: what is only looked at
-OUTSIDE = re.compile(r"[/\\~]|[A-Za-z]:")  # how a name begins that is no relative one
-SETTLED = 2.0  # seconds after which a folder's time of change surely tells of the next change
+TEMP = "temp"  # inside the output folder: files for previews only
+OUTSIDE = re.compile(r"[/\\~]|[A-Za-z]:")  # prefixes of names that are not relative
+SETTLED = 2.0  # seconds; changes in quick succession may leave the modification time equal
 
 
 @dataclass(frozen=True, slots=True)
 class FolderKind:
-    """One kind of choice: the folders it lies in, file endings, and the file that marks a whole
-    folder as one choice.
+    """One kind of choice: its folders, its file extensions, and the marker file of a folder that is
+    a single choice.
 
-    fetched: whether a choice may also be a file that a URL names.
+    fetched: whether a URL may name a file of this kind.
     """
 
     folders: tuple[str, ...]
@@ -87,7 +87,7 @@ USUAL = (
         "audio_encoders",
     ),
 )
-# folders of the miniature models, by the names that loaders have for them
+# folders of the miniature models, by the names that loaders accept
 SHIPPED: Mapping[str, Mapping[str, str]] = {
     "checkpoints": {"katz-mini": "pipeline"},
     "unet": {"katz-mini-flow": "flow/transformer"},
@@ -98,45 +98,47 @@ SHIPPED: Mapping[str, Mapping[str, str]] = {
         "katz-mini-t5": "flow/text_encoder_3",
     },
 }
-# what editors call kinds today; other names of kinds
+# current names of kinds in editors, and other aliases of kinds
 PRESENT = {"text_encoders": "clip", "diffusion_models": "unet"}
 SAME_AS = PRESENT | {"t2i_adapter": "controlnet"}
-# kinds that lie in the input folder unless their name says otherwise: `x.png [output]`
+# kinds that lie in the input folder unless the name ends in another one: `x.png [output]`
 PEOPLES_FILES = ("input", "latents")
 
 
 @dataclass(frozen=True, slots=True)
 class _Listing:
     files: Mapping[str, Path]
-    visited: tuple[tuple[Path, int], ...]  # folder, time of its last change
+    visited: tuple[tuple[Path, int], ...]  # folder, modification time in ns
     taken: float  # seconds since the epoch
-    skipped: tuple[str, ...]  # lines about what was left out
+    skipped: tuple[str, ...]  # lines about skipped entries
 
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """Roots of model folders in order, and the folders of pictures. The models that the package
-    ships come last.
-
-    A root may be the folder of a ComfyUI, whose models lie in `models`. `extra`: further folders of
-    single kinds. `paths`: whether a model may also be named by a path outside of the roots, or a
-    hub id; a server says no. `fetch`: which URLs may name a model.
+    """The roots of model folders in search order, and the folders of pictures. Models shipped with
+    the package come last.
     """
 
     models: tuple[Path, ...] = ()
+    """Roots. A root may be a ComfyUI folder, whose models lie in `models`."""
     input: Path = Path("input")
     output: Path = Path("output")
     paths: bool = True
+    """Whether a path outside of the roots or a hub id may name a model; False on a server."""
     extra: ExtraPaths = field(default_factory=ExtraPaths)
+    """Additional folders of single kinds."""
     fetch: FetchRule = NONE
+    """The URLs that may name a model."""
     _listings: dict[str, _Listing] = field(default_factory=dict, compare=False, repr=False)
 
     def choices(self, kind: str) -> tuple[str, ...]:
-        """Lists names of one kind, '/'-separated and sorted; anew when a folder has changed."""
+        """Returns the sorted names of one kind, with '/' as separator. Lists the folders again
+        after a change.
+        """
         return tuple(sorted(self.files(kind)))
 
     def files(self, kind: str) -> Mapping[str, Path]:
-        """Returns what `choices` lists, with the path of each name."""
+        """Returns the path of each name that `choices` lists."""
         kind = SAME_AS.get(kind, kind)
         known = self._listings.get(kind)
         if known is not None and _current(known):
@@ -157,12 +159,12 @@ class Folders:
         return files
 
     def resolve(self, kind: str, name: str) -> Path:
-        """Returns the file or diffusers folder called `name`. InputError names near names and the
-        folders searched.
+        """Returns the file or diffusers folder called `name`. InputError lists similar names and
+        the searched folders.
 
-        A name that can only be a hub id (`owner/name`) comes back as it is, for the loader to
-        fetch. A picture's name may end in `[input]`, `[output]` or `[temp]`, for the folder that it
-        lies in.
+        A name that can only be a hub id (`owner/name`) is returned unchanged, for the loader to
+        fetch. A picture's name may end in `[input]`, `[output]` or `[temp]`, the folder that holds
+        it.
         """
         annotated = ANNOTATED.fullmatch(name) if kind in PEOPLES_FILES else None
         if annotated:
@@ -176,8 +178,8 @@ class Folders:
         raise InputError(self._unknown(kind, name))
 
     def check(self, kind: str, name: str) -> None:
-        """Raises InputError when there is no such choice of a kind: a file, a folder, or a URL that
-        may be fetched. Asks no server.
+        """Raises InputError if a kind has no such choice: a file, a folder, or an allowed URL.
+        Contacts no server.
         """
         if is_url(name):
             self._check_url(kind, name)
@@ -185,8 +187,8 @@ class Folders:
             self.resolve(kind, name)
 
     def of_url(self, kind: str, url: str) -> Path | None:
-        """Returns the file on this machine that a URL names (`file://...`), None for one that has
-        to be fetched. InputError when it may not be.
+        """Returns the local file of a URL (`file://...`); None if the file has to be fetched.
+        InputError for a URL that is not allowed.
         """
         self._check_url(kind, url)
         return None if is_remote(url) else Path(unquote(urlsplit(url).path))
@@ -221,7 +223,7 @@ class Folders:
         return self._picture(kind, name) if _base(kind) == "input" else None
 
     def _picture(self, kind: str, name: str) -> Path | None:
-        """Returns a file whose name does not say that it is a picture, as clients upload them."""
+        """Returns an uploaded file whose name has no picture extension."""
         if any(part.startswith(".") for part in name.split("/")):
             return None
         found = (root / name for root in self._roots(kind))
@@ -264,7 +266,7 @@ class Folders:
         ]
 
     def searched(self, kind: str) -> tuple[Path, ...]:
-        """Returns the folders that are searched for a kind, in order; they need not exist."""
+        """Returns the folders searched for a kind, in order; they need not exist."""
         return tuple(self._roots(kind))
 
     def kinds(self) -> tuple[str, ...]:
@@ -279,7 +281,7 @@ class Folders:
 
 
 def _base(kind: str) -> str:
-    """Returns a kind without the folder that a name asked for: `input [output]` -> `input`."""
+    """Returns a kind without its folder suffix: `input [output]` -> `input`."""
     return kind.partition(" [")[0]
 
 
@@ -306,17 +308,17 @@ def _holds(folder: Path, marker: str) -> bool:
 
 
 def is_file(path: Path) -> bool:
-    """Tells whether there is such a file; never raises."""
+    """Returns whether the file exists; never raises."""
     try:
         return path.is_file()
-    except (OSError, ValueError):  # a name that is too long, or holds a zero byte
+    except (OSError, ValueError):  # the name is too long or contains a NUL byte
         return False
 
 
 def _walk(
     root: Path, kind: FolderKind, visited: list[tuple[Path, int]], skipped: Skipped
 ) -> Iterator[tuple[str, Path]]:
-    """Yields choices below `root`. Follows each link to a folder once, so that a loop ends."""
+    """Yields the choices below `root`. Visits each folder once, so that a loop of links ends."""
     pending = [root]
     seen: set[tuple[int, int]] = set()
     while pending:
@@ -363,7 +365,7 @@ def _changed_ns(folder: Path) -> int:
 
 
 def _shipped(kind: str) -> Iterator[tuple[str, Path]]:
-    """Yields the miniature models and example pictures that the package brings."""
+    """Yields the miniature models and example pictures of the package."""
     if kind in SHIPPED:
         named = ((name, MINI / place) for name, place in SHIPPED[kind].items())
         yield from ((name, folder) for name, folder in named if folder.is_dir())

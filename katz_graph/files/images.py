@@ -1,5 +1,5 @@
-"""Loads pictures as tensors [B, H, W, C] in 0..1 from files of any kind that Pillow reads, saves
-PNG files, and resizes.
+"""Loads pictures as tensors [B, H, W, C] in 0..1 from every file type in PICTURE_KINDS, saves PNG
+files, and resizes.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from katz_graph.core.errors import InputError, RunError
 from katz_graph.files.output_files import filled_prefix, write_numbered
 from katz_graph.files.picture_kinds import PICTURE_KINDS
 
-# grey of more than 8 bits: the value of white
+# greyscale modes of more than 8 bits: the value of white
 DEEP = {"I": 65535.0, "I;16": 65535.0, "I;16B": 65535.0, "I;16L": 65535.0, "F": 1.0}
-STILL = ("MPO",)  # formats whose further frames are other views of the same picture
-# of all frames together; Pillow's own bound for one
+STILL = ("MPO",)  # formats whose additional frames are other views of the same picture
+# for all frames together; Pillow's limit for one frame
 MOST_PIXELS = 2 * (Image.MAX_IMAGE_PIXELS or 0)
 WITHOUT_ALPHA = 64  # side of the empty mask of pictures without transparency
 SAVED_BANDS = {1: "L", 3: "RGB", 4: "RGBA"}
@@ -32,8 +32,8 @@ Channel = Literal["alpha", "red", "green", "blue"]
 def load_image(path: Path) -> tuple[Tensor, Tensor]:
     """Loads a picture file as [B, H, W, 3], and 1 - alpha as [B, H, W] (64x64 zeros without alpha).
 
-    An animation or a file of pages gives its frames, those of another size than the first left out.
-    The camera's orientation is applied. InputError when it is not a picture.
+    An animation or multi-page file yields all frames of the first frame's size. The EXIF
+    orientation is applied. InputError if the file is not a picture.
     """
     frames = _frames(path, all_of_them=True)
     pixels = torch.stack([_colours(frame) for frame in frames])
@@ -43,8 +43,8 @@ def load_image(path: Path) -> tuple[Tensor, Tensor]:
 
 
 def load_channel(path: Path, channel: Channel) -> Tensor:
-    """Loads one channel of a picture's first frame as a mask [1, H, W]; of transparency 1 - alpha.
-    InputError when it is not a picture.
+    """Loads one channel of a picture's first frame as a mask [1, H, W]; for `alpha` 1 - alpha.
+    InputError if the file is not a picture.
     """
     (frame,) = _frames(path, all_of_them=False)
     if channel == "alpha":
@@ -54,7 +54,7 @@ def load_channel(path: Path, channel: Channel) -> Tensor:
 
 def _frames(path: Path, all_of_them: bool) -> list[Image.Image]:
     frames: list[Image.Image] = []
-    pixels = 0  # of all frames, those that are left out among them
+    pixels = 0  # of all frames, including skipped ones
     try:
         with Image.open(path, formats=tuple(PICTURE_KINDS)) as opened:
             for frame in ImageSequence.Iterator(opened):
@@ -70,13 +70,13 @@ def _frames(path: Path, all_of_them: bool) -> list[Image.Image]:
         raise InputError(f"{path}: no such picture") from None
     except MemoryError:
         raise
-    except Exception as error:  # Pillow's readers raise many kinds for damaged files
+    except Exception as error:  # Pillow's readers raise many exception types for damaged files
         raise InputError(f"{path}: not a picture that can be read ({error})") from None
     return frames
 
 
 def _colours(frame: Image.Image) -> Tensor:
-    """Returns [H, W, 3]."""
+    """Converts a frame to [H, W, 3] in 0..1."""
     if frame.mode in DEEP:
         grey = (
             torch.from_numpy(numpy.array(frame).astype(numpy.float32))
@@ -92,7 +92,7 @@ def _has_alpha(frame: Image.Image) -> bool:
 
 
 def _alpha(frame: Image.Image) -> Tensor:
-    """Returns [H, W], 1 where the picture is opaque."""
+    """Returns alpha as [H, W]; 1 is opaque."""
     if not _has_alpha(frame):
         return torch.ones(frame.height, frame.width)
     return torch.from_numpy(numpy.array(frame.convert("RGBA").getchannel("A"))).float().div(255)
@@ -101,10 +101,10 @@ def _alpha(frame: Image.Image) -> Tensor:
 def save_images(
     images: Tensor, directory: Path, prefix: str, metadata: Mapping[str, str]
 ) -> Iterator[Path]:
-    """Writes each of [B, H, W, C] as `<prefix>_<number>_.png`, numbered on from the files there;
-    yields each path as soon as it is written.
+    """Writes each image of [B, H, W, C] as `<prefix>_<number>_.png`, with the next free numbers in
+    the folder. Yields each path when its file is written.
 
-    RunError when the disk refuses.
+    RunError if the file cannot be written.
     """
     check_pictures(images)
     height, width = images.shape[1:3]
@@ -118,8 +118,8 @@ def save_images(
 
 
 def check_pictures(images: Tensor) -> None:
-    """Raises InputError unless [B, H, W, C] of 1, 3 or 4 channels; RunError when a value is NaN or
-    infinite.
+    """Raises InputError unless the shape is [B, H, W, C] with 1, 3 or 4 channels; RunError if a
+    value is NaN or infinite.
     """
     if images.ndim != 4 or images.shape[-1] not in SAVED_BANDS or 0 in images.shape:
         raise InputError(
@@ -149,9 +149,9 @@ def to_pillow(image: Tensor) -> Image.Image:
 
 
 def resize(image: Tensor, width: int, height: int, method: str, crop: str = "disabled") -> Tensor:
-    """Resizes [B, H, W, C] -> [B, height, width, C]; `center` crops to the new proportions first.
+    """Resizes [B, H, W, C] -> [B, height, width, C]; `center` crops to the new aspect ratio first.
 
-    Methods: those of torch's interpolate, and `lanczos` (Pillow's, in 8 bits).
+    Methods: those of torch's `interpolate`, and `lanczos` (Pillow's, in 8 bits).
     """
     if crop == "center":
         image = middle(image, width, height)
@@ -165,7 +165,7 @@ def resize(image: Tensor, width: int, height: int, method: str, crop: str = "dis
 
 
 def middle(image: Tensor, width: int, height: int) -> Tensor:
-    """Crops [B, H, W, C] to its middle in the proportions width : height."""
+    """Crops [B, H, W, C] around the centre to the aspect ratio width : height."""
     high, wide = image.shape[1:3]
     cut_x = min(max(0, round((wide - high * width / height) / 2)), (wide - 1) // 2)
     cut_y = min(max(0, round((high - wide * height / width) / 2)), (high - 1) // 2)
@@ -173,8 +173,8 @@ def middle(image: Tensor, width: int, height: int) -> Tensor:
 
 
 def _lanczos(picture: Tensor, width: int, height: int) -> Tensor:
-    """Resizes [H, W, C] -> [height, width, C]. With four channels Pillow weighs colours by alpha,
-    the last one.
+    """Resizes [H, W, C] -> [height, width, C]. With four channels Pillow weights colours by the
+    last channel, alpha.
     """
     channels = picture.shape[-1]
     bands = (

@@ -1,5 +1,5 @@
-"""Locks files between threads and processes of a host: by flock, which ends with the process that
-holds it, and needs no file of its own. Must not know what the files are.
+"""Locks files between threads and processes of a host with flock. A lock ends with its process and
+needs no separate lock file. Must not know the contents of the files.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from katz_graph.core.errors import Cancelled
 
-POLL = 0.05  # seconds between two looks at a lock that another one holds
+POLL = 0.05  # seconds between attempts to acquire a held lock
 
 
 def never() -> bool:
@@ -23,15 +23,17 @@ def never() -> bool:
 
 @contextmanager
 def shared(path: Path) -> Iterator[BinaryIO | None]:
-    """Opens a file to read; None when there is none. Nobody has it `exclusive` meanwhile."""
+    """Opens a file for reading under a shared lock; yields None if the file does not exist. Waits
+    while another holder has an `exclusive` lock.
+    """
     with _locked(path, "rb", fcntl.LOCK_SH, never) as file:
         yield file
 
 
 @contextmanager
 def exclusive(path: Path, cancelled: Callable[[], bool] = never) -> Iterator[BinaryIO]:
-    """Opens a file to read and write when nobody else has it; makes it when there is none.
-    Cancelled as soon as `cancelled` says so.
+    """Opens a file for reading and writing under an exclusive lock; creates the file if needed.
+    Raises Cancelled if `cancelled` returns True during the wait.
     """
     with _locked(path, "a+b", fcntl.LOCK_EX, cancelled) as file:
         assert file is not None
@@ -39,7 +41,9 @@ def exclusive(path: Path, cancelled: Callable[[], bool] = never) -> Iterator[Bin
 
 
 def remove_unused(path: Path) -> bool:
-    """Removes a file that nobody has open by the functions above; tells whether it is gone."""
+    """Removes a file unless `shared` or `exclusive` holds it; returns whether the file is
+    deleted.
+    """
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -47,7 +51,7 @@ def remove_unused(path: Path) -> bool:
                 path.unlink()
     except FileNotFoundError:
         return True
-    except OSError:  # somebody has it, or it is another user's
+    except OSError:  # it is locked, or owned by another user
         return False
     return True
 
@@ -67,12 +71,12 @@ def _locked(
         with file:
             _wait_for(file, kind, path, cancelled)
             if not _is_at(path, file):
-                continue  # removed or replaced meanwhile
+                continue  # removed or replaced during the wait
             try:
                 yield file  # type: ignore[misc]
                 return
             finally:
-                # also for children that this process has forked meanwhile
+                # children forked meanwhile inherited the descriptor, so closing it would not unlock
                 fcntl.flock(file, fcntl.LOCK_UN)
 
 

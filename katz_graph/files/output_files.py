@@ -1,5 +1,5 @@
-"""Writes numbered output files `<prefix>_<number>_<ending>`, which get their name only when they
-are whole. Must not know what is in them.
+"""Writes numbered output files `<prefix>_<number>_<ending>`. A file gets its final name only when
+it is complete. Must not know the contents.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from uuid import uuid4
 
 from katz_graph.core.errors import DiskFull, InputError, RunError
 
-FULL = (errno.ENOSPC, errno.EDQUOT)  # of OSError, where there is no room
-UNFINISHED = re.compile(r"\.[0-9a-f]{32}\.tmp")  # what a file is called while it is written
+FULL = (errno.ENOSPC, errno.EDQUOT)  # error numbers of a full disk or quota
+UNFINISHED = re.compile(r"\.[0-9a-f]{32}\.tmp")  # names of incomplete files
 
 
 def unfinished(folder: Path) -> Path:
-    """Returns a unique, hidden name in a folder for a file while it is written."""
+    """Returns a unique hidden name in a folder for an incomplete file."""
     return folder / f".{uuid4().hex}.tmp"
 
 
 def filled_prefix(prefix: str, width: int, height: int, number: int) -> str:
-    """Fills in %year%, %month%, %day%, %hour%, %minute%, %second%, %width%, %height% and
-    %batch_num% as they are now.
+    """Replaces %year%, %month%, %day%, %hour%, %minute%, %second%, %width%, %height% and
+    %batch_num% by their current values.
     """
     now = datetime.now()
     values = {
@@ -49,11 +49,11 @@ def filled_prefix(prefix: str, width: int, height: int, number: int) -> str:
 def write_numbered(
     directory: Path, prefix: str, ending: str, write: Callable[[IO[bytes]], object]
 ) -> Path:
-    """Has `write` fill a file below `directory`, numbered on from the files there. The prefix may
-    hold a subfolder.
+    """Calls `write` on a new file below `directory`, with the next free number in its folder. The
+    prefix may contain a subfolder.
 
-    InputError when the prefix leads out of `directory` or names something hidden, DiskFull or
-    another RunError when the disk refuses.
+    InputError if the prefix leaves `directory` or names a hidden file or folder. DiskFull or
+    RunError if the file cannot be written.
     """
     folder, stem = _target(directory, prefix)
     temporary = unfinished(folder)
@@ -85,7 +85,7 @@ def _target(directory: Path, prefix: str) -> tuple[Path, str]:
 
 
 def _claim(folder: Path, stem: str, ending: str, temporary: Path) -> Path:
-    """Gives the finished file the first free number."""
+    """Renames the complete file to the first free number."""
     pattern = re.compile(re.escape(stem) + r"_(\d+)_" + re.escape(ending))
     taken = (pattern.fullmatch(entry.name) for entry in folder.iterdir())
     number = max((int(match[1]) for match in taken if match), default=0) + 1
@@ -95,15 +95,15 @@ def _claim(folder: Path, stem: str, ending: str, temporary: Path) -> Path:
 
 
 def take(temporary: Path, path: Path) -> bool:
-    """Gives a finished file its name, unless the name is taken. A hard link fails where it is, so
-    that two never share one.
+    """Renames a complete file, unless the name is taken; returns whether it did. A hard link fails
+    if the name exists, so no two files get the same name.
     """
     try:
         os.link(temporary, path)
         return True
     except FileExistsError:
         return False
-    # a file system without hard links: take the name first, then put the file there
+    # a file system without hard links: reserve the name first, then replace it with the file
     except OSError:
         with suppress(FileExistsError):
             path.touch(exist_ok=False)

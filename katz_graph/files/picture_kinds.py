@@ -1,5 +1,5 @@
-"""Says which kinds of pictures there are: for uploads, lists of files, nodes that load pictures,
-previews, and what a browser is told. Must not know how they are decoded.
+"""Defines the supported picture types, for uploads, file lists, picture loaders, previews and media
+types. Must not know how pictures are decoded.
 """
 
 from __future__ import annotations
@@ -7,13 +7,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-HEAD_BYTES = 16  # by which `media_type_of` knows a picture
+HEAD_BYTES = 16  # that `media_type_of` needs
 
 
 @dataclass(frozen=True, slots=True)
 class PictureKind:
-    """A kind of pictures: the endings of its files, the usual one first, and what it begins with
-    (`magic` from byte `at` on).
+    """A picture type: its file extensions, the usual one first, and its signature (`magic` at byte
+    `at`).
     """
 
     endings: tuple[str, ...]
@@ -31,12 +31,12 @@ PICTURE_KINDS: Mapping[str, PictureKind] = {
     "TIFF": PictureKind((".tif", ".tiff"), "image/tiff", (b"II*\0", b"MM\0*")),
     "AVIF": PictureKind((".avif", ".avifs"), "image/avif", (b"ftypavif", b"ftypavis"), 4),
 }
-"""Lists the kinds by the names that Pillow has for them."""
+"""Picture types by Pillow's format names."""
 PICTURE_ENDINGS = tuple(ending for kind in PICTURE_KINDS.values() for ending in kind.endings)
 
 
 def media_type_of(head: bytes) -> str | None:
-    """Recognises a picture by its first HEAD_BYTES; None for anything else."""
+    """Returns the media type of a picture by its first HEAD_BYTES; None for other data."""
     return next(
         (
             kind.media_type

@@ -1,5 +1,5 @@
-"""Recognises URLs, writes them without their secrets, and says which of them may be fetched. Must
-not know what is at them.
+"""Recognises URLs, removes their secrets, and decides which URLs may be fetched. Must not know the
+contents behind them.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from katz_graph.core.errors import InputError
 from katz_graph.core.messages import one_line
 
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://\S+")
-# in a URL: user and password, query, and a fragment that assigns something, unless a checksum
+# in a URL: user and password, query, and a fragment with an assignment other than a checksum
 SECRET = re.compile(r"(?<=//)[^/?#\s]*@|\?[^\s#]*|#(?=[^\s#]*=)(?!(?i:sha256=[0-9a-f]*)(?!\S))\S*")
-# a URL within a text, without its scheme
+# a URL inside a text, without its scheme
 EMBEDDED = re.compile(r"""://[^\s"'<>\\)]+""")
 CHECKSUM = re.compile(r"sha256=([0-9a-f]{64})", re.IGNORECASE)
-# joins the protocols of one address in fsspec, zip://a::https://b; [::1] is a host
+# separates chained fsspec addresses, zip://a::https://b; [::1] is a host
 CHAIN = re.compile(r"::(?![^\[]*\])")
 
 
 def is_url(name: str) -> bool:
-    """Recognises a URL, which says how it is reached: `https://...`. One whose host or port cannot
-    be read is none.
+    """Returns whether a name is a URL with a scheme: `https://...`. False if its host or port
+    cannot be parsed.
     """
     if URL.fullmatch(name) is None:
         return False
@@ -37,18 +37,18 @@ def is_url(name: str) -> bool:
 
 
 def is_remote(name: str) -> bool:
-    """Recognises a URL whose file has to be fetched; that of `file://...` is on this machine."""
+    """Returns whether a name is a URL whose file has to be fetched; `file://...` is local."""
     return is_url(name) and _scheme(name) != "file"
 
 
 def shown(name: str) -> str:
-    """Formats a file's name for display; a URL without passwords and the keys in its query."""
+    """Formats a file's name for display; removes passwords, query and fragment from a URL."""
     return one_line(urldefrag(without_secrets(name)).url) if is_url(name) else name
 
 
 def without_secrets(text: str) -> str:
-    """Leaves out of a URL, or of each URL within a text, what may be a secret: user, password,
-    query, and a fragment such as `#token=...`, unless it is a checksum.
+    """Removes possible secrets from a URL, or from each URL inside a text: user, password, query,
+    and a fragment such as `#token=...` unless it is a checksum.
     """
     if "://" not in text:
         return text
@@ -58,13 +58,13 @@ def without_secrets(text: str) -> str:
 
 
 def address(url: str) -> str:
-    """Returns what is asked for: a URL without the checksum behind `#`."""
+    """Returns the address to request: the URL without its fragment."""
     return urldefrag(url).url
 
 
 def checksum(url: str) -> str | None:
-    """Returns the SHA-256 that stands behind a URL: `https://...#sha256=<64 hex digits>`; None when
-    nothing does. InputError when it is written in another way.
+    """Returns the SHA-256 at the end of a URL: `https://...#sha256=<64 hex digits>`; None without a
+    fragment. InputError for another form of fragment.
     """
     fragment = urldefrag(url).fragment
     if not fragment:
@@ -80,10 +80,11 @@ def checksum(url: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class FetchRule:
-    """Says which URLs may be fetched: all of them, or those below one of `beginnings`. A private
-    address (this machine's, its network's) has to be below one, also where all others may be
-    fetched; or to be in the URL itself that somebody wrote, where `trusted`: whoever runs a
-    workflow reads it first.
+    """Decides which URLs may be fetched: `every` URL, or those below one of `beginnings`.
+
+    A private address (of this machine or its network) must be below one of `beginnings`, even with
+    `every`. If `trusted`, a private address may also be named by the URL in the workflow itself,
+    because the user reads a workflow before running it.
     """
 
     every: bool = False
@@ -92,8 +93,8 @@ class FetchRule:
 
     @classmethod
     def parse(cls, words: Sequence[str]) -> Self:
-        """Reads `none`, or beginnings of URLs, `any` among them for all. InputError for anything
-        else.
+        """Parses `none`, or URL prefixes, with `any` among them for all URLs. InputError for
+        anything else.
         """
         if list(words) == ["none"]:
             return cls()
@@ -108,22 +109,24 @@ class FetchRule:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Returns what `parse` makes this rule of, but for `trusted`."""
+        """Returns the words that `parse` accepts for this rule, apart from `trusted`."""
         return (*((EVERY,) if self.every else ()), *self.beginnings) or ("none",)
 
     def allows(self, url: str) -> bool:
-        """Compares scheme, host and port, and the folders of the path: `https://example.org/a` is
-        the beginning of `https://example.org/a/b`, not of `https://example.org.eu/a`, nor of
-        `https://example.org/a/../b`.
+        """Returns whether a URL may be fetched. Compares scheme, host, port and path folders:
+        `https://example.org/a` is a prefix of `https://example.org/a/b`, but not of
+        `https://example.org.eu/a` or `https://example.org/a/../b`.
         """
         return self.every or self.names(url)
 
     def names(self, url: str) -> bool:
-        """Tells whether a URL is below one of the beginnings."""
+        """Returns whether a URL is below one of the beginnings."""
         return any(_is_below(url, beginning) for beginning in self.beginnings)
 
     def naming(self, url: str) -> Self:
-        """Returns this rule for the fetching of a URL and of what it leads to."""
+        """Returns the rule for fetching this URL and its redirects. A trusted rule allows the URL's
+        own hosts, even private ones.
+        """
         if not self.trusted or not self.every:
             return self
         parts = (part for part in map(urlsplit, CHAIN.split(url)) if part.netloc)
@@ -137,10 +140,10 @@ ANY, NONE = FetchRule(True, trusted=True), FetchRule()
 
 def _is_below(url: str, beginning: str) -> bool:
     if CHAIN.search(url) or "\\" in url or not url.isprintable():
-        return False  # addresses that others may read in another way
+        return False  # other parsers may read such an address differently
     try:
         same_place = _place(url) == _place(beginning)
-    except ValueError:  # a port that is no number
+    except ValueError:  # the port is not a number
         return False
     path, above = (_folders(each) for each in (url, beginning))
     return same_place and ".." not in path and path[: len(above)] == above

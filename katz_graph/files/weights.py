@@ -1,5 +1,5 @@
-"""Tells by its name whether a file holds weights: for listings, loaders, packs, URLs and uploads.
-Must not know what is in one.
+"""Recognises weight files by name, for listings, loaders, packs, URLs and uploads. Must not know
+their contents.
 """
 
 from __future__ import annotations
@@ -12,16 +12,18 @@ PICKLE_ENDINGS = (".ckpt", ".pt", ".pt2", ".pth", ".bin", ".pkl")
 
 
 def is_weights(name: str | PurePath) -> bool:
-    """Recognises a safetensors file by its ending, in upper or lower case."""
+    """Returns whether the name has a safetensors extension, in upper or lower case."""
     return str(name).lower().endswith(WEIGHT_ENDINGS)
 
 
 def is_pickle(name: str | PurePath) -> bool:
-    """Recognises a file of weights that can run code when it is opened, by its ending."""
+    """Returns whether the name has the extension of a weight file that can run code when it is
+    opened.
+    """
     return str(name).lower().endswith(PICKLE_ENDINGS)
 
 
 def without_ending(name: str) -> str:
-    """Returns the name of a safetensors file without its ending, any other name as it is."""
+    """Removes the extension of a safetensors file's name; returns other names unchanged."""
     ending = next((one for one in WEIGHT_ENDINGS if name.lower().endswith(one)), "")
     return name[: len(name) - len(ending)]
