@@ -1,3 +1,3 @@
-"""Computes on one device: its models, instruction lists, what it tells of them. Must not know the
-driver's other workers.
+"""Serves one device: its models, its instruction lists, and the reports about them. Must not know
+the driver's other workers.
 """

@@ -1,5 +1,5 @@
-"""Merges values of several operations into one call and splits its results; maps the tensors in a
-value. Must not know anything but tensors, frozen dataclasses, tuples and mappings.
+"""Merges the inputs of several operations into one call, splits its results, and maps functions
+over the tensors of a structure. Must know only tensors, frozen dataclasses, tuples and mappings.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from katz_graph.host.transfer import to_device
 
 
 def merge(values: Sequence[Any], what: str = "values") -> Any:
-    """Merges equal structures with tensors [B, ...] -> one with [sum of B, ...]. Tensors have one
-    shape but for B, all else has to be equal.
+    """Merges equal structures along the batch: tensors [B, ...] -> one tensor [sum of B, ...].
+    Tensor shapes may differ only in B; all other values must be equal.
 
-    RunError names what differs: it cannot be in one call.
+    Raises RunError naming the difference if the values cannot share a call.
     """
     first = values[0]
     if len(values) == 1:
@@ -66,7 +66,7 @@ def _apart(what: str, values: Sequence[Any]) -> RunError:
 
 
 def split(value: Any, count: int) -> list[Any]:
-    """Splits what `merge` made into `count` equal parts; tensors are views."""
+    """Splits a merged value into `count` equal parts; tensors are views."""
     if count == 1:
         return [value]
     if isinstance(value, Tensor):
@@ -88,7 +88,7 @@ def split(value: Any, count: int) -> list[Any]:
 
 
 def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """Returns the same structure with its tensors changed."""
+    """Returns the same structure with `change` applied to its tensors."""
     if isinstance(value, Tensor):
         return change(value)
     if is_dataclass(value) and not isinstance(value, type):
@@ -103,7 +103,7 @@ def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 def tensors_of(value: Any) -> list[Tensor]:
-    """Returns the tensors of a structure, in the order in which `mapped` meets them."""
+    """Returns the tensors of a structure in the order of `mapped`."""
     found: list[Tensor] = []
     mapped(value, lambda tensor: found.append(tensor) or tensor)  # type: ignore[func-returns-value]
     return found

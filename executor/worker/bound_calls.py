@@ -1,4 +1,4 @@
-"""Computes the calls of one request; live modules and constants are looked up once."""
+"""Computes the calls of one request; looks up live modules and constants only once."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from katz_graph.planner.region import stage_of
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Holds a call that is ready to be given tensors: its stage, the live module, the LoRAs that
-    must be resident in it, and constants on the device.
+    """Holds a call that needs only its tensors: the stage, the live module, the LoRAs that must be
+    resident in it, and constants on the device.
     """
 
     stage: Stage
@@ -37,13 +37,13 @@ class Bound:
 
 
 class BoundCalls:
-    """Binds each call when it first runs. An operation of another variant is another one: a switch
-    may have chosen another constant for it. The modules must stay loaded until `clear`.
+    """Binds each call when it first runs. Operations of another variant are bound separately,
+    because a switch may have chosen other constants. The modules must stay loaded until `clear`.
     """
 
     def __init__(self, models: DeviceModels, loop: Loop, nodes: RegionCalls) -> None:
         self._models, self._loop, self._nodes = models, loop, nodes
-        # by the identity of operations, which the program keeps
+        # by the id() of operations, which the program keeps alive
         self._known: dict[tuple[int, ...], Bound] = {}
 
     def outputs(
@@ -52,17 +52,17 @@ class BoundCalls:
         given: Sequence[Mapping[str, Any]],
         what: str,
     ) -> Sequence[tuple[Any, ...]]:
-        """Computes one call, or two that read nothing of each other: the members of each, and the
-        values that other operations made. `what` names the request where memory runs out. A stage
-        changes nothing and may be tried again then; a node of a pack is not, for who knows what it
-        does.
+        """Computes one call, or two independent calls: the members of each, and their inputs from
+        other operations. `what` names the request in an out-of-memory error. A stage has no side
+        effects, so it is retried after memory is freed. A pack's node is not retried, because it
+        may have side effects.
         """
         stage = members[0][0].stage
         if stage == NODE:
             ((node,),), (taken,) = members, given
             return [self._nodes.call(node, {**node.inputs, **taken})]
 
-        # a function of its own would be kept, with the values, by an error's traceback
+        # not a closure: an error's traceback would keep it and the values alive
         compute = partial(self._together, members, given)
         told = f"{what}, {stage.replace('_', ' ')}"
         return self._models.residents.with_room(told, compute)
@@ -76,7 +76,7 @@ class BoundCalls:
             return self._models.compute.together(ready)
 
     def _ready(self, members: Sequence[Operation], given: Mapping[str, Any]) -> StageCall:
-        """Returns one call that takes the values that other operations made."""
+        """Binds one call and adds its inputs from other operations."""
         key = tuple(map(id, members))
         if key not in self._known:
             self._known[key] = self._bind(members)
@@ -92,7 +92,7 @@ class BoundCalls:
         return StageCall(bound.stage, bound.module, {**bound.constants, **given, **rows})
 
     def clear(self) -> None:
-        """Lets go of the modules."""
+        """Releases the modules."""
         self._known.clear()
 
     def _bind(self, members: Sequence[Operation]) -> Bound:
@@ -106,6 +106,6 @@ class BoundCalls:
         return Bound(stage, module, loras, {**constants, **rows})
 
     def _rows(self, numbers: Sequence[Any]) -> Tensor:
-        """Returns float32 [B]: the number of each member, for each picture of it."""
+        """Returns float32 [B]: each member's number, repeated for each of its images."""
         rows = torch.tensor([float(number) for number in numbers])
         return to_device(rows.repeat_interleave(self._loop.shape[0]), self._models.device)

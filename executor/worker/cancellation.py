@@ -1,4 +1,4 @@
-"""Ends waiting at once when a run is cancelled. Must not know what is waited for."""
+"""Interrupts a wait as soon as the run is cancelled. Must not know the awaited operation."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ Awaited = TypeVar("Awaited")
 
 @contextmanager
 def cancellation(context: Context | None) -> Iterator[Future[None]]:
-    """Yields a future that fails with Cancelled once the run is cancelled; never without one."""
+    """Yields a future that fails with Cancelled when the run is cancelled; without a context it
+    never completes.
+    """
     cancelled: Future[None] = Future()
 
     def fail() -> None:
-        with suppress(InvalidStateError):  # cancelled again
+        with suppress(InvalidStateError):  # cancelled twice
             cancelled.set_exception(Cancelled("cancelled"))
 
     forget = None if context is None else context.on_cancel(fail)
@@ -31,7 +33,7 @@ def cancellation(context: Context | None) -> Iterator[Future[None]]:
 
 
 def unless(cancelled: Future[None], awaited: Future[Awaited]) -> Awaited:
-    """Waits for a future and returns its result, unless it is cancelled first."""
+    """Waits for a future and returns its result; raises Cancelled if the run is cancelled first."""
     both: tuple[Future[Any], ...] = (awaited, cancelled)
     try:
         wait(both, return_when=FIRST_COMPLETED)
@@ -39,5 +41,5 @@ def unless(cancelled: Future[None], awaited: Future[Awaited]) -> Awaited:
             cancelled.result()
         return awaited.result()
     finally:
-        # the error's traceback keeps this frame, and the future the error
+        # the error's traceback references this frame, and the future references the error
         del awaited, cancelled, both

@@ -1,4 +1,4 @@
-"""Says what carries out stages on a device, and how it counts calls."""
+"""Defines the interface that executes stages on a device, and the counts of its calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ AS_DECLARED = "computed as declared"
 
 
 class StageCall(NamedTuple):
-    """Holds a call that can be carried out: a stage, the live module, and what it is given."""
+    """Holds a call ready to execute: a stage, the live module, and the inputs."""
 
     stage: Stage
     module: Any
@@ -22,22 +22,18 @@ class StageCall(NamedTuple):
 
 @dataclass(slots=True)
 class ComputeUse:
-    """Counts calls of stages since the worker started. `captures`: that were recorded, `replays`:
-    that a recording carried out, `beside`: that ran on two streams at once, `drops`: how often all
-    recordings were dropped for want of room, `eager`: the others, by the reason; `bytes` that
-    recordings take.
-    """
+    """Counts stage calls since the worker started."""
 
-    captures: int = 0
-    replays: int = 0
-    beside: int = 0
-    drops: int = 0
-    bytes: int = 0
-    eager: dict[str, int] = field(default_factory=dict)
+    captures: int = 0  # recorded calls
+    replays: int = 0  # calls replayed from a recording
+    beside: int = 0  # calls run concurrently on two streams
+    drops: int = 0  # times that all recordings were dropped for lack of memory
+    bytes: int = 0  # memory held by recordings
+    eager: dict[str, int] = field(default_factory=dict)  # other calls, by reason
 
     @property
     def calls(self) -> Counter[str]:
-        """Returns how many were recorded, replayed, beside others, and eager."""
+        """Returns the numbers of recorded, replayed, concurrent and eager calls."""
         eager = sum(self.eager.values())
         return Counter(
             recorded=self.captures, replayed=self.replays, beside=self.beside, eager=eager
@@ -48,26 +44,24 @@ class ComputeUse:
 
 
 class Computing(Protocol):
-    """Computes a stage with a live module from what it is given, see
-    `katz_graph.models.stages.Compute`.
-    """
+    """Executes a stage with a live module on its inputs, see `katz_graph.models.stages.Compute`."""
 
     use: ComputeUse
 
     def __call__(self, stage: Stage, module: Any, given: Mapping[str, Any]) -> Outputs: ...
 
     def together(self, calls: Sequence[StageCall]) -> list[Outputs]:
-        """Computes one call, or two of which neither reads what the other makes."""
+        """Computes one call, or two independent calls."""
 
     def drop(self) -> None:
-        """Gives back the memory that it keeps for the next calls."""
+        """Frees the memory held for later calls."""
 
     def forget(self, module: Any) -> None:
-        """Is told that a module goes."""
+        """Invalidates the recordings of an evicted module."""
 
 
 class Eagerly:
-    """Implements `Computing`: call by call, as stages are declared."""
+    """Implements `Computing` by running each call as its stage declares it."""
 
     def __init__(self) -> None:
         self.use = ComputeUse()
@@ -80,7 +74,7 @@ class Eagerly:
         return [self(*call) for call in calls]
 
     def drop(self) -> None:
-        """Does nothing: it keeps no memory."""
+        """Does nothing: no memory is held."""
 
     def forget(self, module: Any) -> None:
-        """Does nothing: it keeps nothing of modules."""
+        """Does nothing: no state is kept per module."""

@@ -1,4 +1,4 @@
-"""Tells a worker, first of all, the device that it serves and how."""
+"""Defines the configuration that assigns a device to a worker, its first message."""
 
 from __future__ import annotations
 
@@ -12,26 +12,25 @@ from katz_graph.core.devices import AUTO, number_format
 
 @dataclass(frozen=True, slots=True)
 class WorkerConfig:
-    """Configures a worker: the device that it serves, and how. One without a name stands for all
-    workers of a run.
+    """Configures a worker: its device and how it serves the device. A config without a name is the
+    template for all workers of a run.
     """
 
     name: str = ""
-    device: str = "cpu"  # as torch calls it
+    device: str = "cpu"  # torch's name
     threads: int = 1
     dtype: torch.dtype = torch.float32
-    # that are its own: it stays on them, and keeps them awake while a request waits
+    # claimed processors: the worker is pinned to them and keeps them busy while a request waits
     processors: tuple[int, ...] = ()
-    packs: tuple[str, ...] = ()  # folders of node packs, for nodes inside of step regions
-    # that models in memory may take; None: what is free, less what computing needs
+    packs: tuple[str, ...] = ()  # folders of node packs, for nodes inside step regions
+    # budget for resident models; None: free memory minus the reserve for computing
     model_bytes: int | None = None
-    # of the host's memory, that LoRA files which were read may take, and as much again for weights
-    # with them; None: 1 GB each
+    # host memory for LoRA files, and the same again for cached merged weights; None: 1 GB each
     lora_bytes: int | None = None
-    tells: bool = False  # whether it prints which models it lets go for others
-    control_net_bytes: int | None = None  # that resident ControlNets may take; None: no limit
-    policy: str = "lru"  # which of them goes first
-    cuda_graphs: bool = True  # whether a GPU's stages are recorded and replayed
+    tells: bool = False  # whether to print a line for each model evicted for another
+    control_net_bytes: int | None = None  # budget for resident ControlNets; None: no limit
+    policy: str = "lru"  # eviction policy for ControlNets
+    cuda_graphs: bool = True  # whether to record and replay stages on a GPU
 
 
 def dtype_for(devices: Iterable[str], wanted: str = AUTO) -> torch.dtype:

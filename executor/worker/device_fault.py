@@ -1,8 +1,8 @@
-"""Tells errors after which a device is of no more use to the process that met them from those that
-only ended what was asked for.
+"""Distinguishes errors that leave a device unusable for the process from errors that end only one
+request.
 
-CUDA calls such errors sticky: every later call in the process fails with them. Imports no torch:
-without it there are none.
+CUDA calls such errors sticky: every later call in the process fails with them. Does not import
+torch: a process without torch cannot meet them.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ REFUSAL = re.compile(
     r"kernel image|not[ _]supported",
     re.IGNORECASE,
 )
-"""Matches what CUDA says of a call that it did not begin: the next one may succeed."""
+"""Matches CUDA errors of calls that never started, so the next call may succeed."""
 
 
 def is_device_fault(error: BaseException) -> bool:
-    """Returns whether this error itself tells of a failed device. Out of memory is none."""
+    """Returns whether this error itself is a device fault. Out of memory is not."""
     torch = sys.modules.get("torch")
     if (
         torch is None
@@ -40,7 +40,5 @@ def is_device_fault(error: BaseException) -> bool:
 
 
 def device_fault(error: BaseException) -> str:
-    """Returns in one line the message of a device's failure, where an error or what led to it is
-    one; else nothing.
-    """
+    """Returns the first line of the device fault in an error or its causes, or an empty string."""
     return next((first_line(one) for one in with_causes(error) if is_device_fault(one)), "")

@@ -1,5 +1,5 @@
-"""Cuts out of a program what one worker needs: its device's instructions and what they name. Sent
-once; nobody is asked again while they run.
+"""Extracts one worker's part of a program: its device's instructions and everything that they name.
+Sent once; the worker makes no further requests while it runs.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from katz_graph.ir.region import SLOTS, Operation, Region
 
 @dataclass(frozen=True, slots=True)
 class DeviceProgram:
-    """Holds one worker's part of a program: the operations, segments and instructions of `device`
-    only; of other devices' operations nothing but the ids.
+    """Holds one worker's part of a program: the operations, segments and instructions of `device`.
+    Operations of other devices keep only their ids.
     """
 
     device: str
@@ -27,7 +27,7 @@ class DeviceProgram:
 
 
 def device_program(program: Program, device: str) -> DeviceProgram:
-    """Returns what `device` needs of a program that went through all passes."""
+    """Returns the part of `device` from a program that went through all passes."""
     prepared = {
         name for call in program.before_calls if call.device == device for name in call.operations
     }

@@ -1,8 +1,8 @@
-"""Executes one request's part on one worker: holds its values, what later evaluations need, and on
-one device the sampler.
+"""Executes one worker's part of a request: holds its values, the values that later evaluations
+read, and on one device the sampler.
 
-Advances by evaluations, or by what of them can be done before something arrives, so that requests
-can alternate.
+Advances one evaluation at a time, or until it has to wait for another device, so requests can
+alternate.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from katz_graph.sampling.process import Process, start_process
 
 
 class Exchange(Protocol):
-    """Moves instances from and to other workers."""
+    """Sends instances to other workers and receives theirs."""
 
     def send(self, peer: str, instance: Instance, value: Any) -> None: ...
 
@@ -58,12 +58,12 @@ class Exchange(Protocol):
 
 
 class Execution:
-    """Carries out the instruction list of a device program.
+    """Executes the instruction list of a device program.
 
-    With `exchange` None there is no other device. `measure`: every call is timed by itself. It
-    begins with loading what it needs, after which `on_loaded` is called; with `hold` it then waits
-    for `go`. LoRA files are read beside it. It is not ready before all of them are there but those
-    that it may begin without; `wake` is called when one has come.
+    The first step loads the models and then calls `on_loaded`; with `hold`, execution then waits
+    for `go`. LoRA files are read concurrently. The task is ready once all LoRA files except the
+    deferred ones are read; `wake` is called whenever a file arrives. `exchange` is None if no other
+    device takes part. `measure`: time every call separately.
     """
 
     def __init__(
@@ -83,29 +83,29 @@ class Execution:
         self._measure, self._held, self._on_loaded = measure, hold, on_loaded
         self._model: ModelRecipe = program.region.begin.inputs["model"]
         self._owns = portion.owns
-        self._process: Process | None = None  # where the sampler is
-        self._colours: LinearMap | None = None  # of its previews
+        self._process: Process | None = None  # state of the sampler
+        self._colours: LinearMap | None = None  # latent -> RGB, for previews
         self._dtype = models.dtype_of(program.region.begin.inputs["model"].network)
         loop = loop_of(program.region.begin, program.shape, self._dtype)
         self._calls = BoundCalls(models, loop, RegionCalls(context))
         self._instances = Instances(program)
         self._before = Values()
-        self._values: Values | None = None  # of the evaluation that is under way
-        self._kept: Mapping[Instance, Any] = {}  # what later evaluations need of earlier ones
+        self._values: Values | None = None  # of the current evaluation
+        self._kept: Mapping[Instance, Any] = {}  # carried to later evaluations
         self._evaluation = -1
-        self._computed: Counter[str] = Counter()  # calls of stages, by how
-        # the device's clock begins with the request's first unit
+        self._computed: Counter[str] = Counter()  # stage calls, by kind of execution
+        # created in the request's first unit, because it starts the device's clock
         self._spans: SpanRecorder | None = None
         self._ahead = RunAhead(program, models.stream, context, self._dtype)
-        self._opened = 0.0  # when the first evaluation began, on the clock of time.perf_counter
+        self._opened = 0.0  # start of the first evaluation, on the clock of time.perf_counter
         self._device = portion.device
         self._instructions = list(program.instructions[portion.device])
         self.alone = not any(instruction.peer for instruction in self._instructions)
         self._next = 0
         self._loaded = False
         self._holding = Holding(program, models)
-        self.uncharged = 0.0  # seconds of the last unit that were spent on loading
-        # seconds of the last unit in which LoRAs were merged into the network, or others taken out
+        self.uncharged = 0.0  # seconds that the last unit spent on loading
+        # seconds that the last unit spent on merging LoRAs into the network or removing them
         self.switched = 0.0
         self._preparations = {call.operations[0]: call for call in program.before_calls}
         self._segments = {
@@ -119,9 +119,9 @@ class Execution:
         checked = (*self._holding.looped, *self._holding.text_encoders)
         self._check = LoraCheck(checked, models, wake)
         files = adapters(program, portion.device)
-        # that it may not begin without
+        # files required before the start
         self._needed = [file for file in files if file not in self._versions.late.files]
-        self._adapters = models.adapters.want(files, wake)  # as its list begins with saying
+        self._adapters = models.adapters.want(files, wake)  # the list's `fetch` instructions
 
     def _start(self) -> Process:
         begin = self.program.region.begin
@@ -131,29 +131,29 @@ class Execution:
         return start_process(spec, scaled, table, self._models.device, self._dtype)
 
     def _go_on_with(self, present: int) -> None:
-        """Takes the operations as they are with these late LoRAs."""
+        """Switches to the operations for this set of available deferred LoRAs."""
         self._present, self._version = present, self._versions.of(present)
         model = next(iter(self._version.models), None)
         self._wanted = None if model is None else model.weights
 
     @property
     def weight_set(self) -> WeightSetKey | None:
-        """Returns what must be resident for the next unit; loading needs none: the network of the
-        loop and its LoRAs.
+        """Returns the weight set that must be resident for the next unit: the loop's network and
+        its LoRAs. None for loading, which needs no weight set.
         """
         return self._wanted if self._loaded else None
 
     def go(self) -> None:
-        """Lets it begin, as everybody is ready."""
+        """Allows execution to begin, because all workers are ready."""
         self._held = False
 
     @property
     def ready(self) -> bool:
-        """Returns whether something can be done now: nothing keeps it, and what it has to receive
-        next is there.
+        """Returns whether a unit can run now: nothing blocks it, and the next instruction's inputs
+        have arrived.
         """
         if not self._loaded:
-            # with late ones the first evaluations may run beside the checks
+            # with deferred LoRAs the first evaluations may run concurrently with the checks
             checked = self._versions.late.files or self._check.done
             return bool(checked) and self._adapters.have(self._needed)
         return not self._held and (
@@ -170,8 +170,8 @@ class Execution:
         return False
 
     def _due(self, evaluation: int | None) -> Sequence[FileIdentity]:
-        """Returns the late LoRAs that must be there now: on the device of the sampler those without
-        which the evaluation may not begin, on others those that it says are there.
+        """Returns the deferred LoRAs that must be available now. The sampler's device waits for
+        those that the evaluation requires; other devices wait for those that it declared available.
         """
         late = self._versions.late
         if self._owns:
@@ -181,15 +181,15 @@ class Execution:
 
     @property
     def _partners(self) -> Exchange:
-        assert self._exchange is not None  # a list with sends or receives goes to workers only
+        assert self._exchange is not None  # only workers get lists with sends or receives
         return self._exchange
 
     def step(self) -> bool:
-        """Loads, the first time; then carries out instructions up to the end of an evaluation, or
-        until something has not arrived.
+        """Loads models on the first call. Later calls execute instructions to the end of an
+        evaluation, or until an input has not arrived.
 
-        True when the request is done. NoRoom, before anything is computed, while models in use by
-        others leave too little for this request's: it may be called again then.
+        Returns true when the request is done. Raises NoRoom, before computing anything, if models
+        in use by other requests leave too little memory; the call may be repeated later.
         """
         return self._models.residents.with_room(self._what(), self._step_on, again=False)
 
@@ -198,7 +198,7 @@ class Execution:
         self._adapters.check()
         self.uncharged, before = 0.0, self._models.network_seconds
         calls_before = self._models.compute.use.calls
-        # functions and nodes of packs in it may reach the run
+        # makes the run's context available to functions and nodes of packs
         with running(self._context, self.program.name):
             if not self._loaded:
                 self._load()
@@ -249,7 +249,7 @@ class Execution:
             case "begin":
                 assert index is not None
                 if self._present == self._versions.late.everything:
-                    self._holding.release_texts()  # from here on nothing is encoded
+                    self._holding.release_texts()  # no text is encoded from here on
                 self._begin(index)
             case "receive":
                 self._receive(_instance(instruction))
@@ -271,8 +271,9 @@ class Execution:
                 self.timing.denoise = time.perf_counter() - self._opened
 
     def _heed_arrivals(self, evaluation: int | None) -> None:
-        """Goes on with the late LoRAs that are there: on the device of the sampler those that have
-        come, on others those of which it said so. Does again what others were used for.
+        """Updates the set of available deferred LoRAs. The sampler's device checks which files have
+        arrived and publishes the set; other devices use the published set. Inserts the calls before
+        the loop that must run again with the new weights.
         """
         late, before = self._versions.late, self._present
         if self._owns:
@@ -291,8 +292,8 @@ class Execution:
     def _make_resident(
         self, models: Iterable[ModelRecipe], evaluation: int | None, began: Moment
     ) -> Moment:
-        """Makes the weight sets resident with which the next calls compute. Other requests, other
-        segments and late LoRAs may have left others. Returns when the calls begin, on the device's
+        """Makes the weight sets of the next calls resident, because other requests, other segments
+        and deferred LoRAs may have changed them. Returns the start of the calls on the device's
         clock.
         """
         for model in models:
@@ -309,7 +310,9 @@ class Execution:
         return began
 
     def _begin(self, evaluation: int) -> None:
-        """Opens an evaluation: its step, where the sampler is, and what earlier ones left."""
+        """Opens an evaluation: the sampler's current step and the values carried from earlier
+        evaluations.
+        """
         if self._opened == 0.0:
             self._opened = time.perf_counter()
         self._evaluation = evaluation
@@ -322,7 +325,7 @@ class Execution:
     def _receive(self, instance: Instance) -> None:
         came = self._partners.take(instance)
         value = on_device(came, self._models.device)
-        self._models.stream.hold(came)  # the sender may write there again once it is gone
+        self._models.stream.hold(came)  # the sender reuses this memory once it is released
         if instance.ref.operation in self._made_before:
             self._before.arrive(instance, value, instance.evaluation)
         else:
@@ -339,8 +342,8 @@ class Execution:
 
     @property
     def result(self) -> tuple[Tensor, Tensor] | None:
-        """Returns, on the device that has the sampler, the final latent [B, C, h, w], unscaled,
-        float32 on the CPU, and the denoised one that the last step began with.
+        """Returns, on the sampler's device, the final latent [B, C, h, w], unscaled, float32 on the
+        CPU, and the denoised latent from the start of the last step.
         """
         if (process := self._process) is None:
             return None
@@ -354,9 +357,9 @@ class Execution:
         return self._models.stream.read(self._model.latent.restored(latent).float())
 
     def close(self) -> None:
-        """Releases the models of this request, and its values, which an error's traceback would
-        keep for a while. Waits for what the device still reads of messages, whose memory their
-        senders wait for.
+        """Releases the request's models and its values, which an error's traceback would otherwise
+        keep alive. Waits until the device has read all received messages, because their senders
+        wait to reuse the memory.
         """
         self._holding.release()
         self._before, self._values, self._kept, self._process = Values(), None, {}, None
@@ -365,7 +368,7 @@ class Execution:
         self._models.stream.drain()
 
     def _load(self) -> None:
-        """Loads models before any operation, so that operations are not charged for it."""
+        """Loads models before any operation, so operations are not charged for loading."""
         began = self._recorder.clock()
         started = time.perf_counter()
         self._holding.load()
@@ -387,14 +390,14 @@ class Execution:
 
     def _run_segment(self, name: str) -> None:
         number, segment = self._segments[name]
-        # calls that are timed run one by one
+        # timed calls run one at a time
         for calls in segment.turns if not self._measure else zip(segment.calls, strict=True):
             self._compute(calls, self._version.variants[number], self._now)
 
     def _advance(self) -> None:
-        """Hands the prediction to the sampler; what is to be told of it is read later."""
+        """Passes the prediction to the sampler. Its progress report and preview are read later."""
         process = self._process
-        assert process is not None  # only the list of the device that owns it says so
+        assert process is not None  # only the list of the sampler's device has this instruction
         prediction = self._now.resolve(self._instances.variant(self._evaluation).prediction)
         if not isinstance(prediction, Tensor):
             raise InputError(
@@ -410,7 +413,7 @@ class Execution:
     def _compute(
         self, calls: Sequence[Call], operations: Mapping[str, Operation], values: Values
     ) -> None:
-        """Carries out one call, or two that read nothing of each other."""
+        """Executes one call, or two independent calls."""
         members = [[operations[name] for name in call.operations] for call in calls]
         given = [_gathered(some, values) for some in members]
         started = self._measured_from()
@@ -424,7 +427,7 @@ class Execution:
             )
 
     def _measured_from(self) -> float:
-        """Returns the time now; when calls are timed one by one, with the device idle."""
+        """Returns the current time; synchronizes the device first if calls are timed separately."""
         if self._measure and self._models.device.type == "cuda":
             torch.cuda.synchronize(self._models.device)
         return time.perf_counter()
@@ -439,7 +442,7 @@ class Execution:
 
 
 def _gathered(members: Sequence[Operation], values: Values) -> dict[str, Any]:
-    """Returns what the operations of a call take of others."""
+    """Returns the inputs of a call that other operations produced."""
     inputs = members[0].inputs.items()
     made = [name for name, value in inputs if isinstance(value, (Ref, Previous))]
     return {name: values.gather([member.inputs.get(name) for member in members]) for name in made}

@@ -1,5 +1,5 @@
-"""Keeps a request's models on a worker: those of its loop until it ends, text encoders until all is
-encoded.
+"""Pins a request's models in a worker's memory: the loop's models until the request ends, text
+encoders until all texts are encoded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LOADED = (ModelRecipe, ControlNetRecipe)
 
 
 class Holding:
-    """Holds nothing until `load`, and nothing after `release`."""
+    """Holds nothing before `load` and after `release`."""
 
     def __init__(self, program: Program, models: DeviceModels) -> None:
         self._sampler, self._models = program.name, models
@@ -27,8 +27,8 @@ class Holding:
         self._held, self._held_texts = ExitStack(), ExitStack()
 
     def load(self) -> None:
-        """Loads what is not there. Raises NoRoom while other requests' models take the room, and an
-        error for people where this request alone needs too much.
+        """Loads missing models. Raises NoRoom while models of other requests take the memory, and a
+        user error if this request alone needs too much.
         """
         try:
             self._hold()
@@ -49,7 +49,7 @@ class Holding:
         self._held_texts.close()
 
     def _hold(self) -> None:
-        """Loads all or none."""
+        """Loads all models or none."""
         try:
             for model in self.looped:
                 self._held.enter_context(self._models.holding(model))
@@ -73,7 +73,7 @@ class Holding:
 
 
 def _looped(program: Program) -> list[ModelRecipe | ControlNetRecipe]:
-    """Returns the models of a program's loop and of what precedes it."""
+    """Returns the models of a program's loop and of the calls before it."""
     looped = [op for variant in program.variants for op in variant.operations]
     values = (value for op in (*looped, *program.before) for value in op.inputs.values())
     return list(dict.fromkeys(value for value in values if isinstance(value, LOADED)))

@@ -1,7 +1,7 @@
-"""Serves one device inside a worker: its models, its fair queue, what arrives from other workers,
-and the requests that it has a part in.
+"""Serves one device inside a worker: its models, its fair queue, messages from other workers, and
+its parts of requests.
 
-Told what to do by `worker.main`; answers with messages. Must not know how it was launched.
+Commanded by `worker.main`; answers with messages. Must not know how it was launched.
 """
 
 from __future__ import annotations
@@ -71,15 +71,15 @@ Tell = Callable[[FromWorker], None]
 """Sends a message to the driver."""
 
 GiveUp = Callable[[Fault], None]
-"""Tells the driver a fault, and ends this worker."""
+"""Reports a fault to the driver, and ends this worker."""
 
-AWAKE = 1.0  # seconds that a processor is kept busy while a request waits
-WORK = {**SERVICES, **PROBES}  # what can be called
+AWAKE = 1.0  # seconds to keep a processor busy while a request waits
+WORK = {**SERVICES, **PROBES}  # the functions that `CallService` can name
 
 
 class Host:
-    """Serves one device until `close`. Reports what fails; calls `give_up` when the
-    device is of no more use. `types`: the nodes that stand inside of regions.
+    """Serves one device until `close`. Reports failures; calls `give_up` when the device is
+    unusable. `types`: nodes allowed inside step regions.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Host:
         return self.models.device
 
     def close(self) -> None:
-        """Ends after the unit that runs."""
+        """Stops after the current unit."""
         for _, job in list(self._parts.values()):
             job.cancel()
         for peer in self.peers.values():
@@ -114,8 +114,8 @@ class Host:
         self._worker.close()
 
     def connect(self, name: str, generation: int, connection: Connection, bulk: Bulk) -> None:
-        """Uses this connection to another worker from now on, and tells the driver."""
-        # its threads may take a moment to end, and whoever calls here has pings to answer
+        """Uses this connection to another worker from now on, and reports it to the driver."""
+        # closed in a thread: the peer's threads may end slowly, and the caller must answer pings
         if name in self.peers:
             threading.Thread(
                 target=self.peers[name].close, name=f"close {name}", daemon=True
@@ -130,7 +130,7 @@ class Host:
         self._announce(Connected(name, generation))
 
     def begin(self, begin: Begin) -> None:
-        """Loads what a device program needs, tells the driver, and waits for `go`."""
+        """Loads the models of a device program, reports `Ready`, and waits for `go`."""
         try:
             self._begin(begin)
         except Exception as error:
@@ -155,7 +155,7 @@ class Host:
         job.future.add_done_callback(lambda future: self._ended(begin, execution, future))
 
     def _context(self, begin: Begin) -> Context:
-        """Makes a context for a run of another process; what it reports goes there."""
+        """Creates the context for a run in another process; forwards its events there."""
         settings, folders, types = self._surroundings
         engine = cast(Engine, _NoEngine(begin.program.program.target.device(begin.program.device)))
 
@@ -177,13 +177,15 @@ class Host:
             self._worker.wake()
 
     def cancel(self, cancel: Cancel) -> None:
-        """Stops an attempt before its next unit; drops what has arrived for it, or still does."""
+        """Stops an attempt before its next unit; discards its messages, including those still to
+        arrive.
+        """
         if (part := self._parts.get((cancel.request, cancel.attempt))) is not None:
             part[1].cancel()
         self.mailbox.discard(cancel.request, cancel.attempt)
 
     def call(self, call: CallService) -> None:
-        """Runs a service or probe as one unit and sends its value."""
+        """Runs a service or probe as one unit and returns its value to the driver."""
         wanted = self.models.adapters.want(
             (lora.file for given in call.arguments for lora in loras_of(given)), self._worker.wake
         )
@@ -200,7 +202,7 @@ class Host:
         job.future.add_done_callback(lambda future: self._returned(call.id, task, future))
 
     def drop(self, identifier: int) -> None:
-        """Leaves a call out unless it has begun, as nobody waits for it any longer."""
+        """Cancels a call that has not started, because no caller waits for it any longer."""
         if (job := self._calls.get(identifier)) is not None:
             job.cancel()
 
@@ -224,8 +226,8 @@ class Host:
             self._explain_failed(begin, error)
 
     def _answer(self, message: FromWorker) -> Exception | None:
-        """Sends a result; returns why it cannot be sent: a type that does not travel, no memory for
-        a copy, a lost device.
+        """Sends a result; returns the error if it cannot be sent: an unsupported type, no memory
+        for a copy, a lost device.
         """
         try:
             self._tell(message)
@@ -246,13 +248,13 @@ class Host:
     def _explain(
         self, culprit: str | int, error: BaseException, message: Callable[[Failure], FromWorker]
     ) -> None:
-        """Reports why something failed. After a fault of the device this worker is of no use."""
+        """Reports a failure. After a device fault, gives up this worker."""
         if fault := device_fault(error):
             return self._give_up(Fault(f"the device failed: {fault}", culprit))
         self._announce(message(_described(error)), culprit)
 
     def _announce(self, message: FromWorker, culprit: str | int | None = None) -> None:
-        """Sends what the driver waits for. A worker that cannot even do that is of no use."""
+        """Sends a message that the driver waits for. Gives up this worker if that fails."""
         try:
             self._tell(message)
         except Exception as error:
@@ -264,9 +266,7 @@ class Host:
 
 
 class _Types(dict[str, NodeType]):
-    """Looks up the built-in nodes, and when another one is asked for also those of the folders that
-    the driver named.
-    """
+    """Looks up built-in nodes; loads the configured packs when another type is requested."""
 
     def __init__(self, builtin: Mapping[str, NodeType], worker: str, settings: Settings) -> None:
         super().__init__(builtin)
@@ -280,7 +280,9 @@ class _Types(dict[str, NodeType]):
 
 
 class _NoEngine:
-    """Stands in for the engine, for nodes inside of a step region: a worker has only a device."""
+    """Stands in for the engine in nodes inside a step region, because a worker has only a device.
+    Raises RunError for every other attribute.
+    """
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -322,7 +324,7 @@ class _RequestExchange(Exchange):
 
 
 def _models(assignment: WorkerConfig) -> DeviceModels:
-    # float32 means float32: torch rounds what convolutions of a GPU read otherwise
+    # exact float32: by default torch rounds the inputs of convolutions to TF32 on a GPU
     torch.backends.cudnn.allow_tf32 = False
     memory = DeviceMemory(assignment.device)
     store = ModelStore(
@@ -344,8 +346,8 @@ def _models(assignment: WorkerConfig) -> DeviceModels:
 
 
 def computing_of(assignment: WorkerConfig, stream: Stream) -> Computing:
-    """Makes what carries out the stages of a worker: on a GPU they are recorded, for two streams
-    each in a pool of its own.
+    """Creates the stage executor of a worker. On a GPU it records stages, for two streams with
+    separate pools.
     """
     device = torch.device(assignment.device)
     if device.type != "cuda" or not assignment.cuda_graphs:
@@ -354,14 +356,16 @@ def computing_of(assignment: WorkerConfig, stream: Stream) -> Computing:
 
 
 def _fault(device: torch.device) -> str | None:
-    """Says what is wrong with a device, as far as that can be told without touching it."""
+    """Returns why a device is unusable, as far as that is visible without touching the device."""
     if device.type != "cuda" or (device.index or 0) < (count := torch.cuda.device_count()):
         return None
     return f"{device} does not exist; its worker sees {count} GPUs"
 
 
 def _described(error: BaseException) -> Failure:
-    """Describes an error: errors for users keep their class, others are named."""
+    """Converts an error to a `Failure`: errors for users keep their class, others become a RunError
+    that names theirs.
+    """
     if isinstance(error, (KatzError, Closed)):
         return Failure(type(error).__name__, str(error), error)
     if is_out_of_memory(error):

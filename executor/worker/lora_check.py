@@ -1,4 +1,4 @@
-"""Checks that a request's LoRAs fit its models, beside the thread that computes."""
+"""Checks that a request's LoRAs fit its models, off the device thread."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from katz_graph.node.types import Context
 
 
 class LoraCheck:
-    """Begins at once; `wake` is called when it is done."""
+    """Starts the check immediately; calls `wake` when it is done."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class LoraCheck:
         return self._notes is None or self._notes.done()
 
     def heed(self, context: Context) -> None:
-        """Warns once of what was found, if it is done; raises what it raised."""
+        """Reports the warnings once, if the check is done; raises its error if it failed."""
         if self._notes is not None and self._notes.done():
             notes, self._notes = self._notes, None
             for note in notes.result():

@@ -1,5 +1,5 @@
-"""Runs a worker's main loop: obeys messages of the driver on one connection, whatever launched the
-worker.
+"""Runs a worker's main loop: executes the driver's messages from one connection, independent of the
+launcher.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def serve(
     types: Mapping[str, NodeType],
     begun: Callable[[Host], None] | None = None,
 ) -> None:
-    """Says hello, then does what comes until the connection ends or `Stop`. `types`: the nodes that
-    stand inside of regions; `begun` is told the host of the device.
+    """Sends hello, then handles messages until the connection ends or `Stop` arrives. `types`:
+    nodes allowed inside step regions; `begun` is called with the host of the device.
     """
     sender = connection.sender()
     try:
@@ -67,15 +67,15 @@ def serve(
 
 
 def _assigned(connection: MessageChannel, sender: Sender) -> WorkerConfig | None:
-    """Answers pings until the worker is given a device; None where it is stopped before."""
+    """Answers pings until the worker is assigned a device; returns None if it is stopped first."""
     while not isinstance(message := connection.receive(), Assign | Stop):
         sender.send(Pong())
     return message.config if isinstance(message, Assign) else None
 
 
 def _give_up(connection: MessageChannel, sender: Sender, fault: Fault) -> None:
-    """Prints why, for the log, and tells the driver, which ends this worker and takes another one.
-    Where that cannot be told, the connection ends, and the worker with it.
+    """Prints the fault to the log and reports it to the driver, which ends this worker and starts a
+    replacement. If the report cannot be sent, shuts down the connection, which ends the worker.
     """
     print(fault.message, file=sys.stderr, flush=True)
     try:

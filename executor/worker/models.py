@@ -1,5 +1,5 @@
-"""Keeps the live models of one device: loads them on demand, and makes the weight set that a recipe
-asks for resident before it hands them out.
+"""Loads the models of one device on demand, and makes a recipe's weight set resident before it
+returns a model.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ from katz_graph.models.vae_halves import check_half
 from katz_graph.upscale.networks import load_upscaler, network_peak, size_of
 
 Notes = tuple[str, ...]
-"""Notes for the user on how a result came about."""
+"""Notes for the user about how a result was computed."""
 
 
 class DeviceModels:
@@ -93,23 +93,23 @@ class DeviceModels:
         self.residents.on_leaving, self.residents.copies = self._keep_copy, self.copies.get
         self.residents.on_gone = lambda module: self.compute.forget(module)
         self.residents.on_short = lambda: self.compute.drop()
-        # how often a model's LoRAs were not those that were wanted, and what that took
+        # switches of a model's LoRAs, and their seconds
         self.lora_merges, self.lora_seconds = 0, 0.0
-        self.network_seconds = 0.0  # of those, in networks
+        self.network_seconds = 0.0  # the share of `lora_seconds` spent in networks
         self.adapters = AdapterStore(FILE_BYTES if lora_bytes is None else lora_bytes)
-        # none on a GPU, where a LoRA comes sooner than the weights that it changes
+        # none on a GPU, where merging a LoRA is faster than copying the merged weights back
         budget = 0 if self.device.type == "cuda" else lora_bytes
         self._kept = KeptSets(SET_BYTES if budget is None else budget)
-        # by live module; a module's originals go with it
+        # by live module; its originals are released with it
         self._sets: WeakKeyDictionary[Any, WeightSets] = WeakKeyDictionary()
 
     def unload(self) -> None:
-        """Lets go of all that is not in use."""
+        """Unloads all models that are not in use."""
         self.residents.clear()
         self.copies.clear()
 
     def _keep_copy(self, key: Hashable, module: Any) -> None:
-        """Keeps the weights of a module that goes for others, without LoRAs."""
+        """Caches the weights of an evicted module on the host, without LoRAs."""
 
         def without_loras() -> None:
             if module in self._sets:
@@ -118,7 +118,9 @@ class DeviceModels:
         self.copies.keep(key, module, without_loras)
 
     def _forget_sets(self, module: Any) -> Iterable[Tensor]:
-        """Forgets what is kept of weights that go; returns their originals, which go too."""
+        """Drops the weight sets of an evicted module; returns its originals, which are freed as
+        well.
+        """
         sets = self._sets.pop(module, None)
         if sets is None:
             return ()
@@ -126,22 +128,23 @@ class DeviceModels:
         return sets.originals.tensors.values()
 
     def _originals(self) -> Iterable[Originals]:
-        """Returns what keeps originals of live modules."""
+        """Returns the originals of live modules."""
         return [sets.originals for sets in self._sets.values()]
 
     def patch(self, recipe: ModelRecipe) -> Any:
-        """Makes a recipe's LoRAs, and no others, resident in its network. Returns the live one."""
+        """Makes exactly a recipe's LoRAs resident in its network. Returns the live network."""
         module = self._network(recipe)
         self.network_seconds += self._resident(module, recipe.loras)
         return module
 
     def resident_in(self, module: Any) -> Resident:
-        """Returns the LoRAs that are merged into a live module now."""
+        """Returns the LoRAs currently merged into a live module."""
         return self._sets[module].resident if module in self._sets else ()
 
     def module(self, recipe: ModelRecipe | ControlNetRecipe | VaeRecipe | Encoding) -> Any:
-        """Returns what a stage computes with: the live network of a recipe, with the weights that
-        it has now; for a text, what encodes it, and for a VAE what encodes pictures.
+        """Returns the object that a stage computes with: the live network of a recipe, with its
+        current weights; for a text, the text encoding function; for a VAE, the image encoding
+        function.
         """
         match recipe:
             case VaeRecipe():
@@ -155,8 +158,8 @@ class DeviceModels:
 
     @contextmanager
     def holding(self, recipe: ModelRecipe | ClipRecipe | ControlNetRecipe) -> Iterator[None]:
-        """Keeps the modules of a recipe in memory as long as the `with` statement lasts. NoRoom
-        when others are kept that take the room.
+        """Keeps the modules of a recipe in memory inside the `with` statement. Raises NoRoom if
+        pinned models take the memory.
         """
         with ExitStack() as held:
             for wanted in self.loadables(recipe):
@@ -183,7 +186,7 @@ class DeviceModels:
         return self.store.controlnet_of(part, self.device, self.dtype_of(part), recipe.base)
 
     def encode_text(self, encoding: Encoding) -> TextEncoding:
-        """Encodes to [1, T, D], and pooled [1, P] where the family has it."""
+        """Encodes text to [1, T, D], and pooled [1, P] if the family has pooled output."""
         with ExitStack() as held:
             for clip in clips(encoding):
                 held.enter_context(self.holding(clip))
@@ -213,8 +216,8 @@ class DeviceModels:
     def decode_latent(
         self, recipe: VaeRecipe, samples: Tensor, tile: Tile | None = None
     ) -> tuple[Tensor, Notes]:
-        """Decodes [B, C, h, w] unscaled -> [B, H, W, 3] in 0..1 on the CPU; in tiles if asked, or
-        where the whole does not fit into memory.
+        """Decodes [B, C, h, w] unscaled -> [B, H, W, 3] in 0..1 on the CPU; in tiles if requested,
+        or if the whole does not fit into memory.
         """
         return self._by_vae(recipe, VAE_DECODE, samples, tile)
 
@@ -229,7 +232,7 @@ class DeviceModels:
     def _by_vae(
         self, recipe: VaeRecipe, stage: Stage, given: Tensor, tile: Tile | None
     ) -> tuple[Tensor, Notes]:
-        """Runs a VAE stage; again, and from then on, in float32 where half precision overflows."""
+        """Runs a VAE stage. If half precision overflows, repeats it in float32 and stays there."""
         check_half(recipe.vae, "encoder" if stage is VAE_ENCODE else "decoder")
         wanted = self._vae(recipe)
         try:
@@ -245,8 +248,8 @@ class DeviceModels:
     def _done_in_parts(
         self, part: Component, module: Any, stage: Stage, given: Tensor, tile: Tile | None
     ) -> tuple[Tensor, Notes]:
-        """Computes in the largest parts that memory suffices for, as counted beforehand; in smaller
-        ones where it turns out that it does not.
+        """Computes in the largest parts that fit into memory by the count; in smaller ones if
+        memory runs out nevertheless.
         """
         batch, height, width = _sizes(module, stage, given)
         what = f"{stage.name.replace('vae_', 'VAE ')} of {batch} x {height} x {width} pixels"
@@ -285,7 +288,7 @@ class DeviceModels:
         size: tuple[int, int, int],
         value_bytes: int,
     ) -> float:
-        """Returns the bytes for computing; counted only where it may be too much."""
+        """Returns the bytes for computing; counts them only if the upper bound may not fit."""
         batch, height, width = size
         generous = surely_enough(part, parts, batch, height, width, value_bytes)
         if generous < self.residents.within_reach():
@@ -293,8 +296,8 @@ class DeviceModels:
         return needed(part, stage, parts, batch, height, width, value_bytes)
 
     def upscale(self, recipe: UpscaleModelRecipe, picture: Tensor) -> Tensor:
-        """Upscales [B, 3, H, W] -> [B, 3, H·scale, W·scale] on the CPU, in float32. OutOfMemory,
-        before anything is computed, where memory would not suffice.
+        """Upscales [B, 3, H, W] -> [B, 3, H·scale, W·scale] on the CPU, in float32. Raises
+        OutOfMemory, before computing anything, if memory does not suffice.
         """
         batch, _, height, width = picture.shape
         what = f"enlarging {batch} x {height} x {width} pixels"
@@ -319,22 +322,22 @@ class DeviceModels:
         )
 
     def _vae(self, recipe: VaeRecipe) -> Loadable:
-        """Returns the VAE, in a wider format where its configuration says that float16 overflows:
-        on GPUs that compute in it bfloat16, in which a picture keeps 45 dB and more.
+        """Returns the VAE, in a wider dtype if its configuration says that float16 overflows:
+        bfloat16 on GPUs that compute in it, where images keep at least 45 dB.
         """
         dtype = self._wide() if overflows(recipe) else self.dtype
         return self.store.vae_of(recipe.vae, self.device, dtype)
 
     def dtype_of(self, network: Component) -> torch.dtype:
-        """Returns the number format that a network computes in."""
+        """Returns the dtype that a network computes in."""
         return self._wide() if family_of(network).network.overflows else self.dtype
 
     def text_dtype_of(self, encoder: Component) -> torch.dtype:
-        """Returns the number format that a text encoder computes in."""
+        """Returns the dtype that a text encoder computes in."""
         return self._wide() if kind_of(encoder).overflows else self.dtype
 
     def _wide(self) -> torch.dtype:
-        """Returns the number format of what overflows in float16."""
+        """Returns the dtype for networks that overflow in float16."""
         if self.dtype != torch.float16:
             return self.dtype
         gpu = self.device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
@@ -344,7 +347,7 @@ class DeviceModels:
         return self.residents.get(self._loadable(recipe.network))
 
     def _loadable(self, part: Component, parts: TextParts = ()) -> Loadable:
-        """Describes a network or, by the parts of LoRA files that are for it, a text encoder."""
+        """Describes a network, or a text encoder if `parts` names its parts of LoRA files."""
         dtype = self.text_dtype_of(part) if parts else self.dtype_of(part)
         if not isinstance(part, MergedComponent):
             read = self.store.text_encoder_of if parts else self.store.network_of
@@ -364,9 +367,9 @@ class DeviceModels:
         )
 
     def _resident(self, module: Any, loras: tuple[Lora, ...], parts: TextParts = ()) -> float:
-        """Makes LoRAs resident; returns the seconds that it took, 0 when the set was there."""
+        """Makes LoRAs resident; returns the seconds it took, 0 if they already were."""
         if module not in self._sets:
-            # those of a processor are on the host anyway
+            # a CPU's originals are on the host anyway
             beside = nowhere if self.device.type == "cpu" else self.residents.keeping
             self._sets[module] = WeightSets(module, self.adapters.get, self._kept, beside)
         if seconds := self._sets[module].use(loras, parts):
@@ -376,7 +379,7 @@ class DeviceModels:
 
 
 def _with_parts(clip: ClipRecipe) -> Iterator[tuple[TextEncoderRecipe, TextParts]]:
-    """Yields the text encoders of a model, each with the parts of LoRA files that are for it."""
+    """Yields the text encoders of a model, each with its parts of LoRA files."""
     parts = text_parts(one.encoder for one in clip.encoders)
     return zip(clip.encoders, parts, strict=True)
 
@@ -387,7 +390,7 @@ def network_loras(recipe: ModelRecipe) -> Resident:
 
 
 def _sizes(module: Any, stage: Stage, given: Tensor) -> tuple[int, int, int]:
-    """Returns pictures, height and width in pixels. InputError for what no VAE takes."""
+    """Returns batch, height and width in pixels. InputError for shapes that no VAE accepts."""
     if stage is VAE_ENCODE:
         vae.check_pixels(given)
         return given.shape[0], given.shape[1], given.shape[2]

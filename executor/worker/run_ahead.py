@@ -1,4 +1,4 @@
-"""Tells of evaluations once the device has ended them, while later ones are enqueued."""
+"""Reports evaluations once the device has completed them, while later ones are enqueued."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ class _Enqueued:
 
 
 class RunAhead:
-    """Holds evaluations that the device may not have ended. `dtype` is what it computes in."""
+    """Holds evaluations that the device may not have completed. `dtype`: the number format it
+    computes in.
+    """
 
     def __init__(
         self, program: Program, stream: Stream, context: Context, dtype: torch.dtype
@@ -34,18 +36,16 @@ class RunAhead:
         self._enqueued: deque[_Enqueued] = deque()
 
     def add(self, evaluation: int, prediction: Tensor, preview: Tensor | None) -> None:
-        """Takes an evaluation that was enqueued: what it predicts, and a picture [h, w, 3] to
-        show.
-        """
+        """Adds an enqueued evaluation: its prediction, and a preview [h, w, 3] to show."""
         read = self._stream.read
         is_finite = read(torch.isfinite(prediction).all())
         shown = None if preview is None else read(preview)
         self._enqueued.append(_Enqueued(evaluation, is_finite, shown))
 
     def wait(self, last: bool) -> None:
-        """Waits until the device has no more to end than it may be behind, after the `last`
-        evaluation nothing, and tells of those that it has ended. RunError for one whose prediction
-        is not finite.
+        """Waits until the number of pending evaluations is within the stream's limit, or zero after
+        the `last` evaluation, and reports the completed ones. Raises RunError if a prediction is
+        not finite.
         """
         name, schedule = self._program.name, self._program.schedule
         while len(self._enqueued) > (0 if last else self._stream.ahead):

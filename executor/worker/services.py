@@ -1,4 +1,4 @@
-"""Answers the driver's calls besides sampling: one unit each, on the worker's device."""
+"""Implements the driver's calls other than sampling. Each runs as one unit on the device."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ from katz_graph.models.loading.residency import AdapterUse, ControlNetUse, Model
 
 
 class ServingWorker(Protocol):
-    """Gives access to the models of a device."""
+    """Provides the models of a device."""
 
     @property
     def models(self) -> DeviceModels: ...
 
 
 def encode_text(worker: ServingWorker, encoding: Encoding) -> TextEncoding:
-    """Encodes to [1, T, D], and pooled [1, P] where the family has it; float32 on the CPU."""
+    """Encodes text to [1, T, D], and pooled [1, P] if the family has pooled output; float32 on the
+    CPU.
+    """
     made = worker.models.encode_text(encoding)
     on_host: TextEncoding = mapped(made, Tensor.cpu)
     pooled = None if on_host.pooled is None else on_host.pooled.float()
@@ -55,13 +57,13 @@ def upscale(worker: ServingWorker, model: UpscaleModelRecipe, picture: Tensor) -
 
 
 def rates(worker: ServingWorker, stretch: float = 0.0) -> tuple[float, float, float, float, bool]:
-    """Measures the device, as `measure.device.measure`."""
+    """Measures the device with `measure.device.measure`."""
     return measure(worker.models.device, worker.models.dtype, stretch)
 
 
 def identity(worker: ServingWorker) -> Mapping[str, Any]:
-    """Returns the key of costs measured on this device, what torch calls it, where it and its
-    process are, and the bytes that models may take there.
+    """Returns the device's cost key, torch's name for it, its host, process and dtype, and its
+    memory budget for models in bytes.
     """
     device, dtype = worker.models.device, worker.models.dtype
     key, room = device_key(device, dtype, torch.get_num_threads()), worker.models.residents.capacity
@@ -70,7 +72,7 @@ def identity(worker: ServingWorker) -> Mapping[str, Any]:
 
 
 def load_control_net(worker: ServingWorker, recipe: ControlNetRecipe) -> None:
-    """Loads a ControlNet before somebody waits for it."""
+    """Loads a ControlNet before a request needs it."""
     worker.models.module(recipe)
 
 
@@ -79,18 +81,18 @@ def drop_control_net(worker: ServingWorker, recipe: ControlNetRecipe) -> None:
 
 
 def control_net_use(worker: ServingWorker) -> ControlNetUse:
-    """Counts how often a ControlNet was there when it was wanted, and how often not."""
+    """Returns the hit and miss counts of ControlNets."""
     return worker.models.residents.control_net_use
 
 
 def model_use(worker: ServingWorker) -> ModelUse:
-    """Returns what the device's memory holds of models, and what came and went."""
+    """Returns the models in the device's memory, and counts of loads and evictions."""
     return worker.models.residents.use
 
 
 def memory(worker: ServingWorker) -> Mapping[str, int]:
-    """Returns bytes of the device's memory, or of the host's: all, free, what torch has reserved
-    there, and what of that is unused.
+    """Returns memory in bytes, of the device or of the host for a CPU: total, free, reserved by
+    torch, and the unused part of the reserved memory.
     """
     device = worker.models.device
     if device.type != "cuda":
@@ -106,18 +108,18 @@ def memory(worker: ServingWorker) -> Mapping[str, int]:
 
 
 def adapter_use(worker: ServingWorker) -> AdapterUse:
-    """Returns what the worker's memory holds of LoRA files, and what came, went and was merged."""
+    """Returns the LoRA files in the worker's memory, and counts of reads, evictions and merges."""
     models = worker.models
     return models.adapters.use(models.lora_merges, models.lora_seconds)
 
 
 def compute_use(worker: ServingWorker) -> ComputeUse:
-    """Returns how the worker's stages were computed."""
+    """Returns how the worker's stages were executed."""
     return worker.models.compute.use
 
 
 def unload(worker: ServingWorker) -> None:
-    """Lets go of all models that are not in use, and of the memory that they took."""
+    """Unloads all models that are not in use, and frees their memory."""
     worker.models.unload()
 
 

@@ -1,4 +1,4 @@
-"""Records what a device does for a request, and when, and tells it while the request runs."""
+"""Records the spans of a request's work on a device and reports them while the request runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from katz_graph.core.events import Span, SpanKind, Timeline
 from katz_graph.executor.worker.stream import Clock, Moment
 
-APART = 0.25  # seconds, at least, between two reports that are not the last
+APART = 0.25  # minimum seconds between two reports; the last one is exempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class _Enqueued:
 
 
 class SpanRecorder:
-    """Records the spans of one request on one device; those that the device has not ended wait, so
-    that nobody waits for it. `told` keeps all that were told.
+    """Records the spans of one request on one device. Spans that the device has not completed are
+    queued, so the caller never waits for it. `told` holds all reported spans.
     """
 
     def __init__(
@@ -46,13 +46,13 @@ class SpanRecorder:
         evaluation: int | None = None,
         peer: str | None = None,
     ) -> None:
-        """Records what was enqueued between `began` and now."""
+        """Records a span of the work enqueued between `began` and now."""
         self._enqueued.append(_Enqueued(kind, target, peer, evaluation, began, self.clock()))
         self.tell()
 
     def tell(self, last: bool = False) -> None:
-        """Reports what the device has ended, where the last report was long enough ago; with `last`
-        waits for it, and reports all.
+        """Reports completed spans if the last report is old enough. With `last`, waits for the
+        device and reports all spans.
         """
         while self._enqueued and (last or self._enqueued[0].ended.known):
             self._ended.append(self._span(self._enqueued.popleft()))

@@ -1,6 +1,7 @@
-"""Reads what a device has computed, and when: the host enqueues work, and waits for it here only.
+"""Wraps a device's queue of work. The host enqueues work without waiting; it waits only here, when
+it reads results and times.
 
-A processor has done its work when the call returns; a GPU does it later, in order.
+A CPU has completed its work when the call returns. A GPU completes it later, in order.
 """
 
 from __future__ import annotations
@@ -25,27 +26,23 @@ Reading = Callable[[], Tensor]
 
 
 class Moment(Protocol):
-    """Marks a place in a device's queue of work."""
+    """Marks a position in a device's queue, like a CUDA event."""
 
     @property
     def known(self) -> bool:
-        """Returns whether the device has come there."""
+        """Returns whether the device has reached the event."""
 
     @property
     def at(self) -> float:
-        """Waits until the device has come there; returns when, on the clock of
-        `time.perf_counter`.
-        """
+        """Waits for the event; returns its time on the clock of `time.perf_counter`."""
 
 
 Clock = Callable[[], Moment]
-"""Marks the end of what is enqueued now."""
+"""Records an event after all work enqueued so far."""
 
 
 class Lap(Protocol):
-    """Tells how long a device took for what was enqueued between two places in its queue, once it
-    is `known`.
-    """
+    """Measures the time a device took for work enqueued between two events; valid once `known`."""
 
     @property
     def known(self) -> bool: ...
@@ -55,46 +52,46 @@ class Lap(Protocol):
 
 
 class Stream(Protocol):
-    """Presents a device's queue of work."""
+    """Represents a device's queue of work."""
 
     @property
     def ahead(self) -> int:
-        """Returns how many evaluations of a request may be enqueued behind one that has not
-        ended.
-        """
+        """Returns how many evaluations of a request may be enqueued behind an uncompleted one."""
 
     def entered(self) -> AbstractContextManager[object]:
-        """Has a thread enqueue its work here inside of the `with` statement."""
+        """Makes this the current stream of the thread inside the `with` statement."""
 
     def read(self, tensor: Tensor) -> Reading:
-        """Begins to copy a tensor to the host, behind what is enqueued; nobody may write into it
-        any more.
+        """Starts copying a tensor to the host, after the enqueued work; the tensor must not be
+        written afterwards.
         """
 
     def hold(self, value: object) -> None:
-        """Keeps what enqueued work reads, memory of the host too, until the device has done it."""
+        """Keeps the inputs of enqueued work alive, host memory included, until the device has
+        completed the work.
+        """
 
     def let_go(self) -> None:
-        """Lets go of what is held for work that the device has done."""
+        """Releases held values whose work has completed."""
 
     def drain(self) -> None:
-        """Waits until the device has done the work that reads what is held, and lets go of it."""
+        """Waits for all work that reads held values, and releases them."""
 
     def beside(self, aside: Callable[[], Made], here: Callable[[], Made]) -> tuple[Made, Made]:
-        """Enqueues two pieces of work that may run at once, `aside` on a second stream. Both begin
-        behind what is enqueued now, and what is enqueued afterwards begins behind both. What
-        `aside` reads must be kept until this returns.
+        """Enqueues two pieces of work that may run concurrently, `aside` on a second stream. Both
+        start after the work enqueued so far; work enqueued later starts after both. The caller must
+        keep the inputs of `aside` alive until this returns.
         """
 
     def timing(self) -> Callable[[], Lap]:
-        """Begins a lap; returns what ends it."""
+        """Starts a lap; returns the function that ends it."""
 
     def clock(self) -> Clock:
-        """Makes a clock; the host may wait for the device once."""
+        """Creates a clock; the host may wait for the device once."""
 
 
 class HostStream:
-    """Presents a processor: what was computed is there."""
+    """Implements `Stream` for a CPU: results are complete when a call returns."""
 
     ahead = 0
 
@@ -105,13 +102,13 @@ class HostStream:
         return lambda: tensor
 
     def hold(self, value: object) -> None:
-        """Does nothing: what was computed is there."""
+        """Does nothing: all work is complete."""
 
     def let_go(self) -> None:
-        """Does nothing: it holds nothing."""
+        """Does nothing: no values are held."""
 
     def drain(self) -> None:
-        """Does nothing: it holds nothing."""
+        """Does nothing: no values are held."""
 
     def beside(self, aside: Callable[[], Made], here: Callable[[], Made]) -> tuple[Made, Made]:
         return aside(), here()
@@ -126,7 +123,7 @@ class HostStream:
 
 @dataclass(frozen=True, slots=True)
 class HostMoment:
-    """Is where a processor is."""
+    """CPU event, complete when recorded."""
 
     at: float
     known: bool = True
@@ -134,17 +131,17 @@ class HostMoment:
 
 @dataclass(frozen=True, slots=True)
 class HostLap:
-    """Is what a processor took."""
+    """CPU time span, complete when recorded."""
 
     seconds: float
     known: bool = True
 
 
 class CudaStream:
-    """Presents a GPU by streams of its own: on one it computes, on another it copies to the host
-    meanwhile, and on a third it may compute beside the first. While the host waits for an
-    evaluation the next one is enqueued, so that the GPU never does. Nothing is asked of the GPU
-    before one of them is used.
+    """Implements `Stream` for a GPU with separate streams: one computes, one copies to the host,
+    and a third computes concurrently with the first. The next evaluation is enqueued while the host
+    waits for the current one, so the GPU never idles. Streams are created on first use, so the
+    constructor does not touch the GPU.
     """
 
     ahead = 1
@@ -175,7 +172,7 @@ class CudaStream:
         with torch.cuda.stream(self._copying):
             landing.copy_(tensor, non_blocking=True)
             landed.record(self._copying)
-        tensor.record_stream(self._copying)  # its memory is not given away before that
+        tensor.record_stream(self._copying)  # its memory is not reused before that
 
         def wait() -> Tensor:
             landed.synchronize()
@@ -195,7 +192,7 @@ class CudaStream:
 
     def drain(self) -> None:
         try:
-            if self._held:  # the last of them stands behind all others
+            if self._held:  # the last event completes after all others
                 self._held[-1][0].synchronize()
         finally:
             self._held.clear()
@@ -206,7 +203,7 @@ class CudaStream:
         try:
             with torch.cuda.stream(self._aside):
                 made = aside()
-            for tensor in tensors_of(made):  # whose memory is the second stream's
+            for tensor in tensors_of(made):  # allocated on the second stream
                 tensor.record_stream(current)
             return made, here()
         finally:
@@ -225,7 +222,7 @@ class CudaStream:
 
 @dataclass(frozen=True, slots=True)
 class CudaMoment:
-    """Is told by the GPU, from an `origin` on at which the host's clock was read."""
+    """CUDA event, timed relative to the event `origin`, which completed at host time `began`."""
 
     event: torch.cuda.Event
     origin: torch.cuda.Event
@@ -243,7 +240,7 @@ class CudaMoment:
 
 @dataclass(frozen=True, slots=True)
 class CudaLap:
-    """Is told by the GPU."""
+    """Time between two CUDA events."""
 
     began: torch.cuda.Event
     ended: torch.cuda.Event

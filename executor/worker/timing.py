@@ -1,4 +1,4 @@
-"""Holds a request's times on a device, as they are told and printed. Plain data."""
+"""Holds a request's times on a device, for reports and printing. Plain data."""
 
 from __future__ import annotations
 
@@ -9,27 +9,23 @@ from katz_graph.core.events import Span
 
 @dataclass(slots=True)
 class Timing:
-    """Holds a request's times in seconds. `load`: from files, nothing when all was there;
-    `prepare`: what precedes the loop.
-
-    Patching of weights is part of whatever needed it.
+    """Holds a request's times in seconds. Time for patching weights counts toward the work that
+    needed it.
     """
 
-    load: float = 0.0
-    prepare: float = 0.0
+    load: float = 0.0  # reading models from files; 0 if all were in memory
+    prepare: float = 0.0  # the calls before the loop
     denoise: float = 0.0
     spans: list[Span] = field(default_factory=list)
     switches: dict[str, float] = field(default_factory=dict)
-    """Of the instructions that made a weight set resident, by its name, where it was not yet."""
+    """Seconds to make each weight set resident, by its name; only sets that were not resident."""
     reads: dict[str, float] = field(default_factory=dict)
-    """Of LoRA files that were read for it, by what that is kept under; not of those that were in
-    memory.
-    """
+    """Seconds to read each LoRA file, by its cost key; only for files that were not in memory."""
     arrivals: dict[str, int] = field(default_factory=dict)
-    """Of late LoRAs, by path: the evaluation from which on each was in the weights."""
+    """First evaluation with each deferred LoRA in the weights, by path."""
     calls: dict[str, int] = field(default_factory=dict)
-    """Of stages that were recorded, replayed, beside others, and eager."""
+    """Numbers of recorded, replayed, concurrent and eager stage calls."""
     samples: dict[tuple[str, int], list[tuple[int, float]]] = field(default_factory=dict)
-    """Of calls, when asked for, by cost key and members: evaluation (-1 before the loop) and
-    seconds.
+    """Times of calls, if measured, by cost key and number of members: (evaluation, seconds);
+    evaluation is -1 before the loop.
     """

@@ -1,5 +1,5 @@
-"""Splits a VAE's work into parts that fit into memory, by counts: all pictures at once, one after
-the other, or in tiles.
+"""Splits a VAE's work into parts that fit into memory, by counted sizes: the whole batch, one image
+at a time, or tiles.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from katz_graph.models.costs.peaks import stage_peak
 from katz_graph.models.stages import Stage
 
 TILES = (Tile(512, 64), Tile(256, 64), Tile(128, 32))
-PICTURE_BYTES = 12  # a pixel in float32
-# of the whole picture, besides what the VAE works on: sums, weights, the result and what was sent
+PICTURE_BYTES = 12  # RGB pixel in float32
+# copies of the whole image beyond the VAE's own memory: sums, weights, the result and the input
 COPIES = 4
-GENEROUS = 8  # times the widest layer for every pixel: what fits even then needs no exact count
+GENEROUS = 8  # times the widest layer for every pixel: if that fits, no exact count is needed
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Describes a part: so many `pictures` at once, each whole (`tile` None) or in tiles."""
+    """Describes a part: `pictures` images at a time, each whole (`tile` None) or in tiles."""
 
     pictures: int
     tile: Tile | None
 
     def note(self, batch: int, asked: Tile | None) -> str | None:
-        """Returns what the user should know of it: tiles that nobody asked for are not quite the
-        whole's picture.
+        """Returns a note for the user if the parts differ from the request: tiles do not give
+        exactly the result of the whole image.
         """
         if self.tile != asked:
             return "the whole picture does not fit into memory, so it was done in tiles"
@@ -41,8 +41,8 @@ class Parts:
 
 
 def possible(batch: int, height: int, width: int, asked: Tile | None) -> Iterator[Parts]:
-    """Yields parts for pictures of so many pixels, from what takes most memory to what takes least;
-    `asked`: the only tiles that the user wants.
+    """Yields parts for images of this size in pixels, from most memory to least; `asked`: the only
+    tiles that the user accepts.
     """
     yield Parts(batch, asked)
     if batch > 1:
@@ -60,7 +60,7 @@ def needed(
     width: int,
     value_bytes: int,
 ) -> float:
-    """Counts the bytes for computing, for pictures of so many pixels."""
+    """Returns the bytes for computing these parts, for images of this size in pixels."""
     side = max(height, width) if parts.tile is None else parts.tile.side
     computed = _peak(
         part, stage.name, parts.pictures, min(side, height), min(side, width), value_bytes
@@ -71,7 +71,7 @@ def needed(
 def surely_enough(
     part: Component, parts: Parts, batch: int, height: int, width: int, value_bytes: int
 ) -> float:
-    """Returns more bytes than that, without counting."""
+    """Returns an upper bound of `needed`, without counting."""
     side = max(height, width) if parts.tile is None else parts.tile.side
     widest = max(config(part)["block_out_channels"])
     at_once = parts.pictures * min(side, height) * min(side, width)
@@ -92,5 +92,5 @@ def _peak(
 
 
 def in_parts(work: Callable[[Tensor], Tensor], whole: Tensor, pictures: int) -> Tensor:
-    """Computes so many of the batch at once; returns the result on the CPU."""
+    """Processes `pictures` images of the batch at a time; returns the result on the CPU."""
     return cat([work(some).cpu() for some in split(whole, pictures)])

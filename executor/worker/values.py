@@ -1,7 +1,7 @@
-"""Holds the values of one evaluation (or of what precedes the loop), by the operations that made
-them, batched calls included.
+"""Holds the values of one evaluation (or of the calls before the loop), keyed by the operations
+that produced them, including batched calls.
 
-Values of earlier evaluations that this one reads are kept beside them, by instance.
+Values from earlier evaluations are stored separately, by instance.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from katz_graph.ir.region import Previous, Ref
 
 
 class Values:
-    """Holds results of calls, and what arrived from other devices. A batched result stays whole
-    until somebody reads one part of it.
+    """Holds the results of calls and values received from other devices. A batched result is split
+    only when one of its parts is read.
 
-    `origin` says which instance a loop-carried value is (or its value, when it never was one);
-    `kept` has those instances.
+    `origin` returns the instance behind a loop-carried value, or the value itself if no operation
+    produced it; `kept` holds those instances.
     """
 
     def __init__(
@@ -37,13 +37,13 @@ class Values:
         self._merged: dict[tuple[Ref, ...], Any] = {}
 
     def put(self, operations: tuple[str, ...], outputs: tuple[Any, ...]) -> None:
-        """Takes the results of a call, in place of those that it gave before."""
+        """Stores the results of a call, replacing earlier ones."""
         self._merged.clear()
         self._results[operations] = outputs
         self._owner |= dict.fromkeys(operations, operations)
 
     def arrive(self, instance: Instance, value: Any, evaluation: int | None) -> None:
-        """Takes what another device made, in this evaluation or in an earlier one."""
+        """Stores a value from another device, computed in this evaluation or an earlier one."""
         self._merged.clear()
         if instance.evaluation == evaluation:
             self._arrived[instance.ref] = value
@@ -51,14 +51,14 @@ class Values:
             self._kept[instance] = value
 
     def keep(self, instances: Sequence[Instance], evaluation: int) -> dict[Instance, Any]:
-        """Returns these instances, for the evaluation after this one."""
+        """Returns these instances for the next evaluation."""
         return {
             one: self.resolve(one.ref) if one.evaluation == evaluation else self._kept[one]
             for one in instances
         }
 
     def resolve(self, value: Any) -> Any:
-        """Returns the value of a reference or slot; anything else is itself."""
+        """Returns the value of a reference or slot, or any other value unchanged."""
         if isinstance(value, Previous):
             assert self._origin is not None  # only evaluations have slots
             origin = self._origin(value)
@@ -80,10 +80,10 @@ class Values:
         return self._results[(value.operation,)][value.output]
 
     def gather(self, values: Sequence[Any]) -> Any:
-        """Concatenates what several operations of one call take; a result that was made by the same
-        batch is taken whole.
+        """Concatenates the values that the operations of one call read; a result of the same batch
+        is reused whole.
 
-        RunError for what cannot be one, see `merge`.
+        Raises RunError for values that cannot be merged, see `merge`.
         """
         if len(values) == 1:
             return self.resolve(values[0])
@@ -101,7 +101,7 @@ class Values:
         return value.operation not in self._owner and value not in self._arrived
 
     def _keep(self, values: Sequence[Ref], merged: Any) -> None:
-        """Remembers a concatenation of what precedes the loop, so that it is made once."""
+        """Caches a concatenation of values from before the loop, so it is computed once."""
         self._merged[tuple(values)] = merged
 
     def _whole(self, values: Sequence[Any]) -> Any | None:
