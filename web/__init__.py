@@ -1,4 +1,4 @@
-"""Serves workflows: HTTP, websockets, the durable queue, and the runner process below it.
+"""Serves workflows: HTTP, websockets, the durable queue, and the runner process.
 
-Must not import a model library, but for `runner`.
+Must not import a model library, except in `runner`.
 """

@@ -1,5 +1,5 @@
-"""Builds the server's ASGI application: the client routes with and without `/api`, refusals in
-ComfyUI's shapes, and the guard before all of them.
+"""Builds the server's ASGI application: the client routes with and without `/api`, errors in
+ComfyUI's format, and the security middleware around them.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from katz_graph.web.http.security import Security
 from katz_graph.web.routes import frontend
 from katz_graph.web.state import State
 
-CLOSED = 499  # the client went away; nobody reads the answer
-SOON = 2.0  # seconds after which a client may try again what the server cannot do now
+CLOSED = 499  # the client disconnected; nobody reads the response
+SOON = 2.0  # seconds until a client may retry a request that the server cannot serve now
 log = logging.getLogger("katz.web")
 
 TWICE = (
@@ -45,11 +45,11 @@ TWICE = (
     "documents:router",
     "socket:router",
 )
-"""Lists the routes that are served with and without `/api`: module:function of
+"""Lists the routes that are served with and without `/api`, as module:function of
 `katz_graph.web.routes`.
 """
 ONCE = ("jobs:listing", "info:internal", "info:disabled", "frontend:templates", "frontend:style")
-"""Lists the routes that are served as they are."""
+"""Lists the routes that are served without the `/api` alias."""
 
 
 def build(state: State) -> ASGIApp:
@@ -120,8 +120,8 @@ def _refusals(app: FastAPI, concealment: PathRedactor) -> None:
 
 
 def _description(app: FastAPI) -> APIRouter:
-    """Serves `/openapi.json`, without FastAPI's answer to malformed parameters: they are refused in
-    ComfyUI's shape.
+    """Serves `/openapi.json` without FastAPI's 422 response: malformed parameters are refused in
+    ComfyUI's format.
     """
     routes = APIRouter(include_in_schema=False)
 

@@ -1,7 +1,8 @@
-"""Defines the events that clients get for a job: those of its run, and those that only jobs have.
+"""Defines the events that clients receive for a job: those of its run, and those that only jobs
+have.
 
-As data, an event is a map of `job`, its own fields and `kind`. It goes so from the runner to the
-server, over the native channel and into the job store. Must not know sockets.
+An event is serialized as a map of `job`, the event's fields and `kind`. The runner, the native
+channel and the job store use this form. Must not know sockets.
 """
 
 from __future__ import annotations
@@ -48,13 +49,13 @@ class JobError:
 class Started:
     """A job began to run."""
 
-    at: float  # seconds since the epoch, as all times called `at`
+    at: float  # seconds since the epoch, like all fields named `at`
     kind: Literal["started"] = "started"
 
 
 @dataclass(frozen=True, slots=True)
 class Cached:
-    """Nodes had their results before the first one ran, or later on."""
+    """Reports nodes whose results were cached, before the first node runs or later."""
 
     nodes: tuple[str, ...]
     at: float
@@ -63,9 +64,10 @@ class Cached:
 
 @dataclass(frozen=True, slots=True)
 class EncodedPicture:
-    """A node shows its unfinished picture (`Previewed`), or sends one instead of saving it.
+    """Carries a node's preview (`Previewed`), or a picture that the node sends instead of saving
+    it.
 
-    The newest replaces older ones not sent yet, except `lasting` ones, which the node sends.
+    A newer picture replaces unsent older ones, except `lasting` pictures, which the node sends.
     """
 
     node: str
@@ -78,7 +80,9 @@ class EncodedPicture:
 
 @dataclass(frozen=True, slots=True)
 class PlanMade:
-    """A sampler was compiled (`Planned`): what `katz plan --json` prints of its program."""
+    """Carries the compiled program of a sampler (`Planned`) in the form that `katz plan --json`
+    prints.
+    """
 
     node: str
     plan: PlanData
@@ -87,7 +91,7 @@ class PlanMade:
 
 @dataclass(frozen=True, slots=True)
 class Wrote:
-    """A file is finished, by its path relative to the folder that `place` names."""
+    """Reports a finished file. `path` is relative to the folder that `place` names."""
 
     path: str
     place: Place
@@ -111,24 +115,21 @@ class JobNode:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A job ended; no event follows.
-
-    `outputs`: what output nodes have for editors, by node. `meta`: for each of them node_id,
-    display_node, parent_node, real_node_id. `executed`: nodes that ran or were cached. `seconds`:
-    total, load, prepare, denoise, vae. `predicted`: seconds of sampling as planned. `cached`: the
-    nodes that `Cached` named. `interrupted`: the node that ran when the job was cancelled.
-    """
+    """Ends a job; no event follows."""
 
     status: EndStatus
     at: float
     error: JobError | None = None
+    # editor results of output nodes, by node
     outputs: Mapping[str, Mapping[str, Sequence[Any]]] = field(default_factory=dict)
+    # for each node of `outputs`: node_id, display_node, parent_node, real_node_id
     meta: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
-    executed: tuple[str, ...] = ()
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    predicted: float | None = None
+    executed: tuple[str, ...] = ()  # nodes that ran or were cached
+    seconds: Mapping[str, float] = field(default_factory=dict)  # total, load, prepare, denoise, vae
+    predicted: float | None = None  # seconds of sampling as planned
     approximations: tuple[str, ...] = ()
-    cached: tuple[str, ...] = ()
+    cached: tuple[str, ...] = ()  # the nodes that `Cached` named
+    # the node that was running when the job was cancelled
     interrupted: Annotated[JobNode | None, Field(exclude_if=_is_none)] = None
     kind: Literal["ended"] = "ended"
 
@@ -151,7 +152,7 @@ ClientEvent = (
 
 @dataclass(frozen=True, slots=True)
 class JobEvent:
-    """Names the job that an event belongs to."""
+    """Pairs an event with the id of its job."""
 
     job: str
     event: Annotated[ClientEvent, Field(discriminator="kind")]
@@ -167,7 +168,7 @@ def _flat(told: JobEvent, dump: SerializerFunctionWrapHandler) -> dict[str, Any]
 
 
 class _Flat:
-    """Describes events as data: the fields of one of these classes, and `job`."""
+    """Generates the schema of serialized events: the fields of one of these classes, and `job`."""
 
     def __init__(self, *kinds: type[Any]) -> None:
         self._kinds = kinds
@@ -184,4 +185,4 @@ _DATA = BeforeValidator(_nested), WrapSerializer(_flat)
 EventData = Annotated[JobEvent, *_DATA, _Flat(*get_args(ClientEvent))]
 EndedData = Annotated[JobEvent, *_DATA, _Flat(Ended)]
 JOB_EVENT: TypeAdapter[JobEvent] = TypeAdapter(EventData)
-"""Events to and from data."""
+"""Validates and serializes events."""

@@ -1,8 +1,7 @@
-"""Writes the server's log: lines for people, or JSON a line.
+"""Formats the server's log as readable lines or as one JSON object a line.
 
-The server itself logs no prompts. Output of packs is logged as it is, and so are the traces of
-unexpected errors: both may hold what clients sent. No character of either moves a terminal's
-cursor.
+The server itself logs no prompts. Pack output and tracebacks of unexpected errors are logged and
+may contain client data. Control characters are escaped in both.
 """
 
 from __future__ import annotations
@@ -15,11 +14,13 @@ from contextvars import ContextVar
 from katz_graph.core.messages import one_line
 
 REQUEST: ContextVar[str] = ContextVar("request")
-"""The id of the request that is being answered."""
+"""The id of the current request."""
 
 
 class JsonLines(logging.Formatter):
-    """Writes one object a line: time, level, logger, message, and the request's id if any."""
+    """Formats a record as one JSON object: time, level, logger, message, and the request's id if
+    set.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -38,7 +39,7 @@ class JsonLines(logging.Formatter):
 
 
 class Lines(logging.Formatter):
-    """Writes `12:03:44 warning: message [request]`."""
+    """Formats a record as `12:03:44 warning: message [request]`."""
 
     def format(self, record: logging.LogRecord) -> str:
         level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
@@ -53,7 +54,7 @@ class Lines(logging.Formatter):
 
 
 def set_up(as_json: bool) -> None:
-    """Logs this process to standard error; of the libraries below only warnings and errors."""
+    """Configures logging to standard error. Libraries log only warnings and errors."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if as_json else Lines())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)

@@ -1,5 +1,5 @@
-"""Collects metrics for Prometheus. Labels are routes as written in the code, statuses and devices:
-never a text that came from a client.
+"""Collects metrics for Prometheus. Labels are route templates, statuses and devices, never text
+from a client.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 STEP_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 JOB_SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
 REQUEST_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
-MOST_SAMPLERS = 1_000  # nodes whose last step is remembered; more run at once nowhere
-MOST_STEPS = 1_000  # counted of one event
+MOST_SAMPLERS = 1_000  # nodes whose last step is stored; far more than can run concurrently
+MOST_STEPS = 1_000  # steps counted for one event
 
 
 OF_DEVICES = (
@@ -64,17 +64,17 @@ OF_DEVICES = (
     (CounterMetricFamily, "recordings_dropped", "How often recordings were dropped for others"),
     (GaugeMetricFamily, "recordings_bytes", "Bytes of recorded calls"),
 )
-# where the runner calls it otherwise
+# metrics that have another name in the runner's statistics
 ATTRIBUTES = {"device_memory_bytes": "total", "device_memory_free_bytes": "free"}
 
 
 class Metrics:
-    """Counts events as they happen; reads figures that others hold when a scrape asks."""
+    """Counts events as they occur. Reads the current values of other parts on each scrape."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.registry = registry = CollectorRegistry()
         self._clock = clock
-        self._steps: dict[tuple[str, str], tuple[int, float]] = {}  # job and node: steps done, when
+        self._steps: dict[tuple[str, str], tuple[int, float]] = {}  # (job, node): steps done, time
         job = "Seconds from a job's start to its end"
         step = "Seconds of one model evaluation"
         request = "Seconds to an answer"
@@ -116,12 +116,14 @@ class Metrics:
         self._refused.labels(reason).inc()
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Counts a request. `route` is the route's own template."""
+        """Counts a request. `route` is the route's template."""
         self._requests.labels(method, route, str(status)).inc()
         self._seconds.labels(route).observe(seconds)
 
     def _stepped(self, job: str, event: Progress) -> None:
-        """Measures steps. Progress may skip quick ones: the time is shared out among them."""
+        """Measures steps. Progress events may skip short steps, so the time since the last event is
+        divided among the steps in between.
+        """
         key, now = (job, event.node), self._clock()
         steps, since = self._steps.get(key, (event.value, now))
         for _ in range(min(event.value - steps, MOST_STEPS)):
@@ -131,8 +133,8 @@ class Metrics:
 
 
 def figures(jobs: Jobs, runner: Runner, stats: Stats | None) -> CollectorRegistry:
-    """Builds the registry of the queue's and the runner's current figures. `stats`: the runner's
-    answer, if it gave one.
+    """Builds the registry of the current values of the queue and the runner. `stats`: the runner's
+    statistics, or None if it did not answer.
     """
     registry = CollectorRegistry()
     registry.register(_Figures(jobs, runner, stats))

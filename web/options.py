@@ -1,4 +1,4 @@
-"""Declares what an operator decides about a server. Knows nothing of how it is carried out."""
+"""Declares the operator's options for a server. Must not know how the server implements them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,14 @@ from katz_graph.settings.environment import TOKEN
 from katz_graph.settings.options import CACHE, GB, FolderOptions, PlacementOptions, option
 
 KB, MB = 2**10, 2**20
-RUNNER_LOCK = "runner.lock"  # in the data folder, held by a runner while it lives
+RUNNER_LOCK = "runner.lock"  # in the data folder; held by a running runner
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits one client. A request over a limit is refused with the limit's name and value in the
-    answer.
-    """
+    """Limits one client. An error about an exceeded limit names the limit and its value."""
 
-    body_bytes: int = 64 * MB  # of a file or picture that is sent, and is no upload
+    body_bytes: int = 64 * MB  # of a file or picture in a request body that is not an upload
     prompt_bytes: int = 8 * MB  # of a job's graph and extra data, as JSON
     upload_bytes: int = option(
         "of a picture that is uploaded",
@@ -33,28 +31,28 @@ class Limits:
     upload_pixels: int = 64_000_000
     nodes: int = 10_000
     steps: int = 1_000  # of one sampler
-    pixels: int = 4096 * 4096  # of one picture that a node makes
+    pixels: int = 4096 * 4096  # of one picture that a node creates
     batch: int = 64
     batch_pixels: int = 4 * 4096 * 4096  # of all pictures of one batch
-    text: int = 4 * MB  # characters of one text that a node makes
+    text: int = 4 * MB  # characters of one text that a node creates
     prompt_text: int = 32 * KB  # characters of one text that a text encoder reads
-    shown: int = 8 * MB  # characters of all that the nodes of one job have for editors, as JSON
+    shown: int = 8 * MB  # characters of all editor results of one job's nodes, as JSON
     queue: int = option(
         "jobs that wait, shared by clients; one more is refused with the time to come again",
         64,
         "--queue-limit",
         min=1,
     )
-    sockets: int = 256  # websockets at once
-    client_sockets: int = 8  # of one client
-    connections: int = 512  # at once, websockets among them; as many files may be open as well
-    history: int = 10_000  # jobs that are remembered
-    user_bytes: int = 256 * MB  # files that one user keeps on the server
+    sockets: int = 256  # concurrent websockets
+    client_sockets: int = 8  # concurrent websockets of one client
+    connections: int = 512  # concurrent, including websockets; also the limit of open files
+    history: int = 10_000  # finished jobs in the history
+    user_bytes: int = 256 * MB  # files that one user stores on the server
 
 
 @dataclass(frozen=True)
 class AccessOptions:
-    """Say where a server listens, and who may use it: without a token, only this machine."""
+    """Sets the server's address and access control. Without a token, only this machine connects."""
 
     host: str = option("the address to listen on; any but loopback needs a token", "127.0.0.1")
     port: int = option("0: any that is free", 8188, min=0, max=65535)
@@ -78,7 +76,7 @@ class AccessOptions:
 
 @dataclass(frozen=True)
 class ServeOptions(PlacementOptions, FolderOptions, AccessOptions):
-    """Set up a server. `data` holds the job store, users' files and logs of what crashed."""
+    """Configures a server. `data` holds the job store, users' files and crash logs."""
 
     data: Path = option(
         "the server's own folder: jobs, people's settings and files",
@@ -91,7 +89,7 @@ class ServeOptions(PlacementOptions, FolderOptions, AccessOptions):
     )
     input: Path | None = option("where LoadImage looks, and uploads go", file_okay=False)
     output: Path | None = option("where pictures go", None, "--output --output-directory")
-    cache: str | None = option(CACHE)  # classic, unless given
+    cache: str | None = option(CACHE)  # default: classic
     jobs_at_once: int | None = option("one for each device, unless given", min=1)
     devices_per_job: int | None = option(
         "besides those of the ControlNets; all, unless given",
@@ -140,7 +138,7 @@ class ServeOptions(PlacementOptions, FolderOptions, AccessOptions):
 
 @dataclass(frozen=True, slots=True)
 class RunnerStart:
-    """The start parameters of a runner. `gone`: devices to do without, which earlier runners of
+    """Holds the start parameters of a runner. `gone`: excluded devices, which earlier runners of
     this server lost.
     """
 

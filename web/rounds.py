@@ -1,4 +1,4 @@
-"""Keeps what waits, by client: each client has one turn a round. Must not know what waits."""
+"""Queues items by client in round-robin order. Must not know what the items are."""
 
 from __future__ import annotations
 
@@ -10,20 +10,18 @@ Item = TypeVar("Item")
 
 
 class Rounds(Generic[Item]):
-    """Holds items of clients, those of one client in the order in which they came. Not for several
-    threads at once.
-    """
+    """Holds each client's items in the order of arrival. Not thread-safe."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, deque[Item]] = {}  # in the order of turns
 
     def add(self, client: str, item: Item) -> None:
-        """Puts an item behind those of its client."""
+        """Appends an item to its client's queue."""
         self._waiting.setdefault(client, deque()).append(item)
 
     def take(self, may: Callable[[str], bool] = lambda client: True) -> tuple[str, Item] | None:
-        """Takes the next item out, and passes the turn on; of clients that `may` have one. Returns
-        it with its client, None when there is none.
+        """Removes the next item of the first client for which `may` is true, and moves that client
+        to the end of the round. Returns the client and the item, or None if no item qualifies.
         """
         client = next(filter(may, self._waiting), None)
         if client is None:

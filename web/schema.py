@@ -1,4 +1,6 @@
-"""Describes what clients send and get as JSON Schema, from the types that read and write it."""
+"""Describes requests and responses as JSON Schema, generated from the types that parse and
+serialize them.
+"""
 
 from __future__ import annotations
 
@@ -75,8 +77,8 @@ WRITTEN: dict[str, TypeAdapter[Any]] = {
 
 
 class _Schema(GenerateJsonSchema):
-    """Requires all fields of what is written, also those that have a usual value, except those that
-    are left out when there is nothing to say.
+    """Requires all serialized fields, including fields with a default, except fields that are
+    omitted when empty.
     """
 
     def field_is_required(self, field: Any, total: bool) -> bool:
@@ -85,8 +87,8 @@ class _Schema(GenerateJsonSchema):
 
 
 def schema() -> dict[str, Any]:
-    """Returns one JSON Schema (2020-12) whose properties are bodies, answers, the native channel's
-    frames, plan and report, by name.
+    """Returns one JSON Schema (2020-12) whose properties are request bodies, responses, frames of
+    the native channel, plan and report, by name.
     """
     inputs: list[tuple[str, Mode, TypeAdapter[Any]]] = [
         *((name, "validation", adapter) for name, adapter in READ.items()),

@@ -1,5 +1,5 @@
-"""Runs a server: puts its parts together, starts them, and ends them on a signal so that nothing is
-lost and nothing is left.
+"""Runs a server: assembles its parts, starts them, and shuts them down on a signal. The shutdown
+loses no job and leaves no process behind.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ log = logging.getLogger("katz.web")
 def serve(
     options: ServeOptions, say: Callable[[str], None], workers: Workers = no_fork_server
 ) -> None:
-    """Serves until a signal; `workers` as `Runner` has it. Raises InputError for the address or a
-    folder, RunError when the job store or the runner cannot start.
+    """Serves until a signal arrives. `workers` is passed to `Runner`. Raises InputError for an
+    invalid address or folder, and RunError if the job store or the runner cannot start.
     """
     imports_are_done()
     check_reach(options.host, options.token)
@@ -57,7 +57,7 @@ async def _serve(
     options: ServeOptions, listening: socket.socket, say: Callable[[str], None], workers: Workers
 ) -> None:
     address = url(options.host, listening.getsockname()[1])
-    async with contextlib.AsyncExitStack() as opened:  # of its callbacks the last is called first
+    async with contextlib.AsyncExitStack() as opened:  # callbacks run in reverse order
         store = await asyncio.to_thread(JobStore.open, options.data)
         opened.push_async_callback(store.close)
         for note in store.notes:
@@ -67,7 +67,7 @@ async def _serve(
         opened.push_async_callback(lambda: _unless(stops, state.runner.close()))
         opened.push_async_callback(lambda: _unless(stops, state.jobs.close()))
         opened.callback(state.runner.refuse)
-        # before anybody is answered: no new job comes before those that a crash left
+        # before the server answers requests: jobs left by a crash are queued before new jobs
         await _unless(stops, state.jobs.start())
         server = HttpServer(build(state), options.limits.connections)
         serving = asyncio.create_task(server.serve(sockets=[listening]))
@@ -93,7 +93,7 @@ async def _serve(
 def assemble(
     options: ServeOptions, store: JobStore, new_runner: Callable[..., Runner] = Runner
 ) -> State:
-    """Builds the parts and connects them; starts nothing."""
+    """Builds and connects the parts without starting them."""
     settings = options.settings()
     folders = replace(settings.folders(NONE), paths=False)
     concealment, metrics = PathRedactor.of(options, folders), Metrics()
@@ -148,8 +148,8 @@ def assemble(
 
 
 def _why(end: Ended) -> str:
-    """Names the type of node that failed and the kind of error, without its message and the node's
-    id, which may hold a client's text.
+    """Names the type of the failed node and the kind of the error. Omits the message and the node's
+    id because both may contain a client's text.
     """
     return (
         ""
@@ -159,7 +159,7 @@ def _why(end: Ended) -> str:
 
 
 async def _start(state: State) -> None:
-    """Gets ready to run jobs. Requests that need the runner wait for it meanwhile."""
+    """Starts the runner. Requests that need the runner wait for it."""
     await asyncio.to_thread(
         drop_unfinished, (state.folders.input, state.folders.output, state.data), time.time()
     )
@@ -171,7 +171,7 @@ async def _start(state: State) -> None:
 async def _farewell(
     state: State, server: HttpServer, serving: asyncio.Task[None], stops: asyncio.Queue[int]
 ) -> None:
-    """Ends all connections: soon, or at once on another signal."""
+    """Closes all connections: gracefully, or immediately on another signal."""
     state.hub.close(1001, "the server is shutting down")
     server.end()
     await _unless(stops, asyncio.shield(serving))
@@ -182,8 +182,8 @@ async def _farewell(
 async def _unless(
     stops: asyncio.Queue[int], work: Coroutine[Any, Any, Any] | asyncio.Future[Any]
 ) -> None:
-    """Works until it is done or a signal comes, which stays in the queue. Raises what the work
-    raises.
+    """Runs the work until it is done or a signal arrives. The signal stays in the queue. Raises the
+    work's exceptions.
     """
     working, stopped = asyncio.ensure_future(work), asyncio.ensure_future(stops.get())
     await asyncio.wait((working, stopped), return_when=asyncio.FIRST_COMPLETED)
@@ -201,7 +201,7 @@ async def _unless(
 
 @contextlib.contextmanager
 def _signals() -> Iterator[asyncio.Queue[int]]:
-    """Yields a queue of signals to end."""
+    """Yields a queue of termination signals."""
     loop, stops = asyncio.get_running_loop(), asyncio.Queue[int]()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stops.put_nowait, number)

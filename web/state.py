@@ -22,20 +22,18 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class State:
-    """The parts of a server. `folders` never name paths outside of themselves (`paths=False`).
-    `draining`: the server was asked to end and takes no new jobs. `listings` are of the files of a
-    place.
-    """
+    """Holds the parts of a server."""
 
     options: ServeOptions
+    # with `paths=False`: the folders never name paths outside themselves
     folders: Folders
     concealment: PathRedactor
     jobs: Jobs
     runner: Runner
     hub: Hub
     metrics: Metrics
-    draining: bool = False
-    listings: Mapping[Place, FolderIndex] = field(init=False)
+    draining: bool = False  # the server is shutting down and takes no new jobs
+    listings: Mapping[Place, FolderIndex] = field(init=False)  # file indexes by place
 
     def __post_init__(self) -> None:
         self.listings = {

@@ -1,4 +1,4 @@
-"""Queues jobs: takes them in, keeps them on disk, orders, dispatches and predicts them.
+"""Queues jobs: admits, stores, orders, dispatches and predicts them.
 
-Must not know HTTP and what runs jobs.
+Must not know HTTP or the implementation that runs jobs.
 """

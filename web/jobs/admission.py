@@ -1,4 +1,6 @@
-"""Decides whether a submission becomes a job, and which one. Must not know how jobs run."""
+"""Decides whether a submission becomes a new job, an existing one, or an error. Must not know how
+jobs run.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from katz_graph.web.jobs.records import digest
 from katz_graph.web.jobs.runtime_estimate import Forecast, JobFeatures, features_of
 from katz_graph.web.jobs.store import JobStore
 
-LATER = 10.0  # seconds after which a server that cannot take anything may be asked again
+LATER = 10.0  # seconds until a client may retry when the server cannot accept jobs
 TAKEN = {
     "id": ("duplicate_id", "a job with the id {} exists already"),
     "key": ("key_reused", "this Idempotency-Key was used for another body"),
@@ -26,8 +28,8 @@ TAKEN = {
 
 
 class Refused(KatzError):
-    """Refuses a submission. `status` is HTTP's, `kind` a word for programs; `retry_after` in
-    seconds, where that may help.
+    """Refuses a submission. `status` is an HTTP status and `kind` a machine-readable code.
+    `retry_after` is in seconds, or None if a retry would not help.
     """
 
     def __init__(
@@ -38,11 +40,11 @@ class Refused(KatzError):
 
 
 class Admission:
-    """Takes jobs into the queue once they are on disk. `order`: that of the newest job.
+    """Adds jobs to the queue after storing them on disk. `order` is that of the newest job.
 
-    `room`: jobs that may wait. While several clients wait each has an equal part of it, first each
-    address, then each client of an address. A client below its part is taken in though others fill
-    the queue, which so has at most `room` * (1 + 1/2 + ... + 1/`room`) jobs for each address.
+    `room` is the number of jobs that may wait. The waiting clients share it equally: first by
+    address, then by client of an address. A client below its share is admitted even if others fill
+    the queue, so each address has at most `room` * (1 + 1/2 + ... + 1/`room`) waiting jobs.
     """
 
     def __init__(
@@ -60,12 +62,10 @@ class Admission:
         self._forecast = forecast
         self._room = room
         self._clock = clock
-        self._arriving = Counter[Owner]()  # jobs on their way to the disk
+        self._arriving = Counter[Owner]()  # jobs that are being written to disk
 
     async def check(self, client: str | None, key: str | None, origin: str) -> None:
-        """Raises Refused when there is no room, unless the key came before. Costs next to
-        nothing.
-        """
+        """Raises Refused if the queue is full, unless the key is known. Cheap."""
         whose = owner(origin, client)
         if (
             self._why_full(whose)
@@ -76,9 +76,7 @@ class Admission:
         self._check_room(whose)
 
     async def accept(self, submission: Submission) -> Job:
-        """Puts a submission on disk and into the queue; returns its job, or its key's earlier
-        one.
-        """
+        """Stores a submission and queues it. Returns its job, or the earlier job of its key."""
         features, body = await asyncio.to_thread(_prepare, submission)
         if submission.key is not None:
             earlier = await self._store.repeated(submission.client, submission.key, body)
@@ -104,7 +102,7 @@ class Admission:
         return job
 
     def _why_full(self, whose: Owner) -> str:
-        """Says why a client may have no further job waiting; nothing when it may."""
+        """Returns the reason why a client may not queue another job, or an empty string."""
         waiting = Counter(self._dispatcher.queue.owners()) + self._arriving
         total, own = waiting.total(), waiting[whose]
         clients = {*waiting, whose}
@@ -154,7 +152,7 @@ class Admission:
 
     def _check_deadline(self, job: Job, features: JobFeatures) -> None:
         """Refuses a deadline that cannot be met: with 409 if the job alone takes too long, with 429
-        if others delay it.
+        if other jobs delay it.
         """
         if job.deadline is None:
             return
@@ -184,8 +182,8 @@ class Admission:
 
 
 def _prepare(submission: Submission) -> tuple[JobFeatures, str]:
-    """Computes what takes a while for large graphs: features, and the digest. Raises Refused for
-    what JSON cannot say.
+    """Computes the job's features and the digest, which is slow for large graphs. Raises Refused
+    for values that JSON cannot represent.
     """
     for name, value in (("number", submission.number), ("deadline", submission.deadline)):
         if value is not None and not math.isfinite(value):

@@ -1,7 +1,7 @@
-"""Keeps a checksum in each row of a database, so that a damaged row is noticed. Must not know what
-the tables hold.
+"""Stores a checksum in each row of a database to detect damaged rows. Must not know the meaning of
+the tables.
 
-SQLite checks the form of its pages, but not the bytes of a text in them.
+SQLite verifies the structure of its pages, but not the bytes of a text in them.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-COLUMN = "checksum"  # of every table; null where a row was written before there were any
+COLUMN = "checksum"  # of every table; null in rows written before checksums existed
 FUNCTION = "row_checksum"
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table: its columns but for the checksum, and those that identify a row."""
+    """Describes a table: its columns without the checksum, and its key columns."""
 
     name: str
     columns: tuple[str, ...]
@@ -45,7 +45,7 @@ def tables(connection: sqlite3.Connection, key_of: dict[str, tuple[str, ...]]) -
 
 
 def keep_checksums(connection: sqlite3.Connection, described: Sequence[Table]) -> None:
-    """Has each row that this connection writes bear its checksum."""
+    """Adds triggers that update the checksum of each row written over this connection."""
     connection.create_function(FUNCTION, -1, _checksum)
     for table in described:
         values = ", ".join(table.columns)
@@ -59,13 +59,13 @@ def keep_checksums(connection: sqlite3.Connection, described: Sequence[Table]) -
 
 
 def is_whole(row: Sequence[Any]) -> bool:
-    """Checks a row of all columns of a `Table`, then its checksum."""
+    """Verifies a row: all columns of a `Table`, followed by its checksum."""
     *values, kept = row
     return kept is None or kept == _checksum(*values)
 
 
 def all_columns(table: Table) -> str:
-    """Returns the columns that `is_whole` takes, for a query."""
+    """Returns the column list of a query whose rows `is_whole` verifies."""
     return f"{', '.join(table.columns)}, {COLUMN}"
 
 

@@ -1,8 +1,8 @@
-"""Dispatches jobs from the queue to the runner, and keeps their results. One attempt at a time for
-each job, one result for each.
+"""Dispatches jobs from the queue to the runner and stores their results. Each job has one attempt
+at a time and one result.
 
-A result is published only when it is on disk. A job that has crashed the runner runs alone, so that
-a second crash is its own.
+A result is published after it is stored on disk. A job that has crashed the runner runs alone, so
+that a second crash can be attributed to it.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from katz_graph.web.jobs.runtime_estimate import Forecast
 from katz_graph.web.jobs.store import JobStore
 
 T = TypeVar("T")
-CRASHES = 2  # of what runs a job, after which it is set aside
-STOP_SECONDS = 30.0  # for a cancelled job to stop, unless the operator says otherwise
-PREPARE_S = 10.0  # before the runner is replaced, the next one begins to get ready
-AGAIN = 2.0  # seconds between attempts to write a result to a disk that is full
+CRASHES = 2  # runner crashes after which a job fails
+STOP_SECONDS = 30.0  # default time for a cancelled job to stop
+PREPARE_S = 10.0  # the next runner starts its imports this long before the current one is replaced
+AGAIN = 2.0  # seconds between attempts to write to a full disk
 log = logging.getLogger("katz.jobs")
 
 
 class JobRunner(Protocol):
-    """Runs jobs. Events of a job follow `run`; `Ended` is the last one. The job's files are safe
-    once `kept` was called for it.
+    """Runs jobs. A job's events follow `run`; `Ended` is the last one. After `kept` is called for a
+    job, its files are not deleted.
     """
 
     @property
@@ -52,11 +52,11 @@ class JobRunner(Protocol):
     async def cancel(self, job_id: str) -> None: ...
 
     def prepare(self) -> None:
-        """Has what will run jobs next get ready."""
+        """Starts the imports of the next runner."""
         ...
 
     def replace(self, why: str) -> None:
-        """Kills what runs jobs. Its jobs are lost without blame."""
+        """Kills the runner. Its jobs are lost without blame."""
         ...
 
     def kept(self, job_id: str) -> None: ...
@@ -64,23 +64,22 @@ class JobRunner(Protocol):
 
 @dataclass(slots=True)
 class Attempt:
-    """A job that the runner has. `phase`: it runs; its result is on the way to the disk; it is on
-    its way back to the queue. `running`: its nodes that have begun and are not done, the latest
-    last.
-    """
+    """Tracks a job that the runner has."""
 
     job: Job
     wrote: set[StoredFile] = field(default_factory=set)
-    noted: set[StoredFile] = field(default_factory=set)  # of these, what the store knows
+    noted: set[StoredFile] = field(default_factory=set)  # files that the store has on record
+    # nodes that have started and are not done, the latest last
     running: dict[str, JobNode] = field(default_factory=dict)
+    # the job runs; its result is being written to disk; it is going back to the queue
     phase: Literal["runs", "ends", "returns"] = "runs"
     cancelled: bool = False
-    stopping: bool = False  # the runner was asked to stop it, and has `stop_seconds` for that
-    returned: bool = False  # stopped by us: it goes back to the queue unless it ends by itself
+    stopping: bool = False  # the runner was asked to stop the job within `stop_seconds`
+    returned: bool = False  # stopped by the server: goes back to the queue unless it ends by itself
 
 
 class Dispatcher:
-    """Starts jobs of the queue and tracks their attempts. `hold`: nothing is started."""
+    """Starts queued jobs and tracks their attempts. While `hold` is set, no job starts."""
 
     def __init__(
         self,
@@ -96,7 +95,7 @@ class Dispatcher:
     ) -> None:
         self.queue = JobQueue()
         self.attempts: dict[str, Attempt] = {}
-        # never ran, and the result is on the way to the disk
+        # jobs that never ran and whose result is being written to disk
         self._ending: dict[str, tuple[Job, asyncio.Task[None]]] = {}
         self._closed = False
         self.hold = True
@@ -110,18 +109,18 @@ class Dispatcher:
         self._publish, self._changed, self._clock = publish, changed, clock
         self._stop_seconds = stop_seconds
         self._unwritten: set[str] = set()
-        self._full = ""  # why nothing is started until the disk has room
+        self._full = ""  # the reason why no job starts until the disk has room
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
     def trouble(self) -> str:
-        """Says why no job is started for now: the disk is full; nothing where all is well."""
+        """Returns the reason why no job starts, such as a full disk, or an empty string."""
         return self._full or (
             "the disk is full: results wait until they can be written" if self._unwritten else ""
         )
 
     def dispatch(self) -> None:
-        """Starts the jobs that can be started, and ends those whose deadline has passed."""
+        """Starts the jobs that can start, and fails those whose deadline has passed."""
         self._expire()
         while (
             not self.hold
@@ -132,7 +131,9 @@ class Dispatcher:
             self._start(job)
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Starts a task that goes on whoever waits for it. Logs errors that are not for people."""
+        """Starts a task that continues if its awaiter is cancelled. Logs errors other than
+        KatzError.
+        """
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._over)
@@ -145,8 +146,8 @@ class Dispatcher:
             log.error("internal error: %s", error, exc_info=error)
 
     async def close(self, seconds: float) -> None:
-        """Stops listening; waits for work under way, then cancels it. Cancels it at once when this
-        is cancelled.
+        """Stops handling events. Waits for pending tasks, then cancels them. Cancels them
+        immediately if this call is cancelled.
         """
         self._closed = True
         try:
@@ -157,7 +158,7 @@ class Dispatcher:
                 task.cancel()
 
     def heard(self, told: JobEvent) -> None:
-        """Takes in an event of a job from the runner."""
+        """Handles a job event from the runner."""
         attempt = self.attempts.get(told.job)
         if self._closed or attempt is None or attempt.phase != "runs":
             return
@@ -178,8 +179,8 @@ class Dispatcher:
         self._tell(attempt.job, told.event)
 
     def lost(self, ids: Sequence[str], why: str, blamed: bool = True) -> None:
-        """Takes in that the runner died under these jobs, which had begun. `blamed`: one of them
-        may be the reason, so the crash counts.
+        """Handles the runner's death during these started jobs. `blamed`: one of the jobs may be
+        the cause, so the crash counts.
         """
         if self._closed:
             return
@@ -206,7 +207,7 @@ class Dispatcher:
                 self._return(attempt, crashes)
 
     def cancel(self, id: str) -> bool:
-        """Stops a job wherever it is; False when there is nothing to stop."""
+        """Stops a waiting or running job. Returns False if there is nothing to stop."""
         attempt = self.attempts.get(id)
         if attempt is not None and attempt.phase != "ends":
             attempt.cancelled = True
@@ -219,7 +220,7 @@ class Dispatcher:
         return job is not None
 
     def finish(self, job: Job, result: Ended) -> None:
-        """Ends a job that left the queue without having run."""
+        """Ends a job that left the queue without running."""
         self._ending[job.id] = job, self.spawn(self._keep(Attempt(job), result))
 
     def live(self, id: str) -> Job | None:
@@ -230,8 +231,8 @@ class Dispatcher:
         return attempt.job if attempt is not None else self.queue.find(id)
 
     async def stopped(self, ids: Sequence[str], seconds: float) -> None:
-        """Waits, for `seconds` at most, until cancellations are on disk: the jobs' ends, or that
-        they are to end.
+        """Waits up to `seconds` until the cancellations are on disk, either as the jobs' ends or as
+        requests to end.
         """
         tasks = [self._ending[id][1] for id in ids if id in self._ending]
         if running := [id for id in ids if id in self.attempts]:
@@ -240,14 +241,16 @@ class Dispatcher:
             await asyncio.wait(tasks, timeout=seconds)
 
     def give_back(self) -> None:
-        """Stops all that runs, for a later attempt that starts from the beginning."""
+        """Stops all running jobs and returns them to the queue; a later attempt starts them from
+        the beginning.
+        """
         for attempt in self.attempts.values():
             if attempt.phase == "runs":
                 attempt.returned = True
                 self._stop(attempt)
 
     def _stop(self, attempt: Attempt) -> None:
-        """Asks the runner to stop a job, and has the runner replaced if it does not."""
+        """Asks the runner to stop a job, and replaces the runner if the job does not stop."""
         self.spawn(self._note(self._runner.cancel(attempt.job.id)))
         if not attempt.stopping:
             attempt.stopping = True
@@ -257,7 +260,7 @@ class Dispatcher:
             loop.call_later(self._stop_seconds, self._escalate, attempt)
 
     def _prepare(self, attempt: Attempt) -> None:
-        """Has the next runner get ready while this one may still stop the job."""
+        """Prepares the next runner while the current one may still stop the job."""
         if self._still_runs(attempt):
             self._runner.prepare()
 
@@ -311,8 +314,9 @@ class Dispatcher:
         self.dispatch()
 
     def _disk_full(self, attempt: Attempt, result: Ended) -> None:
-        """Puts a job back that found the disk full, and starts nothing until there is room. Where
-        there is some, as another disk is full or a quota is reached, it has one more try.
+        """Returns a job that found the disk full to the queue, and starts no job until the disk has
+        room. If the disk has room (another disk is full, or a quota is reached), retries the job
+        once.
         """
         if attempt.cancelled or result.error is None:
             self._end(attempt, result)
@@ -325,7 +329,7 @@ class Dispatcher:
             self._end(attempt, result)
 
     def wait_for_room(self, why: str) -> None:
-        """Starts nothing until the disk has room."""
+        """Starts no job until the disk has room."""
         if not self._full:
             self._full = "the disk is full: jobs wait until there is room"
             log.error("%s: %s", self._full, why)
@@ -347,8 +351,8 @@ class Dispatcher:
         self.spawn(self._put_back(attempt, crashes))
 
     async def _keep(self, attempt: Attempt, result: Ended, discard: bool = False) -> None:
-        """Puts a result on disk, however long that takes, then publishes it. `discard`: the
-        attempt's files are deleted.
+        """Stores a result, however long that takes, then publishes it. `discard`: deletes the
+        attempt's files.
         """
         job = attempt.job
         kept = None
@@ -372,12 +376,12 @@ class Dispatcher:
         self.dispatch()
 
     async def _on_disk(self, attempt: Attempt, result: Ended) -> Ended:
-        """Writes the result, or that it cannot be; returns which. Waits as long as the disk is
-        full.
+        """Stores the result, or an error if the result cannot be stored; returns the stored one.
+        Waits while the disk is full.
 
-        Wherever a kill cuts this off, a job on record with a result has its files, and the files of
-        one without a result are deleted. Until the runner is told to keep them it deletes them
-        itself; from then on the next start of the server does, for which they are noted first.
+        If the server is killed at any point, every job with a result on record keeps its files, and
+        the files of jobs without a result are deleted. The runner deletes them until `kept` is
+        called. After that the next start of the server deletes them, so they are recorded first.
         """
         job, kept = attempt.job, result
         while True:
@@ -409,8 +413,8 @@ class Dispatcher:
             attempt.noted.update(files)
 
     async def _put_back(self, attempt: Attempt, crashes: int) -> None:
-        """Puts a job back at its place in the queue, once nothing of its attempt is left. Starts
-        nothing: the runner may be down.
+        """Returns a job to its place in the queue after deleting the files of its attempt. Does not
+        dispatch because the runner may be down.
         """
         job = replace(attempt.job, status="pending", started=None, crashes=crashes)
         await self._note(asyncio.to_thread(self._files.delete, attempt.wrote))
@@ -439,8 +443,8 @@ class Dispatcher:
             self.finish(job, Ended("failed", now, JobError("RunError", late)))
 
     async def _note(self, work: Coroutine[Any, Any, None]) -> None:
-        """Awaits work and only logs its failure, which a later start of the server, or its runner,
-        puts right.
+        """Awaits work and logs its failure. The runner, or a later start of the server, recovers
+        from it.
         """
         try:
             await work

@@ -1,5 +1,5 @@
-"""Defines a job: a graph that somebody submitted, and its result. Plain data; must not know how it
-is stored and run.
+"""Defines a job: a submitted graph and its result. Plain data; must not know how jobs are stored
+and run.
 """
 
 from __future__ import annotations
@@ -16,35 +16,27 @@ FINISHED: tuple[Status, ...] = ("completed", "failed", "cancelled")
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A client's request for a job, checked already.
+    """Holds a client's validated request for a job."""
 
-    `prompt`: the graph in API format as it will run (literals have the types of their inputs);
-    `targets`: the outputs to run. `extra`: the client's `extra_data` without secrets. `number`:
-    place in the queue, lowest first; None: behind all; `front`: before all. `deadline`: seconds
-    since the epoch by which it has to be done. `key`: its Idempotency-Key.
-    """
-
+    # the graph in API format as it will run; literals have the types of their inputs
     prompt: Mapping[str, Any]
-    targets: tuple[str, ...]
+    targets: tuple[str, ...]  # outputs to run
     id: str | None = None
     client: str | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
-    number: float | None = None
-    front: bool = False
-    deadline: float | None = None
-    key: str | None = None
-    origin: str = ""  # the address that it came from, as `origin_of` gives it
+    extra: Mapping[str, Any] = field(default_factory=dict)  # `extra_data` without secrets
+    number: float | None = None  # priority in the queue, lowest first; None: after all others
+    front: bool = False  # before all others
+    deadline: float | None = None  # seconds since the epoch
+    key: str | None = None  # the client's Idempotency-Key
+    origin: str = ""  # the client's address, as `origin_of` returns it
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A submitted graph and its state. All times are seconds since the epoch. Jobs of one `number`
-    run by `order`, at first that of their arrival. `crashes`: how often the runner died under it.
-    `predicted`: the predicted seconds when it was accepted. `result`: its end.
-    """
+    """Holds a submitted graph and its state. All times are seconds since the epoch."""
 
     id: str
-    number: float
+    number: float  # jobs of one client run by `number`, then by `order`
     prompt: Mapping[str, Any]
     targets: tuple[str, ...]
     client: str | None
@@ -54,20 +46,20 @@ class Job:
     started: float | None = None
     ended: float | None = None
     deadline: float | None = None
-    crashes: int = 0
-    predicted: float | None = None
+    crashes: int = 0  # runner crashes during the job
+    predicted: float | None = None  # seconds, predicted at admission
     result: Ended | None = None
-    order: int = 0
-    origin: str = ""  # as of its submission; clients never see it
+    order: int = 0  # initially the order of arrival
+    origin: str = ""  # copied from the submission; never sent to clients
 
 
 def result_as_data(job: Job) -> dict[str, Any] | None:
-    """Returns a job's end as data for clients and the store; None before."""
+    """Returns a job's end as data for clients and the store, or None if it has not ended."""
     return None if job.result is None else JOB_EVENT.dump_python(JobEvent(job.id, job.result))
 
 
 def workflow_id(job: Job) -> str | None:
-    """Returns the id of the editor's document that the job came from, where it has one."""
+    """Returns the id of the editor document that the job came from, or None."""
     document = job.extra.get("extra_pnginfo")
     workflow = document.get("workflow") if isinstance(document, Mapping) else None
     identity = workflow.get("id") if isinstance(workflow, Mapping) else None

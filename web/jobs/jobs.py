@@ -1,5 +1,5 @@
-"""Manages the jobs of a server: takes them in, orders, runs and remembers them. Lives on the event
-loop; must not know HTTP and what runs jobs.
+"""Manages a server's jobs: admits, orders, runs and stores them. Runs on the event loop. Must not
+know HTTP or the implementation that runs jobs.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from katz_graph.web.jobs.runtime_estimate import RECENT, Forecast, JobFeatures, 
 from katz_graph.web.jobs.store import JobStore
 from katz_graph.web.options import MB, Limits
 
-TICK = 1.0  # seconds between looks at deadlines, and at whether the runner is back
-CLEANING = 60.0  # seconds between cleanings
+TICK = 1.0  # seconds between checks of deadlines and of the runner
+CLEANING = 60.0  # seconds between cleanups
 STOPPING = 5.0  # seconds that jobs have to stop
-REPORTS = 256 * MB  # bytes of kept reports, the newest ones
-PAUSED = "paused"  # the flag in the store
+REPORTS = 256 * MB  # bytes of stored reports; the oldest are dropped first
+PAUSED = "paused"  # name of the flag in the store
 log = logging.getLogger("katz.jobs")
 
 
 class Jobs:
-    """Start it before use. Calls `publish` for each event of a job, `changed` when the queue
-    changes. `jobs_at_once`: at least 1.
+    """Calls `publish` for each event of a job and `changed` when the queue changes. Call `start`
+    before use. `jobs_at_once` is at least 1.
     """
 
     def __init__(
@@ -67,13 +67,15 @@ class Jobs:
         self._admission = Admission(store, self._dispatcher, self._forecast, limits.queue, clock)
         self._paused = False
         self._moving = asyncio.Lock()
-        self._reports: dict[str, asyncio.Task[None]] = {}  # on their way to the disk
+        self._reports: dict[str, asyncio.Task[None]] = {}  # reports that are being written to disk
         self._ticking: asyncio.Task[None] | None = None
         self.heard = self._dispatcher.heard
         self.lost = self._dispatcher.lost
 
     async def start(self) -> None:
-        """Takes up an earlier server's jobs, and begins. RunError: the store cannot be read."""
+        """Loads the jobs of an earlier server and starts dispatching. Raises RunError if the store
+        cannot be read.
+        """
         self._admission.order = await self._store.last_place()
         self._paused = await self._store.flag(PAUSED)
         for job in reversed(await self._store.completed(RECENT)):
@@ -98,62 +100,62 @@ class Jobs:
 
     @property
     def pending(self) -> Sequence[Job]:
-        """Returns the jobs that wait, in order."""
+        """Returns the waiting jobs in order."""
         return list(self._dispatcher.queue)
 
     @property
     def paused(self) -> bool:
-        """Tells whether no jobs are started until `resume`."""
+        """Whether the queue is paused: no job starts until `resume`."""
         return self._paused
 
     @property
     def trouble(self) -> str:
-        """Says why no job is started for now; nothing where all is well."""
+        """Returns the reason why no job starts, such as a full disk, or an empty string."""
         return self._dispatcher.trouble
 
     async def admit(self, client: str | None, key: str | None, origin: str = "") -> None:
-        """Raises Refused when a submission would be for its moment. Cheap: to be called before
-        anything is checked. A known key passes.
+        """Raises Refused if a submission would be refused now, unless its key is known. Cheap: call
+        it before validating the prompt.
         """
         await self._admission.check(client, key, origin)
 
     async def submit(self, submission: Submission) -> Job:
-        """Puts a job on disk and returns it; for an Idempotency-Key that came before, the job of
-        then. Raises Refused when there is no room or time, or the id or key is taken.
+        """Stores a job and returns it. Returns the earlier job for a known Idempotency-Key. Raises
+        Refused if the queue is full, the deadline cannot be met, or the id or key is in use.
         """
         return await asyncio.shield(self._dispatcher.spawn(self._take_in(submission)))
 
     async def cancel(self, ids: Iterable[str]) -> dict[str, bool]:
-        """Stops jobs that wait or run; True for those that this call stopped or is stopping: they
-        will not run again, whatever happens.
+        """Stops waiting or running jobs. Returns True for each job that this call has stopped or is
+        stopping: these jobs never run again.
         """
         stopped = {id: self._dispatcher.cancel(id) for id in ids}
         await self._dispatcher.stopped([id for id, was in stopped.items() if was], STOPPING)
         return stopped
 
     async def cancel_all(self) -> int:
-        """Cancels all jobs and counts those that it stopped."""
+        """Cancels all jobs; returns the number of stopped jobs."""
         waiting = await self.clear_pending()
         return waiting + sum((await self.cancel([job.id for job in self.running])).values())
 
     async def clear_pending(self) -> int:
-        """Cancels the jobs that wait and counts them."""
+        """Cancels the waiting jobs; returns their number."""
         return sum((await self.cancel([job.id for job in self.pending])).values())
 
     async def interrupt(self, id: str | None) -> None:
-        """Stops a job if it runs; None: all that run."""
+        """Stops a running job, or all running jobs for None."""
         await self.cancel([job.id for job in self.running if id in (None, job.id)])
 
     async def pause(self) -> None:
-        """Starts no more jobs, also after a restart, until `resume`. Raises RunError when that
-        cannot be written down.
+        """Starts no job until `resume`, even after a restart. Raises RunError if the flag cannot be
+        stored.
         """
         await self._store.set_flag(PAUSED, True)
         self._paused = self._dispatcher.hold = True
         self._changed()
 
     async def resume(self) -> None:
-        """Starts jobs again."""
+        """Resumes starting jobs."""
         await self._store.set_flag(PAUSED, False)
         self._paused = False
         self._resume_starting()
@@ -162,9 +164,9 @@ class Jobs:
     async def move(
         self, id: str, number: float | None = None, front: bool = False, before: str | None = None
     ) -> Job:
-        """Moves a waiting job among those of its client: before all, right before another one, or
-        to a number. Raises NotWaiting when it does not wait, RunError when the move cannot be
-        written down; then nothing has moved.
+        """Moves a waiting job among its client's jobs: to the front, directly before another job,
+        or to a number. Raises NotWaiting if the job does not wait, and RunError if the move cannot
+        be stored; in both cases no job has moved.
         """
         queue = self._dispatcher.queue
         if number is not None and not math.isfinite(number):
@@ -182,24 +184,24 @@ class Jobs:
         return moved[0]
 
     async def job(self, id: str) -> Job | None:
-        """Returns a job in whatever state, with its documents."""
+        """Returns a job in any state, with its documents."""
         return self._dispatcher.live(id) or await self._store.job(id)
 
     async def finished(self) -> int:
-        """Counts the jobs that ended."""
+        """Counts the finished jobs."""
         return await self._store.finished()
 
     async def history(self, count: int | None = None, first: int = 0) -> list[Job]:
-        """Returns jobs that ended, oldest first, from the one at `first` on; `count` at most."""
+        """Returns up to `count` finished jobs, oldest first, starting at index `first`."""
         return await self._store.history(count, first)
 
     async def recent(self, client: str, count: int) -> list[Job]:
-        """Returns a client's jobs that ended last, newest last."""
+        """Returns a client's most recently finished jobs, newest last."""
         return await self._store.recent(client, count)
 
     async def between(self, first: float, last: float, count: int) -> list[Job]:
-        """Returns jobs that ended and ran at some time from `first` to `last`, oldest first,
-        without prompts; of more than `count` the newest.
+        """Returns finished jobs that ran at some time from `first` to `last`, oldest first, without
+        prompts. Returns only the newest `count`.
         """
         return await self._store.between(first, last, count)
 
@@ -212,13 +214,13 @@ class Jobs:
         limit: int | None = None,
         offset: int = 0,
     ) -> tuple[list[Job], int]:
-        """Returns a page of all jobs, and their number. They come without prompts, and with no more
-        of `extra` than the workflow's id.
+        """Returns a page of all jobs, and their total number. The jobs have no prompts, and their
+        `extra` holds only the workflow's id.
         """
         return await self._store.listed(statuses, workflow_id, sort_by, descending, limit, offset)
 
     def keep_report(self, id: str, make: Callable[[], bytes]) -> None:
-        """Keeps the report of a job that ended; `make` is called in a thread."""
+        """Stores the report of a finished job. Calls `make` in a thread."""
 
         async def keep() -> None:
             try:
@@ -231,17 +233,17 @@ class Jobs:
         self._reports[id] = self._dispatcher.spawn(keep())
 
     async def report(self, id: str) -> bytes | None:
-        """Returns the report that was kept; None where there is none, or not any more."""
+        """Returns a stored report, or None if there is none or it was dropped."""
         if (pending := self._reports.get(id)) is not None:
             await asyncio.wait([pending])
         return await self._store.report(id)
 
     async def forget(self, ids: Sequence[str]) -> None:
-        """Forgets jobs that ended, and deletes their temporary files; leaves other jobs alone."""
+        """Forgets finished jobs and deletes their temporary files. Ignores other jobs."""
         await asyncio.to_thread(self._files.delete, await self._store.forget(ids))
 
     async def forget_all(self) -> None:
-        """Forgets all jobs that ended."""
+        """Forgets all finished jobs."""
         await asyncio.to_thread(self._files.delete, await self._store.forget(None))
 
     def expected_wait(self) -> float:
@@ -253,8 +255,8 @@ class Jobs:
         return by_id(self.pending, self._forecast.starts(self.running, self.pending))
 
     async def drain(self, seconds: float) -> None:
-        """Starts nothing more and waits for running jobs; what takes longer is stopped and goes
-        back to the queue.
+        """Stops dispatching and waits for running jobs. Jobs that take longer than `seconds` are
+        stopped and returned to the queue.
         """
         self._admission.closed = self._dispatcher.hold = True
         with suppress(TimeoutError):
@@ -265,7 +267,7 @@ class Jobs:
             await asyncio.wait_for(self._dispatcher.idle.wait(), STOPPING)
 
     async def close(self) -> None:
-        """Ends all work under way here. The next start takes up what still runs. The store stays
+        """Cancels pending work. The next start resumes the jobs that still run. The store stays
         open.
         """
         self._admission.closed = self._dispatcher.hold = True

@@ -1,6 +1,4 @@
-"""Queries the job store's tables. Each function is one operation within a transaction of the
-caller.
-"""
+"""Implements the job store's queries. Each function runs inside the caller's transaction."""
 
 from __future__ import annotations
 
@@ -30,8 +28,8 @@ SortBy = Literal["created_at", "execution_duration"]
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The outcome of a submission: a new job; the job that its key was used for before; or neither,
-    as an id or key is taken.
+    """Holds the outcome of a submission: a new job, the earlier job of its key, or neither because
+    the id or key is in use.
     """
 
     job: Job | None
@@ -40,9 +38,7 @@ class Kept:
 
 
 def jobs(connection: sqlite3.Connection, query: str, values: Sequence[Any] = ()) -> list[Job]:
-    """Returns the jobs of a query. One whose row was damaged since the store was opened is left
-    out, and logged.
-    """
+    """Returns the jobs of a query. Skips and logs rows damaged since the store was opened."""
     found = []
     try:
         for row in connection.execute(query, values):
@@ -184,9 +180,9 @@ def forget(connection: sqlite3.Connection, ids: Sequence[str] | None) -> list[St
 def shrink(connection: sqlite3.Connection, pages: int) -> None:
     (unused,) = connection.execute("pragma freelist_count").fetchone()
     for _ in range(min(unused, pages)):
-        connection.execute("pragma incremental_vacuum")  # Python takes one step of it: a page
+        connection.execute("pragma incremental_vacuum")  # runs one step, which frees a page
 
 
 def _bounded(count: int | None) -> int:
-    """Clamps to SQLite's integers; -1 is no limit."""
+    """Clamps a count to SQLite's integers; -1 means no limit."""
     return -1 if count is None else min(max(0, count), 2**62)

@@ -1,8 +1,8 @@
-"""Orders waiting jobs: clients take turns, and the jobs of one client run by number, then as they
-arrived. Must not know disks and devices.
+"""Orders waiting jobs: clients take turns, and a client's jobs run by number, then by arrival. Must
+not know disks and devices.
 
-Of each address one job runs in a round, and the client ids of an address share its turns: a client
-chooses its id, and could have as many turns as it makes up ids.
+Each address gets one turn per round, shared by the address's client ids. Clients choose their ids,
+so a turn per id would let an address multiply its turns.
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ from katz_graph.core.errors import KatzError
 from katz_graph.web.jobs.job import Job
 
 Owner = tuple[str, str]
-"""An address and a client id at it."""
+"""An address and a client id at that address."""
 
 
 class NotWaiting(KatzError):
-    """A job cannot be moved: it does not wait, or the place does not exist."""
+    """Reports a job that cannot be moved because it does not wait or the target position does not
+    exist.
+    """
 
 
 def owner(origin: str, client: str | None) -> Owner:
-    """Returns whose turn a job takes."""
+    """Returns the key of a job's turn."""
     return origin, client or ""
 
 
@@ -39,14 +41,14 @@ class JobQueue:
     """Holds the waiting jobs in their order."""
 
     def __init__(self) -> None:
-        # both in the order of turns: addresses, and the clients of each with their sorted jobs
+        # in the order of turns: addresses, and each address's clients with their sorted jobs
         self._turns: dict[str, dict[str, list[Job]]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._lists()))
 
     def __iter__(self) -> Iterator[Job]:
-        """Yields the jobs in the order in which they run if none comes."""
+        """Yields the jobs in the order in which they would run if no other arrived."""
         turns = [[iter(jobs) for jobs in clients.values()] for clients in self._turns.values()]
         while turns:
             clients = turns.pop(0)
@@ -62,7 +64,7 @@ class JobQueue:
         return next((job for jobs in self._lists() for job in jobs if job.id == id), None)
 
     def owners(self) -> dict[Owner, int]:
-        """Counts the jobs of each client."""
+        """Counts each client's jobs."""
         return {
             (address, client): len(jobs)
             for address, clients in self._turns.items()
@@ -70,7 +72,7 @@ class JobQueue:
         }
 
     def ahead_of(self, new: Job) -> Sequence[Job]:
-        """Returns the jobs that run before a new one if no other comes."""
+        """Returns the jobs that would run before a new one if no other arrived."""
         with_new = JobQueue()
         with_new._turns = {
             address: {client: list(jobs) for client, jobs in clients.items()}
@@ -81,20 +83,20 @@ class JobQueue:
         return order[: order.index(new)]
 
     def front(self, new: Job) -> Job:
-        """Returns a job with a number and an order before all jobs of its client."""
+        """Returns the job with a number and order that place it before its client's other jobs."""
         first = next((job for job in self._jobs(owner_of(new)) if job.id != new.id), None)
         number = min(first.number if first is not None else 0.0, 0.0) - 1.0
         if first is None or number < first.number:
             return replace(new, number=number)
-        return replace(new, number=first.number, order=first.order - 1)  # no number is below
+        return replace(new, number=first.number, order=first.order - 1)  # no smaller number exists
 
     def add(self, job: Job) -> None:
-        """Inserts a job at its place among those of its client. A new client's turn is the last."""
+        """Inserts a job at its place among its client's jobs. A new client's turn comes last."""
         address, client = owner_of(job)
         bisect.insort(self._turns.setdefault(address, {}).setdefault(client, []), job, key=_key)
 
     def put_back(self, job: Job) -> None:
-        """Inserts a job that was taken and did not end. Its client has its turn again."""
+        """Reinserts a job that was taken and did not end. Its client has the next turn."""
         self.add(job)
         address, client = owner_of(job)
         clients = self._turns.pop(address)
@@ -102,15 +104,15 @@ class JobQueue:
         self._turns = {address: {client: jobs, **clients}, **self._turns}
 
     def remove(self, id: str) -> Job | None:
-        """Removes a job and returns it; None when it does not wait."""
+        """Removes and returns a job; returns None if it does not wait."""
         found = self.find(id)
         if found is not None:
             self._drop(found)
         return found
 
     def take(self, fits: Callable[[Job], bool]) -> Job | None:
-        """Takes the next job if it fits, and passes the turn on. Never a later one: none overtakes
-        another.
+        """Takes the next job if it fits, and moves its client to the end of the round. Never takes
+        a later job, so no job overtakes another.
         """
         job = next(iter(self), None)
         if job is None or not fits(job):
@@ -123,7 +125,7 @@ class JobQueue:
         return job
 
     def place(self, moved: Iterable[Job]) -> None:
-        """Gives jobs that still wait their new numbers and orders."""
+        """Updates the numbers and orders of jobs that still wait."""
         for new in moved:
             if (job := self.find(new.id)) is not None:
                 jobs = self._jobs(owner_of(job))
@@ -131,21 +133,21 @@ class JobQueue:
                 bisect.insort(jobs, replace(job, number=new.number, order=new.order), key=_key)
 
     def renumbered(self, id: str, number: float) -> Job:
-        """Returns a job with another number, to be placed. NotWaiting when it does not wait."""
+        """Returns the job with a new number, for `place`. Raises NotWaiting if it does not wait."""
         return replace(self._waiting(id), number=number)
 
     def moved_to_front(self, id: str) -> Job:
-        """Returns a job before all of its client, to be placed. NotWaiting when it does not
-        wait.
+        """Returns the job placed before its client's other jobs, for `place`. Raises NotWaiting if
+        it does not wait.
         """
         return self.front(self._waiting(id))
 
     def moved_before(self, id: str, other: str) -> list[Job]:
-        """Returns a job moved right before another one of its client, whose number it gets, and the
-        others whose orders change by that; for `place`.
+        """Returns the job placed directly before another one of its client, with that job's number,
+        and the jobs whose orders change as a result, for `place`.
 
-        The jobs of that number share out the orders that they have. Raises NotWaiting for a job
-        that does not wait, or is another client's.
+        The orders are permuted within the jobs of that number. Raises NotWaiting if one of the two
+        jobs does not wait or they belong to different clients.
         """
         job, target = self._waiting(id), self._waiting(other)
         if job is target:

@@ -17,9 +17,9 @@ from katz_graph.web.jobs.job import Job, Status, Submission, workflow_id
 from katz_graph.web.options import MB
 
 VERSION = 2  # of the tables
-LARGEST = 64 * MB  # bytes of one document, far below what a row of SQLite holds
-# large texts come last, so that a scan of the others never reads them; `finished` counts jobs in
-# the order of their ends
+LARGEST = 64 * MB  # bytes of one document, far below SQLite's limit for a row
+# large texts come last, so that a scan of the other columns never reads them; `finished` numbers
+# jobs in the order of their ends
 SCHEMA = """
 create table jobs (
     sequence integer primary key, id text not null unique, status text not null,
@@ -53,7 +53,7 @@ KEYS = {
     "flags": ("name",),
     "reports": ("job",),
 }
-"""Names the tables, and the columns that identify a row of each."""
+"""Maps each table to its key columns."""
 BLOBS = ("report",)
 EARLIER = {
     1: """
@@ -64,8 +64,8 @@ alter table jobs add column origin text;
 """
     + "".join(f"alter table {table} add column checksum integer;\n" for table in KEYS)
 }
-"""Makes the tables of an earlier version those of this one."""
-UNREADABLE = (ValueError, TypeError, AttributeError, RecursionError)  # of a row that is damaged
+"""Migrates the tables of an earlier version to the current one."""
+UNREADABLE = (ValueError, TypeError, AttributeError, RecursionError)  # raised for a damaged row
 COLUMNS = (
     "id, number, targets, client, status, created, started, ended, deadline, crashes, "
     "predicted, result, place, workflow"
@@ -75,7 +75,7 @@ WHOLE = f"{COLUMNS}, origin, extra, prompt"
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file that a job wrote or shows, by its path relative to the folder that `place` names."""
+    """Names a file that a job wrote or shows. `path` is relative to the folder named by `place`."""
 
     place: str
     path: str
@@ -87,8 +87,8 @@ STATUSES = get_args(Status)
 
 
 def as_text(value: Any) -> str:
-    """Writes JSON; keeps NaN and infinities. Raises ValueError for what JSON cannot say, and for
-    more than LARGEST bytes.
+    """Serializes to JSON, including NaN and infinities. Raises ValueError for values that JSON
+    cannot represent, and for more than LARGEST bytes.
     """
     data = to_json(value, inf_nan_mode="constants")
     if len(data) > LARGEST:
@@ -97,7 +97,7 @@ def as_text(value: Any) -> str:
 
 
 def row_of(job: Job) -> dict[str, Any]:
-    """Returns the columns of a waiting job. Raises ValueError for a prompt that cannot be kept."""
+    """Returns the columns of a waiting job. Raises ValueError if the prompt cannot be stored."""
     return {
         "id": job.id,
         "status": job.status,
@@ -117,8 +117,8 @@ def row_of(job: Job) -> dict[str, Any]:
 
 
 def job_of(row: Sequence[Any]) -> Job:
-    """Builds a job from the columns of COLUMNS or WHOLE. Without its documents a job has no prompt,
-    and only the workflow's id as its extra.
+    """Builds a job from the columns of COLUMNS or WHOLE. From COLUMNS, the job has no prompt, and
+    its `extra` holds only the workflow's id.
     """
     (
         identity,
@@ -165,7 +165,7 @@ def job_of(row: Sequence[Any]) -> Job:
 
 
 def decoded(columns: Sequence[str], row: Sequence[Any]) -> list[Any]:
-    """Decodes the texts of a row that was read as bytes. ValueError where one is damaged."""
+    """Decodes the texts of a row that was read as bytes. Raises ValueError if a text is damaged."""
     return [
         value.decode() if isinstance(value, bytes) and name not in BLOBS else value
         for name, value in zip(columns, row, strict=True)
@@ -173,7 +173,7 @@ def decoded(columns: Sequence[str], row: Sequence[Any]) -> list[Any]:
 
 
 def readable(table: str, row: Mapping[str, Any]) -> bool:
-    """Checks that a row, with its texts as bytes, can be used."""
+    """Checks that a row, with its texts as bytes, can be parsed."""
     names = WHOLE.split(", ") if table == JOBS else list(row)
     try:
         values = decoded(names, [row[name] for name in names])
@@ -186,8 +186,8 @@ def readable(table: str, row: Mapping[str, Any]) -> bool:
 
 
 def digest(submission: Submission) -> str:
-    """Hashes what two submissions of one Idempotency-Key must have in common. A deadline is left
-    out: it is counted from the arrival.
+    """Hashes the fields that two submissions with the same Idempotency-Key must share. Excludes the
+    deadline because it is relative to the arrival.
     """
     body = [
         submission.prompt,

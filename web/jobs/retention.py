@@ -1,7 +1,7 @@
-"""Deletes the files that finished and broken-off jobs leave behind, and picks the jobs to forget.
-Never touches files that nobody recorded.
+"""Deletes files of finished and aborted jobs, and selects the jobs to forget. Never touches files
+that are not on record.
 
-A user's outputs stay: with a job that is forgotten only temporary files go.
+Forgetting a job deletes only its temporary files; a user's outputs stay.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from katz_graph.web.options import MB
 DAY = 86_400.0
 KEYS_KEPT = DAY  # seconds that an Idempotency-Key outlives its forgotten job
 TEMPORARY = "temp"
-ROOM_BYTES = 64 * MB  # free on a disk, from which on jobs are started again
-ABANDONED = 3_600.0  # seconds in which a file that is written changes
+ROOM_BYTES = 64 * MB  # free bytes that each disk needs before jobs start again
+ABANDONED = 3_600.0  # seconds without a change after which an unfinished file counts as abandoned
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Sets for how long finished jobs are remembered; None: without end. `bytes` counts their files
-    in the temporary folder.
+    """Limits the retention of finished jobs; None means no limit. `bytes` limits their files in the
+    temporary folder.
     """
 
     days: float | None = None
@@ -40,7 +40,7 @@ class Retention:
 
 class JobFiles:
     """Finds and deletes files in the folders that jobs write to: `output` and `temp`, as events
-    name them. `store`: the folder that jobs themselves are kept in.
+    name them. `store` is the folder of the job store.
     """
 
     def __init__(self, folders: Mapping[str, Path], store: Path) -> None:
@@ -48,7 +48,7 @@ class JobFiles:
         self._store = store.resolve()
 
     def have_room(self) -> bool:
-        """Tells whether jobs can be kept and can write their files."""
+        """Whether all disks have room to store jobs and their files."""
         with suppress(OSError):
             for folder in (*self._folders.values(), self._store):
                 while not folder.exists():
@@ -58,8 +58,8 @@ class JobFiles:
         return True
 
     def delete(self, files: Iterable[StoredFile]) -> None:
-        """Deletes files, and temporary folders that are empty then. Passes over files that are gone
-        already; logs those that cannot be deleted.
+        """Deletes files, and temporary folders that become empty. Ignores files that are already
+        deleted. Logs files that cannot be deleted.
         """
         for file in files:
             path = self.path(file)
@@ -76,11 +76,11 @@ class JobFiles:
                 self._drop_empty(path.parent)
 
     def sized(self, files: Iterable[StoredFile]) -> list[StoredFile]:
-        """Returns the same files with their sizes."""
+        """Returns the files with their sizes."""
         return [StoredFile(file.place, file.path, self._size(file)) for file in files]
 
     def path(self, file: StoredFile) -> Path | None:
-        """Returns a file's path; None when its name leads out of its folder."""
+        """Returns a file's path, or None if its name leads out of its folder."""
         folder = self._folders.get(file.place)
         if folder is None or "\0" in file.path:
             return None
@@ -102,16 +102,16 @@ class JobFiles:
 
 
 def temporary(job: Ended, wrote: Iterable[StoredFile]) -> list[StoredFile]:
-    """Returns the temporary files that a job wrote or shows: they go when it is forgotten, and
-    nobody else shows them.
+    """Returns the temporary files that a job wrote or shows. They are deleted when the job is
+    forgotten.
     """
     named = {file.path for file in (*wrote, *shown_files(job)) if file.place == TEMPORARY}
     return [StoredFile(TEMPORARY, path) for path in sorted(named)]
 
 
 async def outdated(store: JobStore, retention: Retention, count: int, now: float) -> Sequence[str]:
-    """Returns the finished jobs to forget: too old, more than `count`, or with too many bytes of
-    temporary files.
+    """Returns the finished jobs to forget: those that are too old, exceed `count`, or exceed the
+    byte limit of temporary files.
     """
     ids = dict.fromkeys(await store.surplus(count))
     if retention.days is not None:
@@ -122,8 +122,8 @@ async def outdated(store: JobStore, retention: Retention, count: int, now: float
 
 
 def drop_unfinished(folders: Iterable[Path], now: float) -> None:
-    """Deletes files that killed processes left unfinished in these folders. Others may write there:
-    what changed lately stays.
+    """Deletes unfinished files of killed processes in these folders. Keeps recently changed files
+    because other processes may be writing them.
     """
     for folder in folders:
         for inside, _, names in os.walk(folder):
@@ -135,14 +135,14 @@ def drop_unfinished(folders: Iterable[Path], now: float) -> None:
 
 
 def shown_files(job: Ended) -> Iterator[StoredFile]:
-    """Lists the files that a job's outputs name, as editors get them: `{"filename", "subfolder",
-    "type"}`. A pack may name anything: paths need not exist.
+    """Yields the files that a job's outputs name, in the editors' format `{"filename", "subfolder",
+    "type"}`. Packs may name files that do not exist.
     """
     yield from (file for _, file in shown_by(job))
 
 
 def shown_by(job: Ended) -> Iterator[tuple[str, StoredFile]]:
-    """Lists those files with the id of the node that shows each."""
+    """Yields the same files, each with the id of the node that shows it."""
     for node, kinds in job.outputs.items():
         for entries in kinds.values():
             yield from ((node, file) for entry in entries if (file := _shown(entry)) is not None)

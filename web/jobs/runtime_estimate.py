@@ -1,8 +1,8 @@
-"""Predicts how long jobs will take, from those that ended: one of the same shape, else by the work
-that samplers do. Pure arithmetic.
+"""Predicts the run times of jobs from finished jobs: from jobs of the same shape, or else from the
+samplers' work. Pure arithmetic.
 
-A shape is a graph without what hardly changes its time: seeds, texts and names of files. Work is
-evaluations x pixels x pictures.
+A shape is a graph without the inputs that hardly affect its time: seeds, texts and file names. Work
+is evaluations x pixels x pictures.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from katz_graph.web.jobs.job import Job
 from katz_graph.web.jobs.records import as_text
 
 SEEDS = ("seed", "noise_seed", "control_after_generate")
-# an input so named, or `..._<name>`, `<name>_...`
+# inputs with such a name, or `..._<name>`, `<name>_...`
 TEXTS = ("text", "prompt", "negative", "positive", "prefix", "image", "title", "value")
-LONG = 200  # characters that a choice never has
-SAME_SHAPE = 5  # jobs of a shape that are remembered; their median counts
+LONG = 200  # characters; longer strings are texts, never choices
+SAME_SHAPE = 5  # stored samples of one shape; their median is the prediction
 SHAPES = 1_000
-RECENT = 100  # jobs of any shape that the relation of work and time is taken from
-UNKNOWN = 10.0  # seconds of a job when nothing was learned yet
-PIXELS = 512 * 512  # of a picture whose size the graph does not say
-STEPS = 20  # of a sampler whose steps another node decides
-OVERDUE = 0.1  # of its predicted time, what a job still takes that has taken longer
+RECENT = 100  # jobs of any shape used to fit seconds to work
+UNKNOWN = 10.0  # predicted seconds of a job before any sample exists
+PIXELS = 512 * 512  # of a picture whose size the graph does not specify
+STEPS = 20  # of a sampler whose steps are linked from another node
+OVERDUE = 0.1  # share of the predicted time that an overdue job is assumed to still need
 
 
 @dataclass(frozen=True, slots=True)
 class JobFeatures:
-    """The features of a job that its time depends on."""
+    """Holds the features that determine a job's run time."""
 
     shape: str
     work: float
@@ -60,11 +60,11 @@ class Predictor:
     def __init__(self) -> None:
         self._shapes: dict[str, deque[float]] = {}
         self._recent: deque[tuple[float, float]] = deque(maxlen=RECENT)
-        # seconds per work, seconds without any; None: to be drawn anew
+        # (seconds per work, fixed seconds); None: the fit is outdated
         self._line: tuple[float, float] | None = None
 
     def learn(self, features: JobFeatures, seconds: float) -> None:
-        """Learns that a job of these features took so many seconds."""
+        """Adds a job's measured seconds."""
         samples = self._shapes.pop(features.shape, None) or deque(maxlen=SAME_SHAPE)
         samples.append(seconds)
         self._shapes[features.shape] = samples
@@ -74,7 +74,7 @@ class Predictor:
         self._line = None
 
     def seconds(self, features: JobFeatures) -> float | None:
-        """Predicts the seconds of a job of these features; None when nothing was learned."""
+        """Predicts the seconds of a job, or None without samples."""
         same = self._shapes.get(features.shape)
         if same is not None:
             return statistics.median(same)
@@ -85,8 +85,8 @@ class Predictor:
 
 
 def learned(job: Job, features: JobFeatures) -> float | None:
-    """Returns the seconds that a job's end teaches; None where samplers had nothing to do because
-    their results were there.
+    """Returns the seconds of a completed job as a sample, or None if it did not complete or its
+    samplers' results were cached.
     """
     result = job.result
     if result is None or result.status != "completed" or job.started is None or job.ended is None:
@@ -96,8 +96,9 @@ def learned(job: Job, features: JobFeatures) -> float | None:
 
 
 def starts(slots: int, running: Iterable[float], waiting: Sequence[float]) -> list[float]:
-    """Simulates the queue: seconds until each of the `waiting` jobs (its seconds) starts, while
-    `running` ones have so many left; last, until one behind them would.
+    """Simulates the queue. `running` are the remaining seconds of running jobs, `waiting` the
+    seconds of waiting jobs. Returns the seconds until each waiting job starts, and last, until one
+    more job would start.
     """
     free = sorted(running)[-slots:]
     free = [0.0] * (slots - len(free)) + free
@@ -109,7 +110,7 @@ def starts(slots: int, running: Iterable[float], waiting: Sequence[float]) -> li
 
 
 def left(predicted: float, elapsed: float) -> float:
-    """Estimates the seconds that a running job still takes."""
+    """Estimates the remaining seconds of a running job."""
     return max(predicted - elapsed, OVERDUE * predicted)
 
 
@@ -129,7 +130,7 @@ def _is_text(name: str, value: Any) -> bool:
 
 
 def _line(samples: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Fits seconds per work and seconds without any by least squares; neither is below zero."""
+    """Fits seconds per work and fixed seconds by least squares; neither is negative."""
     works, seconds = [sample[0] for sample in samples], [sample[1] for sample in samples]
     if len(set(works)) < 2:
         return 0.0, statistics.median(seconds)
@@ -141,7 +142,7 @@ def _line(samples: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class _Size:
-    """The largest picture and batch that a node or what it depends on names; 0: none does."""
+    """Holds the largest picture and batch that a node or its dependencies name; 0: none."""
 
     pixels: float = 0.0
     batch: float = 0.0
@@ -153,7 +154,7 @@ def _work(inputs: Mapping[str, Any], size: _Size) -> float:
 
 
 def _sizes(prompt: Mapping[str, Any]) -> dict[str, _Size]:
-    """Computes the size at every node, in time that grows with the number of links."""
+    """Computes the size at every node in time linear in the number of links."""
     sizes: dict[str, _Size] = {}
     entered: set[str] = set()
     waiting = list(prompt)
@@ -197,7 +198,7 @@ def _number(value: Any, otherwise: float) -> float:
 
 
 class Forecast:
-    """Forecasts from the features of the jobs that wait or run."""
+    """Forecasts start times from the features of waiting and running jobs."""
 
     def __init__(self, slots: int, clock: Callable[[], float]) -> None:
         self._slots, self._clock = slots, clock
@@ -205,7 +206,7 @@ class Forecast:
         self._features: dict[str, JobFeatures] = {}
 
     def know(self, job: Job, features: JobFeatures) -> None:
-        """Adds a job that waits or runs from now on."""
+        """Adds a waiting or running job."""
         self._features[job.id] = features
 
     def ended(self, job: Job) -> None:
@@ -229,7 +230,7 @@ class Forecast:
         return starts(self._slots, self._left(running), [self._seconds(job) for job in waiting])
 
     def next_place(self, running: Iterable[Job]) -> float:
-        """Predicts the seconds until a running job ends, so that the queue gets shorter."""
+        """Predicts the seconds until a running job ends, which frees a place in the queue."""
         return min(self._left(running), default=UNKNOWN)
 
     def _left(self, running: Iterable[Job]) -> list[float]:
@@ -243,5 +244,5 @@ class Forecast:
 
 
 def by_id(jobs: Sequence[Job], times: Sequence[float]) -> Mapping[str, float]:
-    """Maps waiting jobs to their times, without that of one more."""
+    """Maps waiting jobs to their times; ignores the time of one more job."""
     return {job.id: seconds for job, seconds in zip(jobs, times, strict=False)}

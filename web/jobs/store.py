@@ -1,8 +1,8 @@
-"""Stores jobs in an SQLite file that a crash at any moment leaves whole, in a data folder for one
-server alone. Must not know order, devices and clients.
+"""Stores jobs in a crash-safe SQLite file, in a data folder used by one server. Must not know
+order, devices and clients.
 
-What a method returned for is on disk. Writes go through one thread, reads through another one, so
-that the event loop waits for neither.
+When a method returns, its changes are on disk. One thread writes and another one reads, so that the
+event loop blocks on neither.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from katz_graph.web.options import RUNNER_LOCK
 T = TypeVar("T")
 FILE = "katz.sqlite3"
 LOCK = "server.lock"
-PATIENCE = 5.0  # seconds for another server to end
-RUNNER_PATIENCE = 60.0  # seconds for the runner of a server that was killed to clean up and end
+PATIENCE = 5.0  # seconds to wait for another server to end
+RUNNER_PATIENCE = 60.0  # seconds to wait for the runner of a killed server to clean up and end
 
 
 class JobStore:
-    """Stores one server's jobs, in a data folder that it has for itself."""
+    """Stores one server's jobs in a data folder that no other server uses."""
 
     def __init__(self, opened: Opened) -> None:
         self._opened = opened
@@ -43,19 +43,19 @@ class JobStore:
 
     @classmethod
     def open(cls, folder: Path) -> JobStore:
-        """Opens the store of a data folder, and makes it where there is none. Of a damaged one the
-        rows that can be read are kept; `notes` has a line for what is lost. Raises RunError when
-        it is in use, cannot be written, or nothing of it can be read.
+        """Opens the store of a data folder; creates it if it does not exist. Rescues the readable
+        rows of a damaged store; `notes` reports each loss in one line. Raises RunError if the store
+        is in use, cannot be written, or has no readable row.
         """
         return cls(open_folder(folder))
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Returns a line for each thing that was wrong with the store when it was opened."""
+        """Returns one line for each problem found when the store was opened."""
         return self._opened.notes
 
     async def close(self) -> None:
-        """Waits for pending writes. The store cannot be used afterwards."""
+        """Waits for pending writes, then closes the store."""
         await asyncio.to_thread(self._close)
 
     def _close(self) -> None:
@@ -67,12 +67,12 @@ class JobStore:
     # jobs
 
     async def add(self, job: Job, key: str | None = None, digest: str = "") -> Kept:
-        """Adds a job that waits, with the Idempotency-Key it came with."""
+        """Adds a waiting job with its Idempotency-Key."""
         return await self._write(lambda connection: queries.add(connection, job, key, digest))
 
     async def repeated(self, client: str | None, key: str, digest: str | None) -> Kept | None:
-        """Returns the outcome of an earlier submission with this key; None when there was none.
-        `digest` None: whatever it was.
+        """Returns the outcome of an earlier submission with this key, or None. A `digest` of None
+        matches every body.
         """
         return await self._read(
             lambda connection: queries.repeated(connection, client, key, digest)
@@ -86,21 +86,23 @@ class JobStore:
         )
 
     async def stop(self, ids: Sequence[str]) -> None:
-        """Records that jobs which have not ended are cancelled: no later start takes them up."""
+        """Records that unfinished jobs are cancelled: no later start runs them."""
         await self._write(lambda connection: queries.stop(connection, ids))
 
     async def wrote(self, id: str, files: Iterable[StoredFile]) -> None:
-        """Records files that an attempt wrote; they are deleted when it does not end."""
+        """Records files that an attempt wrote. They are deleted if the attempt does not end."""
         await self._write(lambda connection: queries.note(connection, id, files))
 
     async def finish(self, job: Job, temporary: Sequence[StoredFile]) -> bool:
-        """Records a job's end, once and for all; False when it was known already. `temporary`:
-        files that go when the job is forgotten.
+        """Records a job's end once; returns False if an end is already on record. `temporary`:
+        files that are deleted when the job is forgotten.
         """
         return await self._write(lambda connection: queries.finish(connection, job, temporary))
 
     async def retry(self, id: str, crashes: int) -> None:
-        """Records that an attempt came to nothing and its files are gone: the job waits again."""
+        """Records that an attempt ended without a result and its files are deleted: the job waits
+        again.
+        """
         await self._write(lambda connection: queries.retry(connection, id, crashes))
 
     async def place(self, jobs: Sequence[Job]) -> None:
@@ -113,7 +115,7 @@ class JobStore:
         )
 
     async def unfinished(self) -> list[Job]:
-        """Returns jobs that wait, or whose attempt did not end, in no order."""
+        """Returns the waiting jobs and the jobs whose attempt did not end, in no order."""
         return await self._read(
             lambda connection: queries.jobs(
                 connection, f"select {WHOLE} from jobs where finished is null"
@@ -121,7 +123,7 @@ class JobStore:
         )
 
     async def last_place(self) -> int:
-        """Returns the highest `order` that a job has; 0 without jobs."""
+        """Returns the highest `order` of any job; 0 without jobs."""
         return await self._read(
             lambda connection: connection.execute(
                 "select coalesce(max(place), 0) from jobs"
@@ -129,13 +131,13 @@ class JobStore:
         )
 
     async def files(self, id: str) -> list[StoredFile]:
-        """Returns the files that the attempts of a job wrote."""
+        """Returns the files that a job's attempts wrote."""
         query = "select place, path, bytes from files where job = ?"
         return await self._write(
             lambda connection: [StoredFile(*row) for row in connection.execute(query, (id,))]
         )
 
-    # what ended
+    # finished jobs
 
     async def job(self, id: str) -> Job | None:
         found = await self._read(
@@ -146,17 +148,17 @@ class JobStore:
         return found[0] if found else None
 
     async def finished(self) -> int:
-        """Counts the jobs that ended."""
+        """Counts the finished jobs."""
         return await self._read(
             lambda connection: connection.execute("select count(finished) from jobs").fetchone()[0]
         )
 
     async def history(self, count: int | None = None, first: int = 0) -> list[Job]:
-        """Returns jobs that ended, oldest first, from the one at `first` on; `count` at most."""
+        """Returns up to `count` finished jobs, oldest first, starting at index `first`."""
         return await self._read(lambda connection: queries.history(connection, count, first))
 
     async def completed(self, count: int) -> list[Job]:
-        """Returns the jobs that completed last, newest first."""
+        """Returns the most recently completed jobs, newest first."""
         query = (
             f"select {WHOLE} from jobs where finished is not null and status = 'completed' "
             "order by finished desc limit ?"
@@ -164,7 +166,7 @@ class JobStore:
         return await self._read(lambda connection: queries.jobs(connection, query, (count,)))
 
     async def recent(self, client: str, count: int) -> list[Job]:
-        """Returns a client's jobs that ended last, newest last."""
+        """Returns a client's most recently finished jobs, newest last."""
         query = (
             f"select {WHOLE} from jobs where client = ? and finished is not null order by "
             "finished desc limit ?"
@@ -174,8 +176,8 @@ class JobStore:
         )
 
     async def between(self, first: float, last: float, count: int) -> list[Job]:
-        """Returns jobs that ended and ran at some time from `first` to `last`, without their
-        documents, oldest first; of more than `count` the newest.
+        """Returns finished jobs that ran at some time from `first` to `last`, without their
+        documents, oldest first. Returns only the newest `count`.
         """
         query = (
             f"select {COLUMNS} from jobs where finished is not null and ended >= ? and "
@@ -194,21 +196,21 @@ class JobStore:
         limit: int | None,
         offset: int,
     ) -> tuple[list[Job], int]:
-        """Returns a page of all jobs without their documents, and their number. No `statuses`: jobs
-        of any.
+        """Returns a page of all jobs without their documents, and their total number. Empty
+        `statuses` match every job.
         """
-        await self._write(lambda connection: None)  # what was asked for before is seen
+        await self._write(lambda connection: None)  # waits for earlier writes
         return await self._read(
             lambda connection: queries.listed(
                 connection, statuses, workflow, sort_by, descending, limit, offset
             )
         )
 
-    # forgetting
+    # deletion
 
     async def forget(self, ids: Sequence[str] | None) -> list[StoredFile]:
-        """Forgets jobs that ended, None: all of them. Returns the temporary files that no other job
-        shows; the caller deletes them.
+        """Forgets finished jobs, or all of them for None. Returns the temporary files that no other
+        job shows, for the caller to delete.
         """
         return await self._write(lambda connection: queries.forget(connection, ids))
 
@@ -217,7 +219,7 @@ class JobStore:
         return await self._ids("select id from jobs where finished is not null and ended < ?", at)
 
     async def surplus(self, count: int) -> list[str]:
-        """Returns the oldest of the jobs that ended, beyond the newest `count`."""
+        """Returns the oldest finished jobs beyond the newest `count`."""
         return await self._ids(
             "select id from jobs where finished is not null order by finished desc "
             "limit -1 offset ?",
@@ -225,8 +227,8 @@ class JobStore:
         )
 
     async def oversized(self, limit: int) -> list[str]:
-        """Returns the oldest of the jobs that ended, whose temporary files are too much together
-        with those of newer ones. `limit` in bytes.
+        """Returns the oldest finished jobs whose temporary files, added to those of newer jobs,
+        exceed `limit` bytes.
         """
         sizes = "(select job, sum(bytes) as bytes from files group by job having sum(bytes) > 0)"
         total = "sum(bytes) over (order by finished desc) as total"
@@ -234,7 +236,7 @@ class JobStore:
         return await self._ids(f"select id from ({totals}) where total > ?", limit)
 
     async def keep_report(self, id: str, report: bytes) -> None:
-        """Keeps the report of a job that ended, unless the job was forgotten meanwhile."""
+        """Stores the report of a finished job, unless the job was forgotten meanwhile."""
         query = (
             "insert or replace into reports (job, finished, report) select id, finished, ? from "
             "jobs where id = ?"
@@ -250,21 +252,19 @@ class JobStore:
         return rows[0][0] if rows else None
 
     async def drop_reports(self, limit: int) -> None:
-        """Drops the oldest reports, those that are too much together with newer ones. `limit` in
-        bytes.
-        """
+        """Drops the oldest reports that, added to newer ones, exceed `limit` bytes."""
         total = "sum(length(report)) over (order by finished desc) as total"
         query = f"select job from (select job, {total} from reports) where total > ?"
         await self._run(f"delete from reports where job in ({query})", (limit,))
 
     async def forget_keys(self, before: float) -> None:
-        """Drops Idempotency-Keys that came before a time, and whose jobs are forgotten."""
+        """Drops Idempotency-Keys that are older than a time and whose jobs are forgotten."""
         await self._run(
             "delete from keys where created < ? and job not in (select id from jobs)", (before,)
         )
 
     async def shrink(self, pages: int = 2_000) -> None:
-        """Gives room of forgotten jobs back to the disk, so many pages of 4 KB at once."""
+        """Returns free pages to the disk, up to `pages` pages of 4 KB."""
         await self._write(lambda connection: queries.shrink(connection, pages))
 
     # flags
@@ -293,7 +293,7 @@ class JobStore:
     async def _write(self, operation: Callable[[sqlite3.Connection], T]) -> T:
         try:
             return await asyncio.wrap_future(self._writer.ask(operation))
-        except sqlite3.DataError as error:  # no fault of the file
+        except sqlite3.DataError as error:  # not a fault of the file
             raise ValueError(str(error)) from None
         except sqlite3.Error as error:
             raise explained(self._opened.file, error) from None
@@ -309,9 +309,8 @@ class JobStore:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """An open store: its file, one connection for the thread that writes and one for the thread
-    that reads, the lock that keeps other servers off, and a line for each thing that was wrong with
-    it.
+    """Holds an open store: its file, the lock against other servers, one connection for the writing
+    and one for the reading thread, and one line for each problem found.
     """
 
     file: Path
@@ -322,8 +321,8 @@ class Opened:
 
 
 def open_folder(folder: Path) -> Opened:
-    """Opens the store of a data folder, and makes it where there is none. Raises RunError when the
-    folder is in use, cannot be written, or its store is damaged.
+    """Opens the store of a data folder; creates it if it does not exist. Raises RunError if the
+    folder is in use, cannot be written, or its store is damaged beyond rescue.
     """
     file = folder / FILE
     lock = FileLock(folder / LOCK, thread_local=False)

@@ -1,5 +1,5 @@
-"""Opens the job store's file: makes it where there is none, and rescues the rows of a damaged one.
-Must not know what jobs are done with.
+"""Opens the job store's file: creates it if it does not exist, and rescues the rows of a damaged
+one. Must not know how jobs are used.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from katz_graph.web.jobs.wal import commits
 NEW = ".new"
 DAMAGED = ".damaged"
 BESIDE = ("-wal", "-shm")  # SQLite's own files
-# Python fails to decode an error of SQLite's that quotes a damaged name
+# UnicodeDecodeError: raised by Python for an SQLite error message that quotes a damaged name
 FAULTS = (sqlite3.Error, UnicodeDecodeError)
 
 
 def open_to_write(file: Path, new: bool) -> tuple[sqlite3.Connection, list[str]]:
-    """Opens the store's file, and makes it where there is none. Returns also a line for each thing
-    that is wrong with it and was put right. `new`: no server has used its folder before. Raises
-    RunError, sqlite3.Error or OSError when it cannot be used.
+    """Opens the store's file; creates it if it does not exist. Also returns one line for each
+    repaired problem. `new`: no server has used the folder before. Raises RunError, sqlite3.Error or
+    OSError if the file cannot be used.
     """
     notes: list[str] = []
     logged = commits(file)
@@ -89,9 +89,7 @@ def open_to_read(file: Path) -> sqlite3.Connection:
 
 
 def explained(file: Path, error: Exception) -> RunError:
-    """Explains an error of the store to people. Never quotes SQLite, whose words may hold a text of
-    a row.
-    """
+    """Explains a store error to users. Never quotes SQLite, whose messages may contain row text."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if isinstance(error, UnicodeDecodeError):
         code = sqlite3.SQLITE_CORRUPT
@@ -109,7 +107,7 @@ def explained(file: Path, error: Exception) -> RunError:
 
 
 def _create(file: Path) -> None:
-    """Makes an empty store, whole or not at all."""
+    """Creates an empty store atomically."""
     new = file.with_name(f"{file.name}{NEW}")
     with suppress(FileNotFoundError):
         new.unlink()
@@ -135,13 +133,15 @@ def _connect(file: Path) -> sqlite3.Connection:
 
 
 def _text(data: bytes) -> str:
-    """Decodes a text of a row: one that is damaged later on raises nothing that quotes it."""
+    """Decodes a text. Replaces invalid bytes, because SQLite's error for such a text would quote
+    it.
+    """
     return data.decode("utf-8", "replace")
 
 
 def _bring_up_to_date(connection: sqlite3.Connection, file: Path) -> None:
-    """Changes the tables of an earlier version. Raises RunError for those of another one, and
-    sqlite3.Error where they are not what their version says.
+    """Migrates the tables of an earlier version. Raises RunError for an unknown version, and
+    sqlite3.Error if the tables do not match their version.
     """
     (version,) = connection.execute("pragma user_version").fetchone()
     if version in EARLIER:
@@ -158,7 +158,7 @@ def _bring_up_to_date(connection: sqlite3.Connection, file: Path) -> None:
 def _lost_entries(
     connection: sqlite3.Connection, file: Path, logged: Sequence[int] | None
 ) -> list[str]:
-    """Writes a line if entries of the log, which had these commits, were not taken in."""
+    """Returns a line if SQLite dropped some of these `logged` commits when it read the log."""
     _, frames, _ = connection.execute("pragma wal_checkpoint(passive)").fetchone()
     if logged is None:
         return [f"{file}: the job store's log cannot be read: what it recorded last is lost"]
@@ -168,8 +168,8 @@ def _lost_entries(
 
 
 def _damage(connection: sqlite3.Connection, file: Path) -> str:
-    """Says what is wrong with the pages or a row; nothing when all is well. Raises RunError where
-    tables are missing or others than they were made.
+    """Describes damage to the pages or a row; returns an empty string if there is none. Raises
+    RunError if tables are missing or differ from the schema.
     """
     if _shape(connection) != _new_shape():
         raise RunError(
@@ -195,7 +195,9 @@ def _new_shape() -> set[tuple[Any, ...]]:
 
 
 def _shape(connection: sqlite3.Connection) -> set[tuple[Any, ...]]:
-    """Returns what decides how rows are read: columns with their types, and columns of indices."""
+    """Returns the schema facts that determine how rows are read: columns with their types, and the
+    columns of indices.
+    """
     found: set[tuple[Any, ...]] = set()
     for table in KEYS:
         for row in connection.execute(f"pragma table_info({table})"):
@@ -210,7 +212,7 @@ def _shape(connection: sqlite3.Connection) -> set[tuple[Any, ...]]:
 def _raw(
     connection: sqlite3.Connection, query: str, values: Sequence[Any] = ()
 ) -> Iterator[tuple[Any, ...]]:
-    """Yields the rows of a query, texts as bytes."""
+    """Yields the rows of a query with texts as bytes."""
     connection.text_factory = bytes
     try:
         yield from connection.execute(query, values)
@@ -223,8 +225,8 @@ def _readable(table: Table, row: Sequence[Any]) -> bool:
 
 
 def _rescue(file: Path, why: str) -> str:
-    """Moves a damaged store aside and begins a new one with the rows that can be read. Returns the
-    line that says so. Where no job can be read all is left as it is, and sqlite3.Error raised.
+    """Moves a damaged store aside and creates a new one with the readable rows. Returns one line
+    about it. If no job can be read, raises sqlite3.Error and leaves the store unchanged.
     """
     new = file.with_name(f"{file.name}{NEW}")
     _create(new)
@@ -243,7 +245,7 @@ def _rescue(file: Path, why: str) -> str:
 
 
 def _copy(damaged: sqlite3.Connection, fresh: sqlite3.Connection, table: Table) -> tuple[int, int]:
-    """Copies the rows of a table that can be read. Returns how many, and how many cannot."""
+    """Copies the readable rows of a table. Returns the numbers of copied and lost rows."""
     rows: dict[tuple[Any, ...], Sequence[Any]] = {}
     lost: set[tuple[Any, ...]] = set()
     places = [table.columns.index(name) for name in table.key]
@@ -253,7 +255,7 @@ def _copy(damaged: sqlite3.Connection, fresh: sqlite3.Connection, table: Table) 
             rows.setdefault(key, row)
         else:
             lost.add(key)
-    lost = (_known(damaged, table) or lost) - set(rows)  # a damaged row's key may be one of none
+    lost = (_known(damaged, table) or lost) - set(rows)  # the key of a damaged row may match no row
     statement = (
         f"insert into {table.name} ({all_columns(table)}) values "
         f"({', '.join('?' * (len(table.columns) + 1))})"
@@ -261,7 +263,7 @@ def _copy(damaged: sqlite3.Connection, fresh: sqlite3.Connection, table: Table) 
     copied = 0
     fresh.execute("begin immediate")
     for row in rows.values():
-        # of two rows with one id one is damaged
+        # if two rows share an id, one is damaged
         with suppress(sqlite3.IntegrityError):
             fresh.execute(statement, decoded([*table.columns, COLUMN], row))
             copied += 1
@@ -270,8 +272,8 @@ def _copy(damaged: sqlite3.Connection, fresh: sqlite3.Connection, table: Table) 
 
 
 def _found(damaged: sqlite3.Connection, table: Table) -> Iterator[Sequence[Any]]:
-    """Yields the rows of a table that can be reached: from both ends, and by the keys that indices
-    have. Some come more than once. Raises sqlite3.Error when there are none for an error.
+    """Yields the reachable rows of a table: from both ends, and by the keys in its indices. May
+    yield a row more than once. Raises sqlite3.Error if an error prevents reading any job.
     """
     columns, order = all_columns(table), ", ".join(f"{name} desc" for name in table.key)
     failure: Exception | None = None
@@ -288,7 +290,7 @@ def _found(damaged: sqlite3.Connection, table: Table) -> Iterator[Sequence[Any]]
                 reached = True
                 yield row
             if number == 0:
-                return  # to its end
+                return  # read completely
         except FAULTS as error:
             failure = error
         if number == 1:
@@ -298,7 +300,7 @@ def _found(damaged: sqlite3.Connection, table: Table) -> Iterator[Sequence[Any]]
 
 
 def _known(damaged: sqlite3.Connection, table: Table) -> set[tuple[Any, ...]]:
-    """Returns the keys of rows that at least half of the indices name: an index may be damaged."""
+    """Returns the row keys found in at least half of the indices: an index may be damaged."""
     named = Counter[tuple[Any, ...]]()
     indices: list[str] = []
     with suppress(*FAULTS):
@@ -312,7 +314,7 @@ def _known(damaged: sqlite3.Connection, table: Table) -> set[tuple[Any, ...]]:
 
 
 def _put_aside(file: Path) -> Path:
-    """Renames the store's files, and returns the new name of the first."""
+    """Renames the store's files; returns the new name of the main file."""
     aside = file.with_name(f"{file.name}{DAMAGED}-{time.strftime('%Y%m%d-%H%M%S')}")
     number = 1
     while aside.exists():

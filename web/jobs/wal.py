@@ -1,5 +1,6 @@
-"""Reads the log of an SQLite database before that is opened. SQLite ends a log in silence at the
-first entry whose checksum is wrong, and drops what follows (sqlite.org/walformat.html).
+"""Reads the write-ahead log of an SQLite database before SQLite opens it. SQLite silently ends a
+log at the first entry with a wrong checksum and drops the following entries
+(sqlite.org/walformat.html).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from pathlib import Path
 
 HEADER_BYTES = 32
 FRAME_HEADER_BYTES = 24
-BIG_ENDIAN, LITTLE_ENDIAN = 0x377F0683, 0x377F0682  # of the checksums
+BIG_ENDIAN, LITTLE_ENDIAN = 0x377F0683, 0x377F0682  # byte order of the checksums
 
 
 def log_of(file: Path) -> Path:
@@ -17,8 +18,8 @@ def log_of(file: Path) -> Path:
 
 
 def commits(file: Path) -> list[int] | None:
-    """Returns the frames of a database's log that end a transaction, counted from 1; None where the
-    log's header is damaged.
+    """Returns the numbers (from 1) of the frames that end a transaction, or None if the log's
+    header is damaged.
     """
     try:
         data = log_of(file).read_bytes()
@@ -33,7 +34,7 @@ def commits(file: Path) -> list[int] | None:
     step = FRAME_HEADER_BYTES + page_bytes
     for number, at in enumerate(range(HEADER_BYTES, len(data) - step + 1, step), 1):
         _, pages_after_commit, *own = struct.unpack_from(">4I", data, at)
-        # frames of an earlier log, which this one has not overwritten yet, have two other salts
+        # leftover frames of an earlier log differ in both salts
         if any(own[place] == salts[place] for place in (0, 1)) and pages_after_commit:
             found.append(number)
     return found

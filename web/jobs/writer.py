@@ -1,5 +1,5 @@
-"""Writes to an SQLite file from one thread. Operations that wait together share a transaction, so
-that a burst costs one wait for the disk.
+"""Writes to an SQLite file from one thread. Operations that wait at the same time share a
+transaction, so that a burst costs one disk sync.
 
 Must not know what is written.
 """
@@ -26,8 +26,8 @@ class _Asked:
 
 
 class Writer:
-    """Carries out operations in the order of `ask`. The connection is in autocommit mode and the
-    thread's alone.
+    """Runs operations in the order of `ask`. The connection is in autocommit mode and used only by
+    this thread.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -37,19 +37,18 @@ class Writer:
         self._thread.start()
 
     def ask(self, operation: Callable[[sqlite3.Connection], T]) -> Future[T]:
-        """Returns the operation's answer, once it is on disk. An error that it raises undoes this
-        operation alone; sqlite3.Error of the file undoes all operations of the transaction.
+        """Queues an operation; the future has its result after the commit. An exception of the
+        operation undoes this operation alone; an sqlite3.Error of the file undoes the whole
+        transaction.
         """
         answer: Future[T] = Future()
-        # whoever waits may go away; it is carried out all the same
+        # the operation runs even if the caller stops waiting
         answer.set_running_or_notify_cancel()
         self._asked.put(_Asked(operation, answer))
         return answer
 
     def close(self) -> None:
-        """Carries out the pending operations, then closes the connection. Nothing may be asked for
-        afterwards.
-        """
+        """Runs the pending operations, then closes the connection. Do not call `ask` afterwards."""
         self._asked.put(None)
         self._thread.join()
         self._connection.close()
@@ -75,8 +74,9 @@ class Writer:
             for asked in batch:
                 outcomes.append((asked, *self._one(asked)))
             self._connection.execute("commit")
-        except Exception as error:  # of the file: none of them is on disk
-            # the next transaction finds it open and fails, which undoes it again
+        except Exception as error:  # of the file: no operation is on disk
+            # if the rollback fails, the next transaction finds this one open, fails, and rolls it
+            # back
             with suppress(sqlite3.Error):
                 self._connection.rollback()
             outcomes = [(asked, None, error) for asked in batch]
@@ -91,7 +91,7 @@ class Writer:
         try:
             value = asked.operation(self._connection)
         except Exception as error:
-            if not self._connection.in_transaction:  # undone as a whole: the disk is full
+            if not self._connection.in_transaction:  # rolled back: the disk is full
                 raise
             self._connection.execute("rollback to one")
             self._connection.execute("release one")
