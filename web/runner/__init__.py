@@ -1,1 +1,1 @@
-"""Runs jobs for the server, in the process that has the packs and the devices."""
+"""Runs jobs for the server, in the process that holds the packs and the devices."""

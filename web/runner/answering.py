@@ -1,5 +1,5 @@
-"""Calls functions in threads, a few at a time, so that one that hangs does not hold up the others.
-Must not know what they compute.
+"""Calls functions in a limited number of threads, so that a call that hangs does not delay the
+others. Must not know what the functions compute.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from katz_graph.web.rounds import Rounds
 
 MAX_THREADS = 48
-MAX_STUCK = 16  # calls beyond their deadline, from which on the process needs to be replaced
+MAX_STUCK = 16  # expired calls after which the process must be replaced
 
 
 @dataclass(slots=True)
@@ -25,11 +25,11 @@ class _Call:
 
 
 class Answering:
-    """Runs `at_once` calls at a time: clients take turns, and the calls of one client begin in the
-    order of `submit`. A call that takes longer than `slow_s` no longer counts, so the next one
-    begins. One that takes longer than `deadline_s` has expired: its caller is told so, and its
-    thread is given up. `stuck` is called once when too many threads were given up. `prepare` is
-    called at the beginning of each thread.
+    """Runs up to `at_once` calls concurrently. Clients take turns; a client's calls start in the
+    order of `submit`. A call slower than `slow_s` no longer counts, so the next one starts. A call
+    slower than `deadline_s` expires: its caller is notified, and its thread is abandoned. `stuck`
+    is called once when too many threads are abandoned. `prepare` is called at the start of each
+    thread.
     """
 
     def __init__(
@@ -53,13 +53,13 @@ class Answering:
     def submit(
         self, work: Callable[[], None], expire: Callable[[str], None], client: str = ""
     ) -> None:
-        """Calls `work` in a thread; `expire` gets the reason if it takes too long."""
+        """Calls `work` in a thread. Calls `expire` with the reason if it exceeds the deadline."""
         with self._changed:
             self._waiting.add(client, _Call(work, expire))
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Starts nothing more, and waits for nothing."""
+        """Starts no more calls. Does not wait for running ones."""
         with self._changed:
             self._closed = True
             self._waiting.clear()
@@ -81,7 +81,7 @@ class Answering:
             self._report_stuck()
 
     def _age(self, now: float) -> list[_Call]:
-        """Marks calls that have become slow, and returns those that have just expired."""
+        """Marks slow calls, and returns the calls that have just expired."""
         expired = []
         for call in self._running:
             call.slow = now - call.began >= self._slow_s
@@ -95,7 +95,7 @@ class Answering:
         return counted < self._at_once and len(self._running) < MAX_THREADS
 
     def _next_look(self, now: float) -> float | None:
-        """Returns the seconds until a running call becomes slow or expires; None if none does."""
+        """Returns the seconds until a running call becomes slow or expires, or None."""
         due = [
             call.began + limit
             for call in self._running

@@ -1,5 +1,5 @@
-"""Caches results for a server: results are shared by all, a run's history and the objects of its
-nodes belong to its user.
+"""Caches results for a server. All users share the results; run history and node objects are kept
+per user.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from contextlib import contextmanager
 
 from katz_graph.executor.graph.result_store import ResultCache
 
-USERS = 64  # whose history and objects are remembered
+USERS = 64  # users whose history and objects are stored
 
 
 class Caches:
-    """`shared` has the results, as `ResultCache.parse` understands the operator's choice."""
+    """Lends caches to runs. `shared` holds the results."""
 
     def __init__(self, shared: ResultCache) -> None:
         self._shared = shared
@@ -27,8 +27,8 @@ class Caches:
 
     @contextmanager
     def lent(self, user: str | None) -> Iterator[ResultCache]:
-        """Lends a user's cache to one run. Of runs of one user at the same time, all but the first
-        begin with no history and new objects.
+        """Lends a user's cache to one run. If a user has several concurrent runs, all but the first
+        start with no history and new objects.
         """
         with self._lock:
             own = self._idle.pop(user, None)
@@ -44,7 +44,7 @@ class Caches:
                     self._idle.popitem(last=False)
 
     def clear(self) -> None:
-        """Forgets all results and objects. No run may be under way."""
+        """Drops all results and objects. No run may be active."""
         with self._lock:
             self._idle.clear()
             self._shared.clear()

@@ -1,7 +1,7 @@
-"""Checks a prompt in any format: returns the graph that will run, or the errors as ComfyUI words
-them.
+"""Checks a prompt in any format. Returns the graph that will run, or the errors in ComfyUI's
+wording.
 
-Must not know processes and HTTP. Never fails for any data that JSON can hold. Imports no torch.
+Must not know processes and HTTP. Never raises an exception for JSON data. Imports no torch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from katz_graph.web.options import Limits
 from katz_graph.web.runner.limits import limit_problems
 from katz_graph.web.runner_client.facts import CheckedPrompt
 
-INPUTS = 20  # of a node, on average, in a prompt of as many nodes as are allowed
+INPUTS = 20  # average inputs per node that a prompt with the maximum number of nodes may have
 
 
 def check_prompt(
@@ -37,8 +37,8 @@ def check_prompt(
     folders: Folders | None,
     limits: Limits,
 ) -> CheckedPrompt:
-    """Checks a document: API format, an editor's workflow, or Katz Graph's wrapper. `targets`: of
-    the output nodes those to run; None: all.
+    """Checks a document: API format, an editor's workflow, or Katz Graph's wrapper. `targets`: the
+    output nodes to run; None: all.
     """
     try:
         workflow = parsed(document, registry, limits)
@@ -61,7 +61,9 @@ def check_prompt(
 
 
 class Malformed(InputError):
-    """No graph can be read from a document, or too large a one; `error` says it as ComfyUI does."""
+    """Reports a document from which no graph can be read, or one that is too large. `error` is in
+    ComfyUI's format.
+    """
 
     def __init__(self, error: Mapping[str, Any]) -> None:
         super().__init__(f"{error['message']}: {error['details']}")
@@ -69,7 +71,7 @@ class Malformed(InputError):
 
 
 def parsed(document: Any, registry: Mapping[str, NodeType], limits: Limits) -> Workflow:
-    """Reads a document of any format. Malformed where it is none, or has too many nodes."""
+    """Parses a document of any format. Raises Malformed if it is invalid or has too many nodes."""
     if document is None:
         raise Malformed(error("no_prompt", "No prompt provided", "No prompt provided"))
     if isinstance(document, Mapping) and not document:
@@ -91,7 +93,7 @@ def parsed(document: Any, registry: Mapping[str, NodeType], limits: Limits) -> W
 
 
 def _nodes_in(document: Any) -> int:
-    """Counts the nodes of a document as it came: those of each subgraph once."""
+    """Counts a document's nodes before parsing; the nodes of each subgraph count once."""
     if not isinstance(document, Mapping):
         return 0
     if is_native(document):
@@ -125,7 +127,7 @@ def _check_size(nodes: int, limits: Limits, inputs: int = 0) -> None:
 
 
 def _nameless(document: Any) -> dict[str, Any] | None:
-    """Returns the error for the first node without a type, which has one of its own in ComfyUI."""
+    """Returns the error for the first node without a type, a separate error in ComfyUI."""
     if not isinstance(document, Mapping) or is_native(document) or is_ui(document):
         return None
     for identifier, node in document.items():
@@ -145,8 +147,8 @@ def _nameless(document: Any) -> dict[str, Any] | None:
 def _outputs(
     targets: Sequence[str], graph: Graph, registry: Mapping[str, NodeType]
 ) -> tuple[list[str], tuple[str, ...]]:
-    """Picks the targets that are output nodes, or of an unknown type; writes a line for each of the
-    others.
+    """Selects the targets that are output nodes or have an unknown type; writes one line for each
+    other target.
     """
 
     def why_not(target: str) -> str:

@@ -1,5 +1,5 @@
-"""Holds a runner's devices: the engine over them, what their jobs share, and their statistics.
-Importing this loads torch.
+"""Holds a runner's devices: their engine, the resources shared by jobs, and their statistics.
+Importing this module loads torch.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from katz_graph.web.runner_client.facts import DeviceFacts, Stats
 
 
 class Devices:
-    """Forks a worker for each requested device that is still available from the process that loads
-    `ahead`. KatzError with one line when one cannot be started. `wear_out(why, devices)` is called
-    once devices are lost for good; the server then replaces this process.
+    """Forks a worker for each requested device that is still available, from the process that loads
+    `ahead`. Raises KatzError with one line if a worker cannot be started. Calls `wear_out(why,
+    devices)` when devices are permanently lost; the server then replaces this process.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Devices:
         )
         threads = threads_for(asked, options.threads)
         if any(choice.device == "cpu" for choice in devices.choices):
-            # here jobs have a thread each; the processors are for the devices
+            # one torch thread per job thread: the processors are for the device workers
             with own_changes.changing(THREADS):
                 torch.set_num_threads(1)
         at_once = options.jobs_at_once or max(1, len(devices.choices))
@@ -111,7 +111,7 @@ class Devices:
         unkept: UncommittedFiles,
         process: ProcessState,
     ) -> Runs:
-        """Makes the `Runs` of these devices; `folders` is what their nodes see."""
+        """Creates the `Runs` of these devices. `folders` are those that nodes see."""
         types, shown = limited(registry, self._options.limits), self._options.limits.shown
         place = RunnerDevices(
             self._engine,
@@ -126,7 +126,7 @@ class Devices:
         return Runs(place, tell, unkept, self._wear_out)
 
     def plans(self, registry: Registry, folders: Folders, process: ProcessState) -> Plans:
-        """Makes the `Plans` of these devices, which are closed with them."""
+        """Creates the `Plans` of these devices, and closes them with the devices."""
         plans = Plans(
             self._engine,
             limited(registry, self._options.limits),
@@ -150,7 +150,7 @@ class Devices:
         )
 
     def workers(self) -> dict[str, int | None]:
-        """Returns processes by device, spares included."""
+        """Returns process ids by device, spares included."""
         return dict(self._cluster.pids())
 
     def _count_restarts(self) -> None:

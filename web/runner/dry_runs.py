@@ -1,5 +1,5 @@
-"""Answers what editors ask of a graph that is being drawn, by running what of it needs no model.
-Must not know the queue.
+"""Answers an editor's questions about a graph by running the nodes that need no model. Must not
+know the queue.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from katz_graph.web.runner.limits import limited
 from katz_graph.web.runner_client.facts import TextSizes, WrittenOut
 
 SECONDS = 5.0  # after which no further node runs
-LETTERS = 200_000  # of the texts that are counted at once
+LETTERS = 200_000  # characters of all texts that one request counts
 
 
 class DryRuns:
-    """Runs nodes of the package alone, none of packs; without the devices of jobs."""
+    """Runs only built-in nodes, never pack nodes. Does not use the jobs' devices."""
 
     def __init__(self, registry: Registry, folders: Folders, limits: Limits) -> None:
         self._registry, self._limits = limited(registry, limits), limits
         self._folders = folders
 
     def text_sizes(self, document: Any) -> TextSizes:
-        """Counts the tokens of the prompts of a document. A text is left out whose encoders are not
-        known: that is wrong, not linked, or of a pack.
+        """Counts the tokens of a document's prompts. Omits texts whose encoders are unknown because
+        they are invalid, not linked, or from a pack.
         """
         try:
             graph = parsed(document, self._registry, self._limits).graph
@@ -50,7 +50,7 @@ class DryRuns:
         return {name: _sizes(texts[name], outputs) for name, outputs in made.items()}
 
     def step(self, document: Any, sampler: str) -> WrittenOut:
-        """Writes a sampler of a document out as the nodes of its step."""
+        """Converts a sampler of a document to the nodes of its step."""
         try:
             graph = parsed(document, self._registry, self._limits).graph
             return WrittenOut(self._rehearsal().step(graph, sampler))
@@ -61,7 +61,7 @@ class DryRuns:
         return Rehearsal(self._registry, self._folders, SECONDS)
 
     def _texts(self, call: NodeCall) -> Mapping[str, str]:
-        """Returns the texts of a node that encodes prompts, by input."""
+        """Returns a node's prompt texts by input; empty if the node encodes no prompts."""
         kind = self._registry.get(call.type)
         if kind is None:
             return {}
@@ -79,7 +79,7 @@ class DryRuns:
 def _sizes(
     texts: Mapping[str, str], outputs: tuple[Any, ...]
 ) -> Mapping[str, tuple[TextSize, ...]]:
-    """Counts each of a node's texts for the encoders that read it, the longest of each kind."""
+    """Counts the tokens of a node's texts for each kind of encoder; the largest count wins."""
     found: dict[str, dict[str, TextSize]] = {name: {} for name in texts}
     for prompt in _prompts(outputs):
         for number in range(len(prompt.clip.encoders)):

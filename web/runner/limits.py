@@ -1,8 +1,8 @@
-"""Limits what a node may make on this server: by literals before a run, and by values when a node
-is called and when it has run.
+"""Limits the size of what nodes create on this server: literals before a run, and values before and
+after each node call.
 
-Sizes that a node computes from what it reads (scaled, stitched, loaded pictures) are known only
-then. Must not know jobs.
+Sizes derived from inputs (scaled, stitched, loaded pictures) are known only at the call. Must not
+know jobs.
 """
 
 from __future__ import annotations
@@ -23,28 +23,25 @@ from katz_graph.packs import Registry
 from katz_graph.web.options import Limits
 
 MEGAPIXEL = 1024 * 1024
-# a number that decides about sizes and is larger counts as this one: products of such numbers can
-# still be computed
+# clamps larger size inputs, so that their products can be computed
 HUGE = 10**12
 PICTURES = frozenset(("IMAGE", "MASK", "LATENT"))
-# width and height are at most what they are
+# width and height never exceed those of the input
 CUTTING = frozenset(("ImageCrop", "CenterCropImages", "CropMask", "LatentCrop"))
-# their batch is that of all inputs together
+# the output batch is that of all inputs together
 JOINING = frozenset(
     ("ImageBatch", "LatentBatch", "BatchImagesNode", "BatchMasksNode", "BatchLatentsNode")
 )
 MULTIPLYING = ("amount", "batch_size")
-# pixels of a side -> which side of what is read that is
+# input in pixels -> the side of the source picture that it sets
 SIDES = {"largest_size": max, "longer_size": max, "shorter_size": min}
-Size = tuple[int, int, int]  # pictures, height and width in pixels
+Size = tuple[int, int, int]  # batch, height and width in pixels
 
 
 def limit_problems(
     limits: Limits, graph: Graph, types: Mapping[str, NodeType]
 ) -> Iterator[tuple[str, str, str]]:
-    """Finds literals over a limit, also those that come from a primitive node; as (node, input,
-    message).
-    """
+    """Yields literals over a limit, including primitive nodes', as (node, input, message)."""
     for node, call in graph.nodes.items():
         kind = types.get(call.type)
         if kind is not None:
@@ -56,7 +53,7 @@ def limit_problems(
 
 
 def limited(registry: Registry, limits: Limits) -> Registry:
-    """Wraps the node types: they fail with InputError instead of making more than is allowed."""
+    """Wraps the node types so that they raise InputError instead of exceeding a limit."""
     return replace(
         registry,
         types={name: replace(kind, run=_guarded(kind, limits)) for name, kind in registry.items()},
@@ -94,7 +91,7 @@ def _refuse_made(kind: NodeType, limits: Limits, result: Any) -> Any:
 
 
 def _asked(kind: NodeType, values: Mapping[str, Any], limits: Limits) -> Iterator[tuple[str, str]]:
-    """Finds inputs of a node that ask for more than a limit; as (input, message)."""
+    """Yields a node's inputs that exceed a limit, as (input, message)."""
     names, kind, values = _shown(kind, values)
     yield from ((names.get(name, name), message) for name, message in _told(kind, values, limits))
 
@@ -102,8 +99,8 @@ def _asked(kind: NodeType, values: Mapping[str, Any], limits: Limits) -> Iterato
 def _shown(
     kind: NodeType, values: Mapping[str, Any]
 ) -> tuple[Mapping[str, str], NodeType, Mapping[str, Any]]:
-    """Calls what belongs to choices that are made by its own name, and leaves out the others;
-    returns also own names -> names in graphs.
+    """Renames the inputs of selected options to their own names and drops those of other options.
+    Also returns a map of own names to graph names.
     """
     if all(port.shown_for is None for port in kind.inputs.values()):
         return {}, kind, values
@@ -139,7 +136,7 @@ def _told(kind: NodeType, values: Mapping[str, Any], limits: Limits) -> Iterator
 
 
 def _encoded_texts(kind: NodeType, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Finds the texts that a node has encoded: those that it takes with a text encoder."""
+    """Yields the texts that a node encodes: the string inputs of a node that has a text encoder."""
     if any(port.socket == "CLIP" for port in kind.inputs.values()):
         for name, port in kind.inputs.items():
             if port.socket == "STRING" and isinstance(text := values.get(name), str):
@@ -147,7 +144,9 @@ def _encoded_texts(kind: NodeType, values: Mapping[str, Any]) -> Iterator[tuple[
 
 
 def _made(kind: NodeType, values: Mapping[str, Any]) -> tuple[str, Size]:
-    """Returns the input that decides a made picture's size, and the size as far as it is known."""
+    """Returns the input that determines a created picture's size, and the size as far as it is
+    known.
+    """
     found = ((name, _size(port.socket, values.get(name))) for name, port in kind.inputs.items())
     sizes = [(name, size) for name, size in found if size is not None]
     batch, height, width = read = sizes[0][1] if sizes else (1, 1, 1)
@@ -161,7 +160,7 @@ def _made(kind: NodeType, values: Mapping[str, Any]) -> tuple[str, Size]:
     elif high is not None and high:
         decides = "height"
         width, height = round(width * high / height), int(high)
-    # elsewhere a multiplier may be of anything
+    # in other nodes, `multiplier` may scale something else
     scale = "multiplier" if kind.name == "ResizeImageMaskNode" else "scale_by"
     if (factor := _number(kind, values, scale)) is not None:
         decides, width, height = scale, round(width * factor), round(height * factor)
@@ -195,7 +194,7 @@ def _too_long(text: str, limit: int, name: str) -> str:
 
 
 def _over(socket: str, value: Any, limits: Limits) -> str:
-    """Says in words how a value is over a limit; empty when it is not."""
+    """Describes how a value exceeds a limit; empty if it does not."""
     if socket == "STRING" and isinstance(value, str):
         return _too_long(value, limits.text, "text")
     if socket == "SIGMAS" and (shape := _shape(value)) and shape[0] - 1 > limits.steps:
@@ -230,7 +229,7 @@ def _too_large(size: Size, limits: Limits) -> str:
 
 
 def _size(socket: str, value: Any) -> Size | None:
-    """Returns the size of a picture, mask or latent; None for anything else."""
+    """Returns the size of a picture, mask or latent; None for other values."""
     names = socket.split(",")
     if (
         "LATENT" in names
@@ -252,8 +251,8 @@ def _shape(value: Any) -> tuple[int, ...]:
 
 
 def _number(kind: NodeType, values: Mapping[str, Any], name: str) -> float | None:
-    """Returns the number that a knob is set to, or its default; None where a link decides, or there
-    is no such knob.
+    """Returns a numeric input's value or default; None if it is linked, missing or not a finite
+    number.
     """
     port = kind.inputs.get(name)
     if port is None or port.socket not in ("INT", "FLOAT"):
@@ -269,7 +268,7 @@ def _number(kind: NodeType, values: Mapping[str, Any], name: str) -> float | Non
 
 
 def _primitive(link: Link, graph: Graph, types: Mapping[str, NodeType]) -> Any:
-    """Returns the value that a link delivers, where its node has only that one; else the link."""
+    """Returns the value of a linked primitive node; the link itself for other nodes."""
     source = graph.nodes.get(link.node)
     kind = types.get(source.type) if source is not None else None
     return (

@@ -1,8 +1,8 @@
-"""Runs the runner's main program: ends with the server, sets the threads, has the workers load, and
-serves.
+"""Runs the runner's main program: exits with the server, sets the thread count, starts loading in
+the workers, and serves.
 
-Imports nothing heavy itself: it has to end with the server also while torch and packs are being
-imported.
+Imports nothing heavy itself, because it must exit with the server even while torch and packs are
+being imported.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from katz_graph.web.runner.uncommitted_files import UncommittedFiles
 from katz_graph.web.runner_client.messages import Failed, Keep, Ping, Pong, Prepare, Start, Stop
 from katz_graph.web.runner_client.wire import Numbered, ThreadedEnd
 
-# by a process that stands by to be the next runner; the second with torch
+# imported by a standby process; the second module loads torch
 IMPORTED = ("katz_graph.web.runner.service", "katz_graph.web.runner.devices")
-# seconds without a turn for Python's threads after which the process ends: a pack's native code
-# keeps the interpreter
+# seconds without a switch between Python threads after which the process exits: native pack code
+# holds the interpreter
 STUCK = 60.0
 PULSE = 5.0
 LOCK_PATIENCE = 20.0
-ENDING = 5.0  # seconds to end in order once the server is gone
+ENDING = 5.0  # seconds for an orderly exit after the server has disconnected
 
 
 def main() -> None:
@@ -64,7 +64,7 @@ def main() -> None:
             for module in IMPORTED:
                 importlib.import_module(module)
             first = messages.get()
-        if first is None or not isinstance(first.message, Start):  # the server is gone already
+        if first is None or not isinstance(first.message, Start):  # server is gone
             return
         start = first.message.start
         with _only(start.options.data):
@@ -103,7 +103,7 @@ def _serve(
 
 
 def _prepare(start: RunnerStart) -> int:
-    """Sets this process up for the imports that follow; returns the threads of a device."""
+    """Configures this process before its imports; returns the threads of a device."""
     threads = threads_for(start.options.device_list(), start.options.threads)
     pin_cache()
     prepare_to_compute(threads)
@@ -112,8 +112,8 @@ def _prepare(start: RunnerStart) -> int:
 
 
 def _only(folder: Path) -> AbstractContextManager[object]:
-    """Takes a lock that is held while this process works: a server that is started anew waits until
-    an earlier one's runner has cleaned up.
+    """Acquires a lock for the life of this process: a restarted server waits until an earlier
+    server's runner has cleaned up.
     """
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -128,8 +128,8 @@ def _receive(
     unkept: UncommittedFiles,
     serving: threading.Event,
 ) -> None:
-    """Answers pings and passes on the rest, until the server is gone. Then stops, as if the server
-    had asked for that, or ends without order: at once where nothing has begun.
+    """Answers pings and queues the other messages until the server disconnects. Then requests a
+    stop and forces the exit after ENDING seconds, or immediately if serving has not started.
     """
     for arrived in wire.receive():
         match arrived.message:
@@ -147,7 +147,9 @@ def _receive(
 
 
 def _pulse() -> None:
-    """Re-arms a watchdog that needs no interpreter: it ends the process when no thread can."""
+    """Re-arms a watchdog that runs outside the interpreter: it ends the process when no Python
+    thread can run.
+    """
     while True:
         faulthandler.dump_traceback_later(STUCK, exit=True)
         time.sleep(PULSE)

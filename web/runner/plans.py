@@ -1,5 +1,5 @@
-"""Plans the samplers of graphs on the devices that jobs use, without running a model. Must not know
-the queue.
+"""Plans the samplers of graphs for the jobs' devices, without running a model. Must not know the
+queue.
 """
 
 from __future__ import annotations
@@ -33,20 +33,21 @@ from katz_graph.web.runner.answering import Answering
 from katz_graph.web.runner_client.facts import PlannedGraph, PlanRefusal
 from katz_graph.web.runner_client.messages import MakePlan
 
-# after which no further node of a graph runs for its plan: of a processor, which goes to jobs
-# first, and on the clock
+# limits of one plan, after which no further node of its graph runs: processor time, because jobs
+# have priority, and wall-clock time
 PROCESSOR_SECONDS, SECONDS = 10.0, 30.0
-KEPT = 64  # plans, or as many as the last request that was answered has
-WAITING, WAITING_OF_ONE = 16, 12  # requests, and of one address
-# with more, on busy processors, the thread holds Python's lock while it does not run: threads of
-# this process that drive jobs wait for it
+KEPT = 64  # plans, or as many as the last answered request has
+WAITING, WAITING_OF_ONE = 16, 12  # requests, in total and per address
+# at a higher niceness on busy processors, the thread holds Python's lock while it is not scheduled,
+# and the threads that drive jobs wait for it
 NICENESS = 5
-LOOK = 0.05  # seconds between two looks at the clocks, at least
+LOOK = 0.05  # minimum seconds between two checks of the clocks
 
 
 class Plans:
-    """Makes plans in one thread of low priority, which jobs do not wait for. The newest request of
-    a client replaces the one before. Plans are kept by content, while the devices stay as measured.
+    """Makes plans in one low-priority thread that jobs do not wait for. A client's new request
+    replaces its earlier one. Plans are cached by content, as long as the devices' measurements do
+    not change.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Plans:
         self._requests: dict[object, _Request] = {}
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, tuple[object, Program]] = OrderedDict()
-        self._reached = 0  # plans, by the last request that was answered, or one given up since
+        self._reached = 0  # plans of the last answered request, or of one given up since
 
     def close(self) -> None:
         """Gives up all requests."""
@@ -75,8 +76,8 @@ class Plans:
         self.threads.close()
 
     def enter(self, question: MakePlan) -> Callable[[], PlannedGraph]:
-        """Takes a request in, in place of the client's earlier one. Returns what answers it, to be
-        called in `threads`.
+        """Registers a request and gives up the client's earlier one. Returns the function that
+        computes the answer, to be called in `threads`.
         """
         compiled = partial(self._compiled, PlanChanges.read(question.changes))
         engine = PlanningEngine(self._engine.device, compiled)
@@ -107,7 +108,7 @@ class Plans:
         return answer
 
     def _has_enough(self, origin: str) -> bool:
-        """Tells whether an address has to wait until plans are made."""
+        """Whether the limit of requests, in total or of an address, is reached."""
         of_one = sum(request.origin == origin for request in self._requests.values())
         return len(self._requests) >= WAITING or of_one >= WAITING_OF_ONE
 
@@ -132,8 +133,8 @@ class Plans:
     def _wanted(
         self, graph: Graph, targets: Collection[str], packs: bool
     ) -> tuple[list[str], list[str]]:
-        """Returns the nodes of a graph that may sample and that may run for a plan, and a line for
-        what may not: nodes of packs, unless they were asked for, and what reads them.
+        """Returns the graph's nodes that may sample and may run for a plan, and notes on excluded
+        pack nodes. Pack nodes and their dependents are excluded unless `packs` is set.
         """
         types = self._registry
         sources = {
@@ -175,7 +176,9 @@ class Plans:
         return program
 
     def _forget(self, request: _Request) -> None:
-        """Forgets the oldest plans. One that was given up finds those that it had, asked again."""
+        """Evicts the oldest plans. The plans of a request that was given up stay, so that a retry
+        finds them.
+        """
         made = len(request.programs)
         self._reached = max(made, self._reached if request.refusal else 0)
         while len(self._kept) > max(KEPT, self._reached):
@@ -183,7 +186,7 @@ class Plans:
 
 
 class _Request:
-    """One request; any thread may give it up."""
+    """Holds one request. Any thread may give it up."""
 
     def __init__(self, engine: PlanningEngine[Program], context: RunContext, origin: str) -> None:
         self.programs, self.context, self.origin = engine.programs, context, origin
@@ -195,7 +198,9 @@ class _Request:
 
 
 def _limit(request: _Request, used: Callable[[], float], ended: threading.Event) -> None:
-    """Gives up a request that has not ended in time; `used` tells the seconds of its thread."""
+    """Gives up a request that exceeds a time limit. `used` returns the processor seconds of its
+    thread.
+    """
     ends, most = time.monotonic() + SECONDS, used() + PROCESSOR_SECONDS
     while (left := min(ends - time.monotonic(), most - used())) > 0:
         if ended.wait(max(left, LOOK)):
@@ -204,8 +209,8 @@ def _limit(request: _Request, used: Callable[[], float], ended: threading.Event)
 
 
 def _processor_clock() -> Callable[[], float]:
-    """Returns what tells any thread how long a processor has worked for this one, in seconds; the
-    time on the clock where the system does not tell that.
+    """Returns a clock of the calling thread's processor seconds, readable from any thread; the wall
+    clock if the system has no such clock.
     """
     if not hasattr(time, "pthread_getcpuclockid"):
         return time.monotonic
@@ -213,6 +218,6 @@ def _processor_clock() -> Callable[[], float]:
 
 
 def _stand_back() -> None:
-    """Lowers the priority of the calling thread, where the system has one for each."""
+    """Lowers the priority of the calling thread, if the system supports thread priorities."""
     if hasattr(os, "setpriority"):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)

@@ -1,4 +1,4 @@
-"""Turns what a run reports into what clients are told: plain data, seldom enough, within limits."""
+"""Converts the engine's events to client events: plain data, rate-limited, within size limits."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from katz_graph.web.events import (
     Wrote,
 )
 
-# seconds, at least, between two events of progress that are not the last; a picture brings what was
-# kept back
+# minimum seconds between progress events, except the last; a preview flushes withheld progress
 PACE = 0.25
-LONGEST_TEXT = 100_000  # characters of a pack's object that is no plain data
+LONGEST_TEXT = 100_000  # characters of a pack object that is not plain data
 
 
 class JobReporter:
-    """Reports one run, from any of its threads, to `tell`.
+    """Reports the events of one run to `tell`. Any thread of the run may call it.
 
-    `output` is where its files go; `most` is the limit `shown`. `outputs`, `meta`, `executed`,
-    `reused` (cached nodes, as clients count them) and `failure` collect what the job's end has to
-    say. `behind` names the nodes that only cached ones read, which clients count as cached too.
+    `output` is the folder of the run's files; `most` is the limit `shown`. `outputs`, `meta`,
+    `executed`, `reused` (cached nodes, as clients count them) and `failure` collect the contents of
+    `Ended`. `behind` returns the nodes that only cached nodes read; clients count them as cached,
+    too.
     """
 
     def __init__(
@@ -60,15 +60,15 @@ class JobReporter:
         self.behind: Callable[[Sequence[str]], Sequence[str]] = lambda cached: ()
         self._lock = threading.RLock()
         self._began = clock()
-        self._nodes: dict[str, events.NodeStarted] = {}  # nodes that work
-        self._node = ""  # the one that began last
-        self._waiting: list[events.NodeDone] | None = []  # cached ones before the first that runs
+        self._nodes: dict[str, events.NodeStarted] = {}  # running nodes
+        self._node = ""  # the most recently started node
+        self._waiting: list[events.NodeDone] | None = []  # cached nodes before the first run
         self._progressed = -PACE
-        self._withheld: events.Progress | None = None  # what came too soon after the last
+        self._withheld: events.Progress | None = None  # progress since the last report
         self._shown = 0  # characters
 
     def listen(self, event: events.Event) -> None:
-        """Takes in an event. InputError for a node with which the job shows too much."""
+        """Handles an event. Raises InputError if a node's editor results exceed the job's limit."""
         with self._lock:
             match event:
                 case events.NodeStarted():
@@ -108,7 +108,7 @@ class JobReporter:
     # nodes
 
     def open(self) -> None:
-        """Reports the results found before the run; later ones are reported one by one."""
+        """Reports the results cached before the run; later ones are reported individually."""
         with self._lock:
             if self._waiting is None:
                 return
@@ -130,7 +130,7 @@ class JobReporter:
         self._tell(Cached(nodes, time.time()))
 
     def _as_data(self, event: events.NodeDone) -> events.NodeDone:
-        """Returns the event with plain data for editors."""
+        """Converts an event's editor results to plain data."""
         if event.ui is None:
             return event
         ui: Mapping[str, Sequence[Any]] = plain(event.ui)
@@ -143,7 +143,7 @@ class JobReporter:
         return replace(event, ui=ui)
 
     def _leave(self, node: str) -> None:
-        """Takes a node off the running ones."""
+        """Removes a node from the running ones."""
         self.open()
         self._nodes.pop(node, None)
         if self._withheld is not None and self._withheld.node == node:
@@ -163,15 +163,17 @@ class JobReporter:
 
     @property
     def running(self) -> JobNode | None:
-        """Returns the node that runs, of several the one that began last."""
+        """Returns the running node; of several, the most recently started."""
         with self._lock:
             begun = next(reversed(self._nodes.values()), None)
         return None if begun is None else JobNode(begun.node, begun.type, begun.display)
 
-    # what goes on in them
+    # activity within nodes
 
     def _worker_of(self, shown: str) -> str:
-        """Returns the running node that is shown as this one; without one, the latest begun."""
+        """Returns the running node displayed as `shown`, or `shown`, or the most recently started
+        node.
+        """
         return next(
             (node for node, begun in reversed(self._nodes.items()) if begun.display == shown),
             shown or self._node,
@@ -183,7 +185,7 @@ class JobReporter:
 
     def _progress(self, event: events.Progress) -> None:
         node = self._worker_of(event.node) if event.evaluations else event.node
-        value, maximum = int(event.value), int(event.maximum)  # packs count in what they like
+        value, maximum = int(event.value), int(event.maximum)  # packs count in any numeric type
         self._withheld = replace(
             event, node=node, display=self._display_of(node), value=value, maximum=maximum
         )
@@ -199,10 +201,12 @@ class JobReporter:
         told = (replace(span, start=span.start - self._began) for span in spans)
         self._tell(events.Timeline(node, tuple(told)))
 
-    # what nodes give through their context
+    # results that nodes deliver through their context
 
     def wrote(self, file: Path) -> bool:
-        """Reports a file in the output folder; False for others, which clients may not know."""
+        """Reports a file in the output folder. Returns False for other files, which clients must
+        not see.
+        """
         inside, folder = file.resolve(), self._output.resolve()
         if not inside.is_relative_to(folder):
             return False
@@ -221,16 +225,14 @@ class JobReporter:
         )
 
     def close(self) -> None:
-        """Reports what is left; the job's end follows."""
+        """Reports pending results before the job's end."""
         with self._lock:
             self.open()
             self._nodes.clear()
 
 
 def described(error: KatzError, node: str = "", kind: str = "", display: str = "") -> JobError:
-    """Describes an error for clients. A lost worker or device is told apart from a fault of the
-    node.
-    """
+    """Describes an error for clients. Distinguishes a lost worker or device from a node's error."""
     named = next(
         (
             type(one).__name__
@@ -244,10 +246,10 @@ def described(error: KatzError, node: str = "", kind: str = "", display: str = "
 
 
 def plain(value: Any) -> Any:
-    """Converts a pack's data to plain data: tuples and sets become lists, numbers that JSON lacks
-    null, and other objects their text.
+    """Converts a pack's data to plain data: tuples and sets become lists, NaN and infinities null,
+    and other objects strings.
 
-    Never fails, whatever the pack's objects do when they are asked.
+    Never raises an exception, even if the pack's objects do.
     """
     try:
         return to_jsonable_python(
@@ -258,7 +260,7 @@ def plain(value: Any) -> Any:
 
 
 def text_of(value: Any) -> str:
-    """Returns an object's text, or its type when it fails to give one."""
+    """Returns an object's text, or its type name if `str` fails."""
     try:
         return str(value)[:LONGEST_TEXT]
     except Exception as error:

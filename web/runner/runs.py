@@ -1,4 +1,4 @@
-"""Runs jobs, each in a thread. Must not know the queue."""
+"""Runs jobs, each in a separate thread. Must not know the queue."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ from katz_graph.web.runner.reporter import JobReporter, described, text_of
 from katz_graph.web.runner.uncommitted_files import UncommittedFiles
 from katz_graph.web.runner_client.messages import CHOICES, Order
 
-CHUNK_NAME = 79  # characters of a PNG text chunk's name, in Latin-1
+CHUNK_NAME = 79  # characters of a PNG text chunk's keyword, in Latin-1
 OWN_CHUNKS = ("prompt", "katz")
-NO_PREVIEWS = "none"  # a client's `preview_method` in the convention's `extra_data`
+NO_PREVIEWS = "none"  # a client's `preview_method` in ComfyUI's `extra_data`
 
 
 @dataclass(frozen=True, slots=True)
 class RunnerDevices:
-    """The resources that jobs share. `devices` is the operator's list in his words, `shown` the
-    limit of that name.
+    """Holds the resources shared by jobs. `devices` is the operator's device list as given; `shown`
+    is the limit of that name.
     """
 
     engine: DeviceEngine
@@ -59,9 +59,8 @@ class RunnerDevices:
 
 
 class Runs:
-    """Runs jobs; any thread may ask. `tell` gets the events of all jobs; `Ended` is the last of
-    each. `wear_out` is called for a device that failed in this process, which is of no use for
-    later jobs then.
+    """Runs jobs; thread-safe. `tell` receives the events of all jobs; `Ended` is each job's last.
+    `wear_out` is called when a device fails in this process, because later jobs cannot use it.
     """
 
     def __init__(
@@ -73,15 +72,15 @@ class Runs:
     ) -> None:
         self._place, self._tell, self._unkept, self._wear_out = place, tell, unkept, wear_out
         self._changed = threading.Condition()
-        # None until the job's own thread has made it
+        # None until the job's thread has created it
         self._contexts: dict[str, RunContext | None] = {}
         self._stopped: set[str] = set()
         self._running = 0
         self._to_free: set[str] = set()  # models, results
 
     def start(self, order: Order) -> None:
-        """Runs a job in a thread of its own. Raises RuntimeError when the machine gives no more
-        threads; nothing of the job is here then.
+        """Runs a job in a new thread. Raises RuntimeError if the system cannot start another
+        thread; the job is then not registered.
         """
         with self._changed:
             self._contexts[order.id] = None
@@ -94,7 +93,7 @@ class Runs:
             raise
 
     def cancel(self, job: str) -> None:
-        """Stops a job soon; does nothing when it has ended."""
+        """Requests a job's cancellation. Does nothing if the job has ended."""
         with self._changed:
             if job not in self._contexts:
                 return
@@ -105,7 +104,7 @@ class Runs:
             context.cancel()
 
     def close(self, seconds: float) -> None:
-        """Stops all jobs and waits until they have ended, for `seconds` at most."""
+        """Cancels all jobs and waits up to `seconds` until they have ended."""
         with self._changed:
             jobs = list(self._contexts)
         for job in jobs:
@@ -114,8 +113,8 @@ class Runs:
             self._changed.wait_for(lambda: not self._contexts, seconds)
 
     def free(self, unload_models: bool, free_memory: bool) -> None:
-        """Unloads models, and drops results, as soon as no job runs. Returns at once; jobs that
-        come meanwhile wait.
+        """Unloads models and drops results as soon as no job runs. Returns immediately; new jobs
+        wait until this is done.
         """
         wanted = {
             name for name, asked in (("models", unload_models), ("results", free_memory)) if asked
@@ -137,7 +136,7 @@ class Runs:
                     gc.collect()
                 if "models" in letting_go:
                     self._place.engine.unload()
-            except Exception:  # jobs wait, whatever happened
+            except Exception:  # jobs wait, so the loop must go on
                 traceback.print_exc()
             with self._changed:
                 self._to_free -= letting_go
@@ -181,7 +180,7 @@ class Runs:
         return context
 
     def _run(self, order: Order) -> None:
-        """Runs a job. Whatever happens on the way, its end is told, and it counts no longer."""
+        """Runs a job. Always reports its end and unregisters it, whatever exception occurs."""
         with self._changed:
             self._changed.wait_for(lambda: not self._to_free or order.id in self._stopped)
             self._running += 1
@@ -189,7 +188,7 @@ class Runs:
             ended = self._ended(order)
         except BaseException as error:
             ended = Ended("failed", time.time(), internal(error))
-            with suppress(Exception):  # packs may have replaced where it goes
+            with suppress(Exception):  # packs may have replaced stderr
                 traceback.print_exc()
         with self._changed:
             self._running -= 1
@@ -203,7 +202,7 @@ class Runs:
             self._changed.notify_all()
 
     def _ended(self, order: Order) -> Ended:
-        """Runs a job from its first event to before its last, which is returned."""
+        """Runs a job and returns its `Ended` event, after reporting all other events."""
         began = time.perf_counter()
         reporter = JobReporter(
             self._place.folders.output,
@@ -236,7 +235,7 @@ class Runs:
         )
 
     def _cache(self, order: Order) -> AbstractContextManager[ResultCache]:
-        """Returns what has results for a job; one that chose how it runs begins without any."""
+        """Returns the result cache for a job. A job with plan changes starts with an empty one."""
         if chosen(order).said():
             return nullcontext(ResultCache("none"))
         return self._place.caches.lent(order.client)
@@ -271,7 +270,7 @@ class Runs:
 
 
 def chosen(order: Order) -> PlanChanges:
-    """Returns what a job runs with in place of what others have."""
+    """Returns the plan changes that a job chose."""
     return PlanChanges.read(order.extra.get(CHOICES) or {})
 
 
@@ -283,7 +282,7 @@ def internal(error: BaseException) -> JobError:
 
 
 def only_read_by(graph: Graph, targets: Sequence[str], nodes: Sequence[str]) -> list[str]:
-    """Returns the nodes that the targets need for nothing but these nodes, directly or not."""
+    """Returns the nodes that the targets need only through these nodes, directly or indirectly."""
     sources = {
         identifier: [link.node for _, link in call.links()]
         for identifier, call in graph.nodes.items()
@@ -295,8 +294,8 @@ def only_read_by(graph: Graph, targets: Sequence[str], nodes: Sequence[str]) -> 
 def pictures_texts(
     order: Order, types: Mapping[str, NodeType], devices: str, dtype: str
 ) -> dict[str, str]:
-    """Builds the text chunks of a job's pictures: its prompt and its client's own texts, without
-    the secrets of URLs, and how they were made.
+    """Builds the text chunks of a job's pictures: its prompt, the client's texts, and how the
+    pictures were made. Removes secrets from URLs.
     """
     wanted = order.extra.get("extra_pnginfo")
     texts = {

@@ -1,8 +1,8 @@
-"""Serves inside the runner: answers clients' questions as soon as the node types are known, and
-runs jobs once the devices are there.
+"""Serves inside the runner: answers questions as soon as the node types are loaded, and runs jobs
+as soon as the devices are ready.
 
-Driven by messages; must not know processes and HTTP. Importing it loads no torch: that, and the
-workers, come beside the first answers.
+Driven by messages; must not know processes and HTTP. Importing this module does not load torch:
+torch and the workers load concurrently with the first answers.
 """
 
 from __future__ import annotations
@@ -68,17 +68,17 @@ if TYPE_CHECKING:
     from katz_graph.web.runner.plans import Plans
     from katz_graph.web.runner.runs import Runs
 
-ANSWERS_AT_ONCE = 2  # one may be long
-SLOW_ANSWER_S = 1.0  # after which the next question is answered as well
-# for an answer, however soon cancelled jobs are to stop: the check of a large prompt takes seconds
+ANSWERS_AT_ONCE = 2  # two, because one may be slow
+SLOW_ANSWER_S = 1.0  # after which the next question is started as well
+# for an answer, even if `stop_seconds` is shorter: checking a large prompt takes seconds
 MIN_DEADLINE_S = 10.0
 STOPPING = 2.0  # seconds that jobs have to stop
 
 
 class RunnerService:
-    """Starts all that jobs need, and sends `ready` on the wire; workers are forked from the process
-    that loads `ahead`. `post` queues a message among those of the server: all are obeyed in one
-    thread. Messages that need devices wait for them.
+    """Starts the devices and packs that jobs need, and sends `Ready`. Workers are forked from the
+    process that loads `ahead`. `post` adds a message to the server's message queue, so that one
+    thread handles all messages. Messages that need devices wait until they are ready.
     """
 
     def __init__(
@@ -98,8 +98,8 @@ class RunnerService:
         self._runs: Runs | None = None
         self._plans: Plans | None = None
         self._dry_runs: DryRuns | None = None
-        self._early: list[Numbered] = []  # that wait for the devices
-        # first: all is waiting for that
+        self._early: list[Numbered] = []  # messages that wait for the devices
+        # loaded first, because everything else needs the node types
         self._registry, self._problems = load_registry(self._settings.packs, self._folders)
         self._starting = _in_thread(self._start)
         self._answering = Answering(
@@ -127,13 +127,13 @@ class RunnerService:
 
     @property
     def is_ready(self) -> bool:
-        """Tells whether it runs jobs."""
+        """Whether the runner runs jobs."""
         return self._runs is not None
 
     def obey(self, arrived: Numbered | None) -> None:
-        """Obeys a message of the server; None: the devices are there, or cannot be started. Never
-        waits; answers come from other threads. Raises KatzError when the devices cannot be started,
-        and nothing else.
+        """Handles a message of the server; None: the devices are ready, or failed to start. Never
+        blocks; answers come from other threads. Raises only KatzError, when the devices cannot be
+        started.
         """
         if arrived is None:
             return self._begin(self._starting.result())
@@ -185,8 +185,8 @@ class RunnerService:
             self.obey(message)
 
     def _run(self, runs: Runs, run: Run) -> None:
-        """Starts a job. The server first hears that it was taken: it counts as begun, whatever its
-        packs do to this process.
+        """Starts a job. Sends `Taken` first, so that the job counts as started if its packs crash
+        this process.
         """
         self._wire.send(Taken(run.job))
         try:
@@ -225,7 +225,7 @@ class RunnerService:
     def _about_nodes(
         self, question: Check | Draw | GetObjectInfo | GetPacks | GetScripts | GetTemplate
     ) -> Any:
-        """Answers what needs node types only."""
+        """Answers a question that needs only node types."""
         registry, folders = self._registry, self._folders
         match question:
             case Check(document, targets):
@@ -247,8 +247,8 @@ class RunnerService:
                 return template(name, registry)
 
     def _wear_out(self, why: str, devices: Sequence[str] = ()) -> None:
-        """Asks the server to replace this process once its jobs have ended; the next one does
-        without these devices.
+        """Asks the server to replace this process once its jobs have ended, by a runner without
+        these devices.
         """
         self._wire.send(WornOut(why, devices))
 
@@ -268,7 +268,7 @@ class RunnerService:
     def _tell(self, told: JobEvent) -> None:
         try:
             self._wire.send(Happened(JOB_EVENT.dump_python(told)))
-        # what a pack has for editors goes deeper than messages do, or is too much for one
+        # a pack's editor results may be nested too deeply, or be too large for a message
         except Exception as error:
             match told.event:
                 case Ended(at=at, seconds=seconds):
@@ -301,7 +301,9 @@ def _drawn(document: Any, types: Mapping[str, NodeType]) -> DrawnWorkflow:
 
 
 def _in_thread(start: Callable[[], Devices]) -> Future[Devices]:
-    """Calls a function in a thread; returns its future. The process ends without waiting for it."""
+    """Calls a function in a daemon thread; returns its future. The process can exit without waiting
+    for it.
+    """
     future: Future[Devices] = Future()
 
     def run() -> None:
@@ -319,6 +321,6 @@ def _print(line: str) -> None:
 
 
 def _internal(error: BaseException) -> JobError:
-    from katz_graph.web.runner.runs import internal  # with torch
+    from katz_graph.web.runner.runs import internal  # imports torch
 
     return internal(error)

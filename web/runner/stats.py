@@ -1,5 +1,5 @@
-"""Asks devices for figures of their memory and models. Does not wait for a worker that is busy with
-one long unit: its last answer stands.
+"""Queries devices for statistics of memory and models. Uses the last answer of a worker that is
+busy with a long unit.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ PATIENCE = 0.25  # seconds
 
 
 class DeviceFigures:
-    """Collects the figures of one cluster, as long as it lives. Any thread may ask."""
+    """Collects the statistics of one cluster. Thread-safe."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -28,7 +28,7 @@ class DeviceFigures:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def devices(self) -> tuple[DeviceStats, ...]:
-        """Returns figures in the operator's order, without devices that never answered."""
+        """Returns statistics in the operator's order, without devices that never answered."""
         with self._lock:
             anew = {
                 name: self._pool.submit(self._ask, name)

@@ -1,5 +1,5 @@
-"""Deletes files of jobs whose end the server will never put on record, so that a job that runs
-again writes them once.
+"""Deletes files of jobs whose end the server will never record, so that a retried job does not
+write them twice.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 class UncommittedFiles:
-    """Tracks unrecorded files by job. Any thread may ask."""
+    """Tracks unrecorded files by job. Thread-safe."""
 
     def __init__(self) -> None:
         self._files: dict[str, list[Path]] = {}
@@ -21,12 +21,14 @@ class UncommittedFiles:
             self._files.setdefault(job, []).append(file)
 
     def keep(self, job: str) -> None:
-        """Releases a job's files: it has ended, and the server will remember it."""
+        """Keeps a job's files: the job has ended and the server has recorded it."""
         with self._lock:
             self._files.pop(job, None)
 
     def delete(self) -> None:
-        """Deletes the files of all other jobs. Keeps the lock: nothing more is written under it."""
+        """Deletes the files of all other jobs. Never releases the lock, so that no further file is
+        added.
+        """
         self._lock.acquire()
         for file in (file for files in self._files.values() for file in files):
             with contextlib.suppress(OSError):

@@ -1,3 +1,3 @@
-"""Keeps a runner process running and speaks with it, on the server's side. Must not import what the
-runner runs.
+"""Supervises the runner process and communicates with it, on the server's side. Must not import the
+code that the runner runs.
 """

@@ -1,4 +1,4 @@
-"""Defines the runner's reports: one when it is ready, others when somebody asks. Plain data."""
+"""Defines the runner's reports: its facts at startup, and its answers to questions. Plain data."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from katz_graph.models.text.recipe import TextSize
 from katz_graph.planner.written_step import WrittenStep
 
 TextSizes = Mapping[str, Mapping[str, tuple[TextSize, ...]]]
-"""How long the texts of prompts are, by node and input; see `TextSize`."""
+"""The token counts of prompts, by node and input; see `TextSize`."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenOut:
-    """A sampler's step as nodes, or the lines that say why it cannot be written out."""
+    """Holds a sampler's step as nodes, or the error that prevents writing it out."""
 
     step: WrittenStep | None = None
     error: str = ""
@@ -23,7 +23,7 @@ class WrittenOut:
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """A device of the runner: its name in plans, what torch calls it, and what it is sold as."""
+    """Describes a device of the runner: its name in plans, torch's name, and its product name."""
 
     name: str
     device: str
@@ -32,42 +32,35 @@ class DeviceFacts:
 
 @dataclass(frozen=True, slots=True)
 class PackFacts:
-    """A pack: how many node types it brings, whether it has scripts for ComfyUI's front end, and
-    why it, or a node of it, was left out.
-    """
+    """Describes a pack."""
 
     name: str
-    nodes: int = 0
-    scripts: bool = False
-    problems: tuple[str, ...] = ()
+    nodes: int = 0  # number of node types
+    scripts: bool = False  # whether the pack has scripts for ComfyUI's front end
+    problems: tuple[str, ...] = ()  # why the pack, or a node of it, was left out
 
 
 @dataclass(frozen=True, slots=True)
 class RunnerFacts:
-    """Facts of the last start. `problems`: packs and nodes left out, and why. `workers`: processes
-    by device, spares included; None on other hosts. `gone`: devices that are left out, as earlier
-    runners lost them; `stranded`: stages that --place keeps on these.
-    """
+    """Holds the facts of a runner's start."""
 
     devices: tuple[DeviceFacts, ...] = ()
     nodes: int = 0
-    problems: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()  # packs and nodes that were left out, and why
     torch: str = ""
     python: str = ""
     version: str = ""
     pid: int = 0
+    # process ids by device, spares included; None for workers on other hosts
     workers: Mapping[str, int | None] = field(default_factory=dict)
-    gone: tuple[str, ...] = ()
-    stranded: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()  # excluded devices, which earlier runners lost
+    stranded: tuple[str, ...] = ()  # stages that --place pins to excluded devices
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceStats:
-    """Bytes of memory, of the GPU or of the host; `reserved` and `unused` as torch has them. Counts
-    are since the worker started: models loaded and evicted, with the seconds of loading; how often
-    memory ran out; ControlNet hits, loads and evictions; the same of LoRA files; how often LoRAs
-    were merged anew, and the seconds of that; calls of stages that were recorded, replayed, or
-    computed as they are, and those that ran beside another.
+    """Holds a device's memory in bytes (of the GPU or the host) and counters since its worker
+    started.
     """
 
     name: str
@@ -75,18 +68,18 @@ class DeviceStats:
     index: int | None
     total: int
     free: int
-    reserved: int = 0
-    unused: int = 0
+    reserved: int = 0  # as torch reports it
+    unused: int = 0  # as torch reports it
     model_bytes: int = 0
     model_budget_bytes: float = 0.0
     model_reserve_bytes: float = 0.0
     model_loads: int = 0
-    model_fills: int = 0
-    model_returns: int = 0
+    model_fills: int = 0  # loads that reused the memory of a model of equal form
+    model_returns: int = 0  # loads from a copy in the host's memory
     model_load_seconds: float = 0.0
     model_evictions: int = 0
-    model_evicted_seconds: float = 0.0
-    out_of_memory: int = 0
+    model_evicted_seconds: float = 0.0  # seconds that loading the evicted models had taken
+    out_of_memory: int = 0  # out-of-memory errors
     controlnet_hits: int = 0
     controlnet_misses: int = 0
     controlnet_evictions: int = 0
@@ -98,19 +91,21 @@ class DeviceStats:
     lora_load_seconds: float = 0.0
     lora_bytes: int = 0
     lora_budget_bytes: float = 0.0
-    lora_merges: int = 0
+    lora_merges: int = 0  # merges of LoRAs into a model
     lora_seconds: float = 0.0
-    calls_recorded: int = 0
+    calls_recorded: int = 0  # stage calls recorded as CUDA graphs
     calls_replayed: int = 0
-    calls_beside: int = 0
-    calls_eager: int = 0
-    recordings_dropped: int = 0
+    calls_beside: int = 0  # stage calls that ran concurrently with another call
+    calls_eager: int = 0  # stage calls computed without a recording
+    recordings_dropped: int = 0  # recordings evicted for others
     recordings_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """`devices` are those whose worker answered in time. Counts are since the runner's start."""
+    """Holds the statistics of the devices whose worker answered in time. Counters start with the
+    runner.
+    """
 
     devices: tuple[DeviceStats, ...] = ()
     results_kept: int = 0
@@ -119,26 +114,24 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class CheckedPrompt:
-    """The outcome of a check. `prompt` in API format, literals with the types of their inputs; None
-    with an `error`, which says why nothing can run.
+    """Holds the outcome of a prompt check."""
 
-    `targets` are the outputs that can run, `refused` those that cannot: `node_errors` says why.
-    `notes` are lines for the person that stop nothing. `workflow` is the editor's document that
-    belongs into pictures, where one came.
-    """
-
+    # API format; literals have the types of their inputs. None if `error` is set.
     prompt: Mapping[str, Any] | None = None
-    targets: tuple[str, ...] = ()
-    refused: tuple[str, ...] = ()
-    error: Mapping[str, Any] | None = None
+    targets: tuple[str, ...] = ()  # outputs that can run
+    refused: tuple[str, ...] = ()  # outputs that cannot run; `node_errors` has the reasons
+    error: Mapping[str, Any] | None = None  # why nothing can run
     node_errors: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # warnings for the user
+    # the submitted editor document, to be embedded in pictures
     workflow: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class DrawnWorkflow:
-    """A workflow as editors open it, with lines for the person; or why it cannot be read."""
+    """Holds a workflow as editors open it and notes for the user, or the reason why it cannot be
+    read.
+    """
 
     document: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -146,15 +139,15 @@ class DrawnWorkflow:
 
 
 PlanRefusal = Literal["", "replaced", "late", "busy"]
-"""Says why a request for plans has no answer: a newer one of its client came, it took too long, too
-many wait.
+"""The reason why a request for plans has no answer: a newer request of the client replaced it, it
+timed out, or too many requests wait.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedGraph:
-    """The plans of a graph's samplers, as `katz plan --json` prints them, with lines for the person
-    about what could not be planned.
+    """Holds the plans of a graph's samplers, as `katz plan --json` prints them, and notes for the
+    user about samplers that could not be planned.
     """
 
     plans: tuple[Mapping[str, Any], ...] = ()

@@ -1,5 +1,5 @@
-"""Manages the runner on the server's side: keeps one running, hands jobs over, passes on their
-events, asks. Never imports what the runner runs.
+"""Manages the runner on the server's side: restarts it, hands jobs over, forwards their events,
+asks questions. Never imports the code that the runner runs.
 """
 
 from __future__ import annotations
@@ -65,31 +65,30 @@ from katz_graph.web.runner_client.process import (
 
 __all__ = ["DeviceStats", "Runner", "RunnerDown", "RunnerFacts", "Stats"]
 
-# seconds between a runner that did not get ready and the next
+# seconds between a failed start of a runner and the next start
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
-STANDBY_S = 60.0  # that a prepared process waits to be needed
-LOST_UNDER_ONE_QUESTION = 2  # runners, after which the question is to blame
-BARREN = 2  # of these, for one and the same device, after which that is left out
+STANDBY_S = 60.0  # that a prepared process waits before it is ended
+LOST_UNDER_ONE_QUESTION = 2  # lost runners after which the question is blamed
+BARREN = 2  # failed starts because of the same device, after which the device is excluded
 Arguments = ParamSpec("Arguments")
 log = logging.getLogger("katz.runner")
 
 
 Workers = Callable[[], int | None]
-"""Gives the descriptor of a connection to a fork server, or None where there is none."""
+"""Returns the descriptor of a connection to a fork server, or None."""
 
 
 def no_fork_server() -> None:
-    """Returns no fork server: every runner starts one of its own."""
+    """Returns None: every runner starts its own fork server."""
 
 
 class Runner:
-    """Keeps one runner process alive and forwards jobs to it. Lives on the event loop.
+    """Keeps one runner process alive and forwards jobs to it. Runs on the event loop.
 
-    `heard` gets the events of jobs in order, of each job `Ended` last. `lost(ids, why, blamed)`
-    names the jobs that a runner had taken and died under, after all its events were heard;
-    `blamed`: one of them may have caused it. `workers` gives
-    the descriptor of a connection to a fork server, which every runner inherits until one did not
-    get ready: those after it start their own.
+    `heard` receives the events of jobs in order; `Ended` is each job's last. `lost(ids, why,
+    blamed)` reports the started jobs of a dead runner, after all its events; `blamed`: one of them
+    may be the cause. `workers` returns the connection to a fork server that runners inherit. After
+    a runner fails to start, later runners start their own.
     """
 
     def __init__(
@@ -108,24 +107,24 @@ class Runner:
         self._patience = patience
         self._program, self._workers = program, workers
         self._facts = RunnerFacts()
-        self._child: RunnerProcess | None = None  # who is asked
-        self._standby: RunnerProcess | None = None  # which has imported what the next one needs
+        self._child: RunnerProcess | None = None  # the current runner, which answers questions
+        self._standby: RunnerProcess | None = None  # has imported the next runner's modules
         self._standing_by: asyncio.Task[None] | None = None
-        self._there = asyncio.Event()  # somebody is, or nobody will be any more
-        self._working = False  # it is ready, and gets jobs
+        self._there = asyncio.Event()  # set if a runner exists, or none will any more
+        self._working = False  # the runner is ready and gets jobs
         # jobs that no runner has taken yet
         self._waiting: dict[str, tuple[Order, asyncio.Future[None]]] = {}
-        self._unwanted: set[str] = set()  # of these, those that were cancelled
+        self._unwanted: set[str] = set()  # the cancelled jobs among `_waiting`
         self._taken: set[str] = set()
-        self._worn = ""  # why the runner of now gets no more jobs
-        self._gone: tuple[str, ...] = ()  # devices that the next runner does without
+        self._worn = ""  # the reason why the current runner gets no more jobs
+        self._gone: tuple[str, ...] = ()  # devices that the next runner excludes
         self._keeper: asyncio.Task[None] | None = None
-        self._figures: asyncio.Task[Any] | None = None  # a question that is under way
+        self._figures: asyncio.Task[Any] | None = None  # a pending question for statistics
         self._refuses = False
 
     @property
     def ready(self) -> bool:
-        """Tells whether a runner takes jobs."""
+        """Whether a runner takes jobs."""
         return (
             self._child is not None
             and self._working
@@ -136,21 +135,21 @@ class Runner:
 
     @property
     def facts(self) -> RunnerFacts:
-        """Returns the facts of the last runner that got ready."""
+        """Returns the facts of the last runner that became ready."""
         if self._child is not None and self._child.is_ready:
             self._facts = self._child.ready.result()
         return self._facts
 
     async def start(self) -> None:
-        """Returns when the first runner is ready; it answers questions before. Raises RunError or
-        InputError with one line when it does not get ready.
+        """Returns when the first runner is ready; it answers questions earlier. Raises RunError or
+        InputError with one line if it does not become ready.
         """
         child = await self._begun()
         self._keeper = asyncio.create_task(self._keep(child))
 
     def refuse(self) -> None:
-        """Refuses `run` from now on, also for jobs that wait in it; nobody waits for the next
-        runner.
+        """Makes `run` raise RunnerDown from now on, also for jobs that wait in it. Nothing waits
+        for another runner.
         """
         self._refuses = True
         self._there.set()
@@ -159,7 +158,9 @@ class Runner:
                 taken.set_exception(RunnerDown("the server ends"))
 
     async def close(self) -> None:
-        """Ends the runner and its jobs; nothing is left of it. Kills it when this is cancelled."""
+        """Ends the runner and its jobs, and waits until the processes have exited. Kills the runner
+        if this call is cancelled.
+        """
         self.refuse()
         if self._keeper is not None:
             self._keeper.cancel()
@@ -174,8 +175,8 @@ class Runner:
             await child.close()
 
     async def run(self, job: Job) -> None:
-        """Returns when a runner has taken the job; waits for the next where there is none. Raises
-        RunnerDown after `refuse`.
+        """Hands a job over and returns when a runner has taken it. Waits for the next runner if
+        none is ready. Raises RunnerDown after `refuse`.
         """
         if self._refuses:
             raise RunnerDown("the server ends")
@@ -190,7 +191,7 @@ class Runner:
             self._unwanted.discard(job.id)
 
     async def cancel(self, job_id: str) -> None:
-        """Cancels a job. Its `Ended` follows, if it had not ended."""
+        """Cancels a job. Its `Ended` event follows unless it has already ended."""
         if job_id in self._waiting:
             self._unwanted.add(job_id)
             if not self.ready:
@@ -199,8 +200,8 @@ class Runner:
             self._child.send(Cancel(job_id))
 
     def prepare(self) -> None:
-        """Has a process import what a runner needs, for one that will probably be replaced soon; it
-        ends when that does not happen.
+        """Starts a process that does the imports of the next runner, when the current one will
+        probably be replaced. The process ends if it is not needed in time.
         """
         if not self._refuses and (self._standing_by is None or self._standing_by.done()):
             self._standing_by = asyncio.create_task(self._stand_by())
@@ -226,16 +227,14 @@ class Runner:
         return None if child is None or child.ended.done() else child
 
     def replace(self, why: str) -> None:
-        """Kills the runner, also one that gets no more jobs, and has the next one started. Its jobs
-        are lost without blame.
+        """Kills the runner, even if it is draining, so that the next one starts. Its jobs are lost
+        without blame.
         """
         if self._child is not None and self._working:
             self._child.kill(why, blamed=False)
 
     def kept(self, job_id: str) -> None:
-        """Tells the runner that a job's end is on record: its files stay, whatever happens to
-        it.
-        """
+        """Reports to the runner that a job's end is on record: the runner keeps its files."""
         if self._child is not None:
             self._child.send(Keep(job_id))
 
@@ -247,60 +246,59 @@ class Runner:
         return checked
 
     async def draw(self, document: Any, origin: str) -> DrawnWorkflow:
-        """Draws a workflow of any format but the editor's own as editors open it."""
+        """Converts a workflow of any format to the editor's format."""
         drawn: DrawnWorkflow = await self._ask(Draw(document, origin=origin))
         return drawn
 
     async def text_sizes(self, document: Any, origin: str) -> TextSizes:
-        """Counts the tokens of the prompts of a document."""
+        """Counts the tokens of a document's prompts."""
         sizes: TextSizes = await self._ask(CountTokens(document, origin=origin))
         return sizes
 
     async def unfold(self, document: Any, node: str, origin: str) -> WrittenOut:
-        """Writes a sampler out as the nodes of its step."""
+        """Converts a sampler to the nodes of its step."""
         written: WrittenOut = await self._ask(Unfold(document, node, origin=origin))
         return written
 
     async def plan(self, question: MakePlan) -> PlannedGraph:
-        """Plans the samplers of a checked prompt, in place of the client's earlier request."""
+        """Plans the samplers of a checked prompt. Replaces the client's earlier request."""
         planned: PlannedGraph = await self._ask(question)
         return planned
 
     async def packs(self) -> tuple[PackFacts, ...]:
-        """Returns the packs that were found, and what is wrong with them."""
+        """Returns the installed packs and their problems."""
         answer: tuple[PackFacts, ...] = await self._ask(GetPacks())
         return answer
 
     async def scripts(self) -> Mapping[str, str]:
-        """Returns folders of packs' scripts for the editor, by pack."""
+        """Returns the folders of packs' scripts for the editor, by pack."""
         answer: dict[str, str] = await self._ask(GetScripts())
         return answer
 
     async def template(self, name: str) -> Mapping[str, Any] | None:
-        """Returns a workflow that comes with the package, as an editor opens it; None when there is
-        none of this name.
-        """
+        """Returns a bundled workflow in the editor's format, or None if the name is unknown."""
         found: dict[str, Any] | None = await self._ask(GetTemplate(name))
         return found
 
     async def object_info(self, name: str | None = None) -> bytes:
-        """Returns JSON of all node types, or of one; `{}` for an unknown one."""
+        """Returns the JSON of all node types, or of one; `{}` for an unknown name."""
         answer: bytes = await self._ask(GetObjectInfo(name))
         return answer
 
     async def free(self, unload_models: bool, free_memory: bool) -> None:
-        """Unloads models, and drops results, as soon as no job runs."""
+        """Unloads models and drops results as soon as no job runs."""
         await self._ask(Free(unload_models, free_memory))
 
     async def stats(self) -> Stats:
-        """Returns the runner's figures. Questions at the same time share one answer."""
+        """Returns the runner's statistics. Concurrent callers share one answer."""
         if self._figures is None or self._figures.done():
             self._figures = asyncio.create_task(self._ask(GetStats()))
         return await asyncio.shield(self._figures)
 
     async def _ask(self, question: Question) -> Any:
-        """Asks this runner, else the next one. Raises RunnerDown when two that were ready end under
-        the question, which is why they do then, or none answers in time.
+        """Asks the current runner, or the next one if it ends first. Raises RunnerDown if two ready
+        runners end during the question, which is then probably the cause, or if no answer comes in
+        time.
         """
         seconds = self._patience.answer if self.ready else self._patience.waiting
         lost = 0
@@ -322,18 +320,18 @@ class Runner:
             ) from None
 
     async def _present(self) -> RunnerProcess:
-        """Returns the current runner, which may be getting ready. Raises RunnerDown when there is
-        none after `refuse`.
+        """Returns the current runner, which may still be starting. Raises RunnerDown if none exists
+        after `refuse`.
         """
         while self._child is None or self._child.ended.done():
             if self._refuses:
                 raise RunnerDown("the server ends")
             await self._there.wait()
-            await asyncio.sleep(0)  # who keeps runners hears of an end after this
+            await asyncio.sleep(0)  # lets `_keep` handle the end of a runner first
         return self._child
 
     async def _keep(self, child: RunnerProcess) -> None:
-        """Replaces every runner that ends, for ever: nothing that fails on the way ends this."""
+        """Replaces every runner that ends. Never returns and never raises an exception."""
         while True:
             why = await asyncio.shield(child.ended)
             log.error("the runner ended: %s", why)
@@ -348,8 +346,8 @@ class Runner:
             child = await self._next()
 
     async def _next(self) -> RunnerProcess:
-        """Starts a runner and returns it when it is ready. Leaves out devices that it fails to
-        start with again and again, where others are left.
+        """Starts a runner and returns it when it is ready. Excludes devices that repeatedly make
+        the start fail, unless no device would be left.
         """
         pause, failed = FIRST_PAUSE, Counter[str]()
         while True:
@@ -363,7 +361,7 @@ class Runner:
                     exc_info=not isinstance(error, KatzError),
                 )
                 failed.update(error.devices if isinstance(error, KatzError) else ())
-                self._workers = no_fork_server  # the other may be why
+                self._workers = no_fork_server  # the inherited fork server may be the cause
             if barren := [device for device, times in failed.items() if times == BARREN]:
                 self._leave_out(barren)
                 pause, failed = FIRST_PAUSE, Counter()
@@ -371,8 +369,8 @@ class Runner:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _begun(self) -> RunnerProcess:
-        """Starts a runner and returns it when it is ready; questions reach it as soon as there is a
-        process. Nothing is left of one that does not get ready.
+        """Starts a runner and returns it when it is ready. Questions reach it as soon as its
+        process exists. If it does not become ready, kills it and its children.
         """
         child = self._child = self._take_standby() or await self._spawned()
         child.begin(self._start())
@@ -397,8 +395,8 @@ class Runner:
         )
 
     def _leave_out(self, devices: Sequence[str]) -> None:
-        """Does without devices from the next runner on, until the server starts anew. When none
-        were left, all are tried again.
+        """Excludes devices from the next runner on, until the server restarts. Includes all devices
+        again if none would be left.
         """
         gone = {*self._gone, *devices}
         left = self._options.device_list().without(gone)
@@ -411,13 +409,13 @@ class Runner:
             )
 
     def _none(self) -> None:
-        """Notes that there is no runner now."""
+        """Records that no runner exists."""
         self._child, self._working = None, False
         if not self._refuses:
             self._there.clear()
 
     def _hand_over(self, order: Order, taken: asyncio.Future[None]) -> None:
-        """Sends a job to the runner. A job that cannot be sent fails `taken`."""
+        """Sends a job to the runner. If sending fails, sets the exception on `taken`."""
         if self._child is not None and self.ready:
             try:
                 self._child.send(Run(order.id, ORDER.dump_python(order)))
@@ -426,7 +424,7 @@ class Runner:
                     taken.set_exception(error)
 
     def _drop(self, job_id: str) -> None:
-        """Ends a job that was cancelled before a runner had it."""
+        """Ends a job that was cancelled before a runner took it."""
         self._unwanted.discard(job_id)
         _, taken = self._waiting.pop(job_id)
         if not taken.done():
@@ -454,12 +452,14 @@ class Runner:
 
     def _replace_if_worn(self) -> None:
         if self._worn and not self._taken and self._child is not None:
-            # `_worn` has what that printed, which is not for clients
+            # `_worn` may contain pack output, which clients must not see
             self._child.kill("it lost a device for good")
 
 
 def _logged(callback: Callable[Arguments, None]) -> Callable[Arguments, None]:
-    """Wraps a callback to log its errors: they end neither a connection nor the keeper of one."""
+    """Wraps a callback to log its exceptions, so that they end neither a connection nor the
+    supervisor.
+    """
 
     def call(*arguments: Arguments.args, **options: Arguments.kwargs) -> None:
         try:
@@ -471,7 +471,7 @@ def _logged(callback: Callable[Arguments, None]) -> Callable[Arguments, None]:
 
 
 def _event(body: Mapping[str, Any]) -> JobEvent:
-    """Parses an event of the runner. A malformed `ended` is still the job's end."""
+    """Parses an event of the runner. A malformed `ended` event still ends the job."""
     try:
         return JOB_EVENT.validate_python(body)
     except ValidationError as error:

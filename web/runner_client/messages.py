@@ -1,4 +1,4 @@
-"""Declares the messages between server and runner, and makes plain data of them and back."""
+"""Declares the messages between server and runner, and converts them to plain data and back."""
 
 from __future__ import annotations
 
@@ -25,16 +25,14 @@ RECORD = "record"
 
 
 def record(kind: type[Any], mode: str = "python") -> Mapping[str, Any]:
-    """Marks a field that holds a record, which travels as a dictionary and is validated when it
-    arrives.
-    """
+    """Marks a field that holds a dataclass, sent as a dictionary and validated on arrival."""
     return {RECORD: (TypeAdapter(kind), mode)}
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Holds all that a runner needs for a job: `prompt` in API format, checked already; `extra` is
-    the client's `extra_data`.
+    """Describes a job for the runner: the validated `prompt` in API format, and the client's
+    `extra_data` in `extra`.
     """
 
     id: str
@@ -45,7 +43,7 @@ class Order:
 
 
 CHOICES = "katz"
-"""Names what in `extra` a job chose itself of how it runs, as `PlanChanges.said` gives it."""
+"""The key in `extra` of the plan changes that a job chose, as `PlanChanges.said` returns them."""
 
 ORDER: TypeAdapter[Order] = TypeAdapter(Order)
 
@@ -55,21 +53,21 @@ ORDER: TypeAdapter[Order] = TypeAdapter(Order)
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Gives the runner its options: the first message."""
+    """Gives the runner its options. Must be the first message, or follow `Prepare`."""
 
     start: RunnerStart = field(metadata=record(RunnerStart, "json"))
 
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """Has a process that will be the next runner import what it needs: comes before `Start`."""
+    """Has a standby process do the imports of the next runner. Precedes `Start`."""
 
     start: RunnerStart = field(metadata=record(RunnerStart, "json"))
 
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Asks for a `Pong`."""
+    """Requests a `Pong`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +77,8 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Hands a job over; `Taken` answers, and events follow. Holds the order as plain data: one that
-    is malformed is still a job's, and fails it.
+    """Hands a job over. The runner answers with `Taken`, followed by events. The order is plain
+    data, so that a malformed one still fails its job.
     """
 
     job: str
@@ -96,21 +94,22 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Says that a job's end is on record: its files stay, whatever happens to the runner."""
+    """Reports that a job's end is on record: the runner must not delete its files."""
 
     job: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """Is answered by `Answer` or `Refused` of the same number; `answer` reads what that holds.
-    `said` names the question in messages. `runs_packs`: code of packs runs for it, which may end
-    the runner. `origin`: the address that asks; addresses take turns.
-    """
+    """Asks a question, answered by `Answer` or `Refused` with the same number."""
 
+    # names the question in error messages
     said: ClassVar[str] = "the question"
+    # the question runs pack code, which may crash the runner
     runs_packs: ClassVar[bool] = False
+    # validates the value of `Answer`
     answer: ClassVar[TypeAdapter[Any]] = TypeAdapter(Any)
+    # address of the asking client; addresses take turns
     origin: str = ""
 
 
@@ -127,7 +126,7 @@ class Check(Question):
 
 @dataclass(frozen=True)
 class Draw(Question):
-    """Asks for a workflow of any other format as editors open it."""
+    """Asks for a workflow of another format in the editor's format."""
 
     answer: ClassVar[TypeAdapter[DrawnWorkflow]] = TypeAdapter(DrawnWorkflow)
     document: Any
@@ -135,7 +134,7 @@ class Draw(Question):
 
 @dataclass(frozen=True)
 class CountTokens(Question):
-    """Asks how long the prompts of a document are."""
+    """Asks for the token counts of a document's prompts."""
 
     answer: ClassVar[TypeAdapter[TextSizes]] = TypeAdapter(TextSizes)
     document: Any
@@ -152,9 +151,9 @@ class Unfold(Question):
 
 @dataclass(frozen=True)
 class MakePlan(Question):
-    """Asks for the plans of a checked prompt, in place of an earlier question of this client.
-    `packs`: nodes of packs may run for it. `changes`: what it is planned for in place of what jobs
-    have, as `PlanChanges.said` gives it.
+    """Asks for the plans of a checked prompt. Replaces the client's earlier question. `packs`: pack
+    nodes may run for the plan. `changes`: plan changes in place of the jobs' own, as
+    `PlanChanges.said` returns them.
     """
 
     said: ClassVar[str] = "the request for plans"
@@ -168,7 +167,7 @@ class MakePlan(Question):
 
 @dataclass(frozen=True)
 class GetPacks(Question):
-    """Asks for the packs that were found, and what is wrong with them."""
+    """Asks for the installed packs and their problems."""
 
     answer: ClassVar[TypeAdapter[tuple[PackFacts, ...]]] = TypeAdapter(tuple[PackFacts, ...])
 
@@ -180,7 +179,7 @@ class GetScripts(Question):
 
 @dataclass(frozen=True)
 class GetTemplate(Question):
-    """Asks for a workflow that comes with the package, or None."""
+    """Asks for a bundled workflow, or None."""
 
     name: str
 
@@ -194,7 +193,7 @@ class GetObjectInfo(Question):
 
 @dataclass(frozen=True)
 class Free(Question):
-    """Has models unloaded and results dropped as soon as no job runs."""
+    """Asks to unload models and drop results as soon as no job runs."""
 
     unload_models: bool
     free_memory: bool
@@ -202,7 +201,7 @@ class Free(Question):
 
 @dataclass(frozen=True)
 class GetStats(Question):
-    """Asks for the runner's figures."""
+    """Asks for the runner's statistics."""
 
     answer: ClassVar[TypeAdapter[Stats]] = TypeAdapter(Stats)
 
@@ -217,14 +216,14 @@ class Pong:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Says that the runner takes jobs."""
+    """Reports that the runner takes jobs."""
 
     facts: RunnerFacts = field(metadata=record(RunnerFacts))
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Says why the runner ends; `is_input`: what the operator gave is wrong."""
+    """Reports why the runner ends. `is_input`: the operator's options are invalid."""
 
     message: str
     is_input: bool
@@ -233,14 +232,14 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Says that a job counts as begun."""
+    """Reports that a job counts as started."""
 
     job: str
 
 
 @dataclass(frozen=True, slots=True)
 class WornOut:
-    """Asks to be replaced once its jobs have ended, by a runner without these devices."""
+    """Asks to be replaced, after the current jobs end, by a runner without these devices."""
 
     message: str
     devices: Sequence[str]
@@ -248,7 +247,7 @@ class WornOut:
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """Reports an event of a job, as plain data: one that is malformed is still the job's."""
+    """Reports a job event as plain data, so that a malformed event still names its job."""
 
     event: Mapping[str, Any]
 
@@ -262,7 +261,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Says why a question has no answer."""
+    """Reports why a question has no answer."""
 
     message: str
 
@@ -292,11 +291,11 @@ KINDS = {kind.__name__: kind for kind in (*get_args(ToRunner), *get_args(FromRun
 
 
 class MalformedMessage(KatzError):
-    """A message is of no known kind, or has other fields than its kind."""
+    """Reports a message of an unknown kind, or with fields that do not match its kind."""
 
 
 def to_plain(message: ToRunner | FromRunner) -> tuple[str, dict[str, Any]]:
-    """Returns a message's kind, and its fields as plain data."""
+    """Returns a message's kind and its fields as plain data."""
     body = {}
     for one in fields(message):
         adapter, mode = one.metadata.get(RECORD, (None, ""))
@@ -306,7 +305,7 @@ def to_plain(message: ToRunner | FromRunner) -> tuple[str, dict[str, Any]]:
 
 
 def from_plain(kind: Any, body: Any) -> ToRunner | FromRunner:
-    """Makes a message of its kind and fields. MalformedMessage where that cannot be."""
+    """Builds a message from its kind and fields. Raises MalformedMessage if they are invalid."""
     try:
         wanted = KINDS[kind]
         records = {one.name: one.metadata[RECORD][0] for one in fields(wanted) if one.metadata}

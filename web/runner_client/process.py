@@ -1,5 +1,5 @@
-"""Runs one runner process on the server's side: starts it, asks it, listens to it, and waits for
-its end. Never blocks the event loop.
+"""Supervises one runner process on the server's side: starts it, sends questions, receives events,
+and waits for its exit. Never blocks the event loop.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ log = logging.getLogger("katz.runner")
 
 
 class RunnerDown(KatzError):
-    """The runner is not there, or ended before it answered. A client may ask again after some
-    seconds.
+    """Reports that no runner exists, or that it ended before it answered. A client may retry after
+    some seconds.
     """
 
     status = 503
@@ -51,35 +51,36 @@ class RunnerDown(KatzError):
 
 
 class Unasked(RunnerDown):
-    """The runner ended before it was asked, or before it was ready: the next one may be asked."""
+    """The runner ended before the question was sent, or before it was ready. The next runner may be
+    asked.
+    """
 
 
 class Lost(RunnerDown):
-    """The runner ended under the question, which may be why: the next one may be asked once."""
+    """The runner ended during the question, which may be the cause. The next runner may be asked
+    once.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class RunnerPatience:
-    """Timeouts in seconds: `ping` between looks, of silence until a runner is taken to be stuck
-    (`starting`: during heavy imports), for an answer (`waiting`: from a runner that is not ready),
-    and for a runner to end by itself.
-    """
+    """Holds timeouts in seconds."""
 
-    ping: float = 2.0
-    silence: float = 10.0
-    starting: float = 120.0
-    answer: float = 60.0
-    waiting: float = 120.0
-    stop: float = 10.0
+    ping: float = 2.0  # interval of pings
+    silence: float = 10.0  # without a message, after which the runner counts as stuck
+    starting: float = 120.0  # the same during startup, because of long imports
+    answer: float = 60.0  # for an answer from a ready runner
+    waiting: float = 120.0  # for an answer if no runner is ready
+    stop: float = 10.0  # for the runner to exit by itself
 
 
 PATIENCE = RunnerPatience()
 
 
 class RunnerProcess:
-    """One runner process; make it with `spawn`. `ready` has its facts once it runs jobs, or why it
-    does not get so (RunError or InputError with one line). `ended` has the reason as soon as the
-    process is gone, after its last message was heard.
+    """Represents one runner process; create it with `spawn`. `ready` resolves to its facts when it
+    runs jobs, or fails with RunError or InputError of one line. `ended` resolves to the reason when
+    the process has exited, after its last message was handled.
     """
 
     _process: subprocess.Popen[bytes]
@@ -93,10 +94,10 @@ class RunnerProcess:
         self._asked: dict[int, asyncio.Future[Any]] = {}
         self._numbers = itertools.count(1)
         self._heartbeat = Heartbeat(patience.ping)
-        self._parted = False  # its connection has ended
+        self._parted = False  # the connection has ended
         self._killed_for = ""
-        self._suspects = 0  # questions under way that may be why it ends
-        self.blames_jobs = True  # one of its jobs may be why it ended
+        self._suspects = 0  # pending questions that may cause a crash
+        self.blames_jobs = True  # whether a job may be the cause of the exit
 
     @classmethod
     async def spawn(
@@ -106,10 +107,10 @@ class RunnerProcess:
         program: Sequence[str] = PROGRAM,
         workers: int | None = None,
     ) -> RunnerProcess:
-        """Starts a process that is a runner from `begin` on; `program` is what Python runs. Raises
-        RunError when there is no process.
+        """Starts a process that becomes a runner with `begin`. `program` are Python's arguments.
+        Raises RunError if the process cannot be started.
 
-        It has a session of its own, so that Ctrl-C reaches the server alone. `workers`: the
+        The process has a separate session, so that Ctrl-C reaches only the server. `workers`: the
         descriptor of a connection to a fork server.
         """
         child = cls(heard, patience)
@@ -137,11 +138,11 @@ class RunnerProcess:
             raise
 
     def prepare(self, start: RunnerStart) -> None:
-        """Has the process import what a runner with these options needs, before `begin`."""
+        """Starts the imports that a runner with these options needs, before `begin`."""
         self.send(Prepare(_without_token(start)))
 
     def begin(self, start: RunnerStart) -> None:
-        """Has the process get ready to run jobs; it may be asked before it is."""
+        """Starts the runner. Questions may be sent before it is ready."""
         asyncio.get_running_loop().call_later(self._patience.ping, self._watch)
         self.send(Start(_without_token(start)))
 
@@ -151,17 +152,17 @@ class RunnerProcess:
 
     @property
     def is_ready(self) -> bool:
-        """Tells whether it runs jobs, or did before it ended."""
+        """Whether the runner is ready, or was before it ended."""
         return self.ready.done() and self.ready.exception() is None
 
     def send(self, message: ToRunner) -> None:
-        """Sends a message; does nothing where there is no connection any more, or not yet."""
+        """Sends a message. Does nothing without a connection."""
         if self._wire is not None:
             self._wire.send(message)
 
     async def ask(self, question: Any) -> Any:
-        """Returns its answer to a `Question` as soon as it can give it. Raises KatzError with its
-        objection, RunnerDown when it has ended.
+        """Sends a `Question` and returns the answer. Raises KatzError with the runner's error, or
+        RunnerDown if the runner has ended.
         """
         if self._parted or self._wire is None:
             raise Unasked(f"the runner has ended: {await asyncio.shield(self.ended)}")
@@ -176,8 +177,8 @@ class RunnerProcess:
             self._suspects -= question.runs_packs
 
     async def close(self) -> None:
-        """Asks it to end, waits, and kills it with all that its packs started. Kills it at once
-        when this is cancelled.
+        """Asks the runner to stop, waits, then kills it with its children. Kills it immediately if
+        this call is cancelled.
         """
         self.send(Stop())
         try:
@@ -188,13 +189,13 @@ class RunnerProcess:
             await self.ended
 
     async def give_up(self) -> None:
-        """Ends a process that did not get ready, at once."""
+        """Kills a process that did not become ready."""
         self.kill("it did not get ready")
         await self.close()
 
     def kill(self, why: str, blamed: bool = True) -> None:
-        """Kills the process and its children. `blamed`: one of its jobs may be the reason."""
-        if self._process.returncode is None:  # not collected: the number still means this session
+        """Kills the process and its children. `blamed`: one of its jobs may be the cause."""
+        if self._process.returncode is None:  # not reaped, so the pid is not reused
             if not self._killed_for:
                 self._killed_for, self.blames_jobs = why, blamed
             kill_session(self.pid)
@@ -223,7 +224,7 @@ class RunnerProcess:
                 self._heard(message)
 
     def _watch(self) -> None:
-        """Pings and counts its silence, again and again until it has ended."""
+        """Sends pings and checks for silence, until the process has ended."""
         self._heartbeat.tick()
         allowed = self._patience.silence if self.ready.done() else self._patience.starting
         if self._heartbeat.silence > allowed:
@@ -236,12 +237,12 @@ class RunnerProcess:
             asyncio.get_running_loop().call_later(self._patience.ping, self._watch)
 
     def _part(self) -> None:
-        """Takes in that its connection has ended."""
+        """Handles the end of the connection."""
         self._parted = True
         self._burying = asyncio.create_task(self._bury())
 
     async def _bury(self) -> None:
-        """Waits for the process's end, kills what its packs started, and reports how it ended."""
+        """Waits for the process to exit, kills its children, and reports how it ended."""
         try:
             await asyncio.to_thread(self._process.wait, self._patience.stop)
         except subprocess.TimeoutExpired:
@@ -250,10 +251,10 @@ class RunnerProcess:
         kill_session(self.pid)
         await asyncio.to_thread(self._output.join)
         why = self._killed_for or describe_exit(self._process.returncode)  # clients read it
-        if not self.ready.done():  # what it printed is of no client's job
+        if not self.ready.done():  # during startup, the output belongs to no client's job
             told = f"the runner did not start: {self._output.after(why)}"
             self.ready.set_exception(RunError(told))
-            self.ready.exception()  # asked for: nobody may wait for it any more
+            self.ready.exception()  # marks it as retrieved; nothing may await `ready`
         if self._suspects:
             self.blames_jobs = False
         for answer in self._asked.values():

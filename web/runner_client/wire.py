@@ -1,7 +1,7 @@
-"""Sends messages between server and runner: one end for threads and one for asyncio.
+"""Sends messages between server and runner, over one end for threads and one for asyncio.
 
-A message travels as its kind, a number (an answer bears that of its question) and its fields. Knows
-nothing of what they mean.
+A message consists of its kind, a number (an answer has that of its question) and its fields. Must
+not know their meaning.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from katz_graph.web.runner_client.messages import (
 )
 
 LARGEST = 256 * 2**20  # bytes of one message
-CHUNK = 2**18  # bytes that arrive at once, at most
+CHUNK = 2**18  # bytes that one read returns at most
 
 
 class WireError(KatzError):
-    """A message is malformed, or too large."""
+    """Reports a malformed or oversized message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Numbered:
-    """Holds a message that arrived, and its number."""
+    """Holds a received message and its number."""
 
     number: int
     message: ToRunner | FromRunner
 
 
 def packed(message: ToRunner | FromRunner, number: int = 0) -> bytes:
-    """Packs a message as bytes; tuples arrive as lists. Raises TypeError or ValueError for a value
-    that is not plain data, or too large.
+    """Serializes a message; tuples arrive as lists. Raises TypeError or ValueError for values that
+    are not plain data, or too large.
     """
     kind, body = to_plain(message)
     data = pack([kind, number, body])
@@ -51,13 +51,13 @@ def packed(message: ToRunner | FromRunner, number: int = 0) -> bytes:
 
 
 class RunnerMessages:
-    """Takes in bytes as they arrive, and yields whole messages."""
+    """Parses received bytes into messages."""
 
     def __init__(self, largest: int = LARGEST + CHUNK) -> None:
         self._unpacker = unpacker(largest)
 
     def take(self, data: bytes) -> Iterator[Numbered]:
-        """Yields the messages that are whole. Raises WireError when the bytes are malformed."""
+        """Adds bytes and yields the complete messages. Raises WireError for malformed bytes."""
         try:
             self._unpacker.feed(data)
             for message in self._unpacker:
@@ -70,7 +70,7 @@ class RunnerMessages:
 
 
 class ThreadedEnd:
-    """An end for threads: any of them may send, one receives."""
+    """Connects threads: any thread may send, one receives."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
@@ -78,20 +78,24 @@ class ThreadedEnd:
         self._messages = RunnerMessages()
 
     def send(self, message: FromRunner, number: int = 0) -> None:
-        """Sends a message. Waits while the other side does not read; does nothing if it is gone."""
+        """Sends a message. Blocks while the peer does not read. Does nothing if the peer has
+        disconnected.
+        """
         data = packed(message, number)
         with self._sending, contextlib.suppress(OSError):
             self._socket.sendall(data)
 
     def receive(self) -> Iterator[Numbered]:
-        """Yields messages until the other side is gone, or sends a malformed one."""
+        """Yields messages until the peer disconnects or sends a malformed message."""
         with contextlib.suppress(OSError, WireError):
             while data := self._socket.recv(CHUNK):
                 yield from self._messages.take(data)
 
 
 class AsyncEnd(asyncio.Protocol):
-    """An end for an event loop: `on_message` for each, `on_end` once, after the last."""
+    """Connects an event loop. Calls `on_message` for each message, and `on_end` once after the
+    last.
+    """
 
     def __init__(
         self, on_message: Callable[[Numbered], None], on_end: Callable[[], object]
@@ -130,6 +134,6 @@ class AsyncEnd(asyncio.Protocol):
         self._on_end()
 
     def send(self, message: ToRunner, number: int = 0) -> None:
-        """Sends a message. Never blocks; does nothing when the other side is gone."""
+        """Sends a message without blocking. Does nothing if the peer has disconnected."""
         if self._transport is not None:
             self._transport.write(packed(message, number))
