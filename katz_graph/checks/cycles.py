@@ -1,4 +1,4 @@
-"""Finds cycles among nodes without recursion, and writes them as a person would walk them."""
+"""Finds cycles among nodes without recursion, and formats them in the direction of the data."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ SHOWN = 8  # nodes of a cycle in a message
 
 
 def find_cycles(sources: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, ...]]:
-    """Yields at least one cycle of each connected group of them, in the direction of the data, from
-    its first node in the file; they share no node. Linear.
+    """Yields at least one cycle of each connected group of cycles, in the direction of the data,
+    starting at its first node in the file. Cycles share no node. Linear.
 
-    `sources` has, for each node, those of the others that it reads.
+    `sources` maps each node to the nodes that it reads.
     """
     stuck = _behind_cycles(sources)
     order = {identifier: number for number, identifier in enumerate(stuck)}
@@ -33,7 +33,7 @@ def find_cycles(sources: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, ...
 
 
 def _behind_cycles(sources: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    """Returns the nodes that no topological order reaches: each reads at least one other."""
+    """Returns the nodes that no topological order reaches. Each of them reads at least one other."""
     waiting = {identifier: len(read) for identifier, read in sources.items()}
     readers: dict[str, list[str]] = {}
     for identifier, read in sources.items():
@@ -51,7 +51,7 @@ def _behind_cycles(sources: Mapping[str, Sequence[str]]) -> dict[str, int]:
 
 
 def describe_cycle(cycle: Sequence[str], nodes: Mapping[str, NodeCall]) -> str:
-    """Writes `1 (A) -> 2 (B) -> 1 (A)`, shortened in the middle."""
+    """Formats `1 (A) -> 2 (B) -> 1 (A)`, shortened in the middle."""
     names = [
         f"{shorten(identifier)} ({shorten(nodes[identifier].type)})"
         for identifier in (*cycle, cycle[0])

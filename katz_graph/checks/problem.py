@@ -14,15 +14,15 @@ ProblemKind = (
     Literal[
         "unknown_type",  # no node type has this name
         "missing_input",
-        "unknown_input",  # takes no part
+        "unknown_input",  # ignored
         "bad_link",  # a list that is not a link
-        "dead_link",  # to a node or an output that there is not
+        "dead_link",  # to a node or an output that does not exist
         "link_type",  # to an output of another type
         "cycle",
-        "refused",  # a node's own check says why
-        "check_failed",  # a node's own check came to an error
-        "region",  # nodes that do not make a loop over steps
-        "over_limit",  # more than this server runs
+        "refused",  # by a node's own check
+        "check_failed",  # a node's own check raised an error
+        "region",  # nodes that do not form a loop over steps
+        "over_limit",  # beyond the limits of this server
         "no_output",
     ]
     | LiteralFault
@@ -31,10 +31,10 @@ ProblemKind = (
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One fault of a graph. `node` is empty for one of the whole graph, `input` for one of a whole
-    node.
+    """One fault of a graph. `node` is empty if the fault concerns the whole graph, `input` if it
+    concerns a whole node.
 
-    `cycle` has the nodes of a cycle in the direction of the data.
+    `cycle` lists the nodes of a cycle in the direction of the data.
     """
 
     kind: ProblemKind
@@ -58,7 +58,7 @@ class Checked:
     """A graph whose literals have the types of their inputs (`"5"` is 5, a list stays a list), and
     its problems.
 
-    `targets` can run: the outputs that no error stands in the way of. `refused` are the others.
+    `targets` are the outputs that can run; errors block the outputs in `refused`.
     """
 
     graph: Graph
@@ -75,7 +75,7 @@ class Checked:
         return tuple(problem for problem in self.problems if problem.severity == "warning")
 
     def or_raise(self) -> Graph:
-        """Returns the graph; InputError with a line per error when there are any."""
+        """Returns the graph. Raises InputError with a line per error if there are any."""
         if self.errors:
             raise InputError("\n".join(map(str, self.errors)))
         return self.graph

@@ -1,8 +1,8 @@
-"""Validates a graph before anything runs: every problem at once, each a line with what came, what
-was expected and the way out.
+"""Validates a graph before anything runs. Reports all problems together: one line each, with the
+value found, the value expected and a remedy.
 
-Linear in nodes and links, without recursion. Nodes that no output needs give warnings: people keep
-spare nodes around. An error refuses the outputs that depend on its node, and no others.
+Linear in nodes and links, without recursion. Problems of nodes that no output needs are warnings,
+because users keep spare nodes. An error refuses only the outputs that depend on its node.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from katz_graph.node.literals import LiteralError, check_literal
 from katz_graph.node.types import ANY, Input, NodeType
 from katz_graph.planner.region import region_problems
 
-SUGGESTIONS = 50  # names for which a near one is searched; comparing thousands would take minutes
+SUGGESTIONS = 50  # names that get a suggestion; comparing thousands would take minutes
 Types = Mapping[str, NodeType]
 Rule = Callable[[Graph, Types], Iterable[tuple[str, str, str]]]
 RULES: Mapping[ProblemKind, Rule] = {"region": region_problems}
-"""Checks over several nodes, as (node, input, message), by the kind of what they find. They see
-graphs whose links and types are sound.
+"""Checks over several nodes, by the kind of problem that they find. They yield (node, input,
+message) and receive graphs whose links and types are sound.
 """
 
 
@@ -44,7 +44,7 @@ def validate(
 def check_node(
     graph: Graph, types: Types, folders: Folders | None, identifier: str
 ) -> tuple[NodeCall, list[Problem]]:
-    """Checks one node by itself and the links that it reads; returns the node with checked
+    """Checks one node in isolation, and the links that it reads. Returns the node with checked
     literals, and its problems.
     """
     single = _SingleNodes(graph, types, folders)
@@ -59,12 +59,12 @@ def check(
     targets: Iterable[str] | None = None,
     defaults: bool = True,
 ) -> Checked:
-    """Finds all problems of a graph, and checks its literals. Without `folders`, names of files are
-    not checked. Without `defaults` a value that is absent or null is missing, as in ComfyUI's API
+    """Finds all problems of a graph, and checks its literals. Skips file names if `folders` is
+    None. Without `defaults`, an absent or null value counts as missing, as in ComfyUI's API
     prompts.
 
-    `targets` are the nodes to run: every output node unless told. InputError for one that does not
-    exist.
+    `targets` are the nodes to run; None: every output node. Raises InputError for a target that
+    does not exist.
     """
     order = {identifier: number for number, identifier in enumerate(graph.nodes)}
     single = _SingleNodes(graph, types, folders, defaults)
@@ -132,7 +132,9 @@ def check(
 
 
 def upstream(sources: Mapping[str, Sequence[str]], roots: Iterable[str]) -> set[str]:
-    """Returns the roots and all that they read, directly or not; `sources`: reads of each node."""
+    """Returns the roots and everything that they read, directly or indirectly. `sources` maps each
+    node to the nodes that it reads.
+    """
     pending = list(roots)
     found = set(pending)
     while pending:
@@ -144,13 +146,13 @@ def upstream(sources: Mapping[str, Sequence[str]], roots: Iterable[str]) -> set[
 
 
 def downstream(sources: Mapping[str, Sequence[str]], roots: Iterable[str]) -> set[str]:
-    """Returns the roots and all that reads them, directly or not."""
+    """Returns the roots and everything that reads them, directly or indirectly."""
     pending = list(roots)
     return upstream(readers(sources), pending) if pending else set()
 
 
 def readers(sources: Mapping[str, Sequence[str]]) -> Mapping[str, Sequence[str]]:
-    """Returns for each node those that read it; `sources` has what each node reads."""
+    """Returns the readers of each node. `sources` maps each node to the nodes that it reads."""
     found: dict[str, list[str]] = {identifier: [] for identifier in sources}
     for identifier, read in sources.items():
         for source in read:
@@ -159,7 +161,7 @@ def readers(sources: Mapping[str, Sequence[str]]) -> Mapping[str, Sequence[str]]
 
 
 class _SingleNodes:
-    """Checks each node on its own, and the links it reads."""
+    """Checks each node in isolation, and the links that it reads."""
 
     def __init__(
         self, graph: Graph, types: Types, folders: Folders | None, defaults: bool = True
@@ -167,14 +169,14 @@ class _SingleNodes:
         self.graph, self.types, self.folders = graph, types, folders
         self._defaults = defaults
         self.problems: list[Problem] = []
-        self.unsound: set[str] = set()  # nodes of unknown type or with links that lead nowhere
-        self.sources: dict[str, list[str]] = {}  # for each node, those that it reads
+        self.unsound: set[str] = set()  # nodes of unknown type or with dead links
+        self.sources: dict[str, list[str]] = {}  # node -> the nodes that it reads
         self._files: dict[tuple[str, str], str | None] = {}
         self._near: dict[tuple[str, int], str] = {}
 
     @cached_property
     def read(self) -> set[str]:
-        """Returns the nodes that another one reads."""
+        """Returns the nodes that another node reads."""
         return {source for sources in self.sources.values() for source in sources}
 
     def node(self, identifier: str, call: NodeCall) -> NodeCall:
@@ -315,10 +317,10 @@ class _SingleNodes:
 
 
 def connects(source: str, target: str) -> bool:
-    """Decides whether an output of socket `source` may feed an input of socket `target`. `*` takes
-    and gives all.
+    """Returns whether an output of socket `source` may feed an input of socket `target`. `*`
+    connects to every socket.
 
-    Two unions (`A,B`) fit when they have a member in common.
+    Two unions (`A,B`) connect if they have a member in common.
     """
     given, taken = set(source.split(",")), set(target.split(","))
     return ANY in given | taken or not given.isdisjoint(taken)
@@ -341,8 +343,8 @@ def _cycle_problem(graph: Graph, cycle: Sequence[str]) -> Problem:
 def _wanted(
     graph: Graph, types: Types, single: _SingleNodes, targets: Iterable[str] | None
 ) -> list[str]:
-    """Returns the targets; without any told the output nodes, and those that may be one: a node of
-    unknown type that reads and is not read.
+    """Returns the targets. If None are given, returns the output nodes and the possible outputs:
+    nodes of unknown type that read a node and have no reader.
     """
     if targets is not None:
         wanted = list(dict.fromkeys(targets))

@@ -1,3 +1,3 @@
-"""Holds plans as data: regions, programs, devices, and the values that pass between stages. Must
-not know how they are made or run.
+"""Holds plans as data: regions, programs, devices, and the values passed between stages. Must not
+know how plans are made or run.
 """

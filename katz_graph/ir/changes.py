@@ -1,4 +1,4 @@
-"""Holds what a plan is made for in place of what jobs have."""
+"""Holds the changes that a plan makes to the engine's own settings."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class PlanChanges:
-    """Says what a plan is made with in place of what jobs have; None and empty: the same. Texts are
-    those of the command line: `place` STAGE=DEVICE, `allow` names of approximations, `link`
-    GBPS[,MS]. `devices`: names, and NAME*N for so many like one, which are called NAME+1, NAME+2.
+    """Overrides the settings that jobs run with; None or empty keeps a setting. Values are
+    command-line texts: `place` STAGE=DEVICE, `allow` names of approximations, `link` GBPS[,MS].
+
+    `devices` are names; NAME*N stands for N devices like NAME, called NAME, NAME+1, NAME+2 and so
+    on.
     """
 
     devices: tuple[str, ...] = ()
@@ -22,17 +24,19 @@ class PlanChanges:
 
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> PlanChanges:
-        """Reads what `said` gives."""
+        """Reads the output of `said`."""
         devices, place = (tuple(data.get(name, ())) for name in ("devices", "place"))
         return cls(devices, place, data.get("allow"), data.get("link"), data.get("batching"))
 
     @property
     def hypothetical(self) -> bool:
-        """Returns whether it can be planned and not run: devices or links that are not there."""
+        """Returns whether the plan uses devices or links that do not exist: it can be planned, not
+        run.
+        """
         return self.link is not None or any("*" in name for name in self.devices)
 
     def said(self) -> Mapping[str, Any]:
-        """Returns what is another than jobs have, as plain data."""
+        """Returns the overridden settings as plain data."""
         usual = PlanChanges()
         return {
             one.name: list(value) if isinstance(value, tuple) else value

@@ -6,13 +6,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-DTYPES = {"float32": 4, "bfloat16": 2, "float16": 2}  # bytes of a value
+DTYPES = {"float32": 4, "bfloat16": 2, "float16": 2}  # bytes per value
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Counts what one operation costs, free of any device: floating-point operations (a
-    multiply-add is two), bytes, and kernels started.
+    """Counts the cost of one operation independent of any device: floating-point operations (a
+    multiply-add is two), bytes, and kernel launches.
     """
 
     flops: float = 0.0
@@ -33,39 +33,36 @@ class Work:
 
 
 CostKey = tuple[str, int, bool]
-"""Identifies a measurement: an operation's key (`Program.keys`), the number of equal ones in one
-call, and true if the host's other devices worked.
+"""Identifies a measurement: an operation's key (`Program.keys`), the number of equal operations in
+one call, and whether the host's other devices were working.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
     """Describes a device as the planner sees it. Rates are measured
-    (`katz_graph.executor.measure.device`) or given.
-
-    `name` is its name in plans and messages, `torch_name` torch's in the process that computes
-    there. `contention`: how many times as long arithmetic takes while the other devices of its host
-    work too, `memory_contention` the same of memory traffic (None: as arithmetic). `measured`:
-    seconds of single calls. `bus_bytes_per_second`: from the host's memory to its own; inf: it is
-    the same.
+    (`katz_graph.executor.measure.device`) or configured.
     """
 
-    name: str
+    name: str  # in plans and messages
     flops_per_second: float
     bytes_per_second: float
     seconds_per_kernel: float = 0.0
-    dtype: str = "float32"  # the number format that it computes in
+    dtype: str = "float32"  # of its arithmetic
     memory_bytes: float = math.inf
     host: str = ""
+    # slowdown of arithmetic while other devices of the host work too
     contention: float = 1.0
+    # the same for memory traffic; None: as for arithmetic
     memory_contention: float | None = None
-    measured: Mapping[CostKey, float] = field(default_factory=dict)
-    torch_name: str = "cpu"
+    measured: Mapping[CostKey, float] = field(default_factory=dict)  # seconds of single calls
+    torch_name: str = "cpu"  # torch's name for it in the process that computes there
+    # from host memory to device memory; inf: the device computes in host memory
     bus_bytes_per_second: float = math.inf
 
     @property
     def is_gpu(self) -> bool:
-        """Returns true where stages compute with kernels of ours, in recorded calls."""
+        """Returns whether stages run here with the engine's own kernels, in CUDA graphs."""
         return self.torch_name.startswith("cuda")
 
     @property
@@ -73,8 +70,8 @@ class Device:
         return DTYPES[self.dtype]
 
     def seconds(self, work: Work, busy: bool = False) -> float:
-        """Estimates the seconds by the roofline: the larger of arithmetic and memory time, plus the
-        start of each kernel (Williams et al. 2009).
+        """Estimates seconds by the roofline model: the larger of arithmetic and memory time, plus
+        the launch time of each kernel (Williams et al. 2009).
         """
         slower = self.contention if busy else 1.0
         slower_memory = (
@@ -85,10 +82,11 @@ class Device:
         return max(arithmetic, memory) + work.kernels * self.seconds_per_kernel
 
     def cost(self, key: str, members: int, work: Work, busy: bool = False) -> float:
-        """Returns the seconds of `members` equal operations in one call, `work` being that of one.
+        """Returns the seconds of one call with `members` equal operations; `work` is the work of
+        one.
 
-        As measured; else what was measured of the same operations otherwise, in the ratio that the
-        roofline says; else the roofline.
+        Uses the measured time. If only another batch size or load was measured, scales that time by
+        the ratio of the roofline estimates. Without any measurement, returns the roofline estimate.
         """
         if (key, members, busy) in self.measured:
             return self.measured[key, members, busy]
@@ -113,7 +111,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class NetworkLink:
-    """Describes one direction between two devices: bytes a second, seconds to the first byte."""
+    """Describes one direction between two devices: bytes per second, seconds to the first byte."""
 
     bytes_per_second: float
     latency: float = 0.0
@@ -124,19 +122,18 @@ class NetworkLink:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Holds what a program may use: devices, links by source and target device (where none is given
-    nothing is paid), the devices that a stage or one operation may run on, and approximations by
-    name. `batching`: whether equal stages share a call; None leaves that to the planner.
-    """
+    """Holds the resources and permissions of a program."""
 
     devices: tuple[Device, ...] = ()
+    # by source and target device; transfers without a link are free
     links: Mapping[tuple[str, str], NetworkLink] = field(default_factory=dict)
+    # stage or operation -> devices that it may run on
     pins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    allowed: frozenset[str] = frozenset()
-    batching: bool | None = None
+    allowed: frozenset[str] = frozenset()  # approximations, by name
+    batching: bool | None = None  # whether equal stages share a call; None: the planner decides
 
     def link(self, source: str, target: str) -> NetworkLink | None:
-        """Returns the link between two devices; None where nothing is paid, as on one device."""
+        """Returns the link between two devices; None if their transfers are free, as on one device."""
         return None if source == target else self.links.get((source, target))
 
     def device(self, name: str) -> Device:

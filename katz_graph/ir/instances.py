@@ -1,7 +1,8 @@
 """Resolves a value of an evaluation to its instance: follows loop-carried slots back to the
-evaluation that made what they hold.
+evaluation that computed the value.
 
-Plain data: the simulator, `emit` and the workers that carry instructions out read the same answer.
+Works on plain data, so the simulator, `emit` and the workers that execute instructions get the same
+answer.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ class Instances:
         return self._variants[evaluation]
 
     def of(self, value: Any, evaluation: int) -> Instance | Any:
-        """Returns the instance that `value` of this evaluation is; a constant is itself, also one
-        that a slot began with.
+        """Returns the instance of `value` in this evaluation. Returns a constant as it is,
+        including a slot's initial value.
         """
         while isinstance(value, Previous):
             evaluation -= 1

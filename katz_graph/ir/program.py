@@ -26,10 +26,10 @@ class EvaluationPoint(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """Describes one kind of evaluation, with every switch decided: operations in topological order,
-    and the evaluations of this kind.
+    """Describes one kind of evaluation, with every switch decided: its operations in topological
+    order, and the evaluations of this kind.
 
-    `prediction` and `carried` (slot -> value) are what StepEnd reads.
+    StepEnd reads `prediction` and `carried` (slot -> value).
     """
 
     name: str
@@ -41,8 +41,8 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Runs one or several equal operations as one call on one device (several: concatenated along
-    the batch).
+    """Runs one operation, or several equal operations concatenated along the batch, as one call on
+    one device.
     """
 
     operations: tuple[str, ...]
@@ -53,23 +53,20 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Groups a run of calls on one device with nothing arriving, leaving or being patched in
-    between: one CUDA graph.
-
-    `reads`: what its calls take that none of them made; `writes`: what of theirs others take.
-    `beside`: the numbers of calls that a GPU may carry out beside the one behind them.
+    """Groups consecutive calls on one device as one CUDA graph. Between them the device receives,
+    sends and patches nothing.
     """
 
     name: str
     device: str
     calls: tuple[Call, ...]
-    reads: tuple[Ref | Previous, ...] = ()
-    writes: tuple[Ref, ...] = ()
-    beside: tuple[int, ...] = ()
+    reads: tuple[Ref | Previous, ...] = ()  # inputs from outside the segment
+    writes: tuple[Ref, ...] = ()  # outputs that operations outside the segment read
+    beside: tuple[int, ...] = ()  # numbers of calls that a GPU may run concurrently with the next
 
     @property
     def turns(self) -> Iterator[tuple[Call, ...]]:
-        """Yields the calls in their order: one, or two that may run beside each other."""
+        """Yields the calls in order: one, or two that may run concurrently."""
         for number, call in enumerate(self.calls):
             if number in self.beside:
                 yield call, self.calls[number + 1]
@@ -79,7 +76,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """An output of an operation as one evaluation made it; evaluation None: before the loop."""
+    """An operation's output in one evaluation. Evaluation None: computed before the loop."""
 
     ref: Ref
     evaluation: int | None
@@ -87,43 +84,42 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class LateLoras:
-    """Names the LoRA files that evaluations may begin without. Of each: the evaluation before which
-    the run waits for it, and the operations before the loop that take it, themselves or through
-    others.
+    """Lists the deferred LoRA files, which early evaluations may run without.
 
-    The device that owns the sampler says before each evaluation which are there, as a number whose
-    bit i stands for file i: all devices change their weights at the same evaluation.
+    Before each evaluation the sampler's device broadcasts a mask: bit i is set if file i is
+    available. All devices therefore change their weights at the same evaluation.
     """
 
-    files: tuple[Any, ...]  # their identities
-    waits: tuple[int, ...]
+    files: tuple[Any, ...]  # identities
+    waits: tuple[int, ...]  # by file: the first evaluation that requires it
+    # by file: the operations before the loop that use it, directly or through their inputs
     affects: tuple[tuple[str, ...], ...]
 
     @property
     def everything(self) -> int:
-        """Returns the number that says that all are there."""
+        """Returns the mask of all files."""
         return (1 << len(self.files)) - 1
 
     def absent(self, present: int) -> tuple[Any, ...]:
-        """Returns the files that are not there."""
+        """Returns the files whose bit is not set."""
         return tuple(file for bit, file in enumerate(self.files) if not present >> bit & 1)
 
     def due(self, evaluation: int | None) -> tuple[Any, ...]:
-        """Returns the files that this evaluation may not begin without; None: before the loop."""
+        """Returns the files that this evaluation requires; none before the loop (None)."""
         pairs = zip(self.files, self.waits, strict=True)
         return tuple(
             file for file, waits in pairs if evaluation is not None and waits <= evaluation
         )
 
     def affected(self, changed: int) -> frozenset[str]:
-        """Returns the operations before the loop that take one of the files of these bits."""
+        """Returns the operations before the loop that use one of the files in a mask."""
         return frozenset(
             name for bit, names in enumerate(self.affects) if changed >> bit & 1 for name in names
         )
 
 
 PRESENT = "loras:present"
-"""Names the operation whose value says which late LoRAs are there."""
+"""Names the operation whose value is the mask of available deferred LoRAs."""
 
 InstructionKind = Literal[
     "fetch", "weights", "patch", "prepare", "begin", "receive", "run", "send", "advance", "end"
@@ -134,13 +130,16 @@ InstructionKind = Literal[
 class Instruction:
     """One entry of a device's list.
 
-    `fetch` has a LoRA file read, beside all that follows. `weights` says which late LoRAs are there
-    from here on, or heeds what was said, and has done again what was done before the loop with
-    others. `patch` makes a weight set resident early; `prepare` computes something before the loop;
-    `receive` and `send` move an instance (`target`, `output`, `evaluation`) from or to `peer`;
-    `run` a segment; `advance` hands the prediction to the sampler, on the device that owns it;
-    `begin` and `end` enclose an evaluation on this device, which keeps the instances `keeps` for
-    later ones.
+    - `fetch` starts reading a LoRA file, concurrently with all later instructions.
+    - `weights` sets the mask of available deferred LoRAs, which the sampler's device determines and
+      the others receive. Recomputes the operations before the loop whose LoRAs changed.
+    - `patch` makes a weight set resident early.
+    - `prepare` computes an operation before the loop.
+    - `receive` and `send` move an instance (`target`, `output`, `evaluation`) from or to `peer`.
+    - `run` executes a segment.
+    - `advance` passes the prediction to the sampler, on the sampler's device.
+    - `begin` and `end` enclose an evaluation on this device, which retains the instances `keeps` for
+      later evaluations.
     """
 
     kind: InstructionKind
@@ -153,21 +152,21 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Predicts seconds for the whole request: as planned, with free communication and endless
+    """Predicts the seconds of the whole request: as planned, with free communication and unlimited
     devices, and one operation after the other.
     """
 
     planned: float
     ideal: float
     sequential: float
-    period: float  # of the commonest variant's evaluation, once it repeats
+    period: float  # of an evaluation of the commonest variant, in steady state
     binding: str
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Carries a region on its way to instruction lists. A pass fills the fields after its own name
-    and leaves the others.
+    """Carries a region through the passes to instruction lists. Each pass sets the fields marked
+    with its name.
     """
 
     region: Region
@@ -179,28 +178,28 @@ class Program:
     variants: tuple[Variant, ...] = ()  # variants
     trees: tuple[Tree, ...] = ()  # decompose: one per variant
     work: Mapping[str, Work] = field(default_factory=dict)  # cost: by operation
-    # cost: what an operation's measured times are kept under
+    # cost: by operation, the key of its measured times
     keys: Mapping[str, str] = field(default_factory=dict)
     shape: tuple[int, ...] = ()  # cost: the latent's [B, C, h, w]
-    # cost: height and width that each operation works on
+    # cost: latent height and width by operation
     cells: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    # cost: length of the text of each operation that has one
+    # cost: text length by operation
     tokens: Mapping[str, int] = field(default_factory=dict)
-    # cost: blocks that a GPU computes as their library does, by operation, with the reason
+    # cost: by operation, blocks that run their library's forward on a GPU, with the reason
     unprepared: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     # search: operation of the loop -> device
     placement: Mapping[str, str] = field(default_factory=dict)
-    owner: str = ""  # search: the device that advances the sampler
-    # search: ControlNet operations whose residuals are one evaluation old
+    owner: str = ""  # search: the device that samples
+    # search: stale ControlNet operations, read one evaluation late
     delayed: tuple[str, ...] = ()
     # search: per variant, in topological order; a device's calls in its order
     calls: tuple[tuple[Call, ...], ...] = ()
-    # search: an operation that several devices need stands in a call of each
+    # search: an operation that several devices need has a call on each
     before_calls: tuple[Call, ...] = ()
-    # search: what was considered -> seconds
+    # search: considered plan -> seconds
     alternatives: Mapping[str, float] = field(default_factory=dict)
-    chosen: str = ""  # search: which of them this is
-    notes: tuple[str, ...] = ()  # search: why it is so, in sentences
+    chosen: str = ""  # search: the key of this plan in `alternatives`
+    notes: tuple[str, ...] = ()  # search: reasons for the choice, in sentences
     segments: tuple[tuple[Segment, ...], ...] = ()  # segment: per variant
     # emit: per device
     instructions: Mapping[str, tuple[Instruction, ...]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Records with which approximations a result was made, and decides which runs may take it."""
+"""Records the approximations that produced a result, and decides which runs may reuse it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ STALE_CONTROLNET, ASYNC_LORA = "stale-controlnet", "async-lora"
 
 
 def lora_bound(allowed: Iterable[str]) -> tuple[bool, int | None]:
-    """Returns whether steps may begin without LoRAs, and how many if a person said so: the fewest
-    of several numbers.
+    """Returns whether steps may run without LoRAs, and the maximum number of such steps if the user
+    gave one; the smallest of several.
     """
     mine = [one.partition("=") for one in allowed if one.partition("=")[0] == ASYNC_LORA]
     return bool(mine), min((int(number) for _, _, number in mine if number), default=None)
@@ -20,31 +20,31 @@ def lora_bound(allowed: Iterable[str]) -> tuple[bool, int | None]:
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Records how a result came about, as far as its inputs do not decide it. It is kept with the
-    result, and holds for what is made of it.
+    """Records facts about a result that its inputs do not determine. It is stored with the result
+    and applies to everything derived from it.
     """
 
     stale_controlnet: bool = False
-    # of LoRAs that evaluations ran without, by path: the evaluation from which on each was there
+    # path of each LoRA that evaluations ran without -> the first evaluation with it
     arrivals: Mapping[str, int] = field(default_factory=dict)
-    steps_without: int = 0  # that ran without all LoRAs, at most
-    by_profile: bool = False  # and no person said how many may
-    # what a job chose itself of where and how its stages ran
+    steps_without: int = 0  # upper bound on the steps that ran without all LoRAs
+    by_profile: bool = False  # a profile, not the user, limited these steps
+    # the job's own choices of placement and execution
     chosen: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def approximations(self) -> tuple[str, ...]:
-        """Returns the names of the approximations that were in force; none for an exact result."""
+        """Returns the names of the approximations in force; none for an exact result."""
         late = (ASYNC_LORA,) if self.arrivals else ()
         return (*late, STALE_CONTROLNET) if self.stale_controlnet else late
 
     @property
     def late_loras(self) -> dict[str, int]:
-        """Returns the arrivals by the names of the files."""
+        """Returns the arrivals by file name."""
         return {PurePath(path).name: first for path, first in self.arrivals.items()}
 
     def permitted(self, allowed: Iterable[str]) -> bool:
-        """Returns whether a run with these allowed approximations may take the result."""
+        """Returns whether a run with these allowed approximations may reuse the result."""
         names = frozenset(allowed)
         late, steps = lora_bound(names)
         enough = self.by_profile if steps is None else self.steps_without <= steps
@@ -64,7 +64,7 @@ EXACT = Provenance()
 
 
 def joined(found: Iterable[Provenance]) -> Provenance:
-    """Returns the provenance of what is made of several results."""
+    """Returns the provenance of a result derived from several results."""
     parts = [one for one in found if one != EXACT]
     if len(parts) < 2:
         return parts[0] if parts else EXACT

@@ -1,7 +1,7 @@
-"""Describes a step region: the part of a graph that is run once per evaluation.
+"""Describes a step region: the part of a graph that runs once per evaluation.
 
 Loop-carried values are slots, as in MLIR's `scf.for`: `next_i` of StepEnd becomes `previous_i` of
-StepBegin one evaluation later.
+StepBegin in the next evaluation.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BEGIN, END = "step_begin", "step_end"
 SWITCH = "switch"
 
 
-CROP = "StepCrop"  # the type of node behind which operations see a part of the latent
+CROP = "StepCrop"  # the node type after which operations see a part of the latent
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,22 +32,22 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Previous:
-    """The loop-carried value of slot 1 to 8, as the evaluation before left it."""
+    """The loop-carried value of slot 1 to 8, from the previous evaluation."""
 
     slot: int
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """Represents one node of a region, or a computation that a pass made: what runs (`stage`) on
-    which values, references and slots.
+    """Represents one node of a region, or a computation that a pass added: runs `stage` on values,
+    references and slots.
     """
 
     id: str
     stage: str
     type: str
     inputs: Mapping[str, Any]
-    required: tuple[str, ...] = ()  # inputs that must come to something
+    required: tuple[str, ...] = ()  # inputs that must not be None
 
     def references(self) -> Iterator[tuple[str, Ref]]:
         return ((name, value) for name, value in self.inputs.items() if isinstance(value, Ref))
@@ -58,7 +58,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a latent, in cells."""
+    """A rectangle of a latent, in cells."""
 
     top: int
     left: int
@@ -72,16 +72,16 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Binds a region's loop-invariant inputs to values. `operations` leaves out begin and end and
-    is in topological order.
+    """Binds a region's loop-invariant inputs to values. `operations` are in topological order,
+    without begin and end.
     """
 
     begin: Operation
     operations: tuple[Operation, ...]
     end: Operation
-    name: str  # the node of the file that it stands for
+    name: str  # the node of the file that this region represents
     nodes: Mapping[str, str] = field(default_factory=dict)  # operation -> node of the file
 
     def node_of(self, operation: str) -> str:
-        """Returns the node of the file that an operation stands for."""
+        """Returns the node of the file that an operation represents."""
         return self.nodes.get(operation, self.name)

@@ -1,4 +1,6 @@
-"""Defines what stages and samplers pass on. Plain tensors, so that they can be sent."""
+"""Defines the values that stages and samplers exchange. All are plain tensors, so that they can be
+sent.
+"""
 
 from __future__ import annotations
 
@@ -15,27 +17,27 @@ class Features:
     """The state between two blocks of a network with skips."""
 
     hidden: Tensor  # [B, C, h, w]
-    embedding: Tensor  # [B, E]: time embedding with the added conditions
+    embedding: Tensor  # [B, E]: time embedding plus the extra conditioning
     skips: tuple[Tensor, ...]  # by position: 0 is conv_in's output, then each down block's in order
-    step: Step  # the evaluation it belongs to
+    step: Step  # of this evaluation
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The state inside a transformer between two blocks."""
+    """The state of a transformer between two blocks."""
 
-    hidden: Tensor  # [B, N, D]: the picture's, row by row of patches
-    text: Tensor | None  # [B, T, D]; None behind the last block that gives one
+    hidden: Tensor  # [B, N, D]: picture tokens, row by row of patches
+    text: Tensor | None  # [B, T, D]; None after the last block that outputs text
     embedding: Tensor  # [B, E]: of the timestep and the pooled text
-    step: Step  # the evaluation it belongs to
-    # [B, N, D] each, of earlier blocks, in order: those that a later block reads too
+    step: Step  # of this evaluation
+    # [B, N, D] each: outputs of earlier blocks that a later block also reads, in order
     skips: tuple[Tensor, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Residuals:
-    """Holds a ControlNet's residuals: one tensor per skip position, and one for the mid block's
-    output. Already multiplied by its strength.
+    """Holds a ControlNet's residuals, already multiplied by its strength: one tensor per skip
+    position, and one for the mid block's output.
     """
 
     down: tuple[Tensor, ...]
@@ -44,21 +46,21 @@ class Residuals:
 
 @dataclass(frozen=True, slots=True)
 class TextEncoding:
-    """Holds a prompt as a network takes it."""
+    """Holds a prompt in the form that a network takes."""
 
-    hidden: Tensor  # [B, T, D]; of CLIP alone T is a multiple of a row, 77
+    hidden: Tensor  # [B, T, D]; for CLIP alone, T is a multiple of 77
     pooled: Tensor | None = None  # [B, P]
     # [B, 7]: original height and width, crop top and left, target height and width, aesthetic
     # score
     sizes: Tensor | None = None
-    guidance: Tensor | None = None  # [B]: that a distilled model is told
-    mask: Tensor | None = None  # [B, T] bool: false for tokens that fill a text up; None for none
+    guidance: Tensor | None = None  # [B]: guidance embedding input of a distilled model
+    mask: Tensor | None = None  # [B, T] bool: false for padding tokens; None: no padding
 
 
 Parametrisation = Literal[
     "epsilon", "v_prediction", "sample", "consistency", "edm", "flow_prediction", "raw"
 ]
-"""Names the meaning of the model's output, see `prediction.to_denoised`; `raw` is left to a
+"""Names the meaning of the model's output, see `prediction.to_denoised`; `raw` leaves it to a
 diffusers scheduler.
 """
 
@@ -68,13 +70,13 @@ class Evaluation:
     """One call of the model, known before the run."""
 
     index: int  # of the evaluation, from 0
-    step: int  # the interval of the schedule it belongs to, from 0
+    step: int  # index of its interval in the schedule, from 0
     sigma: float  # the noise level the model sees
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Query:
-    """Asks, for a sampler: what is the denoised picture in `x`?"""
+    """Asks for the denoised prediction at `x`, on behalf of a sampler."""
 
     x: Tensor  # [B, C, h, w] float32
     sigma: Tensor  # 0-d
@@ -83,22 +85,25 @@ class Query:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """Holds the model's inputs of one evaluation: tensors with a row for each picture, so that rows
-    of different noise levels, and of different requests, can share a call.
+    """Holds the model inputs of one evaluation: tensors with one row per picture, so that rows of
+    different noise levels and requests can share a call.
     """
 
-    x: Tensor  # [B, C, h, w], float32 on the path; under a mask, with its kept part replaced
-    model_input: Tensor  # [B, C, h, w] in the model's dtype, scaled as it was trained
+    # [B, C, h, w] float32, on the sampling path; the part that a mask preserves is replaced
+    x: Tensor
+    model_input: Tensor  # [B, C, h, w] in the model's dtype, scaled as in training
     sigma: Tensor  # [B] float64: the noise level
-    timestep: Tensor  # [B] float64: what the model is told; a fraction on flows
+    timestep: Tensor  # [B] float64: the model's timestep input; a fraction on flows
 
     @classmethod
     def of(cls, x: Tensor, model_input: Tensor, sigma: float, timestep: float) -> Self:
-        """Makes a step whose rows are all of one noise level."""
+        """Makes a step whose rows all have the same noise level."""
         rows = partial(torch.full, (len(x),), dtype=torch.float64, device=x.device)
         return cls(x, model_input, rows(sigma), rows(timestep))
 
 
 def per_row(values: Tensor, like: Tensor) -> Tensor:
-    """Reshapes [B] -> [B, 1, ...] in the dtype of `like` [B, ...]: factors, rounded once."""
+    """Reshapes per-row factors [B] -> [B, 1, ...] to broadcast over `like` [B, ...], in its dtype
+    (rounded once).
+    """
     return values.to(like.dtype).reshape(-1, *(1 for _ in like.shape[1:]))
