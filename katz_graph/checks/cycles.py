@@ -33,7 +33,9 @@ def find_cycles(sources: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, ...
 
 
 def _behind_cycles(sources: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    """Returns the nodes that no topological order reaches. Each of them reads at least one other."""
+    """Returns the nodes that no topological order reaches. Each reads at least one other such
+    node.
+    """
     waiting = {identifier: len(read) for identifier, read in sources.items()}
     readers: dict[str, list[str]] = {}
     for identifier, read in sources.items():

@@ -133,7 +133,7 @@ class Target:
     batching: bool | None = None  # whether equal stages share a call; None: the planner decides
 
     def link(self, source: str, target: str) -> NetworkLink | None:
-        """Returns the link between two devices; None if their transfers are free, as on one device."""
+        """Returns the link between two devices; None if transfers are free, as on one device."""
         return None if source == target else self.links.get((source, target))
 
     def device(self, name: str) -> Device:

@@ -138,7 +138,7 @@ class Instruction:
     - `receive` and `send` move an instance (`target`, `output`, `evaluation`) from or to `peer`.
     - `run` executes a segment.
     - `advance` passes the prediction to the sampler, on the sampler's device.
-    - `begin` and `end` enclose an evaluation on this device, which retains the instances `keeps` for
+    - `begin` and `end` enclose an evaluation on this device. It retains the instances `keeps` for
       later evaluations.
     """
 
