@@ -1,5 +1,5 @@
-"""Changes what a plan is made for: other devices of those that there are or more like them, pins,
-approximations, links, batching; and says which of it a job may choose itself.
+"""Applies changes to the target of a plan: other or additional devices, pins, approximations,
+links, batching. Also checks which of these changes a job may make.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from katz_graph.planner.places import parse_places
 MOST_LIKE_ONE = 8  # devices
 PLACE = "place"
 PERMISSIONS = (PLACE, *APPROXIMATIONS)
-"""Names what jobs may choose themselves where the operator lets them: where and how stages run, and
+"""Names the choices that the operator may leave to jobs: placement and execution of stages, and
 each approximation.
 """
 
 
 def changed(target: Target, changes: PlanChanges) -> Target:
-    """Returns what the plan is made for. InputError for what cannot be."""
+    """Returns the changed target. Raises InputError for changes that are not possible."""
     if not changes.said():
         return target
     devices = tuple(_devices(target, changes.devices)) if changes.devices else target.devices
@@ -49,8 +49,8 @@ def changed(target: Target, changes: PlanChanges) -> Target:
 
 
 def needed(changes: PlanChanges) -> frozenset[str]:
-    """Returns what of `PERMISSIONS` a job needs to be run so. InputError for an approximation that
-    does not exist.
+    """Returns the `PERMISSIONS` that a job needs to run with these changes. Raises InputError for
+    an approximation that does not exist.
     """
     names = {name.partition("=")[0] for name in allowed_names(changes.allow or "")}
     places = changes.devices or changes.place or changes.batching is not None
@@ -58,7 +58,7 @@ def needed(changes: PlanChanges) -> frozenset[str]:
 
 
 def permissions(names: str) -> frozenset[str]:
-    """Parses what jobs may choose, separated by commas. InputError for a name of nothing."""
+    """Parses a comma-separated list of permissions. Raises InputError for an unknown name."""
     found = frozenset(filter(None, (name.strip() for name in names.split(","))))
     for name in sorted(found.difference(PERMISSIONS)):
         raise InputError(f"--permit {name}: expected some of {', '.join(PERMISSIONS)}")
@@ -82,8 +82,8 @@ def _devices(target: Target, wanted: Sequence[str]) -> Iterator[Device]:
 def _links(
     target: Target, names: Sequence[str], link: str | None
 ) -> Mapping[tuple[str, str], NetworkLink]:
-    """Takes the link between the devices that two are like; between two like the same one any
-    that there is. InputError where nothing is known of it.
+    """Copies the links of the original devices to their replicas. Two replicas of one device get
+    any existing link. Raises InputError if none exists.
     """
     given, made = parse_link(link), {}
     for one, other in permutations(names, 2):

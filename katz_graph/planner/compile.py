@@ -1,5 +1,5 @@
-"""Runs the passes in order, from a bound region to a program. `after` stops behind one pass, so
-that its result can be inspected.
+"""Runs the passes in order, from a bound region to a program. `after` stops after one pass, so that
+its result can be inspected.
 """
 
 from __future__ import annotations
@@ -36,24 +36,22 @@ PASSES = (
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Holds the inputs of a compilation besides the region: the evaluations, the answers to
-    conditions, the latent's shape, work and devices.
-    """
+    """Holds the inputs of a compilation besides the region and the target."""
 
     schedule: Sequence[EvaluationPoint]
-    decide: Decide
+    decide: Decide  # answers conditions
     shape: tuple[int, ...]  # [B, C, h, w]
-    count: Count
+    count: Count  # work of an operation
     length: Length  # of a prompt, in tokens
-    fit: Callable[[Program], Program]  # raises when models do not fit each other
+    fit: Callable[[Program], Program]  # raises InputError if models do not fit each other
     profiled: Profiled = nobody_looked
     taken_by_texts: TakenByTexts = lambda file: True
     unprepared: Unprepared = all_prepared
 
 
 def compile_region(region: Region, known: Known, target: Target, after: str = "emit") -> Program:
-    """Runs the passes up to and including `after`. InputError for an unknown pass, and for what the
-    passes find wrong in the region.
+    """Runs the passes up to and including `after`. Raises InputError for an unknown pass, and for
+    faults that the passes find in the region.
     """
     if after not in PASSES:
         raise InputError(f"--after {after}: no such pass; choose one of {', '.join(PASSES)}")

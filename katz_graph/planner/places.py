@@ -9,14 +9,13 @@ from katz_graph.models.stage_registry import stage_groups, stages
 
 
 def parse_places(places: Sequence[str], devices: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
-    """Maps each stage to the devices that it may run on; a stage that is given several times may
-    run on any of them.
+    """Maps each stage to the devices that it may run on. Repeated stages accumulate devices.
 
-    The names of groups stand for their stages. InputError for unknown stages, and for devices that
-    this run does not have.
+    A group's name stands for all its stages. Raises InputError for unknown stages, and for devices
+    that this run does not have.
     """
     if not places:
-        return {}  # families are not asked for what nobody wants
+        return {}  # avoids loading the families
     known, groups = tuple(devices), stage_groups()
     names = (*groups, *(one.name for one in stages().values() if one.placeable))
     pins: dict[str, tuple[str, ...]] = {}

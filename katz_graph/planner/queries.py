@@ -1,4 +1,4 @@
-"""Answers queries of passes, drawings and workers about a program."""
+"""Answers queries about a program for passes, reports and workers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from katz_graph.ir.region import Region
 
 @dataclass(frozen=True, slots=True)
 class WeightSwitch:
-    """Describes making a weight set resident: the `key` of its measured seconds, and the bytes of
-    the model's weights, which a LoRA may all change. Equal for models of one size with equally many
-    LoRAs, whatever their strengths.
+    """Describes the switch to a weight set: the `key` of its measured seconds, and the bytes of the
+    model's weights, all of which a LoRA may change. Models of equal size with equally many LoRAs
+    share measurements, whatever the strengths.
     """
 
     key: str
@@ -25,8 +25,8 @@ class WeightSwitch:
 
 
 def unprofiled(program: Program) -> tuple[int, int]:
-    """Returns how many kinds of model calls are predicted from the devices' rates alone because no
-    profile has measured them, and how many kinds there are.
+    """Returns the number of kinds of model calls whose time is estimated from the devices' rates
+    because no profile measured them, and the number of all kinds.
     """
     kinds = {
         (program.keys[call.operations[0]], call.device)
@@ -41,9 +41,9 @@ def unprofiled(program: Program) -> tuple[int, int]:
 
 
 def weight_sets(program: Program, device: str | None = None) -> dict[str, ModelRecipe]:
-    """Returns the loop's models whose networks are patched (on one device, or all), by a name for
-    each set, in order of first use. These carry LoRAs, or share a network there with a model that
-    does.
+    """Returns the loop's models whose networks are patched (on one device, or all), by the name of
+    their weight set, in order of first use. These models have LoRAs, or share a network on the
+    device with a model that has.
     """
     operations = (op for variant in program.variants for op in variant.operations)
     used = [
@@ -57,7 +57,7 @@ def weight_sets(program: Program, device: str | None = None) -> dict[str, ModelR
 
 
 def switches(program: Program) -> dict[str, WeightSwitch]:
-    """Returns the switch to each weight set of the loop. Needs the work of operations."""
+    """Returns the switch to each weight set of the loop. Requires the work of operations."""
     found = {}
     operations = [op for variant in program.variants for op in variant.operations]
     for name, model in weight_sets(program).items():
@@ -66,7 +66,7 @@ def switches(program: Program) -> dict[str, WeightSwitch]:
         for op in own:
             blocks = op.stage, op.inputs.get("first_block"), op.inputs.get("last_block")
             held = program.work[op.id].weight_bytes
-            parts[blocks] = max(parts.get(blocks, 0.0), held)  # one may pass over some of them
+            parts[blocks] = max(parts.get(blocks, 0.0), held)  # an operation may skip some blocks
         size = sum(parts.values())
         found[name] = WeightSwitch(
             f"patch:{size:.0f}", sum(lora.strength != 0 for lora in model.loras), size
@@ -75,8 +75,9 @@ def switches(program: Program) -> dict[str, WeightSwitch]:
 
 
 def adapters(program: Program, device: str | None = None) -> tuple[FileIdentity, ...]:
-    """Returns the LoRA files that a program's networks and text encoders take (on one device, or
-    all); on the sampler's device also those that may come late, for it says when they are there.
+    """Returns the LoRA files that a program's networks and text encoders use (on one device, or
+    all). The sampler's device also gets the deferred ones, because it decides when they are
+    available.
     """
     late = program.late.files if program.late and device in (None, program.owner) else ()
     prepared = {
@@ -95,14 +96,14 @@ def adapters(program: Program, device: str | None = None) -> tuple[FileIdentity,
 
 
 def lora_strengths(program: Program) -> dict[FileIdentity, LoraUse]:
-    """Returns how strong the LoRA files are that a program's networks and text encoders take."""
+    """Returns the strengths of the LoRA files that a program's networks and text encoders use."""
     looped = (op for variant in program.variants for op in variant.operations)
     return lora_uses(value for op in (*looped, *program.before) for value in op.inputs.values())
 
 
 def reading_key(file: FileIdentity) -> str:
-    """Names what the seconds of reading a file are kept under: where it lies, and its size to a
-    factor of two.
+    """Returns the key of a file's measured read time: its storage, and its size rounded to a power
+    of two.
     """
     scheme, _, rest = file.path.partition("://")
     place = f"{scheme}://{rest.partition('/')[0].rpartition('@')[2]}" if rest else "disk"
@@ -110,7 +111,9 @@ def reading_key(file: FileIdentity) -> str:
 
 
 def opaque_functions(region: Region) -> tuple[str, ...]:
-    """Returns packs' functions in a region's models: they cannot be sent or captured in a graph."""
+    """Returns the pack functions in a region's models. They cannot be sent or captured in a
+    graph.
+    """
     bound = (op.inputs.get("model") for op in (region.begin, *region.operations))
     patches = (
         patch

@@ -17,8 +17,8 @@ from katz_graph.planner.passes.latent import fit_empty
 
 
 def stage_of(operation: Operation) -> Stage:
-    """Returns the declaration of an operation's stage. InputError for an undeclared stage: its
-    costs and outputs are not guessed.
+    """Returns the declaration of an operation's stage. Raises InputError for an undeclared stage,
+    because its costs and outputs are unknown.
     """
     found = stages().get(operation.stage)
     if found is None:
@@ -32,8 +32,8 @@ def stage_of(operation: Operation) -> Stage:
 
 @dataclass(frozen=True, slots=True)
 class RegionNodes:
-    """Lists the nodes of a region in topological order, begin and end included, and the links that
-    enter it.
+    """Lists the nodes of a region in topological order, including begin and end, and the links that
+    enter the region.
     """
 
     begin: str
@@ -43,8 +43,8 @@ class RegionNodes:
 
 
 def region_nodes(graph: Graph, end: str) -> RegionNodes:
-    """Finds the region that ends at node `end`: descendants of its StepBegin that are ancestors of
-    `end`. Linear in nodes and links.
+    """Finds the region that ends at node `end`: the descendants of its StepBegin that are ancestors
+    of `end`. Linear in nodes and links. Raises InputError if `step` is not linked.
     """
     step = graph.nodes[end].inputs.get("step")
     if not isinstance(step, Link) or step.node not in graph.nodes:
@@ -73,9 +73,11 @@ def bind_region(
     name: str = "",
     shown_as: Mapping[str, str] | None = None,
 ) -> Region:
-    """Builds the region as data: links from outside replaced by `values`, absent knobs by their
-    defaults. `name` is the region's display name, `shown_as` that of each of its nodes; without,
-    all are shown as the region is.
+    """Builds the region as data: replaces links from outside by `values`, and absent knobs by their
+    defaults.
+
+    `name` is the region's display name; `shown_as` maps its nodes to display names. Nodes that it
+    lacks are shown under the region's name.
     """
     inside = set(nodes.members)
 
@@ -222,7 +224,7 @@ def _socket(graph: Graph, registry: Mapping[str, NodeType], link: Link) -> str:
 
 
 def _ancestors(graph: Graph, end: str, begin: str) -> set[str]:
-    """Returns `end` and what it needs, looking no further back than `begin`."""
+    """Returns `end` and its ancestors, searching no further back than `begin`."""
     found, frontier = {end}, [end]
     while frontier:
         node = frontier.pop()
@@ -234,7 +236,9 @@ def _ancestors(graph: Graph, end: str, begin: str) -> set[str]:
 
 
 def _topological(graph: Graph, inside: set[str]) -> tuple[str, ...]:
-    """Orders the nodes of `inside`, each after those it reads. InputError for a cycle."""
+    """Orders the nodes of `inside`, each after the nodes that it reads. Raises InputError for a
+    cycle.
+    """
     reads = {
         node: [link.node for _, link in graph.nodes[node].links() if link.node in inside]
         for node in sorted(inside)

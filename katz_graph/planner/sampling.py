@@ -1,5 +1,5 @@
-"""Reads sampling data from a region's StepBegin: the sampler's specification, its evaluations,
-those in which a window is open, and the answers to conditions.
+"""Reads sampling data from a region's StepBegin: the sampler's specification, its evaluations, the
+evaluations inside a window, and the answers to conditions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def table_of(model: ModelRecipe) -> NoiseTable:
-    """Returns a model's noise levels and parametrisation: as trained, or as a patch says."""
+    """Returns a model's noise levels and parametrisation: as trained, or as set by a patch."""
     patch = sampling_patch(model.patches)
     return (
         noise_table(scheduler_config(model), family_of(model.network).training.multiplier)
@@ -41,13 +41,13 @@ def table_of(model: ModelRecipe) -> NoiseTable:
 
 @lru_cache(maxsize=16)
 def predicts_flow(model: ModelRecipe) -> bool:
-    """Tells if a model predicts a flow's velocity: as trained, or as a patch says."""
+    """Returns whether a model predicts a flow's velocity: as trained, or as set by a patch."""
     return table_of(model).parametrisation == "flow_prediction"
 
 
 def loop_of(begin: Operation, shape: tuple[int, ...], dtype: torch.dtype) -> Loop:
-    """Returns what stages are bound with: plain data of the begin operation and its model, whose
-    number format is `dtype`.
+    """Returns the loop data that stages are bound with: plain data of the begin operation and its
+    model, which has dtype `dtype`.
     """
     model: ModelRecipe = begin.inputs["model"]
     raw = begin.type == "DiffusersStepBegin"
@@ -56,7 +56,7 @@ def loop_of(begin: Operation, shape: tuple[int, ...], dtype: torch.dtype) -> Loo
 
 
 def sampling_of(begin: Operation) -> tuple[Spec, NoiseTable]:
-    """Returns the sampler's data of a begin operation and the noise table of its model."""
+    """Returns the sampler specification of a begin operation, and the noise table of its model."""
     values = begin.inputs
     table, latent = table_of(values["model"]), values["latent_image"]
     if begin.type == "DiffusersStepBegin":
@@ -89,8 +89,8 @@ def sampling_of(begin: Operation) -> tuple[Spec, NoiseTable]:
 
 
 def _check_diffusers(model: ModelRecipe, latent: Mapping[str, Any]) -> None:
-    """Raises InputError for a flow, and for a noise mask, a batch index or a patch that diffusers
-    schedulers ignore: they know no denoised predictions or noise levels.
+    """Raises InputError for a flow, and for a noise mask, a batch index or a patch. Diffusers
+    schedulers ignore these, because they know no denoised predictions or noise levels.
     """
     for field in ("noise_mask", "batch_index"):
         if latent.get(field) is not None:
@@ -131,7 +131,7 @@ def _diffusers_spec(values: Any, trained: dict[str, Any]) -> DiffusersSpec:
 
 
 def decider(spec: Spec, table: NoiseTable) -> Decide:
-    """Answers StepPattern and StepWindow for an evaluation."""
+    """Returns a function that answers StepPattern and StepWindow for an evaluation."""
 
     @cache
     def window(start_percent: float, end_percent: float) -> tuple[bool, ...]:
@@ -153,7 +153,7 @@ def decider(spec: Spec, table: NoiseTable) -> Decide:
 
 
 def evaluations_of(spec: Spec, table: NoiseTable) -> tuple[Evaluation, ...]:
-    """Returns all calls of the model that the run will make, in order."""
+    """Returns all evaluations of the run, in order."""
     if isinstance(spec, DiffusersSpec):
         from katz_graph.sampling.diffusers_process import prepare_scheduler  # loads diffusers
 
@@ -164,11 +164,11 @@ def evaluations_of(spec: Spec, table: NoiseTable) -> tuple[Evaluation, ...]:
 def active_evaluations(
     spec: Spec, table: NoiseTable, start_percent: float, end_percent: float
 ) -> tuple[bool, ...]:
-    """Returns, for each evaluation, true if it lies in this window (of a ControlNet, or a
+    """Returns, for each evaluation, whether it lies in a window (of a ControlNet, or a
     conditioning's range).
 
-    Ours: by noise level, sigma(end) <= sigma <= sigma(start). diffusers: by count, as its
-    ControlNet pipelines do: off while i / N < start or (i + 1) / N > end.
+    Our samplers compare noise levels: sigma(end) <= sigma <= sigma(start). Diffusers schedulers
+    count, as their ControlNet pipelines do: off while i / N < start or (i + 1) / N > end.
     """
     known = evaluations_of(spec, table)
     if isinstance(spec, DiffusersSpec):

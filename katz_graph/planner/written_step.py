@@ -1,5 +1,5 @@
-"""Writes a sampler out as the nodes of its step: its region, with links to what the graph has in
-place of values. Must not import torch at import time.
+"""Converts a sampler to the nodes of its step region, and replaces values with links to the nodes
+of the graph that output them. Must not import torch at import time.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from katz_graph.core.recipe import ConditioningEntry, Picture, digest
 from katz_graph.ir.region import Operation, Ref, Region
 from katz_graph.node.types import NodeType
 
-TELLS_GUIDANCE = "FluxGuidance"  # the type of node that says what a distilled model is told
+TELLS_GUIDANCE = "FluxGuidance"  # the node type that sets the guidance input of a distilled model
 CHANGED = frozenset(("CONDITIONING", "GUIDER", "NOISE", "MODEL"))
-"""Sockets of what a step does itself to what reaches a sampler."""
+"""Output sockets of the nodes whose effect a step's own nodes reproduce."""
 
 Source = tuple[str, str]
-"""What an input of a node of the graph is linked to: the node, and the input's name."""
+"""Names a link of the graph by its reader: the node, and the input's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepNode:
-    """A node of a step. Each of its inputs is a value, an output of another node of the step
-    (`links`), or what an input of a node of the graph is linked to (`sources`).
+    """A node of a step. Each input is a value, an output of another node of the step (`links`), or
+    a copy of a link of the graph (`sources`).
     """
 
     name: str
@@ -39,10 +39,11 @@ class StepNode:
 
 @dataclass(frozen=True, slots=True)
 class WrittenStep:
-    """The nodes that stand for a sampler, each behind those that it reads; what the sampler gave,
-    `end` gives, with the same numbers of outputs. `passed_by`: nodes of the graph, the nearest to
-    the sampler first, whose part the step does itself, so that they may go where nothing else reads
-    them.
+    """Holds the nodes that replace a sampler, in topological order. Node `end` has the same outputs
+    as the sampler, with the same numbers.
+
+    `passed_by` lists nodes of the graph whose effect the step reproduces, the nearest to the
+    sampler first. They can be removed if nothing else reads them.
     """
 
     nodes: tuple[StepNode, ...]
@@ -57,9 +58,9 @@ def written_step(
     values: Mapping[Link, Any],
     guessed: bool = False,
 ) -> WrittenStep:
-    """Writes the region of a sampler of the graph out. `values` are what the nodes before it give;
-    `guessed`: some of them stand in for what models give, so that equal pictures may differ.
-    InputError for a region that takes what no node gives.
+    """Converts the region of a sampler to nodes. `values` are the outputs of the nodes upstream.
+    `guessed`: some of these are placeholders for model outputs, so that equal pictures may differ
+    in the run. Raises InputError if no node outputs a value that the region needs.
     """
     writer = _Writer(graph, region, guessed)
     for source, link, given in _sources(graph, region.name, values):
@@ -74,7 +75,7 @@ def written_step(
 
 
 def with_step(graph: Graph, sampler: str, step: WrittenStep) -> Graph:
-    """Returns the graph with the nodes of a step in the place of its sampler."""
+    """Returns the graph with the sampler replaced by the nodes of its step."""
     ids = {node.name: f"{sampler}.{node.name}" for node in step.nodes}
 
     def call_of(node: StepNode) -> NodeCall:
@@ -108,7 +109,7 @@ class _Writer:
     region: Region
     guessed: bool
     nodes: list[StepNode] = field(default_factory=list)
-    # what gives a recipe, or a latent, by its digest or its identity; and what gives pictures
+    # sources of recipes by digest, and of latents by identity; then those of pictures
     recipes: dict[object, Source] = field(default_factory=dict)
     pictures: list[tuple[Source, Link, Any]] = field(default_factory=list)
 
@@ -116,14 +117,14 @@ class _Writer:
         return operation.removeprefix(f"{self.region.name}.")
 
     def know(self, source: Source, link: Link, given: Any) -> None:
-        """Takes in what gives a value; the first that does counts."""
+        """Registers the source of a value. The first source of equal values wins."""
         if _is_picture(given):
             self.pictures.append((source, link, given))
         elif isinstance(given, dict | tuple) or is_dataclass(given):
             self.recipes.setdefault(_key(given), source)
 
     def write(self, operation: Operation) -> None:
-        """Adds the node of an operation, and those before it that tell what nothing else tells."""
+        """Adds the node of an operation, preceded by the guidance nodes that it needs."""
         begins = operation is self.region.begin
         own = dict(self.graph.nodes[self.region.name].links()) if begins else {}
         values: dict[str, Any] = {}
@@ -155,7 +156,7 @@ class _Writer:
         )
 
     def _source(self, value: Any) -> Source | None:
-        """Finds what gives a value. InputError where that may be one of several nodes."""
+        """Finds the source of a value. Raises InputError if several nodes may be its source."""
         if not _is_picture(value):
             return self.recipes.get(_key(value))
         pixels = value.pixels if isinstance(value, Picture) else value
@@ -171,8 +172,8 @@ class _Writer:
         return found[0][0] if found else None
 
     def _told(self, operation: Operation, name: str, value: Any) -> str:
-        """Returns the name of a node that tells a model its own guidance with a conditioning.
-        InputError for a value that no node gives.
+        """Adds a node that sets the guidance of a conditioning, and returns its name. Raises
+        InputError if no node outputs the value.
         """
         entry = value[0] if isinstance(value, tuple) and len(value) == 1 else None
         if isinstance(entry, ConditioningEntry) and entry.guidance is not None:
@@ -206,7 +207,7 @@ class _Writer:
 
 
 def _key(value: Any) -> object:
-    """Returns what equal recipes have in common; no guidance at all may be said or not."""
+    """Returns a key that is the same for equal recipes. Guidance "off" counts as None."""
     if isinstance(value, dict):
         return id(value)
     entry = value[0] if isinstance(value, tuple) and len(value) == 1 else None
@@ -239,9 +240,9 @@ def _sources(
 
 
 def _upstream(graph: Graph, sampler: str) -> Iterator[str]:
-    """Yields a node and what it reads, the nearest first."""
+    """Yields a node and its ancestors, the nearest first."""
     order, known = [sampler], {sampler}
-    for node in order:  # which grows meanwhile
+    for node in order:  # grows during the loop
         yield node
         further = dict.fromkeys(link.node for _, link in graph.nodes[node].links())
         order += (one for one in further if one not in known)

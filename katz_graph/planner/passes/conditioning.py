@@ -1,5 +1,5 @@
-"""Prepares the conditioning lists of all sides as ComfyUI's samplers take them, areas in cells and
-a partner for every area; adds the nodes that combine the sides.
+"""Prepares the conditioning lists of all sides as ComfyUI's samplers take them: areas in cells, and
+a matching entry on the other sides for every area. Adds the nodes that combine the sides.
 
 Runs on recipes before `expand` makes a branch of each entry.
 """
@@ -31,10 +31,10 @@ from katz_graph.core.recipe import Area, Conditioning, ConditioningEntry, ModelR
 def balanced(sides: Sequence[Conditioning], height: int, width: int) -> tuple[Conditioning, ...]:
     """Returns all sides, the positive first, for a latent of this size in cells.
 
-    An entry with an area gives the other sides an entry of the same area, with the text and what
-    else the model is told of the smallest one there that covers it, unless one has that very area.
-    ControlNets that spread are given, in turn, to entries of other sides without area, unless one
-    of these has its own.
+    Pairs each regional entry with an entry of the same area on the other sides, unless one exists.
+    The new entry takes text and extra conditioning from the smallest entry there that covers the
+    area. ControlNets that spread are assigned in turn to entries of the other sides without area,
+    unless one of these has a ControlNet.
     """
     entries = [[placed(entry, height, width) for entry in side] for side in sides]
     for number, side in enumerate(entries):
@@ -46,8 +46,8 @@ def balanced(sides: Sequence[Conditioning], height: int, width: int) -> tuple[Co
 
 
 def placed(entry: ConditioningEntry, height: int, width: int) -> ConditioningEntry:
-    """Returns the entry with its area in cells, cut to the latent; a mask with bounds has the area
-    of its box. InputError outside of the latent.
+    """Returns the entry with its area in cells, clipped to the latent. A mask with bounds gets the
+    area of its box. Raises InputError if the area begins outside the latent.
     """
     area = entry.area
     if entry.mask is not None and entry.mask.bounds:
@@ -141,7 +141,9 @@ class Side(Protocol):
     """Adds the branches of a side to the region."""
 
     def __call__(self, name: str, without: PassedOver | None = None, number: int = 0) -> Link:
-        """Returns the side's prediction; the n-th of those without some blocks."""
+        """Returns the side's prediction. `without` skips blocks; `number` is its index among such
+        predictions.
+        """
 
 
 WHOLE = (0.0, 1.0)
@@ -155,8 +157,8 @@ def within(
     number: int = 0,
     outside: Link | None = None,
 ) -> Link:
-    """Switches `value`, one of several, on inside the window of the schedule, and to `outside`, or
-    off, outside.
+    """Selects `value` inside the window of the schedule; outside it, `outside` or nothing. `number`
+    is the index of `value` among those switched by the same window.
     """
     if window == WHOLE:
         return value
@@ -171,7 +173,7 @@ def within(
 
 
 def combine(nodes: dict[str, NodeCall], guider: Guider, side: Side) -> Link:
-    """Adds to `nodes` what the guider computes. Returns the guided prediction."""
+    """Adds the guider's nodes to `nodes`. Returns the guided prediction."""
     everything = needs_uncond(guider.model.patches)
     plain, plain_outer = (
         math.isclose(scale, 1.0) and not everything for scale in (guider.guidance, guider.outer)
@@ -209,7 +211,9 @@ def combine(nodes: dict[str, NodeCall], guider: Guider, side: Side) -> Link:
 
 
 def _negative(nodes: dict[str, NodeCall], model: ModelRecipe, side: Side) -> Link:
-    """Returns the negative side of plain guidance, within a patch's window without some blocks."""
+    """Returns the negative side of plain guidance. Within the window of a patch, the side skips the
+    patch's blocks.
+    """
     patch = weakened_negative(model.patches)
     if patch is None:
         return side("negative")
@@ -232,8 +236,8 @@ def _patched(
     uncond: Link | None,
     guidance: float,
 ) -> Link:
-    """Combines the prediction of a side with another as the model's patches have it; without any
-    that acts, a single prediction stays as it is.
+    """Combines the predictions of two sides as the model's patches require. Returns a single
+    prediction unchanged if no patch acts on it.
     """
     cond, instead = side(positive), guidance_patch(model.patches)
     alone = uncond is None and not isinstance(instead, OpaquePatch)

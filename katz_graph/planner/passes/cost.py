@@ -1,5 +1,5 @@
-"""Pass *cost*: counts floating-point operations and bytes of every operation, free of any device;
-`Device.cost` turns them into time. Also sizes the values.
+"""Pass *cost*: counts floating-point operations and bytes of every operation, independent of any
+device; `Device.cost` converts them to time. Also sizes the values.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Unprepared = Callable[[Operation], tuple[str, ...]]
 
 
 def all_prepared(operation: Operation) -> tuple[str, ...]:
-    """Knows no block that keeps its library's forward."""
+    """Returns no blocks: none runs its library's forward."""
     return ()
 
 
@@ -36,10 +36,10 @@ def cost(
     length: Length,
     unprepared: Unprepared = all_prepared,
 ) -> Program:
-    """Fills `work`, `keys`, `shape`, `cells`, `tokens` and, for GPUs, `unprepared`.
+    """Sets `work`, `keys`, `shape`, `cells`, `tokens` and, for GPUs, `unprepared`.
 
-    `count(operation, latent shape, tokens)` gives an operation's work, `length` a text's tokens,
-    `unprepared` the blocks of its modules that keep their library's forward.
+    `count(operation, latent shape, tokens)` returns an operation's work, `length` a text's tokens,
+    `unprepared` the blocks of its modules that run their library's forward.
     """
     before = {op.id: op for op in program.before}
     lengths = {
@@ -72,8 +72,8 @@ def cost(
 
 
 def _key(operation: Operation, sizes: tuple[int, ...], work: Work) -> str:
-    """Returns a key that is equal for equal work: the counts of a stage tell configurations and
-    number formats apart, whatever the weights are.
+    """Returns a key that is the same for equal work, whatever the weights are. The counts of a
+    stage distinguish configurations and dtypes.
     """
     if work == Work():
         return ""
@@ -96,8 +96,8 @@ def _patches(inputs: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def _cells(program: Program, shape: tuple[int, ...]) -> dict[str, tuple[int, int]]:
-    """Returns the height and width that each operation works on: a part of the latent behind a
-    StepCrop, else all of it.
+    """Returns the height and width that each operation works on: the part of the latent after a
+    StepCrop, else the whole latent.
     """
     cells = {
         op.id: op.inputs["cells"] for op in program.before if op.inputs.get("cells") is not None
@@ -114,9 +114,9 @@ def count_work(
     operation: Operation, shape: tuple[int, ...], tokens: int, value_bytes: int, counts: Counts
 ) -> Work:
     """Counts the work of one operation for a latent [B, C, h, w] and a text of `tokens` tokens;
-    none where it is negligible.
+    none if it is negligible.
 
-    InputError for an undeclared stage.
+    Raises InputError for an undeclared stage.
     """
     return (
         stage_of(operation).count(operation.inputs, Extent(shape, tokens, value_bytes), counts)
@@ -125,7 +125,7 @@ def count_work(
 
 
 def unprepared_blocks(operation: Operation, counts: Counts) -> tuple[str, ...]:
-    """Returns the blocks of an operation's modules that keep their library's forward on GPUs."""
+    """Returns the blocks of an operation's modules that run their library's forward on GPUs."""
     stage = stage_of(operation)
     match operation.inputs.get(stage.module):
         case ModelRecipe(network=part) | ControlNetRecipe(control_net=part):
@@ -138,12 +138,12 @@ def unprepared_blocks(operation: Operation, counts: Counts) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-EXACT = 4  # bytes of a float32: the sampler's latents and the predictions
+EXACT = 4  # bytes of a float32, for the sampler's latents and the predictions
 
 
 class ValueSizes:
     """Computes the bytes of the values of a program whose `work`, `shape` and `cells` are known.
-    InputError for an undeclared stage.
+    Raises InputError for an undeclared stage.
     """
 
     def __init__(self, program: Program) -> None:
@@ -169,9 +169,9 @@ class ValueSizes:
             return self._step(ref.operation)
         output = self._program.work[operation.id].output_bytes
         match stage_of(operation).output(ref.output):
-            case "state":  # features carry the step along
+            case "state":  # features contain the step
                 return output + (self._features(operation) or self._step(operation.id))
-            case "hidden":  # like the one read, and at most the skips that came with it
+            case "hidden":  # like its input, and at most the input's skips
                 return max(output, self._features(operation))
             case "counted":
                 return output

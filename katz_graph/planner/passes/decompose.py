@@ -1,10 +1,10 @@
-"""Pass *decompose*: splits the costed stages of one evaluation fully by branch, into a
-series-parallel tree.
+"""Pass *decompose*: converts the costed stages of one evaluation to a series-parallel tree, fully
+split by branch.
 
-Derives the papers' serial and parallel parts from the graph, so that a rewired network is treated
-by the same rule. Reduction: nodes with the same predecessors and successors merge into P,
-single-in/single-out neighbours into S, after transitive reduction; what does not reduce stays one
-prime node (Valdes, Tarjan, Lawler 1982).
+Derives the papers' serial and parallel parts from the graph, so that a rewired network follows the
+same rule. After transitive reduction, merges nodes with the same predecessors and successors into
+P, and single-in/single-out neighbours into S. An irreducible rest becomes one prime node (Valdes,
+Tarjan, Lawler 1982).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from katz_graph.planner.region import stage_of
 
 
 def decompose(program: Program) -> Program:
-    """Fills `trees`, one per variant."""
+    """Sets `trees`, one per variant."""
     return replace(
         program, trees=tuple(tree(dependencies(variant)) for variant in program.variants)
     )
 
 
 def dependencies(variant: Variant, keep: Callable[[str], bool] | None = None) -> networkx.DiGraph:
-    """Returns the dependencies of the costed operations; contracts operations without cost."""
+    """Returns the dependency graph of the costed operations; contracts operations without cost."""
     graph = networkx.DiGraph()
     costed = {operation.id: stage_of(operation).costed for operation in variant.operations}
     sources: dict[str, set[str]] = {}
@@ -45,9 +45,7 @@ def dependencies(variant: Variant, keep: Callable[[str], bool] | None = None) ->
 
 
 def tree(graph: networkx.DiGraph) -> Tree:
-    """Decomposes an acyclic graph into a series-parallel tree; what hangs together nowhere is
-    parallel.
-    """
+    """Decomposes an acyclic graph into a series-parallel tree; disconnected parts are parallel."""
     apart = [_part(graph, names) for names in networkx.weakly_connected_components(graph)]
     if len(apart) > 1:
         return _joined("P", [tree(part) for part in apart])
@@ -69,7 +67,7 @@ def tree(graph: networkx.DiGraph) -> Tree:
 
 
 def _part(graph: networkx.DiGraph, names: set[str]) -> networkx.DiGraph:
-    """Returns a part of a graph with its nodes in the graph's order."""
+    """Returns a subgraph with its nodes in the graph's order."""
     part = networkx.DiGraph()
     part.add_nodes_from(name for name in graph if name in names)
     part.add_edges_from((first, second) for first, second in graph.edges if first in names)
@@ -98,7 +96,7 @@ def _merge_series(work: networkx.DiGraph, trees: dict[int, Tree]) -> bool:
 
 
 def _joined(kind: Literal["S", "P"], parts: list[Tree]) -> Tree:
-    """Joins parts under S or P, which are associative: takes up children of the same kind."""
+    """Joins parts under S or P. Both are associative, so children of the same kind are inlined."""
     children = [
         child for part in parts for child in (part.children if part.kind == kind else (part,))
     ]

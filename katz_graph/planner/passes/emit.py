@@ -1,7 +1,7 @@
 """Pass *emit*: writes one instruction list per device, and the prediction that the plan states.
 
-The lists say completely, for every evaluation, what each device computes, sends, receives and
-keeps. Nothing is decided while they run.
+For every evaluation, the lists state completely what each device computes, sends, receives and
+retains. Nothing is decided at run time.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from katz_graph.planner.report.explain import predict, profile_note, reading_not
 
 
 def emit(program: Program) -> Program:
-    """Fills `instructions`, for the devices that have something to do, and `prediction`, and adds
-    to `notes` how long LoRAs are waited for, and whether the stages were profiled.
+    """Sets `instructions`, for the devices that have work, and `prediction`. Adds to `notes` how
+    long LoRAs are waited for, and whether the stages were profiled.
     """
     prediction = predict(program)
     return replace(
@@ -33,8 +33,8 @@ def emit(program: Program) -> Program:
 
 
 class _Lists:
-    """Writes the lists twice: the first time to learn which devices wait for each instance and how
-    long it is needed, the second time with what follows.
+    """Writes the lists twice. The first pass finds the devices that wait for each instance, and how
+    long the instance is needed. The second pass includes the resulting instructions.
     """
 
     def __init__(self, program: Program) -> None:
@@ -51,9 +51,9 @@ class _Lists:
         for call in program.before_calls:
             for name in call.operations:
                 self._made_before.setdefault(name, []).append(call.device)
-        # (operation, evaluation) -> what goes where
+        # (operation, evaluation) -> (instance, receiver)
         self._waiting: dict[tuple[str, int | None], dict[tuple[Instance, str], None]] = {}
-        # by device and evaluation that made the instance
+        # (device, evaluation that made the instance) -> instance -> last use
         self._last_use: dict[tuple[str, int | None], dict[Instance, int]] = {}
 
     def written(self) -> Mapping[str, tuple[Instruction, ...]]:
@@ -90,8 +90,8 @@ class _Lists:
             yield from self._evaluation(device, point.index, here, weights)
 
     def _told(self, device: str, index: int | None) -> Iterator[Instruction]:
-        """Has the owner say which late LoRAs are there, and the others heed it, for as long as one
-        may be missing.
+        """Yields the exchange of the mask of available deferred LoRAs, up to the last evaluation
+        that may lack one. The sampler's device sends the mask, the others apply it.
         """
         late, owner = self._program.late, self._program.owner
         if late is None or (index is not None and index > max(late.waits)):
@@ -131,7 +131,9 @@ class _Lists:
     def _receive(
         self, device: str, values: Iterable[Any], index: int | None, here: dict[Instance, None]
     ) -> Iterator[Instruction]:
-        """Receives those values that other devices make and that are not here yet."""
+        """Yields receive instructions for values that other devices make and that are not here
+        yet.
+        """
         for value in values:
             instance = Instance(value, None) if index is None else self._instances.of(value, index)
             if not isinstance(instance, Instance):
@@ -188,14 +190,14 @@ class _Lists:
 
 
 class _Weights:
-    """Follows which LoRAs are resident in one device's networks while its list is carried out."""
+    """Tracks the LoRAs that are resident in one device's networks, in the order of its list."""
 
     def __init__(self, sets: Mapping[str, ModelRecipe]) -> None:
         self._names = {model: name for name, model in sets.items()}
         self._resident: dict[Component, tuple[Lora, ...]] = {}
 
     def first(self) -> Iterator[Instruction]:
-        """Yields the first patch of each network, before anything else is done."""
+        """Yields the first patch of each network, before all other work."""
         for model, name in self._names.items():
             if model.network not in self._resident:
                 self._resident[model.network] = model.loras
@@ -204,7 +206,7 @@ class _Weights:
     def patches(
         self, operations: Iterable[Operation], index: int | None = None
     ) -> Iterator[Instruction]:
-        """Yields the patches that must come before these operations run."""
+        """Yields the patches that these operations need before they run."""
         for operation in operations:
             model = operation.inputs.get("model")
             if (

@@ -1,7 +1,7 @@
-"""Pass *expand*: turns a coarse sampler into the step region that it stands for.
+"""Pass *expand*: expands a sampler node to its step region.
 
-Each conditioning entry of either side becomes a branch of its own (the network's stages and its
-ControlNets); entries of one side are blended by weight, the two sides by guidance; without guidance
+Each conditioning entry of either side becomes a separate branch (the network's stages and its
+ControlNets). Entries of one side are blended by weight, the two sides by guidance. Without guidance
 the negative side is left out.
 """
 
@@ -30,7 +30,7 @@ def expand_sampling(
     negative: Conditioning,
     guidance: float,
 ) -> Expansion:
-    """Returns the region of a sampler with plain guidance; it gives the latent."""
+    """Returns the region of a sampler with plain guidance; it outputs the latent."""
     expansion = expand_guider(
         begin, begin_inputs, Guider("cfg", model, positive, negative, guidance=guidance)
     )
@@ -38,10 +38,11 @@ def expand_sampling(
 
 
 def expand_guider(begin: str, begin_inputs: Mapping[str, Any], guider: Guider) -> Expansion:
-    """Returns the region of one sampler: `begin` is the type of its begin node and `begin_inputs`
-    what that takes. It gives the latent, and the denoised one that the last step began with.
+    """Returns the region of one sampler. `begin` is the type of its begin node, `begin_inputs` that
+    node's inputs. It outputs the latent, and the denoised latent from the first evaluation of the
+    last step.
     """
-    uses = guider.model.controls  # their pictures would travel with each operation of the model
+    uses = guider.model.controls  # moved off the model, with which their pictures would be sent
     model = replace(guider.model, controls=())
     guider = replace(guider, model=model)
     latent = fit_empty(begin_inputs["latent_image"], model)
@@ -77,8 +78,8 @@ def _side(
     passed: tuple[int, ...],
     suffix: str,
 ) -> Link:
-    """Adds a side whose network passes over some blocks; `suffix` tells it from the one that
-    passes over others. They share their ControlNets.
+    """Adds a side whose network skips the blocks `passed`. `suffix` distinguishes it from the same
+    side with other skipped blocks; these share their ControlNets.
     """
     if not entries:
         raise InputError(f"the {side} conditioning is empty; link a CLIPTextEncode")
@@ -98,7 +99,7 @@ def _side(
         within(nodes, f"{name}-range", _weighed(nodes, name, branch, entry), _window(entry))
         for name, branch, entry in zip(names, branches, entries, strict=True)
     ]
-    while len(weighted) > SLOTS:  # more than a node takes
+    while len(weighted) > SLOTS:  # the limit of a node's inputs
         name = f"{side}{suffix}-sum{len(weighted)}"
         weighted = [_joined(nodes, name, "SumPredictions", weighted[:SLOTS]), *weighted[SLOTS:]]
     return _joined(nodes, f"{side}{suffix}-blend", "BlendPredictions", weighted)
@@ -182,7 +183,7 @@ def _control(
     controls = family_of(model.network).controls
     if controls is None:
         check_controlnet(use.control_net, model)
-        raise AssertionError  # none fits such a model
+        raise AssertionError  # no ControlNet fits such a model
     residuals = controls.draw(nodes, name, model, step, text, use)
     window = use.start_percent, use.end_percent
     return Control(

@@ -23,10 +23,10 @@ from katz_graph.planner.region import stage_of
 
 
 def fit(program: Program) -> Program:
-    """Returns the program as it is.
+    """Returns the program unchanged.
 
-    InputError when a ControlNet or text encoder was made for another network, a decoder gives no
-    prediction, or a patch would not act.
+    Raises InputError if a ControlNet or text encoder was made for another network, a decoder
+    outputs no prediction, or a patch would have no effect.
     """
     for variant in program.variants:
         _check_patches(program, variant)
@@ -58,7 +58,9 @@ def _check_models(operation: Operation, operations: Mapping[str, Operation]) -> 
 
 
 def _check_patches(program: Program, variant: Variant) -> None:
-    """Checks that a hand-drawn region has the nodes that heed patches; a sampler's has."""
+    """Checks that a hand-drawn region has the nodes that apply patches; a sampler's region always
+    has.
+    """
     patches = getattr(program.region.begin.inputs.get("model"), "patches", ())
     if getattr(program.region.begin.inputs.get("model"), "controls", ()):
         raise InputError(
@@ -104,7 +106,9 @@ def _noun(operation: Operation) -> str:
 
 
 def _check_prediction(ref: Ref, operations: Mapping[str, Operation]) -> None:
-    """Checks that a stage of blocks whose last one gives the output that is read reaches it."""
+    """Checks that a stage reaches its last block if the output that only the last block gives is
+    read.
+    """
     source = operations.get(ref.operation)
     if (
         source is None

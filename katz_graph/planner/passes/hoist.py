@@ -1,7 +1,7 @@
-"""Pass *hoist*: moves loop-invariant code out of the loop. Computes what depends on no step once
-per request and passes it as an argument.
+"""Pass *hoist*: moves loop-invariant code out of the loop. Computes values that depend on no step
+once per request and passes them as arguments.
 
-Bit-equal to recomputing: the same functions run on the same tensors, earlier.
+Bit-equal to recomputing: the same functions run on the same tensors, only earlier.
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ from katz_graph.planner.simulation.views import Views
 
 
 def hoist(program: Program) -> Program:
-    """Fills `before` and makes stages read from it: text encodings, cross-attention keys and
-    values, embeddings of reference images, and an inpainting model's view of its part of the
-    picture.
+    """Sets `before` and makes stages read from it: text encodings, cross-attention keys and values,
+    embeddings of reference images, and an inpainting model's view of its part of the picture.
     """
     before: dict[str, Operation] = {}
 
@@ -51,7 +50,9 @@ def hoist(program: Program) -> Program:
         inputs, part = dict(operation.inputs), views.part(operation, variant)
         entry = _one_entry(operation, inputs.pop("conditioning"), base.network)
         model = inputs.get(stage_of(operation).module)
-        entry = complete(entry, base, latent, True)  # as a sampler has done, a hand has not
+        entry = complete(
+            entry, base, latent, True
+        )  # samplers already did this, hand-drawn regions did not
         text_key = digest((entry.encoding, entry.sizes, entry.guidance))[:12]
         inputs["text"] = once(
             hoists["text"],
@@ -66,8 +67,10 @@ def hoist(program: Program) -> Program:
         for name, made_by in text_arguments(stage_of(operation)).items():
             key = f"{text_key}:{digest(model)[:12]}"
             reads = {"model": model, "text": inputs["text"]}
-            if "cells" in stage(made_by).recipes:  # it depends on what is seen
-                # a ControlNet sees the picture alone
+            if (
+                "cells" in stage(made_by).recipes
+            ):  # the result depends on the visible part and references
+                # a ControlNet sees no reference images
                 beside = entry.references if model is inputs.get("model") else None
                 reads |= {"cells": part.cells if part else None, "references": beside}
                 key = f"{key}:{digest((reads['cells'], beside))[:12]}"
@@ -80,10 +83,10 @@ def hoist(program: Program) -> Program:
             inputs["reference"] = once(
                 hoists["reference"], key, reads if vae is None else {**reads, "vae": vae}
             )
-            if "hint" in hoists:  # what the ControlNet makes of it
+            if "hint" in hoists:  # the ControlNet's embedding of the reference
                 reads = {"control_net": model, "reference": inputs.pop("reference")}
                 inputs["hint"] = once(hoists["hint"], key, reads)
-        if "fill" in hoists:  # of the model whose tokens a ControlNet begins with
+        if "fill" in hoists:  # pad-token embedding of the model, for a ControlNet
             reads = {"model": inputs["model"]}
             inputs["fill"] = once(hoists["fill"], digest(inputs["model"])[:12], reads)
         if "concatenated" in hoists and entry.concatenated is not None:
@@ -109,8 +112,8 @@ def hoist(program: Program) -> Program:
 
 
 def _takes_pooled(network: Component) -> bool:
-    """Returns true if the model takes pooled text. Conditioning beyond what its model takes is left
-    out.
+    """Returns whether the model takes pooled text. Conditioning that a model does not take is
+    dropped.
     """
     return architecture(network).pooled_width is not None
 
@@ -127,8 +130,8 @@ def _picture(operation: Operation, image: Any) -> Picture:
 def _one_entry(
     operation: Operation, entries: Conditioning, network: Component
 ) -> ConditioningEntry:
-    """Returns the one prompt that a stage takes; what else a conditioning can carry has nodes of
-    its own inside a region.
+    """Returns the only entry of a conditioning. Raises InputError for several entries, and for
+    ControlNets, ranges, areas and masks: inside a region these have separate nodes.
     """
     where = f"node {operation.id} ({operation.type}), conditioning"
     if len(entries) != 1:

@@ -1,7 +1,8 @@
-"""Pass *late*: finds LoRAs that the first steps may do without, where that is allowed.
+"""Pass *late*: finds the LoRAs that the first steps may run without, if that approximation is
+allowed.
 
-The first steps lay out the picture, and most LoRAs change little there (Katz, section 6), so those
-steps run while the files are still being read.
+The first steps lay out the picture, and most LoRAs change little there (Katz, section 6). These
+steps can therefore run while the files are still being read.
 """
 
 from __future__ import annotations
@@ -18,22 +19,22 @@ from katz_graph.planner.queries import lora_strengths
 from katz_graph.planner.region import stage_of
 
 Profiled = Callable[[ModelRecipe, LoraUse, float], float | None]
-"""Returns the noise level down to which a LoRA changes little on a model, for a sampler that begins
-at a level; None if nobody looked.
+"""Returns the noise level down to which a LoRA has little effect on a model, for a sampler that
+starts at the given level; None if it was not measured.
 """
 
 
 TakenByTexts = Callable[[FileIdentity], bool]
-"""Returns whether a LoRA file may have something for text encoders."""
+"""Returns whether a LoRA file may contain weights for text encoders."""
 
 
 def nobody_looked(model: ModelRecipe, use: LoraUse, begins: float) -> None:
-    """Knows no level of any LoRA."""
+    """Returns None: no LoRA was measured."""
 
 
 def late(program: Program, profiled: Profiled, taken_by_texts: TakenByTexts) -> Program:
-    """Fills `late` with the LoRAs that steps may begin without: as many steps as a person said, or
-    down to the noise level that was found for it. At least the last step has them all.
+    """Sets `late` to the LoRAs that steps may run without. Uses the user's number of steps, or the
+    measured noise level of each LoRA. At least the last step has all LoRAs.
     """
     allowed, steps = lora_bound(program.target.allowed)
     if not allowed or not program.schedule:
@@ -57,8 +58,8 @@ def late(program: Program, profiled: Profiled, taken_by_texts: TakenByTexts) -> 
 
 
 def _waits(program: Program, steps: int | None, level: float | None) -> int:
-    """Returns the first evaluation that has to have a LoRA. `level`: where the last step without it
-    may end.
+    """Returns the first evaluation that requires a LoRA. `level` is the lowest noise level at which
+    a step without the LoRA may end.
     """
     ends = step_ends(program.schedule)
     for point in program.schedule:
@@ -70,8 +71,8 @@ def _waits(program: Program, steps: int | None, level: float | None) -> int:
 
 
 def step_ends(schedule: Sequence[EvaluationPoint]) -> dict[int, float]:
-    """Returns the noise level at which each step ends, but for the last one: where the next one
-    begins.
+    """Returns the noise level at which each step ends, that is, where the next one starts. Omits
+    the last step.
     """
     begins: dict[int, float] = {}
     for point in schedule:
@@ -80,8 +81,8 @@ def step_ends(schedule: Sequence[EvaluationPoint]) -> dict[int, float]:
 
 
 def _taking(file: FileIdentity, before: Iterable[Operation], by_texts: bool) -> tuple[str, ...]:
-    """Returns the operations before the loop that take a LoRA, themselves or from others; they are
-    in topological order. A text encoder takes none that has nothing for text encoders.
+    """Returns the operations before the loop that use a LoRA, directly or through their inputs, in
+    topological order. Text encoders use it only if it has weights for them.
     """
     found: dict[str, None] = {}
     for operation in before:

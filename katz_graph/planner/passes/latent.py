@@ -9,9 +9,9 @@ from katz_graph.models.family import architecture
 
 
 def fit_empty(latent: LatentSamples, model: ModelRecipe) -> LatentSamples:
-    """Returns a latent with as many channels as the model's, where it is empty: all zeros, from
-    which noise alone begins. InputError for one that is not, and has others, and for one that is
-    no [B, C, h, w].
+    """Returns the latent. An empty one (all zeros) gets the channel count of the model. Raises
+    InputError for a non-empty latent with another channel count, and for one that is not [B, C, h,
+    w].
     """
     samples, channels = latent["samples"], architecture(model.network).latent_channels
     if (dimensions := len(samples.shape)) != 4:

@@ -1,7 +1,7 @@
-"""Pass *segment*: finds the longest runs of calls on one device with nothing arriving, leaving or
-being patched in between.
+"""Pass *segment*: finds the longest runs of calls on one device between which the device receives,
+sends and patches nothing.
 
-Each becomes one CUDA graph.
+Each run becomes one CUDA graph.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from katz_graph.planner.region import stage_of
 
 
 def segment(program: Program) -> Program:
-    """Fills `segments`, per variant in the order of their first calls."""
+    """Sets `segments`, per variant in the order of their first calls."""
     crossings = _Crossings(program)
     every = zip(program.variants, program.calls, strict=True)
     return replace(
@@ -53,8 +53,8 @@ def _segments(
 
 
 def _beside(operations: Mapping[str, Operation], run: list[Call]) -> Iterator[int]:
-    """Yields the numbers of calls beside which a GPU may carry out the next one, which reads
-    nothing of theirs: of stages that take long, and that can be recorded. No call is in two pairs.
+    """Yields the numbers of calls that a GPU may run concurrently with the next call. The next call
+    reads none of their outputs, and both stages are costed and recordable. No call is in two pairs.
     """
     taken = -1
     for number, (call, behind) in enumerate(pairwise(run)):
@@ -69,7 +69,9 @@ def _beside(operations: Mapping[str, Operation], run: list[Call]) -> Iterator[in
 
 
 def _ends(variant: Variant, run: list[Call]) -> tuple[tuple[Ref | Previous, ...], tuple[Ref, ...]]:
-    """Returns what a run of calls reads of others, and what of it others read."""
+    """Returns the inputs that a run of calls reads from outside, and its outputs that others
+    read.
+    """
     inside = {name for call in run for name in call.operations}
     taken = [
         value
@@ -96,16 +98,16 @@ def _ends(variant: Variant, run: list[Call]) -> tuple[tuple[Ref | Previous, ...]
 
 
 class _Crossings:
-    """Tells operations that read from another device, and those that are read there, in the same
-    evaluation or in a later one.
+    """Finds operations that read from another device, and operations that another device reads, in
+    the same evaluation or a later one.
     """
 
     def __init__(self, program: Program) -> None:
         self._placement, self._owner = program.placement, program.owner
         self._begin = program.region.begin.id
-        self._carried: dict[int, set[str]] = {}  # slot -> devices that may have made what it holds
+        self._carried: dict[int, set[str]] = {}  # slot -> devices that may have made its value
         self._readers: dict[int, set[str]] = {}  # slot -> devices that may read it
-        # slots that pass on slots
+        # repeats, because slots may forward the values of other slots
         for _ in range(1 + max((len(variant.carried) for variant in program.variants), default=0)):
             for variant in program.variants:
                 self._follow(variant)

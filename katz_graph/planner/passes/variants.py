@@ -1,9 +1,9 @@
-"""Pass *variants*: decides every switch, so that each kind of evaluation becomes a plain DAG.
-Conditions are known before the run. `delay` makes variants, too, in which ControlNets run one
-evaluation behind.
+"""Pass *variants*: resolves every switch, so that each kind of evaluation becomes a plain DAG.
+Conditions are known before the run. `delay` also makes variants in which ControlNets run one
+evaluation late.
 
-ControlNet windows, StepPattern and ranges of prompts are all conditions. What no later reader needs
-is left out, slots included.
+ControlNet windows, StepPattern and ranges of prompts are all conditions. Operations and slots
+without a later reader are dropped.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Decide = Callable[[Operation, EvaluationPoint], bool]
 
 
 def variants(program: Program, decide: Decide) -> Program:
-    """Fills `variants`; `decide(operation, evaluation)` answers for a condition. InputError when a
-    slot is read before it was written.
+    """Sets `variants`; `decide(operation, evaluation)` answers a condition. Raises InputError if a
+    slot is read before it is written.
     """
     region, schedule = program.region, program.schedule
     resolved: list[tuple[tuple[bool, ...], Mapping[str, Any]]] = []
@@ -44,11 +44,11 @@ def specialised(
     kind: Callable[[int], Hashable],
     build: Callable[[int, frozenset[int]], Variant],
 ) -> tuple[Variant, ...]:
-    """Builds one variant for all evaluations of a kind after which the same slots are read, from
+    """Builds one variant for all evaluations of the same kind that have the same live slots, from
     the last evaluation back to the first.
 
-    `build(index, live)` makes the variant of an evaluation; `live` are the slots that the
-    evaluation after it reads.
+    `build(index, live)` makes the variant of an evaluation; `live` are the slots that the next
+    evaluation reads.
     """
     live: frozenset[int] = frozenset()
     built: dict[Hashable, Variant] = {}
@@ -106,7 +106,7 @@ def _variant(region: Region, decisions: Mapping[str, bool], live: frozenset[int]
 
 
 def _check_inputs(operation: Operation) -> None:
-    """Raises InputError when a required input comes to nothing, as a Switch's missing side does."""
+    """Raises InputError if a required input is None, for example on a Switch's missing side."""
     for name in operation.required:
         if operation.inputs.get(name) is None:
             raise InputError(
@@ -156,12 +156,12 @@ def _check_slots(region: Region, found: Sequence[Variant]) -> None:
 
 
 def delay(program: Program, sessions: Sequence[str]) -> Program:
-    """Makes readers of the ControlNet operations `sessions` read what the evaluation before
-    computed, where one did: residuals become a loop-carried value (Katz, section 5: pipelined
-    asynchronous parallelization).
+    """Makes the ControlNet operations `sessions` stale: their readers use the output of the
+    previous evaluation, if it computed one. Residuals become a loop-carried value (Katz, section 5:
+    pipelined asynchronous parallelization).
 
-    The first evaluation in which a ControlNet acts waits for it; what no evaluation reads is not
-    computed. Staleness counts in evaluations.
+    The first evaluation in which a ControlNet acts waits for it. Outputs that no evaluation reads
+    are not computed. Staleness counts in evaluations.
     """
     slots = {name: SLOTS + number for number, name in enumerate(sessions, start=1)}
     lagging = {

@@ -1,3 +1,3 @@
 """Searches the placement of operations: candidates, bounds, calls. Must not know how a plan is
-shown or carried out.
+shown or executed.
 """

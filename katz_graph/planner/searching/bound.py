@@ -1,9 +1,10 @@
-"""Computes lower bounds in seconds for many placements at once, as numpy arrays.
+"""Computes lower bounds in seconds for many placements at the same time, as numpy arrays.
 
-The bound of an evaluation is its longest path from the step to the prediction, or the one-machine
-bound of job-shop scheduling (Carlier 1982) of some device: calls that start at `h` or later, and
-behind which `t` or more is left to do, take `h`, their own seconds, and `t`. The bound of a request
-is the sum over its evaluations, or what one device computes or one link carries in all of them.
+The bound of an evaluation is the larger of its longest path from the step to the prediction, and
+the one-machine bound of any device in job-shop scheduling (Carlier 1982). The latter sums calls
+that start at `h` or later and have `t` or more left after them: together they take `h`, their own
+seconds, and `t`. The bound of a request is the largest of the sum over its evaluations, the total
+work of any device, and the total traffic of any link.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ Floats = NDArray[np.float64]
 Booleans = NDArray[np.bool_]
 
 MAX_OPERATIONS_FOR_PAIRS = 16
-"""Up to so many operations the one-machine bound tries every pair of a start and a remainder, and
-the search places operations one by one.
+"""Maximum number of operations for which the one-machine bound tries every pair of a start and a
+remainder, and the search places operations one by one.
 """
 ROUNDING_S = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Links a costed operation to another one whose value it reads. Through operations without cost
-    it counts as nothing to send.
+    """Links a costed operation to another one whose value it reads. A value read through operations
+    without cost has size 0.
     """
 
     source: str
@@ -45,27 +46,25 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationGraph:
-    """Lists the costed operations of a variant in topological order, and what they exchange."""
+    """Lists the costed operations of a variant in topological order, and their links."""
 
     evaluations: int
     names: tuple[str, ...]
     reads: Mapping[str, tuple[Reading, ...]]
     step_readers: tuple[str, ...]
-    feeders: tuple[str, ...]  # what the prediction is made of
-    alike: tuple[tuple[str, ...], ...]  # operations that may share a call, where there are several
-    concurrent: Mapping[str, frozenset[str]]  # neither before nor behind an operation
+    feeders: tuple[str, ...]  # operations that the prediction reads
+    alike: tuple[tuple[str, ...], ...]  # groups of operations that may share a call
+    # operation -> operations that neither precede nor follow it
+    concurrent: Mapping[str, frozenset[str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Placements:
-    """Holds numbers of devices: `operations` [placements, operations], `owners` [placements].
-    -1: not placed yet. `delayed`: true for ControlNet operations that are one evaluation behind,
-    [placements, operations].
-    """
+    """Holds device numbers of many placements; -1: not placed yet."""
 
-    operations: Integers
-    owners: Integers
-    delayed: Booleans
+    operations: Integers  # [placements, operations]
+    owners: Integers  # [placements]
+    delayed: Booleans  # [placements, operations]: true for stale ControlNet operations
 
     def some(self, rows: Integers) -> Placements:
         return Placements(self.operations[rows], self.owners[rows], self.delayed[rows])
@@ -98,8 +97,8 @@ class Bounds:
         owners: Iterable[str],
         delayed: Iterable[Iterable[str]],
     ) -> Placements:
-        """Converts names: of the devices of all operations of each placement, "" for one that is
-        not placed yet; of owners; of delayed operations.
+        """Converts names to numbers: the devices of all operations of each placement ("": not
+        placed yet), owners, and stale operations.
         """
         numbers = {"": -1} | {name: number for number, name in enumerate(self._devices)}
         rows = np.array([[numbers[name] for name in devices] for devices in operations], np.int64)
@@ -110,8 +109,8 @@ class Bounds:
         return Placements(rows, np.array([numbers[owner] for owner in owners], np.int64), cut)
 
     def seconds(self, placements: Placements, limit: float = np.inf) -> Floats:
-        """Returns the bound of every placement, [placements]; of one that is not complete, that of
-        the operations which are placed. Beyond `limit` seconds the bound may be weaker.
+        """Returns the bound of every placement, [placements]. An incomplete placement is bounded by
+        its placed operations. Beyond `limit` seconds the bound may be weaker.
         """
         rows, devices = len(placements.owners), len(self._devices)
         work, traffic = np.zeros((rows, devices)), np.zeros((rows, devices, devices))
@@ -136,8 +135,8 @@ class Bounds:
 
 
 class _Machine:
-    """Holds tables of what operations and transfers take. The last device stands for one that is
-    not chosen: nothing takes time there.
+    """Holds tables of the seconds of operations and transfers. The last device stands for one that
+    is not chosen; it takes no time.
     """
 
     def __init__(self, program: Program, costs: Costs, names: Sequence[str]) -> None:
@@ -165,7 +164,7 @@ class _Machine:
         return np.array([*known, [0.0, 0.0]])
 
     def transfer(self, source: Integers, target: Integers, size: float) -> Floats:
-        """Returns the seconds that a value takes between two devices, [placements]."""
+        """Returns the seconds of a value's transfer between two devices, [placements]."""
         return np.where(
             source == target,
             0.0,
@@ -190,7 +189,7 @@ class _EvaluationBound:
         ]
 
     def paths(self, placements: Placements) -> Floats:
-        """Returns the longest path or the one-machine bound of the most burdened device,
+        """Returns the longest path, or the largest one-machine bound if that is longer,
         [placements].
         """
         timed = self._timed(placements)
@@ -213,9 +212,10 @@ class _EvaluationBound:
         return _longest(self._timed(placements))
 
     def add_work(self, placements: Placements, runs: Mapping[str, int], work: Floats) -> None:
-        """Adds what every device computes in all evaluations to `work`, [placements, devices].
+        """Adds the seconds of every device's calls in all evaluations to `work`, [placements,
+        devices].
 
-        A delayed operation is left out in the last evaluation of each of its `runs`.
+        A stale operation is left out in the last evaluation of each of its `runs`.
         """
         timed = self._placed(placements)
         for name, share in self._shares(timed).items():
@@ -250,7 +250,7 @@ class _EvaluationBound:
                 sent.append(target)
 
     def _times(self, placements: Placements, name: str, runs: Mapping[str, int]) -> Floats:
-        """Returns how often an operation is computed at least, [placements]."""
+        """Returns the minimum number of times that an operation is computed, [placements]."""
         count = float(self.graph.evaluations)
         if name not in runs:
             return np.full(len(placements.owners), count)
@@ -271,8 +271,8 @@ class _EvaluationBound:
         return timed
 
     def _busy(self, devices: Mapping[str, Integers], placements: Placements) -> dict[str, Integers]:
-        """Returns 1 where a concurrent operation is on another device of the same host. Delayed
-        ones do not count: the last evaluation is without them.
+        """Returns 1 where a concurrent operation is on another device of the same host. Stale
+        operations do not count, because the last evaluation omits them.
         """
         hosts, columns = self._machine.hosts, self._machine.columns
         found = {}
@@ -285,8 +285,8 @@ class _EvaluationBound:
         return found
 
     def _shares(self, timed: _Timed) -> dict[str, Floats]:
-        """Returns what each operation adds to its device: its own seconds, or its part of a call
-        with all like it on that device, if that is less.
+        """Returns the seconds that each operation adds to its device: those of a separate call, or
+        its share of a call with all equal operations on that device, whichever is less.
         """
         found = dict(timed.seconds)
         if not self._machine.batching:
@@ -338,8 +338,8 @@ class _EvaluationBound:
         placements: Placements,
         otherwise: float,
     ) -> Floats:
-        """Adds a transfer to `seconds`; `otherwise` where the operation read is delayed, so that
-        nothing waits for it.
+        """Adds a transfer to `seconds`; returns `otherwise` where the operation read is stale,
+        because nothing waits for it.
         """
         if reading.ref is not None:
             seconds = seconds + self._machine.transfer(
@@ -351,16 +351,13 @@ class _EvaluationBound:
 
 @dataclass(frozen=True, slots=True)
 class _Timed:
-    """Holds an evaluation's times of many placements, by operation, each [placements]: devices, 1
-    where a device of the same host works at the same time, seconds of a call, the earliest start,
-    and what is left to do behind it; -inf where no prediction waits for it.
-    """
+    """Holds the times of an evaluation in many placements, by operation, each [placements]."""
 
     devices: dict[str, Integers]
-    busy: dict[str, Integers]
-    seconds: dict[str, Floats]
-    starts: dict[str, Floats]
-    remainders: dict[str, Floats]
+    busy: dict[str, Integers]  # 1 where a device of the same host works at the same time
+    seconds: dict[str, Floats]  # of a call
+    starts: dict[str, Floats]  # earliest
+    remainders: dict[str, Floats]  # left after it; -inf where no prediction waits for it
 
 
 def _longest(timed: _Timed) -> Floats:
@@ -389,7 +386,9 @@ def _one_machine(devices: Integers, shares: Floats, starts: Floats, remainders: 
 
 
 def _runs(program: Program) -> dict[str, int]:
-    """Returns ControlNet operation -> rows of evaluations in which it acts without a gap."""
+    """Returns ControlNet operation -> number of uninterrupted runs of evaluations in which it
+    acts.
+    """
     acting: dict[str, set[int]] = {}
     for variant in program.variants:
         for operation in variant.operations:
@@ -407,7 +406,9 @@ def _evaluation_graph(program: Program, variant: Variant, wires: Wiring) -> Eval
     operations = [operation for operation in variant.operations if costed[operation.id]]
 
     def through(name: str) -> dict[str, None]:
-        """Returns the costed operations that `name` is or reads over operations without cost."""
+        """Returns `name` if it is costed, else the costed operations that it reads through
+        others.
+        """
         if costed.get(name):
             return {name: None}
         return {found: None for source in wires.sources.get(name, ()) for found in through(source)}

@@ -1,4 +1,4 @@
-"""Makes calls out of a placement: equal stages of one device that share a call, the order of each
+"""Makes calls from a placement: equal stages of one device that share a call, the order of each
 device's calls, and the calls before the loop.
 
 Must not know how a placement was found.
@@ -19,14 +19,13 @@ from katz_graph.planner.simulation.views import Views
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """Describes a variant by names of operations, in topological order: what each reads of the same
-    evaluation, which costed ones may run at the same time as it, and which may share a call.
-    """
+    """Describes a variant by operation names."""
 
-    names: tuple[str, ...]
-    sources: Mapping[str, tuple[str, ...]]
-    beside: Mapping[str, frozenset[str]]  # costed operations that are neither before nor behind it
-    alike: tuple[tuple[str, ...], ...]  # operations that may share a call, where there are several
+    names: tuple[str, ...]  # in topological order
+    sources: Mapping[str, tuple[str, ...]]  # operation -> those that it reads in this evaluation
+    # operation -> costed operations that neither precede nor follow it
+    beside: Mapping[str, frozenset[str]]
+    alike: tuple[tuple[str, ...], ...]  # groups of operations that may share a call
 
 
 def wirings(program: Program) -> tuple[Wiring, ...]:
@@ -74,10 +73,11 @@ def _beside(
 
 
 def _merge_key(program: Program, variant: Variant, operation: Operation, views: Views) -> Hashable:
-    """Returns a key that is equal for two operations that may share a call: the same stage and
-    constants, the same kinds of inputs, steps of the same origin (noise level and timestep are
-    theirs), and tensors of one shape: of the part of the latent, of the text, of the block range,
-    and of residuals, which may be averaged over the picture.
+    """Returns a key that is the same for operations that may share a call.
+
+    These have the same stage, constants and kinds of inputs, and steps of the same origin, hence
+    the same noise level and timestep. Tensor shapes are equal too: part of the latent, text, block
+    range, and residuals, which may be averaged over the picture.
     """
     constants = tuple(
         (name, value)
@@ -92,7 +92,7 @@ def _merge_key(program: Program, variant: Variant, operation: Operation, views: 
         )
     )
     part = views.part(operation, variant)
-    # what reads features alone has tokens of as many as the operation that made them
+    # an operation that reads only features has the text length of their maker
     source = views.source(operation.inputs.get("features"), variant)
     made = [op for op in variant.operations if op.id == source]
     tokens = [_tokens(program, one) for one in (operation, *made)]
@@ -122,8 +122,8 @@ def _tokens(program: Program, operation: Operation) -> int | None:
 
 
 def _forms(program: Program, operation: Operation) -> Hashable:
-    """Returns what decides the shapes of what was computed before, and what stands for all rows:
-    guidance that is told or not, the sizes of references and where they stand.
+    """Returns the batch key of hoisted inputs: presence of a guidance embedding, reference shapes,
+    and the position scheme of references.
     """
     read = {value.operation for value in operation.inputs.values() if isinstance(value, Ref)}
     forms = []
@@ -137,7 +137,7 @@ def _forms(program: Program, operation: Operation) -> Hashable:
 
 
 class Costs:
-    """Returns the seconds of calls on the program's devices; looks each up once."""
+    """Returns the seconds of calls on the program's devices; caches each."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -145,8 +145,8 @@ class Costs:
         self._known: dict[tuple[str, int, str, bool], float] = {}
 
     def seconds(self, name: str, members: int, device: str, busy: bool = False) -> float:
-        """Returns the seconds of `members` operations like `name` in one call; `busy`: while
-        another device of the host works too.
+        """Returns the seconds of `members` operations like `name` in one call. `busy`: another
+        device of the host works at the same time.
         """
         known = (self._program.keys.get(name) or name, members, device, busy)
         if known not in self._known:
@@ -157,8 +157,8 @@ class Costs:
 
 
 class Neighbours:
-    """Finds devices in use that share their host with another one in use, and so take longer while
-    that one works.
+    """Finds used devices that share their host with another used device and are slower while it
+    works.
     """
 
     def __init__(self, program: Program) -> None:
@@ -173,7 +173,7 @@ class Neighbours:
         return frozenset(name for name in names if hosts.count(self._hosts[name]) > 1)
 
     def of_operations(self, wires: Wiring, placement: Mapping[str, str]) -> frozenset[str]:
-        """Returns the operations beside which another device of the host has work."""
+        """Returns the operations during which another device of the host may have work."""
         if self._apart:
             return frozenset()
         hosts = self._hosts
@@ -190,8 +190,8 @@ class Neighbours:
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """Places operations and says how calls are made: `ranks` order the calls of a device (larger
-    first); without them a graph's own order counts.
+    """Places operations and sets the order of calls. `ranks` order the calls of a device, larger
+    first; None: topological order.
     """
 
     placement: Mapping[str, str]
@@ -203,8 +203,8 @@ class Arrangement:
 def loop_calls(
     variant: Variant, wires: Wiring, arranged: Arrangement, costs: Costs, crowded: frozenset[str]
 ) -> tuple[Call, ...]:
-    """Returns the calls of one evaluation in topological order; `crowded`: operations beside which
-    the host's other devices work.
+    """Returns the calls of one evaluation in topological order. `crowded` are the operations during
+    which the host's other devices work.
     """
     groups = _merged(wires, arranged.placement) if arranged.merge else {}
     member_of = {name: groups.get(name, (name,)) for name in wires.names}
@@ -224,8 +224,8 @@ def loop_calls(
 
 
 def _merged(wires: Wiring, placement: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    """Returns operation -> the group of equal ones of its device, as far as merging them leaves the
-    graph free of cycles.
+    """Returns operation -> the group of equal operations on its device. Skips groups that would
+    create a cycle.
     """
     found: dict[str, tuple[str, ...]] = {}
     for names in wires.alike:
@@ -243,8 +243,8 @@ def _merged(wires: Wiring, placement: Mapping[str, str]) -> dict[str, tuple[str,
 def _ordered(
     wires: Wiring, member_of: Mapping[str, tuple[str, ...]], ranks: Mapping[str, float] | None
 ) -> list[tuple[str, ...]]:
-    """Orders the groups topologically, those of higher rank first; a graph with a cycle comes out
-    shorter.
+    """Orders the groups topologically, those of higher rank first. If the graph has a cycle, groups
+    are missing from the result.
     """
     keys: dict[tuple[str, ...], tuple[float, int]] = {}
     for position, name in enumerate(wires.names):
@@ -278,8 +278,8 @@ def calls_before(
     texts: Mapping[str, str],
     costs: Costs,
 ) -> tuple[Call, ...]:
-    """Returns the calls of hoisted work: texts on the devices `texts`, the rest on every device
-    that reads it, in the batch that a batched call there reads.
+    """Returns the calls of hoisted work: texts on the devices `texts`, everything else on each
+    device that reads it. Batches work that one batched call there reads.
     """
     readers: dict[str, dict[str, None]] = {operation.id: {} for operation in program.before}
     for variant in program.variants:
@@ -287,7 +287,7 @@ def calls_before(
             for _, ref in operation.references():
                 if ref.operation in readers:
                     readers[ref.operation][arranged.placement[operation.id]] = None
-    for operation in reversed(program.before):  # what is made of other hoisted work
+    for operation in reversed(program.before):  # hoisted work that reads other hoisted work
         for _, ref in operation.references():
             readers[ref.operation] |= readers[operation.id]
     # a switch may choose other inputs for an operation in another variant
@@ -315,8 +315,8 @@ def calls_before(
 
 
 def _batches(merged: Iterable[Sequence[Operation]]) -> dict[str, tuple[str, ...]]:
-    """Returns operation before the loop -> those computed with it, because one call of the loop
-    reads them all.
+    """Returns operation before the loop -> the operations computed with it, because one call of the
+    loop reads them all.
     """
     batches: dict[str, tuple[str, ...]] = {}
     for members in merged:

@@ -1,5 +1,5 @@
-"""Defines a candidate of the search; makes a program of it and times that on the
-simulator's clock.
+"""Defines a candidate of the search, builds its program, and times the program on the simulator's
+clock.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from katz_graph.planner.simulation.simulate import run_clock
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Places every costed operation of the loop; names the device that advances the sampler and the
-    ControlNets that are one evaluation behind.
+    """Places every costed operation of the loop. Names the sampler's device and the stale
+    ControlNet operations.
     """
 
     devices: tuple[str, ...]  # of `CandidateTimer.names`, in that order
@@ -52,8 +52,8 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class PreparedSearch:
-    """A program with some ControlNets delayed: whole and shortened, with what all its candidates
-    share.
+    """Holds a program with some ControlNets stale, whole and shortened, with the data that all its
+    candidates share.
     """
 
     program: Program
@@ -64,14 +64,14 @@ class PreparedSearch:
 
 
 class CandidateTimer:
-    """Makes and times programs of candidates. Prepares each set of delayed ControlNets once."""
+    """Builds and times the programs of candidates. Prepares each set of stale ControlNets once."""
 
     def __init__(self, program: Program, sites: PlacementRules, costs: Costs) -> None:
         self.program, self.sites, self.costs = program, sites, costs
         self.names = sites.costed
         self._graph, self._neighbours = _Graph(program), Neighbours(program)
         places: dict[str, int] = {name: place for place, name in enumerate(self.names)}
-        # the place of each ControlNet operation, and of its readers that are placed
+        # the index of each ControlNet operation, and of its readers; None: not placed by candidates
         self._read_by = [
             (places[name], tuple(places.get(reader) for reader in readers))
             for name, readers in self._graph.sessions.items()
@@ -83,7 +83,7 @@ class CandidateTimer:
         return dict(zip(self.names, candidate.devices, strict=True))
 
     def crossing(self, candidate: Candidate) -> frozenset[str]:
-        """Returns the ControlNet operations that are read on another device than theirs."""
+        """Returns the ControlNet operations that another device reads."""
         devices = candidate.devices
         return frozenset(
             [
@@ -109,7 +109,7 @@ class CandidateTimer:
         return self.bounds.seconds(placed, limit)
 
     def timed(self, candidate: Candidate, merged: bool) -> Timed | None:
-        """Times a candidate; None when nothing can be merged, so that it is the same as without."""
+        """Times a candidate. Returns None if `merged` is set and no stages can be merged."""
         prepared = self.prepared(candidate.delayed)
         short = self._arranged(prepared.short, prepared.wires, candidate, merged)
         if merged and not any(len(call.operations) > 1 for calls in short.calls for call in calls):
@@ -124,7 +124,7 @@ class CandidateTimer:
         return Timed((ends[-1] if ends else 0.0) + further, candidate, merged)
 
     def exact_seconds(self, timed: Timed) -> float:
-        """Simulates all evaluations, without extrapolating any."""
+        """Simulates all evaluations, without extrapolation."""
         delayed = timed.candidate.delayed
         if delayed not in self._flows:
             self._flows[delayed] = Flow(self.prepared(delayed).program)
@@ -132,8 +132,8 @@ class CandidateTimer:
         return ends[-1] if ends else 0.0
 
     def built(self, timed: Timed) -> Program:
-        """Returns the whole program of a candidate: `placement`, `owner`, `delayed`, `calls` and
-        `before_calls` filled.
+        """Returns the whole program of a candidate, with `placement`, `owner`, `calls` and
+        `before_calls` set.
         """
         prepared = self.prepared(timed.candidate.delayed)
         return self._arranged(prepared.program, prepared.wires, timed.candidate, timed.merged)
@@ -209,7 +209,7 @@ class _Graph:
         }
 
     def complete(self, placement: Mapping[str, str], owner: str) -> dict[str, str]:
-        """Adds the operations that cost nothing: on the owner, else on the device of a reader."""
+        """Places the operations without cost: on the owner, else on the device of a reader."""
         found = dict(placement)
         for name in self._order:
             if name not in found:
@@ -225,7 +225,7 @@ class _Graph:
         self, placement: Mapping[str, str], costs: Costs, busy: frozenset[str]
     ) -> dict[str, float]:
         """Returns the seconds from the start of each operation to the end of the evaluation, as if
-        nothing were delayed.
+        no ControlNet were stale.
         """
         found: dict[str, float] = {}
         links = self._program.target.links
@@ -240,7 +240,7 @@ class _Graph:
         return found
 
     def _reversed_order(self) -> list[str]:
-        """Orders every operation behind those that read it."""
+        """Orders every operation after its readers."""
         found: dict[str, None] = {}
 
         def visit(name: str) -> None:

@@ -1,5 +1,5 @@
-"""Decides where operations may run: pins, memory, and which devices are interchangeable. InputError
-when nothing fits.
+"""Decides where operations may run: pins, memory, and interchangeable devices. Raises InputError if
+nothing fits.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from katz_graph.models.text.recipe import prompts
 from katz_graph.planner.region import stage_of
 
 MEASURING_NOISE = 0.1
-"""Links whose rates differ by no more than this share of the larger count as equal."""
+"""Relative difference up to which the rates of two links count as equal."""
 MAX_ENUMERATED_MODULES = 12
-"""Of so many modules every set is looked at: to know whether two devices hold the same ones."""
+"""Maximum number of modules whose subsets are enumerated, to decide whether two memories hold the
+same.
+"""
 
 
 class PlacementRules:
@@ -46,8 +48,8 @@ class PlacementRules:
         self._check_memory(loop)
 
     def fits(self, placement: Mapping[str, str], owner: str = "") -> bool:
-        """Returns true if every device holds the whole modules of what is placed on it; text
-        encoders count on theirs once the owner is known.
+        """Returns whether every device can hold the whole modules of its operations. Includes text
+        encoders if the owner is known.
         """
         if self._endless:
             return True
@@ -64,11 +66,11 @@ class PlacementRules:
 
     @property
     def is_short(self) -> bool:
-        """Returns true if some device does not hold all modules."""
+        """Returns whether some device cannot hold all modules."""
         return sum(self._bytes.values()) > min(self._memory.values())
 
     def copies(self, placement: Mapping[str, str]) -> int:
-        """Counts the modules that the devices hold, each device its own."""
+        """Counts the modules that the devices hold, including replicas."""
         return len({(device, self._module[name]) for name, device in placement.items()})
 
     def texts(self, owner: str) -> dict[str, str]:
@@ -80,7 +82,7 @@ class PlacementRules:
         return owner if not pinned or owner in pinned else pinned[0]
 
     def classes(self) -> dict[str, int]:
-        """Maps devices to class numbers: exchanging two devices of a class changes nothing."""
+        """Maps devices to class numbers. Devices of one class are interchangeable."""
         found: list[list[Device]] = []
         for device in self.program.target.devices:
             group = next((group for group in found if self._alike(group[0], device)), None)
@@ -91,7 +93,7 @@ class PlacementRules:
         return {device.name: number for number, group in enumerate(found) for device in group}
 
     def nothing_fits(self) -> InputError:
-        """Explains, as an InputError, that no placement meets pins and memory."""
+        """Returns an InputError that explains that no placement satisfies pins and memory."""
         texts = [operation.id for operation in self._texts]
         names = {self._module[name]: name for name in reversed([*self.costed, *texts])}
         sizes = ", ".join(
@@ -177,7 +179,7 @@ class PlacementRules:
         return same and alike((one.name, other.name), (other.name, one.name))
 
     def _hold_the_same(self, one: float, other: float) -> bool:
-        """Returns true if every set of modules that fits one memory fits the other."""
+        """Returns whether every set of modules that fits one memory fits the other."""
         if self._sums is None:
             return one == other or sum(self._bytes.values()) <= min(one, other)
         less, more = sorted((one, other))
@@ -203,12 +205,12 @@ def _subset_sums(sizes: tuple[float, ...]) -> frozenset[float] | None:
 
 
 def _near(one: float, other: float) -> bool:
-    """Returns true if two measured rates or latencies differ by no more than measuring noise."""
+    """Returns whether two measured rates or latencies differ by at most the measuring noise."""
     return one == other or abs(one - other) <= MEASURING_NOISE * max(one, other)
 
 
 def _module(operation: Operation) -> Hashable:
-    """Returns the module that an operation needs whole; None for one without weights."""
+    """Returns the module that an operation needs whole; None for an operation without weights."""
     if stage_of(operation).encodes_text:
         return operation.stage, tuple(
             encoder
@@ -222,8 +224,8 @@ def _module(operation: Operation) -> Hashable:
 def _module_bytes(
     program: Program, operations: Iterable[Operation], modules: Mapping[str, int]
 ) -> dict[int, float]:
-    """Sums the weights of every module: of each part that some operation reads, once; 0 for what
-    computes without weights.
+    """Sums the weights of every module, counting each range of blocks once; 0 for operations
+    without weights.
     """
     parts: dict[int, dict[Hashable, float]] = {module: {} for module in modules.values()}
     for operation in operations:
@@ -234,5 +236,5 @@ def _module_bytes(
                 operation.inputs.get("last_block"),
             )
             known, size = parts[modules[operation.id]], program.work[operation.id].weight_bytes
-            known[blocks] = max(known.get(blocks, 0.0), size)  # one may pass over some of them
+            known[blocks] = max(known.get(blocks, 0.0), size)  # an operation may skip some blocks
     return {module: sum(sizes.values()) for module, sizes in parts.items()}

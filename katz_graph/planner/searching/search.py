@@ -1,8 +1,8 @@
-"""Pass *search*: finds the fastest plan on the simulator: the placement, the stages that share a
-call, and the ControlNets that are one evaluation behind.
+"""Pass *search*: finds the fastest plan on the simulator: placement, stages that share a call, and
+stale ControlNets.
 
-Takes candidates from the series-parallel tree in the order of a lower bound, then moves stages of
-the best.
+Generates candidates from the series-parallel tree, times them in the order of a lower bound, then
+moves stages of the best ones.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from katz_graph.planner.searching.space import Space
 from katz_graph.planner.simulation.simulate import simulate
 
 MAX_TIMED_OF_ALL, MAX_TIMED_OF_BEAM = 240, 60
-"""Candidates that are timed at most, of those without delays and of those with delays: where all
-placements are enumerated, so that the bounds prove the best one, and where a beam begins from them.
+"""Maximum number of timed candidates, without and with stale ControlNets each: if all placements
+are enumerated, so that the bounds prove the best one, and if a beam search generates them.
 """
 MIN_TIMED = 4
-"""Candidates that are timed even if their bounds are above the best time: to compare with."""
+"""Minimum number of timed candidates, for comparison, even if their bounds exceed the best time."""
 MAX_STARTS = 8
-"""Best candidates that moves begin from."""
+"""Maximum number of best candidates from which the local search starts."""
 MAX_MOVES_TIMED = 60
-"""Candidates that are timed at most while operations are moved."""
+"""Maximum number of candidates that the local search times."""
 MAX_TIMED_PER_ROUND = 6
-"""Neighbours of each kind that are timed in one round, those with the least bound."""
+"""Maximum number of neighbours of each kind timed per round, those with the lowest bounds."""
 BETTER = 1 - 1e-6
-EQUAL = 1.01  # times within this factor count as equal: predictions are not better than that
-WORTH = 0.98  # of the best exact time: a plan that approximates must be below
+EQUAL = 1.01  # times within this factor count as equal, the accuracy of predictions
+WORTH = 0.98  # of the best exact time: an approximating plan must be faster than this
 LISTED = 6
 
 
 def search(program: Program) -> Program:
-    """Fills `placement`, `owner`, `delayed`, `calls`, `before_calls`, `alternatives` and `notes`
-    with the fastest choice. InputError when no placement holds pins and memory.
+    """Sets `placement`, `owner`, `delayed`, `calls`, `before_calls`, `alternatives` and `notes` to
+    the fastest choice. Raises InputError if no placement satisfies pins and memory.
     """
     costs = Costs(program)
     bench = CandidateTimer(program, PlacementRules(program), costs)
@@ -59,7 +59,7 @@ class _Search:
             else (batching,)
         )
         self._max_timed = MAX_TIMED_OF_ALL if self._space.all_enumerated else MAX_TIMED_OF_BEAM
-        self._found: dict[Candidate, list[Timed]] = {}  # the faster one of merged or not first
+        self._found: dict[Candidate, list[Timed]] = {}  # merged or not, the faster first
 
     def run(self) -> list[Timed]:
         """Searches and returns all timed candidates."""
@@ -76,8 +76,8 @@ class _Search:
 
     def _best_first(self, candidates: Sequence[Candidate]) -> bool:
         """Times candidates in the order of their bounds, until no bound is below the best time.
-        Times at least one on a single device and one on several. Returns false if candidates with
-        a bound below the best time are left.
+        Times at least one on a single device and one on several. Returns false if untimed
+        candidates have a bound below the best time.
         """
         bounds = self._bench.least_seconds(candidates, self._best())
         order = [candidates[place] for place in np.argsort(bounds, kind="stable")]
@@ -96,7 +96,7 @@ class _Search:
         return timed == len(order) or bool(least[timed] >= self._best() * BETTER)
 
     def _climb(self, start: Timed) -> None:
-        """Moves from a candidate to a faster one near it, for as long as there is one."""
+        """Moves from a candidate to faster neighbours until none is faster."""
         current, limit = start, len(self._found) + MAX_MOVES_TIMED // MAX_STARTS
         while len(self._found) < limit:
             promising: list[Candidate] = []
@@ -124,7 +124,7 @@ class _Search:
                 for merged in self._options
                 if (one := self._bench.timed(candidate, merged)) is not None
             ]
-            if not timed:  # batching is wanted, and nothing is equal
+            if not timed:  # batching is requested, but no stages are equal
                 timed = [one for one in [self._bench.timed(candidate, False)] if one is not None]
             self._found[candidate] = sorted(timed, key=lambda one: one.seconds)
         return self._found[candidate][0]

@@ -1,5 +1,5 @@
-"""Generates the candidates that the search walks, out of groups of operations and their placements:
-those to begin with, and the neighbours of a candidate. Times nothing.
+"""Generates the candidates of the search from groups of operations and their placements: initial
+candidates, and the neighbours of a candidate. Times nothing.
 """
 
 from __future__ import annotations
@@ -20,25 +20,27 @@ from katz_graph.planner.searching.candidate import Candidate, CandidateTimer
 from katz_graph.planner.searching.placement_rules import PlacementRules
 
 MAX_ENUMERATED = 10_000
-"""Up to so many placements of single operations are all generated; beyond, a beam of them."""
+"""Maximum number of placements of single operations that are all generated. Beyond it, a beam
+search is used.
+"""
 GLUED_SHARE = 0.01
-"""Of an evaluation's work: an item with less goes with the item that reads it."""
+"""Items with less than this share of an evaluation's work join the item that reads them."""
 MAX_GROWN = 4000
-"""Partial placements that a beam grows to before it is cut to `BEAM_WIDTH`."""
+"""Maximum number of partial placements before a beam is cut to `BEAM_WIDTH`."""
 BEAM_WIDTH = 200
 MAX_PAIR_MOVES = 1000
-"""Up to so many moves of two operations to any two devices are neighbours of a candidate; beyond,
-those of an operation and its reader to one device.
+"""Maximum number of moves of two operations to any two devices that are neighbours of a candidate.
+Beyond it, only moves of an operation and its reader to one device are.
 """
 MAX_DELAY_SUBSETS = 3
-"""Up to so many ControlNet operations that cross devices, each set of them may be delayed; beyond,
-all or none to begin with.
+"""Maximum number of ControlNet operations that cross devices for which every subset may be stale.
+Beyond it, candidates start with all or none.
 """
 Item = tuple[str, ...]
 
 
 class Space:
-    """Generates candidates; of those that differ by interchangeable devices only, one."""
+    """Generates candidates; of those that differ only by interchangeable devices, one."""
 
     def __init__(self, bench: CandidateTimer, bounds: Bounds) -> None:
         self._bench, self._bounds, self._sites = bench, bounds, bench.sites
@@ -58,12 +60,13 @@ class Space:
         self._branches = self._stages_of_branches()
         count = len(self._sites.devices) ** len(bench.names)
         self.all_enumerated = count <= MAX_ENUMERATED
-        """True if `beginnings` are all placements and owners."""
+        """True if `beginnings` covers all placements and owners."""
 
     def beginnings(self) -> list[Candidate]:
-        """Returns all placements of single operations with all owners while they are few, else the
-        best of beams of single operations and of chains out of the tree; without delays. InputError
-        when nothing fits.
+        """Returns the initial candidates without stale ControlNets. If few placements of single
+        operations exist, returns all of them with all owners. Otherwise returns the best of beam
+        searches over single operations and over chains of the tree. Raises InputError if nothing
+        fits.
         """
         found = [
             one for one in dict.fromkeys(map(self._canonical, self._placed())) if self._fits(one)
@@ -73,9 +76,9 @@ class Space:
         return found
 
     def delayed(self, candidates: Iterable[Candidate]) -> list[Candidate]:
-        """Returns those of `candidates` in which ControlNets are read on other devices, with each
-        set of these delayed while they are few, else with all; none unless stale ControlNets are
-        allowed.
+        """Returns those of `candidates` in which another device reads a ControlNet, with each set
+        of these ControlNets stale; with all of them stale if the sets are many. Returns none unless
+        stale ControlNets are allowed.
         """
         return [
             Candidate(one.devices, one.owner, sessions)
@@ -85,10 +88,11 @@ class Space:
         ]
 
     def near(self, candidate: Candidate) -> tuple[list[Candidate], list[Candidate]]:
-        """Returns candidates with an operation or a pair elsewhere, another owner, or one
-        ControlNet's delay changed; and candidates with a stage of every branch elsewhere.
+        """Returns two lists of neighbours. The first changes the device of one operation or a pair,
+        the owner, or the staleness of one ControlNet. The second moves a stage of every branch.
 
-        The second, because moving a stage of one branch gains nothing while the others are as slow.
+        The second is needed because moving a stage of one branch gains nothing while the others are
+        as slow.
         """
         placement, names = self._bench.placement(candidate), self._bench.names
         devices = self._sites.devices
@@ -178,7 +182,7 @@ class Space:
             }
 
     def _stages_of_branches(self) -> list[list[str]]:
-        """Returns the costed operations of every branch; branches alike in the same order."""
+        """Returns the costed operations of every branch; equal branches in the same order."""
         names, keys = self._bench.names, self._bench.program.keys
         graph = networkx.Graph()
         graph.add_nodes_from(names)
@@ -198,7 +202,9 @@ class Space:
         ]
 
     def _ends(self, placement: Mapping[str, str]) -> list[str]:
-        """Returns the devices of what the prediction is made of, in the order of devices."""
+        """Returns the devices of the operations that feed the prediction, in the order of
+        devices.
+        """
         there = {placement[name] for name in self._feeders if name in placement}
         return [device for device in self._sites.devices if device in there] or list(
             dict.fromkeys(placement.values())
@@ -213,7 +219,7 @@ class Space:
 
     def _canonical(self, candidate: Candidate) -> Candidate:
         """Returns the same candidate on the first devices of every class of interchangeable ones,
-        the owner before the others.
+        numbered from the owner on.
         """
         names: dict[str, str] = {}
         used: dict[int, int] = {}
@@ -231,7 +237,7 @@ class Space:
 
 @cache
 def _subsets(names: frozenset[str]) -> list[frozenset[str]]:
-    """Returns the sets of `names` that may be delayed at the same time, without the empty one."""
+    """Returns the sets of `names` that may be stale at the same time, without the empty one."""
     if len(names) > MAX_DELAY_SUBSETS:
         return [names]
     return [
@@ -242,7 +248,7 @@ def _subsets(names: frozenset[str]) -> list[frozenset[str]]:
 def items_of(
     program: Program, sites: PlacementRules, seconds: Callable[[str], float]
 ) -> list[Item]:
-    """Returns the items, those with most work first. Separates what pins keep apart."""
+    """Returns the items, those with most work first. Splits items at pins."""
     found: list[Item] = []
     known: set[str] = set()
     order = sorted(
@@ -271,8 +277,9 @@ def _models(program: Program) -> dict[str, object]:
 def _items(
     tree: Tree, models: Mapping[str, object], seconds: Callable[[str], float]
 ) -> list[list[str]]:
-    """Makes every child of a P an item; what stands in series goes with the heaviest chain of its
-    own model. The blocks of a prime go together by model, for one alone is not worth its transfers.
+    """Makes every child of a P an item, and joins operations in series to the heaviest chain of
+    their model. Groups the blocks of a prime by model, because moving a single block is not worth
+    its transfers.
     """
     if tree.kind == "leaf":
         return [[tree.leaf]]
@@ -318,7 +325,7 @@ def _glued(program: Program, items: list[Item], little: Callable[[Item], bool]) 
 
 
 def _by_pins(item: Item, sites: PlacementRules) -> list[Item]:
-    """Returns the item; where no device may run all of it, splits it by allowed devices."""
+    """Returns the item; if no device may run all of it, splits it by allowed devices."""
     if set.intersection(*(set(sites.allowed[name]) for name in item)):
         return [item]
     parts: dict[tuple[str, ...], list[str]] = {}
@@ -332,10 +339,10 @@ def placements(
     sites: PlacementRules,
     score: Callable[[Sequence[Mapping[str, str]]], Sequence[float]],
 ) -> list[dict[str, str]]:
-    """Returns operation -> device for every placement that meets pins and memory and differs by
-    more than interchangeable devices.
+    """Returns operation -> device for every placement that satisfies pins and memory; of placements
+    that differ only by interchangeable devices, one.
 
-    Beyond `MAX_ENUMERATED` in all, keeps the best of a beam by `score` of what is placed so far.
+    Beyond `MAX_ENUMERATED` in all, keeps a beam of the partial placements with the best `score`.
     """
     classes = sites.classes()
     found: list[dict[str, str]] = [{}]
@@ -352,8 +359,8 @@ def placements(
 def _grown(
     partial: Mapping[str, str], item: Item, sites: PlacementRules, classes: Mapping[str, int]
 ) -> Iterator[dict[str, str]]:
-    """Yields the placement with one more item, on every device that may run it; of unused ones that
-    are interchangeable, on the first.
+    """Yields the placement with one more item, on every device that may run it; of unused
+    interchangeable devices, on the first.
     """
     used, fresh = set(partial.values()), set()
     for device in sites.devices:

@@ -1,5 +1,5 @@
-"""Resolves what every operation of every evaluation reads and makes, once for all placements. Also
-shortens repeating patterns. Read by the simulator and the search.
+"""Resolves the inputs and outputs of every operation in every evaluation, once for all placements.
+Also shortens repeating patterns. Used by the simulator and the search.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from katz_graph.ir.region import Previous, Ref
 from katz_graph.planner.passes.cost import ValueSizes
 from katz_graph.planner.queries import WeightSwitch, switches, weight_sets
 
-LONGEST_BLOCK = 8  # evaluations of a repeating pattern
+LONGEST_BLOCK = 8  # most evaluations in one block of a repeating pattern
 SIMULATED_REPEATS, STEADY_REPEATS = 12, 4
-"""Repeats of a pattern that are simulated where evaluations read values of earlier ones, and the
-last of these, which the others are extrapolated from: such a pipeline takes a while to fill.
+"""If evaluations read values of earlier ones, the pipeline takes a while to fill. Simulates the
+first number of repeats of a pattern, and extrapolates from the last of them, the second number.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationUse:
-    """Describes one evaluation: its variant's number, and the instance numbers that each operation
-    reads and makes, of the step and of the prediction.
+    """Describes one evaluation: the number of its variant, and the instance numbers of each
+    operation's inputs and outputs, of the step and of the prediction.
     """
 
     evaluation: int
@@ -127,11 +127,11 @@ class Repeats:
 
 
 def shortened(program: Program) -> tuple[Program, tuple[Repeats, ...]]:
-    """Returns the program with at most a few repeats of every repeating pattern of variants, and
-    the repeats left out, each of which takes as long as the last ones that stay.
+    """Returns the program with only a few repeats of every repeating pattern of variants, and the
+    omitted repeats. Each omitted repeat takes as long as the last retained ones.
 
-    Where no value passes between evaluations, each begins with all devices idle, so that every
-    repeat behind the first takes the same time: two stay.
+    If no value passes between evaluations, each starts with all devices idle. Every repeat after
+    the first then takes the same time, so two repeats suffice.
     """
     carried = any(variant.carried for variant in program.variants)
     most, steady = (SIMULATED_REPEATS, STEADY_REPEATS) if carried else (2, 1)
@@ -162,8 +162,8 @@ def shortened(program: Program) -> tuple[Program, tuple[Repeats, ...]]:
 
 
 def _pattern(kinds: Sequence[int]) -> tuple[int, int]:
-    """Returns the length of the shortest block that the longest repetition at the beginning is made
-    of, and its repeats.
+    """Returns the block length and number of repeats of the longest repetition at the beginning; of
+    equally long ones, that with the shortest block.
     """
     best = (1, 1)
     for length in range(1, min(LONGEST_BLOCK, len(kinds) // 2) + 1):

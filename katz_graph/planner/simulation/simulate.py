@@ -1,5 +1,5 @@
-"""Simulates a program on a virtual clock: devices run their calls in a fixed order, and links carry
-values in the order of making.
+"""Simulates a program on a virtual clock: devices run their calls in a fixed order, and links
+transfer values in the order of creation.
 
 Must not know how a program's calls, placement and owner were found.
 """
@@ -18,10 +18,10 @@ from katz_graph.planner.simulation.flow import Flow
 
 @dataclass(frozen=True, slots=True)
 class SimulatedSpan:
-    """Records what a device or a direction of a link ("cpu:1 -> cpu:0") is busy with, in seconds on
-    the virtual clock.
+    """Records one task of a device, or one transfer in a direction of a link ("cpu:1 -> cpu:0"), in
+    seconds on the virtual clock.
 
-    The sampler's part is there too: `step` begins an evaluation and `advance` ends it, in no time.
+    Includes the sampler: `step` begins an evaluation and `advance` ends it, both in zero time.
     """
 
     resource: str
@@ -35,19 +35,19 @@ class SimulatedSpan:
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """Holds the simulated times. `ends`: when the sampler had each evaluation's prediction."""
+    """Holds the simulated times. `ends` are the times at which the sampler got each prediction."""
 
     seconds: float
     ends: tuple[float, ...] = ()
-    period: float = 0.0  # of the commonest variant's evaluation, once it repeats
-    steady: int | None = None  # an evaluation out of the middle of its longest run
+    period: float = 0.0  # of an evaluation of the commonest variant, in steady state
+    steady: int | None = None  # an evaluation in the middle of its longest run
     spans: tuple[SimulatedSpan, ...] = ()
     busy: Mapping[str, float] = field(default_factory=dict)  # by resource, in the steady evaluation
 
 
 def simulate(program: Program) -> Simulation:
-    """Simulates the whole request. RunError, naming the devices that wait and for what, when the
-    order of calls cannot be carried out.
+    """Simulates the whole request. Raises RunError for a deadlock; the error names the devices that
+    wait and the values that they wait for.
     """
     flow = Flow(program)
     spans: list[SimulatedSpan] = []
@@ -66,8 +66,8 @@ def simulate(program: Program) -> Simulation:
 
 
 def _longest_run(program: Program) -> tuple[int, int] | tuple[None, int]:
-    """Returns the first and last of the most evaluations in a row of the commonest variant; of
-    several such rows, the middle one.
+    """Returns the first and last evaluation of the longest run of the commonest variant; of equally
+    long runs, the middle one.
     """
     number = commonest_variant(program)
     if number is None:
@@ -86,10 +86,10 @@ def _longest_run(program: Program) -> tuple[int, int] | tuple[None, int]:
 def run_clock(
     flow: Flow, program: Program, spans: list[SimulatedSpan] | None = None
 ) -> list[float]:
-    """Returns the times at which the sampler had the prediction of each evaluation of `flow`;
-    appends what resources did to `spans`.
+    """Returns the time at which the sampler has the prediction of each evaluation of `flow`;
+    appends the activity of resources to `spans`.
 
-    `program` says the calls of each variant of the flow, what is placed where, and the owner.
+    `program` gives the calls of each variant of the flow, the placement and the owner. Raises
     RunError for a deadlock.
     """
     return _Clock(flow, program, spans).run()
@@ -173,8 +173,8 @@ class _Clock:
         return ends
 
     def _who_receives(self) -> dict[tuple[int, int], list[int]]:
-        """Returns (instance, device that sends it) -> devices that read it and do not make it, in
-        the order of devices.
+        """Returns (instance, sending device) -> devices that read the instance and do not make it,
+        in the order of devices.
         """
         makers: dict[int, list[int]] = {}
         for device, entries in enumerate(self._lists):
@@ -212,7 +212,7 @@ class _Clock:
 
 
 class _Trace:
-    """Records what resources did, and which span each waited for."""
+    """Records the activity of resources, and the span that each span waited for."""
 
     def __init__(self, spans: list[SimulatedSpan], names: Sequence[str], flow: Flow) -> None:
         self._spans, self._names, self._flow = spans, names, flow
@@ -252,7 +252,7 @@ class _Trace:
         self._spans.append(span)
 
 
-STEP, ADVANCE = "step", "advance"  # what the sampler gives and takes
+STEP, ADVANCE = "step", "advance"  # the sampler's output and input
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,13 +263,13 @@ class DeviceTask:
     needs: Sequence[int]
     makes: Sequence[int]
     evaluation: int | None
-    # None: the sampler begins or ends an evaluation, or weights are patched
+    # None: a sampler task (step, advance), or a patch of weights
     call: Call | None = None
     name: str = ""
 
 
 def device_tasks(flow: Flow, program: Program) -> dict[str, list[DeviceTask]]:
-    """Returns every device's list, for the devices that have something to do."""
+    """Returns the task list of every device that has work."""
     lists: dict[str, list[DeviceTask]] = {}
     for name, task in _all_tasks(flow, program):
         if name in lists:
@@ -315,9 +315,11 @@ def _task(
 
 
 def _patches(flow: Flow, program: Program) -> Iterator[tuple[str, DeviceTask]]:
-    """Yields a task for all weights of a model with LoRAs, on each device that has a part of it.
+    """Yields the task of patching all weights of a model with LoRAs, on each device that has a part
+    of the model.
 
-    Takes the measured time; else originals come over the bus, and are read and written.
+    Uses the measured time. Otherwise estimates that originals are copied over the bus, and weights
+    are read and written.
     """
     for device, weights in dict.fromkeys(
         (program.placement[name], weights) for name, weights in flow.patched.items()

@@ -1,7 +1,7 @@
-"""Follows an operation's inputs back through crops, features and slots, to the step and the part of
-the latent that it works on.
+"""Follows an operation's inputs back through crops, features and slots, to its step and its part of
+the latent.
 
-Hoisting, costs and batching read the same answer. Values that hold tensors only have no view.
+Hoisting, costs and batching use the same answer. Values that hold only tensors have no view.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from katz_graph.ir.program import Instance, Program, Variant
 from katz_graph.ir.region import CROP, Operation, Part, Previous, Ref
 from katz_graph.models.stages import NODE
 
-# inputs that carry a step, those that count before others first
+# inputs that carry a step, by precedence
 READ = ("skips", "features", "step")
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Names the maker of a step (`step`), with its noise level and timestep, and the `part` of the
-    latent; None is all of it.
+    """Names the instance that made a step (`step`), with its noise level and timestep, and the
+    `part` of the latent; None is the whole latent.
     """
 
     step: Instance
@@ -47,15 +47,15 @@ class Views:
         for index in sorted(
             index for evaluations in self._carrying.values() for index in evaluations
         ):
-            # early ones first, so that none is far to go back
+            # early evaluations first, to bound the recursion
             for operation in self._instances.variant(index).operations:
                 self.of(Ref(operation.id), index)
 
     def of(self, value: Any, evaluation: int) -> View | None:
-        """Returns the view of an input of this evaluation; None where it carries no step."""
+        """Returns the view of an input of this evaluation; None if the input carries no step."""
         found = self._instances.of(value, evaluation)
         if isinstance(value, Previous) and not isinstance(found, Instance):
-            return View(Instance(Ref(self._begin, value.slot), None))  # what a slot began with
+            return View(Instance(Ref(self._begin, value.slot), None))  # the slot's initial value
         if not isinstance(found, Instance) or found.evaluation is None:
             return None
         if found not in self._known:
@@ -63,7 +63,7 @@ class Views:
         return self._known[found]
 
     def read(self, operation: Operation, evaluation: int) -> tuple[View | None, ...]:
-        """Returns the views of all that an operation reads and that carries a step."""
+        """Returns the views of all inputs of an operation that may carry a step."""
         return tuple(
             self.of(operation.inputs[name], evaluation)
             for name in READ
@@ -71,8 +71,8 @@ class Views:
         )
 
     def part(self, operation: Operation, variant: Variant) -> Part | None:
-        """Returns the part of the latent that an operation works on. InputError when that differs
-        between evaluations of one kind.
+        """Returns the part of the latent that an operation works on. Raises InputError if the part
+        differs between evaluations of one kind.
         """
         found = {
             view.part if view else None
@@ -93,7 +93,9 @@ class Views:
         return found.ref.operation if isinstance(found, Instance) else None
 
     def telling(self, variant: Variant) -> tuple[int, ...]:
-        """Returns the evaluations to look at: one, where no slot brings a step."""
+        """Returns the evaluations whose views may differ: all if a slot carries a step, else
+        one.
+        """
         return self._carrying.get(variant.name, variant.evaluations[:1])
 
     def _made(self, instance: Instance, evaluation: int) -> View | None:
@@ -102,7 +104,7 @@ class Views:
         operation = self._operations[self._instances.variant(evaluation).name][
             instance.ref.operation
         ]
-        # a pack calls its inputs as it likes
+        # packs choose the names of their inputs
         names = (*READ, *operation.inputs) if operation.stage == NODE else READ
         views = (
             self.of(operation.inputs[name], evaluation)
@@ -114,13 +116,13 @@ class Views:
             return View(
                 view.step if view else instance, _cropped(operation, view.part if view else None)
             )
-        if operation.stage == NODE:  # of a pack, which may give another step
+        if operation.stage == NODE:  # a pack's node may output another step
             return View(instance, view.part if view else None)
         return view
 
 
 def _carries(variant: Variant) -> bool:
-    """Returns true if an operation reads a step that a slot brings."""
+    """Returns whether an operation reads a step from a slot."""
     return any(
         isinstance(operation.inputs.get(name), Previous)
         for operation in variant.operations
@@ -129,7 +131,7 @@ def _carries(variant: Variant) -> bool:
 
 
 def _cropped(operation: Operation, outer: Part | None) -> Part:
-    """Returns the part that a StepCrop gives of the part that it is given."""
+    """Returns the part that a StepCrop selects from its input's part."""
     sizes = [operation.inputs[name] for name in ("top", "left", "height", "width")]
     if any(isinstance(size, (Ref, Previous)) for size in sizes):
         raise InputError(
