@@ -1,3 +1,3 @@
-"""Records calls of stages and replays them, as a CUDA graph does. Must not know requests, plans, or
-how models are loaded.
+"""Records stage calls and replays them, as CUDA graphs do. Must not know requests, plans, or how
+models are loaded.
 """

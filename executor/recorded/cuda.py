@@ -1,5 +1,5 @@
-"""Records calls as CUDA graphs, all in one pool of memory: since outputs are copied out, no
-recording needs what another one writes.
+"""Records calls as CUDA graphs that share one memory pool. Outputs are copied out after each
+replay, so no recording reads memory that another one writes.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from torch import Tensor
 from katz_graph.executor.recorded.trace import Watch
 from katz_graph.host.garbage import uncollected
 
-SHARE = 1 / 8  # of the device's memory, that recordings may take
+SHARE = 1 / 8  # of the device's memory, the budget of recordings
 
 
 class CudaGraphs:
-    """Implements `Backend` for one device, of which nothing is asked before the first call. It
-    records and replays on the stream that is current, which must not be the default one, on which
-    nothing can be recorded: there libraries have set themselves up in eager calls before. Other
-    threads may use the device while it records.
+    """Implements `Backend` for one device; does not touch the device before the first call. Records
+    and replays on the current stream, on which eager calls must have initialized the libraries. The
+    default stream cannot be captured. Other threads may use the device during a recording.
     """
 
     strict = False
@@ -29,7 +28,7 @@ class CudaGraphs:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._broken: list[torch.cuda.CUDAGraph] = []
-        self._unused: list[torch.cuda.CUDAGraph] = []  # of recordings that were refused
+        self._unused: list[torch.cuda.CUDAGraph] = []  # of failed recordings
 
     @cached_property
     def room(self) -> float:
@@ -44,35 +43,35 @@ class CudaGraphs:
         try:
             with (
                 torch.cuda.device(self._device),
-                uncollected(),  # what frees a graph breaks a recording off
+                uncollected(),  # freeing a graph would abort the recording
                 torch.cuda.graph(graph, self._pool, stream, capture_error_mode="thread_local"),
-                Watch(given),  # not what torch does as it begins
+                Watch(given),  # inside, so that it does not see torch's setup of the capture
             ):
                 before = torch.cuda.memory_reserved(self._device)
                 outputs = call()
         except RuntimeError:
-            self._unused.append(graph)  # it may hold what later recordings of its pool use
+            self._unused.append(graph)  # later recordings of its pool may use its memory
             self._end(graph)
             raise
         return CudaGraph(graph, outputs, torch.cuda.memory_reserved(self._device) - before)
 
     def _end(self, graph: torch.cuda.CUDAGraph) -> None:
-        """Ends what a recording that the device broke off leaves open in torch: its pool takes no
-        other, the graph may still be asked about it, and nobody could draw random numbers.
+        """Cleans up torch's state after the device aborted a recording. Otherwise its pool accepts
+        no other recording, queries of the graph fail, and random numbers cannot be drawn.
         """
         number = self._device.index or 0
         try:
             torch._C._cuda_endAllocateToPool(number, self._pool)
         except RuntimeError:
-            return  # torch has ended it
+            return  # torch has ended it already
         self._broken.append(graph)
         self._leave_pool()
         generator = torch.cuda.default_generators[number]
         generator.graphsafe_set_state(generator.clone_state())
 
     def drop(self) -> None:
-        """Begins a pool of its own for what is recorded from here on, as the library's memory that
-        recordings of one stream share lies in the pool of the first (pytorch#193402).
+        """Uses a new pool for later recordings, because library memory shared by recordings of one
+        stream lies in the pool of the first one (pytorch#193402).
         """
         self._unused.clear()
         self._leave_pool()

@@ -1,4 +1,4 @@
-"""Keeps the static tensors that recorded calls read their inputs from."""
+"""Stores the static tensors that recorded calls read their inputs from."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from katz_graph.executor.worker.batching import mapped, tensors_of
 
 @dataclass(slots=True)
 class Home:
-    """Holds the static tensor of an input, and which tensor's values lie in it. `lasting`: those
-    that come here are not changed as long as they exist.
+    """Holds the static tensor of an input, and a reference to the tensor whose values it holds.
+    `lasting`: source tensors of this input do not change while they exist.
     """
 
     tensor: Tensor
@@ -24,7 +24,9 @@ class Home:
     _holds: ReferenceType[Tensor] | None = None
 
     def take(self, given: Tensor) -> None:
-        """Copies the values of a tensor of the same form, unless they are known to be here."""
+        """Copies the values of a tensor of the same form, unless the static tensor already holds
+        them.
+        """
         if self.lasting and self._holds is not None and self._holds() is given:
             return
         self.tensor.copy_(given, non_blocking=True)
@@ -32,8 +34,8 @@ class Home:
 
 
 class StaticInputs:
-    """Gives each input of a module's calls a static tensor, by its name and form: calls that read
-    an input of one name and form share it.
+    """Assigns each input of a module's calls a static tensor, by name and form; calls share the
+    inputs that have the same name and form.
     """
 
     def __init__(self) -> None:
@@ -46,18 +48,18 @@ class StaticInputs:
 
     @property
     def known(self) -> frozenset[Hashable]:
-        """Returns the names of the static tensors that there are."""
+        """Returns the names of the existing static tensors."""
         return frozenset(self._homes)
 
     def keep(self, names: Collection[Hashable]) -> None:
-        """Drops all static tensors but these: a call for which others were made is not recorded."""
+        """Drops all static tensors except these, after a recording that created others failed."""
         self._homes = {name: home for name, home in self._homes.items() if name in names}
 
     def homes(
         self, given: Mapping[str, Any], lasting: Collection[str]
     ) -> tuple[dict[str, Any], list[Home]]:
         """Returns the structure of `given` with static tensors, and their homes in the order of
-        `tensors_of`. `lasting` names inputs that no one changes.
+        `tensors_of`. `lasting` names inputs that do not change.
         """
         found = [
             self._home(name, number, tensor, name in lasting)
@@ -75,7 +77,7 @@ class StaticInputs:
 
 
 def form_of(value: Any) -> Hashable:
-    """Returns the form of a value: tensors of values of equal form may take each other's places."""
+    """Returns the form of a value; tensors in values of equal form are interchangeable."""
     if isinstance(value, Tensor):
         return value.shape, value.stride(), value.dtype, value.device
     if is_dataclass(value) and not isinstance(value, type):
@@ -88,8 +90,8 @@ def form_of(value: Any) -> Hashable:
 
 
 def _like(tensor: Tensor) -> Tensor:
-    """Makes a tensor that lies in memory as this one does, unless some of its values share a place,
-    which cannot be written into.
+    """Returns an uninitialized tensor with the strides of this one; contiguous if a stride is 0,
+    because overlapping memory cannot be written.
     """
     if 0 in tensor.stride():
         return torch.empty_like(tensor)

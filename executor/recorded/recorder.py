@@ -1,8 +1,9 @@
-"""Computes stages by recorded calls: a call is recorded once for a module and the form of its
-inputs, then replayed.
+"""Computes stages by recorded calls: records a call once per module and form of its inputs, then
+replays it.
 
-The form is all that is no tensor, and of tensors shape, strides, dtype and device. Weights, LoRAs,
-strengths, noise levels and prompts are no part of it, so nothing is recorded anew when they change.
+The form consists of all non-tensor values and of each tensor's shape, strides, dtype and device. It
+excludes weights, LoRAs, strengths, noise levels and prompts, so changing them needs no new
+recording.
 """
 
 from __future__ import annotations
@@ -28,54 +29,51 @@ from katz_graph.host.memory import is_out_of_memory
 from katz_graph.models.stages import Outputs, Stage
 
 ON_HOST = HostStream()
-EAGER = 2  # calls of a form before it is recorded: libraries set themselves up in them
+EAGER = 2  # calls of a form before it is recorded, in which libraries initialize themselves
 NOT_DECLARED = "the stage computes with more than tensors"
 WARMING_UP = "the first calls of their form"
 NO_ROOM = "no room for another recording, all were dropped"
 TOO_LARGE = "its recording alone exceeds the budget"
 NO_MEMORY = "out of memory while it was recorded, which is tried again"
-MAX_DOUBLINGS = 10  # of the calls between two tries to record one that memory did not suffice for
+MAX_DOUBLINGS = 10  # of the number of calls before an out-of-memory recording is retried
 
 
 @dataclass(slots=True)
 class _Form:
-    """Knows of calls of one form how many came, and their recording with the homes of its inputs
-    and the addresses of the weights that it reads, or why there is none. `short`: how often memory
-    did not suffice to record it; until so many calls (`waits`) came it is not tried again.
-    """
+    """Counts the calls of one form, and holds their recording or the reason it was refused."""
 
     calls: int = 0
-    short: int = 0
-    waits: int = 0
+    short: int = 0  # recordings that ran out of memory
+    waits: int = 0  # value of `calls` above which to try again after that
     recording: Recording | None = None
-    homes: Sequence[Home] = ()
-    addresses: tuple[int, ...] = ()
-    refused: str = ""
+    homes: Sequence[Home] = ()  # of the inputs
+    addresses: tuple[int, ...] = ()  # of the weights that the recording reads
+    refused: str = ""  # reason this form cannot be recorded
 
 
 @dataclass(slots=True)
 class _Recordings:
-    """Holds those of one module's calls, by stage and form."""
+    """Holds the recordings of one module, by stage and form."""
 
     inputs: StaticInputs = field(default_factory=StaticInputs)
     forms: defaultdict[Hashable, _Form] = field(default_factory=lambda: defaultdict(_Form))
     size: int = 0  # in bytes, without inputs
 
     def drop(self) -> None:
-        """Drops recordings and inputs. Forms that cannot be recorded stay known."""
+        """Drops recordings and inputs. Remembers the forms that cannot be recorded."""
         self.inputs, self.size = StaticInputs(), 0
         refused = {name: form for name, form in self.forms.items() if form.refused}
         self.forms = defaultdict(_Form, refused)
 
     @property
     def recorded(self) -> bool:
-        """Returns whether there is a recording, which may take no memory of its own."""
+        """Returns whether a recording exists, even one of zero bytes."""
         return any(form.recording is not None for form in self.forms.values())
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """Is equal for calls that take equally long."""
+    """Key of calls with equal durations: stage, input form and module."""
 
     stage: str
     form: Hashable
@@ -92,8 +90,8 @@ class _Kind:
 
 @dataclass(slots=True)
 class _Lane:
-    """Holds the recordings that one stream replays, by module (None: stages without weights), in a
-    pool and over static inputs of their own.
+    """Holds the recordings that one stream replays, by module (None: stages without weights), with
+    a separate pool and separate static inputs.
     """
 
     backend: Backend
@@ -117,11 +115,12 @@ class _Lane:
 class Recorder:
     """Implements `katz_graph.executor.worker.computing.Computing`. Used by one thread at a time.
 
-    `backends`: of the stream on which calls are made, and, where two calls may run at once, of a
-    second one beside it on `stream`. A recording for which there is no room drops all of them. None
-    goes alone, for those of one stream share memory of libraries (pytorch#193402). `eager`: calls
-    of a form before it is recorded. Over a strict backend inputs are overwritten, too, once a call
-    has read them, and a weight that does not lie where it was recorded is an error (RuntimeError).
+    `backends`: one for the stream that calls run on, and, for concurrent calls, one for a second
+    stream of `stream`. If a recording does not fit into the budget, all are dropped. Recordings are
+    never dropped separately, because those of one stream share library memory (pytorch#193402).
+    `eager`: calls of a form before it is recorded. With a strict backend, inputs are also
+    overwritten after each call, and a weight that has moved since the recording raises
+    RuntimeError.
     """
 
     def __init__(self, *backends: Backend, stream: Stream = ON_HOST, eager: int = EAGER) -> None:
@@ -133,13 +132,13 @@ class Recorder:
         return self._computed(self._lanes[0], StageCall(stage, module, given))
 
     def together(self, calls: Sequence[StageCall]) -> list[Outputs]:
-        """Computes two calls on two streams where that was faster, as soon as it was tried."""
+        """Computes one call, or two calls on two streams if trials showed that to be faster."""
         if len(calls) == 1 or len(self._lanes) == 1:
             return [self(*call) for call in calls]
         trial = self._trials[tuple(map(_Kind.of_call, calls))]
         beside, drops = trial.beside, self.use.drops
         made = self._pair(calls, beside) if trial.settled else self._tried(trial, calls)
-        if beside and self.use.drops > drops:  # no room for the recordings of two streams
+        if beside and self.use.drops > drops:  # recordings of two streams do not fit
             trial.settle(beside=False)
         if beside and not any(one.beside for one in self._trials.values()):
             self._lanes[1].drop()
@@ -166,7 +165,7 @@ class Recorder:
 
     @property
     def tried(self) -> dict[str, tuple[float, float]]:
-        """Returns the seconds on one stream and on two of pairs that were tried, by stages."""
+        """Returns the seconds on one stream and on two of each pair tried, by stages."""
         found = {
             " and ".join(kind.stage for kind in kinds): trial.seconds
             for kinds, trial in self._trials.items()
@@ -174,14 +173,14 @@ class Recorder:
         return {name: seconds for name, seconds in found.items() if seconds is not None}
 
     def drop(self) -> None:
-        """Forgets all recordings; they come back as their calls do."""
+        """Drops all recordings; later calls are recorded again."""
         for lane in self._lanes:
             lane.drop()
         self.use.drops += 1
         self.use.bytes = 0
 
     def forget(self, module: Any) -> None:
-        """Drops all recordings if there are any of this module: none may go alone."""
+        """Drops all recordings if any is of this module, because none may be dropped separately."""
         for kinds in [kinds for kinds in self._trials if any(one.of(module) for one in kinds)]:
             del self._trials[kinds]
         known = [lane for lane in self._lanes if module in lane.of_modules]
@@ -192,7 +191,9 @@ class Recorder:
         self._try_again()
 
     def _try_again(self) -> None:
-        """Has calls recorded again for which memory did not suffice: there may be more by now."""
+        """Allows recordings that ran out of memory to be tried again, because memory may be free
+        now.
+        """
         for lane in self._lanes:
             for recordings in lane.of_modules.values():
                 for form in recordings.forms.values():
@@ -231,7 +232,7 @@ class Recorder:
     def _record(
         self, form: _Form, recordings: _Recordings, backend: Backend, call: StageCall
     ) -> str:
-        """Records a call; returns why not, or nothing."""
+        """Records a call; returns the reason if it cannot be recorded, or an empty string."""
         stage, module, given = call
         known = recordings.inputs.known
         try:
@@ -245,14 +246,14 @@ class Recorder:
                 form.waits = form.calls + 2 ** min(form.short, MAX_DOUBLINGS)
                 form.short += 1
                 if not self._recorded:
-                    backend.drop()  # gives back what it took so far
+                    backend.drop()  # frees the memory that the attempt took
                 return NO_MEMORY
             form.refused = f"{stage.name}: {first_line(error)}"
             return form.refused
         inputs = sum({id(home): home.tensor.nbytes for home in homes}.values())
         if recording.size + inputs > backend.room:
             form.refused = f"{stage.name}: {TOO_LARGE}"
-            self.drop()  # with it, for none goes alone
+            self.drop()  # all of them, because none may be dropped separately
             return form.refused
         recordings.size += recording.size
         self.use.bytes = self._size
@@ -264,7 +265,7 @@ class Recorder:
         return ""
 
     def _replayed(self, form: _Form, strict: bool, call: StageCall) -> Outputs:
-        assert form.recording is not None  # it was there, or was just made
+        assert form.recording is not None  # it existed, or was just made
         if strict and _addresses(call.module) != form.addresses:
             raise RuntimeError(
                 f"{call.stage.name}: a weight was replaced since its call was recorded"

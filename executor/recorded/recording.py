@@ -1,5 +1,5 @@
-"""Defines what a backend records: a call over static tensors that can be carried out again without
-its Python.
+"""Defines the interface of recording backends: they record a call over static tensors, and repeat
+it without running its Python code.
 """
 
 from __future__ import annotations
@@ -12,22 +12,24 @@ from torch import Tensor
 
 
 class Recording(Protocol):
-    """Holds a recorded call. `outputs`: a structure of static tensors that `replay` writes, which
-    the next replay of any recording of the backend may overwrite. `size`: bytes of what it holds.
-    """
+    """Holds a recorded call."""
 
     outputs: Any
+    """Static tensors that `replay` writes; the next replay of any recording of the backend may
+    overwrite them.
+    """
     size: int
+    """Bytes that the recording holds."""
 
     def replay(self) -> None: ...
 
     def taken(self) -> None:
-        """Is told that outputs were copied."""
+        """Called after the outputs have been copied."""
 
 
 class Backend(Protocol):
-    """Records calls. Used by one thread. `room`: bytes that its recordings may hold. `strict`: what
-    no recorded call may rely on is overwritten, see `poison`.
+    """Records calls. Used by one thread. `room`: budget of its recordings in bytes. `strict`:
+    memory that a recorded call must not rely on is overwritten, see `poison`.
     """
 
     @property
@@ -37,15 +39,15 @@ class Backend(Protocol):
     def strict(self) -> bool: ...
 
     def record(self, call: Callable[[], Any], given: Iterable[Tensor]) -> Recording:
-        """Records a call that reads the tensors `given`, where they lie: its static inputs and the
-        weights. NotRecordable says what of it no recording could hold.
+        """Records a call that reads the tensors `given` at their addresses: its static inputs and
+        the weights. Raises NotRecordable, naming the operation, if the call cannot be recorded.
         """
 
     def drop(self) -> None:
-        """Is told that none of its recordings will be replayed again."""
+        """Called when none of its recordings will be replayed again."""
 
 
 def poison(tensors: Iterable[Tensor]) -> None:
-    """Overwrites tensors with NaN, and with 1 where there is none."""
+    """Overwrites tensors with NaN, or with 1 if their dtype has no NaN."""
     for tensor in tensors:
         tensor.fill_(torch.nan if tensor.is_floating_point() or tensor.is_complex() else 1)

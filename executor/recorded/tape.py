@@ -1,8 +1,8 @@
 """Records a call as a list of operations over static storages.
 
-It stands in for a CUDA graph on a processor: every operation writes where it wrote when it was
-recorded. For tests and `katz bench recorded`: recording costs as much as tens of evaluations, and
-replaying wins a few per cent at most.
+Replaces CUDA graphs on a CPU: each operation writes to the memory it wrote to when recorded. For
+tests and `katz bench recorded`: recording costs as much as tens of evaluations, and replaying saves
+a few per cent at most.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from katz_graph.executor.recorded.trace import Trace, tensors_in
 
 
 class Tapes:
-    """Implements `Backend`. `strict`: before each replay all that was made on the way is
-    overwritten with NaN, and so are outputs once they are taken: a value of an earlier replay that
-    is read is seen in the result.
+    """Implements `Backend`. `strict`: overwrites intermediate tensors with NaN before each replay,
+    and outputs after they are copied, so a read of a stale value shows in the result.
     """
 
     def __init__(self, strict: bool = False, room: float = math.inf) -> None:
@@ -32,7 +31,7 @@ class Tapes:
         return Tape(trace, outputs, self.strict)
 
     def drop(self) -> None:
-        """Does nothing: tapes hold what they need themselves."""
+        """Does nothing: tapes own their memory."""
 
 
 class Tape:

@@ -1,6 +1,6 @@
-"""Watches the operations of a call, and refuses what no recording could hold: a wait for the
-device, a tensor made of Python values, a tensor that is neither an input, nor a weight, nor made on
-the way, and a write into an input or a weight.
+"""Checks the operations of a call, and rejects those that cannot be recorded: waiting for the
+device, creating a tensor from Python values, reading a tensor that is neither an input, nor a
+weight, nor an intermediate result, and writing to an input or a weight.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ FROM_PYTHON = {aten.lift_fresh, aten.lift_fresh_copy, aten.lift}
 
 
 class NotRecordable(RuntimeError):
-    """Reports that a call does what no recorded call can do."""
+    """Raised when a call contains an operation that cannot be recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """Holds one operation of a traced call. `made`: the tensors that it makes; none where it works
+    """Holds one operation of a traced call. `made`: the tensors that it creates; empty if it works
     in place.
     """
 
@@ -51,14 +51,14 @@ class Operation:
 
 
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Watches the operations of what runs inside its `with` statement, and keeps nothing of them.
-    NotRecordable names the operation. What is `given` must be there until the end.
+    """Checks the operations run inside its `with` statement, and stores none of them. Raises
+    NotRecordable naming the operation. The tensors `given` must exist until the end.
     """
 
     def __init__(self, given: Iterable[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._given = set(map(_storage, given))
-        self._made: set[int] = set()  # also of what is gone: others cannot have taken its place
+        self._made: set[int] = set()  # freed ones too: others cannot reuse the address
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -77,7 +77,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _done(self, function: Any, args: Any, options: Any, made: list[Tensor]) -> None:
-        """Is told of an operation, and of the tensors that it made, no views."""
+        """Called after each operation, with the tensors that it created, views excluded."""
 
     def _check(self, function: Any, args: Any, options: Any) -> None:
         if function._overloadpacket in WAITS:
@@ -100,14 +100,14 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class Trace(Watch):  # type: ignore[no-untyped-call]
-    """Lists the operations, and keeps what they read and made. Views of what is there are no
-    operations: they stay where they are.
+    """Lists the operations, and keeps their inputs and results alive. Omits views, which stay valid
+    without being replayed.
     """
 
     def __init__(self, given: Iterable[Tensor]) -> None:
         super().__init__(given)
         self.operations: list[Operation] = []
-        self.allocated: list[Tensor] = []  # without being written
+        self.allocated: list[Tensor] = []  # created without writing values
 
     def _done(self, function: Any, args: Any, options: Any, made: list[Tensor]) -> None:
         if function._overloadpacket in ALLOCATES:
@@ -121,7 +121,7 @@ def tensors_in(value: Any) -> list[Tensor]:
 
 
 def _written(function: Any, args: Any, options: Any) -> list[Any]:
-    """Returns the arguments that an operation writes into."""
+    """Returns the arguments that an operation writes to."""
     schema = function._schema
     if not schema.is_mutable:
         return []

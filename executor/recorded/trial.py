@@ -1,6 +1,4 @@
-"""Finds out whether two calls take a device less time on two streams at once than one after the
-other.
-"""
+"""Determines whether a device runs two calls faster on two streams than one after the other."""
 
 from __future__ import annotations
 
@@ -9,15 +7,15 @@ from statistics import median
 
 from katz_graph.executor.worker.stream import Lap
 
-LAPS = 5  # that are timed each way
-WINS = 0.02  # of the time, that two streams must save
-ATTEMPTS = 20  # on two streams without a lap that counts, after which they are given up
+LAPS = 5  # timed runs each way
+WINS = 0.02  # share of the time that two streams must save
+ATTEMPTS = 20  # runs on two streams without a valid lap, after which one stream is chosen
 
 
 @dataclass(slots=True)
 class Trial:
-    """Has two calls carried out both ways, then always as was faster. `beside`: whether on two
-    streams now. What counts are laps in which both calls were replayed.
+    """Tries two calls both ways, then settles on the faster. `beside`: whether to use two streams
+    now. Only laps in which both calls were replayed count.
     """
 
     beside: bool = False
@@ -27,8 +25,8 @@ class Trial:
     _attempts: int = 0
 
     def add(self, lap: Lap, counts: bool) -> None:
-        """Takes the time that the calls took in the way of `beside`, which the device may not know
-        yet; nobody waits for it.
+        """Adds a lap of the calls, run as `beside` says. The device may not have completed it yet;
+        this does not wait.
         """
         laps = self._two if self.beside else self._one
         if counts and len(laps) < LAPS:
@@ -44,13 +42,13 @@ class Trial:
 
     @property
     def seconds(self) -> tuple[float, float] | None:
-        """Returns what the calls took on one stream and on two, once both are known."""
+        """Returns the median seconds on one stream and on two, once both are known."""
         if not self._two or not all(lap.known for lap in (*self._one, *self._two)):
             return None
         return _middle(self._one), _middle(self._two)
 
     def settle(self, beside: bool) -> None:
-        """Decides, for good."""
+        """Fixes the decision."""
         self.beside, self.settled = beside, True
 
 

@@ -1,3 +1,3 @@
-"""Gives the thread of one device its work: whose turn it is, which processors it has and how its
-threads wait. Must not know what is computed.
+"""Schedules the work of one device's thread: task order, processor pinning, and waiting. Must not
+know what is computed.
 """

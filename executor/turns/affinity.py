@@ -1,9 +1,9 @@
-"""Claims processors of this host for workers, and keeps the processor of a waiting thread busy. Two
-workers that compute on one processor, while another one is idle, take twice as long, and the kernel
-brings that about again and again where more threads are awake than processors are there.
+"""Claims this host's processors for workers, and keeps the processor of a waiting thread busy. Two
+workers on one processor take twice as long even if another processor is idle, and the kernel causes
+that repeatedly if more threads are awake than processors exist.
 
-A pinned worker cannot make way for others. So processors are claimed only where all who claim them
-see each other, and where a processor's time may be used up: not in containers, and not below a
+A pinned worker cannot move away from other programs. So processors are claimed only if all
+claimants see each other and may use a processor's full time: not in containers, and not below a CPU
 quota.
 """
 
@@ -22,22 +22,22 @@ from katz_graph.host.control_groups import FILE, control_groups
 
 TOPOLOGY = Path("/sys/devices/system/cpu")
 GROUPS, GROUP = Path("/sys/fs/cgroup"), FILE
-# the kernel's number of the one that holds all others
+# the inode number of the host's initial PID namespace
 NAMESPACE, OUTERMOST = Path("/proc/self/ns/pid"), "pid:[4026531836]"
 NAME = "katz-graph/processor"
 
 
 class Claim(ExitStack):
-    """Holds `processors` until it is closed, or this process ends."""
+    """Holds `processors` until it is closed or this process ends."""
 
     processors: Sequence[int] = ()
 
 
 def claim(number: int) -> Claim:
-    """Claims so many processors that no other claim on this host holds, one of each core before two
-    of one core; none where they are not there.
+    """Claims `number` processors that no other claim on this host holds, one per core before a
+    second one of any core. The claim is empty if too few are free.
 
-    A claim is a socket's name in the kernel: nothing is left of it, however this process ends.
+    Each claim is an abstract socket name, which the kernel releases however this process ends.
     """
     claimed, taken = Claim(), list[int]()
     if NAMESPACE.is_symlink() and str(NAMESPACE.readlink()) == OUTERMOST and not _has_quota():
@@ -57,15 +57,15 @@ def claim(number: int) -> Claim:
 
 
 def claim_seats(seats: Sequence[int]) -> Claim:
-    """Claims processors for several workers, all or none; nothing for a single one. `seats`:
-    threads of each that compute on processors, 0 where it computes on something else.
+    """Claims processors for several workers, all or none; claims none for a single worker. `seats`:
+    the threads of each worker that compute on processors, 0 for a worker of another device.
     """
     return claim(sum(seats) if sum(map(bool, seats)) > 1 else 0)
 
 
 def stay_on(processors: Sequence[int]) -> None:
-    """Pins all threads of this process to some processors, unless there are none. Nothing happens
-    where that is not allowed.
+    """Pins all threads of this process to some processors, unless the list is empty. Ignores the
+    failure if pinning is not permitted.
     """
     for thread in Path("/proc/self/task").iterdir() if processors else ():
         with suppress(OSError):
@@ -77,7 +77,7 @@ def _available() -> list[int]:
 
 
 def _has_quota() -> bool:
-    """Returns whether this process's control group, or one around it, limits its time."""
+    """Returns whether this process's control group, or one of its ancestors, has a CPU quota."""
     for controllers, path in control_groups(GROUP):
         if not controllers or "cpu" in controllers:
             root, inside = GROUPS / "cpu" if controllers else GROUPS, Path(path)
@@ -87,7 +87,7 @@ def _has_quota() -> bool:
 
 
 def _is_limited(group: Path) -> bool:
-    """Returns whether a control group is limited, by its file of version 2 or 1."""
+    """Returns whether a control group has a CPU quota, from its file of version 2 or 1."""
     for file, unlimited in (("cpu.max", "max"), ("cpu.cfs_quota_us", "-1")):
         with suppress(OSError):
             return not (group / file).read_text().startswith(unlimited)
@@ -117,30 +117,30 @@ def _hold(processor: int) -> socket.socket | None:
     return held
 
 
-TAKEN = 1e-3  # seconds that a thread had to do without its processor; fewer are an interrupt's
-# seconds, and how many of them had to be done without where others compute; a machine's own
-# services take fewer
+TAKEN = 1e-3  # seconds without a processor that count as lost; an interrupt takes less
+# Other programs compute here if more than MUCH seconds are lost within WINDOW seconds; the system's
+# own services take less.
 WINDOW, MUCH = 0.05, 0.01
-RESPITE = 0.5  # seconds for which it is left to them then
+RESPITE = 0.5  # seconds for which a waiting thread then sleeps instead of spinning
 
 
 give_way: Callable[[], object] = (
     ctypes.CDLL(None).sched_yield if hasattr(os, "sched_yield") else lambda: time.sleep(0)
 )
-"""Lets other threads run, without the interpreter's lock (which `os.sched_yield` keeps) and without
-an idle processor: `time.sleep(0)` takes 50 us, in which the processor halts. After a quarter of a
-second of either the next stage takes 15 to 30 % longer than after work.
+"""Lets other threads run without holding the interpreter's lock (as `os.sched_yield` does) and
+without idling the processor: `time.sleep(0)` takes 50 us, in which the processor halts. After a
+quarter of a second of either, the next stage takes 15 to 30 % longer than after work.
 """
 
 
 class Awake:
-    """Decides how long a waiting thread keeps its processor busy: for some seconds, since one that
-    was idle takes a while to be as fast again, but not where others want it. A thread that gives
-    way to them gets it back milliseconds after what it waited for is there; one that sleeps, at
-    once.
+    """Decides how long a waiting thread keeps its processor busy. It does so for some seconds,
+    because a processor needs a while to regain its speed after idling, but not if other programs
+    want the processor. A thread that yields to them gets it back only milliseconds after its input
+    has arrived; a sleeping thread gets it back immediately.
 
-    `clock` and `used` are seconds of the wall, and of all processors by this process, whose other
-    threads may well take their turn.
+    `clock` returns wall-clock seconds; `used` returns the CPU seconds of all threads of this
+    process, so time that its other threads take does not count as lost.
     """
 
     def __init__(
@@ -153,18 +153,20 @@ class Awake:
         self._resumes = self._since = self._lost = 0.0
 
     def begin(self) -> None:
-        """Begins a wait."""
+        """Starts a wait."""
         self.slept()
         self._ends = self._looked + (self._seconds if self._looked >= self._resumes else 0.0)
 
     def slept(self) -> None:
-        """Notes that nobody took what the thread did not want."""
+        """Excludes the time of a sleep from the lost time, because the thread did not want the
+        processor.
+        """
         self._looked = self._clock()
         self._without = self._looked - self._used()
 
     @property
     def goes_on(self) -> bool:
-        """Returns whether to look again instead of going to sleep."""
+        """Returns whether to check again instead of sleeping."""
         now = self._clock()
         if now - self._looked > TAKEN and (lost := now - self._used() - self._without) > TAKEN:
             self._without += lost

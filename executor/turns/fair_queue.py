@@ -1,7 +1,7 @@
-"""Schedules the tasks of a device: deficit round robin in seconds (Shreedhar and Varghese 1995),
-charged after the work.
+"""Schedules the tasks of a device with deficit round robin in seconds (Shreedhar and Varghese
+1995), charged after the work.
 
-Must not know what is done: flows are any hashable names.
+Must not know what is computed: flows are any hashable names.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from typing import Generic, TypeVar
 
 Flow = TypeVar("Flow", bound=Hashable)
 
-# A set of weights that was switched to stays for STAY times as long as the switch took, so that
-# switching takes at most a ninth of the time.
+# A weight set stays resident for STAY times as long as its switch took, so switching takes at most
+# a ninth of the time.
 STAY = 8
-# For so many times that long nothing else is begun while the flows that use it have nothing to do:
-# usually, when it was just brought, and when the first of all flows needs it.
+# Multiples of the switch's duration to wait idle for flows that use the resident set: by default,
+# just after the switch, and just after it if the oldest flow uses the set.
 LINGER, LINGER_NEW, LINGER_FIRST = 0.5, 2.0, 4.0
-SHARE = 0.05  # seconds that every waiting flow is given in a round
+SHARE = 0.05  # seconds of credit for every waiting flow in a round
 
 
 class DeficitRoundRobin(Generic[Flow]):
-    """Gives each flow an equal share of the device's seconds while it has something to do.
+    """Gives each flow with work an equal share of the device's seconds.
 
-    Seconds taken beyond the share are a debt that stays; a share that a flow did not use, because
-    it had nothing to do, is lost. What only some flows need, and takes long to bring (weights),
-    stays for STAY times as long as bringing it took, if somebody uses it. So a flow that did its
-    share waits for no more than STAY + 1 switches and a unit of work of each other flow.
+    Time used beyond the share is a debt that persists; a share that a flow leaves unused because it
+    has no work is lost. Weights that take long to switch stay for STAY times as long as the switch
+    took, while flows use them. So a flow that used its share waits for at most STAY + 1 switches
+    and one unit of work of each other flow.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class DeficitRoundRobin(Generic[Flow]):
         self._used = 0.0  # seconds of work since, and of waiting for more
 
     def join(self, flow: Flow) -> None:
-        """Adds a new flow, with no debt, and last."""
+        """Adds a flow without debt, as the last one."""
         self._flows[flow] = None
         self._credit[flow] = 0.0
 
@@ -46,10 +46,10 @@ class DeficitRoundRobin(Generic[Flow]):
     def choose(
         self, ready: Iterable[Flow], preferred: Callable[[Flow], bool] = lambda flow: True
     ) -> Flow:
-        """Returns the next flow in turn that has something to do, and credit.
+        """Returns the next flow in turn that has work and credit.
 
-        Preferred ones, for which what they need is there, come first, even in debt, as long as it
-        stays.
+        Preferred flows, which need no switch, come first, even in debt, until the resident weights
+        have stayed long enough.
         """
         waiting = set(ready)
         for flow in self._credit:
@@ -67,12 +67,12 @@ class DeficitRoundRobin(Generic[Flow]):
     def patience(
         self, ready: Collection[Flow], preferred: Callable[[Flow], bool], users: Collection[Flow]
     ) -> float:
-        """Returns the seconds to wait before one of `ready` is chosen, in case that one of `users`,
-        which use what is there, gets something to do.
+        """Returns the seconds to wait before choosing one of `ready`, in case one of `users`, which
+        use the resident weights, gets work.
 
-        0 when a flow that is ready needs nothing else, or what is there stayed long enough. What
-        was just brought is waited for longer, and what the first of all flows needs the longest.
-        That flow is the same on all devices: so devices that wait for each other end up with the
+        0 if a ready flow needs no switch, or if the resident weights have stayed long enough. Just
+        after a switch the wait is longer, and longest if the oldest flow uses the weights. The
+        oldest flow is the same on all devices, so devices that wait for each other end up with the
         same weights.
         """
         left = STAY * self._switch - self._used
@@ -83,12 +83,12 @@ class DeficitRoundRobin(Generic[Flow]):
         return min(left, self._switch * (new if self._used < self._switch else LINGER))
 
     def wait(self, seconds: float) -> None:
-        """Books idle seconds: what is there does not stay the longer for them."""
+        """Counts idle seconds toward the stay of the resident weights."""
         self._used += seconds
 
     def charge(self, flow: Flow, seconds: float, switch: float = 0.0) -> None:
-        """Charges a flow what it took, and puts it behind the others. `switch`: of those seconds,
-        what went into bringing what it needs.
+        """Charges a flow for its seconds, and moves it behind the others. `switch`: the share of
+        those seconds spent on switching weights.
         """
         self._credit[flow] = self._credit.pop(flow) - seconds
         if switch:

@@ -1,7 +1,7 @@
-"""Runs the tasks of a device worker in one thread, one unit at a time: one evaluation of
-a request, or the part of it up to the next value that another device sends.
+"""Runs the tasks of a device worker in one thread, one unit at a time: one evaluation of a request,
+or the part of it before the next value from another device.
 
-Weights are patched in place, so a task runs only with its own weight set resident; the order of
+Weights are patched in place, so a task runs only with its own weight set resident. The order of
 tasks is a scheduling decision.
 """
 
@@ -25,49 +25,49 @@ from katz_graph.executor.turns.openmp import SpinGuard
 from katz_graph.models.loading.residency import NoRoom
 
 WeightSetKey = tuple[Hashable, Hashable]
-"""A module and the LoRAs that are wanted in it; the empty tuple: none."""
+"""A module and the LoRAs wanted in it; an empty tuple means none."""
 
 
 class ThreadTask(Protocol):
-    """Runs on a worker in units."""
+    """Defines a task that a worker runs in units."""
 
     @property
     def weight_set(self) -> WeightSetKey | None:
-        """Returns what must be resident for the next unit; None when it does not matter."""
+        """Returns the weight set that must be resident for the next unit; None if any will do."""
 
     @property
     def ready(self) -> bool:
-        """Returns whether a unit can be done now; `DeviceThread.wake` is called when that may
-        change.
+        """Returns whether a unit can run now. The task calls `DeviceThread.wake` when that may have
+        changed.
         """
 
     @property
     def alone(self) -> bool:
-        """Returns whether it runs on this device only, so that it can safely wait for memory."""
+        """Returns whether the task runs on this device only, so it can safely wait for memory."""
 
     @property
     def uncharged(self) -> float:
-        """Returns the seconds of the last unit that were not on the device, as loading."""
+        """Returns the seconds of the last unit spent off the device, such as loading."""
 
     @property
     def switched(self) -> float:
-        """Returns the seconds of the last unit in which a weight set was made resident."""
+        """Returns the seconds that the last unit spent on making a weight set resident."""
 
     @property
     def result(self) -> Any: ...
 
     def step(self) -> bool:
-        """Does one unit; True when that was the last. NoRoom when it needs what others have in use;
-        it then holds nothing itself.
+        """Runs one unit; returns true if it was the last. Raises NoRoom if models in use by other
+        tasks leave too little memory; the task then holds nothing itself.
         """
 
     def close(self) -> None:
-        """Releases what was held; the task is over, however it ended."""
+        """Releases the task's resources; the task is over, however it ended."""
 
 
 class OneUnitTask:
-    """Runs a task of one unit: a VAE call, say. `ready` says whether what it needs is there, and
-    `close` lets go of it.
+    """Runs a task of a single unit, such as a VAE call. `ready` returns whether its inputs are
+    available; `close` releases them.
     """
 
     weight_set = None
@@ -99,12 +99,12 @@ class OneUnitTask:
 
 
 class SubmittedTask:
-    """Tracks a submitted task, to wait for or to cancel."""
+    """Tracks a submitted task, to wait for it or to cancel it."""
 
     def __init__(self, task: ThreadTask, wake: Callable[[], None]) -> None:
         self.task = task
         self.future: Future[Any] = Future()
-        self.waits = False  # until another job ends, for what that one has in use
+        self.waits = False  # for memory in use by another job, until that job ends
         self._wake = wake
         self._cancelled = threading.Event()
 
@@ -118,8 +118,8 @@ class SubmittedTask:
         return self._cancelled.is_set()
 
     def result(self) -> Any:
-        """Returns the task's result, or raises its error; Cancelled when it was cancelled. An
-        interrupt while waiting cancels it.
+        """Returns the task's result or raises its error; raises Cancelled if it was cancelled. An
+        interrupt while waiting cancels the task.
         """
         try:
             return self.future.result()
@@ -127,7 +127,7 @@ class SubmittedTask:
             self.cancel()
             raise
         finally:
-            del self  # the error's traceback keeps this frame, and the future the error
+            del self  # the error's traceback references this frame, the future the error
 
     def succeed(self) -> None:
         """Ends the task and delivers its result."""
@@ -136,7 +136,9 @@ class SubmittedTask:
         self.future.set_result(result)
 
     def fail(self, error: BaseException) -> None:
-        """Ends the task and releases what it held, now and not when Python's collector comes by."""
+        """Ends the task and releases its resources immediately instead of at the next garbage
+        collection.
+        """
         with suppress(Exception):
             self.task.close()
         clear_frames(error)
@@ -144,9 +146,10 @@ class SubmittedTask:
 
 
 class DeviceThread:
-    """Runs jobs until closed. `threads`: of torch, for what it computes. `awake`: seconds for which
-    it keeps its processor busy while requests wait for what others send, unless others want it
-    (`affinity.Awake`). `within`: makes what each unit, and what ends with it, runs inside of.
+    """Runs jobs until closed. `threads`: torch's threads for computing. `awake`: seconds for which
+    the thread keeps its processor busy while requests wait for other workers, unless other programs
+    want it (`affinity.Awake`). `within`: creates a context manager around each unit and the end of
+    its job.
     """
 
     def __init__(
@@ -162,9 +165,9 @@ class DeviceThread:
         self._jobs: list[SubmittedTask] = []
         self._turns: DeficitRoundRobin[SubmittedTask] = DeficitRoundRobin()
         self._changed = threading.Condition()
-        self._changes = 0  # counted, to be looked at without the lock
+        self._changes = 0  # a count, so it can be read without the lock
         self._closing = False
-        # by module, the set that the last task left in it
+        # by module, the weight set that the last task left in it
         self._resident: dict[Hashable, Hashable] = {}
         self._thread = threading.Thread(target=self._loop, name=f"katz-{name}", daemon=True)
         self._thread.start()
@@ -180,7 +183,7 @@ class DeviceThread:
         return job
 
     def wake(self) -> None:
-        """Looks again which tasks are ready."""
+        """Checks again which tasks are ready."""
         with self._changed:
             self._note_change()
 
@@ -189,7 +192,7 @@ class DeviceThread:
         self._changed.notify()
 
     def close(self) -> None:
-        """Cancels what is left and waits for the unit that runs."""
+        """Cancels the remaining jobs and waits for the current unit."""
         with self._changed:
             self._closing = True
             jobs = list(self._jobs)
@@ -204,11 +207,11 @@ class DeviceThread:
         with torch.inference_mode():
             while (job := self._await()) is not None:
                 self._advance(job)
-                del job  # nothing of it is kept while the next one is waited for
+                del job  # do not keep it alive while waiting for the next one
 
     def _await(self) -> SubmittedTask | None:
-        """Returns the job whose turn it is, once one has something to do; None when the worker was
-        closed and all are done.
+        """Returns the job whose turn it is, once one is ready; None if the worker is closed and all
+        jobs are done.
         """
         began = time.perf_counter()
         self._awake.begin()
@@ -247,7 +250,7 @@ class DeviceThread:
         return wanted is None or self._resident.get(wanted[0], ()) == wanted[1]
 
     def _advance(self, job: SubmittedTask) -> None:
-        """Does a unit of a job, and ends it where that was the last or failed."""
+        """Runs one unit of a job; ends the job if the unit was the last or failed."""
         try:
             with self._within():
                 if self._step(job):
@@ -261,7 +264,7 @@ class DeviceThread:
             self._leave(job)
             job.fail(error)
         finally:
-            del job  # the error's traceback keeps this frame, and the job's future the error
+            del job  # the error's traceback references this frame, the job's future the error
 
     def _step(self, job: SubmittedTask) -> bool:
         started, wanted = time.perf_counter(), job.task.weight_set
@@ -270,7 +273,7 @@ class DeviceThread:
             raise Cancelled("cancelled")
         self._guard.begin()
         done = job.task.step()
-        # a task may go on with another set than it began with
+        # a task may end the unit with another set than it started with
         if wanted is not None and (left := job.task.weight_set or wanted):
             self._resident[left[0]] = left[1]
         with self._changed:
@@ -279,7 +282,7 @@ class DeviceThread:
         return done
 
     def _may_wait(self, job: SubmittedTask) -> bool:
-        """Has a job wait until another ends, if there is one that will."""
+        """Makes a job wait until another one ends, if another one can; returns whether it waits."""
         with self._changed:
             job.waits = job.task.alone and any(
                 not other.waits for other in self._jobs if other is not job
@@ -287,7 +290,7 @@ class DeviceThread:
         return job.waits
 
     def _leave(self, job: SubmittedTask) -> None:
-        """Removes a job from the queue; it may have left already."""
+        """Removes a job from the queue, if it is still queued."""
         with self._changed:
             if job in self._jobs:
                 self._jobs.remove(job)
@@ -297,8 +300,8 @@ class DeviceThread:
 
 
 def clear_frames(error: BaseException) -> None:
-    """Clears the frames of an error's traceback, and of the errors behind it. It still tells where
-    they were, but keeps nothing alive.
+    """Clears the frames in the tracebacks of an error and its causes. The tracebacks keep their
+    locations but no objects.
     """
     for one in with_causes(error):
         traceback.clear_frames(one.__traceback__)

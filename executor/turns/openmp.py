@@ -1,13 +1,13 @@
-"""Has OpenMP's threads of this process sleep while they wait for each other, as long as other
+"""Makes this process's OpenMP threads sleep while they wait for each other, as long as other
 programs want their processors.
 
-A thread that waits for others of its team keeps its processor busy for milliseconds before it
-sleeps, since to sleep and to wake takes longer than most operations of a small model. Where another
-program computes there, the whole team waits so, at every operation, for the one that lost its
-processor, and a run takes ten to fifty times as long. GNU's OpenMP looks only a thousand times
-where it holds more threads than there are processors (its manual, GOMP_SPINCOUNT;
-`settings.prepare_to_compute`). So idle teams are held while others are there: who computes what,
-and with it every bit of a result, stays as it is.
+An OpenMP thread that waits for its team spins for milliseconds before it sleeps, because sleeping
+and waking take longer than most operations of a small model. If another program computes on one of
+the processors, the whole team spins at every operation until the displaced thread is done, and a
+run takes ten to fifty times as long. GNU's OpenMP spins only a thousand times if it manages more
+threads than processors (its manual, GOMP_SPINCOUNT; `settings.prepare_to_compute`). So this module
+holds idle teams while other programs compute. The division of work among threads, and so every bit
+of a result, stays the same.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from katz_graph.core.devices import processors
 from katz_graph.host.schedule import THREADS, scheduled
 from katz_graph.settings.environment import waiting_is_ours
 
-LOOK = 0.1  # seconds between looks
-# processors that this process's threads had to do without, above which others want them
+LOOK = 0.1  # seconds per measurement
+# number of processors that this process's threads waited for, above which other programs want them
 WANTED = 0.3
-# seconds for which idle teams are held, until the next look; twice as long each time that others
-# are still there
+# seconds for which idle teams are held until the next measurement; doubled each time that other
+# programs still compute
 FIRST, LONGEST = 1.0, 8.0
-GRAIN = 32768  # values that torch gives a thread at least
+GRAIN = 32768  # torch's minimum number of values per thread
 
 
 class SpinGuard:
     """Watches a thread that computes with a team of `threads`, between `begin` and `rest`, until
-    `close`. Does nothing where the user has said how threads wait, and where the kernel does not
-    tell who had to do without a processor.
+    `close`. Does nothing if the user has configured how threads wait, or if the kernel does not
+    report the time that threads wait for a processor.
     """
 
     def __init__(self, threads: int) -> None:
@@ -56,16 +56,16 @@ class SpinGuard:
             self._watcher.start()
 
     def begin(self) -> None:
-        """Notes that the thread computes."""
+        """Marks the thread as computing."""
         self._computes.set()
 
     def rest(self) -> None:
-        """Notes that it does not; what happens to the processors is of no interest."""
+        """Marks the thread as idle; contention is ignored until the next `begin`."""
         self._computes.clear()
 
     def close(self) -> None:
-        """Ends the watching, and the teams that are held: the interpreter must not end before their
-        threads, which are in the midst of OpenMP's code.
+        """Stops the watcher and releases held teams. Required before the interpreter exits, because
+        their threads are inside OpenMP's code.
         """
         self._closed.set()
         self._computes.set()
@@ -86,15 +86,15 @@ class SpinGuard:
 
 
 def teams_beyond(available: int, threads: int) -> int:
-    """Counts the idle teams, as large as the one that works, that make for more threads than there
-    are processors; a team shares one with whoever made it.
+    """Returns the number of idle teams, each as large as the working one, that makes more threads
+    than processors. Each team includes the thread that created it.
     """
     return (available - 1) // (threads - 1) if 1 < threads <= available else 0
 
 
 @contextmanager
 def idle_teams(number: int, threads: int) -> Iterator[None]:
-    """Holds teams of OpenMP's threads, which sleep, until the end of the block."""
+    """Holds teams of sleeping OpenMP threads until the end of the block."""
     released = threading.Event()
     holders = [
         threading.Thread(target=_hold, args=(threads, released), name="katz-idle-team", daemon=True)
@@ -111,9 +111,9 @@ def idle_teams(number: int, threads: int) -> Iterator[None]:
 
 
 def _hold(threads: int, released: threading.Event) -> None:
-    """Holds a team: a thread that uses several makes one of its own, which ends with it."""
-    torch.get_num_threads()  # once for every thread, it sets the number for this one
-    # torch's own function sets that of future threads too
+    """Holds a team: a thread that computes in parallel creates its own, which ends with it."""
+    torch.get_num_threads()  # initializes the number of threads of this thread
+    # torch.set_num_threads would change it for future threads too
     ctypes.CDLL(None).omp_set_num_threads(threads)
     torch.zeros(threads * GRAIN, dtype=torch.int8).add_(1)
     released.wait()
