@@ -1,3 +1,3 @@
-"""Runs nodes and packs written for ComfyUI, and provides the modules that their code imports. Must
-not know the executor.
+"""Runs nodes and packs written for ComfyUI, and provides the modules that they import. Must not
+know the executor.
 """

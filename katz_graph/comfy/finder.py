@@ -1,8 +1,8 @@
-"""Answers imports of the modules that packs expect around them. Each is a file in `shims/`, loaded
-when it is first imported.
+"""Provides the ComfyUI modules that packs import. Each is a file in `shims/` and is loaded on first
+import.
 
-The finder stands before the others, because names like `nodes` and `server` are also those of pack
-files; where ComfyUI itself can be imported it is not installed at all.
+The finder precedes all others, because pack files may also be called `nodes` or `server`. It is not
+installed if ComfyUI itself can be imported.
 """
 
 from __future__ import annotations
@@ -69,23 +69,21 @@ HOLLOW = frozenset(
         "protocol",
     )
 )
-"""Modules, with all that is below them, of which only the names exist."""
+"""Modules, including all submodules, of which only the names exist."""
 
 
 class Shims(MetaPathFinder, Loader):
-    """Finds shims, and holds the state behind them: model folders, the node types that are loaded,
-    and what packs said to the shims while they were loaded.
-
-    `packs` are the folders that packs lie in, `classes` node classes by name, `model_folders` what
-    packs know as `folder_names_and_paths`, `routes` the handlers that packs want served as (method,
-    path, handler).
+    """Finds shims, and holds their state: the model folders, the loaded node types, and the
+    registrations that packs make while they load.
     """
 
     def __init__(self, folders: Folders, types: Mapping[str, NodeType]) -> None:
         self.folders, self.types = folders, types
-        self.packs: list[str] = []
-        self.classes: dict[str, type] = {}
+        self.packs: list[str] = []  # folders that contain packs
+        self.classes: dict[str, type] = {}  # node classes by name
+        # `folder_names_and_paths` of packs
         self.model_folders: dict[str, tuple[list[str], set[str]]] = {}
+        # (method, path, handler)
         self.routes: list[tuple[str, str, Callable[..., Any]]] = []
 
     def find_spec(
@@ -101,8 +99,8 @@ class Shims(MetaPathFinder, Loader):
         return ModuleSpec(fullname, self, is_package=True) if _is_hollow(fullname) else None
 
     def exec_module(self, module: ModuleType) -> None:
-        """Fills a module of which only the names exist: submodules, core nodes of that name, and
-        stand-ins for all else.
+        """Populates a name-only module: its submodules, the built-in nodes with the requested
+        names, and stand-ins for all other names.
         """
         name = module.__name__
         stand_in = missing_names(name, None)
@@ -118,10 +116,10 @@ class Shims(MetaPathFinder, Loader):
 
 
 def install(folders: Folders, types: Mapping[str, NodeType]) -> Shims | None:
-    """Answers for ComfyUI's modules from now on, with these folders and node types; forgets what
-    packs said before.
+    """Installs the finder with these folders and node types, or updates it; clears the
+    registrations of packs for new node types.
 
-    Nothing happens where this is so already, or where ComfyUI itself can be imported (None).
+    Returns None and installs nothing if ComfyUI itself can be imported.
     """
     shims = _found()
     if shims is None:
@@ -137,7 +135,7 @@ def install(folders: Folders, types: Mapping[str, NodeType]) -> Shims | None:
 
 
 def installed() -> Shims:
-    """Returns the finder. RunError when no pack has been loaded that needs it."""
+    """Returns the finder. RunError if no pack that needs it has been loaded."""
     shims = _found()
     if shims is None:
         raise RunError("no pack of the ecosystem has been loaded")

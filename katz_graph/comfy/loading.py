@@ -1,5 +1,5 @@
-"""Finds ComfyUI packs by their sources, loads them with shims around them, and lists all that one
-misses in one line.
+"""Recognises ComfyUI packs by their sources, loads them with the shims installed, and reports all
+missing imports in one line.
 """
 
 from __future__ import annotations
@@ -37,9 +37,11 @@ BROUGHT = frozenset(
         *("yarl",),
     )
 )
-"""Modules that an installation of ComfyUI, or most packs, bring, and that packs take for granted.
-"""
-ENTRANCES = ("NODE_CLASS_MAPPINGS", "comfy_entrypoint")  # by which a module says which nodes it has
+"""Modules that packs take for granted, because ComfyUI or most packs install them."""
+ENTRANCES = (
+    "NODE_CLASS_MAPPINGS",
+    "comfy_entrypoint",
+)  # attributes with which a module declares its nodes
 SIGNS = (*ENTRANCES, "folder_paths", "PromptServer", "comfy.", "comfy_")
 ROOTS = frozenset(
     (
@@ -66,8 +68,8 @@ def load_foreign(
     folders: Folders,
     say: Callable[[str], None],
 ) -> ModuleType:
-    """Loads the module of a pack. `say` is told of names that import, but have nothing behind them;
-    InputError names all that do not import.
+    """Loads the module of a pack. `say` receives a line about names that can be imported but are
+    not implemented. InputError lists all names that cannot be imported.
     """
     shims = install(folders, types)
     package = start.name == "__init__.py"
@@ -108,12 +110,12 @@ def _explained(start: Path, error: ImportError | AttributeError) -> Exception:
 
 
 def is_foreign(start: Path) -> bool:
-    """Tells whether a loose pack, named by its file or `__init__.py`, is written for ComfyUI."""
+    """Returns whether a loose pack, given by its file or `__init__.py`, is written for ComfyUI."""
     return any(sign in text for text in map(_text, _files(start)) for sign in SIGNS)
 
 
 def unknown_imports(start: Path) -> list[str]:
-    """Lists the names that a pack imports from ComfyUI's modules and that are not there, in the
+    """Lists the names that a pack imports from ComfyUI's modules and that do not exist here, in the
     order of its files.
     """
     found: dict[str, None] = {}
@@ -122,7 +124,7 @@ def unknown_imports(start: Path) -> list[str]:
             tree = ast.parse(_text(file))
         except (SyntaxError, ValueError):
             continue
-        # a file beside it may have the same name
+        # a file in the same folder may have the same name
         own = {path.stem for path in file.parent.iterdir()}
         for module, name in _imports(tree):
             if module.partition(".")[0] in ROOTS - (own - {"nodes"}) and not _is_there(
@@ -168,5 +170,5 @@ def _is_there(module: str, name: str) -> bool:
         return True
     try:
         return importlib.util.find_spec(f"{module}.{name}") is not None
-    except ModuleNotFoundError:  # the module is no package
+    except ModuleNotFoundError:  # the module is not a package
         return False

@@ -1,5 +1,5 @@
-"""Stands in for names that packs import and that have nothing behind them here: they import, and
-say what they are when something uses them.
+"""Provides stand-ins for names that packs import and that are not implemented. Importing one
+succeeds; using it raises NotThere with its dotted name.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _missed: ContextVar[dict[str, None] | None] = ContextVar("katz_graph_missed", de
 
 
 class NotThere(AttributeError, RunError):
-    """A pack used something that this engine does not have. An AttributeError too, so that
-    `hasattr` and `getattr` answer as usual.
+    """A pack used a name that this engine does not implement. It is also an AttributeError, so
+    `hasattr` and `getattr` with a default work.
     """
 
 
 def refuse(name: str) -> NoReturn:
-    """Raises NotThere for a dotted name, naming the pack at work."""
+    """Raises NotThere for a dotted name, with the name of the running pack."""
     now = current()
     who = f"pack {now.pack}" if now is not None and now.pack else "the pack"
     raise NotThere(f"{who} needs {name}, which Katz Graph does not have")
@@ -33,8 +33,8 @@ def _used(cls: Any, *_: Any, **__: Any) -> NoReturn:
 
 
 class _AbsentType(type):
-    """Makes a class that can be imported, named and inherited from, but neither called nor looked
-    into.
+    """Metaclass of stand-ins: they can be imported, named and inherited from, but not called or
+    iterated.
     """
 
     dotted_name: str
@@ -54,22 +54,24 @@ class _AbsentType(type):
 
 
 def absent(name: str) -> Any:
-    """Makes a stand-in for the dotted name; every use but import, inheritance and annotation raises
-    NotThere.
+    """Returns a stand-in for the dotted name. Every use except import, inheritance and annotation
+    raises NotThere.
     """
     return _AbsentType(name.rsplit(".", 1)[-1], (), {"dotted_name": name})
 
 
 def absent_base(cls: Any) -> str | None:
-    """Returns the dotted name of a stand-in that a class inherits from; None when it does not."""
+    """Returns the dotted name of the stand-in that a class inherits from; None if it inherits from
+    none.
+    """
     return cls.dotted_name if isinstance(cls, _AbsentType) else None
 
 
 def missing_names(module: str, names: str | None) -> Callable[[str], Any]:
-    """Makes a `__getattr__` for a shim module: known `names` (separated by spaces; None: all) give
-    stand-ins and are noted.
+    """Builds a `__getattr__` for a shim module. Known `names` (separated by spaces; None: all)
+    return stand-ins and are recorded as missed.
 
-    Other names are no attributes, so that packs can ask whether they are there.
+    Other names raise AttributeError, so packs can test for them.
     """
     known = None if names is None else frozenset(names.split())
 
@@ -84,7 +86,7 @@ def missing_names(module: str, names: str | None) -> Callable[[str], Any]:
 
 @contextmanager
 def noting_missed() -> Iterator[dict[str, None]]:
-    """Collects, in order, the names that a pack takes from shims and that stand for nothing."""
+    """Collects, in order, the stand-ins that a pack takes from shims."""
     names: dict[str, None] = {}
     token = _missed.set(names)
     try:

@@ -1,5 +1,5 @@
-"""Connects the code of a pack with the run that it is part of: tells it the engine's device, and
-reports its progress and previews.
+"""Connects a pack's code to the current run: returns the engine's device, and reports progress and
+previews.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 def compute_device() -> torch.device:
-    """Returns the device of the engine that runs now, as far as this process has it; before one
-    runs, the one that it would most likely be.
+    """Returns the current engine's device, or the CPU if this process does not have that device.
+    Without a run, returns the most likely device.
     """
     import torch
 
@@ -24,20 +24,20 @@ def compute_device() -> torch.device:
     if now is None or now.context.engine is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     device = torch.device(now.context.engine.device.torch_name)
-    # on another machine of a cluster
+    # the GPU is on another machine of a cluster
     elsewhere = device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count()
     return torch.device("cpu") if elsewhere else device
 
 
 class ProgressBar:
-    """Reports how far the node is that runs now. Moving it raises when the run was cancelled."""
+    """Reports the progress of the running node. An update raises if the run was cancelled."""
 
     def __init__(self, total: int, node_id: str | None = None) -> None:
         self.total, self.current, self.node_id = total, 0, node_id
 
     def update_absolute(self, value: int, total: int | None = None, preview: Any = None) -> None:
-        """Reports progress. `preview`: (format, Pillow's image, longest side), a picture [H, W, 3]
-        or [B, H, W, 3] in 0..1, or Pillow's image.
+        """Reports progress. `preview`: (format, Pillow image, longest side), a picture [H, W, 3] or
+        [B, H, W, 3] in 0..1, or a Pillow image.
         """
         self.total = self.total if total is None else total
         self.current = min(value, self.total)

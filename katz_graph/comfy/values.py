@@ -1,5 +1,5 @@
-"""Converts values between wires and packs: recipes go behind façades on the way in, and are recipes
-again on the way out. Must not know nodes.
+"""Converts values between wires and packs: recipes are wrapped in facades for packs, and unwrapped
+in their outputs. Must not know nodes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CONDITIONING = "CONDITIONING"
 
 
 def to_pack(value: Any, socket: str) -> Any:
-    """Converts a value on a wire of this socket type to what the code of a pack expects."""
+    """Converts a wire value of this socket type to the object that a pack's code expects."""
     match value:
         case ModelRecipe():
             return ModelFacade(value)
@@ -42,8 +42,8 @@ def to_pack(value: Any, socket: str) -> Any:
 
 
 def from_pack(value: Any, socket: str) -> Any:
-    """Converts a pack's output of this socket type to what flows on wires. InputError for what
-    cannot be carried.
+    """Converts a pack's output of this socket type to a wire value. InputError for values that have
+    no wire form.
     """
     match value:
         case ModelFacade():

@@ -1,5 +1,5 @@
-"""Holds the tensors of a weight file for packs: a dictionary that remembers its file, so that a
-recipe can name that.
+"""Provides the tensors of a weight file to packs, in a dictionary that stores the file's path, so
+that a recipe can refer to the file.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 class WeightFile(dict[str, Any]):
-    """Maps names to tensors. One that a pack put, replaced or took out makes it another model than
-    that of the file.
+    """Maps names to tensors. If a pack adds, replaces or removes a tensor, the weights no longer
+    stand for the file.
     """
 
     def __init__(self, path: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -26,7 +26,9 @@ class WeightFile(dict[str, Any]):
         self._was_set = False
 
     def __setitem__(self, name: str, value: Any) -> None:
-        self._was_set = True  # also by `weights[name] *= 2`, which leaves the same tensor
+        self._was_set = (
+            True  # also after `weights[name] *= 2`, which modifies the same tensor in place
+        )
         super().__setitem__(name, value)
 
     def is_as_in_file(self) -> bool:
@@ -38,7 +40,7 @@ class WeightFile(dict[str, Any]):
 
 
 def file_of(weights: Any, purpose: str) -> Path:
-    """Returns the file of these weights. InputError when a pack made them up or changed them."""
+    """Returns the file of these weights. InputError if a pack created or changed them."""
     if isinstance(weights, WeightFile) and weights.is_as_in_file():
         return weights.path
     raise InputError(

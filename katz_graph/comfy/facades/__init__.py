@@ -1,1 +1,3 @@
-"""Shows models, conditionings and latents to packs as ComfyUI does. Must not know the executor."""
+"""Presents models, conditionings and latents to packs through ComfyUI's interfaces. Must not know
+the executor.
+"""

@@ -1,4 +1,4 @@
-"""Shows text encoders to packs: tokens, and encodings that remember their text."""
+"""Presents text encoders to packs: tokens, and text encodings that store their prompt."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from katz_graph.node.scope import current
 if TYPE_CHECKING:
     from torch import Tensor
 
-SECOND = "g"  # what the rows of a model's second CLIP encoder are called
+SECOND = "g"  # name of the token rows of a model's second CLIP encoder
 
 
 class TokenRows(list[Any]):
-    """Holds the rows of (token, weight) of one text for one encoder, start and end included."""
+    """The rows of (token, weight) of one text for one encoder, including start and end tokens."""
 
     def __init__(self, text: str, rows: Iterable[Sequence[Any]], empty: Sequence[Any]) -> None:
         super().__init__(map(list, rows))
@@ -27,7 +27,9 @@ class TokenRows(list[Any]):
         self.original = [list(row) for row in self]
 
     def is_of_its_text(self) -> bool:
-        """Tells whether only rows of the empty text were added, which encoding adds anyway."""
+        """Returns whether the pack at most appended rows of the empty text, which the encoder adds
+        anyway.
+        """
         count = len(self.original)
         return self[:count] == self.original and all(row == self.empty for row in self[count:])
 
@@ -100,7 +102,7 @@ class ClipFacade:
         refuse(f"comfy.sd.CLIP.{name}")
 
     def _names(self) -> tuple[str, ...]:
-        """Returns what the encoders' rows are called."""
+        """Returns the names of the encoders' token rows."""
         from katz_graph.models.text.kinds import CLIP, kind_of
 
         kinds = [kind_of(one.encoder) for one in self.recipe.encoders]
@@ -121,7 +123,7 @@ class ClipFacade:
         return Prompt(self._learned(*texts), texts[0], others)
 
     def _learned(self, *texts: str) -> ClipRecipe:
-        """Returns the recipe with the textual inversions that the texts name."""
+        """Returns the recipe with the textual inversions named in the texts."""
         from katz_graph.models.text.textual_inversion import with_learned_words
 
         now = current()
@@ -133,7 +135,7 @@ class ClipFacade:
 
 
 def _rows(clip: ClipRecipe, text: str, with_words: bool) -> list[list[list[tuple[Any, ...]]]]:
-    """Makes each encoder's rows of (token, weight); `with_words` adds a third number, always 0."""
+    """Builds each encoder's rows of (token, weight); `with_words` adds a third number, always 0."""
     from katz_graph.models.text.kinds import kind_of, row_of, width_of
     from katz_graph.models.text.prompt import weighted_segments
     from katz_graph.models.text.textual_inversion import vectors

@@ -1,8 +1,8 @@
-"""Shows a conditioning to packs: a list of [tensor, options]. The text is encoded when an entry is
-looked into, not before.
+"""Presents a conditioning to packs: a list of [tensor, options]. The text is encoded on the first
+access to an entry.
 
-On the way back an unchanged tensor of the encoder stands for its recipe again; options become
-fields of the entry, and unknown ones stay with it.
+On the way back, an unchanged encoder output is converted to its recipe again. Options become fields
+of the entry; unknown options are retained with it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SIZES = {
     "target_height": "target_height",
     "aesthetic_score": "aesthetic_score",
 }
-"""Options that a pack knows -> fields of Sizes."""
+"""Option names of packs -> fields of Sizes."""
 KNOWN = frozenset(
     (
         *(
@@ -59,12 +59,12 @@ KNOWN = frozenset(
         *("guidance", "reference_latents", "reference_latents_method"),
     )
 )
-MARK = "_katz_encoding"  # on a tensor that the encoder gave: where it comes from
+MARK = "_katz_encoding"  # attribute of an encoder's output tensor: its source
 
 
 @dataclass(frozen=True, slots=True)
 class PackEntry(ConditioningEntry):
-    """An entry with options of packs that have no meaning here."""
+    """An entry with additional options from packs, which have no effect here."""
 
     options: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
@@ -72,11 +72,11 @@ class PackEntry(ConditioningEntry):
 @dataclass(frozen=True, slots=True)
 class _Mark:
     encoding: Encoding
-    digest: str  # of the tensor as it was given
+    digest: str  # of the tensor as the encoder returned it
 
 
 class LazyPair(list[Any]):
-    """Makes [tensor, options] of one entry when it is looked into."""
+    """Computes [tensor, options] of one entry on first access."""
 
     def __init__(self, entry: ConditioningEntry) -> None:
         super().__init__((None, None))
@@ -120,7 +120,7 @@ class LazyPair(list[Any]):
 
 
 class ConditioningList(list[Any]):
-    """Holds the entries of a conditioning, each a LazyPair until a pack replaces it."""
+    """The entries of a conditioning. Each is a LazyPair until a pack replaces it."""
 
 
 def to_list(conditioning: Conditioning) -> ConditioningList:
@@ -128,13 +128,15 @@ def to_list(conditioning: Conditioning) -> ConditioningList:
 
 
 def from_list(pairs: Iterable[Any]) -> Conditioning:
-    """Reads entries from a pack's list. InputError where it is no list of [tensor, options]."""
+    """Converts a pack's list to a conditioning. InputError unless it is a list of [tensor,
+    options].
+    """
     return tuple(_entry(pair) for pair in pairs)
 
 
 def encoded(encoding: Encoding) -> tuple[Tensor, Tensor | None]:
-    """Encodes a text with the engine: hidden [1, T, D] and pooled [1, P], marked with where they
-    come from.
+    """Encodes a text with the engine: hidden [1, T, D] and pooled [1, P], both marked with their
+    source.
     """
     context = current_context("encoding a text for a pack")
     made = context.engine.encode_text(encoding, context)
@@ -226,8 +228,8 @@ def _entry(pair: Any) -> ConditioningEntry:
 
 
 def _encoding(tensor: Any, pooled: Any) -> Encoding:
-    """Returns the recipe that both tensors come from, if both are as they were; else the tensors
-    themselves.
+    """Returns the recipe of both tensors if they are unchanged; otherwise an encoding that holds
+    the tensors.
     """
     import torch
 
@@ -289,7 +291,9 @@ def _concatenated(options: Mapping[str, Any]) -> Concatenated | None:
 
 
 def _guidance(options: Mapping[str, Any]) -> float | Literal["off"] | None:
-    """Reads the guidance that a distilled model is told; the key with None is none at all."""
+    """Reads the guidance embedding of a distilled model. A key with the value None disables
+    guidance.
+    """
     if "guidance" not in options:
         return None
     given = options["guidance"]
@@ -297,7 +301,7 @@ def _guidance(options: Mapping[str, Any]) -> float | Literal["off"] | None:
 
 
 def _references(options: Mapping[str, Any]) -> References | None:
-    """Reads the latents of a model for editing. InputError for other shapes and methods."""
+    """Reads the reference latents of an editing model. InputError for other shapes and methods."""
     import torch
 
     latents, method = options.get("reference_latents"), options.get("reference_latents_method")

@@ -1,4 +1,6 @@
-"""Shows a ControlNet to packs: copied, given a reference picture, and chained to the one before."""
+"""Presents a ControlNet to packs, which copy it, set its control image, and chain it to a previous
+ControlNet.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,9 @@ class ControlNetFacade:
         self.cond_hint_original: Any = None  # [B, 3, H, W], 0..1
         self.strength = 1.0
         self.timestep_percent_range = (0.0, 1.0)
-        self.vae: Any = None  # encodes the picture for a ControlNet that reads latents
+        self.vae: Any = None  # encodes the control image for a ControlNet that reads latents
         self.previous_controlnet: ControlNetFacade | None = None
-        self.use: ControlUse | None = None  # how it was used before a pack saw it
+        self.use: ControlUse | None = None  # its use before it was passed to a pack
 
     def copy(self) -> ControlNetFacade:
         """Copies it with its reference picture, but not the ControlNet before it, as ComfyUI."""
@@ -56,7 +58,7 @@ class ControlNetFacade:
 
 
 def chain(applied: tuple[ControlUse, ...]) -> ControlNetFacade | None:
-    """Links several ControlNets, each to the one before; returns the last."""
+    """Links each ControlNet to the previous one; returns the last."""
     last: ControlNetFacade | None = None
     for use in applied:
         made = ControlNetFacade(use.control_net)
@@ -72,8 +74,8 @@ def chain(applied: tuple[ControlUse, ...]) -> ControlNetFacade | None:
 
 
 def uses(last: Any, spreads: bool) -> tuple[ControlUse, ...]:
-    """Returns the chain that ends at `last`, the first one first. InputError for what is not of
-    this engine's make.
+    """Returns the chain that ends at `last`, the first one first. InputError for a ControlNet that
+    is not a ControlNetFacade.
     """
     found: list[ControlUse] = []
     while last is not None:

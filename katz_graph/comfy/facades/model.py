@@ -1,7 +1,7 @@
-"""Shows a model to packs: cloned, and given functions that act on guidance or call the network. Its
-insides are not there.
+"""Presents a model to packs, which clone it and add functions for guidance or for calling the
+network. The modules of the network are not exposed.
 
-Such a function becomes an opaque patch of the recipe: only this process can run it.
+Such a function becomes an opaque patch of the recipe, which only this process can run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Kind = Literal["cfg_function", "post_cfg_function", "network_wrapper"]
 CFG = "sampler_cfg_function"
 POST_CFG = "sampler_post_cfg_function"
 WRAPPER = "model_function_wrapper"
-UNCOND_AT_ONE = "disable_cfg1_optimization"  # the negative side is wanted even at guidance 1
+UNCOND_AT_ONE = "disable_cfg1_optimization"  # evaluate the negative side even at guidance 1
 KINDS: Mapping[str, Kind] = {
     CFG: "cfg_function",
     POST_CFG: "post_cfg_function",
@@ -178,7 +178,7 @@ class ModelSampling:
         )
 
     def percent_to_sigma(self, percent: float) -> float:
-        # packs compute with what stands for infinity
+        # packs do arithmetic with the value, so infinity is replaced by a large number
         return min(self.table.percent_to_sigma(percent), 999999999.9)
 
     def __getattr__(self, name: str) -> Any:
@@ -204,8 +204,8 @@ class InnerModel:
 
 
 class PackFunction:
-    """Calls a pack's function as that pack wherever the engine calls it; under `model` the function
-    finds what packs may read of the model.
+    """Calls a pack's function under the pack's name. If the arguments contain `model`, the function
+    receives an InnerModel instead.
     """
 
     def __init__(self, function: Callable[..., Any], pack: str) -> None:
@@ -220,7 +220,7 @@ class PackFunction:
 
 def patched_recipe(model: ModelFacade) -> ModelRecipe:
     """Returns the recipe with the functions that a pack put into `model_options`. InputError for
-    what would act on the insides of the model.
+    options that would change the inside of the network.
     """
     options = dict(model.model_options)
     inside = options.pop("transformer_options", {})
@@ -251,8 +251,8 @@ def patched_recipe(model: ModelFacade) -> ModelRecipe:
 
 
 def _with_all(patches: Iterable[Patch], kind: Kind, wanted: Sequence[OpaquePatch]) -> list[Patch]:
-    """Returns the patches with these of one kind. Those that were there keep their place, unless
-    their own order changed; new ones come last.
+    """Replaces the patches of one kind. Existing ones keep their place unless their order changed;
+    new ones are appended.
     """
     others = [
         patch for patch in patches if not (isinstance(patch, OpaquePatch) and patch.kind == kind)
@@ -276,7 +276,7 @@ def _patch(kind: Kind, function: Callable[..., Any], wants_uncond: bool) -> Opaq
 
 
 def _as_given(patch: OpaquePatch) -> Callable[..., Any]:
-    """Returns the function as its pack set it."""
+    """Returns the function that the pack passed."""
     return patch.function.function if isinstance(patch.function, PackFunction) else patch.function
 
 

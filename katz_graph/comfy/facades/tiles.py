@@ -1,5 +1,5 @@
-"""Applies a function to pictures or latents in overlapping tiles, blended where they overlap. Must
-not know what the function is.
+"""Applies a function to pictures or latents in overlapping tiles, and blends the overlaps. Must not
+know the function.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def tiled_scale_steps(width: int, height: int, tile_x: int, tile_y: int, overlap
 
 
 def _starts(sizes: Iterable[int], tile: Iterable[int], overlaps: Iterable[int]) -> list[list[int]]:
-    """Returns the starts of the tiles on each axis; the last tile ends at the border."""
+    """Returns the start positions of the tiles on each axis; the last tile ends at the border."""
     starts = []
     for size, length, shared in zip(sizes, tile, overlaps, strict=True):
         step = max(1, length - shared)
@@ -103,7 +103,9 @@ def _starts(sizes: Iterable[int], tile: Iterable[int], overlaps: Iterable[int]) 
 
 
 def _ramp(sizes: Iterable[int], feathers: Iterable[int]) -> Tensor:
-    """Makes a weight [1, 1, ...]: 1 inside, falling linearly to the borders over the overlap."""
+    """Builds a blending weight [1, 1, ...]: 1 inside, with linear falloff to the borders over the
+    overlap.
+    """
     weights = torch.ones(1, 1, *sizes)
     for axis, (size, feather) in enumerate(zip(weights.shape[2:], feathers, strict=True), start=2):
         if not feather:

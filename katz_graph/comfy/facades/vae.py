@@ -1,4 +1,4 @@
-"""Shows a VAE to packs. Latents are its own, not multiplied by its scaling factor."""
+"""Presents a VAE to packs. Latents are the VAE's own, without its scaling factor."""
 
 from __future__ import annotations
 
@@ -92,8 +92,8 @@ class VaeFacade:
 
 
 def _tile(width: int | None, height: int | None, overlap: int | None, pixels: int) -> Tile:
-    """Makes a tile of the shorter side that is given, with at most a quarter of it in common;
-    `pixels` in one unit of what is given.
+    """Builds a tile from the shorter given side, with an overlap of at most a quarter. `pixels`:
+    pixels per unit of the arguments.
     """
     usual = Tile()
     side = min((one * pixels for one in (width, height) if one), default=usual.side)

@@ -1,1 +1,1 @@
-"""Adapts packs of `NODE_CLASS_MAPPINGS` to node types. Must not know the executor."""
+"""Adapts packs with `NODE_CLASS_MAPPINGS` to node types. Must not know the executor."""

@@ -34,7 +34,7 @@ ABOUT = (
 
 
 def v1_nodes(module: ModuleType) -> list[V1Class | type[Node]] | None:
-    """Returns the NODE_CLASS_MAPPINGS of a module; None when it has none."""
+    """Returns the node classes of a module's NODE_CLASS_MAPPINGS; None if it has none."""
     classes = getattr(module, "NODE_CLASS_MAPPINGS", None)
     if not isinstance(classes, Mapping):
         return None
@@ -50,15 +50,15 @@ def v1_nodes(module: ModuleType) -> list[V1Class | type[Node]] | None:
 
 @dataclass(frozen=True, slots=True)
 class V1Class:
-    """A class under the name that workflows know it by."""
+    """A node class and the name by which workflows refer to it."""
 
     name: str
     node_class: Any
     title: str
 
     def describe(self) -> NodeType:
-        """Describes the class. Calls INPUT_TYPES, which may look at files. InputError names the
-        node and what is wrong with it.
+        """Builds the node type of the class. Calls INPUT_TYPES, which may read files. InputError
+        names the node and the problem.
         """
         try:
             return self._described()
@@ -122,7 +122,7 @@ class V1Class:
 
 
 class _Accepted:
-    """Holds the arguments that a function takes by name."""
+    """The arguments that a function accepts by name."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         parameters = inspect.signature(function).parameters.values()
@@ -137,14 +137,14 @@ class _Accepted:
         return self.any or name in self.names
 
     def of(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns those of the values that are taken; None for required ones that are missing."""
+        """Returns the accepted values; None for required arguments without a value."""
         return dict.fromkeys(self.must) | {
             name: value for name, value in values.items() if name in self
         }
 
 
 def _class_method(cls: Any, name: str) -> Callable[..., Any] | None:
-    """Returns a function that is called on the class, even if the pack forgot `classmethod`."""
+    """Returns a class method, even if the pack forgot `classmethod`."""
     method = getattr(cls, name, None)
     if not callable(method):
         return None
@@ -186,7 +186,7 @@ def _taken(
     context: Context,
     result: Any,
 ) -> Any:
-    """Reads a node's result; values beyond its outputs are left out, with a warning."""
+    """Converts a node's result; drops values beyond its outputs, with a warning."""
     further = surplus(result, outputs)
     if further:
         context.warn(
@@ -199,7 +199,7 @@ def _taken(
 def _packed(
     values: Mapping[str, Any], inputs: Mapping[str, Input], takes_lists: bool
 ) -> dict[str, Any]:
-    """Converts the arguments of a function to what packs expect."""
+    """Converts argument values to the objects that packs expect."""
     packed: dict[str, Any] = {}
     for name, value in values.items():
         if name == INSTANCE:
@@ -239,7 +239,9 @@ def _problems(
     literals: Mapping[str, Any],
     sockets: Mapping[str, str],
 ) -> Iterator[tuple[str, str]]:
-    """Calls VALIDATE_INPUTS, which returns True or what is wrong. Links are None."""
+    """Calls VALIDATE_INPUTS, which returns True or an error message. Linked inputs are passed as
+    None.
+    """
     values = {**dict.fromkeys(sockets), **literals}
     accepted = _Accepted(validate)
     if "input_types" in accepted.names:

@@ -1,8 +1,8 @@
-"""Makes ComfyUI V1 classes of the built-in nodes, for packs that call, inherit or look up nodes by
-class.
+"""Builds ComfyUI V1 classes of the built-in nodes, for packs that call them, inherit from them or
+look them up by class.
 
-Their code runs when a method is called inside a running node, and a step region is sampled at once;
-a class knows no more than the node type says.
+A method call inside a running node runs the built-in node, and samples a step region immediately. A
+class exposes only the information in the node type.
 """
 
 from __future__ import annotations
@@ -77,11 +77,11 @@ METHODS: Mapping[str, str] = {
     "VAEEncodeForInpaint": "encode vae pixels mask grow_mask_by",
     "VAELoader": "load_vae vae_name",
 }
-"""Names a class's method and orders its arguments, where packs are known to call it."""
+"""The method of a class and the order of its arguments, for nodes that packs are known to call."""
 
 
 class SavesPictures:
-    """Saves pictures: packs set its attributes, and call or replace its method."""
+    """Saves pictures. Packs set its attributes, and call or replace its method."""
 
     def __init__(self, type: str = "output") -> None:
         self.output_dir = str(installed().folders.output.absolute())
@@ -94,8 +94,8 @@ class SavesPictures:
         prompt: Any = None,
         extra_pnginfo: Any = None,
     ) -> dict[str, Any]:
-        """Saves pictures [B, H, W, C] as PNG files among the outputs, or, where `type` says so,
-        among the temporary ones.
+        """Saves pictures [B, H, W, C] as PNG files in the output folder, or in the temporary one if
+        `type` is `temp`.
         """
         saved = ImageSaveHelper.save_images(
             images, filename_prefix + self.prefix_append, FolderType(self.type)
@@ -104,7 +104,7 @@ class SavesPictures:
 
 
 class Previews(SavesPictures):
-    """Saves pictures among the temporary ones."""
+    """Saves pictures in the temporary folder."""
 
     def __init__(self) -> None:
         super().__init__("temp")
@@ -114,7 +114,7 @@ SAVING: Mapping[str, type] = {"SaveImage": SavesPictures, "PreviewImage": Previe
 
 
 def node_class(kind: NodeType, folders: Folders) -> type:
-    """Makes a ComfyUI V1 class of a node type."""
+    """Builds a ComfyUI V1 class of a node type."""
     method, *order = (
         METHODS[kind.name].split()
         if kind.name in METHODS
@@ -156,8 +156,8 @@ def node_class(kind: NodeType, folders: Folders) -> type:
 
 
 def _flat(kind: NodeType, given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yields values by the names that graphs have: packs give an object for a group of inputs, and
-    for a choice with what it brings, where the choice is under its own name.
+    """Yields values by the input names of graphs. Packs pass one object for a group of inputs, and
+    one for a choice with the inputs that it adds; the choice itself is under its own name.
     """
     for name, value in given.items():
         grouped = name not in kind.inputs or bool(kind.brought_by(name))
@@ -169,8 +169,8 @@ def _flat(kind: NodeType, given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]
 
 
 def call_node(kind: NodeType, given: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Runs a built-in node on values as packs have them; returns its outputs likewise. InputError
-    for what does not fit.
+    """Runs a built-in node with values from a pack; returns its outputs as packs expect them.
+    InputError for unknown or missing inputs.
     """
     context = current_context(f"{kind.name} called by a pack")
     given = dict(_flat(kind, given))
@@ -225,8 +225,8 @@ def _declared(port: Input, folders: Folders) -> tuple[Any, ...]:
 
 
 def finished(result: Any, context: Context) -> tuple[Any, ...]:
-    """Returns the outputs behind a node's result, without what it has for editors. NotThere for an
-    expansion to anything but a step region.
+    """Extracts the outputs from a node's result, without its data for editors. NotThere for an
+    expansion to nodes other than a step region.
     """
     if isinstance(result, WithUi):
         result = result.result

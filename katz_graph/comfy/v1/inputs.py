@@ -1,4 +1,4 @@
-"""Reads INPUT_TYPES of a ComfyUI V1 node as inputs. Must not know how the node runs."""
+"""Converts INPUT_TYPES of a ComfyUI V1 node to inputs. Must not know how the node runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from katz_graph.node import Widget
 from katz_graph.node.literals import PLAIN
 from katz_graph.node.types import ANY, FILLED_IN, Input
 
-NO_TYPE = "\0"  # the name of no type and of no input
+NO_TYPE = "\0"  # a name that no type and no input has
 WIDGETS = (*PLAIN, "COMBO", "COLOR")
 WIRES = frozenset(
     (
@@ -42,16 +42,16 @@ WIRES = frozenset(
         ),
     )
 )
-"""Types that only a link can deliver. Those of packs may have widgets of their own, so their
-literals are taken as they are.
+"""Types that only a link can deliver. Types of packs may have their own widgets, so their literals
+are accepted unchanged.
 """
 UPLOADS = ("image_upload", "video_upload", "audio_upload", "animated_image_upload")
-SECONDS = 1.0  # for which an answer of INPUT_TYPES is taken as up to date
+SECONDS = 1.0  # for which a result of INPUT_TYPES counts as up to date
 
 
 class Declared:
-    """Holds the groups of INPUT_TYPES of one class. They may list files, so that they are asked for
-    again when a choice is missing.
+    """The groups of INPUT_TYPES of one class. The choices may be files, so INPUT_TYPES is called
+    again if a choice is missing.
     """
 
     def __init__(self, input_types: Callable[[], Any]) -> None:
@@ -60,7 +60,7 @@ class Declared:
         self._asked = time.monotonic()
 
     def inputs(self) -> dict[str, Input]:
-        """Returns required and optional inputs by name. InputError for one that is malformed."""
+        """Returns required and optional inputs by name. InputError for a malformed input."""
         return {
             name: self._input(name, declared, group == "required")
             for group in ("required", "optional")
@@ -68,7 +68,7 @@ class Declared:
         }
 
     def hidden(self) -> dict[str, str]:
-        """Maps the arguments that the run fills in to what it fills in."""
+        """Maps hidden arguments to the values that the run supplies."""
         found = (
             (name, _hidden_kind(declared))
             for name, declared in self._groups.get("hidden", {}).items()
@@ -76,8 +76,8 @@ class Declared:
         return {name: kind for name, kind in found if kind in FILLED_IN}
 
     def unlisted(self) -> dict[str, Any]:
-        """Returns hidden inputs of other types, as the pack wrote them: they have a value where a
-        graph gives one, as expansions do.
+        """Returns hidden inputs of other types, as the pack declared them. They receive a value
+        only if the graph gives one, as expansions do.
         """
         return {
             name: declared
@@ -86,8 +86,8 @@ class Declared:
         }
 
     def takes_any_name(self) -> bool:
-        """Tells whether the groups are objects that say to know every name: the usual way to have
-        any number of inputs.
+        """Returns whether the groups claim to contain every name, the usual way to accept any
+        number of inputs.
         """
         return any(NO_TYPE in self._groups.get(group, {}) for group in ("required", "optional"))
 
@@ -138,8 +138,8 @@ class Declared:
 
 
 def socket_of(kind: Any) -> str:
-    """Names a type, `A,B` for a union: a list is a choice, and what is unequal to no other type
-    takes everything.
+    """Returns the name of a type, `A,B` for a union. A list is a COMBO; a type that is never
+    unequal to another accepts everything.
     """
     if isinstance(kind, (list, tuple)):
         return "COMBO"
@@ -164,7 +164,7 @@ def _groups(found: Any) -> Mapping[str, Any]:
 
 
 def _parts(name: str, declared: Any) -> tuple[Any, dict[str, Any]]:
-    """Returns type and options of one input."""
+    """Returns the type and options of one input."""
     if isinstance(declared, str):
         return declared, {}
     if not isinstance(declared, (tuple, list)) or not declared:
@@ -174,7 +174,7 @@ def _parts(name: str, declared: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def _choices(kind: Any, options: Mapping[str, Any]) -> tuple[Any, ...] | None:
-    """Returns the choices; None where there are none, or where only a client can ask for them."""
+    """Returns the choices; None if the input has none, or if only a client can fetch them."""
     if isinstance(kind, (list, tuple)):
         return tuple(kind)
     listed = options.get("options")
@@ -188,8 +188,8 @@ def _choices(kind: Any, options: Mapping[str, Any]) -> tuple[Any, ...] | None:
 
 
 def _literal_check(socket: str) -> Callable[[Any], Any] | None:
-    """Returns the check of literals of types that the core does not know, and of unions: it takes
-    them as they are, as ComfyUI does.
+    """Returns the check of literals: None for known types. Literals of unknown types and unions
+    pass unchanged, as in ComfyUI.
     """
     if socket in (*WIDGETS, ANY) or all(name in WIRES for name in socket.split(",")):
         return None

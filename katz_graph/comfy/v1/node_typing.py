@@ -1,5 +1,5 @@
-"""Names wire types, and defines the base classes that ComfyUI V1 packs may annotate their nodes
-with. Must not know what runs.
+"""Names wire types, and defines base classes with which ComfyUI V1 packs may annotate their nodes.
+Must not know the executor.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypedDict
 
 
 class IO(StrEnum):
-    """The names of wire types. `ANY` is equal to all."""
+    """Names of wire types. `ANY` equals every other type."""
 
     STRING = "STRING"
     IMAGE = "IMAGE"
@@ -70,7 +70,7 @@ class InputTypeDict(TypedDict, total=False):
 
 
 class FileLocator(TypedDict, total=False):
-    """A file as clients are told of it."""
+    """A file reference in the form that clients receive."""
 
     filename: str
     subfolder: str
@@ -78,7 +78,7 @@ class FileLocator(TypedDict, total=False):
 
 
 class ComfyNodeABC:
-    """A base class for annotation's sake."""
+    """A base class for type annotations."""
 
     DESCRIPTION: ClassVar[str]
     CATEGORY: ClassVar[str]
@@ -97,7 +97,7 @@ class ComfyNodeABC:
 
 
 class CheckLazyMixin:
-    """Asks for every lazy input that is not there yet."""
+    """Requests every lazy input that is not available yet."""
 
     def check_lazy_status(self, **inputs: Any) -> list[str]:
         return [name for name, value in inputs.items() if value is None]

@@ -1,5 +1,5 @@
-"""Turns the return value of a pack's function into outputs, expansions and ui, in every form that
-ComfyUI knows; others are named.
+"""Converts the return value of a pack's function to outputs, expansions and ui. Accepts every form
+of ComfyUI; errors describe any other value.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from katz_graph.node import WithUi
 from katz_graph.node.scope import ExecutionBlocker
 from katz_graph.node.types import ANY, Output
 
-# what ui calls them -> where they are below the output folder
+# folder types in ui -> subfolders of the output folder
 FOLDERS = {"output": "", "temp": TEMP}
 FORMS = ("ui", "result", "expand")
 
@@ -25,8 +25,8 @@ FORMS = ("ui", "result", "expand")
 def from_result(
     result: Any, outputs: Sequence[Output], gives_lists: Sequence[bool], is_output: bool
 ) -> Any:
-    """Returns one value per output, or an Expansion, either WithUi. RunError says how a result is
-    not what the node declares.
+    """Returns one value per output, or an Expansion; either may be wrapped in WithUi. RunError if
+    the result does not match the node's declaration.
     """
     if result is None and outputs and not is_output:
         raise RunError(f"gave nothing, expected {_expected(outputs)}")
@@ -54,7 +54,7 @@ def from_result(
 
 
 def surplus(result: Any, outputs: Sequence[Output]) -> int:
-    """Counts the values of a result beyond the declared outputs; nobody can read them."""
+    """Counts the values of a result beyond the declared outputs, which no node can read."""
     values = result.get("result") if isinstance(result, Mapping) else result
     return (
         sum(value is not None for value in values[len(outputs) :])
@@ -64,7 +64,7 @@ def surplus(result: Any, outputs: Sequence[Output]) -> int:
 
 
 def written_files(result: Any, output: Path) -> Iterator[Path]:
-    """Yields the files below the output folder that a node's ui says it wrote."""
+    """Yields the existing files below the output folder that a node's ui lists."""
     for shown in result.ui.values() if isinstance(result, WithUi) else ():
         for file in shown if isinstance(shown, (list, tuple)) else ():
             if (
@@ -83,8 +83,8 @@ def written_files(result: Any, output: Path) -> Iterator[Path]:
 
 
 def expanded_graph(nodes: Any) -> tuple[Graph, dict[str, str]]:
-    """Reads the graph that a node expands to, and what its nodes are shown as. RunError for a
-    malformed one.
+    """Reads the graph of a node's expansion, and the display ids of its nodes. RunError for a
+    malformed graph.
     """
     if not isinstance(nodes, Mapping):
         raise RunError(f"gave {show(nodes)} to expand to, expected an object of nodes")

@@ -1,3 +1,3 @@
-"""Runs ComfyUI V3 nodes, which are classes with a schema: packs import `inputs`, `schema` and `ui`,
-and `adapter` makes node types.
+"""Runs ComfyUI V3 nodes, which are classes with a schema. Packs import `inputs`, `schema` and `ui`;
+`adapter` builds the node types.
 """

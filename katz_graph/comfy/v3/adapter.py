@@ -1,5 +1,5 @@
-"""Turns ComfyUI V3 classes into V1 classes, whose adapter makes node types of both. Must not know
-how nodes run.
+"""Converts ComfyUI V3 classes to V1 classes; the V1 adapter builds the node types of both. Must not
+know how nodes run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from katz_graph.node import Node
 from katz_graph.node.scope import ExecutionBlocker
 from katz_graph.node.types import NodeType
 
-HIDDEN = "hidden_"  # before the names of hidden values, so that an input may have the same name
+HIDDEN = "hidden_"  # prefix of the names of hidden values, so that an input may have the same name
 SAID = {
     "is_deprecated": "DEPRECATED",
     "is_experimental": "EXPERIMENTAL",
@@ -48,8 +48,8 @@ OPTIONAL_METHODS = {
 
 
 def mapped_nodes(module: ModuleType) -> list[V1Class | V3Class | type[Node]] | None:
-    """Returns the NODE_CLASS_MAPPINGS of a module, whose classes may be of either convention; None
-    when it has none.
+    """Returns the node classes of a module's NODE_CLASS_MAPPINGS, which may be V1 or V3; None if it
+    has none.
     """
     found = v1_nodes(module)
     if found is None:
@@ -65,8 +65,8 @@ def mapped_nodes(module: ModuleType) -> list[V1Class | V3Class | type[Node]] | N
 
 
 def v3_nodes(module: ModuleType) -> list[V3Class] | None:
-    """Returns the node classes of a module's extension; None when it has no extension. TypeError
-    where its entry point gives something else.
+    """Returns the node classes of a module's extension; None if it has no extension. TypeError if
+    its entry point returns another type.
     """
     entry = getattr(module, "comfy_entrypoint", None)
     if entry is None:
@@ -82,19 +82,23 @@ def v3_nodes(module: ModuleType) -> list[V3Class] | None:
 
 @dataclass(frozen=True, slots=True)
 class V3Class:
-    """A class with a schema. `name` and `title`: what its pack calls it, if not what that says."""
+    """A class with a schema. `name` and `title` are given by the pack's mapping, and override those
+    of the schema.
+    """
 
     node_class: type[ComfyNode]
     name: str = ""
     title: str = ""
 
     def describe(self) -> NodeType:
-        """Describes the class. TypeError, or the pack's own error, for an unreadable schema."""
+        """Builds the node type of the class. TypeError or the pack's own exception for an
+        unreadable schema.
+        """
         schema = self.node_class.GET_SCHEMA()
         described = V1Class(
             self.name or schema.node_id,
             first_convention(self.node_class, schema),
-            # without a name for people a pack's mapping repeats the other one
+            # a pack's mapping without display names repeats the node's name
             self.title if self.title != self.name else schema.display_name or schema.node_id,
         ).describe()
         if schema.accept_all_inputs:
@@ -107,7 +111,9 @@ class V3Class:
 
 
 def _unchecked(kind: type[ComfyNode], described: NodeType) -> frozenset[str]:
-    """Returns the inputs that the class checks itself, by their own names or those of groups."""
+    """Returns the inputs that the class itself validates, matched by their names or those of their
+    groups.
+    """
     own = getattr(kind, "validate_inputs", None)
     if own is None:
         return frozenset()
@@ -119,9 +125,7 @@ def _unchecked(kind: type[ComfyNode], described: NodeType) -> frozenset[str]:
 
 
 def first_convention(kind: type[ComfyNode], schema: Schema) -> type:
-    """Makes a V1 class that does what `kind` does. TypeError names an input that cannot be
-    unfolded.
-    """
+    """Builds a V1 class with the behaviour of `kind`. TypeError names an unsupported input."""
     gathering = Gathering(schema.inputs, schema.is_input_list)
 
     def execute(self: Any, **values: Any) -> Any:
@@ -163,12 +167,12 @@ def _unfolded(schema: Schema) -> list[Flat]:
 
 
 def _bound(kind: type[ComfyNode], hidden: Mapping[str, Any]) -> type[ComfyNode]:
-    """Copies the class, with the hidden values of one call."""
+    """Creates a subclass with the hidden values of one call."""
     return type(kind.__name__, (kind,), {"hidden": HiddenHolder(hidden)})
 
 
 def _parted(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Separates inputs from hidden values, by their name."""
+    """Separates inputs from hidden values by their name prefix."""
     hidden = {
         name.removeprefix(HIDDEN): value
         for name, value in values.items()
@@ -178,13 +182,13 @@ def _parted(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _accepts() -> bool:
-    """Stands for the check of a class that has none: what is gathered is checked all the same."""
+    """Replaces the missing validation of a class, so that gathered inputs are validated anyway."""
     return True
 
 
 def _method(theirs: Callable[..., Any], name: str, schema: Schema) -> Any:
-    """Makes a class method with the same parameters, which tell the V1 adapter what it checks, and
-    one for all values where some are gathered.
+    """Builds a class method with the same parameters, from which the V1 adapter derives the
+    validated inputs. If some inputs are gathered, it also accepts all values.
     """
     own = list(inspect.signature(theirs).parameters.values())
     accepted = {parameter.name for parameter in own}

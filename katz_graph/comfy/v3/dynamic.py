@@ -1,6 +1,6 @@
-"""Declares the inputs of V3 schemas that editors unfold: groups that grow, choices that bring
-inputs, and inputs of one type together. A prompt has them flat, as `group.name`; a node gets an
-object for each group.
+"""Declares the dynamic inputs of V3 schemas: groups that grow, choices that add inputs, and inputs
+with a common type. A prompt contains them flat, as `group.name`; a node receives one object per
+group.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from katz_graph.core.messages import show
 from katz_graph.node import ShownFor
 from katz_graph.node.types import Growing
 
-MOST = 100  # inputs of a group, as ComfyUI has it
+MOST = 100  # inputs of a group; ComfyUI's limit
 
 
 class _MatchTemplate:
-    """Names inputs and outputs that have one type together, whichever of the allowed ones."""
+    """Identifies inputs and outputs that share one type, any of the allowed ones."""
 
     def __init__(self, template_id: str, allowed_types: Any = ComfyType) -> None:
         several = isinstance(allowed_types, (list, tuple, set))
@@ -37,7 +37,7 @@ class _MatchTemplate:
 
 
 class _MatchInput(Input):
-    """Takes what its template allows. That all have one type is not checked."""
+    """Accepts the types of its template. Equality of the types is not checked."""
 
     def __init__(self, id: str, template: _MatchTemplate, *positional: Any, **named: Any) -> None:
         super().__init__(id, *positional, **named)
@@ -48,7 +48,7 @@ class _MatchInput(Input):
 
 
 class _MatchOutput(Output):
-    """Gives what its template allows."""
+    """Produces a type of its template."""
 
     def __init__(self, template: _MatchTemplate, *positional: Any, **named: Any) -> None:
         super().__init__(*positional, **named)
@@ -59,8 +59,8 @@ class _MatchOutput(Output):
 
 
 class _GrowTemplate:
-    """Describes the inputs of a group, which are equal: one of them, the names, and how many are
-    there at least. Widgets are wires there.
+    """Describes the equal inputs of a group: a prototype, their names, and their minimum number.
+    Widgets become wires.
     """
 
     def __init__(self, input: Input, names: Sequence[str], least: int, prefix: str | None) -> None:
@@ -68,7 +68,7 @@ class _GrowTemplate:
         self.names = list(names)[:MOST]
         if isinstance(self.input, WidgetInput):
             self.input.force_input = True
-        if hasattr(self.input, "widget"):  # of several types, drawn as one of them
+        if hasattr(self.input, "widget"):  # an input of several types, drawn as one of them
             self.input.widget = None
 
 
@@ -91,14 +91,14 @@ class _GrowInput(Input):
 
 
 class _Option:
-    """A value of a choice, and the inputs that it brings."""
+    """A value of a choice, and the inputs that it adds."""
 
     def __init__(self, key: str, inputs: Sequence[Input]) -> None:
         self.key, self.inputs = key, list(inputs)
 
 
 class _ChoiceInput(Input):
-    """A choice that brings further inputs."""
+    """A choice that adds inputs."""
 
     def __init__(self, id: str, options: Sequence[_Option], *positional: Any, **named: Any) -> None:
         super().__init__(id, *positional, **named)
@@ -106,7 +106,7 @@ class _ChoiceInput(Input):
 
 
 class _SlotInput(Input):
-    """A wire that brings further inputs once it is linked. Not unfolded here."""
+    """A wire that adds inputs once it is linked. Not supported here."""
 
     def __init__(self, slot: Input, *_: Any, **__: Any) -> None:
         super().__init__(slot.id)
@@ -124,7 +124,7 @@ DynamicCombo.Option = _Option  # type: ignore[attr-defined]
 
 @dataclass(frozen=True, slots=True)
 class Flat:
-    """One input of a prompt, under its whole name, and what it belongs to."""
+    """One input of a prompt, under its full name, and the choice or group that it belongs to."""
 
     port: Input
     shown_for: ShownFor | None = None
@@ -132,8 +132,8 @@ class Flat:
 
 
 def flat(inputs: Sequence[Input], within: str = "") -> Iterator[Flat]:
-    """Unfolds the inputs of a schema: a name comes as often as values of a choice bring it.
-    TypeError names one that cannot be unfolded.
+    """Flattens the inputs of a schema. A name is repeated for each value of a choice that adds it.
+    TypeError names an unsupported input.
     """
     for port in inputs:
         name = f"{within}{port.id}"
@@ -155,7 +155,7 @@ def flat(inputs: Sequence[Input], within: str = "") -> Iterator[Flat]:
             )
             for option in port.choices:
                 for one in flat(option.inputs, f"{name}."):
-                    # what belongs to a choice inside of this one is shown for that
+                    # inputs of a nested choice already belong to that choice
                     yield (
                         one
                         if one.shown_for
@@ -183,16 +183,16 @@ def _named(port: Input, name: str) -> Input:
 
 
 def gathers(inputs: Sequence[Input]) -> bool:
-    """Tells whether a node gets objects for some of these inputs."""
+    """Returns whether a node receives objects for some of these inputs."""
     return any(isinstance(port, (_GrowInput, _ChoiceInput)) for port in inputs)
 
 
 @dataclass(frozen=True, slots=True)
 class Gathering:
-    """Makes the arguments of a node of a prompt's values: those of a group as an object, which has
-    the value of a choice under the choice's own name. Other names stay as they are.
+    """Converts a prompt's values to a node's arguments. The values of a group become an object; the
+    value of a choice is under the choice's own name. Other names are unchanged.
 
-    `pairs`: what is in a group is a pair with its whole name, as `check_lazy_status` expects.
+    `pairs`: values inside a group are paired with their full names, as `check_lazy_status` expects.
     `lists`: each value is a list.
     """
 
@@ -201,7 +201,9 @@ class Gathering:
     pairs: bool = False
 
     def of(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """InputError says what is missing of a choice that is made, or that it is none."""
+        """Returns the arguments. InputError for a missing input of the selected choice, and for an
+        invalid choice.
+        """
         grouped = [port for port in self.inputs if isinstance(port, (_GrowInput, _ChoiceInput))]
         names = tuple(f"{port.id}." for port in grouped)
         chosen = {port.id for port in grouped}
@@ -232,7 +234,9 @@ class Gathering:
     def _group(
         self, port: _GrowInput, values: Mapping[str, Any], name: str, unchecked: bool
     ) -> dict[str, Any]:
-        """`unchecked`: whether the first members are required where the input is declared."""
+        """Collects a group's values. `unchecked`: the group is inside a choice, so its required
+        members are checked here.
+        """
         template = port.template
         members = [(one, f"{name}.{one}") for one in template.names]
         if unchecked and not (self.pairs or port.optional or template.input.optional):
@@ -248,7 +252,7 @@ class Gathering:
         for option in port.choices:
             if option.key == key:
                 return made | self._objects(option.inputs, values, f"{name}.")
-        if key is None:  # it is linked, and not known yet
+        if key is None:  # it is linked, and its value is not known yet
             return made
         raise InputError(f"{name} is {show(key)}, which is none of its choices")
 
@@ -256,7 +260,9 @@ class Gathering:
         return (value, name) if self.pairs else value
 
     def _absent(self, port: Input, name: str) -> Any:
-        """Returns what stands for an input of a choice that is not given."""
+        """Returns the value of a choice's input that the prompt omits. InputError if it has no
+        default and is required.
+        """
         default = getattr(port, "default", None)
         if self.pairs or (port.optional and default is None):
             return None

@@ -1,5 +1,5 @@
-"""Declares inputs and outputs of schemas: one class per wire type, with an `Input` and an `Output`
-inside. Plain data.
+"""Declares inputs and outputs of schemas: one class per wire type, with nested `Input` and `Output`
+classes. Plain data.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class FolderType(StrEnum):
 
 
 class RemoteOptions:
-    """Choices that a server is asked for; they are not fetched here."""
+    """Choices that a client fetches from a server; they are not fetched here."""
 
     def __init__(self, route: str, *positional: Any, **options: Any) -> None:
         named = zip(
@@ -48,7 +48,7 @@ class RemoteOptions:
 
 
 class Input:
-    """An input. `options` are those that a widget has beside the ones named here."""
+    """An input. `options`: further widget options."""
 
     io_type: ClassVar[str] = "*"
 
@@ -77,7 +77,7 @@ class Input:
 
 
 class WidgetInput(Input):
-    """An input that takes a literal. `force_input`: a wire all the same."""
+    """An input that accepts a literal. `force_input`: it is a wire nevertheless."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Output:
 
 
 class ComfyType:
-    """A wire type. `Type` is what flows, for annotations."""
+    """A wire type. `Type`: the Python type of its values, for annotations."""
 
     Type: ClassVar[Any] = Any
     io_type: ClassVar[str] = "*"
@@ -122,8 +122,8 @@ class ComfyType:
 
 
 def comfytype(io_type: str, **_: Any) -> Callable[[type], type]:
-    """Makes a decorator that gives a class of a pack, and the `Input` and `Output` inside it, their
-    wire type.
+    """Returns a decorator that sets the wire type of a pack's class and of its nested `Input` and
+    `Output`.
     """
 
     def named(cls: type) -> type:
@@ -136,7 +136,7 @@ def comfytype(io_type: str, **_: Any) -> Callable[[type], type]:
 
 
 def Custom(io_type: str) -> type[ComfyType]:
-    """Makes a wire type of that name."""
+    """Creates a wire type of this name."""
     return wire_type(io_type, io_type)
 
 
@@ -146,7 +146,7 @@ def wire_type(
     input: type[Input] = Input,
     output: type[Output] = Output,
 ) -> type[ComfyType]:
-    """Makes a class that declares inputs and outputs of a wire type."""
+    """Creates a class that declares inputs and outputs of a wire type."""
     inside = {
         "Input": type("Input", (input,), {"io_type": io_type}),
         "Output": type("Output", (output,), {"io_type": io_type}),
@@ -155,7 +155,7 @@ def wire_type(
 
 
 class _ComboInput(WidgetInput):
-    """Takes one of some choices: a list, or the values of an Enum."""
+    """Accepts one of several choices: a list, or the values of an Enum."""
 
     def __init__(
         self, id: str, options: Any = None, *positional: Any, default: Any = None, **more: Any
@@ -168,7 +168,7 @@ class _ComboInput(WidgetInput):
 
 
 class _ComboOutput(Output):
-    """Gives one of some choices, which nobody holds it to."""
+    """Produces one of several choices; the value is not checked."""
 
     def __init__(
         self,
@@ -182,14 +182,14 @@ class _ComboOutput(Output):
 
 
 class _MultiComboInput(_ComboInput):
-    """Takes any number of some choices, as a list."""
+    """Accepts any number of choices, as a list."""
 
     def __init__(self, *positional: Any, **more: Any) -> None:
         super().__init__(*positional, **{"multi_select": True, **more})
 
 
 class _MultiTypeInput(Input):
-    """Takes several wire types; a widget where it is made from one."""
+    """Accepts several wire types; has a widget if it is built from a widget input."""
 
     def __init__(
         self, id: str | Input, types: Sequence[type[ComfyType]], *positional: Any, **options: Any

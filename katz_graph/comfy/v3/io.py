@@ -1,4 +1,4 @@
-"""Provides `io` to packs: all names that a node class is declared with."""
+"""Provides the module `io` for packs: all names for declaring a node class."""
 
 from __future__ import annotations
 
@@ -72,5 +72,5 @@ _missing = missing_names(
 
 
 def __getattr__(name: str) -> Any:
-    """Returns the wire types that are nothing but a name."""
+    """Returns wire types that have a name only."""
     return WIRES[name] if name in WIRES else _missing(name)

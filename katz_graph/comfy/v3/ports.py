@@ -1,5 +1,5 @@
-"""Turns the inputs of schemas into those of node types: by way of what V1 writes of one, and with
-what each belongs to.
+"""Converts schema inputs to inputs of node types, through their V1 declarations, and adds the
+choice or group that each belongs to.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from katz_graph.comfy.v3.inputs import Input, WidgetInput
 from katz_graph.node import ShownFor
 from katz_graph.node.types import Input as Port
 
-# options, for editors
+# option names of V3 -> names in editors
 RENAMED = {
     "display_mode": "display",
     "dynamic_prompts": "dynamicPrompts",
@@ -24,7 +24,7 @@ Brings = dict[str, dict[str, tuple[Port, ...]]]
 
 
 def declared(port: Input) -> tuple[Any, dict[str, Any]]:
-    """Returns type and options of an input as V1 writes them."""
+    """Returns the V1 declaration of an input: type and options."""
     widget = getattr(port, "widget", None)
     said = {**(widget.options if widget is not None else {}), **port.options}
     options = {
@@ -45,9 +45,9 @@ def declared(port: Input) -> tuple[Any, dict[str, Any]]:
     if upload is not None:
         options[str(upload)] = True
     choices = getattr(knob, "choices", None)
-    if not choices and "remote" in options:  # only a client asks for them
+    if not choices and "remote" in options:  # only a client fetches them
         choices = None
-    if widget is not None:  # one of several types, drawn as this one
+    if widget is not None:  # an input of several types, drawn as this one
         options |= {"widgetType": widget.get_io_type()} | (
             {} if choices is None else {"options": choices}
         )
@@ -58,8 +58,8 @@ def declared(port: Input) -> tuple[Any, dict[str, Any]]:
 def belonging(
     inputs: Mapping[str, Port], unfolded: Sequence[Flat]
 ) -> tuple[dict[str, Port], Brings]:
-    """Returns a node type's inputs with what they belong to, those of a group one behind the other,
-    and what the values of choices bring, as each declares it.
+    """Returns a node type's inputs with the choice or group of each, those of a group in sequence,
+    and the inputs that each value of a choice adds, as declared there.
     """
     exact: dict[str, list[Port]] = {}
     for one in unfolded:
@@ -75,14 +75,16 @@ def belonging(
 
 
 def _exact(one: Flat) -> Port:
-    """Makes the input as one value of a choice brings it."""
+    """Builds the input as one value of a choice declares it."""
     group = "optional" if one.port.optional else "required"
     (port,) = Declared(lambda: {group: {one.port.id: declared(one.port)}}).inputs().values()
     return replace(port, shown_for=one.shown_for, grows=one.grows)
 
 
 def _merged(port: Port, exact: Sequence[Port]) -> Port:
-    """Returns what takes all that values of a choice let an input be."""
+    """Merges the declarations of an input by several values of a choice into one that accepts all
+    of their values.
+    """
     first, *others = exact
     made = replace(port, grows=first.grows)
     if first.shown_for is not None:
@@ -113,8 +115,8 @@ def _limits(port: Port) -> tuple[Any, ...]:
 
 
 def _brings(exact: Sequence[Port]) -> Brings:
-    """Maps choices and their values to the inputs that these bring, required ones first; of a
-    choice that several values of an outer one bring, as the first of those declares it.
+    """Maps choices and their values to the inputs that they add, required ones first. If several
+    values of an outer choice declare the same choice, the first declaration wins.
     """
     made: dict[str, dict[str, dict[str, Port]]] = {}
     for one in sorted(exact, key=lambda port: not port.required):

@@ -1,5 +1,5 @@
-"""Defines the parts of a ComfyUI V3 class (its schema, its return value, its base class), and of a
-V3 pack (the extension with its nodes, the API object that it may ask for). Must not know running.
+"""Defines the parts of a ComfyUI V3 class (schema, return value, base class) and of a V3 pack (the
+extension with its nodes, the API object for running nodes). Must not know the executor.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from katz_graph.node.scope import ExecutionBlocker
 
 
 class Hidden(StrEnum):
-    """Names what the graph run tells a node besides its inputs."""
+    """Names the hidden values that a run can pass to a node."""
 
     unique_id = "UNIQUE_ID"
     prompt = "PROMPT"
@@ -27,8 +27,8 @@ class Hidden(StrEnum):
 
 
 class HiddenHolder:
-    """Holds the hidden values of one call; None for those that the schema does not ask for, or that
-    there are not.
+    """The hidden values of one call; None for values that the schema does not request or the run
+    does not have.
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
@@ -65,8 +65,8 @@ class Schema:
 
 
 class NodeOutput:
-    """Holds the result of `execute`: values, something to show, a graph to expand to, or a message
-    that blocks what reads it.
+    """The result of `execute`: values, ui data, an expansion graph, or a message that blocks the
+    reading nodes.
     """
 
     def __init__(
@@ -92,8 +92,8 @@ class NodeOutput:
 
 
 class ComfyNode:
-    """Base of V3 nodes. Everything is a class method; `hidden` is set on a copy of the class for
-    each call.
+    """Base class of V3 nodes. All methods are class methods; each call uses a subclass with its
+    `hidden` values.
     """
 
     hidden: ClassVar[HiddenHolder] = HiddenHolder({})
@@ -115,7 +115,7 @@ class ComfyExtension:
     """Lists the nodes of a pack."""
 
     async def on_load(self) -> None:
-        """Runs once, before the nodes are asked for."""
+        """Called once, before the nodes are listed."""
 
     async def get_node_list(self) -> list[type]:
         raise NotImplementedError
@@ -135,11 +135,11 @@ class _Execution:
 
 class _NodeReplacement:
     async def register(self, node_replace: Any) -> None:
-        """Does nothing: only editors ask which old node a new one stands for."""
+        """Does nothing: only editors use the replacement of old nodes."""
 
 
 class ComfyAPI:
-    """Offers the API of a running node, for awaiting."""
+    """The asynchronous API for a running node."""
 
     def __init__(self) -> None:
         self.execution, self.node_replacement = _Execution(), _NodeReplacement()
@@ -161,7 +161,7 @@ class _ExecutionSync:
 
 
 class ComfyAPISync:
-    """Offers the same to code that does not await."""
+    """The same API for synchronous code."""
 
     def __init__(self) -> None:
         self.execution = _ExecutionSync()

@@ -1,5 +1,5 @@
-"""Makes the ui output of ComfyUI V3 nodes: pictures and texts, as the dictionaries that clients
-know.
+"""Builds the ui output of ComfyUI V3 nodes: pictures and texts, as the dictionaries that clients
+expect.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __getattr__ = missing_names(
 
 
 class SavedResult(dict[str, Any]):
-    """A file as clients are told of it."""
+    """A file reference in the form that clients receive."""
 
     def __init__(self, filename: str, subfolder: str, type: FolderType | str) -> None:
         super().__init__(filename=filename, subfolder=subfolder, type=str(type))
@@ -37,7 +37,7 @@ class SavedResult(dict[str, Any]):
 
 
 class SavedImages:
-    """Lists pictures that were written."""
+    """A list of written pictures."""
 
     def __init__(self, results: Sequence[SavedResult], is_animated: bool = False) -> None:
         self.results, self.is_animated = list(results), is_animated
@@ -47,7 +47,7 @@ class SavedImages:
 
 
 class ImageSaveHelper:
-    """Writes pictures [B, H, W, C] as PNG files with the workflow inside."""
+    """Writes pictures [B, H, W, C] as PNG files with the workflow in their metadata."""
 
     @staticmethod
     def save_images(
@@ -109,6 +109,6 @@ class PreviewText:
 
 
 def as_dict(ui: Any) -> dict[str, Any]:
-    """Converts a node's ui to the dictionary that clients know."""
+    """Converts a node's ui to the dictionary that clients expect."""
     shown: dict[str, Any] = ui.as_dict() if hasattr(ui, "as_dict") else dict(ui)
     return shown
