@@ -1,4 +1,4 @@
 """Runs graphs and programs: the graph run with its caches, the engine, and the workers of devices.
 
-Must not know of HTTP, jobs and the command line.
+Must not know HTTP, jobs and the command line.
 """

@@ -1,5 +1,5 @@
-"""Compiles step regions and has workers carry them out, and what else needs a model. A worker is a
-process of its own, or a thread of this one.
+"""Compiles step regions and runs them on workers, together with all other calls of models. A worker
+is a separate process, or a thread of this one.
 """
 
 from __future__ import annotations
@@ -58,22 +58,21 @@ if TYPE_CHECKING:
     from katz_graph.executor.launch.in_process import InProcess
     from katz_graph.executor.worker.models import DeviceModels
 
-UNLOADING = 5.0  # seconds that are waited for workers to let go of their models
+UNLOADING = 5.0  # maximum seconds to wait for workers to unload their models
 DRIVER = "{}@driver"
-"""Names the device of a worker in this process that was started beside those that were asked for.
-"""
+"""Names the device of an extra worker in this process, besides the configured ones."""
 
 
 class DeviceEngine:
-    """Implements `katz_graph.node.types.Engine`. `close` it, or use it in a `with` statement.
+    """Implements `katz_graph.node.types.Engine`. Must be closed, or used in a `with` statement.
 
-    Starts a worker for each config, with `launchers` by device name or one process each, and
-    measures what the planner has to know. What cannot be sent, functions that packs put on a
-    model, runs on a device of this process; where there is none, one is started beside the others.
+    Starts a worker for each config, with `launchers` by device name or else one process each, and
+    measures the planner's costs. Regions that cannot be serialized, because a pack put functions on
+    a model, run on a device of this process; if none exists, an extra worker is started.
 
-    `cache` keeps measurements; `link` stands for all links, instead of measuring; `spares`: one
-    loaded worker waits to replace a lost one; `ahead`: the fork server of this host's workers,
-    which loads already. RunError when a worker does not start; all are closed then.
+    `cache` stores measurements; `link` replaces the measurement of all links; `spares`: one loaded
+    worker waits to replace a lost one; `ahead`: the fork server of this host's workers, already
+    loading. Raises RunError if a worker does not start, after closing all.
     """
 
     def __init__(
@@ -88,7 +87,7 @@ class DeviceEngine:
         patience: WorkerPatience = PATIENCE,
         ahead: Ahead | None = None,
     ) -> None:
-        self._names = names = tuple(one.name for one in configs)  # that were asked for
+        self._names = names = tuple(one.name for one in configs)  # of the configured workers
         self.choices = choices or Choices()
         self._store = CostStore(cache)
         self.counts = Counts(self._store)
@@ -102,7 +101,7 @@ class DeviceEngine:
             bool(self.choices.gone),
         )
         configs, claimed = _seated(configs, launchers, ahead)
-        self.opened = ExitStack()  # what is closed after the workers
+        self.opened = ExitStack()  # closed after the workers
         self.opened.push(claimed)
         launchers = launchers or self._launchers(configs, ahead)
         self.cluster = Cluster(
@@ -126,7 +125,7 @@ class DeviceEngine:
         self.close()
 
     def close(self) -> None:
-        """Stops the workers after the units that run."""
+        """Stops the workers after their current units."""
         self._autoscaler.close()
         self.cluster.close()
         self.opened.close()
@@ -134,21 +133,23 @@ class DeviceEngine:
     def _launchers(
         self, configs: Sequence[WorkerConfig], ahead: Ahead | None
     ) -> Mapping[str, Launcher]:
-        """Makes launchers of processes here; workers with equal threads share a fork server."""
+        """Creates launchers of local processes; workers with equal thread counts share a fork
+        server.
+        """
         servers = {} if ahead is None else {ahead.server.threads: ahead.server}
         for one in configs:
             if one.threads not in servers:
                 servers[one.threads] = self.opened.enter_context(ForkServer(one.threads))
         return {one.name: Spawn(servers[one.threads], entry_for(one.device)) for one in configs}
 
-    # what the planner knows
+    # the planner's knowledge
 
     @property
     def device(self) -> Device:
         return self.cluster.devices[0]
 
     def measure(self, again: bool = False) -> None:
-        """Learns the rates of the devices, from the store or by measuring."""
+        """Updates the rates of the devices, from the store or by measuring."""
         self.places = self._surveyed(tuple(self.cluster.assignments), again)
         self._learn()
 
@@ -156,8 +157,8 @@ class DeviceEngine:
         return survey(names, lambda *asked: self.cluster.call(*asked).value, self._store, again)
 
     def _learn(self) -> None:
-        """Tells the planner what the store knows. Workers that share a device share its memory,
-        unless each was given its part.
+        """Passes the store's measurements to the planner. Workers on the same device share its
+        memory equally, unless each has a configured budget.
         """
         found = {place.name: place.device(self._store) for place in self.places}
         self.cluster.devices = tuple(
@@ -166,7 +167,7 @@ class DeviceEngine:
 
     def _room(self, name: str, found: Mapping[str, Device]) -> float:
         if self.cluster.is_in_process(name):
-            return math.inf  # its plans have no other device, so nothing is won by counting
+            return math.inf  # its plans have no other device, so counting memory cannot help
         if self.cluster.assignments[name].model_bytes is not None:
             return found[name].memory_bytes
         sharing = [other for other in self._names if self._seat(other) == self._seat(name)]
@@ -178,13 +179,13 @@ class DeviceEngine:
         return host, self.cluster.assignments[name].device
 
     def measured_links(self, again: bool = False) -> Mapping[tuple[str, str], NetworkLink]:
-        """Measures the links; those of shared memory stay as first measured on this host, unless
+        """Measures the links. Shared-memory links keep their first measurement on this host, unless
         `again`.
         """
         return known_links(self.cluster, self._store, again)
 
     def _note(self, device: str, samples: Mapping[tuple[str, int], Sequence[float]]) -> None:
-        """Lets later plans know what calls took, by cost key and members."""
+        """Records call times for later plans, by cost key and number of members."""
         self._store.record(
             next(place.key for place in self.places if place.name == device), samples
         )
@@ -194,16 +195,16 @@ class DeviceEngine:
 
     @property
     def models(self) -> DeviceModels:
-        """Returns the models of the worker in this process. RunError where there is none."""
+        """Returns the models of the worker in this process. Raises RunError if there is none."""
         for name in self.cluster.assignments:
             if self.cluster.is_in_process(name):
                 host = cast("InProcess", self.cluster.launchers[name]).host
-                assert host is not None  # it has been asked for its rates
+                assert host is not None  # set since the worker's rates were measured
                 return host.models
         raise RunError("no worker of this engine is in this process")
 
     def _target_here(self) -> Target:
-        """Returns the device of this process alone; starts its worker the first time."""
+        """Returns a target of this process's device alone; starts its worker on first use."""
         with self._starting:
             names = [name for name in self.cluster.assignments if self.cluster.is_in_process(name)]
             if not names:
@@ -212,7 +213,7 @@ class DeviceEngine:
         return Target((device,), batching=self.choices.batching)
 
     def _start_here(self) -> str:
-        # models in this process, which few runs need
+        # loads models into this process, which few runs need
         from katz_graph.executor.launch.in_process import InProcess
 
         first = self.cluster.assignments[self.device.name]
@@ -224,7 +225,7 @@ class DeviceEngine:
 
     @property
     def allowed(self) -> frozenset[str]:
-        """Returns the approximations that runs may use, unless they choose others."""
+        """Returns the approximations that runs may use by default."""
         return self.choices.allowed
 
     # plans
@@ -232,8 +233,8 @@ class DeviceEngine:
     def plan(
         self, region: Region, after: str = "emit", changes: PlanChanges | None = None
     ) -> Program:
-        """Compiles a region as for a request that came now. `changes`: in place of what it would
-        have.
+        """Compiles a region as if it were requested now. `changes` replaces the request's own plan
+        changes.
         """
         target = (
             self._target_here() if self._why_here(region) else self._target(self._router.preview())
@@ -241,8 +242,8 @@ class DeviceEngine:
         return self._planned(region, changed(target, changes or PlanChanges()), after)
 
     def _why_here(self, region: Region) -> str:
-        """Says what of a region only a device of this process can reach; empty where all can be
-        sent, or where all devices are here.
+        """Returns why only a device of this process can run a region; empty if all of it can be
+        serialized, or if all workers are in this process.
         """
         if all(map(self.cluster.is_in_process, self._names)):
             return ""
@@ -256,7 +257,7 @@ class DeviceEngine:
         )
 
     def _planned(self, region: Region, target: Target, after: str = "emit") -> Program:
-        """Compiles a region. RunError for a stage whose devices are gone."""
+        """Compiles a region. Raises RunError for a stage whose devices are all lost."""
         program = plan_region(region, target, self.counts, after, self.lora_levels.level)
         check_reachable(
             (operation.stage for operation in (*region.operations, *program.before)),
@@ -265,8 +266,8 @@ class DeviceEngine:
         return program
 
     def profile(self, region: Region, context: Context) -> list[StageTime]:
-        """Measures every stage of a region on every device, alone and while all work. Later plans
-        use the times.
+        """Measures every stage of a region on every device, alone and with all devices busy. Later
+        plans use the times.
         """
         names = (
             [device.name for device in self._target_here().devices]
@@ -281,7 +282,7 @@ class DeviceEngine:
     # requests
 
     def sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
-        """Samples on the devices of a lease; several threads may call at once."""
+        """Samples on the devices of a lease. May be called from several threads concurrently."""
         if why := self._why_here(region):
             return self._sampled_here(region, context, why)
         lease = self._router.admit(region)
@@ -360,7 +361,7 @@ class DeviceEngine:
         return cast(Tensor, result)
 
     def _call(self, stage: str, what: str, context: Context, *arguments: Any) -> CallResult:
-        """Calls a service on the device that the stage is pinned to, else on the first."""
+        """Calls a service on the device that the stage is pinned to, else on the first device."""
         check_reachable((stage,), self.choices.stranded)
         device = self.choices.reachable.get(stage, (self.device.name,))[0]
         called = self.cluster.call(device, what, *arguments, context=context)
@@ -376,11 +377,11 @@ class DeviceEngine:
         return called
 
     def unload(self) -> None:
-        """Unloads the models of all workers. For when nothing runs: later requests load theirs
-        again.
+        """Unloads the models of all workers; to be called when nothing runs. Later requests load
+        their models again.
 
-        Returns after UNLOADING seconds at most; workers that need longer get on with it. RunError
-        of a worker that could not.
+        Returns after at most UNLOADING seconds; slower workers finish on their own. Raises the
+        RunError of a worker that failed.
         """
         for name in self.cluster.assignments:
             self._router.lost(name)
@@ -390,8 +391,8 @@ class DeviceEngine:
 def _seated(
     configs: Sequence[WorkerConfig], launchers: Mapping[str, Launcher] | None, ahead: Ahead | None
 ) -> tuple[list[WorkerConfig], Claim]:
-    """Claims processors for workers of this host that compute on the CPU and wait for each other,
-    where there are enough.
+    """Claims processors for this host's workers that compute on the CPU and wait for each other, if
+    enough are free.
     """
     here = [launchers is None or isinstance(launchers[one.name], Spawn) for one in configs]
     seats = [

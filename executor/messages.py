@@ -1,8 +1,8 @@
-"""Declares the messages between the driver and its workers. A connection carries them as they are
+"""Defines the messages between the driver and its workers. A connection passes them unchanged
 within a process, and encoded between processes.
 
-`request` and `attempt` name one attempt at a request; `id` numbers a call; a `generation` counts
-the connections of two workers.
+`request` and `attempt` identify one attempt at a request; `id` numbers a call; a `generation`
+counts the connections between two workers.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
     from katz_graph.node.types import Context
 
 LOCAL = {"local": True}
-"""Marks a field that stays in its process: on the other side it has its default."""
+"""Marks a field that is not sent to other processes; it has its default there."""
 
 ERRORS = {kind.__name__: kind for kind in (InputError, RunError, OutOfMemory, Cancelled)}
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Describes an error by the name of its class and a line; within a process it has the error."""
+    """Describes an error by its class name and one line; within a process also holds the error."""
 
     kind: str
     message: str
     error: BaseException | None = field(default=None, metadata=LOCAL)
 
     def as_error(self) -> BaseException:
-        """Returns the error itself, or one of the same kind; RunError for an unknown kind."""
+        """Returns the error itself, or a new one of the same kind; RunError for an unknown kind."""
         return self.error or ERRORS.get(self.kind, RunError)(self.message)
 
 
@@ -46,25 +46,25 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """Gives a worker its device: the first message that it gets, besides pings."""
+    """Assigns a worker its device; its first message apart from pings."""
 
     config: WorkerConfig
 
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Asks for a `Pong`."""
+    """Requests a `Pong`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Ends the worker after the unit that runs."""
+    """Ends the worker after the current unit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Hands a worker its end of a socket to a peer, as the descriptor of the message. One of the
-    two `hosts` their transport.
+    """Passes a worker its end of a socket to a peer, as the message's descriptor. One of the two
+    `hosts` their transport.
     """
 
     peer: str
@@ -75,7 +75,7 @@ class Connect:
 
 @dataclass(frozen=True, slots=True)
 class Listen:
-    """Has a worker wait for a peer at an address of its own; the peer knows the token."""
+    """Makes a worker wait for a peer, which knows the token, at the worker's own address."""
 
     peer: str
     generation: int
@@ -86,7 +86,9 @@ class Listen:
 
 @dataclass(frozen=True, slots=True)
 class Dial:
-    """Has a worker connect to a peer that listens; `address` is its own, for bulk transfers."""
+    """Makes a worker connect to a listening peer; `address` is the worker's own, for bulk
+    transfers.
+    """
 
     peer: str
     generation: int
@@ -99,9 +101,9 @@ class Dial:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Has a worker load what its part of a program needs, answer `Ready`, and wait for `Go`.
+    """Makes a worker load the models for its part of a program, answer `Ready`, and wait for `Go`.
 
-    `context` is the run's own, for nodes and functions of packs, where the worker can reach it.
+    `context` is the run's own, for nodes and functions of packs, if the worker can access it.
     """
 
     request: str
@@ -114,7 +116,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Go:
-    """Lets a part begin, as all parts of the request are ready."""
+    """Starts a part, because all parts of the request are ready."""
 
     request: str
     attempt: int
@@ -122,7 +124,7 @@ class Go:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Stops an attempt before its next unit, and drops what came for it."""
+    """Stops an attempt before its next unit, and discards its messages."""
 
     request: str
     attempt: int
@@ -130,7 +132,7 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class CallService:
-    """Has a service called as one unit, see `worker.services`; `Returned` or `Raised` answers."""
+    """Calls a service as one unit, see `worker.services`; answered by `Returned` or `Raised`."""
 
     id: int
     service: str
@@ -139,7 +141,7 @@ class CallService:
 
 @dataclass(frozen=True, slots=True)
 class DropCall:
-    """Leaves a call out unless it has begun."""
+    """Cancels a call that has not started."""
 
     id: int
 
@@ -149,7 +151,7 @@ class DropCall:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Announces a worker that has loaded what it needs; both sides must be of one version."""
+    """Announces a worker that has finished loading; both sides must have the same version."""
 
     pid: int
     version: str
@@ -162,19 +164,19 @@ class Pong:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """Confirms that the device is served from now on."""
+    """Confirms that the worker now serves the device."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unusable:
-    """Says why the device cannot be served."""
+    """Reports why the device cannot be served."""
 
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Says why a worker is of no more use; `culprit` is the request or call that met the fault."""
+    """Reports why a worker is unusable; `culprit` is the request or call that met the fault."""
 
     message: str
     culprit: str | int | None = None
@@ -190,7 +192,7 @@ class Connected:
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """Says at which port a worker waits for a peer."""
+    """Reports the port at which a worker waits for a peer."""
 
     peer: str
     generation: int
@@ -199,7 +201,7 @@ class Listening:
 
 @dataclass(frozen=True, slots=True)
 class ConnectFailed:
-    """Says why two workers did not meet."""
+    """Reports why two workers failed to connect."""
 
     peer: str
     generation: int
@@ -208,7 +210,7 @@ class ConnectFailed:
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """Says why a connection to a peer ended."""
+    """Reports why a connection to a peer ended."""
 
     peer: str
     generation: int
@@ -217,7 +219,7 @@ class Disconnected:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Says that a part of a request is loaded."""
+    """Reports that a part of a request is loaded."""
 
     request: str
     attempt: int
@@ -234,8 +236,8 @@ class Happened:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Delivers a part's times, and from the sampler's device the two latents [B, C, h, w]: the
-    result, and the denoised one when the last step began.
+    """Delivers a part's times. From the sampler's device, also delivers two latents [B, C, h, w]:
+    the result, and the denoised latent from the start of the last step.
     """
 
     request: str
@@ -246,7 +248,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Says why a part of a request failed."""
+    """Reports why a part of a request failed."""
 
     request: str
     attempt: int
@@ -255,7 +257,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """Delivers the value of a call, its start on the clock of `time.perf_counter`, its seconds."""
+    """Delivers a call's value, its start on the clock of `time.perf_counter`, and its seconds."""
 
     id: int
     value: Any
@@ -265,16 +267,16 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """Says why a call failed."""
+    """Reports why a call failed."""
 
     id: int
     failure: Failure
 
 
 OfRequest = Ready | Happened | Done | Failed
-"""What a worker says of a request."""
+"""A worker's messages about a request."""
 OfPeer = Connected | Listening | ConnectFailed | Disconnected
-"""What a worker says of its connection to another one."""
+"""A worker's messages about its connection to another worker."""
 ToWorker = (
     Assign | Ping | Stop | Connect | Listen | Dial | Begin | Go | Cancel | CallService | DropCall
 )

@@ -1,5 +1,5 @@
-"""Compiles a bound region to a program for the devices that there are. The planner, and model
-libraries with it, are loaded for the first one.
+"""Compiles a bound region to a program for the available devices. Loads the planner, and model
+libraries with it, for the first region.
 """
 
 from __future__ import annotations
@@ -24,21 +24,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """Holds the user's choices about plans: where stages may run, which approximations are allowed,
-    whether equal stages run as one call (None: the faster), and how many devices besides those of
-    the ControlNets one request uses (None: all). `gone`: devices that pins may name and that there
-    are no longer.
-    """
+    """Holds the user's choices about plans."""
 
-    pins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    allowed: frozenset[str] = frozenset()
-    batching: bool | None = None
-    lane: int | None = None
-    gone: frozenset[str] = frozenset()
+    pins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # stage -> its devices
+    allowed: frozenset[str] = frozenset()  # approximations
+    batching: bool | None = None  # whether equal stages run as one call; None: the faster way
+    lane: int | None = None  # devices of a request, apart from those of ControlNets; None: all
+    gone: frozenset[str] = frozenset()  # lost devices, which pins may still name
 
     @property
     def reachable(self) -> Mapping[str, tuple[str, ...]]:
-        """Returns the pins, without devices that are gone."""
+        """Returns the pins, without lost devices."""
         left = {
             stage: tuple(device for device in devices if device not in self.gone)
             for stage, devices in self.pins.items()
@@ -47,29 +43,29 @@ class Choices:
 
     @property
     def stranded(self) -> Mapping[str, tuple[str, ...]]:
-        """Returns the stages whose devices are all gone, with these devices."""
+        """Returns the stages whose devices are all lost, with these devices."""
         return {
             stage: devices for stage, devices in self.pins.items() if self.gone.issuperset(devices)
         }
 
 
 def preload(counted: bool) -> None:
-    """Begins to load what the first plan needs, in a thread: it takes seconds, in which workers
-    load as well. `counted`: whether the work of models' stages was counted before, which is all
-    that models are needed for.
+    """Starts importing the first plan's modules in a thread, because that takes seconds, in which
+    workers load as well. `counted`: whether the work of all model stages is already counted; if so,
+    model libraries are not needed.
     """
     names = [
         "katz_graph.planner.compile",
         "katz_graph.planner.passes.cost",
         "katz_graph.models.text.tokens",
     ]
-    names.append("transformers.models.clip.tokenization_clip")  # is named when it is used
+    names.append("transformers.models.clip.tokenization_clip")  # imported lazily by transformers
 
     def load() -> None:
         for name in names if counted else (*names, "katz_graph.models.costs.stage_cost"):
             import_module(name)
         for family in () if counted else families():
-            getattr(import_module("diffusers"), family.network.class_name)  # which loads its module
+            getattr(import_module("diffusers"), family.network.class_name)  # loads its module
 
     threading.Thread(target=load, name="katz-planner", daemon=True).start()
 
@@ -81,8 +77,9 @@ def plan_region(
     after: str = "emit",
     profiled: Profiled | None = None,
 ) -> Program:
-    """Compiles a region without running it. `counts`: the known work of models; `profiled`: how
-    long LoRAs may be missing. InputError for what the passes find wrong in it.
+    """Compiles a region without running it. `counts`: the known work of models; `profiled`: the
+    noise level down to which a LoRA may be missing. Raises InputError for errors that the passes
+    find in it.
     """
     from katz_graph.adapters.encoders import taken_by_texts
     from katz_graph.models.text.recipe import length
@@ -110,7 +107,7 @@ def plan_region(
 
 
 def check_reachable(stages: Iterable[str], stranded: Mapping[str, tuple[str, ...]]) -> None:
-    """Raises RunError when one of the stages has no device left."""
+    """Raises RunError if all devices of one of the stages are lost."""
     for stage in stages:
         if stage in stranded:
             devices = " or ".join(stranded[stage])

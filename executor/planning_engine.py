@@ -1,5 +1,5 @@
-"""Stands in for an engine where a graph is only planned: compiles what it is asked to sample, and
-loads no model.
+"""Replaces the engine when a graph is only planned: compiles the regions to be sampled, and loads
+no model.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Made = TypeVar("Made")
 
 @dataclass(slots=True)
 class PlanningEngine(Generic[Made]):
-    """Implements `katz_graph.node.types.Engine`: results of models are zeros of the right shape.
-    `programs` are what was made of the samplers, in the order in which they were reached.
+    """Implements `katz_graph.node.types.Engine` with zeros of the right shape as model results.
+    `programs` holds the compiled samplers in the order of their execution.
     """
 
     device: Device

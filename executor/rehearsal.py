@@ -1,4 +1,4 @@
-"""Runs what some nodes of a graph need without a model, to learn what reaches them."""
+"""Runs the nodes that some nodes of a graph depend on, without models, to find their inputs."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from katz_graph.planner.region import region_nodes
 from katz_graph.planner.written_step import WrittenStep, written_step
 
 Types = Mapping[str, NodeType]
-DEVICE = Device("cpu", 1e10, 1e10)  # on which nothing is computed
+DEVICE = Device("cpu", 1e10, 1e10)  # a placeholder; nothing is computed on it
 
 
 @dataclass(slots=True)
 class StandInEngine(PlanningEngine[Region]):
-    """Keeps the regions of samplers. No picture or latent that it gives equals another one."""
+    """Records the regions of samplers. Returns a different image or latent from every call."""
 
     given: int = 0
 
@@ -55,15 +55,15 @@ class StandInEngine(PlanningEngine[Region]):
 
 
 class Rehearsal:
-    """Runs nodes of the package that write nothing; those of packs may do anything. `seconds`:
-    after which no further node runs.
+    """Runs built-in nodes that write nothing; nodes of packs are not run, because they may have
+    side effects. `seconds`: time limit after which no further node starts.
     """
 
     def __init__(self, types: Types, folders: Folders, seconds: float = threading.TIMEOUT_MAX):
         self._types, self._folders, self._seconds = types, folders, seconds
 
     def outputs(self, graph: Graph, wanted: Iterable[str]) -> Mapping[str, Outputs]:
-        """Returns what nodes give; those that are wrong, or read what is wrong, are left out."""
+        """Returns the outputs of nodes; omits nodes with errors, and those that depend on them."""
         sources = _sources(graph)
         left_out = downstream(sources, self._withheld(graph))
         nodes = [name for name in wanted if name not in left_out]
@@ -74,7 +74,9 @@ class Rehearsal:
             return {}
 
     def step(self, graph: Graph, sampler: str) -> WrittenStep:
-        """Writes a sampler out. InputError, a line for each problem, where that cannot be."""
+        """Writes a sampler's step out as nodes. Raises InputError, with a line for each problem, if
+        that is impossible.
+        """
         if sampler not in graph.nodes:
             raise InputError(f"node {show(sampler)} is not in the workflow, or does not take part")
         call = graph.nodes[sampler]
@@ -109,7 +111,7 @@ class Rehearsal:
         return written_step(found.graph, self._types, regions[0], values, engine.given > 0)
 
     def _withheld(self, graph: Graph) -> dict[str, str]:
-        """Returns the nodes that do not run, and why."""
+        """Returns the nodes that are not run, with the reason."""
         known = {
             name: self._types[call.type]
             for name, call in graph.nodes.items()
@@ -122,7 +124,7 @@ class Rehearsal:
         }
 
     def _outside_steps(self, graph: Graph) -> list[str]:
-        """Returns the nodes that are not inside of a step that is drawn as nodes."""
+        """Returns the nodes outside all steps that are drawn as nodes."""
         ends = [name for name, call in graph.nodes.items() if self._types[call.type].ends_region]
         inside = {one for end in ends for one in region_nodes(graph, end).members} - {*ends}
         return [name for name in graph.nodes if name not in inside]

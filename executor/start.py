@@ -1,5 +1,5 @@
-"""Starts the workers that a device list asks for, and the engine over them: processes of this host,
-Ray actors, or a thread of this process.
+"""Starts the workers of a device list, and the engine that uses them: processes of this host, Ray
+actors, or a thread of this process.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ def start_workers(
     ahead: Ahead | None = None,
     dtype: str = AUTO,
 ) -> DeviceEngine:
-    """Starts a worker for each device, all `like` one: processes of this host, or Ray actors.
-    RunError when one does not start; the caller closes the engine.
+    """Starts a worker for each device, configured `like` the template: local processes, or Ray
+    actors. Raises RunError if one does not start. The caller closes the engine.
 
-    `spares`: on every host another worker waits to replace a lost one. `ahead`: the fork server of
-    this host's workers, which loads already. `dtype` as for `--dtype`; InputError where the devices
+    `spares`: each host keeps another worker to replace a lost one. `ahead`: the fork server of this
+    host's workers, already loading. `dtype` as for `--dtype`; raises InputError if the devices
     cannot compute in it.
     """
     if devices.launcher == "spawn":
@@ -78,10 +78,10 @@ def start_workers(
 def start_here(
     config: WorkerConfig, choices: Choices | None = None, cache: Path | None = None
 ) -> DeviceEngine:
-    """Starts one worker in this process: there is nothing to load, and functions of packs can be
-    reached. Not for servers: a device fault ends the process.
+    """Starts one worker in this process: nothing has to load first, and functions of packs are
+    accessible. Not for servers, because a device fault ends the process.
     """
-    from katz_graph.executor.launch.in_process import InProcess  # loads models' libraries
+    from katz_graph.executor.launch.in_process import InProcess  # imports model libraries
 
     return DeviceEngine([config], choices, cache, launchers={config.name: InProcess()})
 
@@ -89,8 +89,8 @@ def start_here(
 def assigned(
     devices: Mapping[str, str], like: WorkerConfig, dtype: str = AUTO
 ) -> list[WorkerConfig]:
-    """Assigns a worker to each device; all compute in one number format. `devices`: names ->
-    torch's names there.
+    """Creates a config for a worker on each device, all with the same dtype. `devices`: name ->
+    torch's name.
     """
     common = dtype_for(devices.values(), dtype)
     return [

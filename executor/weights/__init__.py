@@ -1,3 +1,3 @@
-"""Keeps the weights of one device's models: sets with LoRAs, originals, files read beside the
-computing. Must not know requests and turns.
+"""Manages the weights of one device's models: weight sets with LoRAs, originals, and LoRA files
+read in the background. Must not know requests and turns.
 """

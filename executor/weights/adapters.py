@@ -1,6 +1,4 @@
-"""Loads LoRA files in threads of their own, beside the one that computes, and keeps what was read
-within a budget of bytes.
-"""
+"""Loads LoRA files in background threads, and caches them within a budget of bytes."""
 
 from __future__ import annotations
 
@@ -16,27 +14,29 @@ from katz_graph.core.eviction import LeastRecentlyUsed
 from katz_graph.core.recipe import FileIdentity
 from katz_graph.models.loading.residency import AdapterUse
 
-FILE_BYTES = 2**30  # that LoRA files which were read may take, unless said otherwise
+FILE_BYTES = 2**30  # default budget for cached LoRA files
 
 Result = TypeVar("Result")
 Read = Callable[[FileIdentity, Callable[[], bool]], LoraFile]
-"""Reads a file, which may take long; its second argument says when nobody wants it any longer."""
+"""Reads a file, which may take long; the second argument returns whether all users have released
+it.
+"""
 
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """A file that is here, or on its way; `users` want it."""
+    """A file that is cached or being read; `users` counts its requests."""
 
     future: Future[LoraFile] = field(default_factory=Future)
     users: int = 0
     unwanted: threading.Event = field(default_factory=threading.Event)
-    size: int = 0  # bytes, once it is here
-    seconds: float = 0.0  # that reading it took
+    size: int = 0  # bytes, once it is read
+    seconds: float = 0.0  # spent on reading it
 
 
 class AdapterStore:
-    """Has each LoRA file read once for all who want it, several at a time. What somebody wants
-    stays; of the rest, what was used longest ago goes first.
+    """Reads each LoRA file once for all users, several files at a time. Files in use stay cached;
+    of the others the least recently used are evicted first.
     """
 
     def __init__(self, budget: float = FILE_BYTES, read: Read | None = None) -> None:
@@ -45,13 +45,13 @@ class AdapterStore:
         self._order = LeastRecentlyUsed()
         self._lock = threading.Lock()
         self.hits = self.misses = self.evictions = 0
-        self.seconds = 0.0  # that reading took, all files together
+        self.seconds = 0.0  # spent on reading all files
 
     def want(
         self, files: Iterable[FileIdentity], changed: Callable[[], None] = lambda: None
     ) -> WantedAdapters:
-        """Begins to load files that are not there. `changed` is called, in any thread, for each one
-        that has come or failed. Release what is returned.
+        """Starts reading files that are not cached. Calls `changed`, in any thread, for each file
+        that is read or has failed. The caller must release the result.
         """
         entries: dict[FileIdentity, _Entry] = {}
         here: set[FileIdentity] = set()
@@ -67,7 +67,7 @@ class AdapterStore:
         return WantedAdapters(self, entries, here)
 
     def get(self, file: FileIdentity) -> LoraFile:
-        """Returns a file; waits until it is there. Raises why it could not be read."""
+        """Waits for a file and returns it. Raises the error of its reading."""
         with self._lock:
             entry = self._taken(file)
         try:
@@ -76,7 +76,7 @@ class AdapterStore:
             self.give_back(file, entry)
 
     def beside(self, work: Callable[[], Result]) -> Future[Result]:
-        """Does something in a thread of its own."""
+        """Runs `work` in a separate thread."""
         done: Future[Result] = Future()
 
         def run() -> None:
@@ -89,7 +89,9 @@ class AdapterStore:
         return done
 
     def use(self, merges: int = 0, merge_seconds: float = 0.0) -> AdapterUse:
-        """Returns what is here, and what came and went; with how often what is here was merged."""
+        """Returns the cache's size and its counts of hits, misses and evictions, with the caller's
+        counts of merges.
+        """
         with self._lock:
             return AdapterUse(
                 self.hits,
@@ -133,7 +135,7 @@ class AdapterStore:
             entry.future.set_result(read)
 
     def give_back(self, file: FileIdentity, entry: _Entry) -> None:
-        """Takes one want of a file back. What nobody wants is no longer waited for."""
+        """Releases one use of a file. Cancels the reading of a file without users."""
         with self._lock:
             if self._entries.get(file) is not entry:
                 return  # it failed
@@ -144,13 +146,13 @@ class AdapterStore:
             self._trim()
 
     def _forget(self, file: FileIdentity, entry: _Entry) -> None:
-        """Forgets a file, unless it is on its way anew by now."""
+        """Removes a file from the cache, unless it is already being read again."""
         if self._entries.get(file) is entry:
             del self._entries[file]
             self._order.removed(file)
 
     def _trim(self) -> None:
-        """Lets go of files that nobody wants until the rest is within the budget."""
+        """Evicts unused files until the cache is within the budget."""
         held = self._held()
         wanted = frozenset(file for file, entry in self._entries.items() if entry.users)
         while held > self._budget and isinstance(
@@ -163,7 +165,7 @@ class AdapterStore:
 
 
 class WantedAdapters:
-    """Holds the files that a request wants until `release`."""
+    """Holds the files that a request uses until `release`."""
 
     def __init__(
         self,
@@ -174,7 +176,7 @@ class WantedAdapters:
         self._store, self._entries, self._here = store, dict(entries), here
 
     def have(self, files: Iterable[FileIdentity]) -> bool:
-        """Returns whether these have come, or failed."""
+        """Returns whether these files have been read or have failed."""
         return all(self._entries[file].future.done() for file in files)
 
     @property
@@ -183,7 +185,7 @@ class WantedAdapters:
 
     @property
     def seconds(self) -> Mapping[FileIdentity, float]:
-        """Returns what reading took, of the files that were not here when they were wanted."""
+        """Returns the reading times of the files that were not cached when requested."""
         return {
             file: entry.seconds
             for file, entry in self._entries.items()
@@ -191,17 +193,17 @@ class WantedAdapters:
         }
 
     def get(self, file: FileIdentity) -> LoraFile:
-        """Returns a file; waits until it is there. Raises why it could not be read."""
+        """Waits for a file and returns it. Raises the error of its reading."""
         return self._entries[file].future.result()
 
     def check(self) -> None:
-        """Raises why one of them could not be read, if one could not."""
+        """Raises the error of a file that could not be read, if any."""
         for entry in self._entries.values():
             if entry.future.done():
                 entry.future.result()
 
     def release(self) -> None:
-        """Wants them no longer; a second time it does nothing."""
+        """Releases all files; does nothing when called again."""
         entries, self._entries = self._entries, {}
         for file, entry in entries.items():
             self._store.give_back(file, entry)

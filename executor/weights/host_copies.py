@@ -1,5 +1,5 @@
-"""Keeps the weights of models that had to leave a GPU in pinned memory of the host, so that coming
-back is a copy, and no file is read.
+"""Caches the weights of models evicted from a GPU in pinned host memory, so reloading is a copy and
+reads no file.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from katz_graph.host.memory import RanOut, attempt, free_bytes
 from katz_graph.host.transfer import to_host
 from katz_graph.models.loading.fill import named_tensors
 
-SHARE = 1 / 8  # of the host's free memory, for each of several GPUs
+SHARE = 1 / 8  # of the host's free memory, for each GPU
 
 
 def share_of_host() -> float:
@@ -26,9 +26,7 @@ def nothing() -> float:
 
 
 class HostCopies:
-    """Keeps weights by the key of their model within `room` bytes, which is asked when the first
-    leaves.
-    """
+    """Caches weights by model key within `room` bytes, evaluated at the first eviction."""
 
     def __init__(self, room: Callable[[], float] = nothing) -> None:
         self._cache = WeightCache(room)
@@ -39,8 +37,8 @@ class HostCopies:
 
     @torch.no_grad()
     def keep(self, key: Hashable, module: nn.Module, before: Callable[[], None]) -> None:
-        """Copies a module's weights, unless they are here, are too many, or memory runs out.
-        `before` makes them what they were when they were loaded.
+        """Copies a module's weights, unless they are cached, exceed the budget, or memory runs out.
+        `before` restores the weights to their loaded state.
         """
         there = named_tensors(module)
         if self.get(key) is not None or not self._cache.make_room(byte_size(there.values())):
@@ -51,7 +49,7 @@ class HostCopies:
             self._cache.keep(key, copies)
 
     def get(self, key: Hashable) -> Mapping[str, Tensor] | None:
-        """Returns the weights of a model, if they are here."""
+        """Returns the weights of a model, if cached."""
         return self._cache.get(key)
 
     def clear(self) -> None:

@@ -1,4 +1,4 @@
-"""Keeps the originals of weights: on their device where it has room, else on the host."""
+"""Stores the originals of weights on their device if memory is free there, else on the host."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from katz_graph.executor.weights.weight_cache import byte_size
 from katz_graph.host.transfer import to_host
 
 Beside = Callable[[], AbstractContextManager[float]]
-"""Gives the bytes of a device that may be taken for long, which is done inside its `with`."""
+"""Yields the bytes of device memory available for long-lived tensors, to be allocated inside its
+`with`.
+"""
 
 
 def nowhere() -> AbstractContextManager[float]:
-    """Implements `Beside`: nothing may be taken."""
+    """Implements `Beside` without any device memory."""
     return nullcontext(0.0)
 
 
 class Originals:
-    """Holds the originals of a module's weights by name. What is on the device can be given back:
-    it goes to pinned memory of the host.
+    """Holds the originals of a module's weights by name. Originals on the device can be moved to
+    pinned host memory.
     """
 
     def __init__(self, beside: Beside = nowhere) -> None:
@@ -36,11 +38,11 @@ class Originals:
 
     @property
     def device_bytes(self) -> int:
-        """Returns what can be given back."""
+        """Returns the bytes of originals that can be moved off the device."""
         return byte_size(self._tensors[name] for name in self._on_device)
 
     def keep(self, weights: Mapping[str, Tensor]) -> None:
-        """Copies weights, on their device if there is room for all of these, else to the host."""
+        """Copies weights, to their device if all of these fit there, otherwise to the host."""
         if not weights:
             return
         with self._beside() as room:
@@ -51,9 +53,9 @@ class Originals:
             self._on_device |= copies.keys() if fits else set()
 
     def give_back(self, size: float) -> None:
-        """Frees so many bytes of the device, or all that originals take."""
+        """Frees `size` bytes of the device, or all that originals hold there."""
         while size > 0 and self._on_device:
             name = next(iter(self._on_device))
             size -= self._tensors[name].nbytes
             self._tensors[name] = to_host(self._tensors[name])
-            self._on_device.remove(name)  # only now: memory of the host may run out
+            self._on_device.remove(name)  # only after the copy, because host memory may run out

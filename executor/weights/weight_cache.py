@@ -1,4 +1,6 @@
-"""Keeps weights in the host's memory within a budget of bytes. Must not know whose they are."""
+"""Caches weights in host memory within a budget of bytes. Must not know which models they belong
+to.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ from katz_graph.models.loading.residency import Residency
 
 
 class WeightCache:
-    """Keeps weights by key. What was used longest ago goes first. `budget` is asked once, when the
-    first are to be kept.
+    """Caches weights by key; evicts the least recently used first. `budget` is evaluated once, when
+    the first weights are to be cached.
     """
 
     def __init__(self, budget: Callable[[], float]) -> None:
@@ -31,14 +33,14 @@ class WeightCache:
         return self._books.resident_bytes
 
     def get(self, key: Hashable) -> Mapping[str, Tensor] | None:
-        """Returns the weights of this key, if they are here."""
+        """Returns the weights of this key, if cached."""
         if key in self._books:
             self._books.touch(key, 0)
         return self._weights.get(key)
 
     def make_room(self, size: int) -> bool:
-        """Drops weights until so many bytes are free; returns false, and drops none, where they
-        would not be even then.
+        """Evicts weights until `size` bytes are free. Returns false, evicting none, if `size`
+        exceeds the budget.
         """
         if size > self._budget:
             return False
@@ -48,12 +50,12 @@ class WeightCache:
         return True
 
     def keep(self, key: Hashable, weights: Mapping[str, Tensor]) -> None:
-        """Keeps weights for which room was made."""
+        """Caches weights, after `make_room` for their size."""
         self._books.touch(key, byte_size(weights.values()))
         self._weights[key] = weights
 
     def forget(self, which: Callable[[Hashable], bool]) -> None:
-        """Drops the weights whose key is such."""
+        """Drops the weights whose key satisfies `which`."""
         for key in filter(which, list(self._weights)):
             self._books.forget(key)
             del self._weights[key]

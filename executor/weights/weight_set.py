@@ -1,5 +1,5 @@
-"""Merges LoRAs into live modules, and modules into new ones. Weights are changed in place, so their
-addresses, and CUDA graphs over them, stay valid.
+"""Merges LoRAs into live modules, and two modules into a new one. Changes weights in place, so
+their addresses, and CUDA graphs that read them, stay valid.
 """
 
 from __future__ import annotations
@@ -30,33 +30,31 @@ from katz_graph.models.loading.store import ModelStore
 from katz_graph.settings.environment import checks_weights
 
 Resident = tuple[tuple[Lora, TextParts], ...]
-"""LoRAs in order, each with the parts of its file that are meant: none for a network, which its
-class tells, or those for a text encoder.
+"""LoRAs in order, each with the parts of its file to use: those for a text encoder, or empty for a
+network, whose class determines them.
 """
 
-BLOCK = 1 << 18  # values that are summed at a time on a processor, so that they stay in its cache
-SET_BYTES = 2**30  # that weights of sets which came back may take, unless said otherwise
-REMEMBERED = 4096  # sets that were made once
+BLOCK = 1 << 18  # values that a CPU sums at a time, so they stay in its cache
+SET_BYTES = 2**30  # default budget for the cached weights of sets that recurred
+REMEMBERED = 4096  # number of sets remembered as made once
 
 
 class KeptSets:
-    """Keeps the weights of sets that were resident before, of all modules of a device, within a
-    budget of bytes, so that going back to one is a copy.
+    """Caches the merged weights of earlier sets, of all modules of a device, within a budget of
+    bytes, so switching back to a set is a copy.
 
-    A set is kept when it is made the second time: most sets of a long tail never come back.
+    A set is cached when it is made the second time, because most sets of a long tail never recur.
     """
 
     def __init__(self, budget: float = SET_BYTES) -> None:
         self._cache = WeightCache(lambda: budget)
-        self._seen: dict[Any, None] = {}  # made once, the latest last
+        self._seen: dict[Any, None] = {}  # sets made once, latest last
 
     def get(self, key: Any) -> Mapping[str, Tensor] | None:
         return self._cache.get(key)
 
     def made(self, key: Any, weights: Mapping[str, Tensor]) -> None:
-        """Notes that a set was made; copies its weights when it was made before, and there is room
-        for them.
-        """
+        """Records that a set was made; copies its weights if it was made before and they fit."""
         if key not in self._seen:
             self._seen[key] = None
             while len(self._seen) > REMEMBERED:
@@ -81,18 +79,17 @@ class KeptSets:
 
 
 class WeightSets:
-    """Makes weight sets resident in one module, a network or a text encoder; the only keeper of its
+    """Makes weight sets resident in one module, a network or a text encoder; the only owner of its
     originals.
 
-    Each set says which part of a LoRA file it takes, since one text encoder may be the first of a
-    model and the second of another. A set is made from the originals plus all its deltas in order,
-    accumulated in float32 and rounded once; the empty set is the originals, bit for bit. Only
-    weights of the set that goes and of the one that comes are touched. Not for use by several
-    threads at once.
+    Each set names the parts of a LoRA file it uses, because one text encoder may be the first of
+    one model and the second of another. A set is the originals plus all its deltas in order,
+    accumulated in float32 and rounded once; the empty set is the originals, bit for bit. A switch
+    touches only the weights of the old set and of the new one. Not thread-safe.
 
-    `read` gives the files; `kept` may keep sets that come back; `beside` says what originals may
-    take of the device's memory. RunError when a restored weight is not what it was, where that is
-    checked (KATZ_CHECK_WEIGHTS).
+    `read` returns the files; `kept` may cache recurring sets; `beside` limits the device memory for
+    originals. Raises RunError when a restored weight differs from its original, if that is checked
+    (KATZ_CHECK_WEIGHTS).
     """
 
     def __init__(
@@ -105,18 +102,18 @@ class WeightSets:
         self._weights: dict[str, Tensor] = stored_tensors(module)
         self._family = family_of_class(type(module).__name__)
         self._read, self._kept = read, kept
-        # of files that somebody keeps, by part
+        # by live file, then by part
         self._fitted: WeakKeyDictionary[LoraFile, dict[TextParts, Mapping[str, Method]]]
         self._fitted = WeakKeyDictionary()
-        self.originals = Originals(beside)  # of weights that some set has touched
+        self.originals = Originals(beside)  # of all weights that any set has touched
         self._touched: frozenset[str] = frozenset()
         self._resident: Resident = ()
         self._checks = checks_weights()
-        self._digests: dict[str, str] = {}  # of originals, where they are checked
+        self._digests: dict[str, str] = {}  # of originals, if they are checked
 
     @property
     def resident(self) -> Resident:
-        """Returns what is merged into the weights, without LoRAs of strength 0, which are none."""
+        """Returns the LoRAs merged into the weights, without those of strength 0."""
         return self._resident
 
     @property
@@ -126,10 +123,10 @@ class WeightSets:
 
     @torch.no_grad()
     def use(self, loras: tuple[Lora, ...], parts: TextParts = ()) -> float:
-        """Makes a set resident; returns the seconds it took, 0 when it was there. `parts`: of the
-        files, that are for a text encoder.
+        """Makes a set resident; returns the seconds it took, 0 if it already was. `parts`: the
+        parts of the files for a text encoder.
 
-        InputError when a file does not fit: the resident set then stays as it was.
+        Raises InputError if a file does not fit; the resident set then stays unchanged.
         """
         wanted = as_resident(loras, parts)
         if wanted == self._resident:
@@ -158,7 +155,7 @@ class WeightSets:
         return time.perf_counter() - begin
 
     def _deltas(self, wanted: Resident) -> dict[str, list[tuple[Method, float]]]:
-        """Returns what a set adds to each weight that it touches, in order."""
+        """Returns the deltas of a set for each weight that it touches, in order."""
         found: dict[str, list[tuple[Method, float]]] = {}
         for lora, parts in wanted:
             for name, method in self._fit(self._read(lora.file), parts).items():
@@ -172,7 +169,7 @@ class WeightSets:
         return fitted[parts]
 
     def _keep(self, names: Iterable[str]) -> None:
-        """Keeps the originals of weights that nothing was added to, once."""
+        """Stores the originals of weights that no set has touched before."""
         kept = self.originals.tensors
         new = {name: self._weights[name] for name in names if name not in kept}
         self.originals.keep(new)
@@ -193,8 +190,8 @@ class WeightSets:
             torch._foreach_copy_(weights, list(values.values()), non_blocking=True)
 
     def _patch(self, made: Mapping[str, list[tuple[Method, float]]]) -> None:
-        """Adds deltas to originals, in float32 on the device: what is not there crosses the bus in
-        its own format.
+        """Adds deltas to originals, in float32 on the device. Tensors on the host are transferred
+        in their own dtype.
         """
         weights, sources = self._weights, {name: self._source(name) for name in made}
         away = {name for name in made if sources[name] is weights[name]}
@@ -208,8 +205,8 @@ class WeightSets:
         lora_patch(patches)
 
     def _source(self, name: str) -> Tensor:
-        """Returns a weight's original where that is on the weight's device. Where it is on the
-        host, returns the weight itself, into which the original is copied before it is patched.
+        """Returns a weight's original if it is on the weight's device. If it is on the host,
+        returns the weight itself, into which the original is copied before patching.
         """
         weight, original = self._weights[name], self.originals.tensors[name]
         return original if original.device == weight.device else weight
@@ -231,8 +228,9 @@ class WeightSets:
 
 
 def _plain(weight: Tensor, deltas: Sequence[tuple[Method, float]]) -> Sequence[Delta]:
-    """Returns deltas that a kernel adds with those of other weights: all are LoRAs. Empty
-    where there are no kernels: there sums are rounded as diffusers rounds them.
+    """Returns the deltas if a kernel can add them together with those of other weights, which
+    requires that all are LoRAs. Empty without kernels, so that sums are rounded as diffusers rounds
+    them.
     """
     dense = weight.is_contiguous() or weight.is_contiguous(memory_format=torch.channels_last)
     if not (dense and uses_kernels(weight)):
@@ -246,8 +244,8 @@ def _plain(weight: Tensor, deltas: Sequence[tuple[Method, float]]) -> Sequence[D
 
 
 def _blocks(weight: Tensor, deltas: Sequence[tuple[Method, float]]) -> Iterable[slice]:
-    """Returns the rows of a weight to compute at a time: on a processor as many as its cache holds,
-    where rows can be computed alone.
+    """Returns the slices of rows to compute at a time: on a CPU as many rows as fit into its cache,
+    if rows can be computed separately.
     """
     rows, values = weight.shape[0], weight.numel()
     whole = values <= BLOCK or weight.device.type != "cpu"
@@ -258,22 +256,22 @@ def _blocks(weight: Tensor, deltas: Sequence[tuple[Method, float]]) -> Iterable[
 
 
 def as_resident(loras: Iterable[Lora], parts: TextParts = ()) -> Resident:
-    """Returns what is resident once LoRAs are merged into a module. `parts`: as of `use`."""
+    """Returns the resident set after merging LoRAs into a module. `parts`: see `use`."""
     return tuple((lora, parts) for lora in loras if lora.strength != 0)
 
 
-MERGING_BYTES = 8  # bytes for each weight, while two modules in float32 are at hand
+MERGING_BYTES = 8  # bytes per weight, while two modules are held in float32
 
 
 @torch.no_grad()
 def merged_module(part: MergedComponent, parts: TextParts) -> Any:
-    """Merges two modules into one on the CPU, in float32: who computes in another format rounds its
-    weights, and no buffer that is computed. `parts`: of LoRA files, that are for a text encoder.
+    """Merges two modules into one on the CPU, in float32. A caller that computes in another dtype
+    rounds the weights, but not computed buffers. `parts`: parts of LoRA files for a text encoder.
     """
     module, other = (_whole(source, loras, parts) for source, loras in part.sources)
     weights = stored_tensors(other)
     for name, weight in stored_tensors(module).items():
-        if name not in weights or weights[name].shape != weight.shape:  # as it was warned
+        if name not in weights or weights[name].shape != weight.shape:  # already warned
             continue
         of_first, of_second = next(
             (first, second)
@@ -285,7 +283,7 @@ def merged_module(part: MergedComponent, parts: TextParts) -> Any:
 
 
 def _whole(part: Component, loras: tuple[Lora, ...], parts: TextParts) -> Any:
-    """Makes a module of its own in float32, which nobody else holds."""
+    """Creates a separate module in float32, with no other users."""
     if isinstance(part, MergedComponent):
         module = merged_module(part, parts)
     else:

@@ -1,5 +1,5 @@
-"""Gives the operations of a program as they are while some of its LoRAs are not there yet. Must not
-know what has arrived.
+"""Derives a program's operations for each set of available deferred LoRAs. Must not know which have
+arrived.
 """
 
 from __future__ import annotations
@@ -18,24 +18,25 @@ from katz_graph.planner.queries import weight_sets
 NOTHING_LATE = LateLoras((), (), ())
 
 Weights = tuple[Component, tuple[Lora, ...]]
-"""A network, and the LoRAs that are merged into it."""
+"""A network, and the LoRAs merged into it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """Holds operations by id, before the loop and in each variant, and the models that are patched
-    by the name of their weight set in the program.
-
-    `networks`: the models whose weight sets must be resident while a segment is computed, by its
-    name, or a call before the loop, by its first operation. `names`: of the weight sets that hold
-    all their LoRAs, by what is resident then.
-    """
+    """Holds the program for one set of available deferred LoRAs."""
 
     before: Mapping[str, Operation]
+    """Operations before the loop, by id."""
     variants: Sequence[Mapping[str, Operation]]
+    """Operations of each variant, by id."""
     weight_sets: Mapping[str, ModelRecipe]
+    """Models to patch, by the name of their weight set in the program."""
     networks: Mapping[str, Sequence[ModelRecipe]]
+    """Models whose weight sets must be resident, by the name of a segment, or by the first
+    operation of a call before the loop.
+    """
     names: Mapping[Weights, str]
+    """Names of the complete weight sets, by their resident weights."""
 
     @property
     def models(self) -> list[ModelRecipe]:
@@ -44,7 +45,7 @@ class Version:
 
 
 class WeightVersions:
-    """Makes each version once. Operations of one version stay the same objects."""
+    """Creates each version once. Operations of one version stay the same objects."""
 
     def __init__(self, program: Program, device: str) -> None:
         self.late = program.late or NOTHING_LATE
@@ -57,7 +58,7 @@ class WeightVersions:
         self._versions: dict[int, Version] = {}
 
     def of(self, present: int) -> Version:
-        """Returns the program's operations with those late LoRAs that are `present`."""
+        """Returns the program's operations with only those deferred LoRAs that are `present`."""
         if present not in self._versions:
             self._versions[present] = self._made(partial(without, self.late.absent(present)))
         return self._versions[present]
@@ -80,9 +81,9 @@ class WeightVersions:
         return Version(before, variants, sets, networks, whole)
 
     def again(self, before: int, after: int, evaluation: int) -> list[Instruction]:
-        """Returns what is to be computed again, before an evaluation, when other LoRAs are there:
-        the calls before the loop that take one of them. No patches: each call makes the weight set
-        resident that it computes with.
+        """Returns the instructions to repeat before an evaluation because the set of available
+        LoRAs changed: the calls before the loop that use one of the changed LoRAs. Omits patches,
+        because each call makes its own weight set resident.
         """
         affected = self.late.affected(before ^ after)
         return [
