@@ -131,8 +131,8 @@ class _Lists:
     def _receive(
         self, device: str, values: Iterable[Any], index: int | None, here: dict[Instance, None]
     ) -> Iterator[Instruction]:
-        """Yields receive instructions for values that other devices make and that are not here
-        yet.
+        """Yields receive instructions for values that other devices make and that are not yet
+        here.
         """
         for value in values:
             instance = Instance(value, None) if index is None else self._instances.of(value, index)

@@ -58,7 +58,7 @@ def _check_models(operation: Operation, operations: Mapping[str, Operation]) -> 
 
 
 def _check_patches(program: Program, variant: Variant) -> None:
-    """Checks that a hand-drawn region has the nodes that apply patches; a sampler's region always
+    """Checks that a hand-drawn region has the nodes that apply patches, as a sampler's region
     has.
     """
     patches = getattr(program.region.begin.inputs.get("model"), "patches", ())
@@ -106,9 +106,7 @@ def _noun(operation: Operation) -> str:
 
 
 def _check_prediction(ref: Ref, operations: Mapping[str, Operation]) -> None:
-    """Checks that a stage reaches its last block if the output that only the last block gives is
-    read.
-    """
+    """Checks that a stage reaches its last block if another operation reads that block's output."""
     source = operations.get(ref.operation)
     if (
         source is None

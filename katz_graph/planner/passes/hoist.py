@@ -50,9 +50,8 @@ def hoist(program: Program) -> Program:
         inputs, part = dict(operation.inputs), views.part(operation, variant)
         entry = _one_entry(operation, inputs.pop("conditioning"), base.network)
         model = inputs.get(stage_of(operation).module)
-        entry = complete(
-            entry, base, latent, True
-        )  # samplers already did this, hand-drawn regions did not
+        # samplers completed their entries in `expand`, hand-drawn regions did not
+        entry = complete(entry, base, latent, True)
         text_key = digest((entry.encoding, entry.sizes, entry.guidance))[:12]
         inputs["text"] = once(
             hoists["text"],
@@ -67,9 +66,7 @@ def hoist(program: Program) -> Program:
         for name, made_by in text_arguments(stage_of(operation)).items():
             key = f"{text_key}:{digest(model)[:12]}"
             reads = {"model": model, "text": inputs["text"]}
-            if (
-                "cells" in stage(made_by).recipes
-            ):  # the result depends on the visible part and references
+            if "cells" in stage(made_by).recipes:  # the result depends on part and references
                 # a ControlNet sees no reference images
                 beside = entry.references if model is inputs.get("model") else None
                 reads |= {"cells": part.cells if part else None, "references": beside}
@@ -112,8 +109,8 @@ def hoist(program: Program) -> Program:
 
 
 def _takes_pooled(network: Component) -> bool:
-    """Returns whether the model takes pooled text. Conditioning that a model does not take is
-    dropped.
+    """Returns whether the model takes pooled text. Drops conditioning that a model does not
+    take.
     """
     return architecture(network).pooled_width is not None
 

@@ -69,9 +69,7 @@ def _beside(operations: Mapping[str, Operation], run: list[Call]) -> Iterator[in
 
 
 def _ends(variant: Variant, run: list[Call]) -> tuple[tuple[Ref | Previous, ...], tuple[Ref, ...]]:
-    """Returns the inputs that a run of calls reads from outside, and its outputs that others
-    read.
-    """
+    """Returns the inputs that a run of calls reads from outside, and its outputs read outside."""
     inside = {name for call in run for name in call.operations}
     taken = [
         value

@@ -1,4 +1,4 @@
-"""Describes a program as data, after whichever pass it stands."""
+"""Describes a program as data, after any pass."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Defines a plan as data: what `katz plan --json` prints and servers tell. Must not know programs;
-imports no model library.
+"""Defines a plan as data, for `katz plan --json` and servers. Must not know programs; imports no
+model library.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ To = Annotated[str, Field(alias="to")]
 class DescribedOperation:
     """Describes a computation of the loop, or one that precedes it (`hoisted`).
 
-    `node` is the node of the submitted workflow that it stands for: of a region that somebody drew
-    its own, else the sampler. `branch` is the conditioning entry that a sampler's operation
-    computes: positive, negative2; empty where it belongs to none. `label` names it for people.
-    `recorded`: on a CUDA device its calls may be recorded as CUDA graphs; `unprepared`: blocks of
-    its modules that GPUs compute as their library does, with the reason.
+    `node` is the node of the submitted workflow that it represents: a node of a hand-drawn region,
+    else the sampler. `branch` is the conditioning entry that a sampler's operation computes:
+    positive, negative2; else empty. `label` is for display. `recorded`: CUDA devices may record its
+    calls as CUDA graphs. `unprepared`: blocks of its modules that run their library's forward on
+    GPUs, with the reason.
     """
 
     id: str
@@ -40,8 +40,8 @@ class DescribedOperation:
 
 @dataclass(frozen=True, slots=True)
 class DescribedEdge:
-    """Carries `bytes` from an output to an input. `delay`: how many evaluations ago the value was
-    made; `stale` where a plan delayed what the workflow does not.
+    """Carries `bytes` from an output to an input. `delay` is the age of the value in evaluations.
+    `stale`: the plan added the delay; the workflow has none.
     """
 
     source: From
@@ -55,7 +55,7 @@ class DescribedEdge:
 
 @dataclass(frozen=True, slots=True)
 class DescribedCall:
-    """Describes one call, of several equal operations where there is more than one."""
+    """Describes one call, of one operation or several equal ones."""
 
     operations: tuple[str, ...]
     stage: str
@@ -64,7 +64,7 @@ class DescribedCall:
 
 @dataclass(frozen=True, slots=True)
 class HoistedCall:
-    """Describes a call that precedes the loop, once a request."""
+    """Describes a call that precedes the loop and runs once per request."""
 
     operations: tuple[str, ...]
     stage: str
@@ -74,8 +74,8 @@ class HoistedCall:
 
 @dataclass(frozen=True, slots=True)
 class DescribedSegment:
-    """Describes calls of one device that nothing interrupts. `beside`: on a GPU, the numbers of
-    those that may run at the same time as the next one.
+    """Describes consecutive calls of one device. `beside`: the numbers of those that may run
+    concurrently with the next call on a GPU.
     """
 
     name: str
@@ -86,8 +86,8 @@ class DescribedSegment:
 
 @dataclass(frozen=True, slots=True)
 class DescribedVariant:
-    """Describes one kind of evaluation. `operations` in topological order; `edges` into them, and
-    into the region's end. `carried`: slots that the next evaluation reads.
+    """Describes one kind of evaluation. `operations` are in topological order; `edges` lead into
+    them and into the region's end. `carried` are the slots that the next evaluation reads.
     """
 
     name: str
@@ -119,8 +119,8 @@ class DescribedLink:
 
 @dataclass(frozen=True, slots=True)
 class DescribedSpan:
-    """Says what a device, or a direction of a link ("cpu:1 -> cpu:0"), is busy with, in seconds
-    from the begin of its timeline. `after`: the place there of the span that it waited for.
+    """Describes one activity of a device, or of a direction of a link ("cpu:1 -> cpu:0"), in
+    seconds from the start of its timeline. `after` is the index of the span that it waited for.
     """
 
     resource: str
@@ -134,8 +134,8 @@ class DescribedSpan:
 
 @dataclass(frozen=True, slots=True)
 class DescribedTimeline:
-    """Holds a part of the simulation: `first` is its first evaluation, `boundaries` are where the
-    sampler has a prediction, `rows` devices with the links that lead away from them.
+    """Holds a part of the simulation. `first` is its first evaluation, `boundaries` are the times
+    at which the sampler has a prediction, `rows` are devices with their outgoing links.
     """
 
     first: int
@@ -147,8 +147,9 @@ class DescribedTimeline:
 
 @dataclass(frozen=True, slots=True)
 class DescribedPrediction:
-    """Predicts the seconds of a request: as planned, with free communication and endless devices,
-    one operation after the other; and of an evaluation once it repeats, with what binds it.
+    """Predicts the seconds of a request: as planned, with free communication and unlimited devices,
+    and one operation after the other. Also predicts the steady period of an evaluation, and the
+    term that limits it (`binding`).
     """
 
     planned_seconds: float
@@ -160,13 +161,12 @@ class DescribedPrediction:
 
 @dataclass(frozen=True, slots=True)
 class DescribedPlan:
-    """Describes the plan of one sampler. What the passes have not made yet is empty or null.
+    """Describes the plan of one sampler. Results of passes that have not run are empty or null.
 
-    `operations` are all, hoisted ones first; `before_edges` lead into these, from others of them.
-    `begin` and `end` are the ends of the step region, which edges name as well. `alternatives`:
-    what was considered, in seconds, and `chosen`, which of them was taken. `instructions`: how many
-    each device has. `prologue` is what precedes the first prediction, `timeline` two steady
-    evaluations.
+    `operations` lists all, hoisted ones first; `before_edges` lead into hoisted ones. `begin` and
+    `end` are the ends of the step region, which edges also name. `alternatives` maps considered
+    plans to seconds; `chosen` is the key of this one. `instructions` counts those of each device.
+    `prologue` is the part before the first prediction, `timeline` shows two steady evaluations.
     """
 
     sampler: str
@@ -199,11 +199,11 @@ class DescribedPlan:
 
 
 PLAN: TypeAdapter[DescribedPlan] = TypeAdapter(DescribedPlan)
-"""Plans to data; by alias."""
+"""Converts plans to data, by alias."""
 
 
 class _Described:
-    """Has a field of plain data described as what that was made of."""
+    """Gives a field of plain data the JSON schema of a plan."""
 
     def __get_pydantic_json_schema__(
         self, _: CoreSchema, handler: GetJsonSchemaHandler
@@ -212,4 +212,4 @@ class _Described:
 
 
 PlanData = Annotated[Mapping[str, Any], _Described()]
-"""A plan as plain data: whoever passes it on, or comes from another version, leaves it as it is."""
+"""A plan as plain data. Code that forwards it, and code of other versions, leaves it unchanged."""

@@ -1,4 +1,4 @@
-"""Lists the edges of a program: which value goes where, how large it is and how old."""
+"""Lists the edges of a program: source, target, size and age of each value."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Edges:
 
     def of(self, variant: Variant) -> tuple[DescribedEdge, ...]:
         """Returns the edges into a variant's operations and into the region's end, one for each age
-        that a value has in its evaluations.
+        of a value in the variant's evaluations.
         """
         ends = {"prediction": variant.prediction} | {
             f"next_{slot}": value for slot, value in variant.carried.items() if slot <= SLOTS

@@ -1,5 +1,5 @@
-"""Explains a program: the term that binds it, why the alternatives lost, and the prediction that a
-plan states.
+"""Explains a program: the term that limits it, the reasons why alternatives lost, and the
+prediction that a plan states.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from katz_graph.planner.searching.calls import Costs
 from katz_graph.planner.searching.placement_rules import PlacementRules
 from katz_graph.planner.simulation.simulate import ADVANCE, STEP, Simulation, simulate
 
-BINDS = 0.98  # of the period: what is busy for so long sets it
-EQUAL = 0.01  # of a time: a smaller difference is none
-LITTLE = 0.005  # of the period: what is left out of a path
+BINDS = 0.98  # of the period: a resource that is busy for this share limits it
+EQUAL = 0.01  # relative difference below which two times count as equal
+LITTLE = 0.005  # of the period: shorter parts of a path are not listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,8 @@ class Compared:
 def predict(program: Program) -> Prediction:
     """Predicts the plan's seconds from a simulation of the whole request.
 
-    Ideal: free communication and endless devices as fast as the fastest; sequential: one operation
-    after the other on the owner.
+    Ideal: free communication and unlimited devices as fast as the fastest. Sequential: one
+    operation after the other on the sampler's device.
     """
     simulation, costs = simulate(program), Costs(program)
     devices = [device.name for device in program.target.devices]
@@ -88,7 +88,7 @@ def notes(program: Program, simulation: Simulation, others: Sequence[Compared]) 
 
 
 def reading_notes(program: Program, prediction: Prediction) -> Iterator[str]:
-    """Says of each LoRA how long reading it takes, as measured, and whether steps hide that."""
+    """Yields for each LoRA its measured read time, and whether steps hide it."""
     late = program.late
     waits = {} if late is None else dict(zip(late.files, late.waits, strict=True))
     owner = program.target.device(program.owner)
@@ -110,7 +110,7 @@ def reading_notes(program: Program, prediction: Prediction) -> Iterator[str]:
 
 
 def profile_note(program: Program) -> Iterator[str]:
-    """Says how much of the prediction rests on no measurement of its stages."""
+    """Yields the share of the prediction that is estimated because no profile measured it."""
     estimated, total = unprofiled(program)
     if estimated:
         yield (
@@ -217,8 +217,8 @@ def _occupancy(program: Program, simulation: Simulation, resource: str) -> str:
 
 
 def _path(simulation: Simulation) -> tuple[list[str], float, int]:
-    """Walks back from a steady prediction over what each span waited for, until a step of the
-    sampler. Returns parts, seconds, evaluations.
+    """Walks back from a steady prediction over the spans that each span waited for, until a step of
+    the sampler. Returns parts, seconds, evaluations.
     """
     assert simulation.steady is not None
     spans = simulation.spans
@@ -234,7 +234,7 @@ def _path(simulation: Simulation) -> tuple[list[str], float, int]:
         span = spans[after]
         if span.what == STEP and not span.stage and " -> " not in span.resource:
             return parts, end - began, simulation.steady - (span.evaluation or 0) + 1
-        seconds = began - span.start  # with a link's latency
+        seconds = began - span.start  # includes a link's latency
         if seconds >= LITTLE * simulation.period:
             parts.insert(0, f"{span.what} on {span.resource} {_ms(seconds)}")
         began, after = span.start, span.after
@@ -275,8 +275,8 @@ class Describer:
         self._model: ModelRecipe = program.region.begin.inputs["model"]
 
     def crossings(self, placement: Mapping[str, str]) -> int:
-        """Counts the values that go from one device to another in an evaluation, steps and
-        predictions left out.
+        """Counts the values that pass between devices in an evaluation, without steps and
+        predictions.
         """
         return sum(placement[source] != placement[reader] for source, reader in self._edges)
 

@@ -1,4 +1,4 @@
-"""Draws line charts as SVG, side by side. Must not know what the figures mean."""
+"""Draws line charts as SVG, side by side. Must not know the meaning of the data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One chart; the y axis begins at `bottom` or a little below."""
+    """One chart. The y axis begins at `bottom` or slightly below."""
 
     title: str
     x_label: str
@@ -36,7 +36,7 @@ class Panel:
 
 
 def line_chart(panels: Sequence[Panel]) -> str:
-    """Draws an SVG document with one panel beside the other."""
+    """Draws an SVG document with the panels side by side."""
     body = "\n".join(
         f'<g transform="translate({number * WIDTH},0)">{_panel(panel)}</g>'
         for number, panel in enumerate(panels)
@@ -91,7 +91,7 @@ def _panel(panel: Panel) -> str:
             )
             taken = across(x)
     ends = [up(curve.points[-1][1]) for curve in panel.curves]
-    # where the curves do not end
+    # on the side where the curves do not end
     legend = HEIGHT - BOTTOM - 15 * len(ends) if sum(ends) / len(ends) < HEIGHT / 2 else TOP + 8
     for number, curve in enumerate(panel.curves):
         line = (
@@ -109,7 +109,7 @@ def _panel(panel: Panel) -> str:
 
 
 def _round_step(least: float) -> float:
-    """Returns the next of 1, 2, 5, 10, ... that is not below."""
+    """Returns the smallest of 1, 2, 5, 10, ... that is at least `least`."""
     power = 10.0 ** math.floor(math.log10(least))
     return next(
         factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= least * (1 - 1e-9)

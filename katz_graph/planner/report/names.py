@@ -1,4 +1,4 @@
-"""Names operations for people: the branch that a sampler's operation belongs to, and what it is."""
+"""Names operations for display: the branch that a sampler's operation belongs to, and its label."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NUMBER = re.compile(r"\d+$")
 
 @dataclass(frozen=True, slots=True)
 class OperationName:
-    """Holds the branch of an operation, and its name within it: ControlNet 2."""
+    """Holds the branch of an operation, and its name within the branch: ControlNet 2."""
 
     branch: str
     label: str

@@ -1,7 +1,7 @@
-"""Draws a Gantt picture of two steady evaluations as SVG: a row for every device and every
-direction of a link in use.
+"""Draws a Gantt chart of two steady evaluations as SVG: a row for every device and every used
+direction of a link.
 
-Drawn from the simulation that the plan's times come from. Must not know how the plan was found.
+Uses the simulation from which the plan's times come. Must not know how the plan was found.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from katz_graph.planner.report.timeline import PlannedTimeline, planned_timeline
 from katz_graph.planner.simulation.simulate import SimulatedSpan, simulate
 
 WIDTH, ROW, BAR, LEFT, TOP = 1100, 44, 30, 170, 64  # pixels
-LETTER = 6.6  # width of one, in pixels
+LETTER = 6.6  # width of a letter, in pixels
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def _row(
 
 
 def _label(span: SimulatedSpan, width: float) -> str:
-    """Names a span's operation, with the number of its evaluation, as far as there is room."""
+    """Returns the longest label of a span's operation and evaluation that fits the width."""
     which = "" if span.evaluation is None else f" #{span.evaluation}"
     branch, _, stage = span.what.rpartition(".")[2].rpartition("-")
     for text in (

@@ -1,4 +1,4 @@
-"""Renders a program as text for people."""
+"""Renders a program as text for users."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _lines(program: Program) -> Iterator[str]:
 
 
 def _where(program: Program) -> Iterator[str]:
-    """Renders devices with their operations, delayed ControlNets, and links in use."""
+    """Renders devices with their operations, stale ControlNets, and links in use."""
     yield from (
         f"pinned: {stage} on {' or '.join(devices)}"
         for stage, devices in program.target.pins.items()
@@ -107,8 +107,8 @@ def _where(program: Program) -> Iterator[str]:
 
 
 def _on_gpus(program: Program) -> Iterator[str]:
-    """Renders what GPUs record, what they may run at once, and what they compute as their
-    library does.
+    """Renders stages that GPUs record, stages that GPUs may run concurrently, and blocks that run
+    their library's forward.
     """
     for device in program.target.devices:
         here = [name for name, home in program.placement.items() if home == device.name]
@@ -124,7 +124,7 @@ def _on_gpus(program: Program) -> Iterator[str]:
 
 
 def _beside(program: Program, device: str) -> list[str]:
-    """Returns the pairs of stages that a device may carry out beside each other."""
+    """Returns the pairs of stages that a device may run concurrently."""
     turns = (
         turn
         for segments in program.segments

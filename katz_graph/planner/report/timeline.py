@@ -1,5 +1,5 @@
-"""Cuts what pictures of a plan show out of the simulation that its times come from: what precedes
-the first prediction, and two steady evaluations.
+"""Cuts two timelines for display from the simulation of a plan: the part before the first
+prediction, and two steady evaluations.
 """
 
 from __future__ import annotations
@@ -17,23 +17,20 @@ SPANS = 2_000  # of one timeline; later ones are left out
 
 @dataclass(frozen=True, slots=True)
 class PlannedTimeline:
-    """Holds what devices and links are busy with between two times, in seconds on the virtual
+    """Holds the activity of devices and links between two times, in seconds on the virtual
     clock.
-
-    `first` is the first evaluation. `boundaries`: where the sampler has a prediction, the begin of
-    the first included. `rows`: devices in their order, each with the links that lead away from it.
-    `spans` have in `after` their place here, None for one before `start`.
     """
 
-    first: int
+    first: int  # evaluation
     start: float
     end: float
-    boundaries: tuple[float, ...]
-    rows: tuple[str, ...]
+    boundaries: tuple[float, ...]  # begin of the first evaluation, then the time of each prediction
+    rows: tuple[str, ...]  # devices in order, each followed by its outgoing links
+    # `after` is an index into this tuple, None for a span before `start`
     spans: tuple[SimulatedSpan, ...]
 
     def described(self) -> DescribedTimeline:
-        """Returns it with times from `start` on."""
+        """Returns the timeline with times relative to `start`."""
         return DescribedTimeline(
             self.first,
             self.end - self.start,
@@ -55,14 +52,14 @@ class PlannedTimeline:
 
 
 def planned_timeline(program: Program, simulation: Simulation) -> PlannedTimeline:
-    """Cuts out two evaluations in the middle of a program's simulation."""
+    """Cuts two evaluations from the middle of a program's simulation."""
     first, start, end = _window(simulation)
     ends = simulation.ends[first : first + EVALUATIONS]
     return _cut(program, simulation, first, start, end, (start, *ends) if ends else ())
 
 
 def planned_prologue(program: Program, simulation: Simulation) -> PlannedTimeline:
-    """Cuts out what precedes the first prediction."""
+    """Cuts the part before the first prediction."""
     end = simulation.ends[0] if simulation.ends else simulation.seconds
     return _cut(program, simulation, 0, 0.0, end, (end,))
 
@@ -83,7 +80,7 @@ def _cut(
     places = {number: place for place, number in enumerate(kept)}
 
     def waited_for(after: int | None) -> int | None:
-        while after is not None and after not in places:  # takes no time, or stands before
+        while after is not None and after not in places:  # takes no time, or precedes `start`
             after = simulation.spans[after].after
         return None if after is None else places[after]
 
@@ -95,7 +92,7 @@ def _cut(
 
 
 def _window(simulation: Simulation) -> tuple[int, float, float]:
-    """Returns the first of the two evaluations, when it begins and when the second ends."""
+    """Returns the first of the two evaluations, its start and the end of the second."""
     count = len(simulation.ends)
     if not count:
         return 0, 0.0, simulation.seconds

@@ -209,7 +209,9 @@ class _Graph:
         }
 
     def complete(self, placement: Mapping[str, str], owner: str) -> dict[str, str]:
-        """Places the operations without cost: on the owner, else on the device of a reader."""
+        """Places the operations without cost: on the sampler's device, else on the device of a
+        reader.
+        """
         found = dict(placement)
         for name in self._order:
             if name not in found:

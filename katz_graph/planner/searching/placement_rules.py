@@ -49,7 +49,7 @@ class PlacementRules:
 
     def fits(self, placement: Mapping[str, str], owner: str = "") -> bool:
         """Returns whether every device can hold the whole modules of its operations. Includes text
-        encoders if the owner is known.
+        encoders if `owner`, the sampler's device, is known.
         """
         if self._endless:
             return True
@@ -74,7 +74,9 @@ class PlacementRules:
         return len({(device, self._module[name]) for name, device in placement.items()})
 
     def texts(self, owner: str) -> dict[str, str]:
-        """Returns text encoder operation -> the owner, or the first device that a pin allows."""
+        """Returns text encoder operation -> the sampler's device, or the first that a pin
+        allows.
+        """
         return {operation.id: self._text_device(operation, owner) for operation in self._texts}
 
     def _text_device(self, operation: Operation, owner: str) -> str:

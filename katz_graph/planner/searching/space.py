@@ -60,13 +60,13 @@ class Space:
         self._branches = self._stages_of_branches()
         count = len(self._sites.devices) ** len(bench.names)
         self.all_enumerated = count <= MAX_ENUMERATED
-        """True if `beginnings` covers all placements and owners."""
+        """True if `beginnings` covers all placements and sampler devices."""
 
     def beginnings(self) -> list[Candidate]:
         """Returns the initial candidates without stale ControlNets. If few placements of single
-        operations exist, returns all of them with all owners. Otherwise returns the best of beam
-        searches over single operations and over chains of the tree. Raises InputError if nothing
-        fits.
+        operations exist, returns all of them with all sampler devices. Otherwise returns the best
+        of beam searches over single operations and over chains of the tree. Raises InputError if
+        nothing fits.
         """
         found = [
             one for one in dict.fromkeys(map(self._canonical, self._placed())) if self._fits(one)
@@ -89,7 +89,8 @@ class Space:
 
     def near(self, candidate: Candidate) -> tuple[list[Candidate], list[Candidate]]:
         """Returns two lists of neighbours. The first changes the device of one operation or a pair,
-        the owner, or the staleness of one ControlNet. The second moves a stage of every branch.
+        the sampler's device, or the staleness of one ControlNet. The second moves a stage of every
+        branch.
 
         The second is needed because moving a stage of one branch gains nothing while the others are
         as slow.
@@ -219,7 +220,7 @@ class Space:
 
     def _canonical(self, candidate: Candidate) -> Candidate:
         """Returns the same candidate on the first devices of every class of interchangeable ones,
-        numbered from the owner on.
+        numbered from the sampler's device on.
         """
         names: dict[str, str] = {}
         used: dict[int, int] = {}

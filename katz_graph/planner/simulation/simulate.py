@@ -1,7 +1,7 @@
 """Simulates a program on a virtual clock: devices run their calls in a fixed order, and links
 transfer values in the order of creation.
 
-Must not know how a program's calls, placement and owner were found.
+Must not know how a program's calls and placement were found.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ def run_clock(
     """Returns the time at which the sampler has the prediction of each evaluation of `flow`;
     appends the activity of resources to `spans`.
 
-    `program` gives the calls of each variant of the flow, the placement and the owner. Raises
-    RunError for a deadlock.
+    `program` gives the calls of each variant of the flow, the placement and the sampler's device.
+    Raises RunError for a deadlock.
     """
     return _Clock(flow, program, spans).run()
 

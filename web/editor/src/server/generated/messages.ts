@@ -320,13 +320,12 @@ export interface PlannedWorkflow {
   notes: string[];
 }
 /**
- * Describes the plan of one sampler. What the passes have not made yet is empty or null.
+ * Describes the plan of one sampler. Results of passes that have not run are empty or null.
  *
- * `operations` are all, hoisted ones first; `before_edges` lead into these, from others of them.
- * `begin` and `end` are the ends of the step region, which edges name as well. `alternatives`:
- * what was considered, in seconds, and `chosen`, which of them was taken. `instructions`: how many
- * each device has. `prologue` is what precedes the first prediction, `timeline` two steady
- * evaluations.
+ * `operations` lists all, hoisted ones first; `before_edges` lead into hoisted ones. `begin` and
+ * `end` are the ends of the step region, which edges also name. `alternatives` maps considered
+ * plans to seconds; `chosen` is the key of this one. `instructions` counts those of each device.
+ * `prologue` is the part before the first prediction, `timeline` shows two steady evaluations.
  */
 export interface DescribedPlan {
   sampler: string;
@@ -370,11 +369,11 @@ export interface DescribedPlan {
 /**
  * Describes a computation of the loop, or one that precedes it (`hoisted`).
  *
- * `node` is the node of the submitted workflow that it stands for: of a region that somebody drew
- * its own, else the sampler. `branch` is the conditioning entry that a sampler's operation
- * computes: positive, negative2; empty where it belongs to none. `label` names it for people.
- * `recorded`: on a CUDA device its calls may be recorded as CUDA graphs; `unprepared`: blocks of
- * its modules that GPUs compute as their library does, with the reason.
+ * `node` is the node of the submitted workflow that it represents: a node of a hand-drawn region,
+ * else the sampler. `branch` is the conditioning entry that a sampler's operation computes:
+ * positive, negative2; else empty. `label` is for display. `recorded`: CUDA devices may record its
+ * calls as CUDA graphs. `unprepared`: blocks of its modules that run their library's forward on
+ * GPUs, with the reason.
  */
 export interface DescribedOperation {
   id: string;
@@ -388,7 +387,7 @@ export interface DescribedOperation {
   unprepared: string[];
 }
 /**
- * Describes a call that precedes the loop, once a request.
+ * Describes a call that precedes the loop and runs once per request.
  */
 export interface HoistedCall {
   operations: string[];
@@ -397,8 +396,8 @@ export interface HoistedCall {
   device: string;
 }
 /**
- * Carries `bytes` from an output to an input. `delay`: how many evaluations ago the value was
- * made; `stale` where a plan delayed what the workflow does not.
+ * Carries `bytes` from an output to an input. `delay` is the age of the value in evaluations.
+ * `stale`: the plan added the delay; the workflow has none.
  */
 export interface DescribedEdge {
   from: string;
@@ -410,8 +409,8 @@ export interface DescribedEdge {
   stale: boolean;
 }
 /**
- * Describes one kind of evaluation. `operations` in topological order; `edges` into them, and
- * into the region's end. `carried`: slots that the next evaluation reads.
+ * Describes one kind of evaluation. `operations` are in topological order; `edges` lead into
+ * them and into the region's end. `carried` are the slots that the next evaluation reads.
  */
 export interface DescribedVariant {
   name: string;
@@ -423,8 +422,8 @@ export interface DescribedVariant {
   segments: DescribedSegment[];
 }
 /**
- * Describes calls of one device that nothing interrupts. `beside`: on a GPU, the numbers of
- * those that may run at the same time as the next one.
+ * Describes consecutive calls of one device. `beside`: the numbers of those that may run
+ * concurrently with the next call on a GPU.
  */
 export interface DescribedSegment {
   name: string;
@@ -433,7 +432,7 @@ export interface DescribedSegment {
   beside: number[];
 }
 /**
- * Describes one call, of several equal operations where there is more than one.
+ * Describes one call, of one operation or several equal ones.
  */
 export interface DescribedCall {
   operations: string[];
@@ -457,8 +456,8 @@ export interface DescribedLink {
   latency_seconds: number;
 }
 /**
- * Holds a part of the simulation: `first` is its first evaluation, `boundaries` are where the
- * sampler has a prediction, `rows` devices with the links that lead away from them.
+ * Holds a part of the simulation. `first` is its first evaluation, `boundaries` are the times
+ * at which the sampler has a prediction, `rows` are devices with their outgoing links.
  */
 export interface DescribedTimeline {
   first: number;
@@ -468,8 +467,8 @@ export interface DescribedTimeline {
   spans: DescribedSpan[];
 }
 /**
- * Says what a device, or a direction of a link ("cpu:1 -> cpu:0"), is busy with, in seconds
- * from the begin of its timeline. `after`: the place there of the span that it waited for.
+ * Describes one activity of a device, or of a direction of a link ("cpu:1 -> cpu:0"), in
+ * seconds from the start of its timeline. `after` is the index of the span that it waited for.
  */
 export interface DescribedSpan {
   resource: string;
@@ -481,8 +480,9 @@ export interface DescribedSpan {
   after: number | null;
 }
 /**
- * Predicts the seconds of a request: as planned, with free communication and endless devices,
- * one operation after the other; and of an evaluation once it repeats, with what binds it.
+ * Predicts the seconds of a request: as planned, with free communication and unlimited devices,
+ * and one operation after the other. Also predicts the steady period of an evaluation, and the
+ * term that limits it (`binding`).
  */
 export interface DescribedPrediction {
   planned_seconds: number;
