@@ -1,4 +1,5 @@
-"""GPU kernels in Triton, each beside a plain reference, and the function that chooses.
+"""Contains GPU kernels in Triton, each next to a plain torch reference, and the function that
+chooses between them.
 
-Must not know of anything but torch and triton.
+Must not know anything but torch and triton.
 """

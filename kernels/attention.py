@@ -1,4 +1,4 @@
-"""Chooses among the libraries' kernels for attention."""
+"""Chooses among torch's attention backends."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cache
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-HOPPER = 9  # the major number of its compute capability
+HOPPER = 9  # major compute capability
 ORDER = [
     SDPBackend.CUDNN_ATTENTION,
     SDPBackend.FLASH_ATTENTION,
@@ -18,13 +18,13 @@ ORDER = [
 
 
 def attention_order(device: torch.device) -> AbstractContextManager[object]:
-    """Has torch try its libraries of attention, inside of the `with` statement, in the order in
-    which they are fast on a device.
+    """Makes torch try its attention backends in order of their speed on a device, inside the `with`
+    statement.
 
-    On Hopper cuDNN where it can, whose forward reaches 373 to 408 TFLOP/s at width 64 where
-    FlashAttention 2, torch's first choice, reaches 306 to 321 (FlashAttention-3, figure 5);
-    elsewhere as torch chooses. cuDNN prepares itself for each new size, which takes longer than one
-    call: for what is computed once that does not pay.
+    On Hopper cuDNN comes first: its forward pass reaches 373 to 408 TFLOP/s at width 64, and
+    FlashAttention 2, torch's first choice, reaches 306 to 321 (FlashAttention-3, figure 5). Other
+    devices keep torch's order. cuDNN initializes for each new size, which takes longer than one
+    call, so it does not pay for sizes computed only once.
     """
     return sdpa_kernel(ORDER, set_priority=True) if _prefers_cudnn(device) else nullcontext()
 

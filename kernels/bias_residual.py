@@ -1,4 +1,4 @@
-"""Adds what follows a convolution, its bias and a residual, in one pass over the memory."""
+"""Adds the bias of a convolution and a residual in one pass over memory."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from katz_graph.kernels.dispatch import uses_kernels
 def bias_residual(y: Tensor, bias: Tensor, residual: Tensor) -> Tensor:
     """Returns y + bias + residual; y and residual [B, C, H, W] in y's layout, bias [C].
 
-    The sum is float32 and rounded once. Reads both once and writes once, where cuDNN adds a bias in
-    a pass of its own.
+    Sums in float32 and rounds once. Reads both tensors once and writes once; cuDNN adds the bias in
+    a separate pass.
     """
     if uses_kernels(y):
         from katz_graph.kernels.triton_bias_residual import bias_residual as kernel

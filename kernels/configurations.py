@@ -1,6 +1,6 @@
-"""Reads how kernels are cut into tiles, committed for each architecture and class of sizes.
+"""Reads the kernels' tile sizes, committed per architecture and size class.
 
-Nothing is searched when a program starts.
+No tuning runs at startup.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ import torch
 
 FILE = Path(__file__).with_name("configurations.json")
 CALLS_KNOWN = 1024
-INTERPRETED_AS = 80  # a processor that stands for a GPU
+INTERPRETED_AS = 80  # architecture assumed when a CPU interprets kernels
 
 Tiles = Mapping[str, int]
-"""Maps a kernel's constants, and the warps and stages of its programs, to numbers."""
+"""Maps a kernel's constants, and `num_warps` and `num_stages`, to numbers."""
 Configurations = Mapping[str, Mapping[str, Mapping[str, Tiles]]]
 """Maps kernel -> architecture (sm90) -> sizes (2048x1280) -> tiles."""
 
 
 @lru_cache(maxsize=CALLS_KNOWN)
 def tiles(kernel: str, device: torch.device, *sizes: int) -> Tiles:
-    """Returns the tiles of a kernel for these sizes, none where a library is faster. Of the listed
-    sizes the nearest count, by their ratios.
+    """Returns a kernel's tiles for these sizes; empty if a library is faster. Uses the listed sizes
+    with the nearest ratios.
     """
     listed = listed_for(kernel, capability(device))
     return listed[min(listed, key=lambda name: _apart(sizes, name))]
 
 
 def listed_for(kernel: str, architecture: int) -> Mapping[str, Tiles]:
-    """Returns the tiles of a kernel by sizes, for an architecture (90 for sm90): those of the
-    newest that is not newer, or of the oldest.
+    """Returns the tiles of a kernel by sizes, for an architecture (90 for sm90): the entry of the
+    newest listed architecture that is not newer, otherwise of the oldest.
     """
     listed = {int(name.removeprefix("sm")): by_size for name, by_size in read()[kernel].items()}
     older = [number for number in listed if number <= architecture]
@@ -43,7 +43,7 @@ def listed_for(kernel: str, architecture: int) -> Mapping[str, Tiles]:
 
 @cache
 def read() -> Configurations:
-    """Returns all that is committed."""
+    """Returns all committed configurations."""
     found: Configurations = json.loads(FILE.read_text())
     return found
 
@@ -54,7 +54,7 @@ def _apart(sizes: tuple[int, ...], name: str) -> float:
 
 
 def capability(device: torch.device) -> int:
-    """Returns a device's compute capability, as 90 for 9.0."""
+    """Returns a device's compute capability, such as 90 for 9.0."""
     if device.type != "cuda":
         return INTERPRETED_AS
     major, minor = torch.cuda.get_device_capability(device)

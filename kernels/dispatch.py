@@ -1,4 +1,4 @@
-"""Decides, once for a process, whether Triton kernels compute or their plain references."""
+"""Decides once per process whether to compute with Triton kernels or their plain references."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-"""Whether kernels run on processors, line by line, for tests. Triton reads the same variable where
-a kernel is declared."""
+"""Whether kernels are interpreted on a CPU, for tests. Triton reads the same variable when a kernel
+is defined.
+"""
 
 
 def uses_kernels(tensor: Tensor) -> bool:
@@ -21,7 +22,7 @@ def uses_kernels(tensor: Tensor) -> bool:
 
 @cache
 def _works() -> bool:
-    """Tries a kernel; warns, once, when Triton is missing or broken."""
+    """Runs a test kernel; warns once if Triton is missing or broken."""
     try:
         from katz_graph.kernels.triton_probe import probe
 

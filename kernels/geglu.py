@@ -1,4 +1,4 @@
-"""Gates the output of a linear layer with GELU, in one pass over the memory."""
+"""Gates the output of a linear layer with GELU, in one pass over memory."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from katz_graph.kernels.dispatch import uses_kernels
 def geglu(x: Tensor) -> Tensor:
     """Returns v · GELU(g) of x [..., 2N], v its first half and g its second; exact GELU (erf).
 
-    Reads x once and writes half of it; torch writes GELU(g) and reads it again. The product before
-    is the library's.
+    Reads x once and writes half its size; torch also writes GELU(g) and reads it again. The
+    preceding product is the library's.
     """
     if uses_kernels(x):
         from katz_graph.kernels.triton_geglu import geglu as kernel

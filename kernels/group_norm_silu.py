@@ -1,4 +1,4 @@
-"""Normalises groups of channels, after a shift and before SiLU, in two passes over the memory."""
+"""Computes a shift, GroupNorm and SiLU in two passes over memory."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def group_norm_silu(
     shift: Tensor | None = None,
     silu: bool = True,
 ) -> Tensor:
-    """Returns SiLU(GroupNorm(x + shift)) of x [B, C, H, W], in its layout: channels-last or NCHW.
+    """Returns SiLU(GroupNorm(x + shift)) of x [B, C, H, W], in x's layout: channels-last or NCHW.
 
-    `shift` [B, C] is added and rounded to x's number format first; without `silu` the norm alone.
-    Statistics are float32 (Welford). Reads x twice and writes it once. Stands for `F.group_norm`,
-    which torch computes in NCHW alone on GPUs, `F.silu` and the addition before.
+    Adds `shift` [B, C] first and rounds to x's dtype; without `silu` returns the norm alone.
+    Statistics are float32 (Welford). Reads x twice and writes it once. Replaces `F.group_norm`,
+    which torch computes only in NCHW on GPUs, `F.silu` and the preceding addition.
     """
     if uses_kernels(x):
         from katz_graph.kernels.triton_group_norm import group_norm_silu as kernel

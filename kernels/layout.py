@@ -1,4 +1,4 @@
-"""Tells how features [B, C, H, W] lie in memory: channels-last or NCHW."""
+"""Determines the memory layout of features [B, C, H, W]: channels-last or NCHW."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from torch import Tensor
 
 
 def dense(x: Tensor) -> Tensor:
-    """Returns x itself when it is channels-last or NCHW, else a copy in NCHW."""
+    """Returns x itself if it is channels-last or NCHW, otherwise a copy in NCHW."""
     return x if _is_channels_last(x) else x.contiguous()
 
 
 def inner(x: Tensor) -> int:
-    """Returns how many values of one channel lie side by side, of a dense x."""
+    """Returns the number of adjacent values of one channel in a dense x."""
     return 1 if _is_channels_last(x) else x.shape[2] * x.shape[3]
 
 
 def in_layout_of(x: Tensor, other: Tensor) -> Tensor:
-    """Returns `other` as x lies, which is dense."""
+    """Returns `other` in the layout of x, which is dense."""
     if _is_channels_last(x):
         return other.contiguous(memory_format=torch.channels_last)
     return other.contiguous()

@@ -1,4 +1,4 @@
-"""Computes a linear layer whose second half gates its first with GELU."""
+"""Computes a linear layer whose first output half is gated by GELU of the second."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from katz_graph.kernels.products import linear
 
 
 def linear_geglu(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Returns v · GELU(g), where v and g are the halves of x · weightᵀ + bias; x [..., K],
-    weight [2N, K], bias [2N]; exact GELU (erf).
+    """Returns v · GELU(g), where v and g are the halves of x · weightᵀ + bias; x [..., K], weight
+    [2N, K], bias [2N]; exact GELU (erf).
 
-    In half precision by one kernel, where that is faster on the device: it computes both halves
-    from one tile of x, gates them in float32 and rounds once, so that the 2N columns are never
-    written. Else by the library's product and the kernel of `geglu`. float32 has no fast product
-    that is exact, and takes the library's.
+    In half precision uses one kernel where that is faster on the device: it computes both halves
+    from one tile of x, gates them in float32 and rounds once, so the 2N columns are never written.
+    Otherwise uses the library's product and the `geglu` kernel. float32 uses the library's product,
+    because no other exact product is fast.
     """
     if x.element_size() == 2 and x.numel() and uses_kernels(x):
         width, inner = weight.shape[0] // 2, weight.shape[1]

@@ -1,4 +1,4 @@
-"""Adds LoRAs to the weights of many layers at once."""
+"""Adds LoRAs to the weights of many layers in one launch."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from katz_graph.kernels.patches import Patch
 
 
 def lora_patch(patches: Sequence[Patch]) -> None:
-    """Writes original + the sum of scale · up · down into each weight, all of one device; summed in
-    float32 and rounded once.
+    """Writes original + the sum of scale · up · down into each weight; sums in float32 and rounds
+    once. All weights must be on one device.
 
-    One launch for all weights of a number format: each original is read once and each weight
-    written once, whatever the number of LoRAs. Stands for a product, a scaling, a sum and a
-    conversion for each layer and LoRA.
+    Uses one launch for all weights of a dtype: reads each original once and writes each weight
+    once, for any number of LoRAs. Replaces a product, a scaling, a sum and a conversion per layer
+    and LoRA.
     """
     if patches and uses_kernels(patches[0].weight):
         from katz_graph.kernels.triton_lora_patch import lora_patch as kernel

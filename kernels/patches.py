@@ -1,4 +1,4 @@
-"""Holds the operands of `lora_patch`: weights, their originals, and the products that LoRAs add."""
+"""Defines the operands of `lora_patch`: weights, their originals, and the deltas of LoRAs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """Holds scale · up · down, which one LoRA adds to a weight [N, ...]: up [N, r], and down with r
-    times as many values as the weight has for one of its N outputs, in the order of its axes; on
-    any device.
+    """Holds scale · up · down, which one LoRA adds to a weight [N, ...]. up is [N, r]; down has r
+    times the values of one of the weight's N rows, in the order of the weight's axes. Both may be
+    on any device.
     """
 
     up: Tensor
@@ -22,8 +22,8 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """Pairs a weight [N, C] or [N, C, H, W], contiguous or channels-last, with its original, which
-    lies alike on the same device and may be the weight itself, and with what is added to it.
+    """Pairs a weight [N, C] or [N, C, H, W], contiguous or channels-last, with its original and the
+    deltas to add. The original has the same layout and device, and may be the weight itself.
     """
 
     weight: Tensor

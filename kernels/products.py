@@ -1,4 +1,6 @@
-"""Products of processors on which torch's BLAS library lags behind oneDNN, which torch has too."""
+"""Computes products with oneDNN on CPUs where torch's default BLAS library is slower. torch
+includes both.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +12,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-FEWEST_ROWS = 16  # of a product: with fewer, the library is faster
-LEAST = 1 << 20  # multiplications of a product: with fewer, oneDNN takes longer to begin
-FULL_AVX512 = 26  # the first family of AMD's processors whose AVX-512 units are 512 bits wide
+FEWEST_ROWS = 16  # of a product; with fewer rows the BLAS library is faster
+LEAST = 1 << 20  # multiplications of a product; with fewer, oneDNN's startup time dominates
+FULL_AVX512 = 26  # first AMD CPU family with 512 bits wide AVX-512 units
 CPUINFO = Path("/proc/cpuinfo")
 LIBRARY_ONLY = "KATZ_LIBRARY_PRODUCTS"
-"""Names the environment variable that has layers compute as torch does, bit for bit, where 1."""
+"""Names the environment variable that, set to 1, makes layers compute exactly as torch does, bit
+for bit.
+"""
 
 
 def lags(cpuinfo: str) -> bool:
-    """Returns whether the BLAS library of torch's builds computes with half of a processor's width:
-    MKL takes its AVX2 path on processors that are not Intel's. `cpuinfo`: as Linux describes it.
+    """Returns whether torch's BLAS library uses only half of a CPU's vector width: MKL takes its
+    AVX2 path on CPUs not made by Intel. `cpuinfo`: text of Linux's /proc/cpuinfo.
     """
     lines = (line.partition(":") for line in cpuinfo.splitlines())
     said = {name.strip(): value.strip() for name, _, value in lines}
@@ -39,18 +43,19 @@ def _here() -> bool:
 
 
 BY_ONEDNN = _here()
-"""Whether products of this machine's processors go to oneDNN. Decided by the hardware, so that all
-processes of a machine round alike."""
+"""Whether products on this machine's CPU use oneDNN. Depends on the hardware only, so all processes
+of a machine round alike.
+"""
 
 
 def by_onednn(x: Tensor) -> bool:
-    """Returns whether layers compute with x by oneDNN's kernels: float32 on a processor."""
+    """Returns whether layers compute with x by oneDNN's kernels: float32 on a CPU."""
     return BY_ONEDNN and x.dtype == torch.float32 and x.device.type == "cpu"
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Returns x · weightᵀ + bias; x [..., K], weight [N, K], bias [N]. Within 1e-6 of the range of
-    what torch computes; small products are torch's own.
+    """Returns x · weightᵀ + bias; x [..., K], weight [N, K], bias [N]. Differs from torch's result
+    by at most 1e-6 of its range; small products use torch's own function.
     """
     if not by_onednn(x) or not _is_large(x.numel() // max(1, x.shape[-1]), weight):
         return F.linear(x, weight, bias)

@@ -1,4 +1,4 @@
-"""Adds to a residual and normalises the sum, in one pass over the memory."""
+"""Adds a residual and normalises the sum, in one pass over memory."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from katz_graph.kernels.dispatch import uses_kernels
 def residual_layer_norm(
     x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """Returns r = x + residual, rounded to their number format, and LayerNorm(r); all [..., C].
+    """Returns r = x + residual, rounded to their dtype, and LayerNorm(r); all [..., C].
 
-    Statistics are float32. Reads both once, writes both once; torch reads the sum again.
+    Statistics are float32. Reads both inputs once and writes both outputs once; torch also reads
+    the sum again.
     """
     if uses_kernels(x):
         from katz_graph.kernels.triton_layer_norm import residual_layer_norm as kernel

@@ -1,4 +1,4 @@
-"""The kernel of `bias_residual`: one value of each input for one of the output, in memory order."""
+"""The kernel of `bias_residual`: computes the output elementwise, in memory order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kernel of `geglu`: a program for a row and a part of its columns."""
+"""The kernel of `geglu`: one program per row and block of columns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _geglu(x, out, width, BLOCK: tl.constexpr):
     value = tl.load(x + 2 * row * width + column, inside).to(tl.float32)
     gate = tl.load(x + 2 * row * width + width + column, inside)
     exact = gate.to(tl.float32)
-    # 1 / sqrt(2); rounded, as the library rounds what it writes
+    # 0.707... is 1 / sqrt(2); rounded, because the library rounds GELU's output
     gelu = (0.5 * exact * (1.0 + tl.erf(exact * 0.7071067811865476))).to(gate.dtype)
     tl.store(out + row * width + column, value * gelu.to(tl.float32), inside)
 

@@ -1,8 +1,8 @@
-"""The kernels of `group_norm_silu`: moments of channels over parts of the positions, moments of
+"""The kernels of `group_norm_silu`: statistics of channels over blocks of positions, statistics of
 groups, and the normalised values.
 
-Means and squares apart from them are merged as Chan, Golub and LeVeque (1979) do, so a large mean
-costs no digits. Channels are read beside each other, whatever the size of a group.
+Means and sums of squared deviations are merged as in Chan, Golub and LeVeque (1979), so a large
+mean costs no precision. Programs read adjacent channels together, independent of the group size.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from torch import Tensor
 from katz_graph.kernels.configurations import tiles
 from katz_graph.kernels.layout import dense, inner
 
-POSITIONS = 512  # that a program reads at least
-PROGRAMS = 128  # at most for a channel
+POSITIONS = 512  # minimum positions that a program reads
+PROGRAMS = 128  # maximum programs per channel
 
 
 @triton.jit
 def _shifted(x, shift, place, channel, batch, channels, inside, SHIFTED: tl.constexpr):
-    """Loads values, shifted and rounded to their number format, in float32."""
+    """Loads values in float32, after adding the shift and rounding to their dtype."""
     value = tl.load(x + place, inside, other=0.0)
     if SHIFTED:
         more = tl.load(shift + batch * channels + channel, inside, other=0.0)
@@ -45,8 +45,8 @@ def _moments(
     ROWS: tl.constexpr,
     CHANNELS: tl.constexpr,
 ):
-    """Of each channel of a picture, over a part of its positions: the mean, and the sum of squares
-    apart from it.
+    """Computes each channel's mean and sum of squared deviations, over one block of positions of an
+    image.
     """
     batch, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     channel = tl.program_id(2) * CHANNELS + tl.arange(0, CHANNELS)
@@ -85,7 +85,7 @@ def _groups(
     eps,
     SIZE: tl.constexpr,
 ):
-    """Of each group: the mean, and one over the standard deviation."""
+    """Computes each group's mean and reciprocal standard deviation."""
     batch, group = tl.program_id(0).to(tl.int64), tl.program_id(1)
     index = tl.arange(0, SIZE)
     part, channel = index // width, group * width + index % width

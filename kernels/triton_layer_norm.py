@@ -1,4 +1,4 @@
-"""The kernel of `residual_layer_norm`: a program for a row, which it holds in registers."""
+"""The kernel of `residual_layer_norm`: one program per row, held in registers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The kernel of `linear_geglu`: a program for a tile of the output, which is the gated product of a
-tile of x with two tiles of the weight, N rows apart.
+"""The kernel of `linear_geglu`: one program per output tile. It multiplies a tile of x with two
+tiles of the weight, N rows apart, and gates the first product with the second.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _linear_geglu(
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     index = tl.arange(0, INNER)
-    # what lies beyond the last is computed as the first, and not written
+    # out-of-range rows and columns wrap around to valid ones; their results are not written
     x += (row % rows).to(tl.int64)[:, None] * inner + index[None, :]
     weight += (column % width).to(tl.int64)[None, :] * inner + index[:, None]
     value = tl.zeros([ROWS, COLUMNS], tl.float32)
@@ -49,7 +49,7 @@ def _linear_geglu(
     if BIASED:
         value += tl.load(bias + column % width).to(tl.float32)[None, :]
         gate += tl.load(bias + width + column % width).to(tl.float32)[None, :]
-    # 1 / sqrt(2)
+    # 0.707... is 1 / sqrt(2)
     exact = value * (0.5 * gate * (1.0 + tl.erf(gate * 0.7071067811865476)))
     place = row.to(tl.int64)[:, None] * width + column[None, :]
     tl.store(out + place, exact, (row < rows)[:, None] & (column < width)[None, :])
@@ -60,7 +60,7 @@ def linear_geglu(x: Tensor, weight: Tensor, bias: Tensor | None, tiles: Tiles) -
     width, inner = weight.shape[0] // 2, weight.shape[1]
     rows = x.numel() // inner
     out = torch.empty((*x.shape[:-1], width), dtype=x.dtype, device=x.device)
-    # rows of x beside each other in time: they read the same tiles of the weight
+    # consecutive programs take adjacent rows of x, which read the same tiles of the weight
     grid = triton.cdiv(rows, tiles["ROWS"]), triton.cdiv(width, tiles["COLUMNS"])
     _linear_geglu[grid](
         x,

@@ -1,8 +1,8 @@
-"""The kernel of `lora_patch`: a program for some rows of one layer, which it finds in a table of
-addresses.
+"""The kernel of `lora_patch`: one program per block of rows of one layer, which it finds in a table
+of addresses.
 
-Factors are sent to the device in one piece for each number format, in the order of the weight that
-they are for, with ranks filled up with zeros to whole tiles.
+Factors are sent to the device in one transfer per dtype, ordered by weight, with ranks zero-padded
+to whole tiles.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from katz_graph.kernels.configurations import Tiles
 from katz_graph.kernels.dispatch import INTERPRETED
 from katz_graph.kernels.patches import Patch
 
-ALIGNED = 16  # bytes of addresses and values of rows, so that loads are wide
-SEARCHED = 1024  # layers that a program looks through at once
+ALIGNED = 16  # alignment of addresses in bytes, and divisor of row lengths, for wide loads
+SEARCHED = 1024  # layers that a program searches at a time
 FORMATS = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 Choose = Callable[[int], Tiles]
 """Returns the tiles for the largest rank of a launch."""
-LAYER, DELTA = tl.constexpr(7), tl.constexpr(3)  # numbers of a line of the tables
+LAYER, DELTA = tl.constexpr(7), tl.constexpr(3)  # numbers per row of the tables
 
 
 @triton.jit
@@ -57,7 +57,7 @@ def _lora_patch(
     columns = tl.multiple_of(tl.load(layer + 3), MULTIPLE)
     first = tl.load(layer + 4).to(tl.int32)
     last = tl.load(layer + 5).to(tl.int32)
-    # programs of a layer are counted from its end
+    # a layer's programs are counted back from its end
     row = rows - (tl.load(layer + 6) - program) * ROWS + tl.arange(0, ROWS)
     there = (row >= 0)[:, None]
     for start in range(0, columns.to(tl.int32), COLUMNS):
@@ -84,7 +84,7 @@ def _lora_patch(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Factor:
-    """Holds a factor with the axes of its weight, and the shape of the memory that it gets."""
+    """Holds a factor with the axes of its weight, and the shape of its padded memory."""
 
     values: Tensor
     shape: tuple[int, ...]
@@ -92,11 +92,11 @@ class _Factor:
 
     @property
     def size(self) -> int:
-        """Returns the values of its memory, so many that the next one begins aligned."""
+        """Returns the number of values of its memory, padded to align the next factor."""
         return _filled(torch.Size(self.shape).numel(), ALIGNED)
 
     def within(self, memory: Tensor) -> Tensor:
-        """Returns the part of its memory that its values go to."""
+        """Returns the view of its memory that its values are copied to."""
         whole = memory[: torch.Size(self.shape).numel()].view(self.shape)
         if self.channels_last:
             whole = whole.permute(0, 3, 1, 2)
@@ -109,8 +109,8 @@ def lora_patch(patches: Sequence[Patch], choose: Choose) -> None:
 
 
 def launches(patches: Sequence[Patch], choose: Choose) -> Iterator[Callable[[], None]]:
-    """Yields a launch for the weights of each number format, with all that it reads on its way to
-    the device; it may be done again as long as there are weights and originals.
+    """Yields a launch for the weights of each dtype, with its inputs on their way to the device. A
+    launch may be repeated as long as the weights and originals exist.
     """
 
     def kind(patch: Patch) -> tuple[str, int]:
@@ -159,20 +159,20 @@ def _launch(patches: Sequence[Patch], multiple: int, choose: Choose) -> Callable
 
 
 def precision(weight: torch.dtype) -> str:
-    """Returns how factors in float32 are multiplied: in three products of TF32, whose error is far
-    below half precision's, or exactly.
+    """Returns how to multiply float32 factors: exactly for float32 weights, otherwise as three TF32
+    products, whose error is far below half precision's.
     """
     return "ieee" if weight == torch.float32 else "tf32x3"
 
 
 def _multiple(patch: Patch) -> int:
-    """Returns what divides the addresses of a weight and its original, and the values of a row."""
+    """Returns a divisor of the addresses of a weight and its original and of the row length."""
     numbers = patch.weight.data_ptr(), patch.original.data_ptr(), patch.weight[0].numel()
     return ALIGNED if all(number % ALIGNED == 0 for number in numbers) else 1
 
 
 def _factors(patch: Patch, tile: int) -> Iterator[_Factor]:
-    """Yields up and down of each LoRA of a layer; ranks become multiples of `tile`."""
+    """Yields up and down of each LoRA of a layer; pads ranks to multiples of `tile`."""
     shape = patch.weight.shape[1:]
     channels_last = not patch.weight.is_contiguous()
     stored = (*shape[1:], shape[0]) if channels_last else shape
@@ -188,8 +188,9 @@ def _filled(number: int, multiple: int) -> int:
 
 
 def _sent(factors: Sequence[_Factor], device: torch.device) -> tuple[list[int], list[Tensor]]:
-    """Sends factors in their own formats, and makes these one on the device: float32 where they
-    differ, or are none that kernels multiply. Returns their addresses, and what holds them.
+    """Sends factors in their own dtypes, and converts them to one dtype on the device: float32 if
+    they differ, or if kernels cannot multiply their dtype. Returns their addresses, and the tensors
+    that hold them.
     """
     kinds = {factor.values.dtype for factor in factors}
     kind = next(iter(kinds)) if len(kinds) == 1 and kinds <= FORMATS.keys() else torch.float32
@@ -207,6 +208,6 @@ def _sent(factors: Sequence[_Factor], device: torch.device) -> tuple[list[int], 
 
 
 def _table(numbers: Sequence[object], kind: torch.dtype, device: torch.device) -> Tensor:
-    """Sends numbers without waiting for what the device is doing."""
+    """Sends numbers to the device without waiting for its current work."""
     table = torch.tensor(numbers, dtype=kind)
     return (table.pin_memory() if device.type == "cuda" else table).to(device, non_blocking=True)

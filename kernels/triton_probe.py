@@ -1,4 +1,4 @@
-"""Doubles a tensor: the smallest kernel, to find out whether Triton works."""
+"""Doubles a tensor with a minimal kernel, to test whether Triton works."""
 
 from __future__ import annotations
 
