@@ -1,4 +1,4 @@
-"""Reads LoRA files: their names, and what they add to the weights of a module.
+"""Reads LoRA files: tensor names, and the changes to a module's weights.
 
-Must not know which module is live.
+Must not know which modules are loaded.
 """

@@ -1,5 +1,5 @@
-"""Resolves the names that adapter files give to text encoders: to a kind of encoder, wherever it
-stands in a model. Never imports torch.
+"""Resolves the text encoder names in adapter files to a kind of encoder, independent of the
+encoder's position in a model. Never imports torch.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from katz_graph.models.fetching.file_cache import FileCache
 from katz_graph.models.text.kinds import kind_of
 
 TextParts = tuple[str, ...]
-"""The parts of a file that are for one text encoder of a model."""
+"""The parts of a file for one text encoder of a model."""
 
-FIRST_CLIP = "clip"  # of a model, whichever it is
+FIRST_CLIP = "clip"  # the first CLIP of a model, of any size
 CLIP_L, CLIP_G, CLIP_H = "clip_l", "clip_g", "clip_h"
-T5 = "t5"  # any of that architecture
+T5 = "t5"  # any T5 architecture
 TITLES = {
     FIRST_CLIP: "CLIP",
     CLIP_L: "CLIP-L",
@@ -32,13 +32,13 @@ TITLES = {
     "bert": "BERT",
     "hydit_clip": "BERT",
 }
-"""Maps the parts for text encoders to the names of encoders in messages."""
+"""Maps parts for text encoders to the encoder names used in messages."""
 
-# by where an encoder stands in the pipeline that it was trained in: diffusers, PEFT, kohya, LyCORIS
+# by the encoder's position in its training pipeline: diffusers, PEFT, kohya, LyCORIS
 BY_PLACE = re.compile(r"((?:lora_te|text_encoder_?)([123]?))[._](.+)")
-# by its kind: ComfyUI, and OneTrainer's OMI
+# by the kind of encoder: ComfyUI, and OneTrainer's OMI
 BY_KIND = re.compile(r"(?:text_encoders\.(\w+)|(clip_[lgh]|t5))\.(?:transformer\.)?(.+)")
-BY_LAYER = re.compile(r"text_encoders\.transformer\.(.+)")  # ComfyUI, where there is but one
+BY_LAYER = re.compile(r"text_encoders\.transformer\.(.+)")  # ComfyUI, with one encoder
 LAYERS: Mapping[str, re.Pattern[str]] = {
     FIRST_CLIP: re.compile(
         "text_model_|text_projection|encoder_layers_|final_layer_norm"
@@ -48,14 +48,14 @@ LAYERS: Mapping[str, re.Pattern[str]] = {
     "bert": re.compile("bert_|encoder_layer_|embeddings_|pooler_"),
     "qwen3": re.compile("model_|layers_|embed_tokens|norm"),
 }
-"""Maps architectures to how the names of their layers begin, with underscores for dots."""
-BARE = ("text_model.", "encoder.block.")  # layers of text encoders that PEFT saves alone
+"""Maps architectures to patterns for the start of layer names, with underscores for dots."""
+BARE = ("text_model.", "encoder.block.")  # PEFT's names if it saves a text encoder alone
 FILES_KNOWN = 256
 
 
 def text_name(name: str) -> tuple[str, str, str] | None:
-    """Splits the name of a tensor for a text encoder: the part of the file that it belongs to, its
-    name in the encoder, and the name of the encoder in diffusers' metadata. None for other names.
+    """Splits the name of a text encoder tensor into the part of the file, the name in the encoder,
+    and the encoder's name in diffusers' metadata. Returns None for other names.
     """
     if match := BY_LAYER.fullmatch(name):
         scope, place, layer = "", "", match[1]
@@ -75,7 +75,7 @@ def text_name(name: str) -> tuple[str, str, str] | None:
 
 
 def text_parts(encoders: Iterable[Component]) -> Iterator[TextParts]:
-    """Yields the parts of adapter files that are for each of a model's text encoders."""
+    """Yields the parts of adapter files for each of a model's text encoders."""
     first: TextParts = (FIRST_CLIP,)
     for encoder in encoders:
         kind = kind_of(encoder)
@@ -96,13 +96,13 @@ def text_parts(encoders: Iterable[Component]) -> Iterator[TextParts]:
 
 @lru_cache(maxsize=FILES_KNOWN)
 def taken_by_texts(file: FileIdentity) -> bool:
-    """Returns whether a LoRA file may change how texts are encoded, by its header."""
+    """Returns whether a LoRA file's header lists tensors for text encoders."""
     return any(map(is_for_text, FileCache.of_this_machine().entries(file)))
 
 
 def is_for_text(key: str) -> bool:
-    """Returns whether a tensor is for a text encoder, of whatever kind."""
+    """Returns whether a tensor is for a text encoder of any kind."""
     return text_name(key.removeprefix(WRAPPED)) is not None
 
 
-WRAPPED = "base_model.model."  # before names of modules that PEFT wraps
+WRAPPED = "base_model.model."  # PEFT's prefix for wrapped modules

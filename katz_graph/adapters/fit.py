@@ -1,6 +1,5 @@
-"""Fits LoRA files to modules, and checks by headers and configurations alone, before anything is
-loaded, that those of recipes fit. Every tensor of a file is used by some module, or named in a
-warning.
+"""Fits LoRA files to modules. Checks the LoRAs of recipes before loading, from headers and
+configurations alone. Every tensor of a file is used by a module or named in a warning.
 """
 
 from __future__ import annotations
@@ -31,21 +30,21 @@ from katz_graph.models.loading.shapes import Shapes, parameter_shapes
 from katz_graph.settings.environment import lora_keys
 
 MAX_NAMES = 3  # of layers or tensors, in a message
-FITS_KNOWN = 256  # of files and modules, told without reading headers again
+FITS_KNOWN = 256  # cached results of `_used`, by file and module
 FILES_DESCRIBED = 4
 
 Target = ModelFamily | TextParts
-"""What a module is to its model: the network of a family, or a text encoder, by the parts of files
-that are for it.
+"""The role of a module in its model: the network of a family, or a text encoder, named by its parts
+of LoRA files.
 """
 Place = tuple[str, str]
-"""A part of a file, and the name of a weight or bias in it."""
+"""A part of a file, and the name of a weight or bias in this part."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fitted:
-    """Holds the parts of a LoRA file for a module, by the names of the module's parameters. `used`
-    are the places in the file that the module takes.
+    """Holds a LoRA file's methods for a module, by parameter name. `used`: the places in the file
+    that these methods come from.
     """
 
     methods: Mapping[str, Method]
@@ -53,11 +52,11 @@ class Fitted:
 
 
 def check_fits(lora: LoraFile, target: Target, shapes: Shapes) -> Fitted:
-    """Returns the methods for a module by its parameters; one over fused rows comes apart. A
-    described file will do.
+    """Returns the methods for a module by parameter name. Splits a method for fused rows. The
+    header from `describe` suffices as `lora`.
 
-    InputError naming the first that does not fit, and both shapes, or that stands for the same
-    parameter as another; and when there is something for the module, but no layer of it.
+    InputError if a layer does not fit (names both shapes), if two layers are for the same
+    parameter, and if the file has layers for this kind of module but the module has none of them.
     """
     fitted: dict[str, Method] = {}
     used: set[Place] = set()
@@ -100,8 +99,8 @@ def check_fits(lora: LoraFile, target: Target, shapes: Shapes) -> Fitted:
 
 
 def name_of(lora: LoraFile, target: Target, place: Place) -> str:
-    """Returns the display name of a layer: that of the network's with its part of a pipeline, that
-    of a text encoder's as the file has it.
+    """Returns the display name of a layer. Network layers are prefixed with the pipeline part; text
+    encoder layers are named as in the file.
     """
     part, name = place
     if isinstance(target, ModelFamily):
@@ -110,12 +109,12 @@ def name_of(lora: LoraFile, target: Target, place: Place) -> str:
 
 
 def _joined(shapes: Sequence[Sequence[int]]) -> list[int]:
-    """Returns the shape of weights one over the other."""
+    """Returns the shape of the weights concatenated along the first axis."""
     return [sum(shape[0] for shape in shapes), *shapes[0][1:]]
 
 
 def _made_for(lora: LoraFile, target: Target) -> str:
-    """Returns what a file that does not fit was made for, as far as its names tell."""
+    """Describes, for a message, the families that a misfit file was made for, from its names."""
     told = families_told(lora.parts[NETWORK]) if isinstance(target, ModelFamily) else ()
     if not isinstance(target, ModelFamily) or not told or target in told:
         return "made for another architecture"
@@ -123,28 +122,27 @@ def _made_for(lora: LoraFile, target: Target) -> str:
 
 
 def fit(lora: LoraFile, target: Target, parameters: Mapping[str, Tensor]) -> Mapping[str, Method]:
-    """Returns the methods for a module by its parameters. Raises what `check_fits` raises."""
+    """Returns the methods for a module by parameter name. Raises the errors of `check_fits`."""
     shapes = {name: value.shape for name, value in parameters.items()}
     return check_fits(lora, target, shapes).methods
 
 
 @dataclass(slots=True)
 class _Uses:
-    """Collects what the modules of recipes use of one file."""
+    """Collects the places of one file that the modules of recipes use."""
 
-    network: str = ""  # the part of a pipeline that it is for, if any is
-    texts: set[str] = field(default_factory=set)  # parts that are for one of the text encoders
+    network: str = ""  # pipeline part of the network with the LoRA; empty without one
+    texts: set[str] = field(default_factory=set)  # parts for one of the text encoders
     any_text: bool = False
     used: set[Place] = field(default_factory=set)
 
 
 def check_loras(*recipes: ModelRecipe | ClipRecipe) -> Iterator[str]:
-    """Checks that the LoRAs of a request's recipes fit their modules, merged ones too; loads
-    nothing. Yields warnings about what no module uses of each file. The part for text encoders
-    counts if a recipe of text encoders has the file, that for networks likewise.
+    """Checks that the LoRAs of a request's recipes fit their modules, including merged modules.
+    Loads nothing. Yields a warning for the unused tensors of each file. The text encoder part
+    counts only if a text encoder recipe has the file, the network part only if a model recipe does.
 
-    InputError for a LoRA that does not fit, and for one of which something would be left out where
-    that is refused (KATZ_LORA_KEYS=strict).
+    InputError for a LoRA that does not fit, and for unused tensors if KATZ_LORA_KEYS=strict.
     """
     uses: dict[FileIdentity, _Uses] = {}
     for lora, module, parts in dict.fromkeys(use for one in recipes for use in _uses(one)):
@@ -165,12 +163,12 @@ def check_loras(*recipes: ModelRecipe | ClipRecipe) -> Iterator[str]:
 
 
 def takes_loras(recipe: ModelRecipe | ClipRecipe) -> bool:
-    """Returns whether any LoRA is merged into a recipe's modules, so that there is one to check."""
+    """Returns whether a recipe merges any LoRA of non-zero strength into its modules."""
     return any(lora.strength for lora, _, _ in _uses(recipe))
 
 
 def _left_out(lora: LoraFile, uses: _Uses) -> Iterator[str]:
-    """Yields what a file has that nobody uses, with the reason and some names of each."""
+    """Yields the unused tensors of a file for messages: the reason and the first few names."""
     if lora.extras:
         yield f"tensors of unknown names: {_first(lora.extras)}"
     lacking = []
@@ -204,12 +202,12 @@ def _used(file: FileIdentity, module: Component, parts: TextParts | None) -> fro
     return check_fits(_described(file), target, parameter_shapes(module)).used
 
 
-# a model's network and its text encoders are checked one after the other
+# cached because a model's network and text encoders are checked one after the other
 _described = lru_cache(maxsize=FILES_DESCRIBED)(describe)
 
 
 Use = tuple[Lora, Component, TextParts | None]
-"""A LoRA, the module that it is for, and the parts of the file that are meant; None: a network."""
+"""A LoRA, its module, and the parts of the file for the module (None: the network part)."""
 
 
 def _uses(recipe: ModelRecipe | ClipRecipe) -> Iterator[Use]:

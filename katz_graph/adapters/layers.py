@@ -1,8 +1,8 @@
-"""Maps the names that adapter files give to parts of a module to its parameters, in two layouts:
-the module's own (diffusers, transformers) and that of the original code.
+"""Maps layer names in adapter files to a module's parameters, in two layouts: the module's own
+(diffusers, transformers) and the original code's.
 
-Which layout a file has is decided once for the whole file, as for checkpoints: some names stand for
-different parameters in the two.
+The layout is detected once per file, as for checkpoints, because some names stand for different
+parameters in the two layouts.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from pkgutil import resolve_name
 from katz_graph.models.family import LoraNames
 from katz_graph.models.renaming import Rows
 
-LEVELS = ("text_model.", "model.", "bert.")  # of text encoders, that a file may name or not
-PARAMETERS = ("weight", "bias")  # that methods of adapters change in a layer
+LEVELS = ("text_model.", "model.", "bert.")  # optional prefixes of text encoder names
+PARAMETERS = ("weight", "bias")  # the parameters of a layer that adapters change
 MODULES_KNOWN = 16
 
 Named = Mapping[str, tuple[Rows, ...]]
-"""Maps a name in files, `layer.weight` or `layer.bias`, to the parameters whose rows it is, in
-order. A parameter that is neither has a layer of its own name, whose weight it is.
+"""Maps a name in files, `layer.weight` or `layer.bias`, to its rows in the module's parameters, in
+order. A parameter with another ending is treated as the weight of a layer of the same name.
 """
 
 
@@ -34,7 +34,7 @@ class Layouts:
 
     @cached_property
     def _ambiguous(self) -> frozenset[str]:
-        """Returns the names that stand for different parameters in the two layouts."""
+        """Returns the names of different parameters in the two layouts."""
         return frozenset(
             name
             for name in self.own.keys() & self.original.keys()
@@ -42,8 +42,8 @@ class Layouts:
         )
 
     def of_file(self, names: Collection[str], original: bool) -> Named:
-        """Returns what the names of one file mean. The names that only one layout has tell its
-        layout, and `original` where there are none.
+        """Returns the mapping for the names of one file. Ambiguous names follow the layout with
+        more of the file's unambiguous names; `original` decides a tie.
         """
         if self._ambiguous.isdisjoint(names):
             return self._merged(False)
@@ -54,11 +54,11 @@ class Layouts:
         return {**self.own, **self.original} if original else {**self.original, **self.own}
 
 
-# a model has many LoRAs
+# cached because a model may have many LoRAs
 @lru_cache(maxsize=MODULES_KNOWN)
 def layouts(parameters: tuple[str, ...], names: LoraNames | None) -> Layouts:
-    """Returns the names of a module's parameters in files. `names`: those of a network's family,
-    None for a text encoder.
+    """Returns the names in files of a module's parameters. `names`: the LoRA names of a network's
+    family, None for a text encoder.
     """
     own = {
         alias: (Rows(path),) for path in parameters for alias in _with_levels(path, names is None)
@@ -68,8 +68,8 @@ def layouts(parameters: tuple[str, ...], names: LoraNames | None) -> Layouts:
 
 
 def _with_levels(path: str, of_text: bool) -> Iterable[str]:
-    """Yields a parameter's names with and without a level: transformers' CLIPTextModel lost its
-    own, files may not.
+    """Yields a parameter's names with and without a level: newer transformers drop the level of
+    CLIPTextModel, files may have it.
     """
     yield path
     for level in LEVELS if of_text else ():
@@ -78,7 +78,7 @@ def _with_levels(path: str, of_text: bool) -> Iterable[str]:
 
 
 def _in_files(named: Named) -> Iterator[tuple[str, tuple[Rows, ...]]]:
-    """Yields the names in files, also with underscores for dots, of parameters by their names."""
+    """Yields each parameter's names in files: with dots, and with underscores for dots."""
     for name, rows in named.items():
         layer, _, parameter = name.rpartition(".")
         if layer and parameter in PARAMETERS:

@@ -1,5 +1,5 @@
-"""Reads LoRA files: what they add to which weights and biases, from the whole file or from its
-header alone.
+"""Reads the methods of LoRA files by weight and bias, from the whole file or from its header
+alone.
 
 Must not know modules.
 """
@@ -28,8 +28,8 @@ from katz_graph.models.family import families
 from katz_graph.models.fetching.file_cache import FileCache
 from katz_graph.models.loading.identity import LENGTH_BYTES, read_configuration, read_header_of
 
-PIECE = 2**24  # bytes at once
-METADATA = "lora_adapter_metadata"  # where diffusers keeps PEFT's configuration in a file
+PIECE = 2**24  # bytes per read
+METADATA = "lora_adapter_metadata"  # diffusers' metadata key for PEFT's configuration
 TYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -37,7 +37,7 @@ TYPES = {
     "BF16": torch.bfloat16,
     "F8_E4M3": torch.float8_e4m3fn,
     "F8_E5M2": torch.float8_e5m2,
-}  # of tensors that may be in an adapter
+}  # supported dtypes of adapter tensors
 OF_ALPHAS = {
     "I64": torch.int64,
     "I32": torch.int32,
@@ -49,8 +49,8 @@ OF_ALPHAS = {
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class LoraFile:
-    """Holds what a LoRA file adds: by part, which is a network or a kind of text encoder, and
-    weight or bias as the file names its module.
+    """Holds the methods of a LoRA file, by part (a network or a kind of text encoder) and by weight
+    or bias, named after the module as in the file.
     """
 
     path: str
@@ -60,7 +60,7 @@ class LoraFile:
     extras: tuple[str, ...] = ()
     """Lists the tensors of unknown names."""
     original: bool = False
-    """Tells whether names of the network begin as those of the original code do."""
+    """Returns whether a network tensor has a prefix that trainers use for the original code."""
 
     @property
     def count(self) -> int:
@@ -69,7 +69,7 @@ class LoraFile:
 
     @property
     def bytes(self) -> int:
-        """Returns what it takes in memory."""
+        """Returns the bytes of all its tensors, counting shared storage once."""
         storages = {
             tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
             for methods in self.parts.values()
@@ -80,13 +80,13 @@ class LoraFile:
 
 
 Load = Callable[[str], Tensor]
-"""Returns a tensor of a file by its name there."""
+"""Returns a tensor by its name in the file."""
 
 
 def read_lora(file: FileIdentity, cancelled: Callable[[], bool] = never) -> LoraFile:
-    """Reads a LoRA file, which is fetched first if a URL names it, until `cancelled` says that
-    nobody wants it. InputError when it is no LoRA, incomplete, or another file than when it was
-    named.
+    """Reads a LoRA file, and fetches it first if its path is a URL. Raises Cancelled when
+    `cancelled` returns true. InputError if the file is not a LoRA, is incomplete, or has changed
+    since its identity was taken.
     """
     name = shown(file.path)
     try:
@@ -106,10 +106,10 @@ def read_lora(file: FileIdentity, cancelled: Callable[[], bool] = never) -> Lora
 
 
 def describe(file: FileIdentity) -> LoraFile:
-    """Reads the header of a LoRA file, and its alphas, which scale the rest: the other tensors are
-    on torch's meta device, without values. Refuses what `read_lora` refuses.
+    """Reads the header and the alphas (scales) of a LoRA file. Puts the other tensors on torch's
+    meta device. Raises the errors of `read_lora`.
 
-    A file that a URL names is not fetched for that: until it is here its alphas are not a number.
+    Does not fetch a file named by a URL: its alphas are NaN until it is in the cache.
     """
     name, cache = shown(file.path), FileCache.of_this_machine()
     entries = dict(cache.entries(file))
@@ -145,7 +145,7 @@ def _at(opened: BinaryIO, entry: Mapping[str, Any]) -> Tensor:
 
 
 def _content(name: str, opened: RawIOBase, size: int, cancelled: Callable[[], bool]) -> Tensor:
-    """Reads the rest of a file into one tensor of bytes, which takes no time in the interpreter."""
+    """Reads the rest of a file into one byte tensor, without Python work per tensor."""
     content = torch.empty(size, dtype=torch.uint8)
     room, there = memoryview(cast(Any, content.numpy())), 0
     while there < size:
@@ -159,7 +159,7 @@ def _content(name: str, opened: RawIOBase, size: int, cancelled: Callable[[], bo
 
 
 def _tensor(part: Tensor, entry: Mapping[str, Any]) -> Tensor:
-    """Returns a tensor of its bytes, which it shares where they are aligned."""
+    """Returns a tensor from its bytes, as a view if they are aligned and a copy otherwise."""
     kind = TYPES.get(entry["dtype"]) or OF_ALPHAS[entry["dtype"]]
     if part.storage_offset() % kind.itemsize:
         part = part.clone()
@@ -167,7 +167,7 @@ def _tensor(part: Tensor, entry: Mapping[str, Any]) -> Tensor:
 
 
 def _parsed(file: FileIdentity, entries: dict[str, Any], load: Load) -> LoraFile:
-    """Makes a file's methods of the entries of its header and what loads its tensors."""
+    """Builds a file's methods from its header entries; `load` reads the tensors."""
     name, metadata = shown(file.path), entries.pop("__metadata__", {})
     if not entries:
         raise InputError(f"{name}: holds no tensors, expected a LoRA")
@@ -211,16 +211,16 @@ def _methods(
 def _scaling(
     where: str, scope: str, module: str, entry: Mapping[str, Tensor], config: Mapping[str, Any]
 ) -> Scaling:
-    """Divides the file's alpha by the rank. Without one PEFT's rules apply: a pattern for the
-    module, else the configuration's one alpha, else the rank; rank-stabilised LoRA divides by √rank
-    instead.
+    """Divides the file's alpha by the rank. Without an alpha in the file, PEFT's rules apply: a
+    pattern for the module, else the configuration's alpha, else the rank. Rank-stabilised LoRA
+    divides by √rank.
 
-    A product of whole factors has no rank: a file's alpha does not count for it then, and PEFT's is
-    divided by the configured rank.
+    A product of whole factors has no rank: the file's alpha is ignored, and PEFT's alpha is divided
+    by the configured rank.
     """
 
     def configured(*names: str) -> float | None:
-        """Returns PEFT's number for the module: of a pattern, or of the first of the names."""
+        """Returns PEFT's number for the module: from a pattern, or from the first name set."""
         patterns = config.get(f"{scope}.{names[0]}_pattern") or {}
         if not isinstance(patterns, dict):
             raise InputError(f"{where}: its {names[0]}_pattern is {patterns!r}, not an object")
@@ -249,12 +249,12 @@ def _matches(pattern: str, module: str) -> bool:
     try:
         return re.match(rf"(.*\.)?({pattern})$", module) is not None
     except re.error:
-        return False  # a name that is no pattern
+        return False  # the name is not a valid pattern
 
 
 def _adapter_config(file: FileIdentity, metadata: Mapping[str, str]) -> Mapping[str, Any]:
-    """Reads PEFT's configuration, from the file's metadata (diffusers) or from the file that was
-    named with it (PEFT), by `part.name`.
+    """Reads PEFT's configuration, by `part.name`, from the file's metadata (diffusers) or from its
+    companion file (PEFT).
     """
     if METADATA in metadata:
         try:
@@ -272,7 +272,7 @@ def _adapter_config(file: FileIdentity, metadata: Mapping[str, str]) -> Mapping[
 
 
 def _of_part(name: str) -> str:
-    """Returns the name of a setting, `part.name`, by what networks of all families are called."""
+    """Replaces the part in a setting's name, `part.name`, by NETWORK if it is any family's."""
     part, _, rest = name.partition(".")
     is_network = any(part == family.network.part for family in families())
     return f"{NETWORK}.{rest}" if is_network else name

@@ -1,8 +1,8 @@
-"""Computes what the methods of adapter files add to a weight or bias: LoRA (Hu et al. 2021), LoHa
-(Hyeon-Woo et al. 2022), LoKr (Yeh et al. 2024), all of them also in Tucker form, whole differences,
-and DoRA (Liu et al. 2024) over any of them.
+"""Applies the methods of adapter files to weights and biases: LoRA (Hu et al. 2021), LoHa
+(Hyeon-Woo et al. 2022) and LoKr (Yeh et al. 2024), each also in Tucker form, whole differences, and
+DoRA (Liu et al. 2024) over any of them.
 
-Knows tensors only: not the names in files, nor modules.
+Knows tensors only, neither names in files nor modules.
 """
 
 from __future__ import annotations
@@ -19,72 +19,71 @@ from torch import Tensor
 ALL = slice(None)
 MAGNITUDES = ("dora_scale", "lora_magnitude_vector")
 Cut = Callable[[Tensor], Tensor]
-"""Returns some rows of a tensor, in the order that they are wanted in."""
+"""Returns some rows of a tensor, in the order of the target."""
 Scaling = Callable[[int], float]
-"""Returns the factor of a product by its rank, which is 0 where all factors are whole."""
+"""Returns the scale of a product by its rank; the rank is 0 if all factors are whole."""
 
 
 class Method(ABC):
-    """What one file adds to one weight or bias of a module. Frozen; shares its tensors."""
+    """Changes one weight or bias of a module by one file. Frozen; shares its tensors."""
 
     __slots__ = ()
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """Returns what people call the method."""
+        """Returns the common name of the method."""
 
     @property
     @abstractmethod
     def rank(self) -> int:
-        """Returns the rank, 0 where there is none."""
+        """Returns the rank, 0 for a method without one."""
 
     @property
     @abstractmethod
     def shape(self) -> list[int]:
-        """Returns the shape of the weight or bias that it was made for; [out, n] may stand for a
-        weight [out, ...] of n values each.
+        """Returns the shape of the target weight or bias; [out, n] also fits a weight [out, ...]
+        with n values per output.
         """
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Returns all that it holds."""
+        """Returns all tensors of the method."""
         return _tensors(self)
 
     @property
     def by_rows(self) -> bool:
-        """Tells whether rows of the weight (its first axis) can be computed alone."""
+        """Returns whether rows of the weight (first axis) can be computed independently."""
         return True
 
     @abstractmethod
     def cut(self, rows: Cut) -> Method:
-        """Returns what it adds to some rows of the weight, as a method for a weight of those rows.
-        ValueError where that needs the others.
+        """Returns the method restricted to some rows of the weight. ValueError if these rows depend
+        on the others.
         """
 
     def fits(self, shape: Sequence[int]) -> bool:
-        """Tells whether it was made for a weight of this shape. In one family a layer may be linear
-        or a 1x1 convolution.
+        """Returns whether the method fits a weight of this shape. In one family a layer may be
+        linear or a 1x1 convolution.
         """
         flat = [shape[0], math.prod(shape[1:])]
         return _without_ones(self.shape) == _without_ones(shape) or self.shape == flat
 
     @abstractmethod
     def add_to(self, total: Tensor, strength: float, rows: slice = ALL) -> None:
-        """Changes `total` in place: the weight as it is so far, contiguous, float32, on the device
-        that computes; the original plus what others before did. Where `rows` are given, `total`
-        is only those.
+        """Changes `total` in place: the weight after all earlier methods, contiguous, float32, on
+        the computing device. If `rows` are given, `total` has only these rows.
         """
 
     def write(self, target: Tensor, source: Tensor, strength: float, rows: slice = ALL) -> None:
-        """Writes into `target` what `add_to` makes of `source`; both are as `total` there."""
+        """Writes `source`, changed as by `add_to`, to `target`. Both are like its `total`."""
         target.copy_(source)
         self.add_to(target, strength, rows)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Product:
-    """Holds a matrix of low rank by its factors; with a core, a convolution in Tucker form."""
+    """Holds the factors of a low-rank matrix; with a core, of a convolution in Tucker form."""
 
     left: Tensor  # [out, r]
     right: Tensor  # [r, in] or [r, in, kh, kw]
@@ -113,11 +112,11 @@ class Product:
         return [self.left.shape[0], self.right.shape[1], *kernel]
 
     def cut(self, rows: Cut) -> Product:
-        """Returns some rows of the matrix: the same of its left factor."""
+        """Returns some rows of the matrix, by cutting its left factor."""
         return replace(self, left=rows(self.left))
 
     def factors(self, device: torch.device, rows: slice = ALL) -> tuple[Tensor, Tensor]:
-        """Returns two matrices in float32, [rows, r] and [r, in · kh · kw]: their product is the
+        """Returns two float32 matrices, [rows, r] and [r, in · kh · kw]. Their product is the
         weight's rows, flattened.
         """
         left = self.left if rows is ALL else self.left[rows]
@@ -128,12 +127,12 @@ class Product:
 
 
 Factor = Product | Tensor
-"""A matrix or convolution weight: by its factors, or whole."""
+"""A matrix or convolution weight, factored or whole."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lora(Method):
-    """Adds strength · scale · B A; as LoCon in Tucker form, the core between them."""
+    """Adds strength · scale · B A; LoCon in Tucker form has a core between B and A."""
 
     product: Product
     scale: float  # alpha / rank
@@ -158,7 +157,7 @@ class Lora(Method):
 
     def write(self, target: Tensor, source: Tensor, strength: float, rows: slice = ALL) -> None:
         up, down = self.product.factors(target.device, rows)
-        # rounded after each operation, as diffusers' own: bit-equal weights
+        # rounds after each operation, as diffusers does: bit-equal weights
         product = torch.mm(up, down).mul_(strength * self.scale)
         torch.add(_matrix(source), product, out=_matrix(target))
 
@@ -202,14 +201,14 @@ class Loha(Method):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lokr(Method):
-    """Adds strength · scale · W₁ ⊗ W₂, the Kronecker product, or some of its rows; only W₂ has a
-    kernel.
+    """Adds strength · scale · W₁ ⊗ W₂, the Kronecker product, or some of its rows. Only W₂ may have
+    a kernel.
     """
 
     first: Factor  # [a, c]
     second: Factor  # [b, d] or [b, d, kh, kw]: the weight is [a · b, c · d, kh, kw]
     scale: float
-    taken: Tensor | None = None  # the numbers of its rows; None for all of them
+    taken: Tensor | None = None  # row numbers of the product; None: all rows
 
     def __post_init__(self) -> None:
         first, second = list(self.first.shape), list(self.second.shape)
@@ -235,7 +234,7 @@ class Lokr(Method):
         return replace(self, taken=rows(self._rows(torch.device("cpu"))))
 
     def _rows(self, device: torch.device) -> Tensor:
-        """Returns the numbers of its rows."""
+        """Returns the row numbers of the product to add."""
         if self.taken is None:
             return torch.arange(self.shape[0], device=device)
         return self.taken.to(device)
@@ -251,7 +250,7 @@ class Lokr(Method):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Difference(Method):
-    """Adds strength · scale · a whole difference, of a weight or a bias."""
+    """Adds strength · scale · a whole difference to a weight or a bias."""
 
     difference: Tensor
     scale: float = 1.0
@@ -278,10 +277,10 @@ class Difference(Method):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dora(Method):
-    """Moves the weight W by strength · (m · V / ‖V‖ − W), where V is W plus what the inner method
-    adds at strength 1: section 4.1 of the paper at strength 1, and nothing at strength 0.
+    """Moves the weight W by strength · (m · V / ‖V‖ − W). V is W plus the inner method's change at
+    strength 1. Strength 1 is section 4.1 of the paper, strength 0 leaves W unchanged.
 
-    Norms are over all axes but the one of the magnitude m.
+    Norms are over all axes except the axis of the magnitude m.
     """
 
     inner: Method
@@ -290,7 +289,7 @@ class Dora(Method):
 
     def __post_init__(self) -> None:
         axis, values = self._axis(), len(self.magnitude)
-        # a convolution may be flattened, and then has its kernel along with the inputs
+        # a flattened convolution has its kernel on the input axis
         whole = values and len(self.shape) > axis and self.shape[axis] % values == 0
         if not whole or (self.of_outputs and self.shape[0] != values):
             raise ValueError(
@@ -331,16 +330,16 @@ class Dora(Method):
         norms = torch.linalg.vector_norm(moved, dim=others, keepdim=True)
         magnitude = self.magnitude[rows] if self.of_outputs else self.magnitude
         factors = _floats(magnitude, total.device).view(norms.shape)
-        # what is zero has no direction, and stays zero
+        # zeros have no direction and stay zero
         moved *= factors / norms.clamp_min(torch.finfo(norms.dtype).tiny)
         total.lerp_(moved, strength)
 
 
 def methods(entry: Mapping[str, Tensor], scaling: Scaling) -> dict[str, Method]:
-    """Makes the methods that a file has for one module, by the parameter that they are for:
-    `weight`, `bias`. `entry`: its tensors, by the names of `FORMS`, a magnitude beside them.
+    """Builds a file's methods for one module, by parameter: `weight`, `bias`. `entry`: the module's
+    tensors, by the names in `FORMS`, and optionally a magnitude.
 
-    ValueError for tensors that are no method, or belong to several.
+    ValueError if the tensors form no method or belong to several.
     """
     magnitude = next((name for name in MAGNITUDES if name in entry), None)
     made = {}
@@ -357,7 +356,7 @@ Make = Callable[[Mapping[str, Tensor], Scaling], Method]
 
 
 def _form(forms: Mapping[frozenset[str], Make], given: frozenset[str]) -> Make:
-    """Returns what makes the method whose tensors are exactly the given ones."""
+    """Returns the constructor of the method with exactly the given tensors."""
     if given in forms:
         return forms[given]
     whole = next((form for form in forms if given < form), None)
@@ -401,13 +400,13 @@ def _whole_difference(name: str) -> Make:
 
 
 def _product(entry: Mapping[str, Tensor], left: str, right: str, core: str) -> Product:
-    """Makes a product of LyCORIS' factors: in Tucker form the left one is [r, out]."""
+    """Builds a product from LyCORIS' factors; in Tucker form the left one is [r, out]."""
     a, b = entry[left], entry[right]
     return Product(a.transpose(0, -1), b, entry[core]) if core in entry else Product(a, b)
 
 
 def _dora(inner: Method, magnitude: Tensor, name: str) -> Method:
-    """PEFT's magnitudes are those of outputs; of others, their shape says it."""
+    """Wraps a method in DoRA. PEFT's magnitudes are by output; others by their shape's axis."""
     outputs = name == "lora_magnitude_vector" or list(magnitude.shape[:1]) == inner.shape[:1]
     return Dora(inner, magnitude.flatten(), outputs)
 
@@ -438,7 +437,7 @@ FORMS: Mapping[str, Mapping[frozenset[str], Make]] = {
         frozenset({"b_norm"}): _whole_difference("b_norm"),
     },
 }
-"""By parameter, the tensors that make a method together, and what makes it of them."""
+"""Maps parameters to the sets of tensors that form a method, and each set to its constructor."""
 
 
 def _bare(tensor: Tensor) -> Tensor:
@@ -462,7 +461,7 @@ def _whole(part: Factor, device: torch.device) -> Tensor:
 
 
 def _floats(tensor: Tensor, device: torch.device) -> Tensor:
-    """Sends a tensor in its own format, which is smaller, and converts it there."""
+    """Copies a tensor to the device in its own dtype, as the smaller one, then converts it."""
     if tensor.dtype == torch.float32 and tensor.device == device:
         return tensor
     return tensor.to(device, non_blocking=True).to(torch.float32)

@@ -1,9 +1,9 @@
-"""Brings the tensor names of LoRA files to one form: diffusers (old and new) and PEFT name layers
-by a module's path, other trainers by that of the original code, whose layers may be rows of several
-of the module's; kohya's and LyCORIS' with underscores for dots.
+"""Unifies the tensor names of LoRA files. Diffusers (old and new) and PEFT name layers by a
+module's path. Other trainers use the original code's paths, whose layers may be rows of several
+module layers. Kohya and LyCORIS write underscores for dots.
 
-Every tensor in a file is returned once, or is named as left out. Nothing is renamed by guessing:
-every name is looked up among those that a model's modules have.
+Every tensor of a file is returned once or listed as an extra. No name is guessed: every name is
+looked up among the names of a model's modules.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from katz_graph.adapters.encoders import CLIP_G, CLIP_L, FIRST_CLIP, WRAPPED, te
 from katz_graph.core.errors import InputError
 from katz_graph.models.family import ModelFamily, all_files, families, supported
 
-NETWORK = "network"  # of any family: prefixes do not tell which
+NETWORK = "network"  # of any family, because prefixes do not identify the family
 ORIGINAL_PREFIXES = ("diffusion_model.", "model.diffusion_model.", "lora_unet_")
-"""Prefixes that trainers put before the names of the original code, if also before others."""
-NETWORK_PREFIXES = (*ORIGINAL_PREFIXES, "lycoris_")  # besides those of families
+"""Prefixes that trainers use for the original code's names, and sometimes for other names."""
+NETWORK_PREFIXES = (*ORIGINAL_PREFIXES, "lycoris_")  # in addition to the families' prefixes
 OLD_TEXT = DIFFUSERS_OLD_TO_PEFT | DIFFUSERS_TO_PEFT
-"""Maps how names of text encoders end in old files of diffusers to PEFT's."""
+"""Maps endings of text encoder names in diffusers' old files to PEFT's endings."""
 NAMINGS = "in diffusers, PEFT, kohya, LyCORIS or original naming"
 REFUSED = {
     "oft_": "OFT",
@@ -76,17 +76,17 @@ ENDINGS = {
     "lora_magnitude_vector.weight": "lora_magnitude_vector",
     "magnitude": "lora_magnitude_vector",  # ai-toolkit
 }
-"""Maps how files end a tensor's name to what it is to its module's method, as `methods` has it."""
-LONGEST = max(ending.count(".") for ending in ENDINGS) + 2  # words, with the name of an adapter
-NAMED = ("lora_", "hada_", "lokr_")  # PEFT may put the name of an adapter behind these
+"""Maps endings of tensor names in files to the tensor names of `methods.FORMS`."""
+LONGEST = max(ending.count(".") for ending in ENDINGS) + 2  # words, including an adapter's name
+NAMED = ("lora_", "hada_", "lokr_")  # PEFT may append the adapter's name to these
 
 FILES_KNOWN = 8
 
 
 @dataclass(slots=True)
 class NamedModule:
-    """Holds the tensors of one module of an adapter file: what each is, of those in `ENDINGS`, ->
-    its key. `scope`: what PEFT's configuration calls the model that the module is in.
+    """Holds the tensors of one module of an adapter file, as tensor name (a value of `ENDINGS`) ->
+    key. `scope`: the name of the module's model in PEFT's configuration.
     """
 
     scope: str
@@ -95,9 +95,8 @@ class NamedModule:
 
 @dataclass(frozen=True, slots=True)
 class NamedTensors:
-    """Sorts the tensors of a file by part, and by module as the file names it there. `extras` are
-    those of unknown names; `original`: names of the network begin as trainers that work on the
-    original code let them begin.
+    """Holds the tensors of a file by part, and by module as named in the file. `extras`: tensors of
+    unknown names. `original`: a tensor has a prefix that trainers use for the original code.
     """
 
     parts: Mapping[str, Mapping[str, NamedModule]]
@@ -105,13 +104,13 @@ class NamedTensors:
     original: bool
 
 
-# a file is described before it is read
+# cached because a file is described before it is read
 @lru_cache(maxsize=FILES_KNOWN)
 def unified(path: str, keys: tuple[str, ...]) -> NamedTensors:
-    """Sorts the tensors of a LoRA file.
+    """Sorts the tensors of a LoRA file by part and module.
 
-    InputError for methods that are not supported, for a tensor that is given twice or stands beside
-    a known method without being of it, and for a file without any known name.
+    InputError for unsupported methods, for duplicate tensors, for unknown tensors next to a known
+    method, and for a file without any known name.
     """
     _refuse_others(path, keys)
     prefixes, renaming = _prefixes(), _network_renaming()
@@ -132,18 +131,18 @@ def unified(path: str, keys: tuple[str, ...]) -> NamedTensors:
             )
         entry.keys[tensor] = key
     if CLIP_G in named and CLIP_L not in named and FIRST_CLIP in named:
-        named[CLIP_L] = named.pop(FIRST_CLIP)  # the first of the two that the file is for
+        named[CLIP_L] = named.pop(FIRST_CLIP)  # the first of the file's two encoders
     _check_known(path, named, extras)
     return NamedTensors(named, tuple(extras), any(map(_begins_originally, keys)))
 
 
 def layer_of(key: str) -> str:
-    """Returns the layer of a tensor as its file names it."""
+    """Returns the layer of a tensor as named in the file."""
     return _split(key)[0]
 
 
 def families_told(names: Iterable[str]) -> tuple[ModelFamily, ...]:
-    """Returns the families whose networks have most of the layers of a file, by their names."""
+    """Returns the families that match the most layer names of a file."""
     counts: Counter[int] = Counter()
     for name in names:
         counts.update(place for place, family in enumerate(families()) if _has(family, name))
@@ -158,7 +157,7 @@ def _has(family: ModelFamily, name: str) -> bool:
 
 
 def _place(key: str, prefixes: Collection[str]) -> tuple[str, str, str]:
-    """Returns a tensor's part ("": unknown), its name in it, and the scope of its settings."""
+    """Returns a tensor's part ("": unknown), its name in the part, and the settings' scope."""
     name = key.removeprefix(WRAPPED)
     if text := text_name(name):
         part, layer, scope = text
@@ -175,7 +174,7 @@ def _begins_originally(key: str) -> bool:
 
 
 def _prefixes() -> Collection[str]:
-    """Lists how the names of networks' tensors in files begin."""
+    """Lists the prefixes of network tensors in files."""
     of_families = (
         prefix
         for family in families()
@@ -185,14 +184,14 @@ def _prefixes() -> Collection[str]:
 
 
 def _network_renaming() -> Mapping[str, str]:
-    """Maps how names in old files of diffusers end to PEFT's."""
+    """Maps endings of network names in diffusers' old files to PEFT's endings."""
     return {
         old: new for family in families() for old, new in resolve_name(family.lora.renaming).items()
     }
 
 
 def _split(name: str) -> tuple[str, str]:
-    """Returns the module, and what the tensor is to its method ("": unknown)."""
+    """Returns the module, and the tensor's name in its method ("": unknown)."""
     words = name.split(".")
     for start in range(max(1, len(words) - LONGEST), len(words)):
         first, *rest = words[start:]

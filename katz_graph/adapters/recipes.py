@@ -1,4 +1,4 @@
-"""Finds the LoRAs in recipes, and takes some of them out. Never imports torch."""
+"""Finds and removes LoRAs in recipes. Never imports torch."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from katz_graph.models.text.recipe import clips
 
 @dataclass(frozen=True, slots=True)
 class LoraUse:
-    """Holds how strong one LoRA file is in a sampler: the greatest magnitude of its strength in
-    networks, and in text encoders.
+    """Holds the strength of one LoRA file in a sampler: the greatest magnitude in networks, and in
+    text encoders.
     """
 
     file: FileIdentity
@@ -34,8 +34,8 @@ class LoraUse:
 
 
 def loras_of(value: Any) -> tuple[Lora, ...]:
-    """Returns the LoRAs that a network, text encoders, or those of a text's encoding take. Others
-    have none.
+    """Returns the LoRAs of a model recipe, of text encoders, or of the text encoders of an encoded
+    text. Other values have none.
     """
     match value:
         case ModelRecipe() | ClipRecipe():
@@ -46,13 +46,11 @@ def loras_of(value: Any) -> tuple[Lora, ...]:
 
 
 def lora_uses(values: Iterable[Any]) -> dict[FileIdentity, LoraUse]:
-    """Returns how the inputs of a sampler's operations use LoRAs, in the order in which they are
-    met.
-    """
+    """Returns the LoRA uses of a sampler's inputs, in the order in which the files first occur."""
     found: dict[FileIdentity, LoraUse] = {}
     for value in values:
         of_network = isinstance(value, ModelRecipe)
-        sums: dict[FileIdentity, float] = {}  # a file may stand in a recipe twice
+        sums: dict[FileIdentity, float] = {}  # a recipe may list a file twice
         for lora in loras_of(value):
             sums[lora.file] = sums.get(lora.file, 0.0) + abs(lora.strength)
         for file, strength in sums.items():
@@ -66,7 +64,7 @@ def lora_uses(values: Iterable[Any]) -> dict[FileIdentity, LoraUse]:
 
 
 def without(absent: Collection[FileIdentity], value: Any) -> Any:
-    """Returns a recipe without the LoRAs of these files; what has none is returned as it is."""
+    """Returns a recipe without the LoRAs of these files. Returns other values unchanged."""
     if not absent:
         return value
     bare = partial(without, absent)

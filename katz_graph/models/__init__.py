@@ -1,4 +1,4 @@
-"""Makes live modules of recipes, declares their stages, and keeps them within a device's memory.
+"""Loads the modules of recipes, declares their stages, and keeps modules within a device's memory.
 
-Must not know of requests, workers and nodes.
+Must not know requests, workers and nodes.
 """

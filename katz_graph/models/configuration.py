@@ -25,8 +25,8 @@ from katz_graph.models.loading.identity import read_configuration
 
 
 def config(part: Component) -> Mapping[str, Any]:
-    """Returns a component's configuration, as it was when the recipe was made. InputError when the
-    file has changed since, and for a component that a checkpoint does not hold.
+    """Returns a component's configuration as of the recipe's creation. InputError if the file has
+    changed since, and for a component missing from its checkpoint.
     """
     if isinstance(part, MissingComponent):
         raise InputError(part.reason)
@@ -42,7 +42,7 @@ def config(part: Component) -> Mapping[str, Any]:
 
 
 def config_value(part: Component, name: str, kind: type, default: Any = None) -> Any:
-    """Returns a value of a component's configuration. InputError unless it is of this kind."""
+    """Returns a value of a component's configuration. InputError unless it is of type `kind`."""
     value = config(part).get(name, default)
     if not isinstance(value, (int, float) if kind is float else kind):
         raise InputError(
@@ -53,7 +53,7 @@ def config_value(part: Component, name: str, kind: type, default: Any = None) ->
 
 
 def expect_class(part: Component, *names: str) -> None:
-    """Raises InputError when the configuration names a class that is none of `names`."""
+    """Raises InputError if the configuration's class is not one of `names`."""
     got = config(part).get("_class_name")
     if got not in names:
         raise InputError(
@@ -63,9 +63,7 @@ def expect_class(part: Component, *names: str) -> None:
 
 
 def scheduler_config(model: ModelRecipe) -> dict[str, Any]:
-    """Returns the configuration that the model's scheduler was saved with: its noise table and kind
-    of prediction.
-    """
+    """Returns the saved configuration of the model's scheduler: noise table and prediction type."""
     return dict(config(model.scheduler))
 
 
@@ -81,9 +79,7 @@ def prediction_type(model: ModelRecipe) -> Literal["epsilon", "v_prediction"]:
 
 @lru_cache(maxsize=256)
 def latent_space(vae: VaeRecipe) -> LatentSpace:
-    """Returns the space of a VAE's latents. InputError for a kind whose latents mean something
-    else.
-    """
+    """Returns the space of a VAE's latents. InputError for a VAE of an unsupported kind."""
     expect_class(vae.vae, "AutoencoderKL")
     values = config(vae.vae)
     if values.get("latents_mean"):
@@ -100,12 +96,12 @@ def latent_space(vae: VaeRecipe) -> LatentSpace:
 
 
 def overflows(vae: VaeRecipe) -> bool:
-    """Returns true if a VAE is known to overflow in float16."""
+    """Returns whether a VAE is known to overflow in float16."""
     return bool(config(vae.vae).get("force_upcast", False))
 
 
 def union_types(control: ControlNetRecipe) -> int:
-    """Counts the kinds of reference that a ControlNet for several knows; 0 for one of one kind."""
+    """Counts the reference kinds of a union ControlNet; 0 for a ControlNet of a single kind."""
     values = config(control.control_net)
     return int(values.get("num_control_type") or values.get("num_mode") or 0)
 

@@ -40,18 +40,18 @@ from katz_graph.models.text.kinds import EncoderKind, pooled_text_width, text_wi
 if TYPE_CHECKING:
     from katz_graph.models.loading.contents import Contents
 
-SAME_SCALE = 1e-4  # relative difference of scaling factors that are the same
+SAME_SCALE = 1e-4  # relative tolerance for equal scaling factors
 Configuration = dict[str, Any]
 Complete = Callable[[ConditioningEntry, ModelRecipe, Mapping[str, Any], bool], ConditioningEntry]
-"""Adds to a conditioning entry what a model takes beside the text, where it is not set. The mapping
-is the latent that is sampled; true means the positive side.
+"""Adds the model's conditioning inputs other than text to an entry, if they are unset. The mapping
+is the sampled latent; the flag is true for the positive side.
 """
 Nodes = dict[str, NodeCall]
 
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """Holds what a ControlNet gives in a region: its residuals, in order."""
+    """Holds a ControlNet's residuals in a region, in order."""
 
     control_net: ControlNetRecipe
     residuals: tuple[Link, ...]
@@ -60,35 +60,36 @@ class Control:
 Predict = Callable[
     [Nodes, str, ModelRecipe, Link, Conditioning, Sequence[Control], tuple[int, ...]], Link
 ]
-"""Adds the operations of one prediction to a region, under names that begin with the given one:
-from a step, a text, and ControlNets, without the blocks of these numbers; of families with chains.
+"""Adds the operations of one prediction to a region, from a step, a conditioning and ControlNets.
+Prefixes their names with the given name. Skips the blocks of the given numbers, which only families
+with `chains` support.
 """
 DrawControl = Callable[[Nodes, str, ModelRecipe, Link, Conditioning, ControlUse], tuple[Link, ...]]
-"""Adds the operations of a model's ControlNet to a region, under names that begin with the given
-one: from a step and a text. Returns the links of its residuals.
+"""Adds the operations of a model's ControlNet to a region, from a step and a conditioning. Prefixes
+their names with the given name. Returns the links of the residuals.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """Describes what a network or a ControlNet takes and gives."""
+    """Describes the inputs and outputs of a network or a ControlNet."""
 
     latent_channels: int  # of the prediction
-    input_channels: int  # more than latent_channels where a mask or a picture is concatenated
+    input_channels: int  # more than latent_channels if a mask or a picture is concatenated
     text_width: int  # of the text encoding's hidden state
-    pooled_width: int | None  # of the pooled text; None where it takes none
-    # a narrower text is filled up with zeros
+    pooled_width: int | None  # of the pooled text; None if it takes none
+    # pads a narrower text with zeros
     pads_text: bool = field(default=False, kw_only=True)
 
     def takes_text(self, width: int) -> bool:
-        """Tells if a text [B, T, width] fits."""
+        """Returns whether a text [B, T, width] fits."""
         return width == self.text_width or (self.pads_text and width < self.text_width)
 
     @property
     def extra_channels(self) -> int:
-        """Counts the input channels beside the latent's, 0 where nothing is concatenated. For a
-        picture alone, to edit by instruction or as control, they are as many as the latent's; for
-        inpainting there are further ones for the mask.
+        """Counts the input channels in addition to the latent's, 0 if nothing is concatenated. A
+        picture to edit or a control picture adds as many as the latent has; inpainting adds more
+        for the mask.
         """
         return self.input_channels - self.latent_channels
 
@@ -98,50 +99,44 @@ Chain = Literal["double", "single"]
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Declares the network of a family: its `noun` in messages, its `part` in pipelines and LoRA
-    files, and its class in diffusers.
+    """Declares the network of a family. Functions are named as `module:function`."""
 
-    `prepare` names a function, as `module:function`, that makes a loaded network or ControlNet
-    ready for its stages; `stack` a module that computes a transformer in parts, as
-    `families.shared.transformer_stack.Stack` has them; `channels` a function that makes the input
-    channels beside the latent, from what the conditioning says of them, their number, a latent of
-    the same size and its space; `skips` a function from a module to a mapping from the blocks that
-    also read what an earlier block gave to that block, both by number. `chains`: the blocks that
-    may be passed over, in order: double or single, and what a configuration calls their number.
-    `overflows`: float16 is too narrow for it. `fills_to`: tokens are filled up to multiples of so
-    many.
-    """
-
-    noun: str
-    part: str
-    class_name: str
+    noun: str  # in messages
+    part: str  # in pipelines and LoRA files
+    class_name: str  # in diffusers
     architecture: Callable[[Component], Architecture]
     complete: Complete
     predict: Predict
+    # the function that prepares a loaded network or ControlNet for its stages
     prepare: str
+    # the module that computes a transformer in parts, see `families.shared.transformer_stack.Stack`
     stack: str = ""
+    # the function that returns the input channels in addition to the latent's, from their
+    # conditioning, their number, a latent of the same size and its space
     channels: str = ""
+    # the function from a module to the skip connections of its blocks: later -> earlier number
     skips: str = ""
+    # the skippable blocks, in order: double or single, and the configuration key of their count
     chains: tuple[tuple[Chain, str], ...] = ()
-    overflows: bool = False
-    fills_to: int = 1
+    overflows: bool = False  # in float16
+    fills_to: int = 1  # tokens are padded to a multiple of this number
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Recognises a module in a safetensors file: under one of the prefixes, one of `names` is there
-    and none of `besides`. `configure` derives its configuration from the shapes of its tensors and
-    the name of the file; `told`: tensors of one number that the configuration holds too.
+    """Recognises a module in a safetensors file: under one of the prefixes the file has one of
+    `names` and none of `besides`.
     """
 
     prefixes: tuple[str, ...]
     names: tuple[str, ...]
+    # derives the configuration from the shapes of the tensors and the file's name
     configure: Callable[[Shapes, str], Configuration]
     besides: tuple[str, ...] = ()
-    told: tuple[str, ...] = ()
+    told: tuple[str, ...] = ()  # scalar tensors with values for the configuration
 
     def prefix(self, shapes: Shapes) -> str | None:
-        """Returns the prefix under which the module is there."""
+        """Returns the prefix of the module in a file with these shapes; None without one."""
 
         def holds(prefix: str, names: tuple[str, ...]) -> bool:
             return any(prefix + name in shapes for name in names)
@@ -152,61 +147,57 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Controls:
-    """Declares the ControlNets of a family: their classes in diffusers, and the layouts of their
-    single files.
-    `check` raises InputError when one does not fit a model of the family. `draw` adds the
-    operations of one to a region. `reads`, of transformers: which of a ControlNet's residuals is
-    added before each block of a network, or to what that reads of an earlier one, and before its
-    head; `blocks`: how many a ControlNet has; `reads_tokens`: it begins with the tokens of the
-    model's embedding, and embeds no latent of its own. `picture` names a function, as
-    `module:function`, from a ControlNet's configuration and the pixels of a reference, in 0..1, to
-    those that it reads.
-    """
+    """Declares the ControlNets of a family."""
 
-    class_names: tuple[str, ...]
-    files: tuple[Layout, ...]
+    class_names: tuple[str, ...]  # in diffusers
+    files: tuple[Layout, ...]  # layouts of single files
+    # raises InputError if a ControlNet does not fit a model of the family
     check: Callable[[ControlNetRecipe, ModelRecipe], None]
     draw: DrawControl
+    # transformers: the number of the residual added before each block of a network (or to the
+    # block's skip input) and before the head; None: no residual
     reads: Callable[[ControlNetRecipe, ModelRecipe], tuple[int | None, ...]] | None = None
-    blocks: Callable[[Component], int] | None = None
+    blocks: Callable[[Component], int] | None = None  # counts a ControlNet's blocks
+    # true for a ControlNet that takes the model's embedded tokens and embeds no latent
     reads_tokens: Callable[[Component], bool] = lambda _: False
+    # the function, as `module:function`, from a ControlNet's configuration and the pixels of a
+    # reference, in 0..1, to the pixels that the ControlNet reads
     picture: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Declares how single files hold models of a family. The first prefix of `network` is that of
-    checkpoints; `text_encoders`: the prefixes of theirs, in order -> what each is. Of those whose
-    tokenizer the package does not bring: `pieces`, the tensor that holds it as sentencepiece's
-    model, and `on_hub`, its folder on the Hugging Face hub, as `owner/name/folder`. `convert` names
-    a function, as `module:function`, from tensors and configuration to the tensors as the module
-    names them; it reads no values, which may be computed later.
+    """Declares the single files of a family's models.
+
+    `pieces` and `on_hub` are for text encoders whose tokenizer the package does not ship.
     """
 
-    network: Layout
-    text_encoders: Mapping[str, EncoderKind]
+    network: Layout  # its first prefix is the prefix in checkpoints
+    text_encoders: Mapping[str, EncoderKind]  # by prefix in checkpoints, in order
+    # the function, as `module:function`, from tensors and configuration to tensors with the
+    # module's names; reads no tensor values, because they may be computed later
     convert: str
+    # the tensor with the tokenizer as a sentencepiece model
     pieces: Mapping[str, str] = field(default_factory=dict)
+    # the tokenizer's folder on the Hugging Face hub, as `owner/name/folder`
     on_hub: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """Declares what a network was trained with, for files that do not say it. `latent`: the space
-    of its latents, and if half precision does not suffice for its VAE. `noise`: the configuration
-    of a scheduler, of a network without one beside it; `scheduler` makes it of a single file that
-    may say more, None where it cannot.
-    `multiplier`: times the noise level is what a flow is told.
-    """
+    """Declares how a network was trained, for files without this information."""
 
     latent: Callable[[Component], LatentSpace]
+    # the scheduler configuration of a network without a scheduler's folder
     noise: Callable[[Component], Configuration]
+    # true if float16 is too narrow for the VAE
     vae_overflows: Callable[[Component], bool] = lambda _: False
+    # derives the scheduler from a single file that may specify it; None: such files never do
     scheduler: Callable[[Contents, Component], Component] | None = None
-    multiplier: float = 1000.0
+    multiplier: float = 1000.0  # of the noise level: the timestep input of a flow model
 
     def scheduler_of(self, network: Component, file: Contents | None = None) -> Component:
-        """Returns a component in place of a scheduler's folder."""
+        """Returns the scheduler component of a network that has no scheduler's folder."""
         if file is not None and self.scheduler is not None:
             return self.scheduler(file, network)
         return Component(network.folder, network.files, json.dumps(self.noise(network)))
@@ -214,48 +205,41 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class LoraNames:
-    """Declares how LoRA files name the modules of a network: behind one of `prefixes` with
-    underscores for dots, or by paths, which begin with one of `roots`, diffusers' or the original
-    code's. `renaming` maps diffusers' names of tensors to PEFT's; `originals` names the function
-    from the names of all parameters to those in the original code, each with the parameters whose
-    rows are its own, none where files have diffusers' names alone. Both as `module:name`.
-    """
+    """Declares the names of a network's modules in LoRA files."""
 
-    prefixes: tuple[str, ...]
-    roots: tuple[str, ...]
-    renaming: str
+    prefixes: tuple[str, ...]  # of names with underscores for dots
+    roots: tuple[str, ...]  # first words of paths, in diffusers or the original code
+    renaming: str  # the mapping from diffusers' tensor names to PEFT's, as `module:name`
+    # the function, as `module:name`, from all parameter names to the original code's names, each
+    # with its rows in the parameters; empty if files have diffusers' names only
     originals: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class TextSet:
-    """Declares text encoders that make a set: `type`, what CLIP loaders call it, and the names of
-    their kinds, in order.
-    """
+    """Declares a set of text encoders."""
 
-    type: str
-    kinds: tuple[str, ...]
+    type: str  # the set's name in CLIP loaders
+    kinds: tuple[str, ...]  # names of the encoders' kinds, in order
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFamily:
-    """Declares a kind of diffusion model, which is all that the rest of the program knows of it.
-    `title`, `short`: its models, in messages. `text_sets`: the sets of text encoders that it may
-    have, as files of their own; `text_layout`: how it reads them. `files`: None where it is read
-    from diffusers' folders alone. `stages`: its own, beside those of several families. `previews`:
-    the colours of latents, by their channels and scaling factor.
+    """Declares a family of diffusion models. The rest of the program knows a family only by this
+    declaration.
     """
 
-    title: str
-    short: str
+    title: str  # of its models, in messages
+    short: str  # shorter title
     network: Network
-    files: Files | None
+    files: Files | None  # None if models are read from diffusers' folders only
     training: Training
     lora: LoraNames
     controls: Controls | None = None
-    text_sets: tuple[TextSet, ...] = ()
-    text_layout: TextLayout = DEFAULT_LAYOUT
-    stages: tuple[Stage, ...] = ()
+    text_sets: tuple[TextSet, ...] = ()  # sets of text encoders in separate files
+    text_layout: TextLayout = DEFAULT_LAYOUT  # combines the outputs of the text encoders
+    stages: tuple[Stage, ...] = ()  # in addition to stages shared by families
+    # the map from latents to colours, by the latents' channels and scaling factor
     previews: Mapping[tuple[int, float], LinearMap] = field(default_factory=dict)
 
     @property
@@ -263,7 +247,7 @@ class ModelFamily:
         return self.network.class_name, *(self.controls.class_names if self.controls else ())
 
     def prepared(self, module: Any) -> Any:
-        """Makes a loaded network or ControlNet ready for its stages. Returns it."""
+        """Prepares a loaded network or ControlNet for its stages, and returns it."""
         named(self.network.prepare)(module)
         return module
 
@@ -277,23 +261,23 @@ def families() -> list[ModelFamily]:
 
 
 def known(words: Callable[[ModelFamily], str]) -> str:
-    """Lists all families in the words that are taken of each, for messages."""
+    """Lists all families for messages, each described by `words`."""
     *others, last = dict.fromkeys(map(words, families()))
     return f"{', '.join(others)} or {last}" if others else last
 
 
 def supported() -> str:
-    """Lists the models that run, for messages."""
+    """Lists the supported models, for messages."""
     return known(lambda family: family.title)
 
 
 def a_network() -> str:
-    """Lists what the networks are called, for messages."""
+    """Lists the nouns of all networks, for messages."""
     return known(lambda family: f"a {family.network.noun}")
 
 
 def text_sets(encoders: int) -> dict[str, tuple[ModelFamily, TextSet]]:
-    """Returns what CLIP loaders call so many text encoders -> the family, and the set."""
+    """Returns the sets of so many text encoders, by type in CLIP loaders, with their families."""
     return {
         one.type: (family, one)
         for family in families()
@@ -303,7 +287,7 @@ def text_sets(encoders: int) -> dict[str, tuple[ModelFamily, TextSet]]:
 
 
 def linear_map(scale: float, channels: int) -> LinearMap | None:
-    """Returns the colours of latents with this scaling factor; None where they are not known."""
+    """Returns the preview colours of latents with this scaling factor; None if unknown."""
     known = (one for family in families() for one in family.previews.items())
     return next(
         (
@@ -324,26 +308,26 @@ def all_files() -> list[Files]:
 
 
 def family_of_class(name: str | None) -> ModelFamily | None:
-    """Returns the family whose network or ControlNet has this class in diffusers."""
+    """Returns the family with this diffusers class of a network or ControlNet; None if unknown."""
     return next((family for family in families() if name in family.class_names), None)
 
 
 def family_of(part: Component) -> ModelFamily:
-    """Returns the family of a network or ControlNet. InputError for the class of no family."""
+    """Returns the family of a network or ControlNet. InputError for an unknown class."""
     family = family_of_class(config(part).get("_class_name"))
     if family is None:
         expect_class(part, *(name for family in families() for name in family.class_names))
-        raise AssertionError  # `expect_class` knows no more classes than families
+        raise AssertionError  # `expect_class` raises for a class of no family
     return family
 
 
 def architecture(part: Component) -> Architecture:
-    """Describes a network or ControlNet. InputError when it is of a kind that cannot be run."""
+    """Describes a network or ControlNet. InputError for an unsupported kind."""
     return family_of(part).network.architecture(part)
 
 
 def check_controlnet(control: ControlNetRecipe, model: ModelRecipe) -> None:
-    """Raises InputError, naming what differs, when a ControlNet does not fit the model."""
+    """Raises InputError, naming the difference, if a ControlNet does not fit the model."""
     ours, theirs = family_of(control.control_net), family_of(model.network)
     if ours is not theirs or ours.controls is None:
         noun = theirs.network.noun
@@ -355,7 +339,7 @@ def check_controlnet(control: ControlNetRecipe, model: ModelRecipe) -> None:
 
 
 def block_numbers(text: str) -> tuple[int, ...]:
-    """Reads numbers of blocks, separated by commas, in order and each once. InputError for other
+    """Parses comma-separated block numbers. Returns them sorted, each once. InputError for other
     text.
     """
     if not re.fullmatch(r"[\d\s,]*", text, re.ASCII):
@@ -364,8 +348,8 @@ def block_numbers(text: str) -> tuple[int, ...]:
 
 
 def passed_over(blocks: PassedOver, model: ModelRecipe) -> tuple[int, ...]:
-    """Returns the numbers of the blocks that a patch names among all of the network. InputError
-    where it has no such chain, or fewer blocks.
+    """Returns the numbers, among all blocks of the network, of the blocks to skip. InputError if
+    the network has no such chain or fewer blocks.
     """
     family, folder = family_of(model.network), model.network.folder
     asked = {"double": blocks.double, "single": blocks.single}
@@ -392,7 +376,7 @@ def passed_over(blocks: PassedOver, model: ModelRecipe) -> tuple[int, ...]:
 
 
 def check_text(clip: ClipRecipe, model: ModelRecipe) -> None:
-    """Raises InputError, naming both numbers, when the text encoders are for another network."""
+    """Raises InputError, naming both widths, if the text encoders do not fit the network."""
     wanted, noun = architecture(model.network), family_of(model.network).network.noun
     width, pooled = text_width(clip), pooled_text_width(clip)
     if not wanted.takes_text(width) or pooled != wanted.pooled_width:
@@ -405,7 +389,7 @@ def check_text(clip: ClipRecipe, model: ModelRecipe) -> None:
 
 
 def check_given(given: Given, model: ModelRecipe) -> None:
-    """Raises InputError when an encoding that somebody made is not as wide as the model's texts."""
+    """Raises InputError if the width of an encoding made by a pack does not fit the model."""
     wanted, noun = architecture(model.network), family_of(model.network).network.noun
     width, pooled = given.hidden.shape[-1], given.pooled
     other = pooled is not None and wanted.pooled_width not in (None, pooled.shape[-1])
@@ -418,7 +402,7 @@ def check_given(given: Given, model: ModelRecipe) -> None:
 
 
 def check_pipeline_text(model: ModelRecipe, clip: ClipRecipe) -> None:
-    """Raises InputError when the network of a pipeline does not read its text encoders."""
+    """Raises InputError if the network and the text encoders of a pipeline do not fit."""
     wanted, noun = architecture(model.network), family_of(model.network).network.noun
     takes, gives = f"{model.network.folder}: the {noun} takes", "text encoders give"
     width, pooled = text_width(clip), pooled_text_width(clip)
@@ -432,7 +416,7 @@ def check_pipeline_text(model: ModelRecipe, clip: ClipRecipe) -> None:
 
 
 def check_pipeline_latents(model: ModelRecipe, vae: VaeRecipe) -> None:
-    """Raises InputError when the network of a pipeline has other latents than its VAE."""
+    """Raises InputError if the latents of a pipeline's network and VAE differ."""
     wanted, noun = architecture(model.network), family_of(model.network).network.noun
     channels = latent_space(vae).channels
     if channels != wanted.latent_channels:

@@ -1,10 +1,9 @@
-"""Gives known blocks of diffusers and transformers forwards that compute with our kernels, over the
-same parameters and buffers.
+"""Replaces the forwards of known diffusers and transformers blocks by forwards with our kernels,
+over the same parameters and buffers.
 
-On a processor the operations are theirs, in their order, so results are bit-equal to them. On
-a GPU biases of convolutions are added by the kernels that follow, and norms, activations and
-residuals take one pass over the memory each. A block of another kind, or with options that these
-forwards do not know, keeps its own.
+On a CPU the operations and their order are the libraries', so results are bit-equal. On a GPU the
+kernel after a convolution adds the bias, and norms, activations and residuals take one pass over
+memory each. Blocks of other kinds, or with unsupported options, keep their library's forward.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from katz_graph.models.projections import FUSED, FusedProjections
 
 
 class PreparedResnetBlock(ResnetBlock2D):  # type: ignore[misc]
-    """Two norms, activations and convolutions beside a residual, with or without time."""
+    """Computes two norms, activations and convolutions with a residual; time is optional."""
 
     def forward(self, input_tensor: Tensor, temb: Any = None) -> Tensor:
         hidden = _normalised(self.norm1, input_tensor)
@@ -61,7 +60,7 @@ class PreparedResnetBlock(ResnetBlock2D):  # type: ignore[misc]
 
 
 class PreparedTransformerBlock(BasicTransformerBlock):  # type: ignore[misc]
-    """Self-attention, cross-attention and feed-forward, each after a norm and beside a residual."""
+    """Computes self-attention, cross-attention and feed-forward, each with a norm and residual."""
 
     def forward(
         self,
@@ -97,7 +96,7 @@ class PreparedTransformerBlock(BasicTransformerBlock):  # type: ignore[misc]
 
 
 class PreparedTransformer(Transformer2DModel):  # type: ignore[misc]
-    """Blocks over the cells of features [B, C, H, W], whose result lies in memory as they do."""
+    """Computes blocks over features [B, C, H, W]; the result has the features' memory layout."""
 
     def _get_output_for_continuous_inputs(
         self,
@@ -121,21 +120,21 @@ class PreparedTransformer(Transformer2DModel):  # type: ignore[misc]
 
 
 class PreparedGEGLU(GEGLU):  # type: ignore[misc]
-    """A linear layer whose second half gates its first."""
+    """Computes a linear layer and gates its first half by its second."""
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         return linear_geglu(hidden_states, self.proj.weight, self.proj.bias)
 
 
 class PreparedGroupNorm(nn.GroupNorm):
-    """Groups' norms of features [B, C, H, W]; of other shapes as torch has it."""
+    """Normalises features [B, C, H, W] by group; uses torch for other shapes."""
 
     def forward(self, input: Tensor) -> Tensor:
         return _normalised(self, input, silu=False) if input.ndim == 4 else super().forward(input)
 
 
 def prepare(module: nn.Module) -> None:
-    """Gives a module's known blocks their forwards; `unprepared` tells which keep their own."""
+    """Replaces the forwards of a module's known blocks; `unprepared` counts the exceptions."""
     for one in module.modules():
         known = _PREPARED.get(type(one))
         if known is not None and not known.unknown(one):
@@ -143,9 +142,7 @@ def prepare(module: nn.Module) -> None:
 
 
 def unprepared(module: nn.Module) -> Counter[str]:
-    """Counts the blocks of a module that keep their library's forward, by kind and reason. Changes
-    nothing.
-    """
+    """Counts a module's blocks that keep their library's forward, by kind and reason."""
     kept: Counter[str] = Counter()
     for one in module.modules():
         known = _PREPARED.get(type(one))
@@ -155,10 +152,9 @@ def unprepared(module: nn.Module) -> Counter[str]:
 
 
 def fuse_projections(module: nn.Module) -> None:
-    """Lays the weights of self-attention's three projections side by side in one storage, of which
-    they become views, and so their biases: one product computes them where the layer's forward
-    knows `FUSED`, and what is written into each of them is seen. The module must stay on its
-    device, in its format.
+    """Moves the weights of self-attention's three projections into one storage, and likewise their
+    biases; the parameters become views. Forwards that use `FUSED` compute the three in one product.
+    In-place writes to a parameter take effect. The module must keep its device and dtype.
     """
     for layer in module.modules():
         if isinstance(layer, Attention) and _has_three_alike(layer):
@@ -171,7 +167,7 @@ def fuse_projections(module: nn.Module) -> None:
 
 
 def _has_three_alike(layer: Any) -> bool:
-    """Returns true for self-attention whose projections have no bias, and no norm before them."""
+    """Returns true for self-attention without norms, with equal bias-free projections."""
     projections = (layer.to_q, layer.to_k, layer.to_v)
     norms = (layer.norm_q, layer.norm_k, layer.norm_cross, layer.group_norm, layer.spatial_norm)
     return (
@@ -214,7 +210,9 @@ def _unknown_text_output(layer: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A kind of block: `unknown` says why one of it cannot become ours, empty where it can."""
+    """Describes a known kind of block. `unknown` returns the reason if a block keeps its library's
+    forward, else an empty string.
+    """
 
     becomes: type
     unknown: Callable[[Any], str]
@@ -252,14 +250,12 @@ def _sum(one: Tensor | None, other: Tensor | None) -> Tensor | None:
 
 
 def _added(norm: nn.LayerNorm, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the sum and its norm."""
+    """Returns the sum and the normalised sum."""
     return residual_layer_norm(x, residual, norm.weight, norm.bias, norm.eps)
 
 
 def _convolved(layer: nn.Conv2d, x: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Returns the convolution, and the bias that is still to be added: on a GPU the kernel that
-    follows adds it.
-    """
+    """Returns the convolution and the bias still to be added: on a GPU the next kernel adds it."""
     if layer.bias is None or not uses_kernels(x):
         return layer(x), None
     return layer._conv_forward(x, layer.weight, None), layer.bias

@@ -1,7 +1,7 @@
-"""Forwards of blocks of transformers' text encoders that compute with our kernels, see `prepare`.
+"""Computes blocks of transformers' text encoders with our kernels, see `prepare`.
 
-They stand for the blocks of CLIP and BERT, in eval mode. The norms of T5 and Qwen have no mean, and
-no kernel here: their blocks stay transformers' own.
+Replaces the blocks of CLIP and BERT, in eval mode. The norms of T5 and Qwen have no mean and no
+kernel here, so their blocks keep transformers' forwards.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from katz_graph.models.projections import FUSED
 
 
 class PreparedCLIPLayer(CLIPEncoderLayer):  # type: ignore[misc]
-    """Self-attention and a feed-forward, each after a norm and beside a residual."""
+    """Computes self-attention and a feed-forward, each with a norm and a residual."""
 
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor | None, **options: Any
@@ -37,12 +37,12 @@ class PreparedCLIPLayer(CLIPEncoderLayer):  # type: ignore[misc]
 
 
 class PreparedCLIPAttention(CLIPAttention):  # type: ignore[misc]
-    """Attention whose three projections are one product, once their weights are `FUSED`."""
+    """Computes attention, with one product for its three projections if they are `FUSED`."""
 
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor | None = None, **options: Any
     ) -> tuple[Tensor, Tensor | None]:
-        """Takes [B, T, C]; returns [B, T, C], and the weights of attention where they are made."""
+        """Takes [B, T, C]. Returns [B, T, C], and the attention weights if they are computed."""
         fused = getattr(self, FUSED, None)
         if fused is None:
             own: tuple[Tensor, Tensor | None] = super().forward(
@@ -61,19 +61,19 @@ class PreparedCLIPAttention(CLIPAttention):  # type: ignore[misc]
 
 
 class PreparedBertSelfOutput(BertSelfOutput):  # type: ignore[misc]
-    """A linear layer beside a residual, and a norm of their sum."""
+    """Adds a linear layer to a residual, and normalises the sum."""
 
     def forward(self, hidden_states: Tensor, input_tensor: Tensor) -> Tensor:
         return _added(self.LayerNorm, self.dense(hidden_states), input_tensor)[1]
 
 
 class PreparedBertOutput(BertOutput):  # type: ignore[misc]
-    """A linear layer beside a residual, and a norm of their sum."""
+    """Adds a linear layer to a residual, and normalises the sum."""
 
     def forward(self, hidden_states: Tensor, input_tensor: Tensor) -> Tensor:
         return _added(self.LayerNorm, self.dense(hidden_states), input_tensor)[1]
 
 
 def _added(norm: Any, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the sum and its norm."""
+    """Returns the sum and the normalised sum."""
     return residual_layer_norm(x, residual, norm.weight, norm.bias, norm.eps)

@@ -1,4 +1,6 @@
-"""Linear layers and convolutions for processors whose BLAS library lags, over the same weights."""
+"""Computes linear layers and convolutions with oneDNN on CPUs with a slow BLAS library, over the
+same weights.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from katz_graph.kernels.products import by_onednn, linear
 PACK = "packed_weight"
 """Names the attribute of a convolution that holds its `Packed`."""
 WORDS = ("same", "valid")
-"""Lists paddings that have to be worked out, which are left to torch."""
+"""Lists computed paddings; torch computes these convolutions."""
 
 
 class ProcessorLinear(nn.Linear):
@@ -22,13 +24,12 @@ class ProcessorLinear(nn.Linear):
 
 
 class ProcessorConvolution(nn.Conv2d):
-    """Computes with a copy of its weights that is laid out for oneDNN's kernels, and gives features
-    [B, C, H, W] in channels-last order. The copy is of the last shape of features, and is made anew
-    when the weights have changed.
+    """Computes with a copy of its weights, packed for oneDNN's kernels. Returns features
+    [B, C, H, W] in channels-last order. Packs again if the weights or the input shape changes.
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        counted = not self.weight.is_inference()  # how often it was written into
+        counted = not self.weight.is_inference()  # inference tensors do not count writes
         if not (by_onednn(input) and input.ndim == 4 and input.numel() and counted):
             return super().forward(input)
         packed: Packed | None = getattr(self, PACK, None)
@@ -43,9 +44,7 @@ class ProcessorConvolution(nn.Conv2d):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packed:
-    """Holds the weights of a convolution as they were at a `version`, laid out for a shape of
-    features.
-    """
+    """Holds the weights of a convolution at a `version`, packed for an input shape."""
 
     weight: Tensor
     version: tuple[int, int]
@@ -63,7 +62,7 @@ class Packed:
 
 
 def _version(weight: Tensor) -> tuple[int, int]:
-    """Returns what changes when somebody writes into a weight or replaces its memory."""
+    """Returns a value that changes when a weight is written or its memory is replaced."""
     return weight._version, weight.data_ptr()
 
 
@@ -72,7 +71,7 @@ def _geometry(layer: nn.Conv2d) -> tuple[Any, ...]:
 
 
 def use_processor_layers(module: nn.Module) -> None:
-    """Gives linear layers and convolutions of a module their forwards for processors."""
+    """Replaces the forwards of a module's linear layers and convolutions by those for CPUs."""
     for one in module.modules():
         if type(one) is nn.Linear:
             one.__class__ = ProcessorLinear

@@ -1,4 +1,4 @@
-"""Holds the weights of several projections of one input in one storage, for one product."""
+"""Stores the weights of several projections of one input together, for one product."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ FUSED = "query_key_value"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FusedProjections:
-    """Holds the weights [n · C', C] and biases [n · C'] of n linear layers, which are views of
-    them.
+    """Holds the weights [n · C', C] and biases [n · C'] of n linear layers; the layers' parameters
+    are views.
     """
 
     weight: Tensor
@@ -25,16 +25,16 @@ class FusedProjections:
 
     @classmethod
     def of(cls, *layers: nn.Linear) -> FusedProjections:
-        """Moves the parameters of layers of equal shape, all with a bias or none, into one storage
-        for each kind. What is written into a layer's parameter is seen from then on, as long as
-        the parameter is not replaced.
+        """Moves the weights of layers into one storage, and their biases into another. The layers
+        have equal shapes, and all or none have a bias. Later in-place writes to a parameter take
+        effect; replacing a parameter does not.
         """
         biases = [layer.bias for layer in layers if layer.bias is not None]
         weights = [layer.weight for layer in layers]
         return cls(_together(weights), _together(biases) if biases else None, len(layers))
 
     def __call__(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Returns what each layer gives of x [..., C]: n times [..., C']."""
+        """Returns the outputs of all layers for x [..., C]: n times [..., C']."""
         return F.linear(x, self.weight, self.bias).chunk(self.count, dim=-1)
 
 

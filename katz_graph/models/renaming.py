@@ -1,5 +1,5 @@
-"""Maps the names of an original code to those of a module, where fused rows come apart and two
-halves may change places. One table serves files and LoRAs. Never imports torch.
+"""Maps the original code's names to a module's names. Splits fused rows and swaps halves if needed.
+One table serves files and LoRAs. Never imports torch.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-NUMBER = "{}"  # stands for a block's in the names of a table
-PARAMETERS = {"scale": "weight"}  # of norms, in the original code
+NUMBER = "{}"  # placeholder for a block's number in a table's names
+PARAMETERS = {"scale": "weight"}  # names of norm parameters in the original code
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Names a layer or parameter of the module, and its share of the original's rows: from `start`
-    to `stop` of `of` equal parts. `swapped`: its two halves are the other way round there.
+    """Names a layer or parameter of the module, and its rows in the original layer: from `start` to
+    `stop` of `of` equal parts. `swapped`: the original has the two halves in reverse order.
     """
 
     layer: str
@@ -28,11 +28,11 @@ class Rows:
 
     @property
     def whole(self) -> bool:
-        """Tells if the layer is the original, row by row."""
+        """Returns whether the layer equals the original layer, row by row."""
         return self.stop - self.start == self.of and not self.swapped
 
     def cut(self, tensor: Any) -> Any:
-        """Returns this layer's rows of the original's tensor."""
+        """Returns this layer's rows of the original layer's tensor."""
         unit = len(tensor) // self.of
         part = tensor if self.of == 1 else tensor[self.start * unit : self.stop * unit]
         return part.roll(len(part) // 2, 0) if self.swapped else part
@@ -40,16 +40,15 @@ class Rows:
 
 @dataclass(frozen=True)
 class Renaming:
-    """Holds the table of a network. `layers`: original layer -> those of the module that its rows
-    are, in order; `shares`: the sizes of these among each other, where they are not equal;
-    `swapped`: original layers of two halves in another order, `swapped_in_last` only in the last
-    block; `tensors`: names of tensors that are no weight or bias of a layer.
-    """
+    """Holds the table of a network."""
 
+    # original layer -> the module's layers with its rows, in order
     layers: Mapping[str, tuple[str, ...]]
+    # original layer -> the relative sizes of its module layers, if they differ
     shares: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    swapped: frozenset[str] = frozenset()
-    swapped_in_last: frozenset[str] = frozenset()
+    swapped: frozenset[str] = frozenset()  # original layers with two halves in reverse order
+    swapped_in_last: frozenset[str] = frozenset()  # the same, in the last block only
+    # original name -> the module's name, for tensors other than a layer's weight or bias
     tensors: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
@@ -60,8 +59,8 @@ class Renaming:
         ]
 
     def rows(self, layer: str, blocks: int) -> tuple[Rows, ...]:
-        """Returns the layers of the module that an original layer is; none for an unknown one.
-        `blocks`: of those that the layer is numbered among.
+        """Returns the module's layers with an original layer's rows; none for an unknown layer.
+        `blocks`: the number of blocks in the layer's chain.
         """
         for pattern, known in self._patterns:
             if match := pattern.fullmatch(layer):
@@ -70,8 +69,8 @@ class Renaming:
         return ()
 
     def originals(self, parameters: Collection[str]) -> dict[str, tuple[Rows, ...]]:
-        """Returns the original names of a module's parameters, each with the parameters whose rows
-        it is. A layer that comes apart also has a name for each piece: its own and a number.
+        """Returns the original names of a module's parameters, each with its rows in the
+        parameters. A split layer also has one name per piece: its own name and a number.
         """
         present = frozenset(parameters)
         found: dict[str, tuple[Rows, ...]] = {
@@ -90,9 +89,7 @@ class Renaming:
         return found
 
     def _layers(self, parameters: Collection[str]) -> Iterator[tuple[str, tuple[Rows, ...]]]:
-        """Yields the original layers of a module with these parameters, each with what `rows` makes
-        of it.
-        """
+        """Yields the original layers of a module with these parameters, each with its `rows`."""
         paths = {name.rpartition(".")[0] for name in parameters}
         words = {word for path in paths for word in path.split(".") if word.isdigit()}
         numbers = sorted(words, key=int)
@@ -107,7 +104,7 @@ class Renaming:
                 yield known.replace(NUMBER, number), self._rows(known, number, last)
 
     def _rows(self, known: str, number: str, last: bool) -> tuple[Rows, ...]:
-        """Returns the layers of the module that a layer of the table is in one block."""
+        """Returns the module's layers for a layer of the table in one block."""
         swapped = known in self.swapped or (last and known in self.swapped_in_last)
         names = [name.replace(NUMBER, number) for name in self.layers[known]]
         shares = self.shares.get(known, (1,) * len(names))
@@ -118,8 +115,8 @@ class Renaming:
         )
 
     def converted(self, tensors: Mapping[str, Any], blocks: int) -> dict[str, Any]:
-        """Returns the tensors as the module names them; those that it does so already, or that are
-        unknown, as they are.
+        """Returns the tensors under the module's names. Tensors that already have a module's name,
+        or an unknown one, are unchanged.
         """
         return dict(self._renamed(tensors, blocks))
 

@@ -13,7 +13,7 @@ from katz_graph.models.stages import NODE, Stage, uncounted
 
 
 def stage(name: str) -> Stage:
-    """Returns the declaration. InputError for a stage that no family has."""
+    """Returns the declaration of a stage. InputError for an unknown stage."""
     found = stages().get(name)
     if found is None:
         raise InputError(f"the stage {name!r} is unknown: no family of models declares it")
@@ -23,7 +23,7 @@ def stage(name: str) -> Stage:
 @lru_cache(maxsize=1)
 def stages() -> dict[str, Stage]:
     """Returns all declarations, in the order of their families, which is the display order. Only
-    `register_stages` changes it.
+    `register_stages` changes the mapping.
     """
     of_families = (one for family in families() for one in family.stages)
     return _merged(
@@ -32,14 +32,12 @@ def stages() -> dict[str, Stage]:
 
 
 def text_arguments(of: Stage) -> dict[str, str]:
-    """Returns the hoisted arguments that are computed from an encoded text -> the stages that
-    compute them.
-    """
+    """Returns the hoisted arguments computed from encoded text -> the stages that compute them."""
     return {name: made_by for name, made_by in of.hoists.items() if stage(made_by).reads_text}
 
 
 def stage_groups() -> Mapping[str, tuple[str, ...]]:
-    """Returns names for several stages -> those."""
+    """Returns the names of groups of stages -> the names of their stages."""
     found: dict[str, tuple[str, ...]] = {}
     for one in stages().values():
         if one.group:
@@ -48,13 +46,13 @@ def stage_groups() -> Mapping[str, tuple[str, ...]]:
 
 
 def register_family(family: ModelFamily) -> None:
-    """Adds a family and its stages. ValueError, and nothing is added, for a stage that there is."""
+    """Adds a family and its stages. ValueError, without any change, for an existing stage."""
     register_stages(family.stages)
     families().append(family)
 
 
 def register_stages(declared: Iterable[Stage]) -> None:
-    """Adds stages. ValueError, and nothing is added, for a name that there is."""
+    """Adds stages. ValueError, without any change, for an existing name."""
     stages().update(_merged((*stages().values(), *declared)))
 
 

@@ -1,8 +1,8 @@
-"""Defines the declaration of a stage: a computation of the denoising loop, or of what precedes it,
-that is counted, placed and drawn as one.
+"""Defines the declaration of a stage: a computation in or before the denoising loop that is
+counted, placed and drawn as one.
 
-A model family declares its stages; the planner, `--place`, pictures of plans and workers read the
-declarations and hold no lists of names. Must not know programs and models. Never imports torch.
+Model families declare their stages. The planner, `--place`, plan pictures and workers read the
+declarations and have no lists of names. Must not know programs and models. Never imports torch.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     from katz_graph.ir.values import Parametrisation
     from katz_graph.sampling.noise_table import NoiseTable
 
-NODE = "node"  # the stage of a node that has none: its own `run` is called
+NODE = "node"  # the stage of nodes without a declared stage: calls the node's `run`
 
 Gives = Literal["counted", "state", "hidden", "prediction"]
-"""Says how many bytes a link carries of an output. `counted`: those that the work counts; `state`:
-these and the step or state that was read; `hidden`: as many as of the hidden state that was read;
-`prediction`: as many as of the latent.
+"""Determines the bytes that a link carries for an output. `counted`: the bytes of the work counts;
+`state`: these plus the bytes of the step or state input; `hidden`: as many as the hidden state
+input; `prediction`: as many as the latent.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Sizes the call of a stage: `shape` of the latent [B, C, h, w] that it sees, `tokens` of its
-    text, bytes of a value.
+    """Holds the sizes of a stage's call: latent `shape` [B, C, h, w], text `tokens`, bytes per
+    value.
     """
 
     shape: tuple[int, ...]
@@ -46,8 +46,8 @@ class Extent:
 
 
 class WorkCounts(Protocol):
-    """Counts the work of a call by the configuration of its network; `costs.counts` implements
-    it. `height` and `width` are the latent's.
+    """Counts the work of a call from the configuration of its network; implemented by
+    `costs.counts`. `height` and `width` are the latent's.
     """
 
     def work(
@@ -70,9 +70,9 @@ Count = Callable[[Mapping[str, Any], Extent, WorkCounts], "Work | None"]
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """Holds what is decided of a request before it runs: its latent's `shape` [B, C, h, w] and
-    space, the model's number format and the parametrisation of its output under its sampler, and
-    the noise levels of a model.
+    """Holds the facts of a request known before it runs: the latent's `shape` [B, C, h, w] and
+    space, the model's dtype, the parametrisation of its output under its sampler, and the noise
+    table of each model.
     """
 
     shape: tuple[int, ...]
@@ -84,9 +84,9 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Sized:
-    """Holds the sizes that a stage is counted at: `height` and `width` of the latent, for VAEs too;
-    `tokens` of the text; blocks as in the stages' nodes; `kept`: cross-attention
-    reads keys and values made before.
+    """Holds the sizes for counting a stage: `height` and `width` of the latent, for VAEs too;
+    `tokens` of the text; the range of blocks as in stage nodes; `kept`: cross-attention reads
+    cached keys and values.
     """
 
     batch: int
@@ -99,26 +99,26 @@ class Sized:
 
 
 Example = tuple[Callable[[], "list[Tensor]"], "Sequence[nn.Module]"]
-"""Pairs a call of a stage on a module without memory that gives its output tensors with the parts
-of the module whose weights it reads.
+"""Pairs a function that calls a stage on a module on the meta device and returns the output
+tensors, with the parts of the module whose weights the stage reads.
 """
 Module = Literal["", "model", "control_net", "encoding", "vae"]
 Outputs = tuple[Any, ...]
 Compute = Callable[[Any, Mapping[str, Any]], Outputs]
-"""`f(module, given) -> outputs`: `given` holds the tensors that the call reads, alone or inside of
-dataclasses, and constants. It changes nothing, waits for no device, and looks at no tensor's value,
-so that calls can be recorded and rows of requests can share them.
+"""`f(module, given) -> outputs`. `given` holds the input tensors, alone or inside dataclasses, and
+constants. It has no side effects, waits for no device and reads no tensor values, so calls can be
+recorded, and rows of several requests can share a call.
 """
 Bind = Callable[[Mapping[str, Any], Loop], Mapping[str, Any]]
-"""Returns the arguments of a computation besides the inputs of its operation: what recipes, the
-sampler and the latent's shape decide.
+"""Returns further arguments of a computation from its operation's inputs and the loop: those that
+follow from recipes, the sampler and the latent's shape.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Counts the blocks of a network that a stage takes a range of; the output `last_gives` is
-    there only when the range reaches the last.
+    """Counts the blocks of a network for a stage that runs a range of them. The stage has the
+    output `last_gives` only if the range includes the last block.
     """
 
     count: Callable[[Component], int]
@@ -127,58 +127,50 @@ class Blocks:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Declares one stage. `compute`, `bind`, `example`: the names of a `Compute`, of a `Bind`,
-    and of a function from a module without memory and `Sized` to an `Example`, as
-    `module:function`, imported when first called. `module`: the input whose recipe names the
-    live module that computes; `encoding` is the text encoders of a device, `vae` what
-    encodes pictures (None without one). `recipes`: further
-    inputs that `bind` alone reads. `rows`: inputs that are a number for each row. `recorded`:
-    its calls may be recorded, for it computes with tensors alone.
-
-    `costed`: it takes long enough to be placed and drawn, and to share calls; others run on the
-    device that reads them. `hoists`: its arguments that depend on no step -> the stage that
-    computes each once a request. `stands_for`: stages that it does as one, where a patch wraps
-    them. `blocks`: those that it takes a range of, where the last gives more than the others.
-    `holds_weights`: its weights count as memory; False where another stage of the module counts
-    them. `may_lag`: the number of its output that may come from the evaluation before
-    (stale-controlnet). `pooled`: devices that have nothing else may serve it to several requests.
-    `for_all_rows`: what it gives serves all rows of a call, so that no call of it is shared.
-    `encodes_text`, `reads_text`: it computes from a prompt, or from encoded text. `placeable`,
-    `group`: `--place` takes its name, and the name of several. `label`, `colour`: of a costed stage
-    in pictures of plans.
+    """Declares one stage. Functions are named as `module:function` and imported at the first
+    call.
     """
 
     name: str
     count: Count
-    compute: str = ""
-    bind: str = ""
+    compute: str = ""  # names a `Compute`
+    bind: str = ""  # names a `Bind`
+    # names a function from a module on the meta device and `Sized` to an `Example`
     example: str = ""
+    # the input whose recipe names the computing module; `encoding`: a device's text encoders,
+    # `vae`: the VAE that encodes pictures (None without one)
     module: Module = ""
-    recipes: tuple[str, ...] = ()
-    rows: tuple[str, ...] = ()
-    recorded: bool = True
-    gives: tuple[Gives, ...] = ("counted",)
+    recipes: tuple[str, ...] = ()  # further inputs that only `bind` reads
+    rows: tuple[str, ...] = ()  # inputs with one number per row
+    recorded: bool = True  # calls may be recorded because they compute with tensors only
+    gives: tuple[Gives, ...] = ("counted",)  # by output; further outputs are like the last
+    # long enough to be placed, drawn and shared; other stages run on the device of their reader
     costed: bool = False
+    # arguments independent of the step -> the stage that computes each once per request
     hoists: Mapping[str, str] = field(default_factory=dict)
+    # the stages that it replaces if a patch wraps them
     stands_for: tuple[str, ...] = ()
+    # set if a call runs a range of blocks and the last block gives an extra output
     blocks: Blocks | None = None
+    # its weights count as memory; False if another stage of the module counts them
     holds_weights: bool = False
+    # the output that may come from the previous evaluation (stale-controlnet)
     may_lag: int | None = None
-    pooled: bool = False
-    encodes_text: bool = False
-    reads_text: bool = False
-    for_all_rows: bool = False
-    placeable: bool = False
-    group: str = ""
-    label: str = ""
-    colour: str = ""
+    pooled: bool = False  # otherwise idle devices may serve it to several requests
+    encodes_text: bool = False  # computes from a prompt
+    reads_text: bool = False  # computes from encoded text
+    for_all_rows: bool = False  # the result serves all rows of a call: calls are never shared
+    placeable: bool = False  # `--place` accepts its name
+    group: str = ""  # name of several stages in `--place`
+    label: str = ""  # of a costed stage in plan pictures
+    colour: str = ""  # of a costed stage in plan pictures
 
     def output(self, number: int) -> Gives:
         return self.gives[min(number, len(self.gives) - 1)]
 
     def bound(self, inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
-        """Returns the arguments of `compute` that no operation of the request makes: the constants
-        among the inputs but recipes and rows, and what `bind` adds.
+        """Returns the arguments of `compute` that no operation of the request produces: the
+        constant inputs except recipes and rows, and the arguments from `bind`.
         """
         left_out = {self.module, *self.recipes, *self.rows}
         constants = {
@@ -198,13 +190,13 @@ class Stage:
 
 
 def uncounted(inputs: Mapping[str, Any], extent: Extent, counts: WorkCounts) -> None:
-    """Counts no work: for stages that are negligible beside a network, and for nodes of packs,
-    whose work is unknown.
+    """Counts no work, for stages negligible next to a network and for nodes of packs, whose work is
+    unknown.
     """
 
 
 @cache
 def named(function: str) -> Callable[..., Any]:
-    """Imports a function that a declaration names."""
+    """Imports a function named by a declaration."""
     found: Callable[..., Any] = resolve_name(function)
     return found

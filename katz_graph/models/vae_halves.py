@@ -1,5 +1,5 @@
-"""Tells which halves of a VAE its files hold: one that only decodes needs no encoder, and the other
-way round. Never imports torch.
+"""Finds the halves of a VAE in its files: a VAE that only decodes needs no encoder, and vice versa.
+Never imports torch.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ Half = Literal["encoder", "decoder"]
 HALVES: tuple[Half, ...] = ("encoder", "decoder")
 DOES = {"encoder": "encode pictures", "decoder": "decode latents"}
 CONVOLUTIONS = {"encoder": "quant_conv", "decoder": "post_quant_conv"}
-"""Maps the halves to the layers of an AutoencoderKL between them and a latent."""
+"""Maps each half of an AutoencoderKL to the layer between this half and the latent."""
 
 
 def halves(part: Component) -> tuple[Half, ...]:
-    """Returns the halves that a VAE's files hold tensors of, both where they hold neither."""
+    """Returns the halves with tensors in a VAE's files; both if the files have neither."""
     names = [name for file in part.weight_files for name in contents_of(file).shapes]
     found = tuple(
         half for half in HALVES if any(name.startswith(f"{part.prefix}{half}.") for name in names)
@@ -37,7 +37,7 @@ def check_half(part: Component, half: Half) -> None:
 
 
 def without_missing_half(part: Component, module: object) -> None:
-    """Takes the half that a VAE's files lack out of its module."""
+    """Removes the half missing from a VAE's files from its module."""
     for half in {*HALVES} - {*halves(part)}:
         setattr(module, half, None)
         setattr(module, CONVOLUTIONS[half], None)
