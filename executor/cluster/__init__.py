@@ -1,3 +1,3 @@
-"""Drives several workers: requests, supervision, placement of requests, replicas of ControlNets.
-Must not know what they compute.
+"""Drives several workers: requests, supervision, request routing, ControlNet replicas. Must not
+know what the workers compute.
 """

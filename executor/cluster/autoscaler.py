@@ -1,4 +1,4 @@
-"""Loads replicas of ControlNets ahead of need and drops idle ones, as `Replicas` decides."""
+"""Loads ControlNet replicas ahead of demand and drops idle ones, as `Replicas` decides."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from katz_graph.executor.cluster.driver import Cluster
 from katz_graph.executor.cluster.replicas import Change
 from katz_graph.executor.cluster.router import Router
 
-EVERY = 1.0  # seconds between looks
+EVERY = 1.0  # seconds between observations
 SERVICE = {"replicate": "load_control_net", "drop": "drop_control_net"}
 
 
 class Autoscaler:
-    """Applies the changes that a router decides for a ControlNet pool of several devices, in
-    background threads, until `close`.
+    """Applies the router's changes to a ControlNet pool in a background thread, until `close`.
+    Observes the router periodically if the pool has several devices.
     """
 
     def __init__(self, router: Router, cluster: Cluster) -> None:
@@ -29,7 +29,9 @@ class Autoscaler:
             self._looking.start()
 
     def apply(self, changes: Iterable[Change]) -> None:
-        """Applies changes one by one, in a thread; the router forgets one that fails."""
+        """Queues changes for the background thread, which applies them one by one. If loading a
+        replica fails, the router forgets it.
+        """
         for change in changes:
             if not self._closing.is_set():
                 self._working.submit(self._make, change)

@@ -1,8 +1,8 @@
-"""Drives several workers as one: carries out programs on them, again where one was lost, and
+"""Drives several workers as one: runs programs on them, retries after the loss of a worker, and
 returns results or errors.
 
-The driver's side of the messages that `worker.main.serve` obeys. Takes no part in a step: workers
-send each other what they compute.
+The driver's side of the message protocol that `worker.main.serve` handles. Takes no part in a step:
+workers exchange tensors directly.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ from katz_graph.ir.program import Program
 from katz_graph.models.loading.residency import NoRoom
 from katz_graph.node.types import Context
 
-GRACE = 1.0  # seconds in which the supervisor notices that a worker ended
+GRACE = 1.0  # seconds within which the supervisor notices the end of a worker
 
 
 class Cluster:
-    """Carries out requests and calls on workers, by device. `devices` and `links` are for the
-    planner; whoever measures them fills them in.
+    """Runs requests and service calls on workers, by device. `devices` and `links` are inputs of
+    the planner; the code that measures them sets them.
     """
 
     def __init__(
@@ -86,25 +86,25 @@ class Cluster:
         self._lock = threading.RLock()
         self._requests: dict[str, WorkerRequest] = {}
         self._calls: dict[int, tuple[str, Future[CallResult]]] = {}
-        # worker that ended with a fault -> the request or call that it was busy with
+        # worker that ended with a fault -> the request or call that it was running
         self._blamed: dict[str, str | int | None] = {}
         self.launchers = dict(launchers)
-        # to workers that got their assignment; nothing is said to others
+        # only workers that have received their assignment; others get no messages
         self._connections: dict[str, Sender] = {}
         self._present: dict[str, Future[None]] = {name: Future() for name in self._assignments}
         self._numbers = itertools.count(1)
         self._closed = False
-        # a worker was lost, and with it what it held
+        # called when a worker is lost together with its state
         self.on_vanished: Callable[[str], None] = lambda name: None
-        # a worker was lost and is not replaced
+        # called when a lost worker is not replaced
         self.on_given_up: Callable[[DeviceGone], None] = lambda error: None
         self._supervisor = Supervisor(
             launchers, self._heard, self._vanished, self._appeared, self._given_up, spares, patience
         )
 
     def start(self) -> None:
-        """Starts all workers and connects them with each other. RunError when one cannot be
-        started; all are closed then.
+        """Starts all workers and connects them with each other. Raises RunError if a worker does
+        not start, after closing all of them.
         """
         try:
             for name, connection in self._supervisor.start().items():
@@ -118,22 +118,22 @@ class Cluster:
             raise
 
     def add(self, config: WorkerConfig, launcher: Launcher) -> None:
-        """Starts a further worker, which is connected with no other one. RunError when it does not
-        start.
+        """Starts an additional worker without connections to other workers. Raises RunError if it
+        does not start.
         """
         with self._lock:
             self._check_open()
             self._present[config.name] = Future()
         connection = self._supervisor.add(config.name, launcher)
-        with self._lock:  # others may go through the old mappings
+        with self._lock:  # other threads may be iterating over the old mappings
             self._assignments = {**self._assignments, config.name: config}
             self.launchers = {**self.launchers, config.name: launcher}
             self._appeared(config.name, connection)
         self._wait_for(config.name, Future())
 
     def is_in_process(self, name: str) -> bool:
-        """Returns whether a device is served by this process, so that it reaches what cannot be
-        sent.
+        """Returns whether this process serves the device, so that calls may pass objects that
+        cannot be serialized.
         """
         return self.launchers[name].in_process
 
@@ -146,11 +146,11 @@ class Cluster:
         return self._network.on_one_host(source, target)
 
     def pids(self) -> Mapping[str, int | None]:
-        """Returns process ids by device, spares included; None where one runs on another host."""
+        """Returns process ids by device, spares included; None for a worker on another host."""
         return self._supervisor.pids()
 
     def close(self) -> None:
-        """Fails what is under way and ends all workers."""
+        """Fails pending requests and calls, and ends all workers."""
         with self._lock:
             self._closed = True
             asked: list[Future[Any]] = [request.future for request in self._requests.values()]
@@ -164,8 +164,8 @@ class Cluster:
                 outbox.close()
 
     def _send(self, device: str, message: ToWorker, descriptors: Sequence[int] = ()) -> None:
-        """Sends to a worker that is there. A message to one that is gone is dropped: whoever
-        noticed reports the loss. The lock is held.
+        """Sends a message to a worker if it is connected. Drops the message otherwise: the loss of
+        the worker is reported separately. The caller holds the lock.
         """
         if (connection := self._connections.get(device)) is not None:
             connection.send(message, descriptors)
@@ -195,12 +195,12 @@ class Cluster:
             forget()
             with self._lock:
                 self._requests.pop(request.name, None)
-            del request  # the error's traceback keeps this frame, and the request the error
+            del request  # avoid a cycle: error -> traceback -> this frame -> request -> error
 
     def call(
         self, device: str, what: str, *arguments: Any, context: Context | None = None
     ) -> CallResult:
-        """Calls a service on a worker; again on its replacement where the worker was lost."""
+        """Calls a service on a worker, and retries on the replacement if the worker is lost."""
         tries = 1
         with cancellation(context) as cancelled:
             while True:
@@ -215,12 +215,13 @@ class Cluster:
                     tries += not lost.bystander
                 finally:
                     self._end_call(wanted.id)
-                    del future  # the error's traceback keeps this frame, and the future the error
+                    del future  # avoid a cycle: error -> traceback -> this frame -> future -> error
 
     def call_all(self, what: str, seconds: float) -> None:
-        """Calls a service on all workers at once, but not on replacements of lost ones. Calls that
-        take longer than `seconds` go on; a worker ends its call before it does what is asked of it
-        later. Raises their first error, when all have been asked.
+        """Calls a service on all current workers concurrently; does not retry on replacements.
+        Stops waiting after `seconds`, but calls that take longer continue: a worker finishes such a
+        call before it handles later messages. Raises the first error of the finished calls; ignores
+        lost workers.
         """
         with self._lock:
             self._check_open()
@@ -246,7 +247,9 @@ class Cluster:
             self._calls.pop(identifier, None)
 
     def _end_call(self, identifier: int) -> None:
-        """Forgets a call, and has the worker drop it where it has not begun."""
+        """Forgets a call. If it has no result yet, tells the worker to drop it unless it is already
+        running.
+        """
         with self._lock:
             device, future = self._calls.pop(identifier, ("", None))
             if future is not None and not future.done():
@@ -255,7 +258,9 @@ class Cluster:
     def _ask(
         self, device: str, wanted: CallService, future: Future[CallResult], cancelled: Future[None]
     ) -> None:
-        """Sends a call as soon as the device has a worker whose loss would be noticed."""
+        """Sends a call as soon as the device has a worker that is present, so that the loss of that
+        worker fails the call.
+        """
         while True:
             present = self._wait_for(device, cancelled)
             with self._lock:
@@ -268,8 +273,8 @@ class Cluster:
                         raise NotSerializable(f"{wanted.service} on {device}: {error}") from None
 
     def _wait_for(self, device: str, cancelled: Future[None]) -> Future[None]:
-        """Waits until a worker has its assignment and its connections. Returns the future that
-        stands for this until the worker is lost.
+        """Waits until a worker has its assignment and its connections. Returns the `present`
+        future, which is replaced when the worker is lost.
         """
         with self._lock:
             present = self._present[device]
@@ -283,8 +288,8 @@ class Cluster:
     # requests
 
     def _begin(self, request: WorkerRequest) -> None:
-        """Sends every worker its device program, or waits until all of them are there and
-        connected; fails where one will not be.
+        """Sends every worker its device program. If a worker is missing or unconnected, marks the
+        request as waiting. If a worker will not be replaced, fails the request.
         """
         for present in (self._present[device] for device in request.devices):
             if present.done() and (error := present.exception()) is not None:
@@ -310,7 +315,9 @@ class Cluster:
             request.future.set_exception(NotSerializable(str(error)))
 
     def _try_again(self, request: WorkerRequest, why: str, bystander: bool = False) -> None:
-        """Begins a request anew; fails it after its last try, unless another one was at fault."""
+        """Starts a request again. Fails it after its last attempt, unless another request caused
+        the fault.
+        """
         self._cancel(request)
         if request.tries >= TRIES and not bystander:
             if not request.future.done():
@@ -327,8 +334,8 @@ class Cluster:
         self._begin(request)
 
     def _postpone(self, request: WorkerRequest, attempt: int) -> None:
-        """Releases what workers hold for a request, and begins it again a little later: others use
-        what it needs.
+        """Cancels a request on its workers and starts it again after a short delay, because other
+        requests use the memory that it needs.
         """
         if request.is_current(attempt):
             self._cancel(request)
@@ -337,7 +344,7 @@ class Cluster:
             self._later(lambda: self._begin_waiting(request))
 
     def _begin_waiting(self, request: WorkerRequest) -> None:
-        """Begins a request that still waits, and that somebody still waits for."""
+        """Starts a request if it still waits and has not ended."""
         if (
             request.waiting
             and not request.future.done()
@@ -349,17 +356,17 @@ class Cluster:
         for device in request.devices:
             self._send(device, Cancel(request.name, request.attempt))
 
-    # what workers say
+    # messages from workers
 
     def _heard(self, name: str, message: FromWorker) -> None:
-        """Handles a message of a worker."""
+        """Handles a message from a worker."""
         with self._lock:
             match message:
                 case Fault():
                     self._blamed[name] = message.culprit
                 case Assigned():
                     self._network.joined(name, self._send)
-                    self._mark_present()  # the only worker has nobody to be connected with
+                    self._mark_present()  # a single worker has no peers to connect to
                 case Unusable():
                     self._given_up(name, RunError(f"device {name}: {message.message}"))
                 case Connected():
@@ -418,8 +425,8 @@ class Cluster:
             future.set_exception(answer.failure.as_error())
 
     def _disconnected(self, name: str, said: Disconnected) -> None:
-        """Connects two workers anew that lost their connection, where both turn out to be alive.
-        Until then no request begins on them.
+        """Reconnects two workers after their connection broke, if both are still alive, and
+        restarts their requests. No request starts on them before that.
         """
         peer, why = said.peer, f"{name} and {said.peer} lost their connection"
         self._network.lost(name, peer, said.generation)
@@ -437,8 +444,8 @@ class Cluster:
         self._later(mend)
 
     def _later(self, act: Callable[[], None]) -> None:
-        """Acts after a grace period, within which the loss of a worker becomes known: its peers
-        notice first.
+        """Runs `act` after a grace period. Peers of a lost worker notice first; within the grace
+        period the supervisor notices too.
         """
 
         def locked() -> None:
@@ -451,14 +458,14 @@ class Cluster:
         timer.start()
 
     def _restart(self, request: WorkerRequest, attempt: int, why: str) -> None:
-        """Tries again unless that happened already."""
+        """Restarts a request unless this attempt has already ended."""
         if request.is_current(attempt):
             self._try_again(request, why)
 
-    # workers that come and go
+    # workers that start and end
 
     def _appeared(self, name: str, connection: MessageChannel) -> None:
-        """Sends a new worker, which was told nothing yet, its assignment."""
+        """Sends a new worker its assignment."""
         with self._lock:
             if (stale := self._connections.get(name)) is not None:
                 stale.close()
@@ -466,7 +473,7 @@ class Cluster:
             self._send(name, Assign(self._assignments[name]))
 
     def _vanished(self, name: str, why: str) -> None:
-        """Handles the loss of a worker that another one replaces."""
+        """Handles the loss of a worker that will be replaced."""
         with self._lock:
             if self._closed:
                 return
@@ -489,10 +496,11 @@ class Cluster:
                     self._try_again(
                         request, f"{name}: {why}", bystander=blamed not in (None, request.name)
                     )
-            self._mark_present()  # others may have lacked nothing but their connections with it
+            # others may have waited only for their connections with this worker
+            self._mark_present()
 
     def _given_up(self, name: str, error: RunError) -> None:
-        """Handles the loss of a worker for good; the others go on without it."""
+        """Handles the permanent loss of a worker; the other workers continue."""
         gone = DeviceGone(str(error), (name,))
         self.on_given_up(gone)
         with self._lock:
@@ -509,7 +517,7 @@ class Cluster:
             self._mark_present()
 
     def _mark_present(self) -> None:
-        """Marks fully connected workers as present; begins requests that waited for them."""
+        """Marks fully connected workers as present and starts the requests that waited for them."""
         for name, present in self._present.items():
             if not present.done() and self._network.is_complete(name):
                 present.set_result(None)

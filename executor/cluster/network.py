@@ -1,5 +1,5 @@
-"""Connects every two workers. A connection has a generation and is made anew when one of its
-workers was replaced.
+"""Connects every pair of workers. A connection has a generation number; it is replaced when one of
+its workers is replaced.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from katz_graph.executor.messages import Connect, Connected, ConnectFailed, Dial
 from katz_graph.executor.transport.transports import transport_for
 
 Send = Callable[..., None]
-"""(device, message, descriptors) to a worker; nothing happens when it is gone."""
+"""(device, message, descriptors): sends a message to a worker; does nothing if it is not connected.
+"""
 
 
-FAILURES = 3  # to meet, in a row, after which two workers are taken to be out of each other's reach
+FAILURES = 3  # consecutive connection failures after which two workers count as unreachable
 
 
 @dataclass(slots=True)
 class _Pair:
     generation: int = 0
-    connected: int = 0  # of the two, how many said that this generation is
-    failures: int = 0  # to meet, since they were last connected
+    connected: int = 0  # how many of the two ends have reported this generation as connected
+    failures: int = 0  # failed attempts since the pair was last connected
     token: bytes = b""
 
 
 class WorkerNetwork:
-    """Decides how workers are connected, and tracks which are. Workers without an address are on
-    this host: they get sockets without a name. Others meet over TCP, at the address that each has
-    for the others.
+    """Decides how workers connect, and tracks the connections. Workers without an address run on
+    this host and get unnamed socket pairs. Others connect over TCP at their configured addresses.
     """
 
     def __init__(self, names: Sequence[str], addresses: Mapping[str, str] | None = None) -> None:
@@ -40,7 +40,7 @@ class WorkerNetwork:
         self._there: set[str] = set()
 
     def joined(self, name: str, send: Send) -> None:
-        """Connects a worker that has its assignment with those that have theirs."""
+        """Connects a worker that has its assignment with all others that have theirs."""
         self._there.add(name)
         for first, second in self._pairs:
             if name in (first, second) and {first, second} <= self._there:
@@ -53,14 +53,14 @@ class WorkerNetwork:
                 state.connected = 0
 
     def lost(self, name: str, peer: str, generation: int) -> None:
-        """Marks a connection as lost: it broke, or a worker has ended, which will be known soon."""
+        """Marks a connection as lost, either because it broke or because a worker ended."""
         state = self._pairs[self._pair(name, peer)]
         if state.generation == generation:
             state.connected = 0
 
     def reconnected(self, name: str, peer: str, generation: int, send: Send) -> bool:
-        """Connects two workers anew that lost their connection. True when both are there and it was
-        the latest; else nothing is done.
+        """Reconnects two workers. Returns False and does nothing if a worker is missing or if
+        `generation` is outdated.
         """
         first, second = pair = self._pair(name, peer)
         if self._pairs[pair].generation != generation or not {first, second} <= self._there:
@@ -69,14 +69,14 @@ class WorkerNetwork:
         return True
 
     def connected(self, name: str, said: Connected) -> None:
-        """Counts an end that is connected."""
+        """Counts one connected end of a pair."""
         state = self._pairs[self._pair(name, said.peer)]
         if said.generation == state.generation:
             state.connected += 1
             state.failures = 0 if state.connected == 2 else state.failures
 
     def listening(self, name: str, said: Listening, send: Send) -> None:
-        """Has the other one of a pair dial."""
+        """Asks the peer of a listening worker to dial."""
         state = self._pairs[self._pair(name, said.peer)]
         if said.generation == state.generation:
             own, other = self._addresses[said.peer], self._addresses[name]
@@ -85,7 +85,9 @@ class WorkerNetwork:
             send(said.peer, dial)
 
     def connect_failed(self, name: str, said: ConnectFailed, send: Send) -> bool:
-        """Has two workers that did not meet try again. False when they failed too often."""
+        """Lets two workers retry after a failed attempt to connect. Returns False after FAILURES
+        consecutive failures.
+        """
         pair = self._pair(name, said.peer)
         state = self._pairs[pair]
         if said.generation == state.generation and set(pair) <= self._there:
@@ -102,12 +104,12 @@ class WorkerNetwork:
         return (name, peer) if (name, peer) in self._pairs else (peer, name)
 
     def connects(self, names: Sequence[str]) -> bool:
-        """Returns whether these workers are there and connected with each other."""
+        """Returns whether these workers are present and connected with each other."""
         among = (state for pair, state in self._pairs.items() if set(pair) <= set(names))
         return set(names) <= self._there and all(state.connected == 2 for state in among)
 
     def is_complete(self, name: str) -> bool:
-        """Returns whether a worker is connected with all that are there."""
+        """Returns whether a worker is present and connected with all other present workers."""
         concerned = [
             (pair, state)
             for pair, state in self._pairs.items()

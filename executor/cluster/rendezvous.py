@@ -1,5 +1,5 @@
-"""Connects a worker with another one: over a connection that the driver hands it, or, where it
-cannot, one listens and the other dials, both with a token.
+"""Connects two workers. On one host, both use a connection that the driver passes to them;
+otherwise one listens and the other dials, authenticated by a token.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from katz_graph.executor.transport.connection import Connection
 from katz_graph.executor.transport.faults import Closed, ProtocolError
 from katz_graph.executor.transport.transports import open_bulk
 
-MEETING = 10.0  # seconds to meet
+MEETING = 10.0  # timeout of a connection attempt, in seconds
 LOOPBACK = "127.0.0.1"
 
 Tell = Callable[[FromWorker], None]
@@ -25,17 +25,17 @@ Asked = Connect | Listen | Dial
 
 
 class Member(Protocol):
-    """Meets other workers. `device`: what it computes on."""
+    """A worker that connects to peers. `device`: its compute device."""
 
     @property
     def device(self) -> torch.device: ...
 
     def connect(self, name: str, generation: int, connection: Connection, bulk: Bulk) -> None:
-        """Is told of the connection to a worker that was met."""
+        """Registers the connection to a peer."""
 
 
 def adopt(tell: Tell, member: Member, asked: Connect, connection: Connection) -> None:
-    """Uses a connection to a peer on this host. Reports a failure as `ConnectFailed`."""
+    """Sets up a passed connection to a peer on this host. Reports a failure as `ConnectFailed`."""
     _reporting(tell, asked, lambda: _join(member, asked, connection, asked.hosts, LOOPBACK))
 
 
@@ -54,7 +54,7 @@ def listen(tell: Tell, member: Member, asked: Listen) -> None:
 
 
 def dial(tell: Tell, member: Member, asked: Dial) -> None:
-    """Connects to the peer that listens, in a thread. Reports a failure as `ConnectFailed`."""
+    """Connects to a listening peer, in a thread. Reports a failure as `ConnectFailed`."""
 
     def meet() -> None:
         connection = handshake.dial(asked.peer_address, asked.port, asked.token, MEETING)

@@ -1,6 +1,4 @@
-"""Decides which members of a pool hold which ControlNets: one rule, on a clock that is given. Must
-not know processes.
-"""
+"""Decides which pool members hold which ControlNets, on an injected clock. Knows no processes."""
 
 from __future__ import annotations
 
@@ -8,18 +6,18 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-# seconds that a queue must stay long: what is over before a replica could be loaded (seconds) is
-# not worth one
+# seconds for which a queue must stay long: loading a replica takes seconds, so it does not help
+# with a shorter peak
 PERIOD = 5.0
-IDLE = 60.0  # seconds without work after which a replica is dropped
+IDLE = 60.0  # idle seconds after which a replica is dropped
 
 Queues = Mapping[str, Mapping[Hashable, float]]
-"""By member, the seconds of work that wait there for each ControlNet."""
+"""By member: the queued work of each ControlNet, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Loads a ControlNet on a member, or drops it there."""
+    """Describes one change: load a ControlNet on a member, or drop it there."""
 
     kind: Literal["replicate", "drop"]
     control: Hashable
@@ -28,8 +26,8 @@ class Change:
 
 @dataclass(slots=True)
 class _Placed:
-    """Tracks a ControlNet's replicas, the oldest first, with the times of their last work; and
-    since when its queue is long.
+    """Tracks the replicas of a ControlNet: the time of last use by member, oldest replica first,
+    and the time since when the queue has been long.
     """
 
     used: dict[str, float] = field(default_factory=dict)
@@ -37,13 +35,13 @@ class _Placed:
 
 
 class Replicas:
-    """Places the ControlNets of a pool.
+    """Places ControlNets on the members of a pool.
 
-    A ControlNet is placed on the least loaded member when it is first asked for. While something
-    waits for it and even the shortest queue among its members is longer than one of its
-    evaluations, at every observation over PERIOD, it is replicated onto the least loaded other
-    member, if the queue is shorter there. A replica without work for IDLE seconds is dropped, but
-    never the last one.
+    The first request for a ControlNet places it on the least loaded member. The queue of a
+    ControlNet is long if it has work queued and even its least loaded member has more work than one
+    evaluation takes. If the queue is long at every observation over PERIOD, the ControlNet is
+    replicated onto the least loaded other member, provided that member has less work. A replica
+    without work for IDLE seconds is dropped, except the last one.
     """
 
     def __init__(self, members: Iterable[str], clock: Callable[[], float]) -> None:
@@ -52,13 +50,13 @@ class Replicas:
         self._placed: dict[Hashable, _Placed] = {}
 
     def holders(self, control: Hashable) -> tuple[str, ...]:
-        """Returns the members that hold a ControlNet, the one that has held it longest first."""
+        """Returns the members that hold a ControlNet, oldest replica first."""
         placed = self._placed.get(control)
         return () if placed is None else tuple(placed.used)
 
     def route(self, control: Hashable, queues: Queues) -> str:
-        """Returns the member that a new session goes to: of those that hold the ControlNet the one
-        with the shortest queue in seconds.
+        """Returns the member for a new request's ControlNet operations: the least loaded member, in
+        seconds of work, among the holders of the ControlNet.
         """
         placed = self._placed.setdefault(control, _Placed())
         member = self._least_loaded(placed.used or self._members, queues)
@@ -66,13 +64,15 @@ class Replicas:
         return member
 
     def note(self, control: Hashable, member: str) -> None:
-        """Records a session of a ControlNet on a member that somebody else chose."""
+        """Records the use of a ControlNet on a member that the planner chose."""
         self._placed.setdefault(control, _Placed()).used[member] = self._clock()
 
     def observe(
         self, queues: Queues, evaluation_seconds: Mapping[Hashable, float]
     ) -> tuple[Change, ...]:
-        """Returns the changes to make, taken as made; call `lost` for a member where one failed."""
+        """Returns the changes to make and records them as made. If a change fails on a member, call
+        `lost`.
+        """
         now = self._clock()
         for control, placed in self._placed.items():
             for member in placed.used:
@@ -85,8 +85,8 @@ class Replicas:
         return (*self._replicated(queues, now), *self._dropped(now))
 
     def lost(self, member: str, control: Hashable | None = None) -> None:
-        """Forgets a ControlNet on a member, or (None) all of them: the member died, or its memory
-        was needed.
+        """Forgets a ControlNet on a member, or all of them (None), after the member died or
+        released the memory.
         """
         for name in [control] if control is not None else list(self._placed):
             if name in self._placed:
@@ -104,11 +104,11 @@ class Replicas:
         )
 
     def _replicated(self, queues: Queues, now: float) -> list[Change]:
-        """Replicates one ControlNet of a crowded member at a time, the one with most work waiting
-        first: the others see whether that was enough.
+        """Replicates at most one ControlNet per overloaded member, the one with the most queued
+        work first. The others wait for the next period, because one replica may be enough.
         """
         changes: list[Change] = []
-        settling: set[str] = set()  # members whose queues a change is about to alter
+        settling: set[str] = set()  # members whose queues a change of this round will alter
         for control in sorted(self._placed, key=lambda control: -self._waiting(control, queues)):
             placed = self._placed[control]
             if placed.long_since is None or now - placed.long_since < PERIOD:
@@ -133,7 +133,7 @@ class Replicas:
     def _dropped(self, now: float) -> list[Change]:
         changes = []
         for control, placed in self._placed.items():
-            # the oldest stays longest
+            # newest first, so that the oldest replica stays
             for member in [member for member, used in placed.used.items() if now - used >= IDLE][
                 ::-1
             ]:
@@ -152,5 +152,5 @@ class Replicas:
 
 
 def _load(member: str, queues: Queues) -> float:
-    """Sums the seconds of work that wait at a member."""
+    """Sums the queued work of a member, in seconds."""
     return sum(queues.get(member, {}).values())

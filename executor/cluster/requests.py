@@ -1,7 +1,6 @@
-"""Keeps the state of a request that workers carry out: its devices, its attempt, and what came
-back.
+"""Tracks the state of a request on the workers: devices, attempts and results.
 
-Plain bookkeeping for `driver`; sends nothing itself.
+Plain bookkeeping for `driver`; sends no messages.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ TRIES = 2  # attempts at a request before it fails
 
 
 class WorkerLost(RunError):
-    """Reports that a worker ended, or did not answer, while it had a part in something.
-    `bystander`: another request caused the loss, so that it does not count as a try.
+    """Reports that a worker ended or stopped answering while it ran part of a request or call.
+    `bystander`: another request caused the loss, so it does not count as an attempt.
     """
 
     def __init__(
@@ -37,13 +36,13 @@ class WorkerLost(RunError):
 
 
 class NotSerializable(RunError):
-    """Reports that something of a request cannot leave this process."""
+    """Reports that part of a request cannot be serialized."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Holds the result of a request: two latents [B, C, h, w], unscaled: the
-    result, and what the last step took for the denoised latent; times by device.
+    """Holds the result of a request: two unscaled latents [B, C, h, w], the final latent and the
+    denoised latent of the last step; timings by device.
     """
 
     samples: Tensor
@@ -54,8 +53,8 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """Holds the result of one unit on a worker, its start on the clock of `time.perf_counter`, and
-    its seconds.
+    """Holds the result of one service call on a worker: its value, its start on the clock of
+    `time.perf_counter`, and its duration in seconds.
     """
 
     value: Any
@@ -65,22 +64,22 @@ class CallResult:
 
 @dataclass(slots=True)
 class WorkerRequest:
-    """Tracks a program on its way through the workers. Guarded by its keeper's lock."""
+    """Tracks one program while workers run it. Guarded by the lock of the `Cluster`."""
 
     name: str
     program: Program
     context: Context
     measure: bool = False
     attempt: int = 0
-    # attempts that ended with a fault, and this one; not those without room, nor those that another
-    # request's fault ended
+    # attempts that count toward TRIES: this one and earlier ones with a fault, but not attempts
+    # without room, nor those ended by another request's fault
     tries: int = 1
-    waiting: bool = False  # for a worker to be replaced
+    waiting: bool = False  # until all workers are present, or for memory
     ready: set[str] = field(default_factory=set)
     timings: dict[str, Timing] = field(default_factory=dict)
     latents: tuple[Tensor, Tensor] | None = None
     future: Future[Outcome] = field(default_factory=Future)
-    # None: look at the future
+    # None: check the future
     events: queue.SimpleQueue[Event | None] = field(default_factory=queue.SimpleQueue)
 
     def __post_init__(self) -> None:
@@ -91,7 +90,7 @@ class WorkerRequest:
         return tuple(self.program.instructions)
 
     def again(self) -> None:
-        """Forgets what an attempt brought, and begins the next."""
+        """Discards the results of this attempt and starts the next."""
         self.attempt += 1
         self.waiting = False
         self.ready.clear()
@@ -102,12 +101,12 @@ class WorkerRequest:
         return attempt == self.attempt and not self.waiting and not self.future.done()
 
     def finished(self, device: str, done: Done) -> bool:
-        """Records a part that is done; True when it was the last."""
+        """Records the result of one device. Returns True if it was the last."""
         self.timings[device] = done.timing
         self.latents = done.latents or self.latents
         return set(self.timings) == set(self.devices)
 
     def outcome(self) -> Outcome:
-        # the device that has the sampler is among those that are done
+        # the device that samples is among the finished ones
         assert self.latents is not None
         return Outcome(*self.latents, dict(self.timings), self.attempt + 1)

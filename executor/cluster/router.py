@@ -1,8 +1,8 @@
-"""Assigns devices to concurrent requests: a replica group of base devices, and for each ControlNet
-a member of their pool.
+"""Assigns devices to concurrent requests: a replica group of base devices, and a pool member for
+each ControlNet.
 
-Only decides; `cluster.engine` asks before it plans and reports what became of it. Katz, section 5:
-ControlNets as a service of their own.
+Only decides; `cluster.engine` asks for a lease before planning and reports the outcome. Source:
+Katz, section 5, ControlNets as a separate service.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from katz_graph.planner.queries import commonest_variant
 
 @dataclass(slots=True, eq=False)
 class Lease:
-    """Holds what a request may use: devices, and pins by stage and operation. `sessions`: seconds
-    that one of its evaluations asks of each ControlNet on a member of the pool.
+    """Holds the devices that a request may use, and its pins by stage or operation. `sessions`:
+    seconds of work per evaluation by pool member and ControlNet.
     """
 
     devices: tuple[str, ...]
     pins: Mapping[str, tuple[str, ...]]
     lane: int
     sessions: Mapping[tuple[str, ControlNetRecipe], float] = field(default_factory=dict)
-    step: float = 0.0  # seconds of an evaluation as planned
+    step: float = 0.0  # planned seconds of one evaluation
 
 
 class Router:
-    """Leases replica groups to requests and routes their ControlNets to members of the pool.
+    """Leases replica groups to requests and routes their ControlNets to pool members.
 
-    `pins`: where stages may run; the devices of "controlnet" are a pool when no other stage may run
-    there. `lane`: base devices of a replica group. Any thread may call. InputError for pins to
-    devices that are not there, or that no group can satisfy; then one group has all devices when
-    they are `reduced`, some being gone.
+    `pins`: allowed devices by stage; the devices of the pooled stages form a pool if no other stage
+    is pinned to them. `lane`: base devices per replica group. Any thread may call. Raises
+    InputError for pins to unknown devices, or if no group satisfies all pins. With `reduced`
+    (devices were lost) all base devices form one group in the latter case.
     """
 
     def __init__(
@@ -81,12 +81,12 @@ class Router:
         self._lock = threading.Lock()
 
     def _honours(self, lane: Sequence[str]) -> bool:
-        """Returns whether every pinned stage has a device there."""
+        """Returns whether every pinned stage has a device in the lane or the pool."""
         return all({*lane, *self.pool}.intersection(pinned) for pinned in self._pins.values())
 
     def admit(self, region: Region) -> Lease:
-        """Leases the replica group with fewest requests. A request that is alone has the whole
-        pool; beside others each of its ControlNets goes to the holder with the shortest queue.
+        """Leases the replica group with the fewest requests. A single request may use the whole
+        pool; with other requests running, each of its ControlNets goes to the least loaded holder.
         """
         with self._lock:
             lease = self._ticket()
@@ -96,7 +96,7 @@ class Router:
             return lease
 
     def preview(self) -> Lease:
-        """Returns the lease of a request that came now, and alone. Changes nothing."""
+        """Returns the lease of a request on an idle pool. Changes nothing."""
         with self._lock:
             return self._ticket()
 
@@ -111,7 +111,7 @@ class Router:
         return Lease(devices, pins, lane)
 
     def _routed(self, region: Region) -> dict[str, tuple[str, ...]]:
-        """Pins each ControlNet to one member; both branches of guidance ask the same one."""
+        """Pins each ControlNet to one member, the same for both branches of guidance."""
         queues = self._queues()
         uses = {
             operation.id: operation.inputs["control_net"]
@@ -124,7 +124,7 @@ class Router:
         return {name: (members[recipe],) for name, recipe in uses.items()}
 
     def planned(self, lease: Lease, program: Program) -> tuple[Change, ...]:
-        """Records what a request will ask of the pool; returns the changes to make in it now."""
+        """Records the planned pool work of a request. Returns the pool changes to make now."""
         number = commonest_variant(program)
         operations = {
             operation.id: operation
@@ -144,13 +144,15 @@ class Router:
         return self.observe()
 
     def dismiss(self, lease: Lease) -> tuple[Change, ...]:
-        """Ends the lease of a request, however it ended; returns the changes to make now."""
+        """Ends the lease of a request, after success or failure. Returns the pool changes to make
+        now.
+        """
         with self._lock:
             self._tickets.remove(lease)
         return self.observe()
 
     def observe(self) -> tuple[Change, ...]:
-        """Returns the changes that the rule of replication makes now."""
+        """Returns the pool changes that the replication rule requires now."""
         with self._lock:
             steps: dict[Hashable, float] = {}
             for lease in self._tickets:
@@ -159,14 +161,14 @@ class Router:
             return self._replicas.observe(self._queues(), steps)
 
     def lost(self, member: str, control: Hashable | None = None) -> None:
-        """Forgets a ControlNet on a member of the pool, or all of them, as it was replaced or has
-        let go of all.
+        """Forgets a ControlNet on a pool member, or all of them if the member was replaced or
+        released its models.
         """
         with self._lock:
             self._replicas.lost(member, control)
 
     def _queues(self) -> dict[str, dict[Hashable, float]]:
-        """Sums the seconds that all sessions of a member ask of it in one evaluation each."""
+        """Sums the work of one evaluation of every lease, in seconds by member and ControlNet."""
         queues: dict[str, dict[Hashable, float]] = {member: {} for member in self.pool}
         for lease in self._tickets:
             for (member, recipe), seconds in lease.sessions.items():

@@ -1,5 +1,5 @@
-"""Keeps a worker running for every device: notices within seconds that one is gone and replaces it,
-at once where a spare waits.
+"""Keeps one worker running per device. Detects a lost worker within seconds and replaces it,
+immediately if a spare is ready.
 
 Must not know what workers do; its user assigns, connects and feeds them.
 """
@@ -24,12 +24,13 @@ SPARE = "spare"
 
 
 class Supervisor:
-    """Keeps workers by the name of their device; equal launchers mean one host, which has one
+    """Manages workers by device name. Equal launchers mean the same host, and each host has one
     spare. A context manager.
 
-    Callbacks come from threads and have to be short: `on_message(name, message)`; `on_lost(name,
-    reason)` when a worker died or froze; `on_replaced(name, connection)` when another one stands
-    in, which has been told nothing yet; `on_abandoned(name, error)` when none will.
+    Callbacks run in background threads and must be short. `on_message(name, message)`: a worker
+    sent a message. `on_lost(name, reason)`: a worker died or froze. `on_replaced(name,
+    connection)`: a new worker, which has received no messages yet, replaces it. `on_abandoned(name,
+    error)`: the worker will not be replaced.
     """
 
     def __init__(
@@ -50,15 +51,15 @@ class Supervisor:
         self._with_spares = spares
         self._patience = patience
         self._changed = threading.Condition()
-        # a loss and its replacement are told before the next loss
+        # a loss and its replacement are reported before the next loss
         self._telling = threading.RLock()
         self._workers: dict[str, WorkerHandle] = {}
         self._spares: dict[Launcher, WorkerHandle] = {}
-        self._waiting: set[WorkerHandle] = set()  # spares that are ready
-        self._all: list[WorkerHandle] = []  # also those that are being buried
-        self._started: set[str] = set()  # names whose first worker got ready
-        self._losses: dict[str | Launcher, Losses] = {}  # by name; of spares, by their launcher
-        self._failures: dict[str, RunError] = {}  # why a name has no worker and gets none
+        self._waiting: set[WorkerHandle] = set()  # ready spares
+        self._all: list[WorkerHandle] = []  # includes workers that are still ending
+        self._started: set[str] = set()  # names that have had a ready worker
+        self._losses: dict[str | Launcher, Losses] = {}  # by name; for spares by launcher
+        self._failures: dict[str, RunError] = {}  # why a name has no worker and gets no replacement
         self._closing = threading.Event()
         self._monitor = threading.Thread(target=self._watch, name="katz-heartbeats", daemon=True)
 
@@ -74,8 +75,8 @@ class Supervisor:
         self.close()
 
     def start(self) -> Mapping[str, MessageChannel]:
-        """Starts all workers at once and waits until they are ready. RunError says which one did
-        not start and why; all are closed then.
+        """Starts all workers concurrently and waits until they are ready. If one does not start,
+        closes all and raises RunError with its name and the reason.
         """
         atexit.register(self.close)
         try:
@@ -92,8 +93,8 @@ class Supervisor:
             raise
 
     def add(self, name: str, launcher: Launcher) -> MessageChannel:
-        """Starts a further worker and waits until it is ready. RunError when it does not start;
-        it may then be added again.
+        """Starts an additional worker and waits until it is ready. Raises RunError if it does not
+        start; the name may then be added again.
         """
         with self._changed:
             self._launchers[name] = launcher
@@ -104,18 +105,18 @@ class Supervisor:
         return self.connection(name)
 
     def _wait_until_started(self, names: Collection[str]) -> None:
-        """Waits for the first worker of each name; the lock is held."""
+        """Waits for the first worker of each name. The caller holds the lock."""
         while not self._started.issuperset(names):
             for name in names:
                 if name in self._failures:
                     raise self._failures[name]
             if self._closing.is_set():
                 raise Cancelled("cancelled")
-            # Ctrl-C just before a wait would be seen at its end
+            # the timeout lets a Ctrl-C that arrives just before the wait take effect
             self._changed.wait(self._patience.ping)
 
     def connection(self, name: str) -> MessageChannel:
-        """Returns the connection to a device's current worker. RunError when it has none now."""
+        """Returns the connection to a device's current worker. Raises RunError if it has none."""
         with self._changed:
             if name in self._failures:
                 raise self._failures[name]
@@ -129,7 +130,7 @@ class Supervisor:
             return {name: worker.state for name, worker in self._workers.items()}
 
     def pids(self) -> dict[str, int | None]:
-        """Returns process ids by device, and of spares that wait."""
+        """Returns process ids by device, including ready spares."""
         with self._changed:
             waiting = {
                 f"{SPARE} {number}": spare
@@ -139,8 +140,8 @@ class Supervisor:
             return {name: worker.pid for name, worker in {**self._workers, **waiting}.items()}
 
     def close(self) -> None:
-        """Ends all workers: asks, waits a little, kills. May be called more than once, and from an
-        exit handler.
+        """Ends all workers: asks them to stop, waits `WorkerPatience.stop` seconds, then kills. May
+        be called repeatedly, and from an exit handler.
         """
         self._closing.set()
         with self._changed:
@@ -161,7 +162,7 @@ class Supervisor:
             atexit.unregister(self.close)
 
     def _launch(self, name: str, launcher: Launcher, background: bool = False) -> WorkerHandle:
-        """Starts a worker; the lock is held."""
+        """Starts a worker. The caller holds the lock."""
         worker = WorkerHandle(
             name, launcher, self._patience, self._ready, self._heard, self._ended, background
         )
@@ -201,8 +202,8 @@ class Supervisor:
                 self._stands_in(worker)
 
     def _has_place(self, worker: WorkerHandle) -> bool:
-        """Returns whether a worker that got ready serves a device. A spare takes the place of one
-        that still starts, which becomes the spare; the lock is held.
+        """Returns whether a newly ready worker serves a device. A ready spare takes the place of a
+        worker that is still starting, which becomes the spare. The caller holds the lock.
         """
         if self._spares.get(worker.launcher) is not worker:
             return self._workers.get(worker.name) is worker
@@ -245,7 +246,7 @@ class Supervisor:
         self._replace(worker, reason)
 
     def _replace(self, lost: WorkerHandle, reason: str) -> None:
-        """Replaces a lost worker by the spare or a new one, unless that failed too often."""
+        """Replaces a lost worker by the spare or a new one, unless it failed too often."""
         name = lost.name
         with self._changed:
             often, spare = self._lost_too_often(name, lost), None
@@ -272,8 +273,8 @@ class Supervisor:
             self._stands_in(spare)
 
     def _replace_spare(self, lost: WorkerHandle, reason: str) -> None:
-        """Starts another spare at once, unless that failed too often: then with the next worker
-        that is replaced. The lock is held.
+        """Starts another spare immediately. If spares failed too often, waits until the next worker
+        is replaced. The caller holds the lock.
         """
         del self._spares[lost.launcher]
         self._waiting.discard(lost)
@@ -290,20 +291,24 @@ class Supervisor:
             self._keep_spare(lost.launcher)
 
     def _lost_too_often(self, key: str | Launcher, lost: WorkerHandle) -> str:
-        """Counts a loss; says in words how often there were some where it is not to be replaced."""
+        """Counts a loss. Returns a description if the worker failed too often to be replaced, else
+        an empty string.
+        """
         losses = self._losses.setdefault(key, Losses())
         return losses.too_often(lost.was_ready, self._patience, time.monotonic())
 
 
 @dataclass(slots=True)
 class Losses:
-    """Counts the workers that were lost in one place."""
+    """Counts the losses of one device's workers, or of one host's spares."""
 
     deaths: list[float] = field(default_factory=list)
-    not_ready: int = 0  # that ended without having been ready, in a row
+    not_ready: int = 0  # consecutive workers that ended before they were ready
 
     def too_often(self, was_ready: bool, patience: WorkerPatience, now: float) -> str:
-        """Counts one more; says in words how often it was where that is too often, else nothing."""
+        """Counts a loss. Returns a description if losses exceed the limits of `patience`, else an
+        empty string.
+        """
         self.deaths = [when for when in self.deaths if when > now - patience.within] + [now]
         self.not_ready = 0 if was_ready else self.not_ready + 1
         if len(self.deaths) >= patience.deaths:

@@ -1,5 +1,5 @@
-"""Manages one worker from its launch to its end: one thread launches it and reads, another sends
-heartbeats. Must not know other workers.
+"""Manages one worker from launch to end: one thread launches it and reads its messages, another
+sends heartbeats. Must not know other workers.
 """
 
 from __future__ import annotations
@@ -17,27 +17,22 @@ from katz_graph.executor.transport.faults import Closed, ProtocolError
 from katz_graph.ipc.heartbeat import Heartbeat
 
 State = Literal["starting", "ready", "suspect", "dead"]
-STATUS_TIMEOUT = 0.2  # seconds that a loss is told later, at most, to tell why
-BURIAL_TIMEOUT = 10.0  # seconds that a killed process may take to give back its memory
+STATUS_TIMEOUT = 0.2  # seconds by which the report of a loss may be delayed to find its cause
+BURIAL_TIMEOUT = 10.0  # seconds that a killed process may take to release its memory
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerPatience:
-    """Sets the timeouts of a worker in seconds: to start, between pings, of silence until it is
-    suspect and until it counts as frozen, to stop when asked.
+    """Sets the timeouts of a worker in seconds, and its limits of replacement."""
 
-    A worker that died `deaths` times `within` so many seconds is not replaced again, nor one of
-    which `barren` in a row did not get ready.
-    """
-
-    start: float = 120.0
-    ping: float = 0.25
-    suspect: float = 1.0
-    frozen: float = 2.5
-    stop: float = 2.0
-    deaths: int = 5
+    start: float = 120.0  # until it is ready
+    ping: float = 0.25  # between pings
+    suspect: float = 1.0  # silence until it counts as suspect
+    frozen: float = 2.5  # silence until it counts as frozen and is ended
+    stop: float = 2.0  # to end when asked
+    deaths: int = 5  # not replaced after this many deaths within `within`
     within: float = 60.0
-    barren: int = 2
+    barren: int = 2  # not replaced after this many consecutive failures to start
 
 
 PATIENCE = WorkerPatience()
@@ -45,7 +40,7 @@ PATIENCE = WorkerPatience()
 
 class WorkerHandle:
     """Launches a worker, reads its messages and watches its heartbeat. Calls `on_ready` and
-    `on_message` from its reading thread, and `on_ended` as the last, once, with the reason.
+    `on_message` from its reading thread, then `on_ended` once with the reason.
     """
 
     def __init__(
@@ -69,17 +64,20 @@ class WorkerHandle:
         self._launched: Launched | None = None
         self._is_over = False
         self._lock = threading.Lock()
-        self._reason = ""  # why we ended it
+        self._reason = ""  # why this process ended the worker
         self._stopping = threading.Event()
         self._unanswered = False
         self._pinging = self._obeying = False
         self._moved: tuple[int, int] = (0, 0)
-        self._heartbeat = Heartbeat(patience.ping)  # until it is ready, of its start
+        # counts the start time until the worker is ready
+        self._heartbeat = Heartbeat(patience.ping)
         self._pinger = threading.Thread(target=self._ping, name=f"katz-ping-{name}", daemon=True)
         self._thread = threading.Thread(target=self._live, name=f"katz-reader-{name}", daemon=True)
 
     def start(self) -> None:
-        """Launches it. Whoever may end it must know it before: Ctrl-C comes at any moment."""
+        """Launches the worker in a thread. Register the handle before, because Ctrl-C may come at
+        any time.
+        """
         self._thread.start()
 
     @property
@@ -95,13 +93,13 @@ class WorkerHandle:
         return None if self._launched is None else self._launched.pid
 
     def stop(self) -> None:
-        """Asks it to end; ends one that still starts."""
+        """Asks the worker to end. Kills it if it is still starting."""
         if self.state == "starting":
             self.end("it was not needed any more")
         self._stopping.set()
 
     def end(self, reason: str = "") -> None:
-        """Kills it; the reading thread does the rest, and without a reason finds one."""
+        """Kills the worker. The reading thread cleans up, and finds the reason if none is given."""
         with self._lock:
             self._reason = self._reason or reason
             launched = self._launched
@@ -110,24 +108,24 @@ class WorkerHandle:
             launched.connection.shut_down()
 
     def bury(self) -> None:
-        """Waits until everything of it is gone: for a thread, which cannot be killed, however long
-        its unit takes.
+        """Waits until the worker and its threads have ended. An in-process worker cannot be killed,
+        so the wait lasts until its running call ends.
         """
         self.join(self._burial)
 
     def join(self, timeout: float) -> bool:
-        """Waits at most `timeout` seconds; returns whether everything of it is gone."""
+        """Waits at most `timeout` seconds. Returns whether the worker and its thread have ended."""
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout)
         return not self._thread.is_alive()
 
     def check(self) -> None:
-        """Counts its silence, every `WorkerPatience.ping` seconds; ends it when that, or its start,
-        is too long.
+        """Updates the heartbeat; called every `WorkerPatience.ping` seconds. Ends the worker if it
+        is silent or starting for too long.
 
-        Bytes that arrive are signs of life, and so are bytes that it takes while a ping waits
-        behind a long message. Short messages are none: a frozen worker's socket still swallows
-        them. A thread of this process is not watched, as it cannot freeze alone.
+        Received bytes are signs of life, and so are bytes sent while a ping waits behind a long
+        message. Short sends do not count, because a frozen worker's socket still accepts them. A
+        thread of this process is not watched, because it cannot freeze alone.
         """
         connection, launched, heartbeat = self.connection, self._launched, self._heartbeat
         heartbeat.tick()
@@ -176,7 +174,7 @@ class WorkerHandle:
         launched.connection.close()
 
     def _read(self, connection: MessageChannel) -> str:
-        """Handles messages until the connection ends; returns why it did."""
+        """Handles messages until the connection ends. Returns the reason."""
         try:
             while True:
                 message = connection.receive()
@@ -194,10 +192,10 @@ class WorkerHandle:
                         self._pinger.start()
                     case _:
                         self._on_message(self, message)
-                if isinstance(message, Fault):  # it is of no more use, and says why
+                if isinstance(message, Fault):  # the worker is unusable and has reported why
                     self.end(message.message)
                     return message.message
-                del message  # nothing of it is kept while the next one is waited for
+                del message  # release the message before waiting for the next
                 self._obeying = False
         except Closed:
             return "its connection ended"
@@ -208,7 +206,7 @@ class WorkerHandle:
 
     def _ping(self) -> None:
         connection = self.connection
-        assert connection is not None  # it has said hello
+        assert connection is not None  # set before its Hello arrived
         try:
             while not self._stopping.wait(self._patience.ping):
                 if not (self._unanswered or self.launcher.in_process):
@@ -220,12 +218,14 @@ class WorkerHandle:
             return
 
 
-# A launcher asks a service of its own, say Ray's, which may be gone before the worker is. That must
-# end neither the thread that reports the loss nor the one that watches all workers.
+# Launchers may depend on an external service such as Ray, which may end before the worker. Its
+# errors must not end the thread that reports the loss, nor the thread that watches all workers.
 
 
 def _is_alive(launched: Launched) -> bool:
-    """Returns whether a worker runs, as far as its launcher knows: else its silence decides."""
+    """Returns whether a worker is alive according to its launcher. If the launcher fails, assumes
+    that it is; the heartbeat decides then.
+    """
     try:
         return launched.is_alive()
     except Exception:
@@ -233,7 +233,7 @@ def _is_alive(launched: Launched) -> bool:
 
 
 def _last_words(launched: Launched) -> str:
-    """Waits a moment for how a worker ended: what it says is better than that it was killed."""
+    """Waits briefly for the exit status. Returns the worker's last output or how it ended."""
     try:
         launched.wait(STATUS_TIMEOUT)
         return launched.last_words()
