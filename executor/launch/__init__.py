@@ -1,3 +1,3 @@
-"""Starts workers that are connected to the driver: as a process, a thread, a Ray actor. Must not
-know what workers do.
+"""Starts workers connected to the driver, as a process, a thread or a Ray actor. Must not know what
+workers do.
 """

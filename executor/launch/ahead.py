@@ -1,4 +1,4 @@
-"""Prepares this host's workers while the driver still loads. Imports nothing heavy itself."""
+"""Prepares this host's workers while the driver is still loading. Imports nothing heavy itself."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from katz_graph.executor.turns.affinity import claim_seats
 
 
 class Ahead:
-    """Starts a fork server, which begins to load, and claims processors for the devices that
-    processes of this host serve, until `close`. `server`: a fork server that runs already; without
-    one, this starts one.
+    """Starts a fork server, which preloads libraries, and claims processors for the devices that
+    processes of this host serve, until `close`. `server`: a fork server to use instead of a new
+    one.
     """
 
     def __init__(self, devices: DeviceList, threads: int, server: ForkServer | None = None) -> None:
@@ -22,7 +22,7 @@ class Ahead:
         self.claimed = claim_seats([threads if device == "cpu" else 0 for device in here])
         self.server = server or ForkServer(threads)
         if here:
-            with suppress(OSError):  # the launcher finds out as well, and says so
+            with suppress(OSError):  # the launcher meets the same error and reports it
                 self.server.begin()
 
     def __enter__(self) -> Self:

@@ -1,4 +1,6 @@
-"""Declares what starts a worker, and what controls it. Must not know heartbeats and replacement."""
+"""Declares the interfaces that start and control a worker. Must not know heartbeats and
+replacement.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,12 @@ from katz_graph.executor.transport.vocabulary import fingerprint
 
 
 def hello() -> Hello:
-    """Makes the first message of a worker, which has loaded what it needs."""
+    """Returns the first message of a worker, sent when it has loaded its libraries."""
     return Hello(os.getpid(), _version())
 
 
 def mismatch(said: Hello) -> str:
-    """Explains why a worker with this `hello` is of no use; empty when it is of use. Other machines
+    """Explains why a worker with this `hello` is unusable; empty if it is usable. Other machines
     may have another version installed.
     """
     if said.version == (ours := _version()):
@@ -29,33 +31,33 @@ def mismatch(said: Hello) -> str:
 
 
 def _version() -> str:
-    """Names the version and the vocabulary: versions under development have one number and many
-    vocabularies.
+    """Returns the version and the vocabulary fingerprint, because vocabularies change within a
+    development version.
     """
     return f"{version('katz-graph')}/{fingerprint()}"
 
 
 class Launched(Protocol):
-    """Controls a worker that was started; it says `hello` on its connection."""
+    """Controls a started worker, which sends `hello` on its connection."""
 
     @property
     def pid(self) -> int | None:
-        """Returns its process id on this host; None where it runs on another one."""
+        """Returns its process id on this host; None if it runs on another host."""
 
     @property
     def connection(self) -> MessageChannel:
-        """Returns the driver's end. Whoever reads from it closes it."""
+        """Returns the driver's end. The reader closes it."""
 
     def is_alive(self) -> bool: ...
 
     def kill(self) -> None:
-        """Ends it, and what it started, at once. Does not wait."""
+        """Ends it and the processes that it started immediately. Does not wait."""
 
     def wait(self, timeout: float) -> bool:
-        """Waits at most `timeout` seconds; returns whether it has ended."""
+        """Waits at most `timeout` seconds. Returns whether it has ended."""
 
     def last_words(self) -> str:
-        """Says how it ended, as far as one can tell, in one line; empty while it lives."""
+        """Describes in one line how it ended, as far as known; empty while it runs."""
 
 
 class Launcher(Protocol):
@@ -63,17 +65,17 @@ class Launcher(Protocol):
 
     @property
     def in_process(self) -> bool:
-        """Returns whether its worker is a thread of this process: it reaches what cannot be sent,
-        cannot be lost alone, and is not replaced.
+        """Returns whether its worker is a thread of this process. Such a worker accepts objects
+        that cannot be serialized, cannot be lost alone, and is not replaced.
         """
 
     @property
     def any_device(self) -> bool:
-        """Returns whether a worker can be started first and told its device later, so that a spare
-        is of use.
+        """Returns whether a worker can start before its device is assigned, so that it can be a
+        spare.
         """
 
     def launch(self, name: str, background: bool = False) -> Launched:
-        """Starts a worker; `background`: what it loads may wait for others. RunError or OSError
-        when it cannot be started.
+        """Starts a worker. `background`: its loading may yield to other work. Raises RunError or
+        OSError if it cannot be started.
         """

@@ -1,10 +1,10 @@
-"""Runs a fork server: loads what workers need, then makes each of them by forking, as the driver
-asks.
+"""Runs a fork server: loads the libraries of workers, then forks a worker for each request of the
+driver.
 
-Only a process with a single thread, in which nothing has initialised CUDA, can be forked. GPUs are
-hidden while libraries load, since some ask torch for them, and torch may ask CUDA's runtime. Where
-a library starts threads or initialises CUDA all the same, workers are started as `worker_main`,
-load for themselves, and their output says why.
+Only a process with a single thread and without initialised CUDA can fork. GPUs are hidden while
+libraries load, because some ask torch for GPUs, and torch may ask CUDA's runtime. If a library
+still starts threads or initialises CUDA, workers start as `worker_main`, load by themselves, and
+print the reason.
 """
 
 from __future__ import annotations
@@ -32,38 +32,38 @@ from katz_graph.settings.environment import prepare_to_compute
 
 WORKER = "katz_graph.executor.launch.worker_main"
 CONNECTION = "katz_graph.executor.transport.connection"
-# the second has torch count GPUs by the first, where it would ask CUDA's runtime
+# the second makes torch count GPUs by the first instead of asking CUDA's runtime
 NO_GPUS = {"CUDA_VISIBLE_DEVICES": "", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
-LOOKS, LOOK = 10, 0.005  # at most so many, so many seconds apart
+LOOKS, LOOK = 10, 0.005  # at most 10 checks, 5 ms apart
 THREADS = Path("/proc/self/task")
 
 
 def main() -> None:
     control, threads, module = begin()
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # else it makes its threads when it is loaded
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # otherwise it starts its threads when it is loaded
     loaded, finish = socket.socketpair()
     watching = end_with(control.fileno(), unless=loaded.fileno())
-    # what cannot be loaded here fails in the workers as well, and there somebody is told
+    # a failed import fails in the workers as well, and they report it
     with hidden_gpus(), suppress(BaseException):
         for needed in (CONNECTION, module):
             importlib.import_module(needed)
     finish.close()
-    watching.join()  # only one thread can be forked
+    watching.join()  # fork needs a single thread
     loaded.close()
     imports_are_done()
     ForkLoop(control, threads).serve()
 
 
 def hidden_gpus() -> AbstractContextManager[None]:
-    """Hides GPUs from torch: it answers that there are none without asking NVML or CUDA's runtime,
-    which would start threads or leave this process unfit to be forked. Nothing of the answer stays.
+    """Hides GPUs from torch, so that it reports none without asking NVML or CUDA's runtime, which
+    would start threads or make this process unfit to fork. Torch does not cache the answer.
     """
     return environment(NO_GPUS)
 
 
 class ForkLoop:
-    """Forks until nobody is connected to `control` any more. A process stays uncollected, and its
-    number its own, until its driver lets go of it.
+    """Forks workers until the last connection to `control` ends. Reaps a worker only after its
+    driver has released it, so that its PID is not reused before.
     """
 
     def __init__(self, control: socket.socket, threads: int) -> None:
@@ -73,7 +73,7 @@ class ForkLoop:
 
     def serve(self) -> None:
         while True:
-            # one at a time: to act on it may end what else was awaited
+            # one event at a time: its handler may unregister others
             key, _ = self._awaited.select()[0]
             key.data()
 
@@ -96,8 +96,8 @@ class ForkLoop:
         self._await(life, lambda: self._let_go(pid, running, life))
 
     def _forked(self, entry: str, connected: int, output: int, life: int) -> int | None:
-        """Forks a process that becomes a worker, or starts one that loads for itself; returns its
-        number, or None.
+        """Forks a process that becomes a worker, or starts one that loads by itself. Returns its
+        PID, or None.
         """
         try:
             if others := _other_threads():
@@ -112,7 +112,9 @@ class ForkLoop:
         return pid
 
     def _started(self, entry: str, connected: int, output: int) -> int:
-        """Starts a worker without a fork, in which other threads' locks would stay held."""
+        """Starts a worker without forking, because locks of other threads would stay locked in a
+        fork.
+        """
         os.set_inheritable(connected, True)
         return os.posix_spawn(
             sys.executable,
@@ -132,8 +134,9 @@ class ForkLoop:
         _tell(life, ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status)
 
     def _let_go(self, pid: int, running: int, life: int) -> None:
-        """Kills what is left of a process's session when the driver is gone, or has no more use for
-        it. Collects the process, now or when it has ended: the kernel may hold it up.
+        """Kills the remaining processes of a worker's session when the driver has disconnected or
+        released the worker. Reaps the worker now, or when it has ended, because the kernel may
+        delay that.
         """
         kill_session(pid)
         self._awaited.unregister(life)
@@ -144,14 +147,14 @@ class ForkLoop:
             self._collect(pid, running)
 
     def _collect(self, pid: int, running: int) -> None:
-        """Collects a process that has ended."""
+        """Reaps an ended process."""
         os.waitid(os.P_PID, pid, os.WEXITED)
         with suppress(KeyError):
             self._awaited.unregister(running)
         os.close(running)
 
     def _become(self, entry: str, connected: int, output: int, life: int) -> NoReturn:
-        """Becomes a worker."""
+        """Turns this forked process into a worker."""
         try:
             os.setsid()
             for number in (1, 2):
@@ -171,22 +174,22 @@ class ForkLoop:
             run_worker(entry, socket.socket(fileno=connected))
         except BaseException:
             traceback.print_exc()
-        os._exit(1)  # whatever threads there are
+        os._exit(1)  # regardless of other threads
 
     def _await(self, descriptor: int, act: Callable[[], None]) -> None:
         self._awaited.register(descriptor, selectors.EVENT_READ, act)
 
 
 def _is_gone(life: int) -> bool:
-    """Returns whether the driver has let go of what it asked for."""
+    """Returns whether the driver has dropped its request."""
     asked = select.poll()
     asked.register(life, select.POLLRDHUP)
     return bool(asked.poll(0))
 
 
 def _other_threads() -> list[str]:
-    """Returns the names of this process's other threads, also of those that Python does not know;
-    waits a moment for one that just ended.
+    """Returns the names of this process's other threads, including native threads. Waits briefly
+    for threads that are ending.
     """
     for _ in range(LOOKS):
         others = [thread for thread in THREADS.iterdir() if thread.name != str(os.getpid())]
@@ -197,19 +200,19 @@ def _other_threads() -> list[str]:
 
 
 def _name(thread: Path) -> str:
-    with suppress(OSError):  # it has just ended
+    with suppress(OSError):  # the thread has just ended
         return (thread / "comm").read_text().strip()
     return "ended"
 
 
 def _has_initialised_cuda() -> bool:
-    """Returns whether the parent process has initialised CUDA, which no process inherits."""
+    """Returns whether the parent process has initialised CUDA; forks cannot use it."""
     torch = sys.modules.get("torch")
     return torch is not None and bool(torch.cuda._is_in_bad_fork())
 
 
 def _explain(output: int, why: str) -> None:
-    """Writes to a worker's output that it is not forked, and why."""
+    """Writes to a worker's output why it was not forked."""
     os.write(
         output,
         f"this worker loads its libraries anew, which takes seconds: the process to fork it from "
@@ -218,8 +221,8 @@ def _explain(output: int, why: str) -> None:
 
 
 def _tell(life: int, number: int) -> None:
-    """Tells the driver a number: first which process it is, at last how that ended."""
-    with suppress(OSError):  # it was let go
+    """Sends the driver a number: first the PID, later the exit status."""
+    with suppress(OSError):  # released by the driver
         os.write(life, str(number).encode())
 
 

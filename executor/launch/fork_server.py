@@ -1,5 +1,5 @@
-"""Starts a process of this host that loads once what workers need, and makes each of them by
-forking: they begin at once, and share its memory.
+"""Starts a process on this host that loads the workers' libraries once, then forks workers. Forked
+workers start immediately and share its memory.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from katz_graph.ipc.child import PYTHON, ChildOutput, kill_session, start_child
 
 MAIN = "katz_graph.executor.launch.fork_main"
 LONGEST = 1 << 12  # bytes of a message
-ENDING = 2.0  # seconds that a process may take to end when nobody is connected to it any more
+ENDING = 2.0  # seconds for a process to end after its last connection ended
 
 
 class ForkServer:
     """Loads `module` for processes that compute with `threads`, from `begin` or the first `fork`
-    on, until `close`; a context manager.
+    on, until `close`. A context manager.
 
-    `prefix`: a command that starts it, say `ip netns exec a`; its forks are where that is.
-    `control`: a connection to a fork server that another process started, which ends when its last
-    connection does. `echo` gets the lines that it prints while it loads. Any thread may ask. When
-    it is lost, its forks go on, and another one takes its place.
+    `prefix`: a command prefix such as `ip netns exec a`; forks inherit its environment. `control`:
+    a connection to a fork server of another process, which ends with its last connection. `echo`
+    gets the lines that the server prints while loading. Any thread may call. If the server is lost,
+    its forks continue and a new server starts.
     """
 
     def __init__(
@@ -59,8 +59,8 @@ class ForkServer:
         self.close()
 
     def begin(self) -> int:
-        """Starts the fork server unless it runs. Returns the descriptor of the connection to it,
-        which a child may inherit. OSError when the process cannot be started.
+        """Starts the fork server unless it is running. Returns the descriptor of the connection to
+        it, which a child may inherit. Raises OSError if the process cannot be started.
         """
         with self._lock:
             if self._process is not None and self._process.poll() is not None:
@@ -68,9 +68,9 @@ class ForkServer:
             return (self._control or self._start()).fileno()
 
     def fork(self, entry: str) -> Forked:
-        """Forks a process that runs `entry` (module:function) as soon as all is loaded. It has a
-        session of its own, so that Ctrl-C reaches the driver alone, and ends when the connection
-        does. OSError when there can be none.
+        """Forks a process that runs `entry` (module:function) when loading has finished. The
+        process has a separate session, so that Ctrl-C reaches only the driver, and ends with the
+        connection. Raises OSError if it cannot be created.
         """
         with ExitStack() as ours, ExitStack() as theirs:
             connected, its_end = _pair(ours, theirs, socket.SOCK_STREAM)
@@ -83,7 +83,7 @@ class ForkServer:
             return Forked(connected, output, life)
 
     def close(self) -> None:
-        """Ends the fork server. Its forks go on, and nobody sees any more how they end."""
+        """Ends the fork server. Its forks continue, but their exit status is no longer reported."""
         with self._lock:
             self._end()
 
@@ -120,11 +120,9 @@ class ForkServer:
 
 
 class Forked:
-    """Controls a process that a fork server makes: the driver's end of the connection to it, its
-    output, and its state.
+    """Controls a forked process: the driver's end of its connection, its output and its state.
 
-    Its number means this process until `let_go`, and no other one, whenever it ended: the server
-    collects it only then.
+    Its PID is not reused until `let_go`, because the server does not reap the process before.
     """
 
     def __init__(self, connected: socket.socket, output: IO[str], life: socket.socket) -> None:
@@ -137,15 +135,15 @@ class Forked:
 
     @property
     def pid(self) -> int | None:
-        """Returns the process id; None while the server still loads."""
+        """Returns the process id; None while the server is still loading."""
         with self._lock:
             self._look()
             return self._pid
 
     @property
     def code(self) -> int | None:
-        """Returns the exit status, or the signal that killed it as a negative number; None before,
-        and where the server was lost.
+        """Returns the exit status, or the negative number of the signal that killed it; None
+        before, and if the server was lost.
         """
         with self._lock:
             self._look()
@@ -153,14 +151,14 @@ class Forked:
 
     @property
     def is_over(self) -> bool:
-        """Returns whether it ended, cannot be made, or cannot be seen as the server was lost."""
+        """Returns whether it ended, could not be created, or lost its server."""
         with self._lock:
             self._look()
             return self._is_over
 
     def kill(self) -> None:
-        """Ends it at once, with what it started in its session; where it is not made yet, before
-        that. Does not wait.
+        """Kills it and the processes of its session. Cancels it if it is not forked yet. Does not
+        wait.
         """
         with self._lock:
             if self._life.fileno() < 0:
@@ -168,12 +166,12 @@ class Forked:
             self._look()
             if self._pid is None:
                 self._let_go()
-            # else its number may be another's by now
+            # otherwise the PID may have been reused
             elif self._code is not None or not self._is_over:
                 kill_session(self._pid)
 
     def let_go(self) -> None:
-        """Has it collected, and killed before where it is not over."""
+        """Lets the server reap it, and kill it if it is still running."""
         with self._lock:
             self._look()
             self._let_go()
@@ -183,13 +181,15 @@ class Forked:
         self._life.close()
 
     def _look(self) -> None:
-        """Reads what the server told: the number, at last the exit status; the lock is held."""
+        """Reads messages of the server: the PID, then the exit status. The caller holds the
+        lock.
+        """
         while True:
             try:
                 told = self._life.recv(LONGEST)
             except BlockingIOError:
                 return
-            except OSError:  # the server is lost, or the process was let go
+            except OSError:  # the server is lost, or the process was released
                 told = b""
             if not told:
                 self._is_over = True

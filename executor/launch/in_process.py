@@ -1,5 +1,5 @@
-"""Starts a worker as a thread of this process. It shares the interpreter's lock, and a fault of its
-device ends the process.
+"""Starts a worker as a thread of this process. It shares the GIL, and a fault of its device ends
+the process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from katz_graph.node.types import NodeType
 
 
 class InProcess:
-    """Starts the worker of one device in this process; `host` serves it once it is assigned."""
+    """Starts the worker of one device in this process. `host` serves it after its assignment."""
 
     in_process = True
     any_device = False  # a thread has nothing to load
@@ -27,7 +27,8 @@ class InProcess:
 
     def launch(self, name: str, background: bool = False) -> WorkerThread:
         ours, theirs = direct_pair()
-        nodes: Mapping[str, NodeType] = {}  # every request brings its run's context, which has them
+        # every request carries the context of its run with the node types
+        nodes: Mapping[str, NodeType] = {}
         return WorkerThread(name, ours, theirs, partial(serve, theirs, nodes, self._begun))
 
     def _begun(self, host: Host) -> None:
@@ -35,8 +36,8 @@ class InProcess:
 
 
 class WorkerThread:
-    """Controls a worker thread, which runs `entry`; killing it ends its connection, on which it
-    returns after the unit that runs.
+    """Controls a worker thread that runs `entry`. `kill` ends its connection; the thread returns
+    after its current unit.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
-"""Starts workers as Ray actors, on the machines of a Ray cluster. Ray places, starts and ends them;
-everything else goes over a connection of ours that the actor opens to the driver, and the
-supervisor replaces what is lost.
+"""Starts workers as Ray actors on the machines of a Ray cluster. Ray places, starts and ends them.
+All other communication uses a separate connection from the actor to the driver, and the supervisor
+replaces lost workers.
 
-Ray listens on all interfaces and unpickles what it gets: loopback or a private network only. Our
-own port wants the token of the launch.
+Ray listens on all interfaces and unpickles its input: use only loopback or a private network. The
+driver's port requires the token of the launch.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from katz_graph.executor.transport.handshake import accept, dial, listen
 from katz_graph.ipc.child_main import end_with
 from katz_graph.settings.environment import prepare_to_compute
 
-START_TIMEOUT = 100.0  # seconds; less than the supervisor's, since this one knows more to say
+START_TIMEOUT = 100.0  # seconds; shorter than the supervisor's, because this error says more
 LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
 class RayPlace:
-    """Names a place for an actor. `device` is what torch calls it there: Ray shows an actor its own
-    GPU only.
+    """Identifies a place for an actor. `device`: its torch name in the actor, which sees only its
+    own GPU.
     """
 
     node: str
@@ -43,11 +43,11 @@ class RayPlace:
 
 
 class RayCluster:
-    """Connects to the cluster at `address`; without one, to that which Ray finds, else starts a
-    small one on this machine until `close`. A context manager.
+    """Connects to the cluster at `address`. Without an address, connects to the cluster that Ray
+    finds, or starts a small one on this machine until `close`. A context manager.
 
-    When the driver is killed, our workers end at once, and two agents of a small cluster after the
-    minute that Ray gives them.
+    If the driver is killed, its workers end immediately; two agents of a small cluster end after a
+    minute, Ray's own timeout.
     """
 
     def __init__(self, address: str | None = None, entry: str | None = None) -> None:
@@ -79,7 +79,7 @@ class RayCluster:
                     configure_logging=False,
                     log_to_driver=False,
                     _node_ip_address=LOOPBACK,
-                    _system_config={"worker_niceness": 0},  # 15 unless told otherwise
+                    _system_config={"worker_niceness": 0},  # Ray's default is 15
                 )
 
     def __enter__(self) -> RayCluster:
@@ -94,7 +94,7 @@ class RayCluster:
         self.close()
 
     def places(self, number: int = 0) -> tuple[RayPlace, ...]:
-        """Returns the first `number` places, see `find_places`."""
+        """Returns the first `number` places (see `find_places`)."""
         import ray
 
         return find_places(ray.nodes(), number)
@@ -103,7 +103,7 @@ class RayCluster:
         return RayLauncher(place, threads, self.entry or entry_for(place.device), self._closing)
 
     def close(self) -> None:
-        """Ends starts that wait, and leaves the cluster; one that was started here ends."""
+        """Cancels pending starts and leaves the cluster. Shuts down a cluster started here."""
         import ray
 
         self._closing.set()
@@ -112,11 +112,11 @@ class RayCluster:
 
 
 def find_places(nodes: Sequence[Mapping[str, Any]], number: int = 0) -> tuple[RayPlace, ...]:
-    """Returns every GPU, or where there is none a CPU of every machine: all devices of a run
-    compute in one number format, and with a processor among them that is float32. `number` other
-    than 0: so many, first GPUs, then a CPU of every machine without one, then further CPUs.
+    """Returns all GPUs; if none exists, one CPU per machine. All devices of a run compute in one
+    number format, which is float32 if a CPU is among them. `number` other than 0 selects that many:
+    first GPUs, then one CPU per machine without a GPU, then further CPUs.
 
-    `nodes` as `ray.nodes()` tells them. InputError when there are fewer.
+    `nodes`: the result of `ray.nodes()`. Raises InputError if fewer are available.
     """
     alive = sorted(
         (node for node in nodes if node["Alive"]),
@@ -139,7 +139,7 @@ def find_places(nodes: Sequence[Mapping[str, Any]], number: int = 0) -> tuple[Ra
 
 @dataclass(frozen=True, slots=True)
 class RayLauncher:
-    """Starts workers in one place of a cluster."""
+    """Starts workers at one place of a cluster."""
 
     place: RayPlace
     threads: int
@@ -150,13 +150,13 @@ class RayLauncher:
 
     @property
     def any_device(self) -> bool:
-        return self.place.device == "cpu"  # an actor holds its GPU from its start on
+        return self.place.device == "cpu"  # an actor holds its GPU from the start
 
     def launch(self, name: str, background: bool = False) -> Actor:
-        """Starts an actor and waits until it has connected; one in the background claims no CPU, as
-        it stands in for one that does.
+        """Starts an actor and waits until it has connected. A background actor claims no CPU,
+        because it is a spare for one that does.
 
-        RunError when it fails or does not connect in time.
+        Raises RunError if it fails or does not connect in time.
         """
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -193,14 +193,14 @@ class RayLauncher:
 
 
 class WorkerActor:
-    """Runs in Ray: connects to the driver, serves, and ends when told to and with the driver. Ray
-    tells the driver of an error.
+    """Runs in Ray: connects to the driver, serves, and ends on request or with the driver. Ray
+    reports errors to the driver.
     """
 
     def work(self, host: str, port: int, token: bytes, entry: str, threads: int) -> None:
         prepare_to_compute(threads)
         serve = pkgutil.resolve_name(entry)
-        # stays open after an error, so that the process stays until Ray has told of it
+        # stays open after an error, so that the process lives until Ray has reported it
         self._connection = dial(host, port, token)
         end_with(self._connection.fileno())
         serve(self._connection)
@@ -238,7 +238,7 @@ class Actor:
 
 
 def how_it_ended(work: Any) -> str:
-    """Says in one line why an actor's work is over; that nothing is known while it is not."""
+    """Describes in one line why an actor's work ended, or that it did not start in time."""
     import ray
 
     if not ray.wait([work], timeout=0)[0]:

@@ -19,7 +19,9 @@ def to_standard_error(line: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Spawn:
-    """Starts worker processes: `server` makes them to run `entry`; `echo` gets their output."""
+    """Starts worker processes. `server` creates processes that run `entry`; `echo` gets their
+    output.
+    """
 
     server: ForkServer
     entry: str = ENTRY
@@ -51,7 +53,7 @@ class WorkerProcess:
         return not self._forked.is_over
 
     def kill(self) -> None:
-        """Sends SIGKILL to its whole session: a process that a pack started ends with it."""
+        """Sends SIGKILL to its whole session, including processes that a pack started."""
         self._forked.kill()
 
     def wait(self, timeout: float) -> bool:
@@ -60,7 +62,7 @@ class WorkerProcess:
             if time.monotonic() > deadline:
                 return False
             time.sleep(0.005)
-        self._forked.let_go()  # with what it started and left
+        self._forked.let_go()  # kills the remaining processes of its session
         self._output.join()
         return True
 

@@ -1,4 +1,4 @@
-"""Defines the entry points of a worker, whatever started it. Importing this module loads torch,
+"""Defines the entry points of a worker for all launchers. Importing this module loads torch,
 diffusers and transformers.
 """
 
@@ -17,21 +17,21 @@ NETWORKS = (
     diffusers.AutoencoderKL,
     *(getattr(diffusers, name) for family in families() for name in family.class_names),
 )
-"""Needed by nearly all jobs. To name them is to load their modules, which takes seconds: here, and
-not in the first job.
+"""Classes that nearly all jobs need. Accessing them imports their modules, which takes seconds:
+here rather than in the first job.
 """
-builtin_nodes()  # kept by all that is forked from here
+builtin_nodes()  # cached, and inherited by forks
 
 
 def work(connection: Connection) -> None:
-    """Serves with the nodes of the installed packs; the driver reports faults of packs."""
+    """Serves with the nodes of the installed packs. The driver reports errors of packs."""
     serve(connection, load_registry()[0])
 
 
 def work_on_gpu(connection: Connection) -> None:
-    """Initialises CUDA and learns what its devices are, then serves. That takes seconds in which no
-    ping would be answered, so it comes before `hello`. Takes no memory of a device yet: the worker
-    learns later which one it gets.
+    """Initialises CUDA and queries device properties, then serves. The initialisation takes seconds
+    without answers to pings, so it runs before `hello`. It allocates no device memory, because the
+    worker's device is assigned later.
     """
     if torch.cuda.is_available():
         torch.cuda.init()  # type: ignore[no-untyped-call]
@@ -42,8 +42,8 @@ def work_on_gpu(connection: Connection) -> None:
 
 
 def find_gpus_again() -> None:
-    """Has diffusers look again for GPUs, which were hidden while it was loaded: packs may ask for
-    its device.
+    """Makes diffusers detect GPUs again, because they were hidden while it was imported and packs
+    may ask for its device.
     """
     torch_utils.TorchDeviceBackend._detect_device_type.cache_clear()
     torch_utils.torch_device = torch_utils.get_device()

@@ -1,7 +1,7 @@
-"""Runs a worker process: ends with the driver, sets the threads, then imports what is heavy and
+"""Runs a worker process: ends it with the driver, sets the threads, imports heavy libraries, then
 serves.
 
-Imports nothing heavy itself: that the process ends with its driver has to hold while torch is being
+Imports nothing heavy itself, so that the process ends with its driver even while torch is being
 imported.
 """
 
@@ -18,8 +18,8 @@ from katz_graph.host.garbage import expect_imports, imports_are_done
 from katz_graph.ipc.child_main import adopt, end, end_with, ignore_signals
 from katz_graph.settings.environment import prepare_to_compute
 
-# seconds; what arrives is taken in beside the thread that computes, which else keeps the
-# interpreter for 5 ms
+# seconds; the receiving thread gets the interpreter sooner from the computing thread, which keeps
+# it for 5 ms by default
 SWITCH = 5e-4
 
 
@@ -29,7 +29,9 @@ def main() -> None:
 
 
 def begin() -> tuple[socket.socket, int, str]:
-    """Prepares to import and compute; returns the connection, the threads, and what to import."""
+    """Prepares to import and compute. Returns the connection, the number of threads and the import
+    target.
+    """
     threads, imported, descriptor = sys.argv[1:]
     ignore_signals()
     prepare_to_compute(int(threads))
@@ -38,7 +40,9 @@ def begin() -> tuple[socket.socket, int, str]:
 
 
 def run_worker(entry: str, connected: socket.socket) -> NoReturn:
-    """Calls `entry` (module:function) with the connection; this process ends with either."""
+    """Calls `entry` (module:function) with the connection. This process ends when `entry` returns
+    or the connection ends.
+    """
     try:
         end_with(connected.fileno())
         serve = pkgutil.resolve_name(entry)

@@ -1,3 +1,3 @@
-"""Moves values from process to process: an explicit vocabulary, checked lengths, no pickle. Must
-not know what they are for.
+"""Moves values between processes: explicit vocabulary, checked lengths, no pickle. Must not know
+the purpose of the values.
 """

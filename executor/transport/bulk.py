@@ -1,5 +1,5 @@
-"""Moves the tensors of messages between two workers. The headers, and with them the order, are the
-connection's.
+"""Moves the tensors of messages between two workers. The connection carries the headers and so
+defines the order.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from katz_graph.executor.transport.connection import Connection, Message
 from katz_graph.executor.transport.faults import ProtocolError
 
 Transfer = Callable[[], None]
-"""Sends a message that was taken over. Raises Closed where the other side is gone."""
+"""Sends a taken message. Raises Closed if the peer is disconnected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """Describes one end of a connection that is to get a transport: one of the two ends `hosts`;
-    `address` is where the other one reaches this one, `device` what this one computes on.
+    """Describes one end of a connection for opening a transport. `hosts`: this end hosts the
+    rendezvous; exactly one of the two does. `address`: the address at which the peer reaches this
+    end. `device`: the compute device of this end.
     """
 
     hosts: bool
@@ -34,10 +35,10 @@ class Meeting:
 class Bulk(Protocol):
     """Moves tensors in both directions between two workers.
 
-    `take` makes the message independent of the tensors it was given, unless the transfer that it
-    returns is carried out at once; a `slow` one is carried out by a thread of the peer. `receive`
-    gives the header and the flat buffers that `decode` wants; it raises ProtocolError or Closed
-    where it cannot.
+    `take` returns a transfer that sends the message. In a `slow` bulk, `take` copies the tensors
+    and a thread of the peer runs the transfer. Otherwise the transfer copies them, so the caller
+    must run it immediately. `receive` returns the header and the flat buffers for `decode`; raises
+    ProtocolError or Closed if it cannot.
     """
 
     slow: bool
@@ -47,11 +48,13 @@ class Bulk(Protocol):
     def receive(self, message: Message) -> tuple[bytes, list[Tensor]]: ...
 
     def close(self) -> None:
-        """Wakes up whoever sends or receives; nothing can be sent after."""
+        """Wakes up blocked senders and receivers. Nothing can be sent afterwards."""
 
 
 class Inline:
-    """Sends tensors within the messages: for links with nothing else, and for small tensors."""
+    """Sends tensors inside the messages, for links without another transport and for small
+    tensors.
+    """
 
     slow = True
 
@@ -72,8 +75,8 @@ class Inline:
 
 
 def fields(message: Message, kind: str, *types: type) -> Any:
-    """Returns the fields of a message of this kind, values of these types. ProtocolError for any
-    other.
+    """Returns the fields of a message of the given kind and field types. Raises ProtocolError for
+    any other message.
     """
     match message.body:
         case (str(got), *values) if (got, *map(type, values)) == (kind, *types):

@@ -1,4 +1,4 @@
-"""Packs several tensors into one block of bytes, each at an aligned place, so that a message's body
+"""Packs several tensors into one block of bytes at aligned offsets, so that the body of a message
 is one transfer.
 """
 
@@ -16,7 +16,7 @@ ALIGNMENT = 64  # bytes, a cache line
 
 
 def size_of(lengths: Sequence[int]) -> int:
-    """Returns the bytes of the block for tensors of these bytes."""
+    """Returns the block size in bytes for tensors of the given byte lengths."""
     return sum(_padded(length) for length in lengths)
 
 
@@ -26,8 +26,8 @@ def lengths_of(tensors: Sequence[Tensor]) -> list[int]:
 
 def fill(block: Tensor, tensors: Sequence[Tensor]) -> None:
     """Copies tensors, contiguous or not and from any device, into a flat uint8 block of
-    `size_of(lengths_of(tensors))` bytes. What GPUs copy to the host is enqueued on the current
-    streams, and waited for once.
+    `size_of(lengths_of(tensors))` bytes. Copies from GPUs to the host run on the current streams
+    and are synchronized once per GPU.
     """
     lengths = lengths_of(tensors)
     for tensor, part in zip(tensors, parts(block, lengths), strict=True):
@@ -39,14 +39,14 @@ def fill(block: Tensor, tensors: Sequence[Tensor]) -> None:
 
 
 def _wait_for(device: torch.device) -> None:
-    """Waits until a GPU has done what is enqueued, without keeping a processor busy."""
+    """Waits until a GPU has finished its enqueued work, without busy-waiting."""
     done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
     done.record(torch.cuda.current_stream(device))
     done.synchronize()
 
 
 def parts(block: Tensor, lengths: Sequence[int]) -> list[Tensor]:
-    """Returns views of a block, one per tensor. ProtocolError where they do not fit."""
+    """Returns views of a block, one per tensor. Raises ProtocolError if they do not fit."""
     if min(lengths, default=0) < 0 or size_of(lengths) > block.numel():
         raise ProtocolError(
             f"a message tells of {sum(lengths)} bytes of tensors in a block of {block.numel()}"
@@ -56,7 +56,7 @@ def parts(block: Tensor, lengths: Sequence[int]) -> list[Tensor]:
 
 
 def coalesced(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
-    """Makes a new block with these tensors in it."""
+    """Packs tensors into a new block."""
     block = torch.empty(size_of(lengths_of(tensors)), dtype=torch.uint8, device=device)
     fill(block, tensors)
     return block

@@ -1,7 +1,8 @@
-"""Encodes values as msgpack, with tensors beside it. Types survive exactly; what is not in the
-vocabulary is refused with the path to it.
+"""Encodes values as msgpack, with tensors separate from the header. Types survive exactly; a value
+outside the vocabulary is refused with its path.
 
-Must not know sockets: a tensor's bytes travel as its transport likes and come back as flat buffers.
+Must not know sockets: the transport moves the bytes of the tensors and returns them as flat
+buffers.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ _DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Encoded:
-    """Holds an encoded value: the header says everything but the contents of its tensors, each of
-    which stands here once, with its axes in the order in which they lie in memory.
+    """Holds an encoded value. The header contains everything except tensor data. Each tensor occurs
+    once in `tensors`, with its axes permuted into memory order.
     """
 
     header: bytes
@@ -42,17 +43,17 @@ class Encoded:
 
 
 def encode(value: Any) -> Encoded:
-    """Encodes a value. TypeError names the type that cannot be sent and where it stands."""
+    """Encodes a value. Raises TypeError with the type and path of a value that cannot be sent."""
     encoder = _Encoder()
     header = pack(encoder.pack(value))
     return Encoded(header, tuple(encoder.tensors))
 
 
 def decode(header: bytes | memoryview, buffers: Sequence[Tensor]) -> Any:
-    """Decodes a value; its tensors are views of `buffers`: flat uint8 tensors with the bytes of
-    `Encoded.tensors`, see `as_bytes`.
+    """Decodes a value. Its tensors are views of `buffers`, flat uint8 tensors with the bytes of
+    `Encoded.tensors` (see `as_bytes`).
 
-    Raises ProtocolError where the header is damaged or does not fit the buffers.
+    Raises ProtocolError if the header is damaged or does not fit the buffers.
     """
     try:
         return _Decoder(buffers).unpack(unpack(header))
@@ -63,18 +64,18 @@ def decode(header: bytes | memoryview, buffers: Sequence[Tensor]) -> Any:
 
 
 def as_bytes(tensor: Tensor) -> Tensor:
-    """Returns a tensor's elements in order as flat uint8, without a copy where contiguous."""
+    """Returns a tensor's elements in order as flat uint8, without a copy if it is contiguous."""
     return tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8)
 
 
 class _Encoder:
     def __init__(self) -> None:
         self.tensors: list[Tensor] = []
-        self._numbers: dict[int, int] = {}  # id of a tensor -> its place
+        self._numbers: dict[int, int] = {}  # id of a tensor -> its index
         self._path: list[str] = []
 
     def pack(self, value: Any) -> Any:
-        """Packs scalars as they are; everything else as a list that begins with what it is."""
+        """Packs scalars unchanged and everything else as a list that begins with a type tag."""
         kind: type = type(value)
         if kind in _PLAIN:
             return value
@@ -170,8 +171,8 @@ class _Decoder:
 
 
 def _order(tensor: Tensor) -> list[int]:
-    """Returns the axes of a tensor as they lie in memory, the outermost first; as they are counted
-    where there are gaps between its elements, or several share a place.
+    """Returns the axes of a tensor in memory order, outermost first. Returns the logical order if
+    the tensor has gaps or overlapping elements.
     """
     counted = list(range(tensor.ndim))
     order = sorted(counted, key=lambda axis: tensor.stride()[axis], reverse=True)

@@ -1,9 +1,9 @@
-"""Sends and receives messages over a stream socket: values, and the bytes of their tensors. Must
-not know what messages mean.
+"""Sends and receives messages, values and their tensor data, over a stream socket. Must not know
+what messages mean.
 
-A frame is a prefix (magic, length of the header, number of tensors, number of descriptors), the
-tensors' lengths, the header, the tensors. File descriptors, over UNIX sockets, travel with the
-first byte of the frame that they belong to.
+A frame consists of a prefix (magic, header length, number of tensors, number of descriptors), the
+tensor lengths, the header and the tensors. On UNIX sockets, file descriptors travel with the first
+byte of their frame.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ MOST_TENSORS = 1 << 16
 MOST_DESCRIPTORS = 64
 ROOM = socket.CMSG_SPACE(MOST_DESCRIPTORS * array.array("i").itemsize)
 TENSOR_LIMIT = 4 << 30
-VECTORS = 512  # buffers in one system call; Linux takes 1024
-_TIMEOUT = struct.Struct("@ll")  # a timeval
+VECTORS = 512  # buffers per system call; Linux allows 1024
+_TIMEOUT = struct.Struct("@ll")  # struct timeval
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Holds a received message. Whoever takes the descriptors closes them."""
+    """Holds a received message. The receiver must close the descriptors."""
 
     body: Any
     descriptors: tuple[int, ...] = ()
 
 
 class Sender(Protocol):
-    """Sends messages without waiting for the other side."""
+    """Sends messages without waiting for the peer."""
 
     def send(self, body: Any, descriptors: Sequence[int] = ()) -> None:
-        """Sends or queues a message; the descriptors may be closed afterwards. TypeError for one
-        that cannot be sent.
+        """Sends or queues a message. The descriptors may be closed afterwards. Raises TypeError if
+        it cannot be sent.
         """
 
     def close(self) -> None:
-        """Sends nothing more after what was sent."""
+        """Stops sending after the messages queued so far."""
 
 
 class MessageChannel(Protocol):
@@ -64,12 +64,12 @@ class MessageChannel(Protocol):
         """
 
     def receive(self) -> Any:
-        """Waits for the next message. Closed at the end; ProtocolError for damage, and for
-        descriptors.
+        """Waits for the next message. Raises Closed at the end, ProtocolError for a damaged message
+        or one with descriptors.
         """
 
     def receive_message(self) -> Message:
-        """Waits for the next message, which may bring descriptors."""
+        """Waits for the next message, with its descriptors."""
 
     def sender(self) -> Sender: ...
 
@@ -77,13 +77,13 @@ class MessageChannel(Protocol):
         """Ends both directions: whoever sends or receives here or there gets Closed."""
 
     def close(self) -> None:
-        """Frees it; after `shut_down`, and after the threads that use it have ended."""
+        """Frees the channel. Call after `shut_down`, when its threads have ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Holds a message ready to be sent: its header, the bytes of its tensors that have any, and all
-    their lengths.
+    """Holds a message ready to send: its header, the bytes of its non-empty tensors, and the
+    lengths of all tensors.
     """
 
     header: bytes
@@ -95,9 +95,9 @@ class Connection:
     """Sends and receives messages at one end of a connected stream socket. Any thread may send; one
     thread receives.
 
-    `tensor_limit`: bytes of tensors that a message may bring. `send_timeout`: seconds after which a
-    peer that takes nothing counts as gone. `sent` and `received` count bytes, also of messages that
-    are still under way.
+    `tensor_limit`: maximum bytes of tensors in a received or sent message. `send_timeout`: seconds
+    after which a peer that accepts no data counts as disconnected. `sent` and `received` count
+    bytes, including those of unfinished messages.
     """
 
     def __init__(
@@ -128,11 +128,13 @@ class Connection:
         self.transmit(self.frame(body), descriptors)
 
     def sender(self) -> Sender:
-        """Returns what sends from a thread of its own."""
+        """Returns an outbox, which sends from a separate thread."""
         return Outbox(self)
 
     def frame(self, body: Any) -> Frame:
-        """Makes a message ready to be sent. TypeError where it cannot be, or is too large."""
+        """Builds the frame of a message. Raises TypeError if it cannot be encoded or is too
+        large.
+        """
         encoded = encode(body)
         payloads = [as_bytes(tensor.cpu()).numpy().data for tensor in encoded.tensors]
         if (
@@ -149,7 +151,7 @@ class Connection:
         )
 
     def transmit(self, frame: Frame, descriptors: Sequence[int] = ()) -> None:
-        """Sends a frame as a whole. Closed when the other side is gone."""
+        """Sends a complete frame. Raises Closed if the peer is disconnected."""
         prefix = PREFIX.pack(MAGIC, len(frame.header), len(frame.lengths), len(descriptors))
         lengths = struct.pack(f"<{len(frame.lengths)}Q", *frame.lengths)
         start = memoryview(prefix + lengths + frame.header)
@@ -161,7 +163,7 @@ class Connection:
         with self._sending:
             try:
                 self._send_all([start, *frame.payloads], ancillary)
-            except OSError as error:  # a part of the frame may be out: nothing can follow it
+            except OSError as error:  # part of the frame may be sent: nothing can follow
                 self.shut_down()
                 raise Closed(f"sending failed: {error}") from None
 
@@ -178,8 +180,8 @@ class Connection:
                 buffers[first] = buffers[first][sent:]
 
     def receive(self) -> Any:
-        """Returns the next message. Closed at the end; ProtocolError for damage, and for
-        descriptors, which nobody asked for.
+        """Returns the next message. Raises Closed at the end, ProtocolError for a damaged message
+        or one with descriptors.
         """
         message = self.receive_message()
         if message.descriptors:
@@ -191,14 +193,16 @@ class Connection:
         return message.body
 
     def receive_message(self) -> Message:
-        """Returns the next message with its descriptors; shuts down after an error."""
+        """Returns the next message with its descriptors. Shuts the connection down after an
+        error.
+        """
         descriptors: list[int] = []
         try:
             return self._receive(descriptors)
         except OSError as error:
             close_all(descriptors)
             raise Closed(f"receiving failed: {error}") from None
-        except BaseException:  # also of torch: no memory for what arrives
+        except BaseException:  # including torch out-of-memory errors for the received tensors
             close_all(descriptors)
             self.shut_down()
             raise
@@ -236,7 +240,9 @@ class Connection:
         return Message(decode(start[8 * tensor_count :], buffers), tuple(descriptors))
 
     def _fill(self, target: memoryview, descriptors: list[int], room: int = 0) -> None:
-        """Reads all of `target`, and the descriptors that come with it and have `room`."""
+        """Reads until `target` is full. Collects the file descriptors that arrive with it, up to
+        `room` bytes of ancillary data.
+        """
         while target:
             count, ancillary, flags, _ = self._socket.recvmsg_into(
                 [target], room, socket.MSG_CMSG_CLOEXEC
@@ -263,18 +269,17 @@ class Connection:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Closes the socket; after `shut_down`, and after the threads that use it have ended."""
+        """Closes the socket. Call after `shut_down`, when its threads have ended."""
         self.shut_down()
         self._socket.close()
 
 
 class Outbox:
-    """Sends in the order of `send`, from a thread of its own, until the connection ends. Any thread
-    may call. A message that cannot be sent whole ends the connection: whoever waits for it would
-    wait for ever.
+    """Sends messages in the order of `send`, from a separate thread, until the connection ends. Any
+    thread may call. A message that cannot be sent completely ends the connection, because its
+    receiver would wait forever.
 
-    Two sides that both wait to send, and read nothing meanwhile, would wait for ever; with an
-    outbox at one of them they do not.
+    Prevents a deadlock: two sides that both block in sending and do not read would wait forever.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -284,8 +289,8 @@ class Outbox:
         self._thread.start()
 
     def send(self, body: Any, descriptors: Sequence[int] = ()) -> None:
-        """Queues a message. Descriptors may be closed afterwards. TypeError for one that cannot be
-        sent.
+        """Queues a message. The descriptors may be closed afterwards. Raises TypeError if it cannot
+        be sent.
         """
         frame, copies = self._connection.frame(body), list[int]()
         try:
@@ -297,7 +302,9 @@ class Outbox:
         self._waiting.put((frame, tuple(copies)))
 
     def close(self) -> None:
-        """Sends nothing more after what waits now; what is on its way ends with the connection."""
+        """Stops sending after the messages queued so far. A send in progress ends with the
+        connection.
+        """
         self._waiting.put(None)
 
     def _run(self) -> None:
@@ -307,7 +314,7 @@ class Outbox:
             try:
                 if not gone:
                     self._connection.transmit(frame, descriptors)
-            except Exception:  # Closed, or no memory: whoever reads the connection notices
+            except Exception:  # Closed, or out of memory: the reader of the connection notices
                 gone = True
                 self._connection.shut_down()
             finally:

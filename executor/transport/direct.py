@@ -1,4 +1,4 @@
-"""Passes messages between two threads of one process, as they are: nothing is encoded or copied."""
+"""Passes messages between two threads of one process without encoding or copying."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from katz_graph.executor.transport.faults import Closed
 
 
 class DirectConnection:
-    """Passes messages at one end of a pair, see `direct_pair`. Never waits to send, so it is its
-    own sender; takes no descriptors.
+    """Passes messages at one end of a pair (see `direct_pair`). Sending never blocks, so it is its
+    own sender. Ignores descriptors.
     """
 
     def __init__(self, outgoing: queue.SimpleQueue[Any], incoming: queue.SimpleQueue[Any]) -> None:
         self._outgoing, self._incoming = outgoing, incoming
 
     def send(self, body: Any, descriptors: Sequence[int] = ()) -> None:
-        """Passes a message; after the end nobody takes it."""
+        """Passes a message. After the end the peer does not receive it."""
         self._outgoing.put(body)
 
     def sender(self) -> DirectConnection:
         return self
 
     def receive(self) -> Any:
-        """Returns the next message. Closed at the end."""
+        """Returns the next message. Raises Closed at the end."""
         if (body := self._incoming.get()) is END:
             self._incoming.put(END)
             raise Closed("the other side closed the connection")
@@ -36,12 +36,12 @@ class DirectConnection:
         return Message(self.receive())
 
     def shut_down(self) -> None:
-        """Ends both directions, after the messages that wait."""
+        """Ends both directions after the queued messages."""
         self._outgoing.put(END)
         self._incoming.put(END)
 
     def close(self) -> None:
-        """Ends both directions; there is nothing else to free."""
+        """Ends both directions; has no other resources to free."""
         self.shut_down()
 
 

@@ -1,11 +1,11 @@
-"""Defines the faults between two processes. Whoever owns the connection turns them into something
-that a user reads.
+"""Defines errors of connections between processes. The user of a connection turns them into
+user-facing errors.
 """
 
 
 class Closed(Exception):
-    """Reports that the other side is gone, or this side was closed."""
+    """Reports that the peer disconnected or that this side was closed."""
 
 
 class ProtocolError(Exception):
-    """Reports bytes that no program of ours sends; the connection is of no more use."""
+    """Reports invalid bytes; the connection is no longer usable."""

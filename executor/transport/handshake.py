@@ -1,10 +1,10 @@
-"""Authenticates connections over TCP, where anybody may knock: both sides prove that they know a
-token before anything else is read.
+"""Authenticates TCP connections, which any host may open: both sides prove that they know a token
+before other data is read.
 
-Each side answers the other's random bytes with an HMAC of both; what a side answers says whether it
-listens or dials, so that it cannot be echoed. The token keeps strangers out; it does not hide what
-is sent: use a private network. A listener carries out several handshakes at once, so that a silent
-stranger keeps nobody out.
+Each side answers the peer's random bytes with an HMAC of both nonces. The HMAC includes the role,
+listener or dialer, so an echoed answer is invalid. The token keeps unknown clients out but does not
+encrypt: use a private network. A listener runs several handshakes concurrently, so that a silent
+client does not block others.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from dataclasses import dataclass, field
 from katz_graph.executor.transport.connection import Connection
 from katz_graph.executor.transport.faults import Closed, ProtocolError
 
-NONCE = 32  # bytes, as many as a SHA-256
-TIMEOUT = 10.0  # seconds until a connection is there
-HANDSHAKE_TIMEOUT = 5.0  # seconds of one of several handshakes
-MAX_HANDSHAKES = 64  # at once; the oldest makes room for another one
+NONCE = 32  # bytes, the length of a SHA-256 digest
+TIMEOUT = 10.0  # seconds to establish a connection
+HANDSHAKE_TIMEOUT = 5.0  # seconds of one handshake of several
+MAX_HANDSHAKES = 64  # concurrent; the oldest is dropped for a new one
 CHECK_INTERVAL = 0.1  # seconds
 
 Exchange = Generator[bytes, bytes, None]
-"""Yields what to send, and takes the `NONCE` bytes that the other side sends then."""
+"""Yields the bytes to send, and takes the next `NONCE` bytes of the peer."""
 
 
 def authenticate(
     connected: socket.socket, token: bytes, listens: bool, timeout: float = TIMEOUT
 ) -> None:
-    """Proves the token to the other side, and has it prove the same. ProtocolError where its token
-    is another one, Closed where it ends or says nothing in time.
+    """Proves knowledge of the token to the peer, and verifies the peer's. Raises ProtocolError if
+    the peer's token differs, Closed if it disconnects or does not answer in time.
     """
     deadline = time.monotonic() + timeout
     exchange = _exchange(token, listens)
@@ -51,7 +51,7 @@ def authenticate(
 
 
 def listen(host: str, port: int = 0) -> socket.socket:
-    """Opens a listening socket at one address of this machine; port 0 takes a free one."""
+    """Opens a listening socket at one address of this machine; port 0 selects a free port."""
     family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
     return socket.create_server((host, port), family=family)
 
@@ -62,11 +62,12 @@ def accept(
     timeout: float = TIMEOUT,
     check: Callable[[], object] = lambda: None,
 ) -> Connection:
-    """Returns the first connection whose other side knows the token; turns others away. Closed when
-    there is none in time. `check` is called several times a second; its errors end the wait.
+    """Returns the first connection whose peer knows the token, and rejects others. Raises Closed if
+    none arrives in time. Calls `check` several times a second; an error that it raises ends the
+    wait.
     """
     deadline = time.monotonic() + timeout
-    handshakes: list[_Handshake] = []  # the oldest first
+    handshakes: list[_Handshake] = []  # oldest first
     listener.setblocking(False)
     try:
         with selectors.DefaultSelector() as ready:
@@ -79,7 +80,7 @@ def accept(
                     handshake: _Handshake | None = key.data
                     if handshake is None:
                         _begin(listener, token, handshakes, ready)
-                    elif handshake in handshakes:  # not turned away meanwhile
+                    elif handshake in handshakes:  # not rejected in the meantime
                         try:
                             if handshake.advance():
                                 handshakes.remove(handshake)
@@ -93,8 +94,8 @@ def accept(
 
 
 def dial(host: str, port: int, token: bytes, timeout: float = TIMEOUT) -> Connection:
-    """Connects to a listener. Closed where there is none, ProtocolError where its token is another
-    one.
+    """Connects to a listener. Raises Closed if none is reachable, ProtocolError if its token
+    differs.
     """
     try:
         connected = socket.create_connection((host, port), timeout)
@@ -110,7 +111,7 @@ def dial(host: str, port: int, token: bytes, timeout: float = TIMEOUT) -> Connec
 
 @dataclass(slots=True, eq=False)
 class _Handshake:
-    """Authenticates a connection without waiting for it."""
+    """Authenticates a connection without blocking."""
 
     connected: socket.socket
     exchange: Exchange
@@ -118,8 +119,9 @@ class _Handshake:
     received: bytearray = field(default_factory=bytearray)
 
     def advance(self) -> bool:
-        """Reads what has arrived, and answers; returns whether the other side has proved that it
-        knows the token. ProtocolError where it does not, Closed or OSError where it has ended.
+        """Reads received bytes and answers. Returns whether the peer has proved that it knows the
+        token. Raises ProtocolError if the proof is wrong, Closed or OSError if the connection
+        ended.
         """
         part = self.connected.recv(NONCE - len(self.received))
         if not part:
@@ -141,10 +143,10 @@ def _begin(
     handshakes: list[_Handshake],
     ready: selectors.BaseSelector,
 ) -> None:
-    """Begins the handshake with whoever connected."""
+    """Accepts a connection and starts its handshake."""
     try:
         connected, _ = listener.accept()
-    except (ConnectionError, BlockingIOError):  # gone again
+    except (ConnectionError, BlockingIOError):  # already disconnected
         return
     connected.setblocking(False)
     if len(handshakes) == MAX_HANDSHAKES:
@@ -168,8 +170,8 @@ def _turn_away(
 
 
 def _exchange(token: bytes, listens: bool) -> Exchange:
-    """Carries out one side of a handshake, whatever moves the bytes. ProtocolError where the other
-    side's token is another one.
+    """Runs one side of a handshake independently of the socket. Raises ProtocolError if the peer's
+    token differs.
     """
     own = os.urandom(NONCE)
     other = yield own

@@ -1,5 +1,5 @@
-"""Keeps values that other devices computed until the job that reads them takes them. Must not know
-how they came.
+"""Stores values from other devices until the job that reads them takes them. Must not know how they
+arrived.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-REMEMBERED = 4096  # discarded requests of which latecomers are still recognised
+REMEMBERED = 4096  # discarded requests remembered to drop values that arrive late
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Names an output of an operation as one evaluation of one attempt at a request made it;
-    evaluation None: before the loop.
+    """Identifies an output of an operation in one evaluation of one attempt of a request.
+    Evaluation None: before the loop.
     """
 
     request: str
@@ -28,19 +28,19 @@ class Address:
 
 
 class Mailbox:
-    """Keeps values by address. Any thread may call; `notify` is called after every value that came,
-    without a lock held.
+    """Stores values by address. Any thread may call. Calls `notify` after every stored value,
+    without holding a lock.
     """
 
     def __init__(self, notify: Callable[[], None] = lambda: None) -> None:
         self._notify = notify
         self._lock = threading.Lock()
         self._values: dict[Address, Any] = {}
-        # request -> its last attempt of which nothing is wanted
+        # request -> its last discarded attempt
         self._discarded: OrderedDict[str, float] = OrderedDict()
 
     def put(self, address: Address, value: Any) -> None:
-        """Keeps a value until it is taken; one for an attempt that was discarded is dropped."""
+        """Stores a value until it is taken. Drops a value of a discarded attempt."""
         with self._lock:
             if address.attempt <= self._discarded.get(address.request, -1):
                 return
@@ -48,7 +48,7 @@ class Mailbox:
         self._notify()
 
     def take(self, address: Address) -> Any:
-        """Removes and returns a value. KeyError where there is none."""
+        """Removes and returns a value. Raises KeyError if none is stored."""
         with self._lock:
             return self._values.pop(address)
 
@@ -57,8 +57,8 @@ class Mailbox:
             return address in self._values
 
     def discard(self, request: str, attempt: int | None = None) -> None:
-        """Drops what came, and what still comes, for a request: for all its attempts, or for those
-        up to `attempt`.
+        """Drops stored and future values of a request: of all attempts, or of those up to
+        `attempt`.
         """
         last = math.inf if attempt is None else attempt
         with self._lock:
@@ -71,7 +71,7 @@ class Mailbox:
                 if address.request == request and address.attempt <= last
             ]
             dropped = [self._values.pop(address) for address in stale]
-        del dropped  # tensors are freed here, where no lock is held
+        del dropped  # free the tensors outside the lock
 
     def __len__(self) -> int:
         with self._lock:

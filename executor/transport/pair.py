@@ -1,8 +1,8 @@
-"""Moves tensors between two workers by torch.distributed: groups of two without a world around
-them, gloo on CPUs and NCCL on GPUs.
+"""Moves tensors between two workers with torch.distributed: two-rank groups without a world group,
+gloo on CPUs and NCCL on GPUs.
 
-A group belongs to one generation of a connection: when one side dies, both go, and the next
-generation comes up beside them.
+A group belongs to one generation of a connection. When one worker dies both groups end, and the
+next generation is created independently.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from katz_graph.executor.transport.connection import TENSOR_LIMIT, Connection, M
 from katz_graph.executor.transport.faults import Closed, ProtocolError
 
 CPU = torch.device("cpu")
-# bytes below which gloo's rendezvous takes longer than the bytes do in the message itself
+# bytes below which gloo's rendezvous takes longer than sending the data in the message itself
 INLINE = 1 << 20
-TRANSFER = 60.0  # seconds after which a transfer is a fault
+TRANSFER = 60.0  # seconds after which a transfer fails
 BackendName = Literal["gloo", "nccl"]
 
 
 class PairGroups:
-    """Moves tensors in both directions between two workers, with a group for each: NCCL carries out
-    what one group is asked for in one order.
+    """Moves tensors in both directions between two workers, with one group per direction, because
+    NCCL runs the operations of a group in one order.
 
-    A header over the connection announces every body, so a receive waits only for one that is on
-    its way: a timeout is a fault, and the end of the pair. What waits in a group when this is
-    closed ends when the other side's process does, at the latest at the timeout.
+    A header on the connection announces every body, so a receive waits only for a body that is
+    being sent. A timeout is therefore a fault and ends the pair. After `close`, an operation
+    pending in a group ends when the peer process ends, at the latest at the timeout.
     """
 
     slow = True
@@ -55,7 +55,7 @@ class PairGroups:
         self._device = device
         self._timeout = timeout
         self._inline = Inline()
-        self._store = store  # NCCL meets there at the first transfer
+        self._store = store  # used by NCCL for its rendezvous at the first transfer
 
     def take(self, connection: Connection, encoded: Encoded) -> Transfer:
         lengths = lengths_of(encoded.tensors)
@@ -116,12 +116,12 @@ def join(
     backend: BackendName = "gloo",
     device: torch.device = CPU,
 ) -> PairGroups:
-    """Forms the groups with the other side of `connection`, which calls this too, before anything
-    else is sent there.
+    """Creates the groups with the peer of `connection`, which calls this too, before other
+    messages.
 
-    One side `hosts` the rendezvous. `address` is this side's own, an IP address or a name, at which
-    the other one reaches it; gloo listens there, or on `interface`. Takes up to `timeout` seconds,
-    which also is what a transfer may take. Closed where it fails.
+    One side `hosts` the rendezvous. `address`: IP address or name at which the peer reaches this
+    side; gloo listens there, or on `interface`. `timeout`: seconds for setup, and for each
+    transfer. Raises Closed on failure.
     """
     limit = timedelta(seconds=timeout)
     try:
@@ -139,7 +139,7 @@ def join(
 
 
 def _host(connection: Connection, address: str, limit: timedelta) -> Store:
-    """Opens a store that listens at this address only, and announces it to the other side."""
+    """Opens a store that listens at this address only, and announces it to the peer."""
     with socket.create_server((address, 0)) as listener:
         port = listener.getsockname()[1]
         store = TCPStore(

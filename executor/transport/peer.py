@@ -1,5 +1,5 @@
-"""Exchanges values with another worker: they go out by address and come into the mailbox. Must not
-know what they are.
+"""Exchanges values with another worker: sends them by address and receives them into the mailbox.
+Must not know their meaning.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from katz_graph.executor.transport.connection import Connection
 from katz_graph.executor.transport.faults import Closed, ProtocolError
 from katz_graph.executor.transport.mailbox import Address, Mailbox
 
-QUEUED = 8  # messages that wait for a slow link before the next one's sender waits too
-LOOK = 0.1  # seconds between looks whether a waiting sender waits for nobody
-JOIN = 5.0  # seconds that a thread gets to end
+QUEUED = 8  # queue length of a slow link; when full, senders block
+LOOK = 0.1  # seconds between checks for the end of the connection while a sender blocks
+JOIN = 5.0  # seconds to wait for a thread to end
 
 
 class Peer:
-    """Sends values to another worker, and receives its values. `on_lost(name, why)` is called once,
-    from a thread of the peer, unless it was closed here first.
+    """Sends values to another worker and receives its values. Calls `on_lost(name, why)` once, from
+    the thread that detects the loss, unless this side closed first.
 
-    What is sent first arrives first. Tensors arrive on the CPU (or where `bulk` receives) and may
-    share memory with the sender's pool.
+    Values arrive in the order of sending. Tensors arrive on the CPU (or where `bulk` receives) and
+    may share memory with the sender's pool.
     """
 
     def __init__(
@@ -44,7 +44,8 @@ class Peer:
         self._on_lost = on_lost
         self._ended = threading.Event()
         self._ending = threading.Lock()
-        self._ordering = threading.Lock()  # a message may give up what the next one needs room for
+        # keeps the order of allocation: the peer must drop a segment before it adds the next
+        self._ordering = threading.Lock()
         self._queue: queue.Queue[Transfer | None] = queue.Queue(QUEUED)
         self._threads = [threading.Thread(target=self._receive, name=f"from {name}", daemon=True)]
         if bulk.slow:
@@ -55,11 +56,11 @@ class Peer:
             thread.start()
 
     def send(self, address: Address, value: Any) -> None:
-        """Sends a value; it may be changed afterwards. Waits for nothing but the copy, or on a slow
-        link for one of `QUEUED` places.
+        """Sends a value, which may be modified afterwards. Blocks only for the copy; on a slow link
+        it also waits for a free place among `QUEUED`.
 
-        Closed when the peer is gone, TypeError for what cannot be sent, RunError where there is no
-        room for it.
+        Raises Closed if the peer is disconnected, TypeError if the value cannot be sent, RunError
+        if shared memory is full.
         """
         if self._ended.is_set():
             raise Closed(f"the connection with {self.name} has ended")
@@ -80,8 +81,8 @@ class Peer:
         raise Closed(f"the connection with {self.name} has ended")
 
     def close(self) -> None:
-        """Ends the connection and the threads. What was sent but is not out yet may be lost. Nobody
-        is told.
+        """Ends the connection and the threads. Queued values may be lost. Does not call
+        `on_lost`.
         """
         self._end()
         for thread in self._threads:
@@ -98,8 +99,8 @@ class Peer:
                         self._mailbox.put(address, value)
                     case _:
                         raise ProtocolError("a message has no address")
-                del header, buffers, value  # nothing of it is kept here until the next one comes
-        except Exception as error:  # a thread that ends unheard would leave others waiting
+                del header, buffers, value  # release the message before waiting for the next
+        except Exception as error:  # an unreported end would leave others waiting
             self._lose(str(error) or type(error).__name__)
 
     def _send_queued(self) -> None:
@@ -112,11 +113,11 @@ class Peer:
 
     def _lose(self, why: str) -> None:
         if self._end():
-            with contextlib.suppress(Closed):  # who would be told may be gone as well
+            with contextlib.suppress(Closed):  # the driver may be disconnected as well
                 self._on_lost(self.name, why)
 
     def _end(self) -> bool:
-        """Stops all traffic. True the first time."""
+        """Stops all traffic. Returns True the first time."""
         with self._ending:
             if self._ended.is_set():
                 return False
@@ -128,7 +129,7 @@ class Peer:
         return True
 
     def _wake_sender(self) -> None:
-        """Empties the queue and puts the end in it."""
+        """Empties the queue and adds the end marker."""
         while True:
             try:
                 return self._queue.put_nowait(None)

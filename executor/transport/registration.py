@@ -1,5 +1,5 @@
-"""Registers mapped memory with CUDA: a GPU then copies from and to it at the speed of its bus,
-while the host goes on. Must not know what the memory is for.
+"""Registers mapped memory with CUDA, so that GPU copies from and to it run asynchronously at bus
+speed. Must not know the purpose of the memory.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ import numpy as np
 import torch
 
 Mapping = np.ndarray[tuple[int], np.dtype[np.uint8]]
-"""All bytes of a mapping, which ends with the last array that views it."""
+"""All bytes of a mapping; it is unmapped with the last array that views it."""
 
 Register = Callable[[Mapping], None]
 
 
 def registering(device: torch.device) -> Register:
-    """Returns what registers a mapping for copies of this device until the mapping ends; for a
-    processor it does nothing.
+    """Returns a function that registers a mapping for copies of this device until the mapping ends.
+    For a CPU the function does nothing.
     """
     return (lambda mapping: None) if device.type != "cuda" else CudaRegistration(device)
 
 
 class CudaRegistration:
-    """Implements `Register` for a GPU. Where a registration fails the mapping is used as it is, and
-    a warning, shown once, says so. Any thread may call.
+    """Implements `Register` for a GPU. If registration fails, the mapping stays unregistered, with
+    a warning that is shown once. Any thread may call.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
     def __call__(self, mapping: Mapping) -> None:
-        # CUDA keeps an error for the thread that met it, and torch would report it at the thread's
-        # next kernel: a thread of its own takes it along
+        # CUDA stores an error per thread, and torch would report it at the next kernel of the
+        # thread: a short-lived thread contains it
         thread = threading.Thread(target=self._register, args=[mapping], name="register memory")
         thread.start()
         thread.join()
@@ -55,7 +55,7 @@ class CudaRegistration:
                 f"CUDA does not register shared memory ({why}): copies between GPUs are slower",
                 stacklevel=1,
             )
-        # called before the array lets go of the mapping
+        # runs before the array releases the mapping
         weakref.finalize(mapping, self._unregister, address).atexit = False
 
     def _unregister(self, address: int) -> None:

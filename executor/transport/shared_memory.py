@@ -1,9 +1,9 @@
-"""Moves tensors between processes of one host through anonymous shared memory: one copy in, none
-out. A worker that computes on a GPU has it registered with CUDA.
+"""Moves tensors between processes of one host through anonymous shared memory: one copy to send,
+none to receive. A worker on a GPU registers the memory with CUDA.
 
-A segment is a memory file without a name, passed over the connection once and then used again and
-again; it is gone with the last process that has it. Its first bytes say whether it is in use: the
-sender sets them, the receiver clears them when the last view of it is gone.
+A segment is an unnamed memory file, passed over the connection once and then reused. It is freed
+with the last process that maps it. Its first byte marks it as in use: the sender sets it, and the
+receiver clears it when the last view is freed.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from katz_graph.executor.transport.connection import Connection, Message, close_
 from katz_graph.executor.transport.faults import ProtocolError
 from katz_graph.executor.transport.registration import Mapping, Register, registering
 
-HEAD = 64  # bytes before the data; the first is 1 while somebody uses the segment
-SMALLEST = 64 << 10  # bytes of data in a segment
-LIMIT = 4 << 30  # bytes in one direction
+HEAD = 64  # bytes before the data; the first is 1 while the segment is in use
+SMALLEST = 64 << 10  # minimum bytes of data in a segment
+LIMIT = 4 << 30  # bytes per direction
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 USED, FREE = 1, 0
 CPU = torch.device("cpu")
@@ -39,14 +39,14 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MemorySegment:
-    """Maps a memory file. The file descriptor is not needed for it to stay."""
+    """Maps a memory file. The mapping does not need the file descriptor."""
 
     number: int
     memory: Mapping
 
     @property
     def capacity(self) -> int:
-        """Returns the bytes of data."""
+        """Returns the capacity for data in bytes."""
         return len(self.memory) - HEAD
 
     @property
@@ -59,7 +59,7 @@ class MemorySegment:
 
 
 class SendingPool:
-    """Keeps the segments of one direction, at its sending end."""
+    """Manages the segments of one direction at its sending end."""
 
     def __init__(self, limit: int, register: Register) -> None:
         self._limit, self._register = limit, register
@@ -69,15 +69,16 @@ class SendingPool:
 
     @property
     def capacity(self) -> int:
-        """Counts the bytes of all segments."""
+        """Returns the bytes of all segments."""
         return sum(segment.capacity for segment in self._segments.values())
 
     @contextmanager
     def segment(self, size: int) -> Iterator[tuple[MemorySegment, int | None, list[int]]]:
-        """Yields a segment in use, for its number to be sent; its descriptor while it is new; and
-        the numbers of segments given up.
+        """Yields a segment marked as in use, its descriptor if it is new, and the numbers of
+        released segments.
 
-        RunError where the limit would be passed. Where the block fails the segment is free again.
+        Raises RunError if the limit would be exceeded. Marks the segment free again if the block
+        raises.
         """
         with self._lock:
             dropped: list[int] = []
@@ -107,7 +108,9 @@ class SendingPool:
             self._segments.clear()
 
     def _make_room(self, size: int) -> list[int]:
-        """Gives up free segments, all too small, where a new one would not fit beside them."""
+        """Releases the free segments, all too small, if a new one would otherwise exceed the
+        limit.
+        """
         if self.capacity + _rounded(size) <= self._limit:
             return []
         dropped = [number for number, segment in self._segments.items() if segment.free]
@@ -146,15 +149,15 @@ class SendingPool:
 
 
 class ReceivingPool:
-    """Keeps the same segments, at the receiving end."""
+    """Manages the same segments at the receiving end."""
 
     def __init__(self, limit: int, register: Register) -> None:
         self._limit, self._register = limit, register
         self._segments: dict[int, MemorySegment] = {}
 
     def add(self, number: int, descriptor: int) -> None:
-        """Maps a new segment. ProtocolError for what is none, or could become smaller under its
-        readers.
+        """Maps a new segment. Raises ProtocolError if it exceeds the limit, has a known number, or
+        is not a sealed memory file, which could shrink under its readers.
         """
         size = os.fstat(descriptor).st_size
         try:
@@ -182,8 +185,8 @@ class ReceivingPool:
         self._segments.clear()
 
     def block(self, number: int, length: int) -> Tensor:
-        """Returns a segment's first `length` bytes as a flat uint8 tensor; when it and all its
-        views are gone the segment is free.
+        """Returns the first `length` bytes of a segment as a flat uint8 tensor. The segment is free
+        again when the tensor and all its views are freed.
         """
         segment = self._segments.get(number)
         if segment is None or not 0 < length <= segment.capacity:
@@ -197,8 +200,8 @@ class ReceivingPool:
 
 
 class SharedMemory:
-    """Moves tensors in both directions between two workers. `limit`: bytes in each; what does not
-    fit is an error, nobody waits for room. `device`: of this worker.
+    """Moves tensors in both directions between two workers. `limit`: bytes per direction; exceeding
+    it raises an error instead of waiting. `device`: the device of this worker.
     """
 
     slow = False
@@ -210,7 +213,7 @@ class SharedMemory:
 
     @property
     def capacity(self) -> int:
-        """Counts the bytes that this side's segments take."""
+        """Returns the bytes of this side's segments."""
         return self._sending.capacity
 
     def take(self, connection: Connection, encoded: Encoded) -> Transfer:
@@ -249,7 +252,7 @@ class SharedMemory:
         return header, parts(self._receiving.block(number, size_of(lengths)), lengths)
 
     def close(self) -> None:
-        """Lets go of all segments; those with views go with the last one."""
+        """Releases all segments; a segment with views is unmapped with the last view."""
         self._sending.clear()
         self._receiving.clear()
 
@@ -259,7 +262,7 @@ def open_bulk(connection: Connection, meeting: Meeting) -> SharedMemory:
 
 
 def _mapped(descriptor: int, size: int) -> Mapping:
-    """Maps a file of `size` bytes for as long as the array, or a view of it, is there."""
+    """Maps a file of `size` bytes for the lifetime of the array and its views."""
     return np.frombuffer(mmap.mmap(descriptor, size), np.uint8)
 
 

@@ -1,5 +1,5 @@
-"""Lists the transports of tensors between workers: the driver chooses one for each two, and both
-open it.
+"""Lists the tensor transports between workers. The driver chooses one for each pair, and both
+workers open it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from katz_graph.executor.transport.connection import Connection
 
 @dataclass(frozen=True, slots=True)
 class Transport:
-    """Names the function (module:function of this package) that opens a transport, given the
-    connection and the meeting, at both ends before anything else is sent.
+    """Names the function (module:function of this package) that opens a transport from the
+    connection and the meeting, at both ends before other messages.
 
-    `one_host`: it joins workers of one host, and opening it waits for nothing; else it joins those
-    of several.
+    `one_host`: connects workers on one host, and opens without waiting; otherwise connects workers
+    on different hosts.
     """
 
     function: str
@@ -29,7 +29,7 @@ TRANSPORTS: Mapping[str, Transport] = {
     "shared memory": Transport("shared_memory:open_bulk", one_host=True),
     "torch.distributed": Transport("pair:open_bulk"),
 }
-"""Of those that join two workers, the first is taken."""
+"""The first suitable transport is used."""
 
 
 def transport_for(one_host: bool) -> str:
@@ -38,7 +38,7 @@ def transport_for(one_host: bool) -> str:
 
 
 def open_bulk(transport: str, connection: Connection, meeting: Meeting) -> Bulk:
-    """Opens a transport by its name. Closed, ProtocolError or OSError where that fails."""
+    """Opens a transport by name. Raises Closed, ProtocolError or OSError on failure."""
     function = resolve_name(f"katz_graph.executor.transport.{TRANSPORTS[transport].function}")
     bulk: Bulk = function(connection, meeting)
     return bulk

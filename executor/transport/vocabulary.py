@@ -1,5 +1,5 @@
-"""Lists the dataclasses that may travel between processes, by name. A name means one class, so that
-nothing else can be made from a message.
+"""Lists the dataclasses that may travel between processes, by name. A name identifies one class, so
+a message cannot construct any other class.
 """
 
 from __future__ import annotations
@@ -116,13 +116,13 @@ VOCABULARY: Mapping[str, type] = MappingProxyType({kind.__name__: kind for kind 
 REASONS: Mapping[type, str] = MappingProxyType(
     {patches.OpaquePatch: "it holds a function of a pack, and a function cannot be sent"}
 )
-"""Explains why a class is left out on purpose."""
+"""Reasons for intentionally excluded classes."""
 
 
 @cache
 def fingerprint() -> str:
-    """Hashes the names and sent fields of all classes: two sides whose fingerprints are equal
-    understand each other.
+    """Hashes the names and sent fields of all classes. Two processes with equal fingerprints can
+    decode each other's messages.
     """
     told = sorted(
         (name, sent_fields(kind) if is_dataclass(kind) else ()) for name, kind in VOCABULARY.items()
@@ -132,7 +132,5 @@ def fingerprint() -> str:
 
 @cache
 def sent_fields(kind: type[Any]) -> tuple[str, ...]:
-    """Returns the fields of a dataclass that travel, in the order in which they do: those that are
-    not `LOCAL`.
-    """
+    """Returns the sent fields of a dataclass in order: all that are not `LOCAL`."""
     return tuple(field.name for field in fields(kind) if not field.metadata.get("local"))
