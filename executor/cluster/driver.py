@@ -247,7 +247,7 @@ class Cluster:
             self._calls.pop(identifier, None)
 
     def _end_call(self, identifier: int) -> None:
-        """Forgets a call. If it has no result yet, tells the worker to drop it unless it is already
+        """Forgets a call. If it has no result yet, asks the worker to drop it unless it is already
         running.
         """
         with self._lock:

@@ -17,7 +17,7 @@ Queues = Mapping[str, Mapping[Hashable, float]]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Describes one change: load a ControlNet on a member, or drop it there."""
+    """Describes one change: load a ControlNet on a member, or drop it from one."""
 
     kind: Literal["replicate", "drop"]
     control: Hashable

@@ -96,7 +96,7 @@ class Router:
             return lease
 
     def preview(self) -> Lease:
-        """Returns the lease of a request on an idle pool. Changes nothing."""
+        """Returns the lease that a request would get now with the whole pool. Changes nothing."""
         with self._lock:
             return self._ticket()
 

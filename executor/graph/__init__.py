@@ -1,3 +1,3 @@
-"""Runs the graph of a workflow: nodes in order, cached results, expansions, errors that name the
+"""Runs the graph of a workflow: node order, cached results, expansions, and errors that name the
 node. Must not know workers.
 """

@@ -1,5 +1,5 @@
-"""Calls the functions of nodes with their resolved inputs: values of links, hidden values, lists
-taken apart, blocked runs left out.
+"""Calls the functions of nodes with resolved inputs: linked values and hidden values. Splits lists
+into runs and skips blocked runs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from katz_graph.node.types import BUILTIN, INSTANCE, Context, NodeType
 from katz_graph.planner.region import RegionNodes
 
 Arguments = dict[str, Any]
-OWN_PACKS = ("", BUILTIN)  # of nodes that leave this process as it is
+OWN_PACKS = ("", BUILTIN)  # packs whose nodes do not change the state of this process
 
 
 class Calls:
@@ -48,8 +48,8 @@ class Calls:
         self._process = process
 
     def run(self, node: NodeState) -> list[Any]:
-        """Runs a node. Each of its runs gives outputs, an expansion, either with ui, the blocker
-        that it met, or an awaitable of one of these.
+        """Runs a node. Each run returns outputs or an expansion, either with UI output, or the
+        blocker among its inputs, or an awaitable of one of these.
         """
         kind = node.type
         missing = next(
@@ -71,7 +71,7 @@ class Calls:
 
     @contextmanager
     def _inside(self, node: NodeState) -> Iterator[Running]:
-        """Runs a node's code, and restores what code of a pack changes of this process."""
+        """Runs a node's code, and restores process state that pack code changes."""
         with running(self._context, node.id, node.type.pack) as now, self._restored(node):
             yield now
 
@@ -82,7 +82,7 @@ class Calls:
         return self._process.guarded(name, self._context.warn)
 
     def _awaited(self, node: NodeState, result: Any) -> Any:
-        """Returns a result; an awaitable of a pack is awaited like the rest of its code runs."""
+        """Returns a result. Wraps an awaitable of a pack so that it also restores process state."""
         if node.type.pack in OWN_PACKS or not inspect.isawaitable(result):
             return result
 
@@ -93,7 +93,7 @@ class Calls:
         return inside()
 
     def needs(self, node: NodeState) -> list[str]:
-        """Returns the names that a lazy node asks for."""
+        """Returns the names of inputs that a lazy node requests."""
         kind = node.type
         assert kind.needs is not None
         wanted: list[str] = []
@@ -104,7 +104,7 @@ class Calls:
         return wanted
 
     def fingerprint(self, node: NodeState, early: bool) -> Any:
-        """Takes the fingerprint of a node, `early` without values of links."""
+        """Computes the fingerprint of a node; `early`: without values of links."""
         kind = node.type
         assert kind.fingerprint is not None
         values = self._known(node, kind.fingerprint_linked) if early else self._values(node)
@@ -116,7 +116,7 @@ class Calls:
         return found[0] if len(found) == 1 else found
 
     def _known(self, node: NodeState, without_links: bool) -> Arguments:
-        """Returns the inputs known before anything runs: literals; links are left out, or None."""
+        """Returns the inputs known before the run: literals. Links are omitted, or None."""
         literals = {
             name: value for name, value in node.inputs.items() if not isinstance(value, Link)
         }
@@ -125,12 +125,12 @@ class Calls:
         )
 
     def region_inputs(self, region: RegionNodes) -> list[dict[Link, Any]]:
-        """Returns the values that enter a step region, for each run of it."""
+        """Returns the values that enter a step region, for each of its runs."""
         entering = {link: output_of(self._states, link) for link in region.inputs}
         return per_element(entering) if _any_listed(entering) else [entering]
 
     def warnings(self, node: NodeState, results: Sequence[Any]) -> Iterator[str]:
-        """Yields what the user should know of a node that has run."""
+        """Yields warnings for the user about a node that has run."""
         if node.warning:
             yield node.warning
         if not results and node.type.is_output:
@@ -141,8 +141,8 @@ class Calls:
             yield f"got an empty list for {empty}, so there was nothing to do"
 
     def _values(self, node: NodeState) -> Arguments:
-        """Resolves every input to its value or `Listed`, and checks linked knobs; lazy links that
-        were not asked for are None.
+        """Resolves every input to its value or `Listed`, and validates linked knobs. Lazy links
+        that were not requested are None.
         """
         declared = node.type.inputs
         unasked = set(node.lazy_links())
@@ -164,7 +164,9 @@ class Calls:
     def _arguments(
         self, node: NodeState, values: Arguments, instance: bool = True
     ) -> list[Arguments]:
-        """Returns the arguments of each run: one for whole lists, else one per element."""
+        """Returns the arguments of each run: one run for nodes that take lists, else one per
+        element.
+        """
         kind = node.type
         if kind.takes_lists:
             calls = [{name: list(elements(value)) for name, value in values.items()}]
@@ -182,7 +184,7 @@ class Calls:
 
 
 def blocker_in(values: Mapping[Any, Any]) -> ExecutionBlocker | None:
-    """Returns the first blocker among the inputs of a run, also inside whole lists."""
+    """Returns the first blocker among the inputs of a run, including elements of whole lists."""
     for value in values.values():
         if type(value) is ExecutionBlocker:
             return value
@@ -194,8 +196,8 @@ def blocker_in(values: Mapping[Any, Any]) -> ExecutionBlocker | None:
 
 
 def outputs_of(kind: NodeType, results: Sequence[Any]) -> Outputs:
-    """Joins the results of a node's runs to one value, or `Listed`, per output. RunError for what
-    is not as the type declares.
+    """Joins the results of a node's runs to one value, or `Listed`, per output. Raises RunError if
+    a result does not match the declared type.
     """
     rows = [expected_outputs(kind, result) for result in results]
     if len(rows) == 1 and not any(kind.gives_lists):
@@ -208,7 +210,9 @@ def outputs_of(kind: NodeType, results: Sequence[Any]) -> Outputs:
 
 
 def expected_outputs(kind: NodeType, result: Any) -> Outputs:
-    """Returns one value per output; all blocked where the run met a blocker."""
+    """Returns one value per output; all are the blocker if the run met one. Raises RunError for a
+    wrong number of outputs.
+    """
     expected = len(kind.outputs)
     if isinstance(result, ExecutionBlocker):
         return (result,) * expected
@@ -223,7 +227,7 @@ def expected_outputs(kind: NodeType, result: Any) -> Outputs:
 
 
 def ui_of(results: Sequence[Any]) -> dict[str, list[Any]] | None:
-    """Joins what the runs of a node have for editors, by kind."""
+    """Joins the UI output of a node's runs by kind."""
     shown: dict[str, list[Any]] | None = None
     for result in results:
         if isinstance(result, WithUi):
@@ -236,7 +240,7 @@ def ui_of(results: Sequence[Any]) -> dict[str, list[Any]] | None:
 
 
 def is_per_node(kind: NodeType) -> bool:
-    """Returns whether equal nodes of this type have results of their own."""
+    """Returns whether equal nodes of this type have separate results."""
     return kind.per_node or UNIQUE_ID in kind.hidden.values()
 
 

@@ -22,7 +22,7 @@ from katz_graph.node.scope import current
 from katz_graph.node.types import Engine, NodeType
 from katz_graph.packs import builtin_types
 
-PREVIEWS_APART = 0.25  # seconds, at least, between two pictures of one node
+PREVIEWS_APART = 0.25  # minimum seconds between two previews of one node
 
 
 def _ignore(_: Any) -> None:
@@ -31,7 +31,9 @@ def _ignore(_: Any) -> None:
 
 @contextmanager
 def writing_nothing(context: RunContext) -> Iterator[None]:
-    """Has nodes write into a folder that is gone afterwards: of runs that only plan or measure."""
+    """Redirects node output to a temporary folder, which is deleted afterwards, for runs that only
+    plan or measure.
+    """
     with tempfile.TemporaryDirectory(prefix="katz-") as folder:
         context.output_directory = Path(folder)
         yield
@@ -39,11 +41,11 @@ def writing_nothing(context: RunContext) -> Iterator[None]:
 
 @dataclass(slots=True)
 class RunContext:
-    """Carries what a graph run needs from outside. `types` are the built-in nodes unless others are
-    given. `files`, `warnings` and `measured` collect what the run reported.
+    """Carries the external services of a graph run. `types`: node types, by default the built-in
+    ones. `files`, `warnings` and `measured` collect the reports of the run.
 
-    Any thread may cancel it. `previews`: samplers show pictures as they go on, at most four a
-    second.
+    Any thread may cancel it. `previews`: samplers show preview images, at most four a second per
+    node.
     """
 
     engine: Engine
@@ -51,7 +53,7 @@ class RunContext:
     output_directory: Path
     metadata: Mapping[str, str] = field(default_factory=dict)
     listener: Listener = _ignore
-    # the client's end; None where there is no client
+    # sends images to the client; None without a client
     on_picture: Callable[[bytes], None] | None = None
     previews: bool = False
     on_file: Callable[[Path], None] = _ignore
@@ -61,7 +63,7 @@ class RunContext:
     types: Mapping[str, NodeType] = field(default_factory=builtin_types)
     changes: PlanChanges = field(default_factory=PlanChanges)
     clock: Callable[[], float] = time.monotonic
-    _shown: dict[str, float] = field(default_factory=dict)  # when each node last made a preview
+    _shown: dict[str, float] = field(default_factory=dict)  # time of each node's last preview
     _cancelled: bool = False
     _on_cancel: dict[object, Callable[[], None]] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
@@ -78,7 +80,7 @@ class RunContext:
 
     def report(self, event: Event) -> None:
         if self._cancelled:
-            return  # what a worker still does is no part of the run
+            return  # events of a worker after the cancellation are not part of the run
         self.measured.listen(event)
         if isinstance(event, Sampled) and (now := current()) is not None:
             now.sampled.append(replace(provenance_of(event), chosen=self.changes.said()))
@@ -104,7 +106,7 @@ class RunContext:
         self.on_picture(picture)
 
     def cancel(self) -> None:
-        """Cancels the run: it ends soon, and waits no longer for what it waits for."""
+        """Cancels the run: it ends soon and stops all waits."""
         with self._lock:
             self._cancelled = True
             waiting = list(self._on_cancel.values())

@@ -1,7 +1,7 @@
-"""Runs the event loop of one graph run, in the thread of the caller. It turns between nodes, so
-that asynchronous ones overlap with the others.
+"""Runs the event loop of one graph run, in the caller's thread. The loop advances between nodes, so
+that asynchronous nodes overlap with others.
 
-While a node that is not asynchronous runs, no loop is running: its code may start one of its own.
+The loop does not run during a synchronous node, so that the node's code may start its own loop.
 Must not know graphs.
 """
 
@@ -18,14 +18,14 @@ from katz_graph.core.errors import RunError
 from katz_graph.host.inference import inference_mode
 from katz_graph.node.types import Context
 
-PATIENCE = 1.0  # seconds that cancelled tasks get to clean up
+PATIENCE = 1.0  # seconds for cancelled tasks to clean up
 
-Done = Callable[[], Any]  # gives the result of something finished, or raises what it raised
+Done = Callable[[], Any]  # returns the result of a finished task, or raises its exception
 
 
 class Tasks:
-    """Runs the asynchronous tasks of one graph run. The run hears of failed tasks that nobody
-    awaits; waiting ends when it is cancelled.
+    """Runs the asynchronous tasks of one graph run. Reports failures of unawaited tasks to the run
+    as warnings. Waits end if the run is cancelled.
     """
 
     def __init__(self, context: Context) -> None:
@@ -38,30 +38,30 @@ class Tasks:
         return bool(self._running or self._finished)
 
     def start(self, owner: Any, values: Sequence[Any]) -> None:
-        """Awaits all awaitables among `values` together; `finished` gives `owner` back with a
-        function that has all results.
+        """Awaits all awaitables among `values` concurrently. Later `finished` returns `owner` with
+        a function that returns all results.
         """
         task = self._task(values)
         self._running.add(task)
         task.add_done_callback(lambda done: self._end(owner, done))
 
     def finished(self) -> tuple[Any, Done] | None:
-        """Returns an owner whose tasks are over, once; None when there is none."""
+        """Returns an owner whose tasks have ended, once; None if none has."""
         return self._finished.popleft() if self._finished else None
 
     def turn(self) -> None:
-        """Lets what is ready go on up to its next await."""
+        """Runs ready tasks up to their next await."""
         if self._running and self._loop is not None:
             self._loop.call_soon(self._loop.stop)
             self._run_forever(self._loop)
 
     def wait(self) -> None:
-        """Waits until something finishes."""
+        """Waits until a task finishes."""
         if self._loop is not None:
             self._run_while(self._loop, lambda: bool(self._running and not self._finished))
 
     def settle(self, value: Any) -> Any:
-        """Waits for an awaitable and returns its result; returns anything else as it is."""
+        """Waits for an awaitable and returns its result; returns other values unchanged."""
         if not inspect.isawaitable(value):
             return value
         task, loop = self._task([value]), self.open()
@@ -70,7 +70,7 @@ class Tasks:
         return _result(task)[0]
 
     def close(self) -> None:
-        """Cancels whatever is left, also what nodes started and left behind."""
+        """Cancels remaining tasks, including background tasks of nodes."""
         loop, self._loop = self._loop, None
         if loop is None:
             return
@@ -85,7 +85,7 @@ class Tasks:
         finally:
             for task in left:
                 if task.done() and not task.cancelled():
-                    task.exception()  # asked for, so that asyncio does not complain that nobody did
+                    task.exception()  # retrieved, so that asyncio does not log it
             loop.set_exception_handler(lambda *_: None)
             loop.close()
 
@@ -99,7 +99,9 @@ class Tasks:
         return loop.create_task(_all(values, pending))
 
     def open(self) -> asyncio.AbstractEventLoop:
-        """Returns the loop, made at first need. RunError where this thread runs one already."""
+        """Returns the loop, created at first use. Raises RunError if this thread already runs
+        one.
+        """
         if self._loop is None:
             with suppress(RuntimeError):
                 asyncio.get_running_loop()
@@ -112,10 +114,10 @@ class Tasks:
         return self._loop
 
     def _run_while(self, loop: asyncio.AbstractEventLoop, waiting: Callable[[], bool]) -> None:
-        """Runs the loop until whoever ends the waiting, or cancels the run, has stopped it."""
+        """Runs the loop until a finished task or the cancellation of the run stops it."""
 
         def stop() -> None:
-            with suppress(RuntimeError):  # it is closed: the run is over
+            with suppress(RuntimeError):  # the loop is closed: the run is over
                 loop.call_soon_threadsafe(loop.stop)
 
         forget = self._context.on_cancel(stop)
@@ -127,8 +129,8 @@ class Tasks:
             forget()
 
     def _run_forever(self, loop: asyncio.AbstractEventLoop) -> None:
-        # tasks that nodes begin are their code, too
-        with inference_mode(), suppress(SystemExit):  # which is the result of its task, too
+        # tasks started by nodes are node code, too
+        with inference_mode(), suppress(SystemExit):  # SystemExit is also the result of its task
             loop.run_forever()
 
     def _end(self, owner: Any, task: asyncio.Task[Any]) -> None:

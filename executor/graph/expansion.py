@@ -1,4 +1,4 @@
-"""Puts the nodes of expansions beside those of their graph, and resolves their outputs."""
+"""Adds the nodes of expansions to the nodes of the run, and resolves the outputs of expansions."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from katz_graph.executor.graph.lists import Listed, elements
 from katz_graph.executor.graph.node_state import NodeState, Outputs, States, output_of, source_of
 from katz_graph.node.types import NodeType
 
-# nodes that the expansions of one run make together; a loop that does not end would fill the memory
+# limit of nodes from all expansions of one run; an endless loop would fill the memory
 MOST = 100_000
 
 
 class Splicer:
-    """Puts the expansions of one run into `states`. Types in `overlaps` are asynchronous."""
+    """Adds the expansions of one run to `states`. Types in `overlaps` are asynchronous."""
 
     def __init__(
         self,
@@ -27,13 +27,13 @@ class Splicer:
         overlaps: Container[str],
     ) -> None:
         self._states, self._registry, self._overlaps = states, registry, overlaps
-        self._numbers: dict[str, int] = {}  # the last of each name that was taken
+        self._numbers: dict[str, int] = {}  # last number assigned to each name
         self._given: set[str] = set()
         self._made = 0
 
     def put(self, node: NodeState, results: Sequence[Any]) -> list[NodeState]:
-        """Makes the nodes that `node` expands to, from one result for each of its runs; returns
-        those that it has to wait for.
+        """Creates the nodes that `node` expands to, from one result per run. Returns the nodes that
+        it must wait for.
         """
         rows: list[Outputs] = []
         parts: list[NodeState] = []
@@ -53,8 +53,8 @@ class Splicer:
         return roots + [part for part in parts if part.kind is not None and part.kind.is_output]
 
     def _spliced(self, node: NodeState, expansion: Expansion) -> tuple[Outputs, list[NodeState]]:
-        """Makes the nodes of one expansion. Links to ids that are not its own lead outside.
-        RunError when a run has made too many nodes.
+        """Creates the nodes of one expansion. Links to unknown ids lead outside the expansion.
+        Raises RunError if the run has created too many nodes.
         """
         self._made += len(expansion.graph.nodes)
         if self._made > MOST:
@@ -93,9 +93,9 @@ class Splicer:
         return {inner: self.new_id(origin, last_part(inner)) for inner in expansion.graph.nodes}
 
     def new_id(self, origin: str, part: str) -> str:
-        """Makes `<node of the file>.<last part of the id in the expansion>`, numbered `#2` and on
-        when it is taken: a loop that builds its ids from those of the round before does not make
-        them longer.
+        """Creates the id `<node of the file>.<last part of the id in the expansion>`, numbered from
+        `#2` if it exists. Ids therefore do not grow in a loop that derives them from the previous
+        round.
         """
         name = identifier = f"{origin}.{part}"
         while identifier in self._states or identifier in self._given:
@@ -106,8 +106,8 @@ class Splicer:
 
 
 def delivered(states: States, node: NodeState) -> list[Outputs]:
-    """Returns the values of the outputs of a node's expansions. What is linked to an output that
-    gives lists is its list.
+    """Returns the output values of a node's expansions. A value linked to a list output becomes its
+    list.
     """
     assert node.expanded is not None
     gives = (*node.type.gives_lists, *(False for _ in node.type.outputs))

@@ -1,5 +1,5 @@
-"""Keeps what nodes inside an expansion have for editors with the result of the node that expanded,
-so that it can be given again.
+"""Stores the UI output of nodes inside an expansion with the result of the expanded node, so that a
+cached result can report it again.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shown:
-    """Holds what a node of an expansion has for editors. `part` is the last part of its id;
-    `origin` the node of the file that it is shown as, where that is not the one that it was made
-    for; `inner` are those of its own expansion.
+    """Holds the UI output of a node in an expansion. `part`: the last part of its id. `origin`: the
+    file's node that shows it, if that differs from the node that created it. `inner`: the nodes
+    that it expanded to.
     """
 
     part: str
@@ -24,15 +24,15 @@ class Shown:
 
 
 def last_part(identifier: str) -> str:
-    """Returns the last part of the id of a node of an expansion, without its number."""
+    """Returns the last part of an expansion node's id, without its number."""
     return identifier.rsplit(".", 1)[-1].partition("#")[0]
 
 
 def with_inner(
     shown: Sequence[Shown], made_for: str, there: Container[str]
 ) -> Iterator[tuple[Shown, str, str]]:
-    """Yields each that has something for editors, with the node of the file that it was made for
-    and that it is shown as; `there` are ids of the file.
+    """Yields each node with UI output, the file's node that created it, and the one that shows it.
+    `there`: ids of the file.
     """
     pending = [(one, made_for) for one in reversed(shown)]
     while pending:

@@ -1,4 +1,4 @@
-"""Explains why a node ran: what is different from the run before."""
+"""Explains why a node ran: the differences from the previous run."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from katz_graph.executor.graph.signature import Signature, Unsignable, value_tok
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Records what decided the result of each node of the file in one run."""
+    """Records the inputs to the cache key of each node of the file in one run."""
 
     calls: Mapping[str, NodeCall] = field(default_factory=dict)
-    # of the nodes that were needed
+    # only of required nodes
     signatures: Mapping[str, Signature | None] = field(default_factory=dict)
     fingerprints: Mapping[str, Any] = field(default_factory=dict)
-    unsigned: Mapping[str, str] = field(default_factory=dict)  # why some have no signature
+    unsigned: Mapping[str, str] = field(default_factory=dict)  # reasons for missing signatures
 
 
 def explain(identifier: str, now: History, before: History, kept: str) -> str:
-    """Explains in one phrase why a node ran; `kept` is the cache's policy."""
+    """Explains in one phrase why a node ran; `kept` is the cache policy."""
     if identifier not in before.signatures:
         return "new"
     call, former = now.calls[identifier], before.calls[identifier]

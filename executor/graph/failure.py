@@ -1,4 +1,4 @@
-"""Turns an exception of a node into one line that names the node. The cause stays attached for
+"""Turns an exception of a node into an error that names the node, with the cause attached for
 debugging.
 """
 
@@ -15,12 +15,13 @@ from katz_graph.executor.worker.device_fault import device_fault
 from katz_graph.files.output_files import FULL
 from katz_graph.host.memory import is_out_of_memory, memory_message
 
-LONGEST = 400  # characters of a foreign message
+LONGEST = 400  # characters of the message of an unknown exception
 
 
 def node_failure(name: str, error: BaseException) -> KatzError:
-    """Returns the error of the node called `name`: InputError, OutOfMemory and DiskFull stay so,
-    all else is a RunError; `__cause__` is the original.
+    """Returns the error of the node called `name`. InputError, OutOfMemory and DiskFull keep their
+    type, other exceptions become RunError; `__cause__` is the original. KeyboardInterrupt becomes
+    Cancelled.
     """
     if isinstance(error, (KeyboardInterrupt, Cancelled)):
         return error if isinstance(error, Cancelled) else Cancelled("cancelled")
@@ -70,8 +71,8 @@ def _lines(error: BaseException) -> list[str]:
 
 
 def _foreign(error: BaseException) -> str:
-    """Describes an exception that nobody wrote for users: its type and message, and the line of
-    code that raised it.
+    """Describes an exception not written for users: its type and message, and the line of code that
+    raised it.
     """
     message = next((line.strip() for line in str(error).split("\n") if line.strip()), "")
     frames = traceback.extract_tb(error.__traceback__)

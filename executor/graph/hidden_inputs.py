@@ -1,5 +1,5 @@
-"""Gives nodes of ComfyUI packs what they may ask the run for besides their inputs: their id, the
-workflow, and the graph as it grows.
+"""Provides the hidden inputs of ComfyUI pack nodes: their id, the workflow, and the graph with its
+expansions.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ UNIQUE_ID, PROMPT, DYNPROMPT, EXTRA_PNGINFO = "UNIQUE_ID", "PROMPT", "DYNPROMPT"
 
 
 class HiddenInputs:
-    """Provides the hidden values of one run. `prompt` and what else pictures carry come from the
-    metadata of its context.
+    """Provides the hidden values of one run. `prompt` and other image metadata come from the
+    metadata of the context.
     """
 
     def __init__(self, states: States, file: Graph, context: Context) -> None:
         self._states, self._file, self._context = states, file, context
 
     def value(self, kind: str, node: NodeState) -> Any:
-        """Returns a hidden value; None for what is not here, such as keys to other services."""
+        """Returns a hidden value; None for unavailable ones, such as keys to other services."""
         match kind:
             case "UNIQUE_ID":
                 return node.id
@@ -69,7 +69,7 @@ class DynamicPrompt:
         return node_id in self._states
 
     def get_node(self, node_id: str) -> dict[str, Any]:
-        """Returns a node as in the API format. KeyError where there is none."""
+        """Returns a node in the API format. Raises KeyError if it does not exist."""
         call = self._states[node_id].call
         inputs = {
             name: [value.node, value.output] if isinstance(value, Link) else value
@@ -107,5 +107,5 @@ def _parsed(text: Any) -> Any:
 
 
 def sees_graph(hidden: Mapping[str, str]) -> bool:
-    """Returns whether a node's code can look at other nodes, and so link to them."""
+    """Returns whether a node's code can access other nodes, and so link to them."""
     return DYNPROMPT in hidden.values()

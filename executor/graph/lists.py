@@ -1,5 +1,5 @@
-"""Puts several values on one output, and maps a node that knows nothing of lists over them, once
-per element.
+"""Holds several values on one output, and maps a node that takes single values over them, once per
+element.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ Key = TypeVar("Key")
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """Holds several values, or none, on one output. A single one stands there as it is, so that
-    ordinary nodes never meet this.
+    """Holds several values, or none, on one output. A single value is stored unwrapped, so that
+    ordinary nodes never see this class.
     """
 
     values: tuple[Any, ...]
@@ -31,8 +31,8 @@ def joined(values: Sequence[Any]) -> Any:
 
 
 def per_element(inputs: Mapping[Key, Any]) -> list[dict[Key, Any]]:
-    """Returns the inputs of each run of a node: as many as the longest list has, of shorter ones
-    the last again. There are no runs where a list is empty.
+    """Returns the inputs of each run of a node. The longest list sets the number of runs; shorter
+    lists repeat their last value. An empty list means no runs.
     """
     columns = {name: elements(value) for name, value in inputs.items()}
     if not all(columns.values()):

@@ -1,4 +1,6 @@
-"""Frees the values of a run that nothing may read any more: reference counts, linear over a run."""
+"""Frees values that no node of the run can read any more, by reference counts, linear over a
+run.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from katz_graph.executor.graph.node_state import NodeState, States
 
 
 def hold_sources(states: States, node: NodeState) -> None:
-    """Adds a reference to each source of a node that was entered: it may read them."""
+    """Adds a reference to each source of an entered node, because it may read them."""
     for _, link in node.links:
         if (source := states.get(link.node)) is not None:
             source.holders += 1
@@ -18,7 +20,7 @@ def hold_sources(states: States, node: NodeState) -> None:
 
 
 def hold_upstream(states: States, node: NodeState) -> None:
-    """Adds a reference to all nodes upstream: code that sees the graph may link to them."""
+    """Adds a reference to all upstream nodes, because code that sees the graph may link to them."""
     found: dict[str, NodeState] = {}
     pending = [node]
     while pending:
@@ -32,8 +34,8 @@ def hold_upstream(states: States, node: NodeState) -> None:
 
 
 def end_reading(states: States, node: NodeState) -> None:
-    """Drops the references of a node that has read all that it ever will, to its sources and to
-    what else it held.
+    """Drops the references of a node that has finished reading: to its sources and to other nodes
+    that it held.
     """
     pending = [node]
     while pending:
@@ -43,13 +45,13 @@ def end_reading(states: States, node: NodeState) -> None:
             reader.has_read = True
             over += (states[link.node] for _, link in reader.links if link.node in states)
             if reader.made:
-                reader.scope = {}  # it holds the literals of all nodes of the expansion
+                reader.scope = {}  # releases the literals of all nodes of the expansion
         pending += let_go(over)
 
 
 def let_go(nodes: Iterable[NodeState]) -> list[NodeState]:
-    """Decrements reference counts, frees values at zero. Returns nodes that now never
-    need to run.
+    """Decrements reference counts and frees values at zero. Returns the nodes that now never need
+    to run.
     """
     unneeded = []
     for node in nodes:
@@ -71,7 +73,9 @@ def free(node: NodeState) -> None:
 
 
 def wanted_again(node: NodeState) -> bool:
-    """Resets a node whose outputs were freed, as if it had not run; returns whether they were."""
+    """Resets a node whose outputs were freed, as if it had not run. Returns whether they were
+    freed.
+    """
     if not node.freed:
         return False
     node.freed = node.finished = node.wanted = node.blocked = False
@@ -80,8 +84,8 @@ def wanted_again(node: NodeState) -> bool:
 
 
 def hold_again(states: States, node: NodeState) -> None:
-    """Restores the references of a node that was over, or that nobody needed, and is to run after
-    all. InputError when what it would read is gone.
+    """Restores the references of a finished or unneeded node that must run after all. Raises
+    InputError if its inputs are lost.
     """
     if node.has_read:
         if node.made:
@@ -92,7 +96,9 @@ def hold_again(states: States, node: NodeState) -> None:
 
 
 def _forget_literals(node: NodeState) -> None:
-    """Drops the literals of a node in an expansion, which would live as long as the run."""
+    """Drops the literals of a node in an expansion, which would otherwise live until the run
+    ends.
+    """
     if node.made:
         node.call = NodeCall(node.call.type, dict(node.links), node.call.title)
         node.inputs = node.call.inputs

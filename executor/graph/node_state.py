@@ -1,4 +1,4 @@
-"""Holds the state of one node in a graph run: what it is, what it waits for, what came of it."""
+"""Holds the state of one node in a graph run: its identity, its dependencies and its result."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ Outputs = tuple[Any, ...]
 class NodeState:
     id: str
     call: NodeCall
-    kind: NodeType | None  # None: there is no type of this name
-    # asynchronous ones first, then place in the file, then in what was made of it
+    kind: NodeType | None  # None: no type has this name
+    # scheduling order: asynchronous nodes first, then by position in the file, then by creation
     order: tuple[bool, int, int]
-    origin: str  # the node of the file that it is shown as: the one that made it, or itself
-    scope: Mapping[str, NodeCall]  # the graph or the expansion that it stands in
-    parent: NodeState | None = None  # whose expansion it stands in
+    origin: str  # the file's node that shows it: the one that created it, or itself
+    scope: Mapping[str, NodeCall]  # the graph or the expansion that contains it
+    parent: NodeState | None = None  # the node whose expansion contains it
 
-    entered: bool = False  # by the walk that signs
-    # those that take part, once it is entered
+    entered: bool = False  # visited by the signing walk
+    # the inputs in use, after it was entered
     inputs: Mapping[str, Any] = field(default_factory=dict)
-    links: Sequence[tuple[str, Link]] = ()  # the linked ones among them
-    late: bool = False  # its signature waits for values
-    signature: Signature | None = None  # None: not known yet if late, else never cached
-    unsigned: str = ""  # why it is never cached
+    links: Sequence[tuple[str, Link]] = ()  # the linked inputs among them
+    late: bool = False  # its signature needs values of other nodes
+    signature: Signature | None = None  # None: not known yet if `late`, else never cached
+    unsigned: str = ""  # reason for never caching it
     fingerprint: Any = None
-    warning: str = ""  # what the person is told if it runs
-    lost: str = ""  # a file of its kept result that is gone
+    warning: str = ""  # warning for the user if it runs
+    lost: str = ""  # name of a deleted file of its cached result
 
     wanted: bool = False
-    sources: Sequence[NodeState] = ()  # what it has waited for
+    sources: Sequence[NodeState] = ()  # nodes that it has waited for
     waits_for: int = 0
     readers: list[NodeState] = field(default_factory=list)
-    asked: frozenset[str] = frozenset()  # lazy inputs
+    asked: frozenset[str] = frozenset()  # requested lazy inputs
     region: RegionNodes | None = None
     expanded: list[tuple[Any, ...]] | None = None  # outputs of its expansions: links and values
     parts: Sequence[NodeState] = ()  # nodes of its expansions
@@ -54,18 +54,18 @@ class NodeState:
     why: str = ""
     outputs: Outputs | None = None
     ui: Mapping[str, Sequence[Any]] | None = None
-    shown: tuple[Shown, ...] = ()  # of its expansions
-    sampled: Sequence[Provenance] = ()  # what samplers that it ran say of their results
-    provenance: Provenance = EXACT  # of its result
-    refused: Provenance = EXACT  # of a kept result that this run may not take
+    shown: tuple[Shown, ...] = ()  # UI output of its expansions
+    sampled: Sequence[Provenance] = ()  # provenance reported by the samplers that it ran
+    provenance: Provenance = EXACT  # provenance of its result
+    refused: Provenance = EXACT  # provenance of a cached result that this run may not use
     finished: bool = False
     failed: bool = False
     blocked: bool = False
 
-    holders: int = 0  # links and others that may still read it
-    has_read: bool = False  # it will read its sources no more
-    held: Sequence[NodeState] = ()  # upstream nodes that its code may link to when it expands
-    freed: bool = False  # its outputs were let go
+    holders: int = 0  # references: links and other readers
+    has_read: bool = False  # it will not read its sources again
+    held: Sequence[NodeState] = ()  # also held: upstream nodes or its expansion's roots
+    freed: bool = False  # its outputs were freed
 
     @property
     def type(self) -> NodeType:
@@ -75,12 +75,12 @@ class NodeState:
 
     @property
     def made(self) -> bool:
-        """Returns whether the node stands in an expansion."""
+        """Returns whether the node is part of an expansion."""
         return self.parent is not None
 
     def enter(self) -> None:
-        """Selects the inputs that take part: all that are declared, and of the others those that
-        the type wants.
+        """Selects the inputs in use: all declared inputs, and the undeclared ones that the type
+        accepts.
         """
         self.entered = True
         self.inputs = self.call.inputs
@@ -93,7 +93,7 @@ class NodeState:
         ]
 
     def lazy_links(self) -> Iterator[str]:
-        """Yields the lazy inputs that are linked and have not been asked for."""
+        """Yields the linked lazy inputs that were not requested yet."""
         if self.kind is not None and self.kind.needs is not None:
             declared = self.kind.inputs
             yield from (
@@ -103,7 +103,7 @@ class NodeState:
             )
 
     def read_inputs(self) -> Mapping[str, Any]:
-        """Returns the inputs that decide the result: all but lazy links that were not asked for."""
+        """Returns the inputs that determine the result: all but unrequested lazy links."""
         left_out = set(self.lazy_links())
         return (
             {name: value for name, value in self.inputs.items() if name not in left_out}
@@ -112,7 +112,7 @@ class NodeState:
         )
 
     def shown_parts(self) -> tuple[Shown, ...]:
-        """Returns the nodes of its expansions that have, or contain, output for editors."""
+        """Returns the nodes of its expansions with UI output, directly or in nested expansions."""
         return tuple(
             Shown(
                 part=last_part(part.id),
@@ -140,7 +140,9 @@ def source_of(states: States, link: Link) -> NodeState:
 
 
 def output_of(states: States, link: Link) -> Any:
-    """Returns the value, or `Listed`, that a link delivers, once its source is finished."""
+    """Returns the value, or `Listed`, of a link whose source is finished. Raises InputError if the
+    output does not exist.
+    """
     source = source_of(states, link)
     outputs = source.outputs or ()
     if not 0 <= link.output < len(outputs):

@@ -1,5 +1,5 @@
-"""Calls nodes inside a step region as a graph calls them elsewhere, but with one value per input,
-and without their ui.
+"""Calls nodes inside a step region like other nodes of a graph, but with one value per input and
+without UI output.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from katz_graph.node.types import INSTANCE, Context, NodeType
 
 
 class RegionCalls:
-    """Calls the nodes of one request on one device. The object that a node keeps between its calls
-    lives as long.
+    """Calls the nodes of one request on one device. A node's instance object lives as long as the
+    request.
     """
 
     def __init__(self, context: Context) -> None:
@@ -28,7 +28,7 @@ class RegionCalls:
         self._objects: dict[str, Any] = {}
 
     def call(self, operation: Operation, inputs: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Calls a node; returns one value per output. Errors name the node."""
+        """Calls a node and returns one value per output. Errors name the node."""
         name = f"node {operation.id} ({operation.type})"
         try:
             return self._called(operation, inputs)
@@ -41,11 +41,12 @@ class RegionCalls:
 
     def _called(self, operation: Operation, inputs: Mapping[str, Any]) -> tuple[Any, ...]:
         kind = self._context.types[operation.type]
-        with acting_as(kind.pack):  # on behalf of the sampler, which is what people see
+        # progress and UI belong to the sampler, the node visible to users
+        with acting_as(kind.pack):
             result = settled(kind.run(self._context, self._arguments(operation, kind, inputs)))
         if isinstance(result, WithUi):
             result = result.result
-        if isinstance(result, Expansion):  # the program is already made
+        if isinstance(result, Expansion):  # the program is already compiled
             raise InputError("expands to a graph, which a node inside a step region cannot do")
         outputs = expected_outputs(kind, result)
         if any(isinstance(value, ExecutionBlocker) for value in outputs):

@@ -1,4 +1,4 @@
-"""Reports what happens to the nodes of a run, names them in messages, explains why they ran."""
+"""Reports events of the nodes of a run, names nodes in messages, and explains why they ran."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from katz_graph.executor.graph.signature import Signature
 
 
 class NodeReporter:
-    """Reports on the run of `file` over `states`; `cache` has the history of the run before."""
+    """Reports on the run of `file` over `states`; `cache` has the history of the previous run."""
 
     def __init__(
         self, file: Graph, states: States, cache: ResultCache, listener: Listener | None
@@ -43,7 +43,7 @@ class NodeReporter:
         self._report(NodeFailed(node.id, node.origin, node.call.type, node.why, error))
 
     def shown(self, identifier: str, shown: Shown, made_for: str, origin: str) -> None:
-        """Reports again what a node inside the expansion of a cached node has for editors."""
+        """Reports again the UI output of a node inside the expansion of a cached node."""
         self._report(
             NodeDone(
                 identifier,
@@ -60,11 +60,11 @@ class NodeReporter:
             self._listener(event)
 
     def is_done(self, node: NodeState) -> bool:
-        """Returns whether an equal node was done in this run."""
+        """Returns whether an equal node has run in this run."""
         return node.signature in self._done_by
 
     def name(self, node: NodeState) -> str:
-        """Names a node for messages; one of an expansion by the node of the file, too."""
+        """Names a node for messages; a node of an expansion with the file's node."""
         own = node_name(node.id, node.call.type, node.call.title)
         if not node.made:
             return own
@@ -90,7 +90,7 @@ class NodeReporter:
         return f"{why}; approximate: {said}" if (said := str(node.provenance)) else why
 
     def history(self, identifiers: Iterable[str]) -> History:
-        """Returns what decided the results of these nodes, to explain the next run."""
+        """Returns the cache-key inputs of these nodes, to explain the next run."""
         nodes = [
             node
             for identifier in identifiers

@@ -1,4 +1,4 @@
-"""Holds the result of a graph run, and what of it failed."""
+"""Holds the result of a graph run, including its failures."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from katz_graph.executor.graph.node_state import Outputs
 
 @dataclass(frozen=True, slots=True)
 class GraphResult:
-    """Holds the outputs of the targets that were reached, what nodes show in editors, and an error
-    for each node that failed.
+    """Holds the outputs of the reached targets, the UI output of nodes, and an error for each
+    failed node.
 
-    An output of several values is a `Listed`. `blocked` are reached targets that did not run
-    because a node upstream said so.
+    An output with several values is a `Listed`. `blocked`: reached targets that did not run because
+    a node upstream blocked them.
     """
 
     outputs: Mapping[str, Outputs]
@@ -27,8 +27,9 @@ class GraphResult:
     blocked: tuple[str, ...] = ()
 
     def raise_failures(self) -> None:
-        """Raises one error for all that failed: DiskFull if that is why one did, InputError if no
-        target was reached and only wrong input stood in the way, else RunError.
+        """Raises one error for all failures: DiskFull if any is one; InputError if no target was
+        reached and all failures are input errors; otherwise RunError. Does nothing if all targets
+        were reached.
         """
         if not self.refused:
             return

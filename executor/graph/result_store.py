@@ -1,5 +1,5 @@
-"""Caches results of nodes by signature, and evicts them by policy. Several runs may share them at
-once. Must not know graphs.
+"""Caches results of nodes by signature, and evicts them by policy. Concurrent runs may share them.
+Must not know graphs.
 """
 
 from __future__ import annotations
@@ -24,28 +24,25 @@ from katz_graph.settings.options import COUNTED
 
 @dataclass(frozen=True, slots=True)
 class ResultEntry:
-    """Holds one node's outputs and what it has for editors. `parts` are the signatures of the nodes
-    that it expanded to: they are kept as long as it is. `shown`: what nodes inside its expansion
-    have for editors. `files`: those that editors are told of, which it wrote. `provenance`: how the
-    outputs came about, as far as the signature does not decide it.
-    """
+    """Holds the result of one node."""
 
     outputs: tuple[Any, ...]
+    # signatures of the nodes that it expanded to, retained as long as this entry
     parts: tuple[Signature, ...] = ()
     ui: Mapping[str, Sequence[Any]] | None = None
-    shown: tuple[Shown, ...] = ()
-    files: tuple[Path, ...] = ()
-    provenance: Provenance = EXACT
+    shown: tuple[Shown, ...] = ()  # UI output of nodes inside its expansion
+    files: tuple[Path, ...] = ()  # files that it wrote and reported to editors
+    provenance: Provenance = EXACT  # as far as the signature does not determine it
 
     def lost(self) -> Path | None:
-        """Returns a file of the entry that is gone, so that the result has to be made again."""
+        """Returns a deleted file of the entry, which invalidates the result; None if all exist."""
         return next((file for file in self.files if not file.is_file()), None)
 
 
 class Results:
-    """Stores results. `classic` keeps what the graphs of the last `runs` runs use, and what runs
-    that are under way have touched; an eviction policy keeps `limit` results; `none` nothing.
-    `touched`: the set that a run is `under_way` with.
+    """Stores results. `classic` retains the results used by the graphs of the last `runs` runs and
+    those touched by current runs; an eviction policy retains `limit` results; `none` retains
+    nothing. `touched`: the set passed to `under_way` by the run.
     """
 
     def __init__(self, policy: str, limit: int = 0, runs: int = 1) -> None:
@@ -53,7 +50,7 @@ class Results:
         self._entries: dict[Hashable, ResultEntry] = {}
         self._eviction = POLICIES[policy]() if policy in POLICIES else None
         self._lock = threading.Lock()
-        self._under_way: list[set[Signature]] = []  # what each run has touched
+        self._under_way: list[set[Signature]] = []  # signatures touched by each current run
         self._used: deque[frozenset[Signature]] = deque(maxlen=runs)
 
     def __len__(self) -> int:
@@ -67,8 +64,8 @@ class Results:
             return entry
 
     def put(self, signature: Signature, entry: ResultEntry, touched: set[Signature] | None) -> None:
-        """Keeps a result. An approximate one does not replace an exact one, which all runs may
-        take.
+        """Stores a result. An approximate result does not replace an exact one, which all runs may
+        use.
         """
         if self.policy == "none":
             return
@@ -95,9 +92,7 @@ class Results:
 
     @contextmanager
     def under_way(self, touched: set[Signature]) -> Iterator[None]:
-        """Keeps what a run asks for inside with this set until it is over, whatever other runs end
-        before.
-        """
+        """Retains the results that a run touches until it ends, even if other runs end earlier."""
         with self._lock:
             self._under_way.append(touched)
         try:
@@ -107,8 +102,8 @@ class Results:
                 self._under_way = [other for other in self._under_way if other is not touched]
 
     def end_run(self, used: Collection[Signature]) -> None:
-        """Ends a run, after which `classic` evicts. `used` are the signatures of its whole graph,
-        whether they were asked for or not.
+        """Ends a run; `classic` evicts then. `used`: the signatures of its whole graph, requested
+        or not.
         """
         if self.policy != "classic":
             return
@@ -140,17 +135,18 @@ __all__ = ["ResultCache", "ResultEntry"]
 
 
 class ResultCache:
-    """Caches results for successive runs. `classic` drops after each run what the graphs of the
-    last `runs` do not use; an eviction policy keeps `limit` results; `none` nothing.
+    """Caches results for successive runs. `classic` drops, after each run, results not used by the
+    graphs of the last `runs` runs; an eviction policy retains `limit` results; `none` retains
+    nothing.
 
-    The object of a node stays while the node is in the graph of each run, unless nothing is kept.
-    Runs at the same time each need a cache of their own, made by `beside`; its results are shared.
+    A node's instance object lives while the node is in the graph of each run, unless the policy is
+    `none`. Concurrent runs each need a separate cache from `beside`, which shares the results.
     """
 
     def __init__(self, policy: str = "classic", limit: int = 0, runs: int = 1) -> None:
         self._results = Results(policy, limit, runs)
-        self.history = History()  # what decided the results of the last run
-        self._touched: set[Signature] | None = None  # by the run that is under way
+        self.history = History()  # cache-key inputs of the last run
+        self._touched: set[Signature] | None = None  # signatures touched by the current run
         self._instances: dict[tuple[str, str], Any] = {}
         self._lock = threading.Lock()
 
@@ -173,7 +169,9 @@ class ResultCache:
         )
 
     def beside(self) -> ResultCache:
-        """Returns a cache with the same results, and with a history and objects of its own."""
+        """Returns a cache that shares the results but has a separate history and separate instance
+        objects.
+        """
         other = ResultCache(self.policy)
         other._results = self._results
         return other
@@ -196,12 +194,14 @@ class ResultCache:
         self._results.put(signature, entry, self._touched)
 
     def clear(self) -> None:
-        """Forgets all results, also for those beside this one."""
+        """Drops all results, including those of caches that share them."""
         self._results.clear()
 
     @contextmanager
     def under_way(self) -> Iterator[None]:
-        """Keeps what a run asks for inside until it is over, whatever runs beside it end before."""
+        """Retains the results that a run touches until it ends, even if concurrent runs end
+        earlier.
+        """
         self._touched = touched = set[Signature]()
         try:
             with self._results.under_way(touched):
@@ -210,7 +210,7 @@ class ResultCache:
             self._touched = None
 
     def instance(self, node: str, kind: NodeType) -> Any:
-        """Returns the object of a node of this type, made when it is first asked for."""
+        """Returns the instance object of a node of this type, created at first use."""
         assert kind.instance is not None
         key = node, kind.name
         with self._lock:
@@ -219,8 +219,8 @@ class ResultCache:
             return self._instances[key]
 
     def end_run(self, used: Collection[Signature], nodes: Iterable[tuple[str, str]] = ()) -> None:
-        """Ends a run; `used` are the signatures of its whole graph, whether they were asked for or
-        not, `nodes` ids and types.
+        """Ends a run. `used`: the signatures of its whole graph, requested or not; `nodes`: ids and
+        types.
         """
         with self._lock:
             if self._instances:

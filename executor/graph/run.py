@@ -1,9 +1,9 @@
-"""Runs what the outputs of a graph need: each node when its inputs are there, in the order of the
-file, and only if it is not cached.
+"""Runs the nodes that the outputs of a graph need: each node when its inputs are ready, in the
+order of the file, unless it is cached.
 
-Iterative and linear in nodes and links. Lazy inputs are evaluated when a node asks for them, nodes
-may expand to graphs, asynchronous nodes overlap, and a step region is one unit that the engine
-runs. A node that fails leaves alone what does not depend on it.
+Iterative and linear in nodes and links. Lazy inputs are evaluated when a node requests them, nodes
+may expand to graphs, asynchronous nodes overlap, and the engine runs a step region as one unit.
+After a failure, nodes that do not depend on the failed node still run.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ __all__ = ["GraphResult", "Regions", "run_graph"]
 
 
 class Regions(Protocol):
-    """Finds the nodes of a step region, and binds the region to the values that enter it: the
-    planner's part in a run.
+    """Finds the nodes of a step region, and binds the region to its input values: the interface to
+    the planner.
     """
 
     def region_nodes(self, graph: Graph, end: str) -> RegionNodes: ...
@@ -73,8 +73,9 @@ def run_graph(
     regions: Regions = planner_region,
     process: ProcessState | None = None,
 ) -> GraphResult:
-    """Runs `targets`, or else every output node. Failures of nodes stand in the result; Cancelled
-    is raised, also for Ctrl-C. `process`: shared by runs that overlap in this process.
+    """Runs `targets`, or else every output node. Node failures are part of the result. Raises
+    Cancelled, also for Ctrl-C, and InputError for an unknown target or if no output node exists.
+    `process`: shared by concurrent runs of this process.
     """
     registry = context.types
     outputs = [
@@ -170,7 +171,7 @@ class _GraphRun:
         )
 
     def _guarded(self, node: NodeState, step: Callable[[NodeState], None]) -> None:
-        """Takes a step of a node; what it raises is the node's failure."""
+        """Runs one step of a node. An exception becomes the node's failure."""
         try:
             step(node)
         except (KeyboardInterrupt, Cancelled):
@@ -179,9 +180,7 @@ class _GraphRun:
             self._fail(node, error)
 
     def _advance(self, node: NodeState) -> None:
-        """Advances a node whose sources are finished one step, until it is finished itself or waits
-        again.
-        """
+        """Advances a node with finished sources by one step, until it finishes or waits again."""
         if any(source.failed for source in node.sources):
             self._finish(node, None)
         elif node.expanded is not None:
@@ -209,7 +208,7 @@ class _GraphRun:
             self._settle(node, results)
 
     def _sampled(self, node: NodeState, region: RegionNodes) -> list[Any]:
-        """Samples a step region with the engine, for each set of values that enters it."""
+        """Samples a step region with the engine, once per set of input values."""
         sampled: list[Any] = []
         shown_as = {member: self.nodes[member].origin for member in region.members}
         for entering in self.calls.region_inputs(region):
@@ -226,7 +225,7 @@ class _GraphRun:
         return sampled
 
     def _settle(self, node: NodeState, results: Sequence[Any]) -> None:
-        """Takes the results of a node's runs; those that are graphs have to be run first."""
+        """Handles the results of a node's runs. Expansions among them run first."""
         node.seconds = time.perf_counter() - node.began
         node.ui = ui_of(results)
         plain = [result.result if isinstance(result, WithUi) else result for result in results]
@@ -274,7 +273,7 @@ class _GraphRun:
         self._finish(node, outputs)
 
     def _files(self, node: NodeState) -> Iterator[Path]:
-        """Yields the files that a node, and nodes inside its expansion, wrote and show."""
+        """Yields the files that a node, and the nodes inside its expansion, wrote and show."""
         inner = (shown.ui for shown, *_ in with_inner(node.shown, node.origin, self.file.nodes))
         for ui in (node.ui, *inner):
             yield from () if ui is None else written(self.context, ui)
@@ -296,7 +295,7 @@ class _GraphRun:
             heapq.heappush(self.ready, (node.order, node.id))
 
     def _demand(self, root: NodeState) -> None:
-        """Demands a node, and with it what it reads, as far as that is not cached."""
+        """Schedules a node and the nodes that it reads, unless they are cached."""
         pending = [root]
 
         def want(node: NodeState) -> None:
@@ -322,8 +321,8 @@ class _GraphRun:
         ]
 
     def _wait_for(self, node: NodeState, sources: Iterable[NodeState]) -> list[NodeState]:
-        """Lets a node wait for those of its sources that are not finished; returns them, to be
-        demanded.
+        """Makes a node wait for its unfinished sources. Returns these sources, which the caller
+        must schedule.
         """
         further = dict.fromkeys(sources)
         node.sources = [*node.sources, *further]
@@ -334,7 +333,9 @@ class _GraphRun:
         return waiting
 
     def _waits_for_lazy_inputs(self, node: NodeState) -> bool:
-        """Asks a lazy node what else it wants, again and again until that is nothing."""
+        """Requests the inputs of a lazy node until it needs no more. Returns whether it must
+        wait.
+        """
         if node.region is not None or node.type.needs is None:
             return False
         while available := set(node.lazy_links()):
@@ -355,8 +356,8 @@ class _GraphRun:
         return False
 
     def _is_cached(self, node: NodeState) -> bool:
-        """Returns whether a node that could be signed only now, or whose equal was done in this
-        run, has a kept result.
+        """Returns whether a node has a cached result, if it could be signed only now or an equal
+        node has run in this run.
         """
         if node.late:
             sign_late(self.nodes, node, self.calls)
@@ -389,8 +390,8 @@ class _GraphRun:
         return True
 
     def _expand(self, node: NodeState, results: Sequence[Any]) -> None:
-        """Puts the nodes of expansions beside the others and lets `node` wait for their outputs,
-        and for those that run for their effect.
+        """Adds the nodes of expansions to the run. `node` then waits for their outputs and for
+        output nodes among them.
         """
         roots = self.splicer.put(node, results)
         for root in roots:
@@ -411,8 +412,9 @@ class _GraphRun:
         self._finish(node, None)
 
     def _fail_cycles(self) -> None:
-        """Fails nodes that wait while nothing is ready: they stand in a cycle, or behind one. The
-        cycle's first node that an expansion made is to blame.
+        """Fails nodes that wait although no node is ready, because they are part of a cycle or
+        depend on one. The error of a cycle names its first node created by an expansion, else its
+        first node.
         """
         stuck = [node for node in self.nodes.values() if node.wanted and not node.finished]
         waits = {

@@ -1,4 +1,4 @@
-"""Collects the times of sampling and the VAE in one run from its events. Must not know engines and
+"""Collects the times of sampling and the VAE from the events of one run. Must not know engines and
 devices.
 """
 
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class RunStats:
-    """Figures of a run that are printed, in seconds; `samplers` in the order in which they ended,
-    `vae` for each use, `reused` for each kept result that inputs alone do not decide.
+    """Collects the printed statistics of a run, times in seconds. `samplers`: in the order of
+    completion; `vae`: one entry per use; `reused`: the provenance of each cached result that its
+    inputs alone do not determine.
 
     Any thread may report events.
     """
@@ -42,13 +43,13 @@ class RunStats:
 
     @property
     def provenance(self) -> Provenance:
-        """Returns how the results of the run came about, those of kept results included."""
+        """Returns the provenance of the run's results, including cached ones."""
         return joined((*map(provenance_of, self.samplers), *self.reused))
 
     @property
     def calls(self) -> Mapping[str, int]:
-        """Returns how many calls of stages were `recorded`, `replayed` and `eager`, and
-        how many ran on two streams at once (`beside`).
+        """Returns the number of stage calls that were `recorded`, `replayed` and `eager`, and that
+        ran concurrently on two streams (`beside`).
         """
         kinds = ("recorded", "replayed", "beside", "eager")
         return {
@@ -57,9 +58,7 @@ class RunStats:
 
     @property
     def seconds(self) -> Mapping[str, float]:
-        """Sums load, prepare and denoise of all samplers on the devices that advanced them, and the
-        VAE.
-        """
+        """Sums load, prepare and denoise of all samplers on their sampling devices, and the VAE."""
         return {
             "load": sum(sampler.load for sampler in self.samplers),
             "prepare": sum(sampler.prepare for sampler in self.samplers),
@@ -69,7 +68,7 @@ class RunStats:
 
     @property
     def predicted(self) -> float | None:
-        """Sums the planned seconds of sampling; None where nothing was sampled."""
+        """Sums the planned seconds of sampling; None if nothing was sampled."""
         return (
             sum(program.prediction.planned for program in self.programs if program.prediction)
             if self.samplers
@@ -78,7 +77,7 @@ class RunStats:
 
 
 def provenance_of(sampled: Sampled) -> Provenance:
-    """Returns how the result of a sampler came about."""
+    """Returns the provenance of a sampler's result."""
     program = sampled.program
     arrivals = {name: first for name, first in sampled.arrivals.items() if first}
     steps = [program.schedule[first].step for first in arrivals.values()]

@@ -1,8 +1,8 @@
-"""Computes each node's signature, its cache key, before the run; of late nodes when their values
-are there.
+"""Computes each node's signature, its cache key, before the run; for late nodes when their values
+are available.
 
-Late are lazy nodes, whose result is decided by what they ask for only; nodes whose fingerprint
-needs a linked knob; and what reads them.
+Late nodes are lazy nodes, because their result depends only on the inputs that they request; nodes
+with a fingerprint that needs a linked knob; and readers of late nodes.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from katz_graph.executor.graph.node_state import NodeState, States
 from katz_graph.executor.graph.signature import NAN, Signature, Unsignable, node_signature
 from katz_graph.planner.region import RegionNodes
 
-OWN_ID = "the node's own id"  # an input that no node can have
+OWN_ID = "the node's own id"  # an input name that no node has
 
 
 def sign_upstream(states: States, root: NodeState, calls: Calls) -> None:
-    """Enters and signs a node and all that it may read, sources first. Linear over all calls; a
-    cycle is left unsigned.
+    """Enters and signs a node and everything that it may read, sources first. Linear over all
+    calls. Leaves cycles unsigned.
     """
     stack = [root]
     while stack:
@@ -47,7 +47,7 @@ def sign_upstream(states: States, root: NodeState, calls: Calls) -> None:
 
 
 def sign_late(states: States, node: NodeState, calls: Calls) -> None:
-    """Signs a node that waited for values, now that everything it reads is finished."""
+    """Signs a late node after all its sources have finished."""
     if node.region is not None:
         _sign_members(states, node.region)
     node.late = False
@@ -83,8 +83,8 @@ def _is_knob(node: NodeState, name: str) -> bool:
 
 
 def _fingerprinted(node: NodeState, calls: Calls, early: bool) -> bool:
-    """Takes the fingerprint; False, and never cached, when it fails. If the node then runs all the
-    same, the user is told.
+    """Computes the fingerprint. If that fails, returns False: the node is never cached, and the
+    user gets a warning if it runs.
     """
     try:
         node.fingerprint = calls.fingerprint(node, early)
@@ -98,7 +98,9 @@ def _fingerprinted(node: NodeState, calls: Calls, early: bool) -> bool:
 
 
 def _sign_members(states: States, region: RegionNodes) -> None:
-    """Signs the nodes inside a step region by all their inputs, as they never run on their own."""
+    """Signs the nodes inside a step region by all their inputs, because they never run
+    separately.
+    """
     for member in region.members:
         node = states[member]
         if node.late and member != region.end:
@@ -107,7 +109,9 @@ def _sign_members(states: States, region: RegionNodes) -> None:
 
 
 def _sign(states: States, node: NodeState, inputs: Mapping[str, Any]) -> None:
-    """Signs a node. It is never cached when a source or a value cannot be told."""
+    """Signs a node. The node is never cached if a source has no signature or a value is
+    unsignable.
+    """
     sources: dict[str, Signature] = {}
     for value in inputs.values():
         if isinstance(value, Link):
@@ -121,7 +125,7 @@ def _sign(states: States, node: NodeState, inputs: Mapping[str, Any]) -> None:
     try:
         node.signature = node_signature(node.call.type, node.fingerprint, inputs, sources)
     except Unsignable as error:
-        always = str(error) == NAN  # only a fingerprint can be: files hold none
+        always = str(error) == NAN  # only fingerprints can be NaN: files contain none
         node.unsigned = (
             "it asks to run always"
             if always

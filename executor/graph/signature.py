@@ -1,5 +1,5 @@
-"""Computes typed Merkle signatures: one digest of what decides a node's result. Ids do not matter;
-1, 1.0 and true are three values.
+"""Computes typed Merkle signatures: one digest of everything that determines a node's result. Ids
+do not matter; 1, 1.0 and true are three different values.
 
 Linear: a link contributes its source's signature, never the source's ancestry.
 """
@@ -21,21 +21,23 @@ from katz_graph.core.graph import Link
 
 Signature = bytes
 NAN = "NaN"
-SIZE = 20  # bytes; two of 2^64 different nodes would have to meet
+SIZE = 20  # bytes; collisions are expected only at about 2^80 different nodes
 
 
 class Unsignable(Exception):
-    """Reports a value whose content cannot be told: what depends on it is never cached."""
+    """Reports a value whose content cannot be determined: results that depend on it are never
+    cached.
+    """
 
 
 def node_signature(
     type_: str, fingerprint: Any, inputs: Mapping[str, Any], sources: Mapping[str, Signature]
 ) -> Signature:
-    """Hashes what decides a node's result: type, fingerprint, literals with their types, links as
-    (signature of the source, output).
+    """Hashes everything that determines a node's result: type, fingerprint, literals with their
+    types, and links as (signature of the source, output).
 
-    `sources` has the signature of every node that `inputs` link to. Unsignable when a literal or
-    the fingerprint is.
+    `sources` contains the signature of every node that `inputs` link to. Raises Unsignable if a
+    literal or the fingerprint is unsignable.
     """
     parts = [_name(type_)]
     try:
@@ -54,8 +56,8 @@ def node_signature(
 
 
 def value_token(value: Any) -> bytes:
-    """Returns bytes that are equal exactly for values of equal type and content. NaN, whoever's it
-    is, is equal to nothing, so it is Unsignable.
+    """Returns bytes that are equal exactly for values of equal type and content. Raises Unsignable
+    for NaN of any type, because it equals nothing.
     """
     if value is None:
         return b"N"
@@ -93,7 +95,9 @@ def value_token(value: Any) -> bytes:
 
 
 def _array(value: Any) -> bytes:
-    """Hashes tensors, NumPy arrays and NumPy's numbers by their bytes; imports neither library."""
+    """Hashes tensors, NumPy arrays and NumPy scalars by their bytes, without importing either
+    library. Raises Unsignable for other values.
+    """
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         if value.layout is not torch.strided:
@@ -122,9 +126,7 @@ def _array(value: Any) -> bytes:
 
 
 def _refuse_nan(value: Any) -> None:
-    """Raises Unsignable for a single number that is unequal to itself. In an array of several, NaN
-    is a value like any other.
-    """
+    """Raises Unsignable for a scalar NaN. In an array with dimensions, NaN is an ordinary value."""
     if not value.shape and bool(value != value):
         raise Unsignable(NAN)
 

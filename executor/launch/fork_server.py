@@ -26,10 +26,10 @@ class ForkServer:
     """Loads `module` for processes that compute with `threads`, from `begin` or the first `fork`
     on, until `close`. A context manager.
 
-    `prefix`: a command prefix such as `ip netns exec a`; forks inherit its environment. `control`:
-    a connection to a fork server of another process, which ends with its last connection. `echo`
-    gets the lines that the server prints while loading. Any thread may call. If the server is lost,
-    its forks continue and a new server starts.
+    `prefix`: a command prefix such as `ip netns exec a`, which also applies to forks. `control`: a
+    connection to a fork server of another process, which ends with its last connection. `echo` gets
+    the lines that the server prints while loading. Any thread may call. If the server is lost, its
+    forks continue and a new server starts.
     """
 
     def __init__(

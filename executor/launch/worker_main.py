@@ -18,8 +18,8 @@ from katz_graph.host.garbage import expect_imports, imports_are_done
 from katz_graph.ipc.child_main import adopt, end, end_with, ignore_signals
 from katz_graph.settings.environment import prepare_to_compute
 
-# seconds; the receiving thread gets the interpreter sooner from the computing thread, which keeps
-# it for 5 ms by default
+# seconds between switches of threads; lets the receiving thread interrupt the computing thread
+# sooner than the default of 5 ms
 SWITCH = 5e-4
 
 
@@ -53,7 +53,7 @@ def run_worker(entry: str, connected: socket.socket) -> NoReturn:
         serve(Connection(connected))
     except BaseException:
         traceback.print_exc()
-        os._exit(1)  # whatever threads there are
+        os._exit(1)  # regardless of other threads
     end()
 
 

@@ -1,3 +1,1 @@
-"""Measures devices, links and stages, and keeps the figures. Must not know how plans are made of
-them.
-"""
+"""Measures devices, links and stages, and stores the results. Must not know how plans use them."""

@@ -1,7 +1,7 @@
 """Reads and writes the SQLite file of measured costs, which processes share. Must not know its
 tables.
 
-The file only saves time: whatever is wrong with it, one warning is logged at most.
+The file only saves time: any error with it logs at most one warning.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
-# SQLITE_ERROR: other tables than ours
+# SQLITE_ERROR: the file has another schema
 DAMAGED = (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
@@ -22,11 +22,11 @@ Rows = Sequence[tuple[str | float, ...]]
 
 
 class CostFile:
-    """Writes rows at once where no other process writes; else a thread does, in their order, and
-    nobody waits for it.
+    """Writes rows immediately if no other process is writing. Otherwise a thread writes them in
+    order, and the caller does not wait.
 
-    `schema` makes the tables; `copy_to` fills a new file in place of a damaged one; `patience`:
-    seconds that other processes may take to write. Threads may share one.
+    `schema` creates the tables. `copy_to` fills a new file that replaces a damaged one. `patience`:
+    seconds to wait for other processes that write. Threads may share an instance.
     """
 
     def __init__(
@@ -40,35 +40,35 @@ class CostFile:
         self._patience = patience
         self._warned = False
         self._lock = threading.Lock()
-        self._is_written = False  # by some thread, which writes all that waits
-        self._waiting: deque[tuple[str, Rows]] = deque()  # the first is being written
+        self._is_written = False  # by a thread, which writes the whole queue
+        self._waiting: deque[tuple[str, Rows]] = deque()  # the first item is being written
 
     def load(self, memory: sqlite3.Connection, tables: Sequence[str]) -> None:
-        """Copies what the file holds into `memory`."""
+        """Copies the contents of the file into `memory`."""
         try:
             self._load(memory, tables)
         except (sqlite3.Error, OSError) as error:
             self._warn(error)
 
     def write(self, statement: str, rows: Rows) -> None:
-        """Executes a statement for each of some rows, now or soon, in one short transaction."""
+        """Executes a statement for each row, now or soon, in one short transaction."""
         with self._lock:
             self._waiting.append((statement, rows))
             if self._is_written:
                 return
             self._is_written = True
         if not self._write_waiting(0.0):
-            # the interpreter does not end before it has
+            # non-daemon: the interpreter waits for it before it ends
             writer = threading.Thread(
                 target=self._write_waiting, args=(self._patience,), name="katz-costs", daemon=False
             )
             try:
                 writer.start()
-            except RuntimeError:  # the interpreter ends already
+            except RuntimeError:  # the interpreter is shutting down
                 self._write_waiting(self._patience)
 
     def _write_waiting(self, patience: float) -> bool:
-        """Writes what waits. False where other processes write now, and there is no patience."""
+        """Writes the queue. Returns False if other processes are writing and `patience` is 0."""
         while True:
             with self._lock:
                 if not self._waiting:
@@ -82,7 +82,7 @@ class CostFile:
                 if is_locked and not patience:
                     return False
                 self._warn(error)
-                if is_locked:  # nor would the others be written
+                if is_locked:  # the other rows would fail as well
                     with self._lock:
                         self._waiting.clear()
                     continue
@@ -94,10 +94,10 @@ class CostFile:
             return
         address = f"{self._path.absolute().as_uri()}?mode=rw"
         with closing(sqlite3.connect(address, timeout=self._patience, uri=True)) as file:
-            # one view of all tables, whatever another process writes meanwhile
+            # a consistent view of all tables while other processes write
             file.execute("begin")
             if not file.execute("select 1 from sqlite_schema").fetchall():
-                return  # another process has just made the file
+                return  # another process has just created the file
             for table in tables:
                 rows = file.execute(f"select * from {table}").fetchall()
                 if rows:
@@ -108,9 +108,9 @@ class CostFile:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with closing(sqlite3.connect(self._path, timeout=patience)) as file, file:
-                # what a power failure spoils is measured anew
+                # data lost in a power failure is measured again
                 file.execute("pragma synchronous = off")
-                # all tables or none are there for others
+                # other processes see all tables or none
                 file.executescript(f"begin immediate; {self._schema}")
                 file.executemany(statement, rows)
         except sqlite3.DatabaseError as error:
@@ -131,5 +131,5 @@ class CostFile:
 
 
 def _code(error: Exception) -> int:
-    """Returns SQLite's primary code of an error; 0 for another error."""
+    """Returns the primary SQLite code of an error; 0 for other errors."""
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF

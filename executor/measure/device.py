@@ -1,5 +1,5 @@
-"""Measures a device once and keeps it: rates of arithmetic and memory, seconds to start a kernel,
-slow-down by busy neighbours.
+"""Measures a device once and stores the result: arithmetic and memory rates, seconds to start a
+kernel, slow-down by busy neighbours.
 """
 
 from __future__ import annotations
@@ -22,16 +22,20 @@ from katz_graph.executor.measure.store import DISTURBED, Contention, CostStore, 
 from katz_graph.host.schedule import scheduled, scheduled_beside
 from katz_graph.ir.device import Device
 
-METHOD = 7  # what is measured below; another number when that changes
-BYTES = 1 << 26  # of the array copied
-WIDE, LARGE = 128, 64  # channels and side of a convolution that is all arithmetic
-NARROW, SMALL = 32, 8  # of a block whose kernels take little but their start
-MATRIX, GPU_BYTES, KERNELS = 8192, 1 << 30, 1000  # of a GPU: a product's side, a copy, a graph
-REPEATS, ENOUGH = 9, 1.0  # runs of a kind of work, and seconds after which fewer do
+METHOD = 7  # version of the measurements below; increase it when they change
+BYTES = 1 << 26  # of the copied array
+WIDE, LARGE = 128, 64  # channels and side of an arithmetic-bound convolution
+NARROW, SMALL = 32, 8  # channels and side of a block dominated by kernel starts
+# for a GPU: side of a matrix product, bytes of a copy, kernels in a graph
+MATRIX, GPU_BYTES, KERNELS = 8192, 1 << 30, 1000
+# maximum runs per kind of work, and seconds after which fewer runs suffice
+REPEATS, ENOUGH = 9, 1.0
 
 
 def device_key(device: torch.device, dtype: torch.dtype, threads: int) -> str:
-    """Names what measured costs are valid for: the hardware, and what decides how it is used."""
+    """Returns the key under which measured costs are valid: the hardware and the settings of its
+    use.
+    """
     if device.type == "cuda":
         hardware = torch.cuda.get_device_name(device)
     else:
@@ -42,11 +46,11 @@ def device_key(device: torch.device, dtype: torch.dtype, threads: int) -> str:
 def calibrated(
     name: str, device: torch.device, dtype: torch.dtype, store: CostStore, again: bool = False
 ) -> Device:
-    """Returns the device for the planner, working alone with this process's threads: as the store
-    knows it, else its rates are measured and kept; also where they were measured beside other
-    programs, once there are none.
+    """Returns the device for the planner, measured alone with this process's threads. Measures and
+    stores its rates if the store has none, or if other programs disturbed the stored measurement
+    and no longer run.
 
-    `again` measures them whatever was kept.
+    `again` measures in any case.
     """
     key = device_key(device, dtype, torch.get_num_threads())
     if again or store.wants_rates(key):
@@ -57,15 +61,14 @@ def calibrated(
 def measure(
     device: torch.device, dtype: torch.dtype, stretch: float = 0.0
 ) -> tuple[float, float, float, float, bool]:
-    """Measures floating-point operations a second, bytes a second, seconds a kernel, and bytes a
-    second from the host's pinned memory (inf where the device computes in it), on the kinds of work
-    that networks consist of; and returns whether other programs disturbed that: they took the
-    processors, or a GPU took longer time and again.
+    """Measures FLOP/s, bytes/s, seconds per kernel, and bytes/s from pinned host memory (inf on a
+    CPU), using typical network operations. Also returns whether other programs disturbed the
+    measurement: they took processor time, or the times on a GPU varied.
 
-    The rates are those of an undisturbed moment; with `stretch` those of the better moments (the
-    first quartile: others may use the machine too) of so many seconds for each kind of work, so
-    that devices which begin at the same time do the same kind all along. What the parent of this
-    process has started counts as a neighbour then, which may take processors.
+    The rates are the best of several runs. With `stretch`, they are the first quartile over that
+    many seconds for each kind of work, so that devices that start together do the same kind of work
+    throughout. Processes started by this process's parent then count as neighbours, which may use
+    processors.
     """
     clock = partial(scheduled_beside, os.getppid()) if stretch else scheduled
     before = clock()
@@ -74,14 +77,14 @@ def measure(
         arithmetic = _timed(probe.compute, device, stretch)
         memory = _timed(lambda: probe.target.copy_(probe.source), device, stretch)
         starts = _timed(probe.start, device, stretch)
-        part = probe.target[: BYTES // 4]  # pinned memory is dear
+        part = probe.target[: BYTES // 4]  # pinned memory is expensive
         bus = (
             math.inf
             if device.type == "cpu"
             else part.nbytes / _typical(_timed(_from_host(part), device, stretch), stretch)
         )
     shares = [(clock() - before).share_disturbed]
-    if device.type == "cuda":  # the host's scheduler does not know who else computes there
+    if device.type == "cuda":  # the host's scheduler does not see other programs on the GPU
         shares += map(_share_lost, (arithmetic, memory, starts))
     return (
         probe.operations / _typical(arithmetic, stretch),
@@ -94,8 +97,9 @@ def measure(
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Holds what is timed on a device: `compute` does so many floating-point `operations`, `start`
-    so many `kernels` that take little but their start; `source` is copied to `target`.
+    """Holds the operations to time on a device. `compute` runs `operations` floating-point
+    operations. `start` runs `kernels` kernels dominated by their start. A copy goes from `source`
+    to `target`.
     """
 
     compute: Callable[[], object]
@@ -124,15 +128,15 @@ def _probe_processor(device: torch.device, dtype: torch.dtype) -> Probe:
 
 
 def _probe_gpu(device: torch.device, dtype: torch.dtype) -> Probe:
-    """Measures a GPU by more than its cache holds and its launches take: a product, a copy, and
-    kernels in a graph.
+    """Builds the probe of a GPU, with sizes beyond its cache and launch overhead: a matrix product,
+    a copy, and kernels in a CUDA graph.
     """
     side = MATRIX
     first, second = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
     size = min(GPU_BYTES, int(torch.cuda.mem_get_info(device)[0] // 8))
     array = torch.zeros(size // 4, device=device)
     small = torch.zeros(256, device=device)
-    small.add_(1)  # what a first call sets up stays out of the graph
+    small.add_(1)  # keep first-call initialisation out of the graph
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.device(device), torch.cuda.graph(graph):
         for _ in range(KERNELS):
@@ -153,8 +157,8 @@ def _from_host(target: Tensor) -> Callable[[], object]:
 
 
 def contention(alone: Rates, together: Rates) -> Contention:
-    """Computes contention from a device's rates alone and while its neighbours do the same, both
-    measured with the same `stretch`. It is disturbed where one of the two was.
+    """Computes contention from the rates of a device alone and while its neighbours do the same,
+    measured with the same `stretch`. It is disturbed if either measurement was.
     """
     return Contention(
         max(1.0, alone.flops_per_second / together.flops_per_second),
@@ -184,8 +188,8 @@ def _typical(times: Sequence[float], stretch: float) -> float:
 
 
 def _share_lost(times: Sequence[float]) -> float:
-    """Returns which part of a typical run others took: a device alone takes equally long each
-    time.
+    """Returns the share of a typical run lost to other programs, because an undisturbed GPU takes
+    equally long each time.
     """
     return 1 - min(times) / statistics.median(times)
 
@@ -196,7 +200,7 @@ def _wait(device: torch.device) -> None:
 
 
 def _processor() -> str:
-    """Returns the processor's model as Linux tells it, else its architecture."""
+    """Returns the processor model reported by Linux, else its architecture."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,5 +1,5 @@
-"""Times transfers between two workers, and computes a link's latency and bandwidth from them. One
-worker asks, the other answers, both as units of their fair queues.
+"""Times transfers between two workers, and computes the link's latency and bandwidth. One worker
+runs `ask`, the other `answer`, both as units of their fair queues.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 
 REQUEST = "probe"
-ROUNDS = 20  # that tell how long a small message there and back takes
-LOOK = 2e-5  # seconds between looks into the mailbox
+ROUNDS = 20  # small round trips that measure the time of an answer
+LOOK = 2e-5  # seconds between checks of the mailbox
 TIMEOUT = 60.0  # seconds for a transfer
 
 
 class Partner(Protocol):
-    """Gives access to a worker's connections and its device."""
+    """Gives access to the connections and the device of a worker."""
 
     @property
     def mailbox(self) -> Mailbox: ...
@@ -49,8 +49,8 @@ class Partner(Protocol):
 
 
 def ask(worker: Partner, peer: str, attempt: int) -> tuple[NetworkLink, bool]:
-    """Measures the link to a peer that runs `answer` with the same number; returns it, and whether
-    other programs took the processors meanwhile.
+    """Measures the link to a peer that runs `answer` with the same attempt number. Returns the
+    link, and whether other programs took processor time meanwhile.
     """
     before = scheduled_beside(os.getppid())
     numbers = iter(range(1 << 30))
@@ -74,8 +74,8 @@ def ask(worker: Partner, peer: str, attempt: int) -> tuple[NetworkLink, bool]:
 
 
 def answer(worker: Partner, peer: str, attempt: int) -> bool:
-    """Answers each transfer when all of it is on this worker's device, until one brings nothing;
-    returns whether other programs took the processors meanwhile.
+    """Answers each transfer after its payload has reached this worker's device, until an empty one
+    arrives. Returns whether other programs took processor time meanwhile.
     """
     before = scheduled_beside(os.getppid())
     number = 0
@@ -107,8 +107,8 @@ def _wait(worker: Partner, address: Address) -> Any:
 
 
 def way_between(source: str, target: str) -> str:
-    """Returns the store's name of the way between two devices of one host, as torch calls them:
-    copies off and onto GPUs are part of it.
+    """Returns the store's name for transfers between two devices of one host, given their torch
+    names. Copies to and from GPUs are included.
     """
     kinds = [torch.device(device).type for device in (source, target)]
     way = transport_for(one_host=True)
@@ -118,9 +118,9 @@ def way_between(source: str, target: str) -> str:
 def known_links(
     cluster: Cluster, store: CostStore, again: bool = False
 ) -> Mapping[tuple[str, str], NetworkLink]:
-    """Returns the links in every direction between two devices. What stays on a host is measured
-    once for each two kinds of devices, unless `again` or other programs disturbed that; what goes
-    over a network each time.
+    """Returns the links between all devices in both directions. Links on one host are measured once
+    per pair of device kinds, and again with `again` or if other programs disturbed the stored
+    measurement. Links over a network are always measured.
     """
     links: dict[tuple[str, str], NetworkLink] = {}
     host = socket.gethostname()
@@ -140,7 +140,8 @@ def known_links(
 
 
 def _measured(cluster: Cluster, source: str, target: str) -> tuple[NetworkLink, bool]:
-    number = time.monotonic_ns()  # mailboxes take nothing for a number up to one that is done with
+    # increasing, because mailboxes drop attempts up to a discarded one
+    number = time.monotonic_ns()
     with ThreadPoolExecutor(1) as pool:
         answering = pool.submit(cluster.call, target, "answer", source, number)
         link, disturbed = cluster.call(source, "ask", target, number).value
@@ -151,24 +152,24 @@ PROBES: Mapping[str, Callable[..., Any]] = {"ask": ask, "answer": answer}
 
 
 Probe = Callable[[int], float]
-"""Sends so many bytes one way and gives the seconds until the other end had all of them."""
+"""Sends that many bytes one way. Returns the seconds until the peer has all of them."""
 
-FEW = 64  # bytes of a message that is all latency
+FEW = 64  # bytes of a latency-bound message
 SMALLEST, LARGEST = 1 << 16, 1 << 26
-LONG = 0.05  # seconds of a transfer that is long enough to be timed
+LONG = 0.05  # seconds of a transfer that is long enough to time
 REPEATS, FEWEST = 7, 3
-WARM_UP = 2  # of the repeats
-BUDGET = 3.0  # seconds of transfers after which the fewest repeats are enough
+WARM_UP = 2  # number of the repeats
+BUDGET = 3.0  # seconds of transfers after which FEWEST repeats suffice
 
 
 def measure_link(probe: Probe) -> NetworkLink:
-    """Measures latency, the median of small messages, and bandwidth: how much longer a long
-    transfer takes than one of a quarter of its size.
+    """Measures latency, the median of small messages, and bandwidth, from the difference between a
+    long transfer and one of a quarter of its size.
 
-    Shapers let a token bucket of bytes through at full speed before they hold to their rate. Sizes
-    grow until a transfer takes 50 ms, which empties the bucket, and the long transfers follow each
-    other without a pause in which it would fill. A bucket that holds several of the long transfers
-    counts as the link's own speed.
+    Traffic shapers send the first bytes, a token bucket, at full speed before they limit the rate.
+    So sizes grow until a transfer takes 50 ms, which empties the bucket, and the long transfers
+    follow without pauses that would refill it. If a bucket holds several long transfers, its speed
+    counts as the link's speed.
     """
     latency = statistics.median(probe(FEW) for _ in range(REPEATS))
     size = SMALLEST

@@ -1,5 +1,5 @@
-"""Remembers down to which noise level LoRAs may be missing, by model and LoRA. Must know neither
-torch nor how that is found.
+"""Stores the noise level down to which each LoRA may be missing, by model and LoRA. Must know
+neither torch nor the measurement.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from katz_graph.adapters.recipes import LoraUse
 from katz_graph.core.recipe import Component, FileIdentity, ModelRecipe, digest
 from katz_graph.files.urls import is_url
 
-ALIKE = 0.99  # cosine similarity of latents that still counts as the same (Katz, section 6)
-LEEWAY = 0.99  # of a profile's first level: schedulers differ a little in theirs
+ALIKE = 0.99  # cosine similarity from which latents count as equal (Katz, section 6)
+LEEWAY = 0.99  # tolerance for a profile's first level, which differs slightly between schedulers
 
 
 class LevelStore(Protocol):
-    """Stores levels beyond the life of a process: `measure.store.CostStore`."""
+    """Stores levels persistently: `measure.store.CostStore`."""
 
     def lora_level(
         self, model: str, lora: str, network: float, text: float, begins: float
@@ -30,8 +30,9 @@ class LevelStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LoraProfile:
-    """Holds how alike a sampler's latents with and without a LoRA are: by step, the noise level at
-    its end and the mean cosine similarity there. `begins`: the level at the start.
+    """Holds the similarity of a sampler's latents with and without a LoRA: for each step, the noise
+    level at its end and the mean cosine similarity of the latents. `begins`: the initial noise
+    level.
     """
 
     sampler: str
@@ -43,34 +44,36 @@ class LoraProfile:
 
     @property
     def steps(self) -> int:
-        """Returns K: after up to so many steps without it the latents are alike. The last step
-        always has it.
+        """Returns K, the number of steps that may run without the LoRA while the latents stay
+        equal. The last step always uses the LoRA.
         """
         alike = [similarity >= ALIKE for similarity in self.similarities[:-1]]
         return alike.index(False) if False in alike else len(alike)
 
     @property
     def level(self) -> float:
-        """Returns the noise level down to which it may be missing; the first one: nowhere."""
+        """Returns the noise level down to which the LoRA may be missing; the initial level if it
+        may never be missing.
+        """
         return self.levels[self.steps - 1] if self.steps else self.begins
 
 
 class LoraLevels:
-    """Remembers profiles in a store."""
+    """Stores profiles and looks up levels."""
 
     def __init__(self, store: LevelStore) -> None:
         self._store = store
 
     def level(self, model: ModelRecipe, use: LoraUse, begins: float) -> float | None:
-        """Returns the noise level down to which a LoRA may be missing from a sampler that begins at
-        `begins`. None where nobody looked at so great a strength, or at so much noise.
+        """Returns the noise level down to which a LoRA may be missing from a sampler that starts at
+        level `begins`. None if no profile has strengths and an initial level at least as high.
         """
         return self._store.lora_level(
             *_keys(model, use.file), use.network, use.text, begins * LEEWAY
         )
 
     def keep(self, profile: LoraProfile) -> None:
-        """Keeps a profile, in place of one of the same strengths and beginning."""
+        """Stores a profile, replacing one with equal strengths and initial level."""
         use = profile.use
         self._store.keep_lora_level(
             *_keys(profile.model, use.file), use.network, use.text, profile.begins, profile.level
@@ -82,8 +85,8 @@ def _keys(model: ModelRecipe, lora: FileIdentity) -> tuple[str, str]:
 
 
 def _placeless(value: Any) -> Any:
-    """Returns a recipe without the folders of its files, which may be renamed. Their names, sizes
-    and times stay: two LoRAs of one shape may have equal headers.
+    """Removes the folders of files from a recipe, because they may be renamed. File names, sizes
+    and times stay, because two LoRAs of equal shapes may have equal headers.
     """
     if isinstance(value, tuple):
         return tuple(map(_placeless, value))

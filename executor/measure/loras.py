@@ -1,4 +1,4 @@
-"""Profiles LoRAs: samples with and without each of them, and compares the latents after every step
+"""Profiles LoRAs: samples with and without each LoRA, and compares the latents after every step
 (Katz, section 6 and Figure 12).
 """
 
@@ -39,15 +39,17 @@ from katz_graph.sampling.spec import SamplingSpec
 
 SEEDS = 2**64
 LISTENER = "latents:heard"
-"""Names the operation that hears the latents, and its type."""
+"""Id and type of the operation that records the latents."""
 
 Sampled = tuple[str, ModelRecipe, LoraUse, float, tuple[float, ...]]
-"""Names what was sampled: sampler, model, LoRA, the first noise level and that after each step."""
+"""Identifies a profile: sampler, model, LoRA, the initial noise level and the levels after each
+step.
+"""
 
 
 @dataclass(slots=True)
 class Listener:
-    """Hears the latent of each evaluation, and passes its prediction on."""
+    """Records the latent of each evaluation and returns the prediction unchanged."""
 
     latents: list[Tensor] = field(default_factory=list)
 
@@ -58,9 +60,9 @@ class Listener:
 
 
 class LoraProfiler:
-    """Implements `katz_graph.node.types.Engine`: does what another engine does, whose device is
-    in this process, and before it samples, profiles the sampler's LoRAs for this many seeds.
-    Samplers of one step, and those that add noise, have none that could be missing.
+    """Implements `katz_graph.node.types.Engine` on top of an engine with its device in this
+    process. Before sampling, profiles the sampler's LoRAs with `seeds` seeds. Skips samplers with
+    one step or with added noise, because they need all LoRAs throughout.
     """
 
     def __init__(
@@ -71,7 +73,7 @@ class LoraProfiler:
 
     @property
     def profiles(self) -> list[LoraProfile]:
-        """Returns what was found: means over all seeds, pictures and runs of a sampler."""
+        """Returns the profiles: means over all seeds, images and runs of a sampler."""
         return [
             LoraProfile(*key, tuple(fmean(values) for values in zip(*curves, strict=True)))
             for key, curves in self._curves.items()
@@ -86,7 +88,7 @@ class LoraProfiler:
         return self._engine.allowed
 
     def sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
-        assert isinstance(context, RunContext)  # of a graph run
+        assert isinstance(context, RunContext)  # only graph runs profile
         program = self._planned(region, "hoist")
         uses, ends = lora_strengths(program), step_ends(program.schedule)
         if not uses or not ends:
@@ -102,14 +104,14 @@ class LoraProfiler:
         return self._engine.sample(region, context)
 
     def _planned(self, region: Region, after: str = "emit") -> Program:
-        """Compiles a region without approximations, whatever is allowed."""
+        """Compiles a region without approximations, regardless of the allowed ones."""
         target = Target((self._engine.device,), batching=self._engine.choices.batching)
         return plan_region(region, target, self._engine.counts, after)
 
     def _runs(
         self, region: Region, absent: Collection[FileIdentity], context: RunContext
     ) -> list[list[Tensor]]:
-        """Samples without some LoRAs; returns the latents after each step, by seed."""
+        """Samples without some LoRAs. Returns the latents after each step, by seed."""
         return [
             self._latents(_changed(region, absent, number), context)
             for number in range(self._seeds)
@@ -148,7 +150,7 @@ class LoraProfiler:
 
 
 def similarities(one: list[Tensor], other: list[Tensor]) -> list[float]:
-    """Computes the cosine similarity of latents [B, C, h, w], whole pictures each, mean over B."""
+    """Computes the cosine similarity of latents [B, C, h, w] per whole image, averaged over B."""
     return [
         float(torch.cosine_similarity(a.double().flatten(1), b.double().flatten(1)).mean())
         for a, b in zip(one, other, strict=True)
@@ -156,7 +158,7 @@ def similarities(one: list[Tensor], other: list[Tensor]) -> list[float]:
 
 
 def _changed(region: Region, absent: Collection[FileIdentity], number: int) -> Region:
-    """Returns a region without some LoRAs, with the seed `number` behind its own."""
+    """Returns a region without some LoRAs and with its seed increased by `number`."""
 
     def bare(operation: Operation) -> Operation:
         inputs = {name: without(absent, value) for name, value in operation.inputs.items()}
@@ -172,7 +174,7 @@ def _changed(region: Region, absent: Collection[FileIdentity], number: int) -> R
 
 
 def _heard(region: Region) -> Region:
-    """Puts a listener in front of the region's end."""
+    """Inserts a listener before the end of a region."""
     inputs = {"step": Ref(region.begin.id), "prediction": region.end.inputs["prediction"]}
     end = {**region.end.inputs, "prediction": Ref(LISTENER)}
     return replace(
@@ -183,6 +185,6 @@ def _heard(region: Region) -> Region:
 
 
 def _last_level(region: Region) -> float:
-    """Returns the noise level that sampling ends with; diffusers' schedulers leave none."""
+    """Returns the final noise level of sampling; 0 for diffusers schedulers."""
     spec, _ = sampling_of(region.begin)
     return spec.sigmas[-1] if isinstance(spec, SamplingSpec) else 0.0

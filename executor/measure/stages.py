@@ -1,5 +1,5 @@
-"""Measures every stage of a sampler on every device, alone and while the others of its host do the
-same work.
+"""Measures every stage of a sampler on every device, alone and while the other devices of its host
+do the same work.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from katz_graph.executor.cluster.driver import Cluster
 
 Samples = Mapping[tuple[str, int], Sequence[float]]
-"""Seconds of calls by cost key and members."""
+"""Seconds of calls, by cost key and number of batch members."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageTime:
-    """Holds the seconds of one call of a stage, for `members` branches at once, on a device. None:
-    not measured.
+    """Holds the seconds of one call of a stage on a device, for a batch of `members` branches.
+    None: not measured.
 
-    `roofline` is what the device's rates predict.
+    `roofline`: seconds predicted from the rates of the device.
     """
 
     stage: str
@@ -52,10 +52,10 @@ def profile_region(
     store: CostStore,
     context: Context,
 ) -> list[StageTime]:
-    """Runs a sampler on each device by itself, then on all of a host at once, with equal stages one
-    by one and as one call.
+    """Runs a sampler on each device alone, then on all devices of a host concurrently, with equal
+    stages both separate and batched.
 
-    Keeps the times in the store, in place of those that were known, and returns them.
+    Stores the times, replacing earlier ones, and returns them.
     """
     counts = Counts(store)
     programs = {place.name: _both_ways(region, place.device(store), counts) for place in places}
@@ -80,7 +80,7 @@ def profile_region(
 
 
 def stage_times(device: Device, programs: Sequence[Program]) -> list[StageTime]:
-    """Returns the known times of the calls of some programs on a device, each kind of call once."""
+    """Returns the known times of the calls of some programs on a device, once per kind of call."""
     times: dict[tuple[str, int], StageTime] = {}
     for program in programs:
         for call in (*program.before_calls, *(call for calls in program.calls for call in calls)):
@@ -98,8 +98,8 @@ def stage_times(device: Device, programs: Sequence[Program]) -> list[StageTime]:
 
 
 def _warm(timed: Sequence[tuple[int, float]]) -> list[float]:
-    """Drops the samples that find processors and caches cold: of a first evaluation, or of the
-    first call where there is no other.
+    """Drops samples with cold processors and caches: those of the first evaluation, or the first
+    call if no later evaluation exists.
     """
     return [seconds for evaluation, seconds in timed if evaluation > 0] or [
         seconds for _, seconds in timed[1:]
@@ -118,8 +118,8 @@ def _at_once(
     run: Callable[[MeasuredDevice, Context], Samples],
     context: Context,
 ) -> list[Samples]:
-    """Runs on each device, begun together. A device that ends early begins anew, so that the others
-    are disturbed until they end.
+    """Runs on all devices concurrently. A device that ends early repeats its run, so that the
+    others stay disturbed until they end.
     """
     repeated = RunContext(
         context.engine, context.folders, context.output_directory, types=context.types
@@ -149,7 +149,7 @@ def _at_once(
 def _keep(
     store: CostStore, places: Sequence[MeasuredDevice], samples: Sequence[Samples], together: int
 ) -> None:
-    """Stores samples. Devices with equal keys count together; what was known before does not."""
+    """Stores samples, replacing earlier ones. Devices with equal keys are combined."""
     by_key = sorted(zip(places, samples, strict=True), key=lambda pair: pair[0].key)
     for key, group in groupby(by_key, key=lambda pair: pair[0].key):
         for number, (_, measured) in enumerate(group):

@@ -1,8 +1,8 @@
-"""Keeps measured costs of devices, stages and links, counted work of models, and how long LoRAs may
-be missing, in a SQLite file that processes share. Must know neither torch nor how to measure.
+"""Stores measured costs of devices, stages and links, counted work of models, and noise levels of
+LoRAs, in a SQLite file that processes share. Must know neither torch nor how to measure.
 
-The file only saves time: whatever is wrong with it, what was measured in this process holds here,
-and one warning is logged at most.
+The file only saves time: after an error with it, measurements of this process stay available in
+memory, and at most one warning is logged.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from katz_graph.executor.measure.cost_file import CostFile
 from katz_graph.host.schedule import scheduled
 from katz_graph.ir.device import CostKey, Device, NetworkLink
 
-FILE = "costs-5.sqlite"  # another number when the tables change
-PATIENCE = 1.0  # seconds that another process may take to write
-DISTURBED = 0.1  # share of its time that a process waits for processors beside other programs
-REMEMBERED = 20  # samples of earlier runs that weigh in when a stage is measured again
+FILE = "costs-5.sqlite"  # increase the number when the tables change
+PATIENCE = 1.0  # seconds to wait for another process that writes
+DISTURBED = 0.1  # maximum share of its time that an undisturbed process waits for processors
+REMEMBERED = 20  # maximum weight, in samples, of earlier runs of a stage
 TABLES = ("rates", "contention", "stages", "links", "formulas", "loras")
 SCHEMA = """
 create table if not exists rates (
@@ -59,28 +59,28 @@ create table if not exists loras (
     level real not null check (level > 0 and level <= begins),
     primary key (model, lora, network, text, begins)
 );
-"""  # the checks keep what a damaged file holds from being divided by
+"""  # the checks reject values of a damaged file, which would break divisions
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Holds the rates of a device that works alone: operations a second, bytes a second, seconds
-    that the start of a kernel takes, and bytes a second that come from the host's pinned memory to
-    its own (inf: it is the same). `disturbed`: other programs took the processors meanwhile.
+    """Holds the rates of a device that works alone. `disturbed`: other programs took processor time
+    during the measurement.
     """
 
     flops_per_second: float
     bytes_per_second: float
-    seconds_per_kernel: float
+    seconds_per_kernel: float  # to start a kernel
+    # copies from the host's pinned memory; inf: the device computes in host memory
     bus_bytes_per_second: float = math.inf
     disturbed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Contention:
-    """Holds how many times as long arithmetic and memory traffic take while the host's other
-    devices do the same; at least 1. `disturbed`: other programs took the processors while one of
-    the two was measured.
+    """Holds the slow-down of arithmetic and memory traffic while the host's other devices do the
+    same; at least 1. `disturbed`: other programs took processor time during one of the two
+    measurements.
     """
 
     arithmetic: float = 1.0
@@ -89,11 +89,11 @@ class Contention:
 
 
 class CostStore:
-    """Keeps measured costs by device key (`measure.device.device_key`), with the file in a cache
-    folder; with None they last as long as the store.
+    """Stores measured costs by device key (`measure.device.device_key`), with the file in a cache
+    folder; with None only in memory.
 
-    `together` counts the devices of one host that work at the same time: 1 is alone. A store sees
-    what the file held when it was opened, and what it keeps itself. Threads may share one.
+    `together`: the number of devices of one host that work at the same time; 1 is alone. A store
+    sees the file contents from when it was opened, and its own updates. Threads may share one.
     """
 
     def __init__(self, cache: Path | None) -> None:
@@ -107,7 +107,7 @@ class CostStore:
             self._file.load(self._memory, TABLES)
 
     def rates(self, device: str) -> Rates | None:
-        """Returns the rates of a device; None when they were never measured."""
+        """Returns the rates of a device; None if never measured."""
         columns = "flops, bytes, kernel, bus, disturbed"
         rows = self._read(f"select {columns} from rates where device = ?", device)
         if not rows:
@@ -116,8 +116,8 @@ class CostStore:
         return Rates(flops, size, kernel, bus, bool(disturbed))
 
     def wants_rates(self, device: str) -> bool:
-        """Tells whether a device is to be measured: it never was, or beside other programs, which
-        have left this process alone.
+        """Returns whether to measure a device: it has no rates, or other programs disturbed the
+        measurement and do not disturb this process now.
         """
         known = self.rates(device)
         return known is None or (known.disturbed and _is_left_alone())
@@ -134,9 +134,7 @@ class CostStore:
         self._write("insert or replace into rates values (?, ?, ?, ?, ?, ?)", [row])
 
     def contention(self, host: str, device: str, together: int) -> Contention | None:
-        """Returns how `together` equal devices of a host slow each other down; None when that was
-        never measured.
-        """
+        """Returns the contention of `together` equal devices of a host; None if never measured."""
         query = (
             "select arithmetic, memory, disturbed from contention "
             "where host = ? and device = ? and together = ?"
@@ -148,7 +146,7 @@ class CostStore:
         return Contention(arithmetic, memory, bool(disturbed))
 
     def wants_contention(self, host: str, device: str, together: int) -> bool:
-        """Returns whether contention is to be measured, as `wants_rates` does."""
+        """Returns whether to measure contention, by the rule of `wants_rates`."""
         known = self.contention(host, device, together)
         return known is None or (known.disturbed and _is_left_alone())
 
@@ -166,8 +164,8 @@ class CostStore:
         self._write("insert or replace into contention values (?, ?, ?, ?, ?, ?)", [row])
 
     def stages(self, device: str, together: int = 1) -> dict[CostKey, float]:
-        """Returns seconds of single calls, alone and while `together` devices work, for a
-        Device.
+        """Returns the seconds of single calls, alone and with `together` devices working, as
+        `Device.measured`.
         """
         query = (
             "select key, members, together, seconds from stages where device = ? and "
@@ -185,9 +183,11 @@ class CostStore:
         together: int = 1,
         replace: bool = False,
     ) -> dict[CostKey, float]:
-        """Keeps the seconds of single calls, by cost key and members; returns their medians.
+        """Stores the seconds of single calls, by cost key and number of batch members. Returns
+        their medians.
 
-        Earlier runs weigh in by their number of samples, at most 20, unless `replace`.
+        Earlier runs are averaged in, weighted by their number of samples, at most 20, unless
+        `replace`.
         """
         medians = {
             stage: (statistics.median(usable), len(usable))
@@ -211,13 +211,13 @@ class CostStore:
         }
 
     def link(self, source: str, target: str, transport: str) -> NetworkLink | None:
-        """Returns the link between two named places; None when it was never measured."""
+        """Returns the link between two named places; None if never measured."""
         query = "select bytes, latency from links where source = ? and target = ? and transport = ?"
         rows = self._read(query, source, target, transport)
         return NetworkLink(*rows[0]) if rows else None
 
     def wants_link(self, source: str, target: str, transport: str) -> bool:
-        """Returns whether a link is to be measured, as `wants_rates` does."""
+        """Returns whether to measure a link, by the rule of `wants_rates`."""
         query = "select disturbed from links where source = ? and target = ? and transport = ?"
         rows = self._read(query, source, target, transport)
         return not rows or (bool(rows[0][0]) and _is_left_alone())
@@ -235,12 +235,12 @@ class CostStore:
 
     @property
     def has_formulas(self) -> bool:
-        """Returns whether any work was ever counted here."""
+        """Returns whether any counted work is stored."""
         return bool(self._read("select 1 from formulas limit 1"))
 
     def formula(self, key: str) -> str | None:
-        """Returns the counted work of a stage of a model, as `models.costs.counts` writes it; None
-        when it was never counted.
+        """Returns the counted work of a model's stage in the format of `models.costs.counts`; None
+        if never counted.
         """
         rows = self._read("select formula from formulas where key = ?", key)
         return str(rows[0][0]) if rows else None
@@ -251,8 +251,8 @@ class CostStore:
     def lora_level(
         self, model: str, lora: str, network: float, text: float, begins: float
     ) -> float | None:
-        """Returns the lowest level that was kept of a LoRA for strengths at least as great, and a
-        sampler that begins at least as high; None if there is none.
+        """Returns the lowest stored level of a LoRA among profiles whose strengths and initial
+        level are at least as high; None if none exists.
         """
         query = (
             "select min(level) from loras where model = ? and lora = ? and network >= ? and "
@@ -277,8 +277,8 @@ class CostStore:
         memory_bytes: float = math.inf,
         torch_name: str = "cpu",
     ) -> Device:
-        """Returns a device for the planner, one of `together` on its host. KeyError when its rates
-        were never measured.
+        """Returns a device for the planner, one of `together` on its host. Raises KeyError if its
+        rates were never measured.
         """
         rates = self.rates(key)
         if rates is None:
@@ -318,5 +318,5 @@ class CostStore:
 
 
 def _is_left_alone() -> bool:
-    """Returns whether other programs have left the processors to this process until now."""
+    """Returns whether this process has waited for processors for at most DISTURBED of its time."""
     return scheduled().share_waited <= DISTURBED

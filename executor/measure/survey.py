@@ -1,5 +1,5 @@
-"""Measures the devices of a set of workers, alone and all of a host at once, where the store does
-not know them yet; estimates resources where there are no workers.
+"""Measures unknown devices of a set of workers, alone and all devices of a host concurrently.
+Estimates devices and links if no workers run.
 """
 
 from __future__ import annotations
@@ -24,16 +24,15 @@ from katz_graph.executor.planning import Choices
 from katz_graph.ir.device import Device, NetworkLink, Target
 
 Call = Callable[..., Any]
-"""`call(device, service, *arguments)`: has one of `services` done on a device and gives its value.
-"""
+"""`call(device, service, *arguments)`: calls a worker's service and returns its value."""
 
-STRETCH = 0.4  # seconds for each kind of work when the devices of a host are measured together
+STRETCH = 0.4  # seconds per kind of work when the devices of a host are measured together
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredDevice:
-    """Holds where costs of a device are kept, and what it says of itself: its key, its host, and
-    how many devices of that host there are.
+    """Holds the identity of a measured device: its cost key, host and properties, and the number of
+    devices on that host (`together`).
     """
 
     name: str
@@ -45,7 +44,7 @@ class MeasuredDevice:
     torch_name: str
 
     def device(self, store: CostStore) -> Device:
-        """Returns the device as the planner sees it, with all that the store knows now."""
+        """Returns the device for the planner, with all costs that the store has now."""
         return store.device(
             self.name,
             self.key,
@@ -64,11 +63,10 @@ def survey(
     again: bool = False,
     hosts: Mapping[str, str] | None = None,
 ) -> list[MeasuredDevice]:
-    """Asks every device what it is, and measures what the store does not know of it, or everything
-    with `again`.
+    """Queries the identity of every device and measures unknown devices, or all with `again`.
 
-    `hosts` says which devices share a machine, where their own answer would not (network
-    namespaces).
+    `hosts`: overrides the reported host of devices, for devices that share a machine but report
+    different hosts (network namespaces).
     """
     told = {name: call(name, "identity") for name in names}
     host_of = {name: (hosts or {}).get(name, told[name]["host"]) for name in names}
@@ -126,8 +124,8 @@ def _grouped(
     return groups
 
 
-LATENCY = 1e-4  # seconds of a message through shared memory, where it was not measured
-PAGEABLE = 6e9  # bytes a second that copies between GPUs and memory of programs usually come to
+LATENCY = 1e-4  # seconds of a message through shared memory, if not measured
+PAGEABLE = 6e9  # typical bytes/s of copies between GPUs and pageable host memory
 
 
 def estimated(
@@ -137,11 +135,12 @@ def estimated(
     link: NetworkLink | None,
     choices: Choices,
 ) -> tuple[Target, CostStore]:
-    """Estimates devices and links without workers, and opens the store of what else plans need.
+    """Estimates devices and links without workers, and opens the store with the other costs that
+    plans need.
 
-    `devices`: names -> what torch calls them; all compute in `dtype`. `link` stands for all links;
-    else shared memory, which where it was not measured holds at half the rate of the slower
-    device's copies, or of those off and onto GPUs.
+    `devices`: name -> torch name; all compute in `dtype`. `link`: assumed for all links. If None,
+    shared memory as measured, else estimated at half the memory rate of the slower device, or at
+    half PAGEABLE if that is lower and a GPU takes part.
     """
     host, store = socket.gethostname(), CostStore(cache)
     for device in dict.fromkeys(devices.values()):

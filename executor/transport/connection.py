@@ -59,8 +59,8 @@ class MessageChannel(Protocol):
     """Carries messages to and from another process or thread."""
 
     def send(self, body: Any, descriptors: Sequence[int] = ()) -> None:
-        """Sends a message as a whole. Closed when the other side is gone, TypeError for one that
-        cannot be sent.
+        """Sends a complete message. Raises Closed if the peer is disconnected, TypeError if the
+        message cannot be sent.
         """
 
     def receive(self) -> Any:
@@ -74,7 +74,7 @@ class MessageChannel(Protocol):
     def sender(self) -> Sender: ...
 
     def shut_down(self) -> None:
-        """Ends both directions: whoever sends or receives here or there gets Closed."""
+        """Ends both directions: senders and receivers at both ends get Closed."""
 
     def close(self) -> None:
         """Frees the channel. Call after `shut_down`, when its threads have ended."""
@@ -122,8 +122,8 @@ class Connection:
         return self._socket.fileno()
 
     def send(self, body: Any, descriptors: Sequence[int] = ()) -> None:
-        """Sends a message as a whole. Closed when the other side is gone, TypeError for one that
-        cannot be sent.
+        """Sends a complete message. Raises Closed if the peer is disconnected, TypeError if the
+        message cannot be sent.
         """
         self.transmit(self.frame(body), descriptors)
 
@@ -262,8 +262,8 @@ class Connection:
             target = target[count:]
 
     def shut_down(self) -> None:
-        """Ends both directions: whoever sends or receives here or there gets Closed. The socket
-        itself stays until `close`.
+        """Ends both directions: senders and receivers at both ends get Closed. The socket stays
+        open until `close`.
         """
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
