@@ -1,3 +1,3 @@
-"""Reads and writes workflow files. `read.read_workflow` takes any of them; one module per format
-turns it into a graph, and back where it is written.
+"""Reads and writes workflow files. `read.read_workflow` accepts every format. Each format has a
+module that converts it to a graph, and back if the format is written.
 """

@@ -1,4 +1,4 @@
-"""Reads and writes ComfyUI's API format: `{"id": {"class_type", "inputs", "_meta"?}}`, a link being
+"""Reads and writes ComfyUI's API format: `{"id": {"class_type", "inputs", "_meta"?}}`. A link is
 `["id", output]`.
 """
 
@@ -14,11 +14,11 @@ from katz_graph.core.graph import BadLink, Graph, Link, NodeCall
 from katz_graph.core.messages import one_line, shorten, show
 from katz_graph.node.types import NodeType
 
-LITERAL = "__value__"  # {"__value__": [...]} is a list that is no link
+LITERAL = "__value__"  # {"__value__": [...]} is a literal list, not a link
 
 
 def from_api(document: Any) -> Graph:
-    """Reads a parsed API document's graph. InputError with one line for each malformed node."""
+    """Converts a parsed API document to a graph. InputError with one line per malformed node."""
     if not isinstance(document, dict):
         raise InputError(
             f'is {show(document)}, not an object of nodes like {{"1": {{"class_type": ..., '
@@ -37,14 +37,12 @@ def from_api(document: Any) -> Graph:
 
 
 def to_api(graph: Graph) -> dict[str, Any]:
-    """Writes the API document of a graph; `from_api` of it is the graph again."""
+    """Converts a graph to an API document; `from_api` restores the graph."""
     return {identifier: _written(call) for identifier, call in graph.nodes.items()}
 
 
 def with_defaults(graph: Graph, types: Mapping[str, NodeType]) -> Graph:
-    """Returns the graph with the defaults of widgets that have no value: an API prompt must have
-    them.
-    """
+    """Fills in the defaults of widgets without a value, which an API prompt must contain."""
 
     def filled(call: NodeCall) -> NodeCall:
         kind = types.get(call.type)
@@ -104,7 +102,7 @@ def _value(value: Any) -> Any:
 
 
 def holds_infinite(data: Any) -> bool:
-    """Checks whether a parsed value holds NaN or infinity anywhere."""
+    """Returns whether a parsed value contains NaN or infinity anywhere."""
     if isinstance(data, float):
         return not math.isfinite(data)
     if not isinstance(data, (list, dict)):

@@ -1,4 +1,4 @@
-"""Reads the workflow inside a picture without decoding it.
+"""Reads the workflow embedded in a picture without decoding the picture.
 
 PNG: text chunks (PNG specification, third edition, section 11.3.3). WebP: EXIF tags that begin with
 `prompt:` and `workflow:`.
@@ -21,18 +21,18 @@ from katz_graph.formats.workflow import FORMAT, VERSION, is_native
 LIMIT = 64 * 2**20  # bytes of JSON; 10,000 nodes take about 1 MB
 PNG = b"\x89PNG\r\n\x1a\n"
 TEXT_CHUNKS = (b"tEXt", b"zTXt", b"iTXt")
-CARRIERS = ("prompt", "workflow")  # keys of the texts that hold a document
-MAX_CHUNKS = 100_000  # of a file; a picture of 64 MB in pieces of 8 KB has 8,192
+CARRIERS = ("prompt", "workflow")  # keys of texts that contain a document
+MAX_CHUNKS = 100_000  # per file; a picture of 64 MB in chunks of 8 KB has 8,192
 LONGEST_KEY = 79  # bytes (PNG specification, third edition, section 11.3.3.2)
-EXIF_TAGS = (0x010E, 0x010F, 0x0110)  # description, make and model: where save nodes write
-EXIF_TYPES = (1, 2, 7)  # BYTE, ASCII and UNDEFINED, whose values may be texts
+EXIF_TAGS = (0x010E, 0x010F, 0x0110)  # description, make and model, which save nodes write
+EXIF_TYPES = (1, 2, 7)  # BYTE, ASCII and UNDEFINED, which may contain text
 LABELLED = re.compile(r"\s*(prompt|workflow)\s*:\s*(?=\{)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """Holds the workflow of a file, as parsed JSON of whatever format, and the editor's document
-    where one stands beside it. `in_picture`: a picture carried it.
+    """The workflow in a file, as parsed JSON of any format, and the editor's document if present.
+    `in_picture`: the file is a picture.
     """
 
     document: Any
@@ -41,10 +41,10 @@ class Carried:
 
 
 def workflow_from_picture(stream: BinaryIO, limit: int = LIMIT) -> Any:
-    """Reads the document in a PNG or WebP. A graph with an editor's document beside it becomes Katz
-    Graph's wrapper, with that one as its `workflow`.
+    """Reads the document in a PNG or WebP. If the picture also contains an editor's document, the
+    graph becomes Katz Graph's wrapper with that document as its `workflow`.
 
-    InputError when there is none, or it cannot be read; errors for its size as of `carried`.
+    InputError if the picture has no readable workflow; size errors as in `carried`.
     """
     found = carried(stream, limit)
     if found is None:
@@ -61,12 +61,12 @@ def workflow_from_picture(stream: BinaryIO, limit: int = LIMIT) -> Any:
 
 
 def carried(stream: BinaryIO, limit: int = LIMIT) -> Carried | None:
-    """Reads the workflow that a picture carries; None when the file is neither PNG nor WebP.
-    InputError when it carries nothing that can be read, TooLarge for texts of more than `limit`
-    bytes together, however small they are compressed.
+    """Reads the workflow embedded in a picture; None if the file is neither PNG nor WebP.
+    InputError if the picture has no readable workflow. TooLarge for texts of more than `limit`
+    decompressed bytes in total.
 
-    Katz Graph's wrapper in `workflow`, which knows the run options, goes before the graph in
-    `prompt`, and that before an editor's.
+    Katz Graph's wrapper in `workflow`, which contains run options, takes precedence over the graph
+    in `prompt`, and the graph over an editor's document.
     """
     head = stream.read(len(PNG) + 4)
     stream.seek(0)
@@ -92,15 +92,16 @@ def carried(stream: BinaryIO, limit: int = LIMIT) -> Carried | None:
 
 
 def inside(error: InputError) -> InputError:
-    """Rewords an error for a workflow that a picture carries."""
+    """Rewords an error for a workflow embedded in a picture."""
     return type(error)(
         "\n".join(f"the workflow inside the picture: {line}" for line in str(error).split("\n"))
     )
 
 
 def png_texts(stream: BinaryIO, limit: int) -> dict[str, str]:
-    """Reads the text chunks of a PNG whose keys are among CARRIERS. TooLarge for more than `limit`
-    bytes in all, InputError for a broken file. Other texts are neither read nor decompressed.
+    """Reads the text chunks of a PNG with the keys in CARRIERS; skips other texts without
+    decompressing them. TooLarge for more than `limit` bytes in total, InputError for a truncated or
+    damaged file.
     """
     stream.read(len(PNG))
     texts: dict[str, str] = {}
@@ -137,8 +138,8 @@ def is_webp(head: bytes) -> bool:
 
 
 def webp_texts(stream: BinaryIO, limit: int) -> dict[str, str]:
-    """Reads the labelled texts in the EXIF of a WebP by label. TooLarge for more than `limit`
-    bytes, InputError for broken EXIF.
+    """Reads the labelled texts in the EXIF data of a WebP, by label. TooLarge for more than `limit`
+    bytes, InputError for damaged EXIF.
     """
     stream.read(12)
     for _ in range(MAX_CHUNKS):
@@ -156,11 +157,11 @@ def webp_texts(stream: BinaryIO, limit: int) -> dict[str, str]:
 
 
 def _exif_texts(data: bytes) -> dict[str, str]:
-    """Reads the labelled texts among EXIF_TAGS of the first directory (Exif 2.32, section 4.6).
+    """Reads the labelled texts in the EXIF_TAGS of the first directory (Exif 2.32, section 4.6).
 
-    Stands in for Pillow's reader, which copies the value of every entry: entries of a few bytes
-    that share one large value take thousands of times the memory of the file. Of entries with the
-    same tag the first counts.
+    Replaces Pillow's reader, which copies the value of every entry. Small entries that share one
+    large value would take thousands of times the file's size in memory. The first entry of each tag
+    is used.
     """
     data = data.removeprefix(b"Exif\0\0")
     texts: dict[str, str] = {}
@@ -186,7 +187,7 @@ def _exif_texts(data: bytes) -> dict[str, str]:
 
 
 def _decoded(kind: bytes, rest: bytes, limit: int) -> bytes:
-    """Returns the bytes of a chunk's text; `rest` is what follows its key."""
+    """Returns the bytes of a chunk's text; `rest` is the data after its key."""
     if kind == b"zTXt":
         return _inflated(rest[1:], limit)
     if kind == b"iTXt":
@@ -201,7 +202,9 @@ def _decoded(kind: bytes, rest: bytes, limit: int) -> bytes:
 
 
 def _text(data: bytes) -> str:
-    """Decodes UTF-8, else Latin-1. The specification has Latin-1; many writers put UTF-8 there."""
+    """Decodes UTF-8, otherwise Latin-1. The specification requires Latin-1, but many programs write
+    UTF-8.
+    """
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
@@ -209,7 +212,7 @@ def _text(data: bytes) -> str:
 
 
 def _inflated(data: bytes, limit: int) -> bytes:
-    """Decompresses a text, and no more of it than one byte above the limit."""
+    """Decompresses at most one byte more than the limit. TooLarge if the text exceeds it."""
     inflater = zlib.decompressobj()
     try:
         text = inflater.decompress(data, limit + 1)

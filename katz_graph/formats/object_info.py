@@ -1,4 +1,4 @@
-"""Reads a server's description of its node types (`/object_info`), from a file or a URL, as
+"""Reads a server's description of its node types (`/object_info`) from a file or a URL, as
 signatures.
 """
 
@@ -27,16 +27,16 @@ from katz_graph.formats.signature import (
 )
 from katz_graph.formats.strict_json import parse_json
 
-LIMIT = 256 * 2**20  # bytes; the core's own nodes are 1.6 MB
+LIMIT = 256 * 2**20  # bytes; ComfyUI's own nodes take 1.6 MB
 TIMEOUT = 30.0  # seconds
 UPLOADS = ("image_upload", "video_upload", "audio_upload", "animated_image_upload")
-DEPTH = 8  # dynamic choices inside each other
-MOST = 100  # wires of a group that grows
+DEPTH = 8  # nested dynamic choices
+MOST = 100  # wires of a growing group
 
 
 def read_object_info(source: str) -> dict[str, Signature]:
-    """Reads the signatures in a file, or of a server at an http(s) URL (its root, or /object_info).
-    InputError when it cannot be had.
+    """Reads signatures from a file, or from a server at an HTTP or HTTPS URL (its root, or
+    /object_info). InputError if they cannot be read.
     """
     try:
         data = (
@@ -63,7 +63,7 @@ def read_object_info(source: str) -> dict[str, Signature]:
 
 
 def from_object_info(document: Any) -> dict[str, Signature]:
-    """Reads the signatures in a parsed description. InputError names the malformed node type."""
+    """Reads signatures from a parsed description. InputError names the malformed node type."""
     if not isinstance(document, Mapping):
         raise InputError(
             f"is {show(document)}, expected an object of node types, as a server gives it at "
@@ -112,7 +112,7 @@ def _signature(name: str, described: Any) -> Signature:
 
 
 def _declared(groups: Any, order: Any = None) -> list[tuple[str, Any]]:
-    """Returns the inputs, required ones first, in the server's order where it states one."""
+    """Returns the inputs, required ones first, in the server's order if stated."""
     declared: list[tuple[str, Any]] = []
     for group in ("required", "optional"):
         inputs = groups.get(group) if isinstance(groups, Mapping) else None
@@ -156,7 +156,7 @@ def _port(name: str, declared: Any, depth: int = 0) -> Port | WidgetSlot:
 
 
 def _further(name: str, choices: list[Any], depth: int) -> dict[str, tuple[WidgetSlot, ...]]:
-    """Returns a dynamic choice's widgets by its value; they are named `choice.widget`."""
+    """Returns the widgets of a dynamic choice by its value; they are named `choice.widget`."""
     brought: dict[str, tuple[WidgetSlot, ...]] = dict.fromkeys(_values(choices), ())
     for value, inner, declared in _brought(name, choices):
         port = _port(inner, declared, depth + 1)
@@ -166,7 +166,7 @@ def _further(name: str, choices: list[Any], depth: int) -> dict[str, tuple[Widge
 
 
 def _further_wires(name: str, declared: Any, depth: int = 0) -> Iterator[Port]:
-    """Yields the wires that the values of a dynamic choice bring."""
+    """Yields the wires that the values of a dynamic choice add."""
     kind, *rest = _list(declared) or [None]
     options = rest[0] if rest and isinstance(rest[0], Mapping) else {}
     if kind == DYNAMIC and depth < DEPTH:
@@ -179,7 +179,7 @@ def _further_wires(name: str, declared: Any, depth: int = 0) -> Iterator[Port]:
 
 
 def _wires(port: Port, declared: Any) -> list[Port]:
-    """Returns the wire; of a group that grows all those that it may have."""
+    """Returns the wire; for a growing group, all wires that it may have."""
     if port.socket != GROWING:
         return [port]
     options = _list(declared)[1:]
@@ -196,14 +196,14 @@ def _wires(port: Port, declared: Any) -> list[Port]:
 
 
 def _brought(name: str, choices: list[Any]) -> Iterator[tuple[str, str, Any]]:
-    """Yields what the values of a dynamic choice bring, as (value, name, declaration)."""
+    """Yields the inputs that the values of a dynamic choice add, as (value, name, declaration)."""
     for value, choice in _values(choices).items():
         for inner, declared in _declared(choice.get("inputs")):
             yield value, f"{name}.{inner}", declared
 
 
 def _values(choices: list[Any]) -> dict[str, Mapping[str, Any]]:
-    """Returns the values of a dynamic choice, each with what the server says of it."""
+    """Returns the values of a dynamic choice, each with its description."""
     found = (choice for choice in choices if isinstance(choice, Mapping))
     return {choice["key"]: choice for choice in found if isinstance(choice.get("key"), str)}
 

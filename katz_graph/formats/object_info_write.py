@@ -1,5 +1,5 @@
-"""Describes node types as a server does to clients and editors (`/object_info`). `object_info`
-reads it back. Must not know HTTP.
+"""Describes node types in the format in which a server describes them to clients and editors
+(`/object_info`). `object_info` reads it. Must not know HTTP.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from katz_graph.files.folders import Folders
 from katz_graph.formats.signature import DYNAMIC, GROWING, is_seed
 from katz_graph.node.types import BUILTIN, Input, NodeType
 
-DEEPEST = 20  # levels of what a pack says of an input
+DEEPEST = 20  # nesting levels of a pack's input options
 FLAGS = ("deprecated", "experimental", "dev_only", "api_node")
-NOTHING = object()  # what has no place in JSON
+NOTHING = object()  # marks a value that JSON cannot represent
 
 
 def object_info_json(types: Mapping[str, NodeType], folders: Folders | None = None) -> bytes:
-    """Writes the whole description as UTF-8. Equal node types and files give equal bytes."""
+    """Encodes the whole description as UTF-8 JSON. The same node types and files produce the same
+    bytes.
+    """
     text = json.dumps(
         object_info(types.values(), folders),
         ensure_ascii=False,
@@ -31,8 +33,8 @@ def object_info_json(types: Mapping[str, NodeType], folders: Folders | None = No
 
 
 def object_info(kinds: Iterable[NodeType], folders: Folders | None = None) -> dict[str, Any]:
-    """Describes each type under its name. Choices of files are those in `folders` now; none without
-    it.
+    """Describes each type under its name. File choices are the current files in `folders`; empty
+    without `folders`.
     """
     return {kind.name: node_info(kind, folders) for kind in kinds}
 
@@ -78,7 +80,9 @@ def node_info(kind: NodeType, folders: Folders | None = None) -> dict[str, Any]:
 def _groups(
     kind: NodeType, ports: Iterable[Input], folders: Folders | None
 ) -> dict[str, dict[str, Any]]:
-    """Describes inputs as required and optional ones; a group that grows is one of them."""
+    """Describes inputs in the groups `required` and `optional`; a growing group is a single
+    input.
+    """
     groups: dict[str, dict[str, Any]] = {"required": {}}
     ports = list(ports)
     for port in ports:
@@ -95,8 +99,8 @@ def _groups(
 
 
 def _config(kind: NodeType, port: Input, folders: Folders | None) -> list[Any]:
-    """Builds what `input_config` does; a knob whose choices bring further inputs is told as
-    ComfyUI's dynamic choice, with the inputs of each.
+    """Builds the `input_config` of an input. A knob whose choices add inputs becomes ComfyUI's
+    dynamic choice, with the inputs of each choice.
     """
     config = input_config(port, folders)
     if not kind.brought_by(port.name):
@@ -109,7 +113,7 @@ def _config(kind: NodeType, port: Input, folders: Folders | None) -> list[Any]:
 
 
 def _growing(group: Sequence[Input], folders: Folders | None) -> list[Any]:
-    """Describes a group that grows as ComfyUI's Autogrow."""
+    """Describes a growing group as ComfyUI's Autogrow."""
     first, names = group[0], [one.own_name for one in group]
     grows = first.grows
     assert grows is not None
@@ -123,7 +127,7 @@ def _growing(group: Sequence[Input], folders: Folders | None) -> list[Any]:
 
 
 def input_config(port: Input, folders: Folders | None = None) -> list[Any]:
-    """Builds `[TYPE or choices, options]` from a pack's declaration or a native node's types."""
+    """Builds `[TYPE or choices, options]` from a pack's declaration or a native input."""
     options = plain(port.options) if port.options else _native_options(port)
     choices = _choices(port, folders)
     if choices is None:
@@ -134,8 +138,8 @@ def input_config(port: Input, folders: Folders | None = None) -> list[Any]:
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """Returns the part of a value that JSON can hold: `NOTHING` for functions, tensors, infinities;
-    in lists and objects they are left out.
+    """Converts a value to JSON data. Returns `NOTHING` for functions, tensors and infinities; omits
+    them in lists and objects.
     """
     if value is None or isinstance(value, bool):
         return value
@@ -186,22 +190,22 @@ def _native_options(port: Input) -> dict[str, Any]:
 
 
 def _choices(port: Input, folders: Folders | None) -> list[Any] | None:
-    """Returns the current choices; None where there are none to choose from, or where only a client
-    can ask for them.
+    """Returns the current choices; None if the input has none, or if only a client can fetch
+    them.
     """
     if port.folder is not None:
         return list(folders.choices(port.folder)) if folders is not None else []
     if port.refresh is not None:
         try:
             return list(plain(port.refresh()))
-        except (Exception, SystemExit):  # a pack's own code, which looks at files
+        except (Exception, SystemExit):  # a pack's own code, which reads files
             pass
     return None if port.choices is None else list(plain(port.choices))
 
 
 def _hidden_name(name: str, what: str) -> str:
-    """Returns the name of a hidden value. V3 nodes name them by what they are; their adapter puts
-    `hidden_` before that.
+    """Returns the name of a hidden value. V3 nodes use the kind as the name, which their adapter
+    prefixes with `hidden_`.
     """
     return name.removeprefix("hidden_") if name == f"hidden_{what.lower()}" else name
 

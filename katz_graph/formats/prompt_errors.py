@@ -1,7 +1,8 @@
-"""Writes the problems of a prompt as ComfyUI's errors: one for the whole, and those of each node.
+"""Formats the problems of a prompt as ComfyUI's errors: one for the whole prompt, and those of each
+node.
 
-Must not know HTTP. Types of errors and keys of `extra_info` are ComfyUI's, because clients read
-them; texts are our own.
+Must not know HTTP. Error types and the keys of `extra_info` are ComfyUI's, because clients read
+them; the messages are this project's own.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from katz_graph.files.folders import Folders
 from katz_graph.formats.object_info_write import input_config
 from katz_graph.node.types import NodeType
 
-TOLD = 100  # problems in one answer; the others are counted
+TOLD = 100  # problems listed in one answer; the others are counted
 CHOICES_TOLD = 20
-LONGEST_VALUE = 1000  # characters of a value that is sent back
+LONGEST_VALUE = 1000  # characters of a value repeated in an error
 
 KINDS: Mapping[ProblemKind, tuple[str, str]] = {
     "unknown_type": ("missing_node_type", "Node type is not installed"),
@@ -47,13 +48,14 @@ Types = Mapping[str, NodeType]
 
 
 def error(kind: str, message: str, details: str = "", **extra: Any) -> dict[str, Any]:
-    """Builds an error object of ComfyUI."""
+    """Builds a ComfyUI error object."""
     return {"type": kind, "message": message, "details": details, "extra_info": extra}
 
 
 def prompt_error(checked: Checked) -> dict[str, Any] | None:
-    """Returns the error of a prompt of which nothing can run; None when an output can. The details
-    are all lines, also those of nodes far from an output.
+    """Returns the error of a prompt if no output can run; None if an output can run. The details
+    list all errors, including those of nodes that no output needs. In a prompt without outputs they
+    list the unknown node types only, if any.
     """
     if checked.targets:
         return None
@@ -80,8 +82,8 @@ def prompt_error(checked: Checked) -> dict[str, Any] | None:
 def node_errors(
     checked: Checked, graph: Graph, types: Types, folders: Folders | None = None
 ) -> dict[str, Any]:
-    """Returns the errors by node, with the outputs that cannot run because of them. `graph` is as
-    it came, with the values that were refused.
+    """Returns the errors by node, each with the outputs that cannot run because of it. `graph` is
+    the submitted graph, including rejected values.
     """
     if not checked.errors:
         return {}
@@ -107,7 +109,7 @@ def node_errors(
 
 
 def in_lines(lines: Iterable[str]) -> str:
-    """Joins lines for people and counts the rest."""
+    """Joins the first lines for the user, and counts the rest."""
     known = list(lines)
     return "\n".join(
         known[:TOLD] + ([f"and {len(known) - TOLD:,} more problems"] if len(known) > TOLD else [])
@@ -160,7 +162,7 @@ def _called(problem: Problem) -> dict[str, Any]:
 
 
 def _short(config: Sequence[Any]) -> list[Any] | None:
-    """Returns the config; None for one that would fill a page: long lists of choices."""
+    """Returns the config; None if it has a long list of choices."""
     choices = config[0] if isinstance(config[0], list) else config[1].get("options")
     return None if isinstance(choices, list) and len(choices) > CHOICES_TOLD else list(config)
 
@@ -172,5 +174,5 @@ def _socket(link: Link, graph: Graph, types: Types) -> str | None:
 
 
 def _told(value: Any) -> Any:
-    """Returns a value as it came; a long one in words."""
+    """Returns a value unchanged, or a short description of a long one."""
     return value if len(json.dumps(value)) <= LONGEST_VALUE else show(value)

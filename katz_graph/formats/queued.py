@@ -1,16 +1,16 @@
-"""Says what a saved document means when it is queued: the graph that a front end would send for it.
+"""Converts a saved document to the graph that a front end would send for it.
 
-1. Group nodes become subgraphs (`front_end/group_nodes`), and ids that stand twice are given anew
+1. Group nodes become subgraphs (`front_end/group_nodes`), and duplicate ids are renumbered
    (`front_end/node_ids`).
-2. Subgraphs become their members, with the values that their nodes show (`front_end/promoted`,
-   `ui_flatten`). Nodes that are muted, bypassed, or exist in the browser alone
-   (`front_end/browser_nodes`) are not sent.
-3. Each value goes to its widget (`ui_widgets`).
-4. Of `{a|b}` in a prompt one part is sent, and comments are not (`front_end/prompt_text`); patterns
-   in names of files are filled in (`front_end/file_names`). A value that a subgraph's node shows is
-   sent as it is.
+2. Subgraphs are replaced by their members, with the values of promoted widgets
+   (`front_end/promoted`, `ui_flatten`). Nodes that are muted, bypassed, or exist only in the
+   browser (`front_end/browser_nodes`) are not sent.
+3. Each value is assigned to its widget (`ui_widgets`).
+4. One alternative of `{a|b}` in a prompt is sent, and comments are removed
+   (`front_end/prompt_text`). Patterns in file names are expanded (`front_end/file_names`). Values
+   of promoted widgets are sent unchanged.
 
-Graphs in API format have been through all of it, and stay as they are.
+A graph in API format has already passed these steps, and stays unchanged.
 """
 
 from __future__ import annotations
@@ -39,15 +39,17 @@ from katz_graph.formats.ui_layout import layout_of
 from katz_graph.formats.ui_widgets import is_unnamed, widget_values
 from katz_graph.formats.workflow import Workflow
 
-OWN = "katz"  # the part of `extra` where `ui_write` leaves what the format has no place for
-SENT = "sent"  # texts there that are sent as another one than they say
-IDS_STAY = "ids_stay"  # a mark there: whoever sends the document knows its nodes by their ids
-LISTED = 20  # nodes or inputs in a note
+OWN = "katz"  # the part of `extra` where `ui_write` stores data without a place in the format
+SENT = "sent"  # key in that part: typed texts -> the different texts to send
+IDS_STAY = "ids_stay"  # flag in that part: the sender refers to nodes by their ids
+LISTED = 20  # nodes or inputs listed in a note
 
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """What is decided anew when a document is sent: its time, and the choice of alternatives."""
+    """The values determined each time a document is sent: the current time, and the selection of
+    alternatives.
+    """
 
     now: datetime
     pick: Pick
@@ -60,8 +62,8 @@ def sending_now() -> Sending:
 def from_ui(
     document: Mapping[str, Any], known: Signatures, sending: Sending | None = None
 ) -> Workflow:
-    """Reads the workflow of a parsed UI document (v0.4 or v1.0). Without `sending` texts stay as
-    they were typed. InputError with a line for each malformed part.
+    """Converts a parsed UI document (v0.4 or v1.0) to a workflow. Without `sending`, texts stay as
+    typed. InputError with a line per malformed part.
     """
     own = _mapping(_mapping(document.get("extra")).get(OWN))
     ids_stay = own.get(IDS_STAY) is True
@@ -95,7 +97,7 @@ def from_ui(
 
 
 class _Calls:
-    """Makes the calls of a document's members, and collects what of it is left out."""
+    """Builds the node calls of a document's members, and collects the omitted parts."""
 
     def __init__(
         self,
@@ -108,10 +110,10 @@ class _Calls:
         self.members, self.known = members, known
         self.sending, self.texts = sending, texts
         self.sources = Sources(known, promotions)
-        self.open: list[str] = []  # inputs whose link ends at a node that takes no part
+        self.open: list[str] = []  # inputs linked to a node that is not sent
         self.beyond: list[str] = []  # nodes with more values than widgets
-        self.lost: list[str] = []  # values that subgraphs' nodes show of widgets that there are not
-        self.unsent: list[str] = []  # nodes that only the browser seems to know
+        self.lost: list[str] = []  # promoted values without a widget inside
+        self.unsent: list[str] = []  # nodes that probably exist only in the browser
         self.value_of = cache(lambda name, widget: _value_of(promotions, known, name, widget))
         self.prompts = cache(lambda node_type: _prompts(known(node_type)))
 
@@ -124,7 +126,7 @@ class _Calls:
         return self._without_browsers_own(calls)
 
     def notes(self) -> Iterator[str]:
-        """Yields a line for each kind of part that was left out."""
+        """Yields a line for each kind of omitted part."""
         for found, why in (
             (self.open, "inputs left open, as their source takes no part"),
             (self.beyond, "values beyond the widgets of their types were left out"),
@@ -137,7 +139,7 @@ class _Calls:
     def _inputs(self, member: Member) -> dict[str, Any]:
         node, scope = member.node, member.scope
         inputs: dict[str, Any] = widget_values(node, self.known(node.type))
-        # what the node shows, or another version of it
+        # surplus values: display data of the node, or of another version of its type
         if self.known(node.type) is not None and any(map(is_unnamed, inputs)):
             inputs = {name: value for name, value in inputs.items() if not is_unnamed(name)}
             self.beyond.append(one_line(f"node {shorten(member.id)} ({shorten(node.type)})"))
@@ -168,7 +170,7 @@ class _Calls:
         return completed(node.type, inputs)
 
     def _has(self, node: UiNode, name: str, inputs: Mapping[str, Any]) -> bool:
-        """Tells whether a node may have a widget of this name."""
+        """Returns whether a node may have a widget of this name."""
         signature = self.known(node.type)
         return (
             signature is None
@@ -178,8 +180,8 @@ class _Calls:
         )
 
     def _as_sent(self, node: UiNode, name: str, value: Any, patterns: bool = False) -> Any:
-        """Returns what is sent for a value that stands in a widget. With `patterns` those of file
-        names are filled in, whatever widget it is.
+        """Returns the value to send for a widget's value. `patterns`: expand file name patterns,
+        whatever the widget.
         """
         sending = self.sending
         if sending is None or not isinstance(value, str):
@@ -191,7 +193,9 @@ class _Calls:
         return sent_text(value, sending.pick) if name in self.prompts(node.type) else value
 
     def _without_browsers_own(self, calls: dict[str, NodeCall]) -> dict[str, NodeCall]:
-        """Leaves out nodes that no server knew when the file was saved, if nothing reads them."""
+        """Omits nodes that no server had described when the file was saved, unless another node
+        reads them.
+        """
         candidates = _unnoted(self.members, self.known)
         while candidates:
             read = {link.node for call in calls.values() for _, link in call.links()}
@@ -207,8 +211,8 @@ class _Calls:
 
 
 def is_rewritten(node_type: str, name: str, text: str, signature: Signature | None) -> bool:
-    """Tells whether a text may be sent as another one. Of an unknown type it is not known which of
-    its texts are prompts.
+    """Returns whether a text may be changed when it is sent. Every text of an unknown type counts
+    as a possible prompt.
     """
     if _is_file_name(node_type, name):
         return file_names.filled_in(text, lambda *_: "", datetime.min) != text
@@ -226,8 +230,8 @@ def _prompts(signature: Signature | None) -> frozenset[str]:
 
 
 def _unnoted(members: Sequence[Member], known: Signatures) -> list[str]:
-    """Lists the members of unknown types that the front end did not have from a server. Empty if it
-    did not note that of the known ones either, as the first front ends.
+    """Lists the members of unknown types that no server had described to the front end. Empty if
+    the front end did not record this for known types either, as early versions.
     """
     judged = [member for member in members if member.node.type not in file_names.SAVERS]
     noted = {
@@ -242,7 +246,9 @@ def _unnoted(members: Sequence[Member], known: Signatures) -> list[str]:
 
 
 def _value_of(promotions: Promotions, known: Signatures, name: str, widget: str) -> str | None:
-    """Finds the value of a widget of the first node that servers, or else people, call `name`."""
+    """Returns the value of a widget of the first node with this name, matched by the server's name,
+    then by the title.
+    """
     ui = promotions.document
     nodes = list(_all_nodes(ui))
     tests: tuple[Callable[[UiNode], bool], ...] = (
@@ -267,7 +273,9 @@ def _title(node: UiNode, known: Signatures) -> str:
 
 
 def _all_nodes(ui: UiDocument) -> Iterator[UiNode]:
-    """Yields the nodes of all graphs in a front end's order: those inside a node before it."""
+    """Yields the nodes of all graphs in a front end's order: the nodes of a subgraph precede its
+    node.
+    """
     seen: set[str] = set()
     pending: list[tuple[UiNode | None, Iterator[UiNode]]] = [(None, _nodes_of(ui.root))]
     while pending:
@@ -304,7 +312,7 @@ def _unnamed(graph: Graph) -> str:
 
 
 def _stale(ui: UiDocument) -> str:
-    """Names the links that their target does not hold: they have no effect in an editor either."""
+    """Lists the links that no input refers to; editors ignore them too."""
     stale = []
     for graph in (ui.root, *ui.subgraphs.values()):
         held = {port.link for node in graph.nodes.values() for port in node.inputs}
@@ -321,7 +329,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _renamed(graph: Graph, layout: dict[str, Any], ids: Any) -> tuple[Graph, dict[str, Any]]:
-    """Restores the ids from before the file was written for an editor, which has numbers only."""
+    """Restores the original ids of a file that was converted to an editor's numeric ids."""
     former = {
         key: name
         for key, name in _mapping(ids).items()

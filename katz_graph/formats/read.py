@@ -1,5 +1,5 @@
-"""Reads workflow files of every kind, told apart by content. A file that cannot be read is one
-InputError line with its name.
+"""Reads workflow files of every format, which it detects by content. A file that cannot be read is
+reported as an InputError with its name.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from katz_graph.formats.workflow import Workflow, from_native, is_native
 from katz_graph.node.types import NodeType
 
 SHIPPED = Path(str(files("katz_graph.workflows")))
-HEAD = 4096  # bytes that tell what a file is
+HEAD = 4096  # bytes for detecting the format
 FOREIGN = {
     b"\xff\xd8\xff": "a JPEG picture, which carries no workflow",
     b"GIF8": "a GIF picture, which carries no workflow",
@@ -40,13 +40,13 @@ def read_workflow(
     foreign: Mapping[str, Signature] | None = None,
     verbatim: bool = False,
 ) -> Workflow:
-    """Reads a workflow file: API format, UI format, Katz Graph's wrapper, or a PNG or WebP that
-    carries one. A name with no file, `NAME`, `NAME.json` or `workflows/NAME.json`, means the
-    workflow of this name that comes with the package, if there is one.
+    """Reads a workflow file: API format, UI format, Katz Graph's wrapper, or a PNG or WebP with an
+    embedded workflow. If no such file exists, `NAME`, `NAME.json` and `workflows/NAME.json` refer
+    to the shipped workflow of this name.
 
-    Names of widgets in UI files come from a `foreign` server's description, then from `types`. With
-    `verbatim` their texts stay as they were typed; otherwise they are as they would be sent now.
-    InputError with one line a problem.
+    Widget names in UI files come from `foreign`, a server's description, then from `types`. With
+    `verbatim`, texts stay as typed; otherwise they are those that would be sent now. InputError
+    with one line per problem.
     """
     try:
         with _opened(_found(Path(path))) as stream:
@@ -68,8 +68,8 @@ def parse_workflow(
     foreign: Mapping[str, Signature] | None = None,
     sending: Sending | None = None,
 ) -> Workflow:
-    """Reads a workflow from parsed JSON of any format; `types` and `foreign` as for
-    `read_workflow`. A UI document is sent now if `sending` does not say otherwise.
+    """Reads a workflow from parsed JSON of any format; `types` and `foreign` as in `read_workflow`.
+    A UI document is converted as if it were sent now, unless `sending` is given.
     """
     return _parse(document, signatures(types or {}, foreign), sending or sending_now())
 
@@ -83,7 +83,7 @@ def _parse(document: Any, known: Signatures, sending: Sending | None) -> Workflo
 
 
 def _found(file: Path) -> Path:
-    """Returns the file, or the shipped workflow that is meant where there is none."""
+    """Returns the file, or the shipped workflow with its name if the file does not exist."""
     with suppress(OSError, ValueError):
         shipped = SHIPPED / f"{file.stem}.json"
         named = file.suffix in ("", ".json") and _may_be_shipped(file)
@@ -115,8 +115,8 @@ def _opened(file: Path) -> BinaryIO:
 
 
 def read_document(stream: BinaryIO, limit: int = LIMIT) -> Carried:
-    """Reads what a workflow file holds, as parsed JSON. InputError for a file that holds none,
-    TooLarge for more than `limit` bytes of JSON, however small a picture has compressed it.
+    """Reads the document of a workflow file, as parsed JSON. InputError for a file without a
+    workflow. TooLarge for more than `limit` bytes of JSON, after decompression.
     """
     head = stream.read(HEAD)
     if not head:
@@ -156,7 +156,7 @@ def _workflow(found: Carried, known: Signatures, sending: Sending | None) -> Wor
         workflow = _parse(found.document, known, sending)
     except InputError as error:
         raise inside(error) if found.in_picture else error from None
-    if found.in_picture:  # of a graph that may have been built without its defaults
+    if found.in_picture:  # the graph in a picture may lack defaults
         workflow = replace(workflow, is_prompt=False)
     return workflow if found.editor is None else _with_surroundings(workflow, found.editor, known)
 
@@ -164,7 +164,7 @@ def _workflow(found: Carried, known: Signatures, sending: Sending | None) -> Wor
 def _with_surroundings(
     workflow: Workflow, editor: Mapping[str, Any], known: Signatures
 ) -> Workflow:
-    """Adds the layout and run options of the editor's file beside it to the graph that ran."""
+    """Adds the layout and run options of the editor's document to the executed graph."""
     try:
         beside = from_ui(editor, known)
         return replace(workflow, layout=beside.layout, run=beside.run, extra=beside.extra)

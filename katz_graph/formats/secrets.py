@@ -1,5 +1,5 @@
-"""Takes the secrets of URLs out of workflows that others will read: those inside of pictures, and
-those of a server's history.
+"""Removes the secrets of URLs from workflows that others can read: those in pictures, and those in
+a server's history.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from katz_graph.node.types import NodeType
 def hide_secrets(
     texts: Mapping[str, str], prompt: Mapping[str, Any], types: Mapping[str, NodeType]
 ) -> dict[str, str]:
-    """Replaces URLs that name model files by what is no secret of them: without user, password and
-    query. `texts`: JSON of a graph in any format, by name; `prompt`: that graph in API format.
+    """Removes user, password and query from URLs that name model files. `texts`: JSON of a graph in
+    any format, by name; `prompt`: that graph in API format.
     """
     hidden = dict(texts)
     for url in _model_urls(prompt, types):
@@ -29,8 +29,8 @@ def hide_secrets(
 
 
 def without_url_secrets(data: Any) -> Any:
-    """Leaves the secrets of URLs out of each text in plain data. A server does not know which texts
-    name model files, and some hold several URLs.
+    """Removes the secrets of URLs from all texts in plain data. A server does not know which texts
+    name model files, and a text may contain several URLs.
     """
     if isinstance(data, str):
         return without_secrets(data)

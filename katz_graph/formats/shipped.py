@@ -1,5 +1,5 @@
-"""Finds the workflows that come with the package, and writes them as editors show them: as
-templates, with pictures.
+"""Lists the workflows shipped with the package, and converts them to editor templates with
+pictures.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from katz_graph.node.types import NodeType
 
 TEMPLATES = SHIPPED / "templates"
 INDEX = TEMPLATES / "index.json"
-"""Categories of templates in the convention's form. A template's workflow is in SHIPPED, its
-picture beside this: `NAME-1.SUBTYPE`.
+"""Template categories in ComfyUI's index format. A template's workflow is in SHIPPED; its picture
+is in this folder: `NAME-1.SUBTYPE`.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A shipped workflow. `picture`: its address below the server's own; `description`: one line
-    for people.
+    """A shipped workflow. `picture`: its URL path on the server; `description`: one line for the
+    user.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Template:
 
 
 def listing() -> list[Template]:
-    """Lists workflows in the order of the index."""
+    """Lists the workflows in the order of the index."""
     return [
         Template(
             entry["name"],
@@ -49,12 +49,12 @@ def listing() -> list[Template]:
 
 
 def names() -> list[str]:
-    """Lists the names of workflows in the order of the index."""
+    """Lists the names of the workflows in the order of the index."""
     return [template.name for template in listing()]
 
 
 def template(name: str, types: Mapping[str, NodeType]) -> dict[str, Any] | None:
-    """Returns a workflow as the editor opens it; None when the index has none of this name."""
+    """Returns a workflow as an editor document; None if the index does not list it."""
     if name not in names():
         return None
     document: dict[str, Any] = json.loads((SHIPPED / f"{name}.json").read_text("utf-8"))

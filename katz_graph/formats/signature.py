@@ -1,7 +1,7 @@
-"""Describes node types for reading UI files, which leave out the order of a type's widgets, its
-wires and its outputs.
+"""Describes node types for reading UI files, which omit the order of a type's widgets, its wires
+and its outputs.
 
-Made from the node types that are loaded here, or from a foreign server's description
+Signatures are built from the loaded node types, or from another server's description
 (`object_info`). Must not know files.
 """
 
@@ -26,11 +26,11 @@ STARTS: Mapping[str, Any] = {
     "COLOR": "#000000",
     "MARKDOWN": "",
     "TEXTAREA": "",
-    "IMAGECOMPARE": ["", ""],  # the addresses of two pictures, which come with a run
+    "IMAGECOMPARE": ["", ""],  # the URLs of two pictures, which a run provides
 }
-"""What widgets begin with whose type names no default."""
+"""Initial values of widgets whose type declares no default."""
 
-# the sockets of a choice that brings further inputs, and of a group that grows
+# the sockets of a choice that adds inputs, and of a growing group
 DYNAMIC = "COMFY_DYNAMICCOMBO_V3"
 GROWING = "COMFY_AUTOGROW_V3"
 DRAWN = frozenset(
@@ -41,16 +41,16 @@ DRAWN = frozenset(
         *("LOAD_3D", "LOAD_3D_ANIMATION", "PREVIEW_3D", "PREVIEW_3D_ANIMATION"),
     )
 )
-"""The sockets that front ends alone know a widget for. It has a place among a node's values."""
+"""Sockets for which only front ends have a widget. Its value has a place among a node's values."""
 WIDGETS = frozenset(("INT", "FLOAT", "STRING", "BOOLEAN", "COMBO", "COLOR", DYNAMIC)) | DRAWN
-# whole numbers of these names have a control widget even where the type does not say so
+# integers with these names have a control widget even if the type does not declare one
 SEEDS = ("seed", "noise_seed")
 
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A wire or an output. `group`: of wires of which only those that are linked are drawn, and
-    one more.
+    """A wire or an output. `group`: the growing group of a wire. Of a group, the linked wires and
+    one free wire are drawn.
     """
 
     name: str
@@ -60,36 +60,37 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class WidgetSlot:
-    """One widget. `default`: its first value; None where that is a file of the reader's.
-
-    `control`: a widget that says how the value changes after a run follows; `upload`: one for
-    sending files is at the end. `dynamic_prompts`: of `{a|b}` in its text one part is sent.
-    `options`: the widgets that follow when this one has that value. `followers`: those that front
-    ends put right behind it; if not `sent`, a widget is for the editor only.
-    """
+    """One widget of a node."""
 
     name: str
     socket: str
     default: Any = None
+    """Initial value; None if it is one of the reader's files."""
     control: bool = False
+    """A widget follows that selects how the value changes after a run."""
     upload: bool = False
+    """The node's last widget is an upload button."""
     multiline: bool = False
     dynamic_prompts: bool = False
+    """One alternative of `{a|b}` in the text is sent."""
     options: Mapping[str, tuple[WidgetSlot, ...]] = field(default_factory=dict)
+    """Widgets that follow if this one has the value of the key."""
     followers: tuple[WidgetSlot, ...] = ()
+    """Widgets that front ends insert directly after this one."""
     sent: bool = True
+    """False for a widget of the editor only."""
 
 
 AUTO_REFRESH = WidgetSlot("Auto-refresh after generation", "BOOLEAN", False, sent=False)
 REFRESH = WidgetSlot("refresh", "STRING", "refresh")
 FILTER = WidgetSlot("control_filter_list", "STRING", "", sent=False)
-"""The widget behind the control widget of a choice."""
+"""The widget after the control widget of a choice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """Wires, widgets and outputs of a node type, in their order; `title`: the editor's name for a
-    node that has no title of its own.
+    """The wires, widgets and outputs of a node type in order. `title`: the editor's name for a node
+    without a title.
     """
 
     wires: tuple[Port, ...]
@@ -99,8 +100,8 @@ class Signature:
 
 
 def chosen(widgets: Iterable[WidgetSlot], values: Mapping[str, Any]) -> Iterator[WidgetSlot]:
-    """Yields the widgets that a node with these values shows: those of the type, and behind each
-    those that its value brings.
+    """Yields the widgets that a node with these values shows: those of the type, each followed by
+    the widgets that its value adds.
     """
     pending = deque(widgets)
     while pending:
@@ -112,7 +113,7 @@ def chosen(widgets: Iterable[WidgetSlot], values: Mapping[str, Any]) -> Iterator
 
 
 def all_widgets(widgets: Iterable[WidgetSlot]) -> Iterator[WidgetSlot]:
-    """Yields the widgets of a type, and those that any value of its choices brings."""
+    """Yields the widgets of a type, including those that any value of its choices adds."""
     pending = deque(widgets)
     while pending:
         slot = pending.popleft()
@@ -121,7 +122,7 @@ def all_widgets(widgets: Iterable[WidgetSlot]) -> Iterator[WidgetSlot]:
 
 
 def start(drawn_as: str, default: Any, choices: Sequence[Any] = (), several: bool = False) -> Any:
-    """Returns the first value of a widget of the type `drawn_as`, in an editor."""
+    """Returns the initial value of a widget of the type `drawn_as` in an editor."""
     if default is not None:
         return default
     if several:
@@ -130,8 +131,8 @@ def start(drawn_as: str, default: Any, choices: Sequence[Any] = (), several: boo
 
 
 def followers(options: Mapping[str, Any]) -> tuple[WidgetSlot, ...]:
-    """Returns the widgets that front ends put behind one whose choices they fetch: a switch, and a
-    button if the type asks for one.
+    """Returns the widgets that front ends insert after a choice with remote options: a switch, and
+    a button if the type requests one.
     """
     remote = options.get("remote")
     if not isinstance(remote, Mapping):
@@ -140,14 +141,14 @@ def followers(options: Mapping[str, Any]) -> tuple[WidgetSlot, ...]:
 
 
 Signatures = Callable[[str], Signature | None]
-"""The signature of a node type by its name; None when the type is not known."""
+"""Returns the signature of a node type by name; None if the type is unknown."""
 
 
 def signatures(
     types: Mapping[str, NodeType], foreign: Mapping[str, Signature] | None = None
 ) -> Signatures:
-    """Looks up signatures: a foreign server's first (the file is from there), else loaded
-    types'.
+    """Returns a lookup of signatures. Those of a foreign server, the file's origin, take precedence
+    over those of loaded types.
     """
 
     @cache
@@ -164,7 +165,9 @@ def is_seed(name: str, socket: str) -> bool:
 
 
 def titled(graph: Graph, known: Signatures) -> Graph:
-    """Puts a title on every node, as the editor exports it: users' scripts look nodes up by it."""
+    """Sets a title on every node, as the editor's export does: scripts of users find nodes by
+    title.
+    """
 
     def with_title(call: NodeCall) -> NodeCall:
         kind = known(call.type)
@@ -176,7 +179,7 @@ def titled(graph: Graph, known: Signatures) -> Graph:
 
 
 def unknown_types(graph: Graph, known: Signatures) -> str:
-    """Writes one line that names every unknown node type of a graph; empty when all are known."""
+    """Returns one line that lists every unknown node type of a graph; empty if all are known."""
     unknown = dict.fromkeys(call.type for call in graph.nodes.values() if known(call.type) is None)
     if not unknown:
         return ""

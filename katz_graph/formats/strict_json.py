@@ -1,5 +1,5 @@
-"""Parses JSON text and refuses what would surprise later: duplicate keys, infinite numbers,
-unpaired surrogates, nesting without end.
+"""Parses JSON text and rejects duplicate keys, infinite numbers, unpaired surrogates and excessive
+nesting.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from katz_graph.core.errors import InputError
 from katz_graph.core.messages import shorten, show
 
 DEPTH = 100
-# values of one text: a value takes up to a hundred times the memory of its text (`[],`), and the
-# interpreter is held while some thousands of them are made
+# per text: a parsed value takes up to a hundred times the memory of its text (`[],`), and the
+# interpreter lock is held while thousands of values are created
 MAX_VALUES = 500_000
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class TooLarge(InputError):
-    """A text is larger than its reader takes."""
+    """A text exceeds the reader's limit."""
 
 
 def parse_json(text: str, max_values: int = MAX_VALUES) -> Any:
-    """Parses a JSON text. InputError names line and column; TooLarge for one of more than
-    `max_values` numbers, texts, lists and objects, before it is parsed. NaN is let through: its
-    reader knows which input it came to.
+    """Parses a JSON text. InputError with line and column. TooLarge, before parsing, for more than
+    `max_values` numbers, strings, arrays and objects. NaN passes; the caller knows which input
+    contains it.
     """
     if not text.strip():
         raise InputError("is empty")
@@ -39,7 +39,7 @@ def parse_json(text: str, max_values: int = MAX_VALUES) -> Any:
         raise InputError(
             f"broken JSON at line {error.lineno}, column {error.colno}: {_explained(error)}"
         ) from None
-    except ValueError:  # Python's own limit for the digits of an integer
+    except ValueError:  # Python's limit on the digits of an integer
         raise InputError("a whole number has thousands of digits") from None
     except RecursionError:
         raise InputError(_too_deep()) from None
@@ -56,11 +56,13 @@ def parse_json(text: str, max_values: int = MAX_VALUES) -> Any:
 
 
 def _holds_more(text: str, max_values: int) -> bool:
-    """Counts commas and brackets outside of strings: JSON has hardly more values than these."""
+    """Returns whether the text has more values than allowed, from the commas and opening brackets
+    outside of strings; they bound the number of values.
+    """
     if _separators(text) <= max_values:
         return False
     plain = text.replace("\\\\", "").replace('\\"', "")
-    if plain.count('"') > 4 * max_values:  # two of each value, and of each key
+    if plain.count('"') > 4 * max_values:  # two quotes per value, and two per key
         return True
     return sum(map(_separators, plain.split('"')[::2])) > max_values
 

@@ -1,7 +1,7 @@
-"""Parses the editor's own format (v0.4 and v1.0) into nodes, links and subgraphs of one file, and
-checks their shape.
+"""Parses the editor's format (v0.4 and v1.0) to nodes, links and subgraphs, and checks their
+structure.
 
-Must not know node types. Does not follow links: `ui_flatten` does.
+Must not know node types. Does not follow links; `ui_flatten` does.
 """
 
 from __future__ import annotations
@@ -19,16 +19,18 @@ from katz_graph.formats.strict_json import parse_json
 
 NEWEST = 1.0
 LINK_KEYS = ("id", "origin_id", "origin_slot", "target_id", "target_slot")
-SHOWN = 20  # problems in one message
+SHOWN = 20  # problems listed in one message
 SLOTS = 1000  # inputs, or outputs, of a node
-FAR = 10**100  # no number of a node or link is that large
-INTERNAL = "$$"  # begins the name of what front ends show beside widgets, such as a preview
-ID_LENGTH = 200  # characters; ids inside subgraphs are put together from several
+FAR = 10**100  # upper bound of node and link numbers
+INTERNAL = "$$"  # name prefix of display elements that are not widgets, such as a preview
+ID_LENGTH = 200  # characters; ids inside subgraphs are concatenated from several
 
 
 @dataclass(frozen=True, slots=True)
 class UiInput:
-    """`link` is the id of the incoming link, `widget` whether the input stands for a widget."""
+    """An input. `link`: the id of the incoming link; `widget`: whether the input belongs to a
+    widget.
+    """
 
     name: str
     socket: str
@@ -52,8 +54,9 @@ class UiLink:
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """An entry of `properties.proxyWidgets`: a subgraph's node shows the widget `name` of the node
-    `node` inside. `owner`: the node further inside that has it, if several have that name.
+    """An entry of `properties.proxyWidgets`: a subgraph node shows the widget `name` of the inner
+    node `node`. `owner`: the node further inside with this widget, if several have one of this
+    name.
     """
 
     node: str
@@ -63,9 +66,7 @@ class Proxy:
 
 @dataclass(frozen=True, slots=True)
 class UiNode:
-    """`values` are widgets_values as they came; `named` the same by name, None where the file has
-    none; `raw` the whole object. `proxies` has None for an entry that shows no widget.
-    """
+    """One node of a UI document."""
 
     id: str
     type: str
@@ -74,15 +75,19 @@ class UiNode:
     inputs: tuple[UiInput, ...]
     outputs: tuple[UiOutput, ...]
     values: Sequence[Any] | Mapping[str, Any]
+    """`widgets_values`, unchanged."""
     named: Mapping[str, Any] | None
+    """The values by widget name; None if the file has no names."""
     proxies: tuple[Proxy | None, ...]
+    """None for an entry that shows no widget."""
     raw: Mapping[str, Any]
+    """The whole object."""
 
 
 @dataclass(frozen=True, slots=True)
 class UiGraph:
-    """The root, or a subgraph, which has `inputs` and `outputs` of its own: links from node `entry`
-    and to node `exit`.
+    """The root graph or a subgraph. Only a subgraph has `inputs` and `outputs`: links from the node
+    `entry` and to the node `exit`.
     """
 
     nodes: Mapping[str, UiNode]
@@ -92,13 +97,13 @@ class UiGraph:
     outputs: tuple[UiOutput, ...] = ()
     entry: str = ""
     exit: str = ""
-    results: Mapping[int, str] = field(default_factory=dict)  # output -> the link that gives it
-    widgets: tuple[str, ...] = ()  # the inputs that lead to a widget inside
+    results: Mapping[int, str] = field(default_factory=dict)  # output -> the link into it
+    widgets: tuple[str, ...] = ()  # inputs that lead to a widget inside
 
 
 @dataclass(frozen=True, slots=True)
 class UiDocument:
-    """`last_node`: the largest number that the file says a node has had."""
+    """A parsed UI file. `last_node`: the largest node number used so far, according to the file."""
 
     root: UiGraph
     subgraphs: Mapping[str, UiGraph]
@@ -112,7 +117,7 @@ def is_ui(document: Mapping[str, Any]) -> bool:
 
 
 def parse_ui(document: Mapping[str, Any]) -> UiDocument:
-    """Parses a UI file into its parts. InputError with a line for each malformed node and link."""
+    """Parses a UI file. InputError with a line per malformed node and link."""
     version = document.get("version")
     if isinstance(version, (int, float)) and version > NEWEST:
         raise InputError(
@@ -160,7 +165,7 @@ def parse_ui(document: Mapping[str, Any]) -> UiDocument:
 
 
 def _definitions(document: Mapping[str, Any], problems: list[str]) -> list[Any]:
-    """Lists the definitions of subgraphs, each before those that stand inside of it."""
+    """Lists the subgraph definitions, each before those nested in it."""
     found: list[Any] = []
     pending: list[Any] = [document]
     while pending:
@@ -191,7 +196,7 @@ def _last_node(document: Mapping[str, Any]) -> int:
 
 
 class _Reader:
-    """Reads one graph; `where` begins every problem."""
+    """Reads one graph; `where` is the prefix of every problem."""
 
     def __init__(self, where: str, problems: list[str]) -> None:
         self.where, self.problems = where, problems
@@ -348,7 +353,7 @@ class _Reader:
         return links
 
     def check_links(self, graph: UiGraph) -> None:
-        """Checks that every link that an input holds leads to an output that is there."""
+        """Checks that the link of every input leads to an existing node."""
         for node in graph.nodes.values():
             for port in node.inputs:
                 if port.link is not None:
@@ -445,7 +450,9 @@ def _slot(value: Any) -> int | None:
 
 
 def _socket(value: Any) -> str:
-    """Returns a slot's type; old files list a choice's values there; -1 or 0 stands for any."""
+    """Returns a slot's type. Old files contain the list of a choice's values instead; -1 and 0 mean
+    any type.
+    """
     return (
         value if isinstance(value, str) and value else "COMBO" if isinstance(value, list) else "*"
     )

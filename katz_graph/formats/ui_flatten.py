@@ -1,5 +1,5 @@
-"""Flattens a UI document: subgraphs become their members, with the values that a subgraph's node
-gives those inside; reroutes and bypassed nodes become the nodes that feed them.
+"""Flattens a UI document. Subgraphs are replaced by their members, with the values that the
+subgraph node passes inside. Reroutes and bypassed nodes are replaced by their sources.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from katz_graph.formats.signature import Signatures
 from katz_graph.formats.ui_document import UiDocument, UiGraph, UiNode
 from katz_graph.formats.ui_widgets import widget_values
 
-NODES = 100_000  # of a workflow with its subgraphs written out
-NESTED = 50  # subgraphs inside each other
+NODES = 100_000  # in a workflow with expanded subgraphs
+NESTED = 50  # levels of nested subgraphs
 MUTED, BYPASSED = 2, 4  # modes of a node
 PATTERNS = "Run widget replace on values"  # a property of primitives
 
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A value that a link delivers: of a primitive, or of a widget on a subgraph. `promoted` values
-    are sent as they are; a primitive's as if it stood in the widget that gets it. `patterns`: those
-    of file names are filled in first.
+    """A value at the end of a link, from a primitive or from a widget on a subgraph. A `promoted`
+    value is sent unchanged. A primitive's value is treated as the reading widget's own. `patterns`:
+    expand file name patterns first.
     """
 
     value: Any
@@ -39,7 +39,7 @@ class Literal:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """A link ends at a node that takes no part."""
+    """The source of a link is a node that is not sent."""
 
     why: str
 
@@ -49,15 +49,15 @@ Source = Link | Literal | Removed | None
 
 @dataclass(slots=True)
 class Scope:
-    """One graph of the document as it stands in one place: the root, or the inside of one instance
-    of a subgraph.
+    """One graph of the document in one place: the root, or the inside of one instance of a
+    subgraph.
     """
 
     graph: UiGraph
     prefix: str = ""
     parent: Scope | None = None
     instance: UiNode | None = None
-    values: Values = field(default_factory=dict)  # that the instance gives its inside
+    values: Values = field(default_factory=dict)  # that the instance passes inside
     inside: dict[str, Scope] = field(default_factory=dict)  # instance -> its scope
     promoted: dict[str, Any] = field(init=False)  # input of the subgraph -> value
     overridden: dict[tuple[str, str], Any] = field(init=False)  # (member, widget) -> value
@@ -79,7 +79,9 @@ class Scope:
         )
 
     def given_to(self, instance: str) -> Values:
-        """Returns the values that this scope's own instance gives one that stands in it."""
+        """Returns the values that this scope's own instance passes to an instance inside the
+        scope.
+        """
         return {
             to.target: value
             for to, value in self.values.items()
@@ -92,7 +94,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A node that takes part, and the scope that it stands in."""
+    """A node that is sent, and its scope."""
 
     id: str
     node: UiNode
@@ -102,11 +104,11 @@ class Member:
 def flatten(
     document: UiDocument, promotions: Promotions, notes: list[str]
 ) -> tuple[list[Scope], list[Member]]:
-    """Returns all scopes, and the nodes that take part in the order of the file. InputError when
-    subgraphs contain themselves, or for too many.
+    """Returns all scopes, and the nodes to send in the order of the file. InputError if a subgraph
+    contains itself, or for too many nodes or levels.
 
-    Front ends send the members of a subgraph whose node is muted or bypassed if that node stands in
-    a subgraph itself, and so does this.
+    If a muted or bypassed subgraph node is itself inside a subgraph, its members are sent, as in
+    front ends.
     """
     _check_nesting(document)
     root = Scope(document.root)
@@ -162,17 +164,17 @@ def _check_nesting(document: UiDocument) -> None:
 
 
 class Sources:
-    """Follows the link of an input to its real source. Each way is walked once."""
+    """Follows the link of an input to its source. Each path is followed once."""
 
     def __init__(self, known: Signatures, promotions: Promotions) -> None:
         self.known, self.promotions = known, promotions
         self._found: dict[tuple[str, str], Source] = {}
-        # (scope, bypassed node, type) -> link of the input that fits
+        # (scope, bypassed node, type) -> link of the matching input
         self._fitting: dict[tuple[str, str, str], str | None] = {}
 
     def of(self, scope: Scope, link: str, reader: str) -> Source:
-        """Returns the output, or the value, behind a link of a graph; None where a subgraph's input
-        or a reroute has nothing behind it.
+        """Returns the output or value at the source of a link; None if a subgraph's input or a
+        reroute has no source. InputError for a cycle of links.
         """
         way: list[tuple[str, str]] = []
         visited: set[tuple[str, str]] = set()
@@ -194,8 +196,8 @@ class Sources:
         return at
 
     def _step(self, scope: Scope, identifier: str) -> tuple[Scope, str] | Source:
-        """Takes one step against the direction of the data. A value on a subgraph's node holds only
-        where no link ends; a primitive's holds whatever its mode is.
+        """Follows a link by one step towards its source. A value on a subgraph node applies only if
+        its input has no link. A primitive's value applies in every mode.
         """
         link = scope.graph.links[identifier]
         if scope.parent is not None and link.origin == scope.graph.entry:
@@ -234,8 +236,8 @@ class Sources:
         return Link(scope.prefix + node.id, link.origin_slot)
 
     def _shown(self, scope: Scope, name: str) -> Literal | None:
-        """Returns the value that a subgraph's node shows for an input: if it was given none, that
-        of the first widget inside. Everything that the input leads to gets it.
+        """Returns the value of a subgraph node's input: its own, otherwise that of the first widget
+        inside. All targets of the input get this value.
         """
         if name in scope.promoted:
             return Literal(scope.promoted[name], promoted=True)
@@ -258,8 +260,8 @@ class Sources:
         return None if value is None else Literal(value, promoted=True)
 
     def _around(self, scope: Scope, node: UiNode, slot: int) -> tuple[Scope, str] | Source:
-        """Finds the source of a bypassed node's output: its input of the same place if the types
-        fit, else the first of the same type.
+        """Returns the source of a bypassed node's output: the input in the same position if its
+        type matches, otherwise the first input of the same type.
         """
         socket = node.outputs[slot].socket if slot < len(node.outputs) else "*"
         if slot < len(node.inputs) and _fits(node.inputs[slot].socket, socket):
@@ -277,8 +279,8 @@ class Sources:
         return Removed(one_line(f"bypassed node {shorten(scope.prefix + node.id)}"))
 
     def _check_output(self, scope: Scope, node: UiNode, slot: int, outputs: int) -> None:
-        """Checks that an output exists. `outputs`: how many the known type has; the file may
-        declare more.
+        """Raises InputError if an output does not exist. `outputs`: number of outputs of the known
+        type; the file may declare more.
         """
         declared = max(len(node.outputs), outputs)
         if slot >= declared:
@@ -297,7 +299,7 @@ def _fits(given: str, taken: str) -> bool:
 
 
 def _value_of(scope: Scope, primitive: UiNode) -> Literal | None:
-    """Returns the value that a primitive gives: the one shown outside, or its own."""
+    """Returns the value of a primitive: the promoted one, otherwise its own."""
     for (node, _), value in scope.overridden.items():
         if node == primitive.id:
             return Literal(value, promoted=True)
@@ -314,7 +316,7 @@ def _label(node: UiNode) -> str:
 
 
 def _first(scope: Scope, node: UiNode) -> tuple[Scope, str] | None:
-    """Follows the link into a node that has one input."""
+    """Returns the link of a node's first input."""
     link = node.inputs[0].link if node.inputs else None
     return None if link is None else (scope, link)
 

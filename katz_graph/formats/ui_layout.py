@@ -1,7 +1,7 @@
-"""Keeps the layout of a UI document beside its graph: places, sizes, colours, notes and groups.
+"""Extracts the layout of a UI document: positions, sizes, colours, notes and groups.
 
-A layout is `{"nodes": {id: {pos, size, ...}}, "notes": [...], "groups": [...], "view": {...}}`. A
-subgraph's members stand as one block below the rest.
+A layout is `{"nodes": {id: {pos, size, ...}}, "notes": [...], "groups": [...], "view": {...}}`. The
+members of a subgraph form one block below the other nodes.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from katz_graph.formats.ui_flatten import Member, Scope
 
 LOOKS = ("pos", "size", "flags", "color", "bgcolor", "shape", "properties")
 GAP = 100.0  # pixels between blocks
-TITLE = 60.0  # of a group, above its first node
-PLAIN = (300.0, 120.0)  # size of a node that states none
-FAR = 1e9  # pixels; no node stands there
+TITLE = 60.0  # pixels above the first node of a group
+PLAIN = (300.0, 120.0)  # default size of a node
+FAR = 1e9  # pixels; limit of positions and sizes
 
 
 def layout_of(
     document: UiDocument, scopes: Sequence[Scope], members: Iterable[Member]
 ) -> dict[str, Any]:
-    """Builds the layout of a UI document, for the flat graph of its members."""
+    """Builds the layout of a UI document for the flat graph of its members."""
     by_scope: dict[str, list[Member]] = {scope.prefix: [] for scope in scopes}
     for member in members:
         by_scope[member.scope.prefix].append(member)
@@ -59,7 +59,7 @@ def layout_of(
 
 
 def bounds(looks: Iterable[Mapping[str, Any]]) -> tuple[float, float, float, float]:
-    """Returns left, top, right and bottom of the looks that have a `pos`."""
+    """Returns left, top, right and bottom of the looks."""
     boxes = [(*look["pos"], *(pair(look.get("size")) or PLAIN)) for look in looks]
     if not boxes:
         return 0.0, 0.0, 0.0, 0.0
@@ -72,7 +72,7 @@ def bounds(looks: Iterable[Mapping[str, Any]]) -> tuple[float, float, float, flo
 
 
 def pair(value: Any) -> tuple[float, float] | None:
-    """Returns two finite numbers, or None; old files have them as {"0": x, "1": y}."""
+    """Returns two finite numbers, or None. Old files store them as {"0": x, "1": y}."""
     numbers = [value.get("0"), value.get("1")] if isinstance(value, Mapping) else value
     if not isinstance(numbers, (list, tuple)) or len(numbers) < 2:
         return None

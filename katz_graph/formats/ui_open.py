@@ -1,5 +1,5 @@
-"""Gives any workflow the form in which editors open it. What an editor wrote comes back as it is:
-only its structure is checked, so that nothing of it can be lost.
+"""Converts any workflow to the form that editors open. An editor's own document is returned
+unchanged: only its structure is checked, so no part of it is lost.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from katz_graph.formats.workflow import is_native
 from katz_graph.node.types import NodeType
 
 Drawn = tuple[Mapping[str, Any], tuple[str, ...]]
-"""An editor's document, and lines for whoever opens it."""
+"""An editor's document, and lines for the user."""
 
 
 def editors_document(document: Any) -> Mapping[str, Any] | None:
-    """Returns the editor's document: the one that came, or that of a wrapper from a picture."""
+    """Returns the editor's document: the given one, or the one in a picture's wrapper; None if
+    there is none.
+    """
     beside = (
         document.get("workflow")
         if isinstance(document, Mapping) and is_native(document)
@@ -30,8 +32,8 @@ def editors_document(document: Any) -> Mapping[str, Any] | None:
 
 
 def check_editors_document(document: Mapping[str, Any], most_nodes: int) -> None:
-    """Raises InputError, a line for each problem, for one that no graph can be read from; unknown
-    types and missing links are none.
+    """Raises InputError, with a line per problem, if no graph can be read from the document.
+    Unknown types and missing links are not problems.
     """
     parsed = parse_ui(document)
     nodes = sum(len(graph.nodes) for graph in (parsed.root, *parsed.subgraphs.values()))
@@ -40,7 +42,7 @@ def check_editors_document(document: Mapping[str, Any], most_nodes: int) -> None
 
 
 def drawn(document: Any, types: Mapping[str, NodeType]) -> Drawn:
-    """Draws a workflow of another format. InputError when it cannot be read."""
+    """Draws a workflow of another format. InputError if it cannot be read."""
     workflow = parse_workflow(document, types)
     if not workflow.graph.nodes:
         raise InputError("holds no nodes")

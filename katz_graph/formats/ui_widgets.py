@@ -1,8 +1,8 @@
-"""Assigns each value of a UI node to its widget: the file tells positions, names come from it or
-from the node type's signature.
+"""Assigns each value of a UI node to its widget. The file contains positions; names come from the
+file or from the node type's signature.
 
-The known traps: a seed is followed by the value of its control widget, and a node that takes
-uploads ends with one for the button.
+Helper widgets shift the positions: a seed is followed by the value of its control widget, and a
+node with uploads ends with one for the button.
 """
 
 from __future__ import annotations
@@ -22,17 +22,16 @@ CONTROLS = ("fixed", "increment", "decrement", "randomize", "increment-wrap")
 HELPERS = ("control_after_generate", FILTER.name, AUTO_REFRESH.name)
 UPLOAD_NAMES = ("upload", "audioUI")
 BUTTON = "image"
-UPLOAD_VALUES = (BUTTON, "", None)  # what stands for upload buttons and players
-UNNAMED = "widget_"  # with the position in the file, for a value whose name nobody tells
+UPLOAD_VALUES = (BUTTON, "", None)  # values of upload buttons and players
+UNNAMED = "widget_"  # followed by the position in the file, for a value without a known name
 
 
 def widget_values(node: UiNode, signature: Signature | None) -> dict[str, Any]:
-    """Returns the values of a node's widgets by name. Where the list and the names in the file
-    differ, the list holds: editors load that one.
+    """Returns the values of a node's widgets by name. If the list and the names in the file differ,
+    the list wins, because editors load the list.
 
-    A widget that the file has no value for, because the type got it later, has its default, as in
-    an editor. One whose value is the default and stands in the list, but not among the names, is no
-    value of the graph.
+    A widget without a value in the file was added to the type later, and gets its default, as in an
+    editor. A default value in the list without a name in the file is not a value of the graph.
     """
     slots = with_added(node.type, signature, node.values)
     if slots is not None:
@@ -57,8 +56,8 @@ def is_unnamed(name: str) -> bool:
 def aligned(
     slots: Sequence[WidgetSlot], values: Sequence[Any]
 ) -> tuple[list[tuple[WidgetSlot, int]], int]:
-    """Pairs each slot with the position of its value, helper widgets passed over; also returns the
-    position behind the last one that was taken.
+    """Pairs each slot with the position of its value, skipping helper widgets. Also returns the
+    position after the last value used.
     """
     pending = deque(slots)
     pairs: list[tuple[WidgetSlot, int]] = []
@@ -81,8 +80,8 @@ def aligned(
 
 
 def _follows(follower: WidgetSlot, rest: Sequence[Any], pending: Sequence[WidgetSlot]) -> bool:
-    """Tells whether the rest of a node's values begins with that of a widget that front ends put
-    there. Files of earlier ones may lack it.
+    """Returns whether the next value belongs to a widget that front ends insert. Files of earlier
+    front ends may lack it.
     """
     if not rest or type(rest[0]) is not type(follower.default):
         return False
@@ -92,8 +91,8 @@ def _follows(follower: WidgetSlot, rest: Sequence[Any], pending: Sequence[Widget
 
 
 def _is_controlled(slot: WidgetSlot, rest: Sequence[Any], pending: Collection[WidgetSlot]) -> bool:
-    """Tells whether the rest of a node's values begins with that of the slot's control widget.
-    Where a type declares one, it may hold anything, if the others have their values behind it.
+    """Returns whether the next value belongs to the slot's control widget. If the type declares the
+    widget, any value is accepted, provided that exactly the values of the other widgets follow.
     """
     if _is_control(rest[0]):
         return slot.control or (slot.socket == "INT" and len(rest) > len(pending))
@@ -102,7 +101,7 @@ def _is_controlled(slot: WidgetSlot, rest: Sequence[Any], pending: Collection[Wi
 
 
 def positions(slots: Sequence[WidgetSlot], values: Sequence[Any]) -> list[WidgetSlot | None]:
-    """Returns for each value the widget that it belongs to, or that it is the helper of."""
+    """Returns the widget of each value; for a helper's value, the widget that it helps."""
     pairs, end = aligned(slots, values)
     places = [position for _, position in pairs] + [end]
     owners: list[WidgetSlot | None] = []
@@ -139,13 +138,13 @@ def _by_signature(node: UiNode, signature: Signature) -> dict[str, Any]:
 
 
 def _shown(slot: WidgetSlot, value: Any) -> Any:
-    """Returns what a widget shows for its value in the file: a choice is never nothing."""
+    """Returns the displayed value of a widget: an empty choice shows its default."""
     return copy(slot.default) if value is None and slot.socket == "COMBO" else value
 
 
 def _without_button(values: list[Any], widgets: Sequence[WidgetSlot]) -> list[Any]:
-    """Drops the upload button's value at the end where it stands in the place of a widget that the
-    type got later.
+    """Removes the upload button's value at the end if its position belongs to a widget that was
+    added to the type later.
     """
     place = sum(not _is_control(value) for value in values) - 1
     if values[-1:] != [BUTTON] or not any(slot.upload for slot in widgets) or place >= len(widgets):
@@ -156,7 +155,7 @@ def _without_button(values: list[Any], widgets: Sequence[WidgetSlot]) -> list[An
 def _completed(
     values: Mapping[str, Any], signature: Signature | None, known: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Adds the defaults of the widgets that are neither among the values nor `known` otherwise."""
+    """Adds the defaults of the widgets that are neither among the values nor in `known`."""
     slots = () if signature is None else chosen(signature.widgets, values)
     return {
         slot.name: copy(slot.default)
@@ -166,8 +165,8 @@ def _completed(
 
 
 def _by_inputs(node: UiNode) -> dict[str, Any]:
-    """Names the values of an unknown type: newer editors list every widget among the inputs. If the
-    numbers differ, no value can be named.
+    """Names the values of an unknown type after its inputs: newer editors list every widget there.
+    If the counts differ, the values stay unnamed.
     """
     names = [port.name for port in node.inputs if port.widget]
     values = list(node.values)
@@ -192,8 +191,8 @@ def _without_helpers(values: Mapping[str, Any], signature: Signature | None) -> 
 
 
 def _is_helper(name: str, value: Any) -> bool:
-    """Recognises helper widgets. A second widget of one name is called `name#1`; a control widget
-    may be called as its value is.
+    """Returns whether a value belongs to a helper widget. A second widget of one name is called
+    `name#1`; the name of a control widget may equal its value.
     """
     plain = name.partition("#")[0]
     return (

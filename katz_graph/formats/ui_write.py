@@ -1,5 +1,5 @@
-"""Writes a workflow as a file of the editor's own format (v0.4), with places from its layout where
-it has them, and the other nodes in columns by the longest way from a source.
+"""Writes a workflow in the editor's format (v0.4). Nodes take their positions from the layout.
+Nodes without one are arranged in columns by the longest path from a source.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from katz_graph.formats.ui_layout import GAP, LOOKS, bounds, pair
 from katz_graph.formats.workflow import Workflow
 
 PARTS: Mapping[str, type] = {"nodes": Mapping, "notes": list, "groups": list, "view": Mapping}
-ACROSS, DOWN = 90.0, 70.0  # pixels between columns and between rows; a node's title stands above it
-CONTROL, UPLOAD = "fixed", "image"  # values of the helper widgets: a seed stays as it is
+ACROSS, DOWN = 90.0, 70.0  # pixels between columns and between rows; titles are above nodes
+CONTROL, UPLOAD = "fixed", "image"  # values of the helper widgets: the seed stays fixed
 ANY = Port("*", "*")
-MOST_OUTPUTS = 1000  # of a node whose type is not known
-MOST_ID = 2**53  # the numbers that JavaScript counts exactly
+MOST_OUTPUTS = 1000  # of a node of unknown type
+MOST_ID = 2**53  # limit of exact integers in JavaScript
 WIDTH = 320.0  # pixels
-# heights of the frame, of a slot or widget, of a widget of several lines, of a picture to choose
+# heights in pixels: frame, slot or widget, multiline widget, image picker
 HEAD, ROW, TEXT, PICTURE = 40.0, 24.0, 130.0, 170.0
 
 
 def to_ui(workflow: Workflow, known: Signatures) -> dict[str, Any]:
-    """Writes the UI document of a workflow; reading it gives the graph again. InputError for links
-    that lead nowhere, or a malformed layout.
+    """Converts a workflow to a UI document; reading the document restores the graph. InputError for
+    dangling links or a malformed layout.
     """
     layout = _checked(workflow.layout)
     drawing = EditorDrawing(workflow.graph, known, workflow.typed)
@@ -65,7 +65,7 @@ def _place(
     notes: Iterable[Mapping[str, Any]],
     looks: Mapping[str, Any],
 ) -> None:
-    """Places nodes where the layout has them, the others in columns below."""
+    """Sets the positions of nodes from the layout, and arranges the others in columns below."""
     column_of = columns(graph)
     loose: dict[str, tuple[float, float]] = {}
     for order, key in enumerate(sorted(nodes, key=column_of.__getitem__)):
@@ -90,7 +90,7 @@ def _place(
 
 
 def _numbered(notes: Iterable[Any], taken: Iterable[int]) -> list[dict[str, Any]]:
-    """Numbers notes with ids that no node has."""
+    """Gives each note an id that no node has."""
     used = set(taken)
     numbered = []
     for number, note in enumerate(notes):
@@ -113,8 +113,8 @@ def _numbered(notes: Iterable[Any], taken: Iterable[int]) -> list[dict[str, Any]
 
 
 def _checked(layout: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the parts of a layout. InputError for one that is not of its type: people edit the
-    files that layouts come from.
+    """Returns the parts of a layout. InputError for a part of the wrong type, because users may
+    edit layouts in files.
     """
     parts = {name: layout.get(name, kind() if kind is list else {}) for name, kind in PARTS.items()}
     for name, part in parts.items():
@@ -132,10 +132,10 @@ def _checked(layout: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def columns(graph: Graph) -> dict[str, int]:
-    """Returns each node's column, counted from the left: behind all that it reads. Nodes of a cycle
-    share one.
+    """Returns each node's column, counted from the left: right of all nodes that it reads. The
+    nodes of a cycle share a column.
     """
-    import networkx as nx  # loads for longer than all else here
+    import networkx as nx  # slow to import
 
     links = nx.DiGraph()
     links.add_nodes_from(graph.nodes)
@@ -156,8 +156,8 @@ def columns(graph: Graph) -> dict[str, int]:
 def arranged(
     column_of: Mapping[str, int], sizes: Mapping[str, tuple[float, float]], left: float, top: float
 ) -> dict[str, list[float]]:
-    """Returns left upper corners by node id; `sizes` are (width, height) in pixels and decide which
-    nodes are placed, and in what order.
+    """Returns the upper left corners by node id. `sizes`, (width, height) in pixels, selects the
+    nodes to place and their order.
     """
     members: dict[int, list[str]] = {}
     for identifier in sizes:
@@ -174,9 +174,9 @@ def arranged(
 
 
 class EditorDrawing:
-    """`nodes` in the order of the graph, the table of `links`, and `ids`: the number that stands
-    for each node's id. `sent`: texts that are sent as another one than they say. `typed`: those of
-    the graph, if its texts stand as they were typed.
+    """Builds the `nodes` in the order of the graph, the table of `links`, and `ids`: the number of
+    each node id. `sent`: texts for which a different text is sent. `typed`: these texts in the
+    graph, if its texts are as typed.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class EditorDrawing:
         self.links: list[list[Any]] = []
         # node -> output -> links
         self._leaving: dict[str, dict[int, list[int]]] = {key: {} for key in graph.nodes}
-        # what readers expect of an output whose type is not known
+        # sockets that readers expect of outputs of unknown type
         self._sockets: dict[tuple[str, int], str] = {}
         self.nodes = [self._node(key, call) for key, call in graph.nodes.items()]
         for (key, call), node in zip(graph.nodes.items(), self.nodes, strict=True):
@@ -218,7 +218,7 @@ class EditorDrawing:
         )
 
     def _as_typed(self, call: NodeCall) -> NodeCall:
-        """Returns the call with its texts as they have to be typed to be sent as they are."""
+        """Returns the call with each text escaped so that exactly this text is sent."""
         signature = self.known(call.type)
         inputs = dict(call.inputs)
         for name, value in call.inputs.items():
@@ -234,9 +234,7 @@ class EditorDrawing:
     def _inputs(
         self, key: str, call: NodeCall, signature: Signature | None
     ) -> Iterator[dict[str, Any]]:
-        """Yields every wire, of a group that grows one that is free, and of the widgets those that
-        are linked.
-        """
+        """Yields every wire, only one free wire of a growing group, and the linked widgets."""
         linked = dict(call.links())
         wires = _drawn(signature.wires, linked) if signature else {}
         widgets = (
@@ -303,7 +301,7 @@ class EditorDrawing:
 
 
 def _numbers(graph: Graph) -> dict[str, int]:
-    """Numbers the nodes. Ids that are numbers stay; others get the next free ones."""
+    """Numbers the nodes. Numeric ids stay; the others get the next free numbers."""
     kept = {
         key: int(key)
         for key in graph.nodes
@@ -318,7 +316,7 @@ def _numbers(graph: Graph) -> dict[str, int]:
 
 
 def _widgets(call: NodeCall, signature: Signature | None) -> tuple[list[Any], dict[str, Any]]:
-    """Returns the values of all widgets in their order, and by name those that the graph states."""
+    """Returns the values of all widgets in order, and the values stated in the graph by name."""
     literals = {name: value for name, value in call.inputs.items() if not isinstance(value, Link)}
     values: list[Any] = []
     named: dict[str, Any] = {}
@@ -352,7 +350,7 @@ def _size(node: Mapping[str, Any], signature: Signature | None) -> list[float]:
 
 
 def _drawn(wires: Sequence[Port], linked: Container[str]) -> dict[str, str]:
-    """Returns the sockets of the wires that are drawn, by name."""
+    """Returns the sockets of the drawn wires by name."""
     free: set[str] = set()
     drawn = {}
     for wire in wires:

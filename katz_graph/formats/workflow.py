@@ -1,5 +1,5 @@
-"""Defines a workflow as it was read (the graph, and its surroundings in the file), and reads and
-writes Katz Graph's own form of it: an API document with layout and run options.
+"""Defines a workflow with its graph and the other parts of its file. Reads and writes Katz Graph's
+wrapper: an API document with layout and run options.
 """
 
 from __future__ import annotations
@@ -20,23 +20,24 @@ PARTS = ("format", "version", "graph", "layout", "run")
 
 @dataclass(frozen=True, slots=True)
 class Workflow:
-    """A graph and its surroundings. `layout` (positions), `run` (options: seed, devices, allow) and
-    `extra` (unknown to this version) stay as they came.
-
-    `notes` are lines for the person: parts of the file that could not be named or followed. `typed`
-    is None if the texts of the graph are those that are sent; otherwise they stand as they were
-    typed, and it says which of them are sent as something else than they say.
-    """
+    """A graph and the other parts of its file."""
 
     graph: Graph
     layout: Mapping[str, Any] = field(default_factory=dict)
+    """Positions, unchanged from the file."""
     run: Mapping[str, Any] = field(default_factory=dict)
+    """Run options (seed, devices, allow), unchanged from the file."""
     extra: Mapping[str, Any] = field(default_factory=dict)
+    """Parts unknown to this version, unchanged from the file."""
     source: str = ""
     notes: tuple[str, ...] = ()
+    """Lines for the user: parts of the file that could not be named or followed."""
     typed: Mapping[str, str] | None = None
+    """None if the graph has the texts to send. Otherwise it has the texts as typed, and this maps
+    those for which a different text is sent.
+    """
     is_prompt: bool = False
-    """True for an API prompt, as clients send it: no default stands for a value that is absent."""
+    """True for an API prompt of a client: missing values are not replaced by defaults."""
 
 
 def is_native(document: Mapping[str, Any]) -> bool:
@@ -44,8 +45,8 @@ def is_native(document: Mapping[str, Any]) -> bool:
 
 
 def from_native(document: Mapping[str, Any]) -> Workflow:
-    """Reads the workflow of a parsed wrapper. InputError for another format, a newer version, or
-    parts that are no objects.
+    """Reads a workflow from a parsed wrapper. InputError for another format, a newer version, or
+    malformed parts.
     """
     if document["format"] != FORMAT:
         raise InputError(f'format is {show(document["format"])}, expected "{FORMAT}"')
@@ -71,7 +72,7 @@ def from_native(document: Mapping[str, Any]) -> Workflow:
 
 
 def to_native(workflow: Workflow) -> dict[str, Any]:
-    """Writes the wrapper of a workflow; `from_native` of it is the workflow again."""
+    """Converts a workflow to its wrapper; `from_native` restores the workflow."""
     parts = {"layout": dict(workflow.layout), "run": dict(workflow.run)}
     return {
         "format": FORMAT,

@@ -1,3 +1,3 @@
-"""Holds the rules by which front ends turn a saved document into what they send: one rule a module.
-Must not know node types beyond their signatures, nor files.
+"""Implements the rules by which front ends convert a saved document to the prompt that they send,
+one rule per module. Must not know node types beyond their signatures, nor files.
 """

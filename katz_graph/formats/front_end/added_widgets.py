@@ -1,5 +1,5 @@
-"""Describes the widgets that front ends add to a type on their own: a server does not describe
-them, but files hold their values in the places of the type's widgets, and they are sent.
+"""Describes the widgets that front ends add to a node type. Servers do not describe them, but files
+contain their values among those of the type's widgets, and front ends send them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ COMBO = "CustomCombo"
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """A widget that follows another one of the type. `fixed`: the only value of a button."""
+    """A widget that follows the widget `after`. `fixed`: the constant value of a button."""
 
     after: str
     name: str
@@ -38,8 +38,8 @@ ADDED: Mapping[str, tuple[Added, ...]] = {
 def with_added(
     node_type: str, signature: Signature | None, values: Sequence[Any] | Mapping[str, Any]
 ) -> Sequence[WidgetSlot] | None:
-    """Returns the widgets of a node with those that front ends add; None if nothing is known of the
-    type. A button that the file has no value of is left out.
+    """Returns the widgets of a node, including those that front ends add; None for an unknown type.
+    Omits a button without a value in the file.
     """
     if isinstance(values, Mapping):
         values = list(values.values())
@@ -59,9 +59,7 @@ def with_added(
 
 
 def completed(node_type: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the inputs of a node with those that a front end computes of the others: the place of
-    a choice among its options.
-    """
+    """Adds the inputs that a front end computes: the index of a choice among its options."""
     if node_type != COMBO or not isinstance(inputs.get(CHOICE), str):
         return dict(inputs)
     options = [value for name, value in inputs.items() if name.removeprefix(OPTION).isdecimal()]
@@ -70,7 +68,7 @@ def completed(node_type: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _combo(values: Sequence[Any]) -> list[WidgetSlot]:
-    """Returns the widgets of a choice among options that a person wrote: one for each, and a free
+    """Returns the widgets of a choice with user-defined options: one for each option, and an empty
     one.
     """
     index = [WidgetSlot(INDEX, "INT", 0)] if _has_index(values) else []

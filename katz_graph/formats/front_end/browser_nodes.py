@@ -1,4 +1,4 @@
-"""Tells the nodes that exist in the browser alone, which are never sent."""
+"""Recognises nodes that exist only in the browser and are never sent."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 Kind = Literal["note", "control", "reroute", "primitive", "set", "get"]
-"""What becomes of such a node: a reroute gives what comes in, a primitive its value, a `get` what
-the `set` of the same name gets; notes, and nodes that control the editor, give nothing.
+"""The effect of such a node. A reroute forwards its input, a primitive outputs its value, and a
+`get` outputs the input of the `set` with the same name. Notes and nodes that control the editor
+have no output.
 """
 
 NOTES = ("Note", "MarkdownNote")
@@ -27,17 +28,19 @@ KINDS: Mapping[str, Kind] = {
     **dict.fromkeys(("GetNode", "easy getNode"), "get"),
     "PrimitiveNode": "primitive",
 }
-"""Node types by name. Packs add theirs in the browser, so this list cannot be complete."""
+"""Browser-only node types by name. Packs add their own in the browser, so this list is
+incomplete.
+"""
 SERVERS_NAME = "Node name for S&R"
 
 
 def kind_of(node_type: str) -> Kind | None:
-    """Returns the kind of a type that is known to exist in the browser alone."""
+    """Returns the kind of a known browser-only type; None for other types."""
     return KINDS.get(node_type)
 
 
 def came_from_a_server(properties: Any) -> bool:
-    """Tells whether a front end knew a node's type from a server: it then notes the type's name in
-    the node's properties.
+    """Returns whether a server had described a node's type to the front end, which then stores the
+    type's name in the node's properties.
     """
     return isinstance(properties, Mapping) and SERVERS_NAME in properties

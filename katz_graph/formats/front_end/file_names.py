@@ -1,5 +1,5 @@
-"""Fills in the names of files that nodes save: `%date:yyyy-MM-dd%` and `%NODE.WIDGET%`, as front
-ends do when they send a document. Other patterns, such as `%width%`, are the node's own.
+"""Expands the patterns `%date:yyyy-MM-dd%` and `%NODE.WIDGET%` in names of saved files, as front
+ends do when they send a document. The node itself expands other patterns, such as `%width%`.
 """
 
 from __future__ import annotations
@@ -19,19 +19,23 @@ SAVERS = frozenset(
         *("CLIPSave", "VAESave", "ModelSave", "LoraSave", "SaveLatent"),
     )
 )
-"""The node types whose file names are filled in."""
+"""Node types whose file names are expanded."""
 PATTERN = re.compile(r"%([^%]+)%")
 DATE = re.compile(r"dd?|MM?|hh?|mm?|ss?|yyy?y?")
 UNSAFE = re.compile(r'[/?<>\\:*|"\x00-\x1f\x7f]')
-PLAIN_BELOW = 10**21  # from here on JavaScript writes numbers with an exponent
+PLAIN_BELOW = 10**21  # JavaScript writes larger numbers with an exponent
 PLAIN_FROM = Decimal("1e-6")
 
 Lookup = Callable[[str, str], str | None]
-"""The value of a widget as text, by the node's name and the widget's; None: no such widget."""
+"""Returns the value of a widget as text, by node name and widget name; None if no such widget
+exists.
+"""
 
 
 def filled_in(name: str, value_of: Lookup, now: datetime) -> str:
-    """Returns the name with its patterns filled in. One that names no date or widget stays."""
+    """Expands the patterns of a file name. A pattern without a matching date or widget is left
+    unchanged.
+    """
 
     def replaced(match: re.Match[str]) -> str:
         first, *rest = match[1].split(".")
@@ -44,7 +48,7 @@ def filled_in(name: str, value_of: Lookup, now: datetime) -> str:
 
 
 def dated(form: str, now: datetime) -> str:
-    """Writes a time as `form` says: d, M, h, m and s, each once or twice, yy and yyyy."""
+    """Formats a time; `form` may contain d, M, h, m and s, each once or twice, yy and yyyy."""
     numbers = {"d": now.day, "M": now.month, "h": now.hour, "m": now.minute, "s": now.second}
 
     def written(match: re.Match[str]) -> str:
@@ -57,7 +61,7 @@ def dated(form: str, now: datetime) -> str:
 
 
 def as_text(value: Any) -> str:
-    """Writes a widget's value as JavaScript does."""
+    """Formats a widget's value as JavaScript does."""
     if value is None:
         return ""
     if isinstance(value, bool):

@@ -1,8 +1,8 @@
-"""Turns group nodes, which `extra.groupNodes` describes, into nodes of subgraphs, as front ends do
-when they load a document.
+"""Converts group nodes, defined in `extra.groupNodes`, to subgraph nodes, as front ends do when
+they load a document.
 
-A group node of the type `workflow>NAME` (once `workflow/NAME`) shows the widgets of the nodes in
-the group one after the other, then the inputs and outputs that no link inside the group uses.
+A group node has the type `workflow>NAME` (formerly `workflow/NAME`). It shows the widgets of all
+nodes in the group in sequence, then the inputs and outputs that no link inside the group uses.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from katz_graph.formats.signature import Signatures
 from katz_graph.formats.ui_widgets import positions
 
 PREFIXES = ("workflow>", "workflow/")
-MOST_NODES = 10_000  # that group nodes are replaced by
+MOST_NODES = 10_000  # in all expanded group nodes together
 ENTRY, EXIT = -10, -20
 
 
 def with_subgraphs(
     document: Mapping[str, Any], known: Signatures, ids_stay: bool = False
 ) -> Mapping[str, Any]:
-    """Returns the document with subgraphs in place of its group nodes; the same one if it has none.
-    They get new ids, as in front ends, unless `ids_stay`. InputError for a group that is malformed,
-    or that contains itself.
+    """Replaces the group nodes of a document by subgraphs; returns a document without group nodes
+    unchanged. Subgraph nodes get new ids, as in front ends, unless `ids_stay`. InputError for a
+    malformed group, or one that contains itself.
     """
     extra = document.get("extra")
     groups = extra.get("groupNodes") if isinstance(extra, Mapping) else None
@@ -51,7 +51,7 @@ def with_subgraphs(
 
 
 def _group_of(node: Any, groups: Mapping[str, Any]) -> str | None:
-    """Returns the name of the group that a node stands for."""
+    """Returns the name of a group node's group; None for other nodes."""
     kind = node.get("type") if isinstance(node, Mapping) else None
     if not isinstance(kind, str):
         return None
@@ -61,14 +61,14 @@ def _group_of(node: Any, groups: Mapping[str, Any]) -> str | None:
 
 @dataclass(slots=True)
 class _Interface:
-    """What a group node shows of the nodes inside, by place in the group and name or slot there."""
+    """The inputs and outputs of a group node, mapped to (position in the group, name or slot)."""
 
     inputs: dict[str, tuple[int, str]] = field(default_factory=dict)
     outputs: list[tuple[int, int]] = field(default_factory=list)
 
 
 class _Replacing:
-    """Replaces the group nodes of one document, and numbers what comes in their place."""
+    """Replaces the group nodes of one document, and numbers the new nodes."""
 
     def __init__(
         self, document: Mapping[str, Any], groups: Mapping[str, Any], known: Signatures
@@ -83,10 +83,10 @@ class _Replacing:
         last = document.get("last_node_id")
         self.last = max((n for n in (last, *numbers) if isinstance(n, int)), default=0)
         self.count = 0
-        self.ids: dict[Any, int] = {}  # of group nodes -> of the nodes in their place
+        self.ids: dict[Any, int] = {}  # group node -> its replacement
 
     def replaced(self, node: Any, id_stays: bool, around: tuple[str, ...] = ()) -> Any:
-        """Returns a node of a subgraph for a group node; any other node as it is."""
+        """Returns the subgraph node for a group node; other nodes unchanged."""
         name = _group_of(node, self.groups)
         if name is None:
             return node
@@ -103,7 +103,7 @@ class _Replacing:
         links = [link for link in _lists(group.get("links")) if _is_link(link, len(members))]
         shown = _interface(group, members, links, self.known)
         inner = self._members(node, members, shown)
-        # numbered before what is inside of them, and the group node's own last
+        # number the members before their own members; the group node itself comes last
         numbers = [self._next() for _ in inner]
         identifier = f"group node {node.get('id')} {len(self.definitions)}"
         definition: dict[str, Any] = {"id": identifier, "name": node.get("title") or name}
@@ -130,8 +130,8 @@ class _Replacing:
     def _members(
         self, node: Mapping[str, Any], members: Sequence[Mapping[str, Any]], shown: _Interface
     ) -> list[dict[str, Any]]:
-        """Returns the members with the values that the group node's widgets have: those of inputs
-        that were made of widgets come after all others.
+        """Returns the members with the values of the group node's widgets. Values of widgets
+        converted to inputs come after all others.
         """
         values = node.get("widgets_values")
         given = iter(values if isinstance(values, list) else ())
@@ -155,7 +155,7 @@ def _own_values(member: Mapping[str, Any]) -> list[Any]:
 
 
 def _made_of_widgets(member: Mapping[str, Any], known: Signatures) -> list[bool]:
-    """Tells for each value of a member whether its widget stands among the inputs."""
+    """Returns for each value of a member whether its widget was converted to an input."""
     values = _own_values(member)
     signature = known(str(member.get("type")))
     owners = positions(signature.widgets, values) if signature else [None] * len(values)
@@ -181,7 +181,9 @@ def _interface(
     made: list[tuple[int, str]] = []
 
     def name_for(number: int, name: str) -> str:
-        """Names an input as front ends do: after the title or type if the name stands twice."""
+        """Names an input as front ends do: a duplicate name gets the node's title or type as a
+        prefix.
+        """
         member = members[number]
         written = _configured(group, number, "input", name).get("name")
         ports = [port for port in _objects(member.get("inputs")) if port.get("name") == name]
@@ -224,7 +226,7 @@ def _interface(
 
 
 def _configured(group: Mapping[str, Any], number: int, side: str, key: str) -> Mapping[str, Any]:
-    """Returns what a person said of an input or output in the dialog of the group."""
+    """Returns the user's settings for an input or output in the group dialog."""
     found: Any = group.get("config")
     for step in (str(number), side, key):
         found = found.get(step) if isinstance(found, Mapping) else None
@@ -282,8 +284,8 @@ def _definition(
 
 
 def _ports(ports: Any, shown: _Interface) -> list[Any]:
-    """Gives the inputs of a group node the names that the subgraph has for them: by name, else by
-    their place among those that are no widgets.
+    """Renames the inputs of a group node to those of the subgraph: by name, otherwise by order
+    among the remaining names.
     """
     free = [
         name for name in shown.inputs if all(port.get("name") != name for port in _objects(ports))
@@ -297,7 +299,7 @@ def _ports(ports: Any, shown: _Interface) -> list[Any]:
 
 
 def _followed(link: Any, ids: Mapping[Any, int]) -> Any:
-    """Returns a link of the document with the new ids of its ends."""
+    """Returns a link with the new ids of its ends."""
 
     def moved(end: Any) -> Any:
         return ids.get(end, end) if isinstance(end, (int, str)) else end

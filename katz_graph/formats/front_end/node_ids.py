@@ -1,5 +1,5 @@
-"""Numbers the nodes of subgraphs anew whose ids stand elsewhere in the document, as front ends do
-when they load it: jobs, events and prompts name nodes by these ids.
+"""Renumbers nodes of subgraphs with duplicate ids, as front ends do when they load a document.
+Jobs, events and prompts refer to nodes by these ids.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ Renames = Mapping[str, str]
 
 
 def renumbered(document: UiDocument) -> UiDocument:
-    """Returns the document with every id on one node only. The nodes of the root keep theirs, and
-    of the others the first that has one; the next free number is given to the others.
+    """Makes every node id in the document unique. Nodes of the root keep their ids. Among subgraph
+    nodes, the first with a free id keeps it; the others get the next free number.
     """
     taken = set(document.root.nodes)
     last = document.last_node
@@ -65,7 +65,7 @@ def _renamed(graph: UiGraph, renames: Renames) -> UiGraph:
 
 
 def _with_references(graph: UiGraph, renames: Mapping[str, Renames]) -> UiGraph:
-    """Has the nodes of renumbered subgraphs name the nodes inside by their new ids."""
+    """Updates references of subgraph nodes to the renumbered nodes inside."""
 
     def followed(node: UiNode) -> UiNode:
         inside = renames.get(node.type)

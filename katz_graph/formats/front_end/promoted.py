@@ -1,8 +1,8 @@
-"""Resolves the widgets that a subgraph's node shows of its inside, and their values.
+"""Resolves the promoted widgets of subgraph nodes, and their values.
 
-A node shows inputs of its subgraph that lead to a widget, and what `properties.proxyWidgets` lists.
-The values of `widgets_values` belong to them by position. A value on an outer node goes before
-those further inside.
+A subgraph node shows the inputs of its subgraph that lead to a widget, and the entries of
+`properties.proxyWidgets`. Values in `widgets_values` are assigned by position. A value on an outer
+node overrides the values further inside.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from katz_graph.core.messages import one_line, shorten, show
 from katz_graph.formats.ui_document import Proxy, UiDocument, UiGraph, UiNode
 
-OWN = "-1"  # in place of a node: an input of the subgraph itself
+OWN = "-1"  # in place of a node id: an input of the subgraph itself
 PREFIXED = re.compile(r"\s*(\d+)\s*:\s*(.+)", re.DOTALL)  # "5: steps": the widget `steps` of node 5
 
 
@@ -36,7 +36,7 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Deeper:
-    """What a subgraph's node in the subgraph shows of its own inside."""
+    """A widget that a nested subgraph node shows."""
 
     node: str
     target: Target
@@ -48,7 +48,9 @@ Values = dict[Target, Any]
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """A widget that a subgraph's node shows: its name there, and nodes and widgets on its way."""
+    """A widget on a subgraph node: its name there, the (node, widget) pairs on the way to it, and
+    its target.
+    """
 
     name: str
     ends: frozenset[tuple[str, str]]
@@ -56,19 +58,19 @@ class _Shown:
 
 
 class Promotions:
-    """Answers for one document. Its subgraphs must not contain themselves."""
+    """Resolves promoted widgets of one document. Its subgraphs must not contain themselves."""
 
     def __init__(self, document: UiDocument) -> None:
         self.document = document
-        # by the identity of graphs and nodes, which the document keeps alive
+        # keyed by `id()` of graphs and nodes; the document holds references to them
         self._entering: dict[int, list[tuple[int, Leaf | Deeper]]] = {}
         self._inputs: dict[int, tuple[str, ...]] = {}
         self._shown: dict[int, list[_Shown]] = {}
         self._ends: dict[tuple[int, Target], frozenset[tuple[str, str]]] = {}
 
     def values(self, node: UiNode, inside: UiGraph, notes: list[str], where: str) -> Values:
-        """Returns the values that a subgraph's node gives its inside. A line in `notes` names each
-        that belongs to no widget.
+        """Returns the values that a subgraph node passes inside. Adds a line to `notes` for each
+        value without a widget.
         """
         if isinstance(node.values, Mapping):
             return _by_name(inside, node.values)
@@ -112,15 +114,17 @@ class Promotions:
         return self._inputs[id(graph)]
 
     def leads_to(self, graph: UiGraph, name: str) -> list[Leaf | Deeper]:
-        """Lists what an input of a subgraph leads to."""
+        """Lists the targets of a subgraph's input."""
         return [target for slot, target in self._entered(graph) if graph.inputs[slot].name == name]
 
     def target(self, graph: UiGraph, proxy: Proxy) -> Target | None:
-        """Returns what an entry of the list of a subgraph's node means; None: nothing."""
+        """Returns the target of an entry in `proxyWidgets`; None if it does not exist."""
         if proxy.node == OWN:
             known = any(port.name == proxy.name for port in graph.inputs)
             return Own(proxy.name) if known else None
-        first, _, rest = proxy.node.partition(":")  # our own files once named the whole way
+        first, _, rest = proxy.node.partition(
+            ":"
+        )  # earlier versions of this program wrote the full path
         node = graph.nodes.get(first)
         if node is None:
             return None
@@ -137,7 +141,7 @@ class Promotions:
         return None if deeper is None else self._linked(graph, Deeper(first, deeper))
 
     def _shown_by(self, node: UiNode, inner: UiGraph) -> list[_Shown]:
-        """Lists the widgets that a subgraph's node shows."""
+        """Lists the widgets that a subgraph node shows."""
         if id(node) not in self._shown:
             targets: list[tuple[str, Target]] = [
                 (name, Own(name)) for name in self.shown_inputs(inner)
@@ -151,7 +155,7 @@ class Promotions:
         return self._shown[id(node)]
 
     def _found(self, shown: Sequence[_Shown], wanted: Proxy) -> Target | None:
-        """Finds a widget by its name on the node, or by those further inside."""
+        """Finds a widget by its name on the node, or by the names further inside."""
         name, number = _plain(wanted.name)
         owner = number or wanted.owner
         tests: list[Callable[[_Shown], bool]] = [
@@ -159,12 +163,12 @@ class Promotions:
             lambda one: bool(owner) and (owner, name) in one.ends,
             lambda one: not owner and _plain(one.name)[0] == name,
             lambda one: not owner and any(name == widget for _, widget in one.ends),
-            lambda one: one.name == name,  # the owner has got another number since
+            lambda one: one.name == name,  # the owner has been renumbered since
         ]
         return next((one.target for test in tests for one in shown if test(one)), None)
 
     def _ends_of(self, graph: UiGraph, target: Target) -> frozenset[tuple[str, str]]:
-        """Returns the nodes and widgets on the way to what a target means, as (id, name)."""
+        """Returns the (node id, widget) pairs on the way to a target."""
         key = id(graph), target
         if key in self._ends:
             return self._ends[key]
@@ -184,13 +188,13 @@ class Promotions:
         return self._ends[key]
 
     def _linked(self, graph: UiGraph, target: Target) -> Target:
-        """Returns the subgraph's own input if one leads to the target."""
+        """Returns the subgraph's own input that leads to the target; otherwise the target."""
         slots = (slot for slot, reached in self._entered(graph) if reached == target)
         slot = next(slots, None)
         return target if slot is None else Own(graph.inputs[slot].name)
 
     def _entered(self, graph: UiGraph) -> list[tuple[int, Leaf | Deeper]]:
-        """Lists what each input of a subgraph leads to, with the input's place."""
+        """Lists the targets of a subgraph's inputs, each with the position of its input."""
         if id(graph) not in self._entering:
             self._entering[id(graph)] = [
                 (
@@ -218,7 +222,7 @@ class Promotions:
 
 
 def _plain(name: str) -> tuple[str, str]:
-    """Splits a name such as `5: steps` into the widget's and the number of the node that has it."""
+    """Splits a name such as `5: steps` into the widget's name and the id of its node."""
     owner = ""
     while match := PREFIXED.fullmatch(name):
         owner, name = match[1], match[2]

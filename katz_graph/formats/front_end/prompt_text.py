@@ -1,8 +1,7 @@
-"""Chooses among the alternatives of a prompt and removes its comments, as front ends do when they
-send it.
+"""Selects alternatives in a prompt and removes its comments, as front ends do when they send it.
 
-`{a|b}` becomes one of its parts, and groups inside the chosen part are chosen from in turn. A
-backslash makes a bracket or bar plain. Comments are `/* ... */`, and `//` to the end of the line.
+`{a|b}` becomes one of its parts; groups inside the selected part are resolved in turn. A backslash
+escapes a bracket or bar. Comments are `/* ... */`, and `//` to the end of the line.
 """
 
 from __future__ import annotations
@@ -16,19 +15,19 @@ ESCAPED = re.compile(r"\\([{}|])")
 BRACKET = re.compile(r"[{}]")
 
 Pick = Callable[[int], int]
-"""Returns a number below the given one: which of so many alternatives is sent."""
+"""Returns a number below the given one, the index of the alternative to send."""
 
 
 @dataclass(slots=True)
 class _Group:
-    """A group of alternatives in a text: the places of its bars, and of its closing bracket."""
+    """A group of alternatives in a text: the positions of its bars and of its closing bracket."""
 
     end: int
     bars: list[int] = field(default_factory=list)
 
 
 def sent_text(text: str, pick: Pick) -> str:
-    """Returns the text that is sent for one that was typed."""
+    """Converts a typed text to the text to send."""
     text = COMMENT.sub("", text)
     groups = _groups(text)
     parts: list[str] = []
@@ -50,13 +49,13 @@ def sent_text(text: str, pick: Pick) -> str:
 
 
 def typed_text(text: str) -> str | None:
-    """Returns what has to be typed so that `text` is sent; None if nothing gives this text."""
+    """Returns the text to type so that `text` is sent; None if no input produces it."""
     typed = BRACKET.sub(r"\\\g<0>", text)
     return typed if sent_text(typed, lambda _: 0) == text else None
 
 
 def _groups(text: str) -> dict[int, _Group]:
-    """Finds every group by the place of its opening bracket. One that is not closed ends with the
+    """Finds every group by the position of its opening bracket. An unclosed group ends with the
     text.
     """
     groups: dict[int, _Group] = {}
