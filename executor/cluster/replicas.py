@@ -55,8 +55,8 @@ class Replicas:
         return () if placed is None else tuple(placed.used)
 
     def route(self, control: Hashable, queues: Queues) -> str:
-        """Returns the member for a new request's ControlNet operations: the least loaded member, in
-        seconds of work, among the holders of the ControlNet.
+        """Returns the member for a new request's ControlNet operations: the least loaded holder, or
+        the least loaded member if none holds the ControlNet. Load is queued work in seconds.
         """
         placed = self._placed.setdefault(control, _Placed())
         member = self._least_loaded(placed.used or self._members, queues)

@@ -27,10 +27,12 @@ class Supervisor:
     """Manages workers by device name. Equal launchers mean the same host, and each host has one
     spare. A context manager.
 
-    Callbacks run in background threads and must be short. `on_message(name, message)`: a worker
-    sent a message. `on_lost(name, reason)`: a worker died or froze. `on_replaced(name,
-    connection)`: a new worker, which has received no messages yet, replaces it. `on_abandoned(name,
-    error)`: the worker will not be replaced.
+    Callbacks run in background threads and must be short:
+
+    - `on_message(name, message)`: a worker sent a message.
+    - `on_lost(name, reason)`: a worker died or froze.
+    - `on_replaced(name, connection)`: a new worker replaces it, with no messages received yet.
+    - `on_abandoned(name, error)`: the worker will not be replaced.
     """
 
     def __init__(
