@@ -1,3 +1,3 @@
-"""Stores and serves the files of clients, and is the one place where their names become paths. Must
-not know jobs.
+"""Stores and serves clients' files. Only this folder turns client names into paths. Must not know
+jobs.
 """

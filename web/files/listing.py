@@ -1,4 +1,4 @@
-"""Lists files of people's folders in pages, the newest first. Must not know routes and jobs."""
+"""Lists users' files in pages, newest first. Must not know routes and jobs."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ CURSOR = re.compile(r"([0-9]{1,20}) (.+)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file by its name relative to the folder."""
+    """Holds a file by its name relative to the folder."""
 
-    age: int  # minus nanoseconds since the epoch
+    age: int  # negative nanoseconds since the epoch
     name: str
     bytes: int
 
     @property
     def modified(self) -> float:
-        """Seconds since the epoch."""
+        """The time of the last change, in seconds since the epoch."""
         return -self.age / 1e9
 
     @property
     def cursor(self) -> str:
-        """Says where the next page begins."""
+        """The cursor of the page that follows this entry."""
         return f"{-self.age} {self.name}"
 
 
 Found = tuple[int, str, int]
-"""The fields of an entry: tuples are compared and kept by the ten thousand."""
+"""The fields of an entry, as tuples because tens of thousands are compared and stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """A folder as it was listed at `taken`, in seconds since the epoch: its files with their
-    inodes by name, and its folders.
+    """Holds a folder's listing taken at `taken`, in seconds since the epoch: its files by name,
+    with their inodes, and its subfolders.
     """
 
     changed_ns: int
@@ -60,11 +60,11 @@ class _Listed:
 
 
 class FolderIndex:
-    """Keeps the files below a folder, the newest first. A folder is listed again when it has
-    changed, and then only new and replaced files are looked at; a file that is written in place is
-    looked at again when a page shows it.
+    """Indexes the files below a folder, newest first. Rescans a folder only if it has changed, and
+    then reads the state of new and replaced files only. A file that changes in place is read again
+    when a page shows it.
 
-    `without`: a subfolder that is left out, as are links and hidden files. Any thread may ask.
+    `without`: a subfolder to skip; links and hidden files are skipped, too. Thread-safe.
     """
 
     def __init__(self, root: Path, without: str = "") -> None:
@@ -75,8 +75,8 @@ class FolderIndex:
         self._lock = threading.Lock()
 
     def newest(self, count: int, after: str = "") -> list[Entry]:
-        """Lists at most `count` files, those behind the cursor `after`. Raises Refusal 400 for what
-        is no cursor.
+        """Returns up to `count` files after the cursor `after`. Raises Refusal 400 for an invalid
+        cursor.
         """
         match = CURSOR.fullmatch(after)
         if after and match is None:
@@ -91,7 +91,7 @@ class FolderIndex:
         return [Entry(*found) for found in page]
 
     def top(self) -> tuple[str, ...]:
-        """Lists the names of all files that lie in the folder itself if they can be printed."""
+        """Returns the names of all files directly in the folder, except unprintable ones."""
         with self._lock:
             self._renew()
             if self._top is None:
@@ -100,7 +100,7 @@ class FolderIndex:
             return self._top
 
     def _forget(self, names: Iterable[str]) -> None:
-        """Has files looked at again."""
+        """Marks files to be read again."""
         for folder, _, name in (name.rpartition("/") for name in names):
             listed = self._folders[folder]
             files = {one: found for one, found in listed.files.items() if one != name}
@@ -131,16 +131,16 @@ class FolderIndex:
 
 
 def pixels(path: Path) -> tuple[int, int] | None:
-    """Reads width and height from a picture's header; None for what is no picture."""
+    """Reads width and height from a picture's header; returns None for other files."""
     try:
         with Image.open(path, formats=READ) as picture:
             return picture.size
-    except Exception:  # Pillow's readers raise many kinds for damaged files
+    except Exception:  # Pillow raises many kinds of errors for damaged files
         return None
 
 
 def _listed(root: Path, name: str, before: _Listed | None) -> _Listed | None:
-    """Lists a folder unless it is as it was before; None when it cannot be read."""
+    """Scans a folder unless it is unchanged; returns None if it cannot be read."""
     folder = root / name
     try:
         changed_ns, taken = folder.lstat().st_mtime_ns, time.time()
@@ -168,19 +168,19 @@ def _listed(root: Path, name: str, before: _Listed | None) -> _Listed | None:
 
 
 def _settled(listed: _Listed) -> bool:
-    """Tells whether a later change surely shows in the folder's time of change."""
+    """Whether any later change of the folder is certain to change its mtime."""
     return listed.taken - listed.changed_ns / 1e9 > SETTLED
 
 
 def _has_changed(root: Path, found: Found) -> bool:
-    """Tells whether a file is another one than it was when it was listed."""
+    """Whether a file differs from its listed state."""
     age, name, size = found
     state = file_state(root / name)
     return state is not None and (-state.st_mtime_ns, state.st_size) != (age, size)
 
 
 def _nameable(found: Found) -> bool:
-    """Checks whether clients can name the file at all: nothing hidden, nothing too deep."""
+    """Whether clients can name the file: no part is hidden, and it is not too deep."""
     with suppress(Refusal):
         return bool(parts_of(found[1]))
     return False

@@ -1,5 +1,5 @@
-"""Turns names that came from a client into paths of this machine; nothing else does. Must not know
-what is in the files.
+"""Converts client names to paths of this machine; no other module does. Must not know the content
+of files.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from katz_graph.web.http.responses import Refusal
 
 Place = Literal["input", "output", "temp"]
 PLACES: tuple[Place, ...] = get_args(Place)
-PART_BYTES = 255  # of one name, as file systems have it
-NAME_BYTES = 1024  # of all names together, far below what a system call takes
-DEPTH = 32  # folders within folders
+PART_BYTES = 255  # of one name, the limit of file systems
+NAME_BYTES = 1024  # of the whole name, far below the limit of system calls
+DEPTH = 32  # nested folders
 DRIVE = re.compile(r"[A-Za-z]:")
-# no files where the data may be copied to
+# reserved names on Windows, where the data may be copied to
 DEVICES = re.compile(r"(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³])(\.|$)", re.IGNORECASE)
-# control characters, halves of surrogate pairs, line separators
+# control characters, surrogates, line separators
 INVISIBLE = ("Cc", "Cs", "Zl", "Zp")
-# change how a name reads
+# characters that change the reading direction or are invisible
 TURNING = frozenset(
     "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff"
 )
 
 
 def parts_of(name: str, hidden: bool = False) -> tuple[str, ...]:
-    """Splits a relative name into its parts; none for the folder itself. Raises Refusal 400 with
-    what is wrong with the name.
+    """Splits a relative name into its parts; the folder itself has none. Raises Refusal 400 with
+    the reason if the name is invalid.
 
-    `hidden`: whether parts may begin with a dot.
+    `hidden`: parts may begin with a dot.
     """
     if len(name) > NAME_BYTES or len(name.encode("utf-8", "surrogatepass")) > NAME_BYTES:
         raise Refusal(400, f"a name has more than {NAME_BYTES} bytes")
@@ -50,15 +50,15 @@ def parts_of(name: str, hidden: bool = False) -> tuple[str, ...]:
 
 
 def inside(root: Path, *names: str, hidden: bool = False) -> Path:
-    """Joins `names` below `root` and follows links. The path need not exist.
+    """Joins `names` below `root` and resolves links. The path need not exist.
 
-    Raises Refusal 400 for names that are not relative ones, 403 for links that lead out of `root`.
+    Raises Refusal 400 for names that are not relative, and 403 for links that lead out of `root`.
     """
     parts = [part for name in names for part in parts_of(name, hidden)]
     try:
         base = root.resolve()
         path = base.joinpath(*parts).resolve()
-    except (OSError, RuntimeError):  # links in a circle, a path that is too long as a whole
+    except (OSError, RuntimeError):  # a cycle of links, or a path that is too long
         raise Refusal(400, f"{show('/'.join(parts))} cannot be a path here") from None
     if not path.is_relative_to(base):
         raise Refusal(403, f"{show('/'.join(parts))} leads out of its folder")
@@ -66,9 +66,7 @@ def inside(root: Path, *names: str, hidden: bool = False) -> Path:
 
 
 def file_state(path: Path) -> os.stat_result | None:
-    """Returns size and times of an ordinary file; None for anything else (a pipe would never
-    end).
-    """
+    """Returns the state of a regular file; None for anything else (reading a pipe would block)."""
     try:
         state = path.lstat()
     except (OSError, ValueError):
@@ -77,18 +75,18 @@ def file_state(path: Path) -> os.stat_result | None:
 
 
 def folder_of(folders: Folders, place: Place) -> Path:
-    """Returns the folder that a client calls `input`, `output` or `temp`."""
+    """Returns the folder of `input`, `output` or `temp`."""
     return {"input": folders.input, "output": folders.output, "temp": folders.output / TEMP}[place]
 
 
 def people_file(
     folders: Folders, filename: str, subfolder: str, place: Place
 ) -> tuple[Path, os.stat_result]:
-    """Finds a file in the users' folders, and its state. `filename` may end in `[input]`,
-    `[output]` or `[temp]` behind a space.
+    """Finds a file in the users' folders, and its state. `filename` may end in ` [input]`, `
+    [output]` or ` [temp]`.
 
-    Without such an ending it lies in `place`. Pictures that the package brings count as inputs.
-    Raises Refusal 400, 403, 404.
+    Without such an ending, the file is in `place`. Bundled pictures count as inputs. Raises Refusal
+    400, 403, 404.
     """
     if annotated := ANNOTATED.fullmatch(filename):
         filename = annotated[1]

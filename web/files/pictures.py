@@ -1,5 +1,5 @@
-"""Recognises clients' pictures by their content, and converts them to other formats. Must not know
-routes and folders.
+"""Recognizes clients' pictures by their content, and converts them. Must not know routes and
+folders.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from katz_graph.files.picture_kinds import PICTURE_KINDS
 from katz_graph.web.http.responses import Refusal
 
 READ = tuple(PICTURE_KINDS)
-SAME_AS = {"MPO": "JPEG"}  # of formats: a camera's JPEG that holds further views
+SAME_AS = {"MPO": "JPEG"}  # formats treated as another one: a camera's JPEG with additional views
 FRAMES = 1_000  # of an animation
 LONGEST_SIDE = 16_383  # of a WebP picture
 
@@ -26,11 +26,11 @@ SMALL: Preview = ("webp", 80)  # of a thumbnail
 
 
 def checked_format(file: IO[bytes], most_pixels: int) -> str:
-    """Returns the kind, as in PICTURE_KINDS, of a file that decodes to its end. Raises Refusal 400
-    when it is none of them or damaged, 413 when it has too many pixels.
+    """Returns the kind, as in PICTURE_KINDS, of a file that decodes completely. Raises Refusal 400
+    if it is of another kind or damaged, and 413 if it has too many pixels.
 
-    Each frame's size is read before the frame is decoded; the pixels of all frames count together.
-    Pillow's `n_frames` is not asked for: it goes through all frames, and they may grow.
+    Checks each frame's size before decoding the frame; the pixels of all frames add up. Does not
+    use Pillow's `n_frames`, which reads all frames although their sizes may grow.
     """
     file.seek(0)
     with _opened(file, READ, most_pixels) as picture:
@@ -52,11 +52,11 @@ def checked_format(file: IO[bytes], most_pixels: int) -> str:
 def shown(
     path: Path, preview: Preview | None, channel: Channel, most_pixels: int, width: int = 0
 ) -> tuple[bytes, str]:
-    """Converts a picture to another format, to some channels only, or to at most so many pixels of
-    `width`; returns it and its media type. Raises Refusal as `checked_format` does.
+    """Converts a picture to another format, selects channels, or limits its `width` in pixels.
+    Returns the bytes and the media type. Raises Refusal like `checked_format`.
 
-    A preview of format jpeg, or of channel `rgb`, has no transparency. Channel `a` is the alpha
-    over black.
+    A preview of format jpeg or channel `rgb` has no transparency. Channel `a` is the alpha over
+    black.
     """
     if preview is None and channel == "rgba":
         preview = SMALL
@@ -69,7 +69,7 @@ def shown(
                 "too_large",
             )
         if scale < 1:
-            picture.draft(None, (width, width))  # JPEG decodes small
+            picture.draft(None, (width, width))  # JPEG decodes at reduced size
             picture.thumbnail((width, most_pixels))
         if preview is None:
             return _png(
@@ -82,8 +82,8 @@ def shown(
 
 
 def with_alpha_of(mask: IO[bytes], original: Path, most_pixels: int) -> bytes:
-    """Combines the original's colours and texts with the mask's alpha, as PNG. Raises Refusal as
-    `checked_format` does, and 400 for other sizes.
+    """Combines the original's colours and texts with the mask's alpha, as PNG. Raises Refusal like
+    `checked_format`, and 400 if the sizes differ.
     """
     mask.seek(0)
     with (
@@ -122,7 +122,7 @@ def _opened(file: IO[bytes], formats: tuple[str, ...], most_pixels: int) -> Iter
         ) from None
     except Image.DecompressionBombError:
         raise Refusal(413, "the picture has too many pixels", "too_large") from None
-    except Exception as error:  # Pillow's readers raise many kinds for damaged files
+    except Exception as error:  # Pillow raises many kinds of errors for damaged files
         raise Refusal(400, "the picture is damaged", "invalid_image", str(error)) from None
 
 
@@ -135,7 +135,7 @@ def _too_many_pixels(picture: Image.Image, most_pixels: int, frames: int = 1) ->
 
 
 def _usual(picture: Image.Image) -> Image.Image:
-    """Converts to a mode that WebP has."""
+    """Converts to a mode that WebP supports."""
     transparent = "A" in picture.getbands() or "transparency" in picture.info
     return picture.convert("RGBA" if transparent else "RGB")
 

@@ -1,4 +1,4 @@
-"""Keeps small pictures in memory, so that a gallery is decoded once."""
+"""Caches thumbnails in memory, so that a gallery's pictures are decoded once."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Hashable
 from katz_graph.web.options import MB
 
 KEPT = 64 * MB
-Encoded = tuple[bytes, str]  # and its media type
+Encoded = tuple[bytes, str]  # bytes and media type
 
 
 class Thumbnails:
-    """Keeps the pictures that were asked for last, `limit` bytes of them at most."""
+    """Caches the most recently used pictures, up to `limit` bytes."""
 
     def __init__(self, limit: int = KEPT) -> None:
         self._limit, self._bytes = limit, 0

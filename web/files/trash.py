@@ -1,4 +1,4 @@
-"""Moves people's files into a trash folder and back. Must not know routes and jobs."""
+"""Moves users' files into a trash folder and back. Must not know routes and jobs."""
 
 from __future__ import annotations
 
@@ -10,25 +10,23 @@ from katz_graph.web.files.paths import file_state, inside, parts_of
 from katz_graph.web.files.uploads import SAME_NAMES, candidates, disk_refusals
 from katz_graph.web.http.responses import Refusal
 
-TRASH = ".trash"  # in the folder itself: clients can name nothing in it
+TRASH = ".trash"  # inside the users' folder; its name is hidden, so clients cannot name files in it
 
 
 def trash(folder: Path, name: str) -> str | None:
-    """Moves a file below `folder` into its trash; returns its name there, None when there is no
-    such file.
+    """Moves a file below `folder` into its trash. Returns its name there, or None if it does not
+    exist.
     """
     return _move(folder, name, folder / TRASH)
 
 
 def restore(folder: Path, name: str) -> str | None:
-    """Moves a file of the trash back; returns the name that it has then, None when there is no such
-    file.
-    """
+    """Moves a file out of the trash. Returns its new name, or None if it does not exist."""
     return _move(folder / TRASH, name, folder)
 
 
 def _move(source: Path, name: str, goal: Path) -> str | None:
-    """Moves a file to the same place below `goal`, under another name where its own is taken."""
+    """Moves a file to the same place below `goal`, under another name if its own is taken."""
     parts = parts_of(name)
     if not parts:
         raise Refusal(400, "the name of a file is empty")
@@ -41,7 +39,7 @@ def _move(source: Path, name: str, goal: Path) -> str | None:
         there.mkdir(parents=True, exist_ok=True)
         moved = unfinished(there)
         try:
-            path.replace(moved)  # what is stored at `path` from now on stays
+            path.replace(moved)  # a file stored at `path` from now on stays
         except FileNotFoundError:
             return None
         free = None

@@ -1,5 +1,5 @@
-"""Reads multipart bodies of uploads field by field, and stores the files that arrive: writes them
-under a temporary name, and renames them when they are whole. Must not know routes.
+"""Parses the multipart bodies of uploads, and stores the files: under a temporary name at first,
+renamed when they are complete. Must not know routes.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from katz_graph.web.http.bodies import Body, validated
 from katz_graph.web.http.responses import Refusal
 from katz_graph.web.options import Limits
 
-PARTS = 20  # of a body, files and fields each
+PARTS = 20  # of a body, for files and for fields
 TRUE = ("true", "1")
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 UNWANTED = re.compile(
     r'[\x00-\x1f\x7f-\x9f<>:"|?*\ud800-\udfff\u2028\u2029' + "".join(sorted(TURNING)) + "]"
 )
-NUMBERED = 16  # bytes that ` (1234)` and the like take
-SAME_NAMES = 10_000  # pictures of one name that are numbered
-COMPARED = 2**20  # bytes at once
+NUMBERED = 16  # bytes reserved for a suffix such as ` (1234)`
+SAME_NAMES = 10_000  # numbered pictures of one name
+COMPARED = 2**20  # bytes of one read
 
 
 class Reference(Body):
@@ -60,7 +60,7 @@ class Reference(Body):
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A whole uploaded file and its destination: `subfolder` below the folder called `place`."""
+    """Holds a complete uploaded file and its destination: `subfolder` below the folder `place`."""
 
     file: IO[bytes]
     name: str
@@ -71,8 +71,8 @@ class Upload:
 
     @classmethod
     def of(cls, form: FormData, limits: Limits) -> Self:
-        """Reads the form. Refusal 400 for fields that are missing or wrong, 413 for a file too
-        large.
+        """Parses the form. Raises Refusal 400 for missing or invalid fields, and 413 for a file
+        that is too large.
         """
         file = form.get("image")
         if not isinstance(file, UploadFile) or not file.filename:
@@ -103,7 +103,7 @@ class Upload:
 
 
 def described(*more: str) -> dict[str, Any]:
-    """Builds the `openapi_extra` of a route that takes an upload with further text fields."""
+    """Builds the `openapi_extra` of a route that accepts an upload with additional text fields."""
     texts = {name: {"type": "string"} for name in ("type", "subfolder", "overwrite", *more)}
     schema = {
         "type": "object",
@@ -134,10 +134,10 @@ def _reference(form: FormData) -> Reference | None:
 
 @contextmanager
 def arriving(folder: Path) -> Iterator[tuple[IO[bytes], Path]]:
-    """Opens a file in `folder` (which is made) under a temporary name; deletes it at the end unless
-    it was renamed.
+    """Opens a file under a temporary name in `folder`, which is created. Deletes it at the end
+    unless it was renamed.
 
-    Raises Refusal 507 when the disk is full, 503 when it refuses for another reason.
+    Raises Refusal 507 if the disk is full, and 503 for other disk errors.
     """
     temporary = unfinished(folder)
     with disk_refusals():
@@ -151,7 +151,7 @@ def arriving(folder: Path) -> Iterator[tuple[IO[bytes], Path]]:
 
 @contextmanager
 def disk_refusals() -> Iterator[None]:
-    """Turns disk errors into refusals without this machine's paths."""
+    """Converts disk errors to refusals without this machine's paths."""
     try:
         yield
     except (FileExistsError, NotADirectoryError, IsADirectoryError):
@@ -171,16 +171,16 @@ def disk_refusals() -> Iterator[None]:
 
 
 def picture_name(name: str, kind: str) -> str:
-    """Makes the name that a picture is kept under: its own, without what could mislead. One that
-    says that it is another kind of file (`.html`) is ended like a picture of `kind`, as in
+    """Returns the name under which a picture is stored: its own without misleading characters. A
+    name with the ending of another kind of file (`.html`) gets the ending of `kind`, as in
     PICTURE_KINDS.
 
-    Raises Refusal 400 when the name holds folders.
+    Raises Refusal 400 if the name contains folders.
     """
     if name.startswith(("/", "~")) or "\\" in name or "/" in name or name in (".", ".."):
         raise Refusal(400, "the name of an upload is a plain name; folders go into 'subfolder'")
     cleaned = UNWANTED.sub("_", name).strip(" .") or "image"
-    stem, ending = os.path.splitext(cleaned)  # noqa: PTH122  (a Path would take the name apart once more)
+    stem, ending = os.path.splitext(cleaned)  # noqa: PTH122 (Path would split the name again)
     if ending.lower() not in PICTURE_ENDINGS and mimetypes.guess_type(cleaned)[0] is not None:
         stem, ending = cleaned, PICTURE_KINDS[kind].endings[0]
     kept = (
@@ -189,17 +189,17 @@ def picture_name(name: str, kind: str) -> str:
     )
     try:
         parts_of(kept)
-    except Refusal:  # a device's name
+    except Refusal:  # a reserved device name
         kept = f"_{kept}"
     return kept
 
 
 def keep_picture(file: IO[bytes], folder: Path, name: str, overwrite: bool) -> str:
-    """Stores a whole file as `name` in `folder`; returns the name that it got.
+    """Stores a complete file as `name` in `folder`; returns its final name.
 
-    A file of that name and content is left as it is; one of other content makes the new one `name
-    (1)`, unless `overwrite`. Raises Refusal 409 when there are too many of the name, 507 when the
-    disk is full.
+    Keeps an existing file with the same name and content. If the content differs, the new file
+    becomes `name (1)`, unless `overwrite`. Raises Refusal 409 if too many files have the name, and
+    507 if the disk is full.
     """
     with arriving(folder) as (arrived, temporary):
         file.seek(0)
@@ -219,7 +219,7 @@ def keep_picture(file: IO[bytes], folder: Path, name: str, overwrite: bool) -> s
 
 
 def candidates(name: str) -> Iterator[str]:
-    """Yields the names that a file may get: its own, and numbered ones where that is taken."""
+    """Yields the possible names of a file: its own, then numbered ones."""
     yield name
     stem, ending = os.path.splitext(name)  # noqa: PTH122
     yield from (f"{stem} ({number}){ending}" for number in range(1, SAME_NAMES))

@@ -1,5 +1,5 @@
-"""Keeps the users of a server with their settings and, within a quota, their files, each in a
-folder of their own. A name proves nothing: it keeps users' things apart, not safe from each other.
+"""Stores users with their settings and files, each in a separate folder and within a quota. Names
+are not authenticated: they separate users' files but do not protect them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from katz_graph.web.files.uploads import arriving, disk_refusals
 from katz_graph.web.http.responses import Refusal
 
 ONLY_USER = "default"
-# the name that people's ComfyUI folders have it under, so they can bring theirs
+# same name as in ComfyUI, so that users can copy theirs
 SETTINGS = "comfy.settings.json"
 NAMES = "users.json"
 INCOMING = ".incoming"
@@ -38,21 +38,21 @@ log = logging.getLogger("katz.web")
 
 
 Check = Callable[[os.stat_result | None], None]
-"""Raises Refusal when a file in this state may not be replaced; None: there is none."""
+"""Raises Refusal if a file in this state may not be replaced; None: the file does not exist."""
 
 
 def anything(state: os.stat_result | None) -> None:
-    """Lets files be replaced."""
+    """Allows every replacement."""
 
 
 class Users:
-    """Manages the folder `users` of a server's data. Changes files one after the other."""
+    """Manages the folder `users` of a server's data. Serializes changes to files."""
 
     def __init__(self, root: Path, several: bool, most_bytes: int) -> None:
         self._root, self._several, self._most_bytes = root, several, most_bytes
         self._writing = asyncio.Lock()
         self._last_ns = 0
-        for left in (root / INCOMING).glob("*"):  # by a server that was killed
+        for left in (root / INCOMING).glob("*"):  # left by a killed server
             left.unlink(missing_ok=True)
 
     @property
@@ -60,7 +60,7 @@ class Users:
         return self._several
 
     def files(self, user: str | None) -> UserFiles:
-        """Returns the files of the user that `Comfy-User` names. Refusal 401 for an unknown one."""
+        """Returns the files of the user named by `Comfy-User`. Raises Refusal 401 if unknown."""
         if not self._several:
             return UserFiles(self._root / ONLY_USER, self._most_bytes)
         if user is None or user not in self.names():
@@ -74,7 +74,7 @@ class Users:
         }
 
     async def add(self, name: str) -> str:
-        """Adds a user; returns the id. Refusal 400 when the name is taken or there are too many."""
+        """Adds a user; returns the id. Raises Refusal 400 for a taken name or too many users."""
         async with self._writing:
             names = await asyncio.to_thread(self.names)
             if name in names.values():
@@ -99,11 +99,11 @@ class Users:
         check: Check = anything,
         announced: int = 0,
     ) -> UserFile:
-        """Stores a file as it comes in; `check` may refuse to replace the one in a state. Returns
-        the file as this call stored it, whatever others do to it meanwhile. Refusal as in
-        `UserFiles.keep`, 507 when the disk is full.
+        """Stores a file as it arrives. `check` may refuse to replace a file in its current state.
+        Returns the file as stored by this call, even if it is changed meanwhile. Raises Refusal
+        like `UserFiles.keep`, and 507 if the disk is full.
 
-        `announced`: the bytes that are to come, as far as they are known.
+        `announced`: the expected bytes, or 0 if unknown.
         """
         room, taken = await asyncio.to_thread(files.room, name), 0
         check_quota(announced, room, files.most_bytes)
@@ -126,27 +126,26 @@ class Users:
     async def move(
         self, files: UserFiles, name: str, to: str, overwrite: bool, check: Check = anything
     ) -> UserFile:
-        """Renames a file; `check` may refuse to replace the one of the new name. Returns the file
-        as this call left it.
+        """Renames a file. `check` may refuse to replace the file of the new name. Returns the file
+        as left by this call.
         """
         async with self._writing:
             check(await asyncio.to_thread(files.state, to))
             return await asyncio.to_thread(files.move, name, to, overwrite)
 
     def _stamp(self, path: Path) -> None:
-        """Gives a file a time of change that no other version has: the clock of a file system
-        stands still for milliseconds, in which a file may be replaced twice and get the inode of
-        the version before.
+        """Gives a file a unique mtime. A file system's clock stands still for milliseconds, in
+        which a file may be replaced twice and reuse the inode of an earlier version.
         """
         self._last_ns = max(time.time_ns(), self._last_ns + 1)
         os.utime(path, ns=(self._last_ns, self._last_ns))
 
     async def settings(self, files: UserFiles) -> dict[str, Any]:
-        """Returns all settings of a user. A damaged file is set aside under another name."""
+        """Returns all settings of a user. Renames a damaged settings file."""
         return await asyncio.to_thread(_read, files.root / SETTINGS)
 
     async def set(self, files: UserFiles, values: Mapping[str, Any]) -> None:
-        """Sets these settings and leaves the others. Refusal 413 when they become too large."""
+        """Updates these settings. Raises Refusal 413 if the settings become too large."""
         async with self._writing:
             settings = {**await self.settings(files), **values}
             await asyncio.to_thread(self._write, files, SETTINGS, settings)
@@ -179,7 +178,9 @@ def _read(path: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class UserFileEntry:
-    """A file or folder, named relative to another one. Times are in seconds since the epoch."""
+    """Describes a file or folder, named relative to another one. Times are in seconds since the
+    epoch.
+    """
 
     name: str
     folder: bool
@@ -190,7 +191,7 @@ class UserFileEntry:
 
 @dataclass(frozen=True, slots=True)
 class UserFile:
-    """A file as it was stored, and its state then."""
+    """Holds a file and its state as it was stored."""
 
     entry: UserFileEntry
     state: os.stat_result
@@ -198,36 +199,34 @@ class UserFile:
 
 @dataclass(frozen=True, slots=True)
 class UserFiles:
-    """Keeps one user's files below `root`, at most `most_bytes` together. Names may begin with a
-    dot, as editors' own lists do.
+    """Stores one user's files below `root`, up to `most_bytes`. Names may begin with a dot, as in
+    editors' own lists.
     """
 
     root: Path
     most_bytes: int
 
     def entries(self, below: str, recurse: bool) -> list[UserFileEntry] | None:
-        """Lists a folder, sorted by name, names relative to it; None when there is no such
-        folder.
-        """
+        """Lists a folder sorted by name, with names relative to it; None if it does not exist."""
         folder = inside(self.root, below, hidden=True)
         if not folder.is_dir():
             return [] if not parts_of(below, hidden=True) else None
         return sorted(_walk(folder, recurse), key=lambda entry: entry.name)
 
     def file(self, name: str) -> Path:
-        """Returns a file's path. Raises Refusal 404 when there is none."""
+        """Returns a file's path. Raises Refusal 404 if the file does not exist."""
         path = self._path(name)
         if file_state(path) is None:
             raise Refusal(404, "there is no such file")
         return path
 
     def state(self, name: str) -> os.stat_result | None:
-        """Returns a file's state; None when there is none."""
+        """Returns a file's state, or None if it does not exist."""
         return file_state(self._path(name))
 
     def keep(self, temporary: Path, name: str, overwrite: bool) -> UserFile:
-        """Gives a whole file on the same disk its name; returns it. Raises Refusal 409 when the
-        name is taken and not to be overwritten, 413 over the quota.
+        """Renames a complete file on the same disk to its name; returns it. Raises Refusal 409 if
+        the name is taken and `overwrite` is not set, and 413 over the quota.
         """
         path = self._path(name)
         replaced = file_state(path)
@@ -249,15 +248,15 @@ class UserFiles:
         return UserFile(_entry(path.relative_to(self.root.resolve()).as_posix(), state), state)
 
     def delete(self, name: str) -> None:
-        """Deletes a file. Raises Refusal 404 when there is none."""
+        """Deletes a file. Raises Refusal 404 if it does not exist."""
         path = self.file(name)
         with disk_refusals():
             path.unlink(missing_ok=True)
         self._prune(path.parent)
 
     def move(self, name: str, to: str, overwrite: bool) -> UserFile:
-        """Renames a file; returns it. Raises Refusal 404 when there is none, 409 when the new name
-        is taken and not to be overwritten.
+        """Renames a file; returns it. Raises Refusal 404 if it does not exist, and 409 if the new
+        name is taken and `overwrite` is not set.
         """
         source = self.file(name)
         target = self._path(to)
@@ -275,7 +274,7 @@ class UserFiles:
         return moved
 
     def _prune(self, folder: Path) -> None:
-        """Deletes folders that became empty, as nobody could delete them."""
+        """Deletes empty folders, because users cannot delete them."""
         with suppress(OSError):
             while folder != self.root.resolve():
                 folder.rmdir()
@@ -287,8 +286,8 @@ class UserFiles:
         return inside(self.root, name, hidden=True)
 
     def room(self, name: str) -> int:
-        """Returns the bytes that a file of this name may have. Raises Refusal 413 when there are
-        too many files already.
+        """Returns the bytes that a file of this name may have. Raises Refusal 413 if the user has
+        too many files.
         """
         replaced = self.state(name)
         taken = self._taken(int(replaced is None))
@@ -298,8 +297,8 @@ class UserFiles:
         check_quota(self._taken(more_files) + more_bytes, self.most_bytes, self.most_bytes)
 
     def _taken(self, more_files: int) -> int:
-        """Returns the bytes of all files. Raises Refusal 413 when there are too many with further
-        ones.
+        """Returns the bytes of all files. Raises Refusal 413 if `more_files` further files would
+        exceed the limit.
         """
         files = folders = taken = 0
         for entry in _walk(self.root, recurse=True):
@@ -316,7 +315,7 @@ class UserFiles:
 
 
 def check_quota(size: int, room: int, most_bytes: int) -> None:
-    """Raises Refusal 413 where a size exceeds the room for it."""
+    """Raises Refusal 413 if a size exceeds the available room."""
     if size > room:
         raise Refusal(
             413,
@@ -326,14 +325,14 @@ def check_quota(size: int, room: int, most_bytes: int) -> None:
 
 
 def _walk(folder: Path, recurse: bool) -> Iterator[UserFileEntry]:
-    """Lists ordinary files and folders below; leaves out links, as they may lead anywhere."""
-    above = os.path.join(folder, "")  # noqa: PTH118  (paths as texts: there are ten thousand)
+    """Yields regular files and folders below a folder. Skips links: they may lead anywhere."""
+    above = os.path.join(folder, "")  # noqa: PTH118 (strings are faster for ten thousand paths)
     pending = [str(folder)]
     while pending:
         current = pending.pop()
         try:
             found = list(os.scandir(current))
-        except OSError:  # gone since it was seen
+        except OSError:  # deleted meanwhile
             continue
         for item in found:
             name = item.path[len(above) :]

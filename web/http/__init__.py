@@ -1,1 +1,1 @@
-"""Guards, reads and answers HTTP requests. Must not know what jobs do."""
+"""Secures, parses and answers HTTP requests. Must not know the meaning of jobs."""

@@ -1,5 +1,5 @@
-"""Decides whose requests are answered, by headers alone: the server's names, the pages that may
-ask, the token. Must not know routes.
+"""Decides from headers alone whether a request is answered: by the server's names, the allowed
+origins, and the token. Must not know routes.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ COOKIE = "katz_token"
 HOST = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253})(?::([0-9]{1,5}))?")
 ORIGIN = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.+)")
 PORTS = {"http": 80, "https": 443}
-SECURE = {"ws": "http", "wss": "https"}  # a websocket's scheme as its page's
-# Sec-Fetch-Site of this server's pages, and of an address that a person typed
+SECURE = {"ws": "http", "wss": "https"}  # maps a websocket's scheme to that of its page
+# Sec-Fetch-Site of this server's pages, and of an address that a user typed
 OWN_PAGES = ("same-origin", "none")
 KNOWN = "katz.known"
-"""Names, in the scope of a request that was let in, that its host, origin and token were right."""
-OPEN = re.compile(r"(/api)?/(livez|readyz)")  # for what watches the process and holds no token
+"""The scope key that marks a request whose host, origin and token were accepted."""
+OPEN = re.compile(r"(/api)?/(livez|readyz)")  # for health checks without a token
 JSON = "application/json"
 MULTIPART = "multipart/form-data"
 PNG = "image/png"
@@ -39,10 +39,10 @@ Origin = tuple[str, str, int]  # scheme, name, port
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Holds the names, pages and token that a request is checked against.
+    """Holds the names, origins and token that requests are checked against.
 
-    `addresses`: whether any IP address counts as a name of this server, which no page can make
-    another server's name stand for. `origins`: other pages that may ask.
+    `addresses`: any IP address counts as a name of this server, because no page can rebind an
+    address to another server. `origins`: other allowed origins.
     """
 
     names: frozenset[str]
@@ -52,10 +52,10 @@ class Access:
 
     @classmethod
     def of(cls, options: ServeOptions) -> Access:
-        """Reads the operator's options. A server that only this machine reaches goes by loopback
-        names; another one also by its addresses and this machine's name.
+        """Reads the operator's options. A server bound to loopback accepts loopback names; any
+        other server also accepts its addresses and this machine's name.
 
-        Raises InputError when an allowed host or origin is none.
+        Raises InputError for an invalid allowed host or origin.
         """
         loopback = is_loopback(options.host)
         own = (
@@ -71,7 +71,7 @@ class Access:
         )
 
     def foreign(self, scheme: str, headers: Headers) -> str | None:
-        """Returns why a request's host or origin is refused; None when it is not."""
+        """Returns the reason why a request's host or origin is refused, or None."""
         hosts = headers.getlist("host")
         host = split_host(hosts[0]) if len(hosts) == 1 else None
         if host is None:
@@ -98,8 +98,8 @@ class Access:
         return None
 
     def asks_from(self, headers: Headers) -> str | None:
-        """Returns the Origin of a request that came from another page which the operator
-        allowed.
+        """Returns the Origin header of a request from another origin that the operator allowed, or
+        None.
         """
         origins = headers.getlist("origin")
         return (
@@ -107,8 +107,8 @@ class Access:
         )
 
     def holds(self, headers: Headers, query: bytes) -> bool:
-        """Checks that a request carries the token. `query`: empty where an address must not hold
-        it.
+        """Checks that a request carries the token. `query`: the query string, or empty if the URL
+        may not contain the token.
         """
         if self.token is None:
             return True
@@ -124,14 +124,14 @@ class Access:
 
 
 def is_loopback(host: str) -> bool:
-    """Checks that a listening address is reached from this machine only."""
+    """Whether a listening address is reachable only from this machine."""
     name = _folded(host)
     return name == "localhost" or (_is_address(name) and ipaddress.ip_address(name).is_loopback)
 
 
 def origin_of(request: HTTPConnection) -> str:
-    """Returns the address that a request came from, by which clients share the server. A whole
-    network of IPv6's /64 counts as one address: its holder has as many as he likes.
+    """Returns the client's address, by which clients share the server. An IPv6 /64 network counts
+    as one address because its holder can use any address in it.
     """
     host = request.client.host if request.client is not None else ""
     try:
@@ -165,11 +165,12 @@ def split_origin(origin: str) -> Origin | None:
 
 
 def body_trouble(path: str, headers: Headers) -> str | None:
-    """Returns why a page may not send this body; None where it may, or where no page sent it.
+    """Returns the reason why a page may not send this body, or None if it may or if no page sent
+    the request.
 
-    A form on any site can send three content types, and a page any body under them. JSON, PNG and
-    the header Comfy-User (which the stock editor sends always) need a preflight request, which is
-    answered for no site but this one; multipart is what uploads are sent as.
+    A form on any site can send three content types, and a page can send any body under these types.
+    JSON, PNG and the header Comfy-User (always sent by ComfyUI's editor) require a preflight
+    request, which only allowed origins pass. Uploads use multipart.
     """
     if "origin" not in headers and "sec-fetch-site" not in headers:
         return None
@@ -228,5 +229,5 @@ def _cookies(headers: Headers) -> list[str]:
 
 
 def _same(given: str, token: str) -> bool:
-    """Compares in a time that does not depend on where they differ."""
+    """Compares in constant time."""
     return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), token.encode())

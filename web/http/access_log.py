@@ -1,5 +1,5 @@
-"""Gives every request an id that answer and log share, and takes its time. Must not know what is
-asked for.
+"""Assigns every request an id, which response and log share, and measures its time. Must not know
+routes.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ log = logging.getLogger("katz.web")
 
 
 class RequestRecord:
-    """Wraps the application as the outermost ASGI middleware. `answered(method, route, status,
-    seconds)` is called for every HTTP request.
+    """Wraps the application as the outermost ASGI middleware. Calls `answered(method, route,
+    status, seconds)` for every HTTP request.
     """
 
     def __init__(self, app: ASGIApp, answered: Callable[[str, str, int, float], None]) -> None:

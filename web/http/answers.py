@@ -1,4 +1,6 @@
-"""Declares answers of routes that ComfyUI has not. Must not know how they are found."""
+"""Declares the responses of routes that ComfyUI does not have. Must not know how the routes compute
+them.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,7 @@ class PackList:
 
 
 def as_data(answer: OpenedWorkflow | CheckedWorkflow | PlannedWorkflow) -> dict[str, Any]:
-    """Returns an answer's fields. Their data, which may be large, is not copied."""
+    """Returns a response's fields without copying their data, which may be large."""
     return {field.name: getattr(answer, field.name) for field in fields(answer)}
 
 

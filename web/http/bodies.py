@@ -1,5 +1,5 @@
-"""Declares what the JSON bodies of requests hold, and validates them. Must not know how they
-arrive, nor what a graph means.
+"""Declares and validates the JSON bodies of requests. Must not know how bodies arrive or what a
+graph means.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class MoveBody(OwnBody):
 
 
 def validated(data: Any, model: type[Model]) -> Model:
-    """Validates plain data into a model. Raises Refusal 400 with a line a problem."""
+    """Validates plain data into a model. Raises Refusal 400 with one line per problem."""
     if not isinstance(data, dict):
         raise Refusal(400, "the body is not a JSON object", details=f"got {_kind(data)}")
     try:
@@ -174,12 +174,12 @@ def _kind(data: Any) -> str:
 
 
 def unreadable(problems: str) -> Refusal:
-    """Refuses a workflow file, with a line for each problem."""
+    """Returns the refusal of a workflow file, with one line per problem."""
     return Refusal(400, "the file cannot be opened", "invalid_workflow", problems)
 
 
 def idempotency_key(request: Request) -> str | None:
-    """Returns the submission's Idempotency-Key. Raises Refusal 400 when it is no printable ASCII of
+    """Returns the submission's Idempotency-Key. Raises Refusal 400 if it is not printable ASCII of
     at most 255 characters.
     """
     key = request.headers.get("idempotency-key")
@@ -193,7 +193,7 @@ def idempotency_key(request: Request) -> str | None:
 
 
 def is_canonical(value: Any) -> bool:
-    """Checks that an id is a UUID as `str(uuid4())` writes it."""
+    """Whether an id is a UUID in the form of `str(uuid4())`."""
     try:
         return isinstance(value, str) and str(uuid.UUID(value)) == value
     except ValueError:

@@ -1,5 +1,5 @@
-"""Bounds the bodies of requests: their bytes by route, and the time that they take to arrive. Must
-not know what is in them.
+"""Limits request bodies: their size by route, and the time that they take to arrive. Must not know
+their content.
 """
 
 from __future__ import annotations
@@ -16,29 +16,28 @@ from katz_graph.web.http.responses import Refusal
 from katz_graph.web.options import KB, MB, Limits
 
 HELD = "katz.held"
-"""Names, in a request's scope, the ExitStack of what the request holds until it is answered."""
-OTHER_BODY_BYTES = 64 * KB  # of routes that BODY_BYTES does not name
-ENVELOPE_BYTES = MB  # of an upload's body besides the file
+"""The scope key of the ExitStack that releases a request's resources when it is answered."""
+OTHER_BODY_BYTES = 64 * KB  # of routes that BODY_BYTES does not list
+ENVELOPE_BYTES = MB  # of an upload's body in addition to the file
 BODY_BYTES: tuple[tuple[re.Pattern[str], Callable[[Limits], int]], ...] = (
     (re.compile(r"/upload/\w+"), lambda limits: limits.upload_bytes + ENVELOPE_BYTES),
-    # a picture that carries a workflow; JSON has at most `prompt_bytes` there, which its reader
-    # checks as soon as it sees what comes
+    # a picture with a workflow; for JSON, its reader enforces `prompt_bytes` while the body arrives
     (re.compile(r"/prompt|/katz/(open|check)"), lambda limits: limits.body_bytes),
     (re.compile(r"/katz/(plan|tokens|unfold)"), lambda limits: limits.prompt_bytes),
     (re.compile(r"/userdata/.+"), lambda limits: limits.body_bytes),
-    # twice what is stored of them: a text may be escaped
+    # twice the stored size: texts may be escaped
     (re.compile(r"/settings(/.*)?"), lambda limits: 2 * MB),
     (re.compile(r"/queue|/history|/jobs/cancel"), lambda limits: MB),  # 10,000 ids
     (re.compile(r"/katz/files/(trash|restore)"), lambda limits: 2 * MB),  # 1,000 names
     (re.compile(r"/katz/presence"), lambda limits: 256 * KB),  # 100 names
 )
-"""Lists the routes whose bodies may have more than OTHER_BODY_BYTES, without `/api`."""
-MAX_SILENCE_S = 30.0  # that a body may stand still
-MIN_BYTES_PER_S = 2**13  # of a body on average, once MAX_SILENCE_S are over
+"""Lists the routes whose bodies may exceed OTHER_BODY_BYTES, without `/api`."""
+MAX_SILENCE_S = 30.0  # longest pause while a body arrives
+MIN_BYTES_PER_S = 2**13  # average rate of a body, required after MAX_SILENCE_S
 
 
 def body_limit(path: str, limits: Limits) -> int:
-    """Returns the bytes that the body of a request to this path may have."""
+    """Returns the limit of the request body for a path, in bytes."""
     path = path.removeprefix("/api")
     return next(
         (most(limits) for route, most in BODY_BYTES if route.fullmatch(path)), OTHER_BODY_BYTES
@@ -50,14 +49,14 @@ def too_large(limit: int) -> str:
 
 
 class BoundedBody:
-    """Counts a body while it arrives. Raises Refusal 413 over the limit, 408 when nothing more
-    comes, or too little.
+    """Counts a body's bytes as they arrive. Raises Refusal 413 over the limit, and 408 if the body
+    stalls or arrives too slowly.
     """
 
     def __init__(self, receive: Receive, limit: int) -> None:
         self._receive, self._limit = receive, limit
         self._taken, self._whole = 0, False
-        self._waited = 0.0  # seconds; what the routes do with the body in between does not count
+        self._waited = 0.0  # seconds; excludes the time that routes spend on the body
 
     async def receive(self) -> Message:
         if self._whole:

@@ -1,5 +1,5 @@
-"""Checks and binds the address that a server listens on, and limits the connections to it: their
-number, the time for a request to arrive, and when writes leave. Must not know what is asked.
+"""Checks and binds the server's address, and manages its connections: their number, the time for a
+request to arrive, and the batching of writes. Must not know the content of requests.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from katz_graph.web.http.access import KNOWN, OPEN, is_loopback
 from katz_graph.web.http.places import Places
 from katz_graph.web.http.responses import refuse
 
-# milliseconds that a peer may leave what was sent to it unread before the system drops its
-# connection (RFC 5482)
+# milliseconds that a peer may leave sent data unread before the system drops its connection
+# (RFC 5482)
 UNREAD = 60_000
-LARGEST_FRAME = 2**16  # bytes that a websocket client may send at once
+LARGEST_FRAME = 2**16  # bytes of one frame from a websocket client
 FAREWELL = 5.0  # seconds for connections to end
-ASKING = 20.0  # seconds for the lines and headers of a request
-# a body that goes on after its request was refused: so much of it is read, for so long, so that the
-# client reads the answer before its connection ends (RFC 9112, section 9.6)
+ASKING = 20.0  # seconds for a request's line and headers to arrive
+# limits for a body that continues after its request was refused: reading it lets the client read
+# the response before the connection closes (RFC 9112, section 9.6)
 UNWANTED_BYTES, UNWANTED_S = 2**20, 1.0
 TOO_MANY = "the server has too many connections at the moment"
-DATE = 1.0  # seconds after which the date in answers is set anew
-GATHERED = 2**16  # bytes that are sent at once, however many more follow
+DATE = 1.0  # seconds between updates of the Date header
+GATHERED = 2**16  # buffered bytes that trigger a write
 
 
 def check_reach(host: str, token: str | None) -> None:
-    """Raises InputError when others could reach a server that asks for no token."""
+    """Raises InputError if other machines could reach a server without a token."""
     if token is None and not is_loopback(host):
         raise InputError(
             f"--host {host}: others can reach this address, so a token is needed: --token-file "
@@ -48,7 +48,7 @@ def check_reach(host: str, token: str | None) -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Opens a listening socket; port 0: any free one. InputError if the address cannot be had."""
+    """Opens a listening socket; port 0: any free one. Raises InputError if binding fails."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -81,20 +81,21 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def url(host: str, port: int) -> str:
-    """Writes the address as a browser takes it."""
+    """Returns the address as a URL."""
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _is_fault(record: logging.LogRecord) -> bool:
-    """Tells if a line of uvicorn's log is one. It takes a websocket that was refused with an answer
-    for one that had none, and strangers could fill the log with that; ours all have one.
+    """Filters uvicorn's log. Uvicorn wrongly logs an error for a websocket that was refused with a
+    response, which would let any client fill the log.
     """
     return record.getMessage() != "ASGI callable returned without completing handshake."
 
 
 class HttpServer(uvicorn.Server):
-    """Serves HTTP and websockets for an application. Leaves signals to others. Takes `connections`
-    at once, of one address three quarters of them; `Places` says who leaves for one more.
+    """Serves HTTP and websockets for an application. Leaves signals to the caller. Accepts
+    `connections` connections, and three quarters of them from one address; `Places` selects the
+    connection to close for a new one.
     """
 
     def __init__(self, app: ASGIApp, connections: int) -> None:
@@ -118,12 +119,12 @@ class HttpServer(uvicorn.Server):
         self._ending = asyncio.Event()
 
     def end(self) -> None:
-        """Lets `serve` return once the connections have ended."""
+        """Makes `serve` return once the connections have ended."""
         self.should_exit = True
         self._ending.set()
 
     async def main_loop(self) -> None:
-        """Waits to be told of the end, where uvicorn polls ten times a second."""
+        """Waits for an event to end, in place of uvicorn's polling ten times a second."""
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(DATE):
@@ -135,12 +136,12 @@ class HttpServer(uvicorn.Server):
 
 
 class HttpConnection(H11Protocol):
-    """Closes when no request is being answered and none begins within ASKING seconds, whatever else
-    arrives meanwhile; soon after an answer to a request whose body still comes.
+    """Closes if no request starts within ASKING seconds while none is being answered, whatever else
+    arrives. Also closes soon after answering a request whose body still arrives.
     """
 
     _patience: asyncio.TimerHandle | None = None
-    _unwanted: int | None = None  # bytes that are still read of a body after its answer
+    _unwanted: int | None = None  # bytes still to be read of a body after its response
 
     def __init__(self, *given: Any, places: Places, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -163,10 +164,10 @@ class HttpConnection(H11Protocol):
         if self._unwanted is not None and self._body_comes:
             self._unwanted -= len(data)
             if self._unwanted < 0:
-                self.transport.pause_reading()  # `_give_up` ends it
+                self.transport.pause_reading()  # `_give_up` closes the connection
                 return
         super().data_received(data)
-        if self.busy or self.transport.get_protocol() is not self:  # it is a websocket now
+        if self.busy or self.transport.get_protocol() is not self:  # upgraded to a websocket
             self._stop_waiting()
         else:
             self._wait()
@@ -209,7 +210,7 @@ class HttpConnection(H11Protocol):
 
 
 def only_health(app: ASGIApp) -> ASGIApp:
-    """Answers what watches the server, and refuses everything else."""
+    """Answers health checks and refuses every other request."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         if OPEN.fullmatch(scope["path"]):
@@ -223,8 +224,8 @@ def only_health(app: ASGIApp) -> ASGIApp:
 
 
 class Gathering:
-    """Sends the writes of one turn of the event loop together: a packet takes longer than all that
-    is written into it.
+    """Sends the writes of one turn of the event loop together, because a packet costs more than its
+    content.
     """
 
     def __init__(self, transport: asyncio.Transport) -> None:

@@ -1,4 +1,4 @@
-"""Says what pages may load and run, by their Content-Security-Policy."""
+"""Builds the Content-Security-Policy of pages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SCRIPT = re.compile(rb"<script(?![^>]*\ssrc\s*=)[^>]*>(.*?)</script>", re.DOTALL
 
 
 def page_policy(page: bytes = b"") -> str:
-    """Builds the Content-Security-Policy of a page, which allows the scripts that stand in it."""
+    """Builds the Content-Security-Policy of a page, which allows the page's inline scripts."""
     scripts = " ".join(f"'{digest}'" for digest in _inline_scripts(page))
     return "; ".join(
         (
@@ -33,7 +33,7 @@ def page_policy(page: bytes = b"") -> str:
 
 def _inline_scripts(page: bytes) -> Iterator[str]:
     """Hashes inline scripts for a Content-Security-Policy (CSP level 3, section 2.3.1). Browsers
-    read line ends as \\n.
+    normalize line ends to \\n.
     """
     for script in SCRIPT.findall(page.replace(b"\r\n", b"\n")):
         yield f"sha256-{base64.b64encode(hashlib.sha256(script).digest()).decode()}"
@@ -54,4 +54,4 @@ EDITOR_POLICY = "; ".join(
         "frame-ancestors 'none'",
     )
 )
-"""Is the Content-Security-Policy of our own pages, which have no inline script or style."""
+"""The Content-Security-Policy of Katz Graph's own pages, which have no inline script or style."""

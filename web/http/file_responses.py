@@ -1,5 +1,5 @@
-"""Answers with users' files: browsers show them only where nothing in them could run, and ask again
-only when they changed. Says, too, whether a client may replace one.
+"""Serves users' files: inline only if their type cannot contain scripts, and with ETags. Also
+checks the preconditions of replacing a file.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ SHOWN_AS = {
     ".json": "application/json",
     ".css": "text/css",
 }
-"""What a browser may show by itself, by the name's ending. All else (SVG, HTML, scripts) is handed
-over as a file to keep.
+"""Maps name endings to the types that a browser may show inline. All other files (SVG, HTML,
+scripts) are downloads.
 """
 DOWNLOAD = "application/octet-stream"
 LIFELESS = (
@@ -48,9 +48,9 @@ GUARDED = {"Content-Security-Policy": LIFELESS, "Cache-Control": "no-cache"}
 
 
 async def stored_file(request: Request, path: Path) -> Response:
-    """Answers with an ordinary file, or the range asked for; 304 when the client has it. Length,
-    ETag and bytes are of one version, also where another takes its place meanwhile. Raises
-    Refusal 404 when there is none.
+    """Returns a regular file or the requested range of it; 304 if the client has the file. Length,
+    ETag and bytes belong to one version even if the file is replaced meanwhile. Raises Refusal 404
+    if the file does not exist.
     """
     file, media_type = await asyncio.to_thread(_open, path)
     answer = OpenedFile(file, path.name, media_type)
@@ -61,7 +61,7 @@ async def stored_file(request: Request, path: Path) -> Response:
 
 
 class OpenedFile(FileResponse):
-    """Answers with a file that is open, whatever its name stands for by now; closes it."""
+    """Serves an open file even if its name now belongs to another file; closes it."""
 
     def __init__(self, file: BinaryIO, name: str, media_type: str | None) -> None:
         state = os.fstat(file.fileno())
@@ -81,11 +81,11 @@ class OpenedFile(FileResponse):
 
 
 def _open(path: Path) -> tuple[BinaryIO, str | None]:
-    """Opens an ordinary file, and says as what a browser may show it: by its ending, else by its
-    first bytes. Raises Refusal 404 when there is none.
+    """Opens a regular file. Also returns the media type to show it as, by its ending, or else by
+    its first bytes. Raises Refusal 404 if the file does not exist.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe is not waited for
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # does not block on a pipe
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         raise Refusal(404, "there is no such file") from None
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -100,8 +100,8 @@ def _open(path: Path) -> tuple[BinaryIO, str | None]:
 
 
 def tag_of(state: os.stat_result) -> str:
-    """Returns the ETag of a file in this state. Files are replaced, never changed in place, so that
-    each version is an inode of its own.
+    """Returns the ETag of a file in this state. Files are replaced and never changed in place, so
+    each version has its own inode.
     """
     version = f"{state.st_mtime_ns} {state.st_size} {state.st_ino}"
     return f'"{hashlib.sha256(version.encode()).hexdigest()[:32]}"'
@@ -109,8 +109,8 @@ def tag_of(state: os.stat_result) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Precondition:
-    """States which version of a file a client replaces: one of these tags (`*`: any), or with `new`
-    none, for there is no such file yet.
+    """Holds the version of a file that a client replaces: one of these tags (`*`: any), or with
+    `new` a file that does not exist yet.
     """
 
     tags: frozenset[str] | None = None
@@ -123,7 +123,7 @@ class Precondition:
         return cls(match, _tags(request, "if-none-match") == ["*"])
 
     def check(self, state: os.stat_result | None) -> None:
-        """Raises Refusal 412 when the file is in another state; None: there is none."""
+        """Raises Refusal 412 if the file is in another state; None: it does not exist."""
         if self.new and state is not None:
             raise Refusal(412, "there is a file of this name already", "exists")
         if self.tags is None:
@@ -135,7 +135,7 @@ class Precondition:
 
 
 def is_known(request: Request, tag: str) -> bool:
-    """Checks whether the client has the answer with this ETag already."""
+    """Whether the client already has the response with this ETag."""
     known = _tags(request, "if-none-match")
     return tag in known or known == ["*"]
 

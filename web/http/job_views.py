@@ -1,5 +1,5 @@
-"""Renders a job as ComfyUI's answers show it: a queue item, a history entry, a row of `/api/jobs`.
-Never shows who submitted it.
+"""Renders a job in ComfyUI's formats: a queue item, a history entry, a row of `/api/jobs`. Never
+includes the client's id.
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ from katz_graph.files.urls import without_secrets
 from katz_graph.formats.secrets import without_url_secrets
 from katz_graph.web.jobs.job import FINISHED, Job, workflow_id
 
-# kinds of outputs that an editor can show in its list
+# kinds of outputs that an editor can show in its job list
 PREVIEWABLE = ("images", "video", "audio", "3d")
-# below it, whole numbers are the same in JSON of every language (RFC 8259, section 6)
+# smaller integers are exact in the JSON of every language (RFC 8259, section 6)
 EXACT = 2**53
-# of `extra_data`: whose it is, and secrets
+# keys of `extra_data` that hold the client's id or secrets
 PRIVATE = ("client_id", "auth_token_comfy_org", "api_key_comfy_org")
 
 
 def milliseconds(seconds: float | None) -> int | None:
-    """Converts to milliseconds, as ComfyUI counts time."""
+    """Converts seconds to milliseconds, ComfyUI's unit of time."""
     return None if seconds is None else int(seconds * 1000)
 
 
 def place_number(job: Job) -> int | float:
-    """Returns a job's number, as an integer where it is whole and clients can hold it."""
+    """Returns a job's number, as an integer if it is whole and clients can represent it."""
     whole = abs(job.number) < EXACT and job.number == int(job.number)
     return int(job.number) if whole else job.number
 
 
 def public_extra(job: Job) -> dict[str, Any]:
-    """Returns the client's extra data with the time of arrival, without secrets: the keys in
-    PRIVATE, and those in URLs.
+    """Returns the client's extra data with the time of arrival. Removes the keys in PRIVATE and
+    secrets in URLs.
     """
     extra = {key: value for key, value in job.extra.items() if key not in PRIVATE}
     shown: dict[str, Any] = without_url_secrets(extra)
@@ -57,7 +57,7 @@ def history_entry(job: Job) -> dict[str, Any]:
 
 
 def status_of(job: Job) -> dict[str, Any]:
-    """Builds `{status_str, completed, messages}`; the messages are those of a websocket."""
+    """Builds `{status_str, completed, messages}`. The messages have the websocket's format."""
     done = job.status == "completed"
     return {
         "status_str": "success" if done else "error",
@@ -86,7 +86,7 @@ def _messages(job: Job) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def error_of(job: Job) -> dict[str, Any]:
-    """Builds the data of ComfyUI's `execution_error`, wherever it is sent."""
+    """Builds the data of ComfyUI's `execution_error`, for HTTP and websockets."""
     result = job.result
     error = result.error if result is not None else None
     node, kind = (error.display or error.node, error.node_type) if error else ("", "")
@@ -104,8 +104,8 @@ def error_of(job: Job) -> dict[str, Any]:
 
 
 def interrupted_node(job: Job, node: str = "", kind: str = "") -> dict[str, str]:
-    """Returns `node_id` and `node_type` of the node that ran when a job was cancelled; those given
-    where its result does not say.
+    """Returns `node_id` and `node_type` of the node that was running when a job was cancelled; the
+    given ones if its result has none.
     """
     stopped = job.result.interrupted if job.result is not None else None
     if stopped is not None:
@@ -114,7 +114,9 @@ def interrupted_node(job: Job, node: str = "", kind: str = "") -> dict[str, str]
 
 
 def shown_node(job: Job, node: str, kind: str) -> dict[str, str]:
-    """Returns `node_id` and `node_type` of a node; `kind` is the type of one not in the prompt."""
+    """Returns `node_id` and `node_type` of a node. `kind` is the type of a node that is not in the
+    prompt.
+    """
     call = job.prompt.get(node)
     return {
         "node_id": node,
@@ -146,7 +148,7 @@ def summary(job: Job) -> dict[str, Any]:
 
 
 def detail(job: Job) -> dict[str, Any]:
-    """Builds `/api/jobs/{id}`: all of one job."""
+    """Builds `/api/jobs/{id}`: all data of one job."""
     outputs = job.result.outputs if job.result is not None else {}
     workflow = {"prompt": without_url_secrets(job.prompt), "extra_data": public_extra(job)}
     more = {"outputs": without_url_secrets(outputs), "workflow": workflow}
@@ -166,7 +168,7 @@ def _files(outputs: Mapping[str, Mapping[str, Any]]) -> Iterator[dict[str, Any]]
 
 
 def _preferred(files: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Prefers a saved file to one that was only previewed."""
+    """Returns a saved file, or else the first preview."""
     return next(
         (file for file in files if file.get("type") == "output"), files[0] if files else None
     )

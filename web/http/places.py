@@ -1,5 +1,5 @@
-"""Decides which connections a server keeps when there are too many: by address, and idle ones that
-showed nothing first. Must not know what is asked.
+"""Selects the connection to close when a server has too many: by address, with idle unauthenticated
+ones first. Must not know the content of requests.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-HEALTH_PLACES = 16  # beyond those of clients, for requests of /livez and /readyz
+HEALTH_PLACES = 16  # additional connections for requests of /livez and /readyz
 
 
 class Connection(Protocol):
-    """A connection as it is judged here; one without these fields (a websocket) is busy.
+    """Describes a connection for this decision. A connection without these fields (a websocket) is
+    busy.
 
-    `known`: a request on it was let in. `busy`: it waits for an answer. `since`: the time from
-    which on it is idle. `only_health`: it takes one of HEALTH_PLACES.
+    `known`: a request on it was authorized. `busy`: it waits for a response. `since`: the time
+    since which it is idle. `only_health`: it takes one of HEALTH_PLACES.
     """
 
     transport: Any
@@ -31,12 +32,12 @@ class Connection(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Holds the number of connections that a server takes; one address has at most three quarters
-    of them.
+    """Limits a server's connections; one address gets at most three quarters of them.
 
-    Where one more is too many, an idle connection leaves: of the same address where that has too
-    many, else of the address that has most. Those on which no request was let in leave first, then
-    those that are idle for longest. Where all are busy, the new one gets one of HEALTH_PLACES.
+    Over the limit, an idle connection is closed: of the same address if that exceeds its share, or
+    else of the address with the most connections. Connections without an authorized request are
+    closed first, then those that have been idle longest. If all are busy, the new one gets one of
+    HEALTH_PLACES.
     """
 
     connections: int
@@ -46,7 +47,7 @@ class Places:
         return max(1, self.connections * 3 // 4)
 
     def make_room(self, new: Connection, connected: Collection[Any]) -> None:
-        """Ends a connection where there are too many with `new`, which is among them."""
+        """Closes a connection if there are too many, including `new`."""
         if len(connected) <= self.of_one_address:
             return  # no limit can be exceeded
         there = [one for one in connected if not one.transport.is_closing()]
@@ -69,9 +70,7 @@ class Places:
 
 
 def _first_to_leave(connections: Iterable[Any], address: str, new: Connection) -> Any:
-    """Returns the idle connection of an address that leaves before its others; None when all are
-    busy.
-    """
+    """Returns an address's idle connection to close first, or None if all are busy."""
     idle = [
         one
         for one in connections
@@ -81,8 +80,8 @@ def _first_to_leave(connections: Iterable[Any], address: str, new: Connection) -
 
 
 def _address(connection: Any) -> str:
-    """Returns whom a connection counts for: an IPv4 address, or a network of IPv6, of which one
-    client has as many addresses as it likes.
+    """Returns the address that a connection counts for: an IPv4 address, or an IPv6 /64 network,
+    because one client can use all its addresses.
     """
     peer = connection.transport.get_extra_info("peername")
     if not peer:

@@ -1,9 +1,9 @@
-"""Reads bodies of requests and parses them strictly; that of `POST /prompt` may be JSON, a picture
+"""Reads request bodies and parses them strictly. The body of `POST /prompt` may be JSON, a picture
 that carries a workflow, or a form with either. Must not know what a graph means.
 
-Clients may name any content type or none, as scripts do; the body has to be right. A body is
-judged while it arrives, goes to disk where it is large, and is parsed when it is whole: clients do
-not decide how many large ones are in memory at once.
+Scripts send any content type or none, so only the body's content counts. A body is checked while it
+arrives, spooled to disk if it is large, and parsed when it is complete, so that clients cannot fill
+the memory with large bodies.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ from katz_graph.web.http.responses import Refusal
 from katz_graph.web.http.turns import Turns
 from katz_graph.web.options import KB, Limits
 
-DOCUMENTS = ("workflow", "image", "prompt")  # fields of a form that may hold the graph
-TEXTS = ("client_id", "prompt_id")  # fields that are text as they stand; the others are JSON
+DOCUMENTS = ("workflow", "image", "prompt")  # form fields that may hold the graph
+TEXTS = ("client_id", "prompt_id")  # plain-text form fields; other fields are JSON
 MAX_FIELDS = 16
-LARGE_BODY_BYTES = 64 * KB  # from which on a body is parsed outside of the event loop
-MEMORY_BYTES = 256 * KB  # of a body that arrives; the rest goes to disk
-READ_BYTES = 64 * KB  # at once
-# large bodies in memory, parsed or not, until their requests are answered: data takes many times
-# the memory of its text
+LARGE_BODY_BYTES = 64 * KB  # larger bodies are parsed outside the event loop
+MEMORY_BYTES = 256 * KB  # of an arriving body; the rest goes to disk
+READ_BYTES = 64 * KB  # of one read
+# requests with a large body in memory, parsed or not, until they are answered: parsed data takes
+# many times the memory of its text
 LARGE_AT_ONCE = 4
-PARSED_AT_ONCE = 2  # of those: parsing keeps other threads waiting
-MAX_WAIT_S = 30.0  # for the others
-PICTURE_HEAD_BYTES = 12  # by which a picture is recognised
-LARGE = "katz.large"  # in a request's scope: it holds a place among the large ones
-NO_NUMBERS = (b"NaN", b"Infinity")  # which Python reads as numbers and JSON has not
+PARSED_AT_ONCE = 2  # of those: parsing blocks other threads
+MAX_WAIT_S = 30.0  # for a place among the large bodies
+PICTURE_HEAD_BYTES = 12  # bytes needed to recognize a picture
+LARGE = "katz.large"  # scope key: the request holds a place among the large bodies
+NO_NUMBERS = (b"NaN", b"Infinity")  # Python parses them as numbers, but JSON does not have them
 
 
 class Reading:
-    """Bounds how many large bodies one server has in memory, and parses at once. Addresses take
-    turns.
+    """Limits the large bodies that one server holds in memory and parses concurrently. Addresses
+    take turns.
     """
 
     def __init__(self) -> None:
         self._large, self._parsed = Turns(LARGE_AT_ONCE), Turns(PARSED_AT_ONCE)
 
     async def hold(self, request: Request) -> None:
-        """Counts a request as large until it is answered. Raises Refusal 503 when others stay too
-        long.
+        """Counts a request as large until it is answered. Raises Refusal 503 if no place becomes
+        free in time.
         """
         address = origin_of(request)
         try:
@@ -74,8 +74,8 @@ class Reading:
 
 
 async def read_body(request: Request, model: type[Model], empty_is_default: bool = False) -> Model:
-    """Parses the body into a model. Raises Refusal 400 with what came and what was expected; an
-    empty body counts as `{}` where ComfyUI takes it so.
+    """Parses the body into a model. Raises Refusal 400 with the received and the expected form.
+    `empty_is_default`: an empty body counts as `{}`, as in ComfyUI.
     """
     raw = (await _arrived(request)).read()
     if empty_is_default and not raw.strip():
@@ -84,20 +84,20 @@ async def read_body(request: Request, model: type[Model], empty_is_default: bool
 
 
 async def read_json(request: Request) -> Any:
-    """Parses a body of any JSON. Raises Refusal 400 with the place of the fault."""
+    """Parses a body of any JSON. Raises Refusal 400 with the position of the error."""
     return await _parsed(request, (await _arrived(request)).read())
 
 
 async def read_graph(request: Request, model: type[Model], limits: Limits) -> Model:
-    """Parses a JSON body that holds a graph, as `read_body`; Refusal 413 when it is too large."""
+    """Parses a JSON body with a graph, like `read_body`. Raises Refusal 413 if it is too large."""
     raw = (await _arrived(request, limits)).read()
     _check_size(len(raw), limits)
     return validated(await _parsed(request, raw), model)
 
 
 async def read_prompt(request: Request, limits: Limits) -> PromptBody:
-    """Reads any of the forms. Raises Refusal 400 when it is none of them or an id is malformed, 413
-    when it has more than `limits.prompt_bytes` of JSON.
+    """Parses a prompt in any of the forms. Raises Refusal 400 if it has none of them or an id is
+    malformed, and 413 if it has more than `limits.prompt_bytes` of JSON.
     """
     if _is_form(request):
         data = await _form(request, limits)
@@ -131,7 +131,7 @@ async def read_prompt(request: Request, limits: Limits) -> PromptBody:
 
 async def read_workflow_file(request: Request, limits: Limits) -> Carried:
     """Reads a workflow file of any kind: the body itself, or the first part of a form. Raises
-    Refusal 400 with what is wrong with it, 413 for more than `limits.prompt_bytes` of JSON.
+    Refusal 400 with the file's problems, and 413 for more than `limits.prompt_bytes` of JSON.
     """
     if not _is_form(request):
         return await _document(request, await _arrived(request, limits), limits)
@@ -154,8 +154,8 @@ async def _document(request: Request, file: IO[bytes], limits: Limits) -> Carrie
 
 
 async def _arrived(request: Request, limits: Limits | None = None) -> IO[bytes]:
-    """Takes in the whole body. With `limits`, only a picture may have more than `prompt_bytes`:
-    Refusal 413 as soon as it is seen that more comes of something else.
+    """Receives the whole body. With `limits`, only a picture may exceed `prompt_bytes`; for other
+    bodies, raises Refusal 413 as soon as the excess is known.
     """
     file = SpooledTemporaryFile(MEMORY_BYTES)  # noqa: SIM115  (the request holds it)
     request.scope[HELD].callback(file.close)
@@ -177,13 +177,13 @@ async def _arrived(request: Request, limits: Limits | None = None) -> IO[bytes]:
 
 
 def announced_bytes(request: Request) -> int:
-    """Returns the length of a body as its request says it; 0 where it does not."""
+    """Returns the announced length of a body; 0 if none is announced."""
     length = request.headers.get("content-length", "")
     return int(length) if length.isascii() and length.isdigit() else 0
 
 
 def is_picture(head: bytes) -> bool:
-    """Recognises PNG and WebP by their first bytes."""
+    """Recognizes PNG and WebP by their first bytes."""
     return head.startswith(PNG) or is_webp(head)
 
 
@@ -198,7 +198,7 @@ def _is_form(request: Request) -> bool:
 
 
 async def _whole_form(request: Request) -> Request:
-    """Takes in the body of a form, and returns a request that has it."""
+    """Receives the body of a form, and returns a request that replays it."""
     file = await _arrived(request)
 
     async def receive() -> Message:
@@ -231,7 +231,7 @@ async def _form(request: Request, limits: Limits) -> dict[str, Any]:
 
 
 async def _workflow_in(request: Request, file: IO[bytes], limits: Limits) -> Any:
-    """Reads the workflow that a picture carries. Raises Refusal 400 when there is none, 413 when it
+    """Reads the workflow embedded in a picture. Raises Refusal 400 if there is none, and 413 if it
     is too large.
     """
     await _hold(request)
@@ -279,7 +279,7 @@ def _reading(request: Request) -> Reading:
 
 
 async def _hold(request: Request) -> None:
-    """Holds a place among the large bodies, once for a request."""
+    """Takes a place among the large bodies, once per request."""
     if not request.scope.get(LARGE):
         await _reading(request).hold(request)
         request.scope[LARGE] = True

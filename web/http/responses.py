@@ -1,5 +1,5 @@
-"""Makes answers: refusals in ComfyUI's shapes, texts without paths of this machine, and JSON that
-every parser takes, also in pages.
+"""Builds responses: errors in ComfyUI's formats, texts without paths of this machine, and JSON that
+every parser accepts, also in pages.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from katz_graph.files.folders import Folders
 from katz_graph.web.events import Ended, JobError, JobEvent
 from katz_graph.web.options import ServeOptions
 
-# of two parts or more: `/prompt` is a route
+# two parts or more: `/prompt` is a route
 ABSOLUTE_PATH = re.compile(r"(?<![\w.:/-])(?:/[^\s/'\"`:,;()\[\]<>]+){2,}/?")
 PROMPT_ROUTE = re.compile(r"(/api)?/prompt")
-PAGE = 16  # jobs that are read and written together
+PAGE = 16  # jobs that are read and serialized together
 Item = TypeVar("Item")
 
 
@@ -51,7 +51,7 @@ class Refusal(KatzError):
 def json_answer(
     content: Any, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Answers with JSON of plain data, whatever its numbers."""
+    """Returns plain data as JSON, even with NaN and infinities."""
     return Response(json_text(content).encode(), status, dict(headers or {}), "application/json")
 
 
@@ -63,7 +63,7 @@ def refuse(
     details: str = "",
     retry_after: float | None = None,
 ) -> Response:
-    """Refuses as clients of this route expect it: an object for `/prompt`, a line elsewhere."""
+    """Returns an error in the format of the route: an object for `/prompt`, a line elsewhere."""
     headers = {} if retry_after is None else {"Retry-After": str(max(1, math.ceil(retry_after)))}
     if request.method == "POST" and PROMPT_ROUTE.fullmatch(request.url.path):
         error = {"type": kind, "message": message, "details": details, "extra_info": {}}
@@ -73,9 +73,9 @@ def refuse(
 
 @dataclass(frozen=True, slots=True)
 class PathRedactor:
-    """Takes this machine's folders out of texts that clients read."""
+    """Removes this machine's folders from texts that clients read."""
 
-    prefixes: tuple[tuple[str, str], ...]  # absolute path, what stands for it; longest first
+    prefixes: tuple[tuple[str, str], ...]  # absolute path, replacement; longest first
 
     @classmethod
     def of(cls, options: ServeOptions, folders: Folders) -> PathRedactor:
@@ -97,8 +97,8 @@ class PathRedactor:
         return cls(tuple(sorted(spelled.items(), key=lambda item: -len(item[0]))))
 
     def text(self, text: str) -> str:
-        """Replaces folders that the operator named by their last name; keeps only the last part of
-        other absolute paths.
+        """Replaces the operator's folders by their last name, and other absolute paths by their
+        last part.
         """
         if "/" not in text and os.sep not in text:
             return text
@@ -107,7 +107,7 @@ class PathRedactor:
         return ABSOLUTE_PATH.sub(lambda match: match[0].rstrip("/").rpartition("/")[2], text)
 
     def data(self, data: Any) -> Any:
-        """Redacts every text in plain data, but for keys."""
+        """Redacts all texts in plain data except keys."""
         if isinstance(data, str):
             return self.text(data)
         if isinstance(data, Mapping):
@@ -117,7 +117,7 @@ class PathRedactor:
         return data
 
     def event(self, told: JobEvent) -> JobEvent:
-        """Redacts the messages for people in an event."""
+        """Redacts the user-facing messages in an event."""
         match told.event:
             case Warned(message=message):
                 return replace(told, event=Warned(self.text(message)))
@@ -134,8 +134,8 @@ def _spellings(path: Path) -> Iterable[Path]:
 
 
 def json_text(data: Any, **options: Any) -> str:
-    """Writes short JSON. Numbers that it does not have (a pack's NaN) become null, and lone
-    surrogates question marks. `options` are further ones of `json.dumps`.
+    """Serializes to compact JSON. Numbers that JSON lacks (such as NaN) become null, and lone
+    surrogates become question marks. `options` are passed to `json.dumps`.
     """
     try:
         text = json.dumps(
@@ -155,14 +155,14 @@ def _finite(data: Any) -> Any:
 
 
 def streamed(pieces: AsyncIterable[bytes]) -> StreamingResponse:
-    """Answers with JSON that is made while it is sent."""
+    """Streams JSON while it is generated."""
     return StreamingResponse(pieces, media_type="application/json")
 
 
 async def joined(
     pages: AsyncIterable[Sequence[Item]], write: Callable[[Item], str]
 ) -> AsyncIterator[bytes]:
-    """Writes the items by `write`, with commas between them."""
+    """Serializes the items with `write`, separated by commas."""
     comma = b""
     async for page in pages:
         if page:

@@ -1,5 +1,5 @@
-"""Guards every route: names of this server, pages that may ask, token, sizes of bodies, headers of
-answers.
+"""Guards every route: names of this server, allowed origins, token, body sizes, and response
+headers.
 
 Must not know what the routes do.
 """
@@ -48,9 +48,9 @@ HEADERS = {
 
 
 class Security:
-    """Guards http and websockets as the ASGI middleware before everything that answers.
+    """Guards HTTP and websockets as ASGI middleware in front of all routes.
 
-    A body that grows over its limit, or stands still, raises Refusal where it is read.
+    A body that exceeds its limit or stalls raises Refusal in the code that reads it.
     """
 
     def __init__(self, app: ASGIApp, options: ServeOptions) -> None:
@@ -82,9 +82,9 @@ class Security:
                 await (self._app if answer is None else answer)(scope, bounded.receive, hardened)
 
     def _answer(self, scope: Scope, headers: Headers, guest: str | None) -> Response | None:
-        """Answers requests that need no route; None where the routes may answer."""
+        """Answers requests that need no route; returns None if the routes may answer."""
         request = Request(scope)
-        # a proxy in between may see another end of it than we do
+        # a proxy in between may disagree about the end of the body
         if "transfer-encoding" in headers and "content-length" in headers:
             answer = refuse(request, HTTPStatus.BAD_REQUEST, "a body has either a length or chunks")
             answer.headers["Connection"] = "close"
@@ -92,7 +92,7 @@ class Security:
         trouble = self._access.foreign(scope["scheme"], headers)
         if trouble is not None:
             return refuse(request, HTTPStatus.FORBIDDEN, trouble, "forbidden")
-        if scope["method"] == "OPTIONS":  # the same for every route; browsers send no token with it
+        if scope["method"] == "OPTIONS":  # same for every route; browsers send it without token
             return Response(headers=ASKING)
         page = scope["path"] == PAGE and scope["method"] in READING
         if not OPEN.fullmatch(scope["path"]) and not self._access.holds(
@@ -142,7 +142,7 @@ class Security:
         return None
 
     def _remembering(self, scope: Scope) -> Response:
-        """Moves the token from the address, which histories and logs keep, into a cookie."""
+        """Moves the token from the URL, which histories and logs record, into a cookie."""
         rest = urlencode(
             [
                 (key, value)
@@ -156,7 +156,7 @@ class Security:
         )
 
     def _cookie(self, scope: Scope) -> dict[str, str]:
-        """Returns headers that leave the token in a cookie that only this server sees."""
+        """Returns headers that store the token in a cookie for this server only."""
         cookie: SimpleCookie = SimpleCookie()
         cookie[COOKIE] = self._access.token or ""
         cookie[COOKIE].update(
@@ -181,16 +181,16 @@ class Security:
 
 
 def _form_charset(headers: Headers) -> bytes:
-    """Returns the charset of a multipart body's texts, read as the form's parser will read it: that
-    takes any codec that Python has, and some need quadratic time. UTF-8 for any other body, as it
-    is never decoded by a name.
+    """Returns the charset of a multipart body's texts as the form parser will read it. The parser
+    accepts any of Python's codecs, and some need quadratic time. UTF-8 for other bodies, whose
+    charset is never used.
     """
     kind, options = parse_options_header(headers.get("content-type"))
     return options.get(b"charset", UTF_8[0]).lower() if kind.startswith(b"multipart/") else UTF_8[0]
 
 
 def _hardened(send: Send, guest: str | None) -> Send:
-    """Adds the headers that every answer carries for browsers, unless a route set them already."""
+    """Adds browser security headers to every response, unless a route has set them."""
 
     async def hardened(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -207,13 +207,13 @@ def _hardened(send: Send, guest: str | None) -> Send:
 
 
 async def _head(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answers HEAD as GET would be, without its body. Leaves the route in `scope`."""
+    """Answers HEAD like GET, without the body. Stores the route in `scope`."""
     asked = {
         **scope,
         "method": "GET",
         "headers": [header for header in scope["headers"] if header[0] != b"range"],
     }
-    # so that no file is read
+    # no file is read
     asked["extensions"] = {**scope.get("extensions", {}), "http.response.pathsend": {}}
 
     async def without_body(message: Message) -> None:

@@ -1,4 +1,4 @@
-"""Asks a person's browser for the server's token."""
+"""Asks for the server's token in a browser."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ form.onsubmit = async (event) => {
 
 
 def asking_for_token() -> Response:
-    """Answers with a form that sends the token as clients do, in a header."""
+    """Returns a form that sends the token in a header, as clients do."""
     return HTMLResponse(
         PAGE,
         HTTPStatus.UNAUTHORIZED,

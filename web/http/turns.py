@@ -1,4 +1,4 @@
-"""Lets a few requests at a time go on; addresses take turns. Must not know what the requests do."""
+"""Limits concurrent requests; addresses take turns. Must not know what the requests do."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from katz_graph.web.rounds import Rounds
 
 
 class Turns:
-    """Has so many places. One address gets at most all but one of them, so that another one need
-    not wait until it is done.
+    """Holds a number of places. One address gets all but one of them, so that another address need
+    not wait for it.
     """
 
     def __init__(self, places: int) -> None:
@@ -21,27 +21,27 @@ class Turns:
         self._waiting = Rounds[asyncio.Future[None]]()
 
     async def enter(self, address: str) -> None:
-        """Waits for a place, which `leave` gives back."""
+        """Waits for a place; `leave` releases it."""
         turn = asyncio.get_running_loop().create_future()
         self._waiting.add(address, turn)
         self._pass_on()
         try:
             await turn
         except asyncio.CancelledError:
-            if not turn.cancelled():  # the place came at the same moment
+            if not turn.cancelled():  # the place was granted before the cancellation
                 self.leave(address)
             raise
 
     def leave(self, address: str) -> None:
-        """Gives a place back."""
+        """Releases a place."""
         self._free += 1
         self._held[address] -= 1
-        self._held += Counter()  # forgets who holds none
+        self._held += Counter()  # drops addresses without a place
         self._pass_on()
 
     @asynccontextmanager
     async def turn(self, address: str) -> AsyncIterator[None]:
-        """Holds a place inside of the `async with` statement."""
+        """Holds a place during the `async with` statement."""
         await self.enter(address)
         try:
             yield

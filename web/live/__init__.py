@@ -1,1 +1,1 @@
-"""Tells clients over websockets what happens to jobs. Must not know how jobs run."""
+"""Reports job events to clients over websockets. Must not know how jobs run."""

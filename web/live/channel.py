@@ -1,5 +1,5 @@
-"""Defines the vocabulary between the hub and the channels that write its messages: the state of a
-running job, what a client may know when it connects, the channel. Must not know sockets.
+"""Defines the types shared by the hub and the channels: the state of a running job, the snapshot
+for a new session, and the channel protocol. Must not know sockets.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from katz_graph.web.events import Cached, ClientEvent, EncodedPicture, Ended, Pl
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.live.outbox import ClientFrame
 
-SEGMENTS = 2_000  # of the timeline; older ones are dropped
+SEGMENTS = 2_000  # spans in the timeline; older ones are dropped
 PLANS = 32
 WARNINGS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """`places`: for each client, its waiting jobs with the number of jobs that wait before them."""
+    """Holds the state of the queue. `places`: for each client, its waiting jobs with the number of
+    jobs ahead of each.
+    """
 
     running: int
     pending: int
@@ -35,10 +37,10 @@ class QueueView:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All that a client may know when it connects.
+    """Holds the data that a client gets when it connects.
 
-    `jobs`: its own, recently ended ones first. `states`: of those that run. `missed`: those that
-    ended while it was away, or may have been. `facts`: of the server.
+    `jobs`: the client's, recently ended ones first. `states`: of running jobs. `missed`: jobs whose
+    end the client may not have received. `facts`: about the server.
     """
 
     client: str
@@ -50,8 +52,8 @@ class Snapshot:
 
 
 class Channel(Protocol):
-    """Writes events as messages of one protocol, for one session. `state` has taken the event in
-    already.
+    """Serializes events to one protocol's messages, for one session. `state` already includes the
+    event.
     """
 
     def greeting(self, snapshot: Snapshot) -> Iterable[ClientFrame]: ...
@@ -63,7 +65,7 @@ class Channel(Protocol):
     def queue(self, client: str, queue: QueueView) -> Iterable[ClientFrame]: ...
 
     def due(self) -> float | None:
-        """Returns the seconds until `late` has something to send; None: it has not."""
+        """Returns the seconds until `late` has messages to send, or None."""
 
     def late(self) -> Iterable[ClientFrame]: ...
 
@@ -85,7 +87,7 @@ class NodeProgress:
 
 @dataclass(slots=True)
 class JobState:
-    """Grows with `hear`. Nodes are those that have begun or were cached, in that order."""
+    """Accumulates a job's events. Nodes are in the order in which they started or were cached."""
 
     started: float | None = None
     nodes: dict[str, NodeProgress] = field(default_factory=dict)
@@ -93,11 +95,11 @@ class JobState:
     timeline: deque[Timeline] = field(default_factory=deque)
     warnings: deque[str] = field(default_factory=lambda: deque(maxlen=WARNINGS))
     preview: EncodedPicture | None = None
-    segments: int = 0  # in the timeline
+    segments: int = 0  # spans in the timeline
 
     def hear(self, event: ClientEvent) -> None:
-        """Takes an event in. Passes over those that leave nothing behind (messages of packs,
-        pictures that a node sends for good).
+        """Updates the state. Ignores events without lasting state (pack messages, and pictures that
+        a node sends in place of a file).
         """
         match event:
             case Started(at=at):
@@ -141,7 +143,7 @@ class JobState:
 
     @property
     def running(self) -> tuple[str, ...]:
-        """Returns the running nodes, the latest last."""
+        """Returns the running nodes, most recently started last."""
         return tuple(
             identifier for identifier, node in self.nodes.items() if node.status == "running"
         )

@@ -1,5 +1,5 @@
-"""Writes events of jobs as ComfyUI's websocket messages: JSON texts `{"type", "data"}`, pictures
-with big-endian headers; and lists the features that the server offers clients.
+"""Serializes job events to ComfyUI's websocket messages: JSON texts `{"type", "data"}`, and
+pictures with big-endian headers. Also lists the server's features.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ from katz_graph.web.options import Limits
 PREVIEW, PREVIEW_WITH_METADATA = 1, 4  # types of binary messages
 FORMATS = {"image/jpeg": 1, "image/png": 2}  # of pictures without metadata
 STATES_RATE, STATES_BURST = 5.0, 5.0  # progress_state: at most ten in any second
-STATES_SLACK = 0.1  # seconds in which the next event may come, which carries what is owed
-STATES_NODES = 100  # so many nodes count as one message
+STATES_SLACK = 0.1  # seconds to wait for an event that triggers the overdue message
+STATES_NODES = 100  # number of nodes that count as one message
 
 
 class ConventionChannel:
-    """`features` is what the server can do, for clients that ask. `clock` is in seconds."""
+    """Sends ComfyUI's messages. `features` answers the client's feature flags. `clock` is in
+    seconds.
+    """
 
     def __init__(
         self, features: Mapping[str, Any], clock: Callable[[], float] = time.monotonic
@@ -40,10 +42,10 @@ class ConventionChannel:
         self._paces: dict[str, RateLimit] = {}
         # jobs whose nodes have changed since the last progress_state
         self._owed: dict[str, JobState] = {}
-        self._shown: dict[str, str] = {}  # the node that was last said to execute, by job
+        self._shown: dict[str, str] = {}  # the last node reported as executing, by job
 
     def read(self, text: str) -> Iterator[ClientFrame]:
-        """Answers the client's first text, `feature_flags`, and ignores all later ones."""
+        """Answers the client's first text, `feature_flags`. Ignores later texts."""
         if self._spoken:
             return
         self._spoken = True
@@ -96,7 +98,7 @@ class ConventionChannel:
     ) -> Iterator[ClientFrame]:
         match event:
             case Started(at=at):
-                self._forget(job.id)  # an attempt that was lost
+                self._forget(job.id)  # drops the state of a lost attempt
                 yield _message(
                     "execution_start", {"prompt_id": job.id, "timestamp": milliseconds(at)}
                 )
@@ -190,7 +192,7 @@ class ConventionChannel:
         elif ended.status == "failed":
             yield _message("execution_error", error_of(job))
         else:
-            # a runner that was killed could not say what ran
+            # a killed runner could not report the running node
             known = state.nodes[state.running[-1]] if state and state.running else NodeProgress("")
             node = interrupted_node(job, known.display, known.type)
             yield _message(
@@ -201,7 +203,7 @@ class ConventionChannel:
 
 
 def _is_told(ended: Ended, started: float | None) -> bool:
-    """Leaves out the end of a job that was cancelled before it started."""
+    """Whether an end is reported: not for a job that was cancelled before it started."""
     return started is not None or ended.status != "cancelled"
 
 
@@ -220,7 +222,7 @@ def _node(job: str, identifier: str, node: NodeProgress) -> dict[str, Any]:
 
 
 def _identity(job: str, node: str, display: str) -> dict[str, Any]:
-    """Identifies a node. One of an expansion is shown as the expanded node, also as its parent."""
+    """Identifies a node. An expansion's node has the expanded node as display node and parent."""
     parent = None if display == node else display
     return {
         "node_id": node,
@@ -232,8 +234,8 @@ def _identity(job: str, node: str, display: str) -> dict[str, Any]:
 
 
 def _message(type: str, data: Any) -> ClientFrame:
-    """Writes JSON that every client can parse; values that it lacks (NaN, data of a pack's own) are
-    null.
+    """Builds a message of JSON that every client can parse. Values that JSON lacks (NaN, a pack's
+    own objects) become null.
     """
     return ClientFrame(json_text({"type": type, "data": data}, default=_nothing, skipkeys=True))
 

@@ -1,4 +1,6 @@
-"""Declares the frames of the native channel; `web/live/katz_channel.py` says when they are sent."""
+"""Declares the frames of the native channel. `web/live/katz_channel.py` documents when they are
+sent.
+"""
 
 from __future__ import annotations
 
@@ -121,4 +123,4 @@ ServerFrame = SnapshotFrame | QueueFrame | EventFrame | JobFrame | PongFrame
 SERVER_FRAME: TypeAdapter[ServerFrame] = TypeAdapter(
     Annotated[ServerFrame, Field(discriminator="type")]
 )
-"""Frames to data."""
+"""Serializes frames."""

@@ -1,8 +1,8 @@
-"""Fans job events out to the websocket sessions of the client that submitted the job. Keeps the
-states of running jobs. Lives on the event loop, never waits.
+"""Fans job events out to the websocket sessions of the client that submitted the job. Holds the
+states of running jobs. Runs on the event loop and never blocks.
 
-Nobody else gets a job's events. Must not know messages (a `Channel` writes them) and websockets
-(`routes/socket.py` carries them).
+No other client receives a job's events. Must not know messages (a `Channel` serializes them) and
+websockets (`routes/socket.py` carries them).
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from katz_graph.web.live.outbox import ByteBudget, ClientFrame, FrameQueue, Rate
 from katz_graph.web.options import Limits
 
 CLIENT_ID = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]{1,200}")
-OUTBOX = 32 * 2**20  # bytes that wait for one session: a batch of pictures that a node sends
-OUTBOXES = 256 * 2**20  # bytes that wait for all sessions
-ENDS = 512  # jobs, of all clients, that ended and whose clients may not know
+OUTBOX = 32 * 2**20  # bytes queued for one session: enough for a node's batch of pictures
+OUTBOXES = 256 * 2**20  # bytes queued for all sessions
+ENDS = 512  # ended jobs, of all clients, whose end may not have reached the client
 GOING_AWAY, INTERNAL_ERROR = 1001, 1011  # RFC 6455, section 7.4.1
-# seconds after which a session that is still there has heard of an end; a dead line is found
+# seconds after which an open session has surely received an end; a broken connection is detected
 # earlier
 GRACE = 120.0
-# seconds after which a client that closes its connection properly is taken to have heard of an end
+# seconds after which an end counts as received if the client then closes its connection properly
 ARRIVED = 5.0
-STATUS_RATE, STATUS_BURST = 20.0, 20.0  # changes of the queue that are told in a second
-STATUS_SOCKETS = 16  # to so many sockets that it counts once; telling one takes about 50 us
+STATUS_RATE, STATUS_BURST = 20.0, 20.0  # queue updates per second
+STATUS_SOCKETS = 16  # sockets per unit of cost; one update to one socket takes about 50 us
 log = logging.getLogger("katz.web")
 
 
 class TooManySockets(KatzError):
-    """The server has `limits.sockets` websockets already, or the client `limits.client_sockets`."""
+    """The server already has `limits.sockets` websockets, or the client `limits.client_sockets`."""
 
 
 class Queue(Protocol):
-    """Gives the hub what it needs of `Jobs`."""
+    """Lists the members of `Jobs` that the hub uses."""
 
     @property
     def running(self) -> Sequence[Job]: ...
@@ -58,7 +58,7 @@ class Queue(Protocol):
 
 
 class Session:
-    """One socket of a client. It gets nothing before `begin`, and nothing after `close`."""
+    """Represents one socket of a client. Receives nothing before `begin` or after `close`."""
 
     def __init__(
         self, hub: Hub, client: str, channel: Channel, budget: ByteBudget, address: str
@@ -69,7 +69,7 @@ class Session:
         self._hub = hub
 
     def begin(self, recent: Sequence[Job] = ()) -> None:
-        """Sends the snapshot, and from now on events. `recent`: the client's finished jobs, read
+        """Sends the snapshot and starts sending events. `recent`: the client's finished jobs, read
         less than a minute ago.
         """
         self.begun = True
@@ -82,8 +82,8 @@ class Session:
             self.send(self.channel.event(job, event, state, queue))
 
     def send(self, frames: Iterable[ClientFrame]) -> None:
-        """Puts frames into the outbox. A frame that cannot be written (a pack's data, nested too
-        deep) ends this session, never the job.
+        """Queues frames. A frame that cannot be serialized (such as a pack's data, nested too deep)
+        ends this session, never the job.
         """
         try:
             for frame in frames:
@@ -94,8 +94,8 @@ class Session:
         self.outbox.wake()
 
     async def next(self) -> str | bytes:
-        """Returns the next frame to send. Does not return after the end: wait for `outbox.closed`
-        beside it.
+        """Returns the next frame to send. Never returns after the end: also wait for
+        `outbox.closed`.
         """
         while True:
             if (frame := self.outbox.pop()) is not None:
@@ -107,7 +107,7 @@ class Session:
                 self.send(self.channel.late())
 
     def goodbye(self) -> None:
-        """Takes in that the client itself ends the session, in order."""
+        """Handles an orderly close by the client."""
         if self.outbox.end is None and not len(self.outbox):
             self._hub.leave(self)
 
@@ -117,15 +117,15 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """A job that ended, and the sessions that were told, with the time (of the loop) of that."""
+    """Holds an ended job, and the sessions that were notified, with the loop's time."""
 
     job: Job
     told: dict[Session, float] = field(default_factory=dict)
 
 
 class Hub:
-    """Connects sessions to jobs. `queue` returns `Jobs`; `facts` what clients may know of the
-    server (versions, devices); `ended` gets a job at its end, with all that was told of it.
+    """Connects sessions to jobs. `queue` returns `Jobs`. `facts` returns public facts about the
+    server (versions, devices). `ended` is called with each ended job and its state.
     """
 
     def __init__(
@@ -148,8 +148,8 @@ class Hub:
         return sum(map(len, self._sessions.values()))
 
     def connect(self, client: str, channel: Channel, address: str = "") -> Session:
-        """Opens a new session of a client, besides its others. Raises TooManySockets when the
-        server or the client has enough, or the address three quarters of the server's.
+        """Opens another session of a client. Raises TooManySockets if the server or the client is
+        at its limit, or the address has three quarters of the server's.
         """
         most = max(1, self._limits.sockets * 3 // 4)
         opened = (session for sessions in self._sessions.values() for session in sessions)
@@ -171,7 +171,7 @@ class Hub:
         return session
 
     def disconnect(self, session: Session) -> None:
-        """Forgets this session and its frames; others of its client stay."""
+        """Removes a session and its frames; the client's other sessions stay."""
         session.outbox.close(GOING_AWAY, "the connection has ended")
         of_client = self._sessions.get(session.client, {})
         of_client.pop(session, None)
@@ -181,7 +181,7 @@ class Hub:
             end.told.pop(session, None)
 
     def leave(self, session: Session) -> None:
-        """Takes in that this session has read all that it was sent a while ago."""
+        """Marks ends as received that were sent to this session long enough ago."""
         before = asyncio.get_running_loop().time() - ARRIVED
         for job in [
             job for job, end in self._ends.items() if end.told.get(session, math.inf) <= before
@@ -189,7 +189,7 @@ class Hub:
             del self._ends[job]
 
     def publish(self, job: Job, event: ClientEvent) -> None:
-        """Sends an event to the owner of its job."""
+        """Sends an event to the client of its job."""
         client = event.client or job.client if isinstance(event, PackMessage) else job.client
         state = self._state(job, event)
         state.hear(event)
@@ -206,7 +206,7 @@ class Hub:
                 self._ends.popitem(last=False)
 
     def status(self) -> None:
-        """Sends everybody the queue's length: at once, or a little later when it changes often."""
+        """Sends the queue's length to all sessions: immediately, or delayed if it changes often."""
         if self._timer is not None or not self._sessions:
             return
         cost = max(1.0, self.sockets / STATUS_SOCKETS)
@@ -218,7 +218,7 @@ class Hub:
             )
 
     def close(self, code: int = GOING_AWAY, reason: str = "the server is shutting down") -> None:
-        """Ends every session."""
+        """Ends all sessions."""
         if self._timer is not None:
             self._timer.cancel()
         for sessions in self._sessions.values():
@@ -230,7 +230,7 @@ class Hub:
         return self._states.get(job.id)
 
     def snapshot(self, client: str, recent: Sequence[Job]) -> Snapshot:
-        """Builds the snapshot of all that a client may know now."""
+        """Builds a client's snapshot."""
         queue = self._queue()
         missed = [end.job for end in self._ends.values() if end.job.client == client]
         self._expect_seen(client, [job.id for job in missed])
@@ -265,8 +265,8 @@ class Hub:
         return self._states.get(job.id) or JobState()
 
     def _expect_seen(self, client: str, jobs: Sequence[str]) -> None:
-        """Schedules the check of ends that were sent: they count as known if a session of the
-        client is still there in a while, or leaves in order.
+        """Schedules a check of sent ends: an end counts as received if a session of the client is
+        still open after GRACE seconds, or closes properly.
         """
         loop = asyncio.get_running_loop()
         for session in self._sessions.get(client, ()):

@@ -1,17 +1,16 @@
-"""Speaks the native channel: websocket subprotocol `katz.msgpack`, a msgpack map with `type` and
-`seq` in each binary frame.
+"""Implements the native channel: websocket subprotocol `katz.msgpack`, with a msgpack map that has
+`type` and `seq` in each binary frame.
 
-From the server, as `web/live/frames.py` declares them, `seq` counting from 0; a gap is a running
-picture that gave way to a newer one:
-- `snapshot`, first: all that the client may know, its own jobs among it, recently ended ones first.
-- `queue`, whenever it changes. A job that stands in `places` waits: what was told of its nodes is
-  void.
-- `event`: something happened to one of the client's jobs. `event` has the fields of its class in
+Server frames are declared in `web/live/frames.py`. `seq` counts from 0; a gap is a preview that was
+replaced by a newer one:
+- `snapshot`, first: the client's jobs (recently ended ones first), the queue, and server facts.
+- `queue`, whenever it changes. A job listed in `places` waits: discard the state of its nodes.
+- `event`: an event of one of the client's jobs. `event` has the fields of its class in
   `web/events.py`, with `job` and `kind`; pictures are bytes.
 - `job`, the answer to `watch`; `pong`, the answer to `ping`.
 
-From the client: `{"type": "ping"}` and `{"type": "watch", "job": ID}`. Anything else ends the
-connection: 1003 for a text, 1007 for what is malformed.
+From the client: `{"type": "ping"}` and `{"type": "watch", "job": ID}`. Any other frame ends the
+connection: with 1003 for a text, and 1007 for malformed data.
 """
 
 from __future__ import annotations
@@ -64,19 +63,19 @@ REQUEST: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discriminat
 
 
 def read_request(data: bytes) -> Request:
-    """Parses a client's request. Raises InputError when it is malformed."""
+    """Parses a client's request. Raises InputError if it is malformed."""
     if len(data) > REQUEST_BYTES:
         raise InputError(f"at most {REQUEST_BYTES:,} bytes are read")
     try:
         return REQUEST.validate_python(msgpack.unpackb(data))
     except ValidationError:
         raise InputError('expected {"type": "ping"} or {"type": "watch", "job": ID}') from None
-    except Exception:  # msgpack's own errors have no common base
+    except Exception:  # msgpack's errors have no common base class
         raise InputError("is not msgpack") from None
 
 
 class NativeChannel:
-    """Writes frames and numbers them."""
+    """Serializes and numbers frames."""
 
     def __init__(self) -> None:
         self._sent = 0

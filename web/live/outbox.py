@@ -1,5 +1,5 @@
-"""Queues frames for one client: in order, bounded, and of running pictures only the newest; and
-limits the rate of events. Must not know what frames say.
+"""Queues frames for one client: in order, bounded, and only the newest preview of a job. Also
+limits event rates. Must not know the content of frames.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ TOO_SLOW = (1013, "reads too slowly; connect again for the state of everything")
 
 @dataclass(frozen=True, slots=True)
 class ClientFrame:
-    """A frame to send. Of frames with the same `slot` only the newest is kept."""
+    """Holds a frame to send. Of unsent frames with the same `slot`, only the newest is sent."""
 
     data: str | bytes
     slot: str = ""
 
 
 class ByteBudget:
-    """Limits the bytes that several outboxes hold together. Above `limit` bytes, those that hold
-    most are closed.
+    """Limits the bytes of all outboxes together. Above `limit`, closes the outboxes with the most
+    bytes.
     """
 
     def __init__(self, limit: int) -> None:
@@ -30,7 +30,7 @@ class ByteBudget:
         self._held: dict[FrameQueue, int] = {}
 
     def note(self, outbox: FrameQueue, count: int) -> None:
-        """Notes the bytes that wait in an outbox now."""
+        """Updates the number of bytes that wait in an outbox."""
         self._all += count - self._held.pop(outbox, 0)
         if count:
             self._held[outbox] = count
@@ -39,11 +39,13 @@ class ByteBudget:
 
 
 class FrameQueue:
-    """Holds one frame of any size and `limit` bytes behind it; what exceeds that closes it."""
+    """Holds one frame of any size and up to `limit` bytes behind it. Closes when the limit is
+    exceeded.
+    """
 
     def __init__(self, limit: int, budget: ByteBudget) -> None:
         self._limit, self._bytes, self._count, self._budget = limit, 0, 0, budget
-        # by number; a dict is slow to find its first
+        # by number; an OrderedDict because finding a dict's first key is slow
         self._frames: OrderedDict[int, ClientFrame] = OrderedDict()
         self._slots: dict[str, int] = {}
         self._changed, self._closed = asyncio.Event(), asyncio.Event()
@@ -54,7 +56,7 @@ class FrameQueue:
         return len(self._frames)
 
     def put(self, frame: ClientFrame) -> None:
-        """Adds a frame; never waits. Keeps nothing after the end."""
+        """Adds a frame without waiting. Drops it after the end."""
         if self.end is not None:
             return
         if frame.slot in self._slots:
@@ -73,11 +75,11 @@ class FrameQueue:
         self._budget.note(self, self._bytes)
 
     def pop(self) -> ClientFrame | None:
-        """Removes the oldest frame and returns it."""
+        """Removes and returns the oldest frame."""
         return self._drop(next(iter(self._frames))) if self._frames else None
 
     def close(self, code: int, reason: str) -> None:
-        """Drops the frames that wait. The first reason counts."""
+        """Drops the queued frames. Only the first close code and reason count."""
         if self.end is None:
             self.end = (code, reason)
             self._frames.clear()
@@ -88,11 +90,11 @@ class FrameQueue:
             self._changed.set()
 
     def wake(self) -> None:
-        """Wakes whoever waits in `changed`."""
+        """Wakes the task that waits in `changed`."""
         self._changed.set()
 
     async def changed(self) -> None:
-        """Returns when something was put in, or the end came, since the last time."""
+        """Returns when a frame was added, or the queue closed, since the last call."""
         await self._changed.wait()
         self._changed.clear()
 
@@ -111,8 +113,8 @@ class FrameQueue:
 
 
 class RateLimit:
-    """Allows `rate` events a second, and `burst` at once after a rest, by a token bucket (RFC 2697,
-    section 2, with one rate). `clock` is in seconds.
+    """Allows `rate` events a second, and bursts of `burst`, with a token bucket (RFC 2697, section
+    2, with one rate). `clock` is in seconds.
     """
 
     def __init__(self, rate: float, burst: float, clock: Callable[[], float]) -> None:
@@ -120,8 +122,8 @@ class RateLimit:
         self._tokens, self._filled = burst, clock()
 
     def take(self, cost: float = 1.0) -> bool:
-        """Takes tokens if the bucket has enough; False if not. A cost above the burst takes a full
-        bucket, and the rest of it as debt.
+        """Takes tokens; returns False if the bucket has too few. A cost above the burst needs a
+        full bucket and leaves the rest as debt.
         """
         if self.wait(cost) > 0:
             return False

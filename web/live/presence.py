@@ -1,4 +1,4 @@
-"""Remembers for a while which pages have which files open. Must not know what is in the files."""
+"""Tracks which pages have which files open. Must not know the content of files."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-STAYS = 45.0  # seconds after which a page that says nothing is gone
-MOST_PAGES = 1_000  # of all people; then the one that said nothing for longest goes
+STAYS = 45.0  # seconds without a heartbeat after which a page is dropped
+MOST_PAGES = 1_000  # of all users; beyond it, the page with the oldest heartbeat is dropped
 
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """A page of a user: what the person there is called, which files it has open, and when it said
-    so.
+    """Holds a page of a user: the user's display name, the open files, and the time of the last
+    heartbeat.
     """
 
     user: str
@@ -23,9 +23,7 @@ class _Page:
 
 
 class Presence:
-    """Tells pages of the others that have the same files of the same user open. `clock` gives
-    seconds.
-    """
+    """Reports other pages that have the same user's files open. `clock` returns seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -34,8 +32,8 @@ class Presence:
     def tell(
         self, user: str, page: str, name: str, files: Sequence[str]
     ) -> Mapping[str, Sequence[str]]:
-        """Takes in what a page has open; returns the names of others by file, "" for who gave
-        none.
+        """Records a page's open files. Returns the names given by other pages, by file; ""
+        for a page without a name.
         """
         now = self._clock()
         self._pages.pop(page, None)

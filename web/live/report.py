@@ -1,4 +1,4 @@
-"""Describes a job after its end: its plans, what devices did, what nodes took and why they ran."""
+"""Describes a job after its end: its plans, device activity, and why and how long nodes ran."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ REPORT: TypeAdapter[JobReport] = TypeAdapter(JobReport)
 
 
 def report_of(job: Job, state: JobState) -> JobReport:
-    """Describes a job from what was told of it."""
+    """Builds the report of a job from its accumulated state."""
     result = job.result
     return JobReport(
         job=job.id,
