@@ -1,4 +1,4 @@
-"""HTTP routes, one file per family.
+"""Defines the HTTP routes, one file per family.
 
-Must not decide anything: they ask the parts in `State`.
+Must not contain decisions: routes call the parts in `State`.
 """

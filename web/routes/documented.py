@@ -1,4 +1,4 @@
-"""Builds the OpenAPI parts of routes that parse their bodies themselves."""
+"""Builds the OpenAPI descriptions of routes that parse their bodies themselves."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ REASONS = {
     503: "not at the moment",
     507: "the disk is full",
 }
-USUAL = (400, 401, 403, 408, 413, 415)  # what any route may answer
+USUAL = (400, 401, 403, 408, 413, 415)  # statuses that any route may return
 
 
 def refusals(*statuses: int, schema: dict[str, Any] = ERROR) -> dict[int | str, dict[str, Any]]:
-    """Describes refusals, beside those that any route may give."""
+    """Describes a route's errors, in addition to those that any route may return."""
     content = {"application/json": {"schema": schema}}
     return {
         status: {"description": REASONS[status], "content": content}
@@ -52,7 +52,7 @@ def refusals(*statuses: int, schema: dict[str, Any] = ERROR) -> dict[int | str, 
 def takes(
     model: type[BaseModel], required: bool = True, more: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Builds the `openapi_extra` of a route with this JSON body; `more`: other content types."""
+    """Builds the `openapi_extra` of a route with this JSON body. `more`: other content types."""
     content = {"application/json": {"schema": model.model_json_schema()}} | (more or {})
     return {"requestBody": {"required": required, "content": content}}
 
@@ -60,7 +60,7 @@ def takes(
 def answers(
     description: str, schema: Any = None, media: str = "application/json"
 ) -> dict[int | str, dict[str, Any]]:
-    """Describes the answer of a route that succeeded: by a JSON Schema, or by its type."""
+    """Describes a route's successful response by a JSON Schema or a Python type."""
     if schema is not None and not isinstance(schema, dict):
         return {200: {"description": description, "model": schema}}
     content = {"content": {media: {"schema": schema}}} if schema is not None else {}

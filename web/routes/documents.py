@@ -1,5 +1,5 @@
-"""Serves `/katz/open`, `/katz/check`, `/katz/plan`, `/katz/tokens` and `/katz/unfold`: workflows
-for an editor, before anything is queued.
+"""Serves `/katz/open`, `/katz/check`, `/katz/plan`, `/katz/tokens` and `/katz/unfold`: operations
+of an editor on a workflow before it is queued.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from katz_graph.web.state import State
 
 PREVIEW = re.compile(r"([a-z]*)(?:;([0-9]{1,3}))?")
 PREVIEW_QUALITY = 90
-AT_ONCE = 2  # pictures that are decoded at the same time: a large one takes 256 MB
+AT_ONCE = 2  # concurrently decoded pictures: a large one takes 256 MB
 VIEWED: dict[int | str, dict[str, Any]] = {
     200: {"description": "the file", "content": {"image/*": {}, "application/octet-stream": {}}},
     304: {"description": "the client has it already"},
@@ -144,7 +144,7 @@ def router(state: State) -> APIRouter:
 
 
 def _preview(wanted: str) -> Preview | None:
-    """Parses a format; those that no preview has count as webp, as ComfyUI's clients expect."""
+    """Parses a preview format. Unsupported formats count as webp, as ComfyUI's clients expect."""
     match = PREVIEW.fullmatch(wanted)
     if match is None:
         raise Refusal(400, "preview is not as expected: a format and a quality, as in webp;90")

@@ -1,5 +1,5 @@
-"""Serves `/`, `/status`, `/extensions` and `/templates`: the editor or another front end as its
-files lie in a folder, a plain page, packs' scripts, and the workflows that come with the package.
+"""Serves `/`, `/status`, `/extensions` and `/templates`: the editor or another front end from a
+folder, a plain status page, packs' scripts, and the bundled workflows.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TYPES = {
     ".webp": "image/webp",
     ".woff2": "font/woff2",
 }
-# one that stands in the page
+# the status page
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Katz Graph</title><meta http-equiv="refresh"
 content="5"></head> <body><h1>Katz Graph</h1> <p>{state}. Running: {running}; waiting:
@@ -49,13 +49,13 @@ href="metrics">metrics</a>. <code>katz serve --frontend DIR</code> serves anothe
 <a href="./">/</a>.</p></body></html>
 """
 EDITOR = Path(str(files("katz_graph.web"))) / "dist"
-"""Holds the built editor, where it was built."""
+"""The folder of the built editor, which may not exist."""
 
 
 class Assets(StaticFiles):
-    """Serves a folder's files and nothing outside of it. Types do not depend on this machine's list
-    of them, and files may change. `policy`: of its pages; None: one that names their inline
-    scripts.
+    """Serves the files of one folder. Media types do not depend on this machine's configuration.
+    Clients always revalidate. `policy`: the pages' Content-Security-Policy; None: a policy that
+    allows each page's inline scripts.
     """
 
     def __init__(self, folder: Path, policy: str | None = None, check_dir: bool = True) -> None:
@@ -65,7 +65,7 @@ class Assets(StaticFiles):
     async def get_response(self, path: str, scope: Scope) -> Response:
         try:
             answer = await super().get_response(path, scope)
-        except OSError:  # a loop of links, a name that no file can have
+        except OSError:  # a cycle of links, or an invalid file name
             raise HTTPException(404) from None
         if isinstance(answer, FileResponse):
             suffix = Path(answer.path).suffix.lower()
@@ -83,9 +83,7 @@ class Assets(StaticFiles):
         scope: Scope,
         status_code: int = 200,
     ) -> Response:
-        """Gives a page its policy, also when the page itself is known already (304): the policy
-        replaces the old one.
-        """
+        """Adds a page's policy, also to a 304 response: the policy replaces the cached one."""
         answer = super().file_response(full_path, stat_result, scope, status_code)
         if Path(full_path).suffix.lower() == ".html":
             answer.headers["content-security-policy"] = self._policy or page_policy(
@@ -95,8 +93,8 @@ class Assets(StaticFiles):
 
 
 def front_end(folder: Path | None) -> Assets | None:
-    """Returns what is served at `/`: a front end's folder, or the editor; None where there is
-    neither.
+    """Returns the application served at `/`: a front end's folder, or else the editor; None if
+    neither exists.
     """
     if folder is not None:
         return Assets(folder)
@@ -104,7 +102,7 @@ def front_end(folder: Path | None) -> Assets | None:
 
 
 def page(state: State, path: str) -> APIRouter:
-    """Serves a plain page about the server."""
+    """Serves a plain status page."""
     routes = APIRouter(include_in_schema=False)
 
     @routes.get(path)
@@ -123,7 +121,7 @@ def page(state: State, path: str) -> APIRouter:
 
 
 def style(state: State) -> APIRouter:
-    """Serves `/user.css`, which the stock page links to: nobody's own style."""
+    """Serves `/user.css`, which ComfyUI's page links to, as an empty style sheet."""
     routes = APIRouter(include_in_schema=False)
 
     @routes.get("/user.css")
@@ -152,8 +150,8 @@ def extensions(state: State) -> APIRouter:
 
 
 def templates(state: State) -> APIRouter:
-    """Serves the workflows that come with the package, as the stock page's dialog asks for them.
-    Always the same; no client names a file that is not listed.
+    """Serves the bundled workflows for the template dialog of ComfyUI's page. The content is fixed;
+    clients can only name listed files.
     """
     routes = APIRouter(prefix="/templates", include_in_schema=False)
 
@@ -175,7 +173,7 @@ def templates(state: State) -> APIRouter:
 
 
 def shipped(state: State) -> APIRouter:
-    """Serves the same workflows for any client: `/katz/templates`."""
+    """Serves the same workflows for other clients: `/katz/templates`."""
     routes = APIRouter(prefix="/katz/templates", tags=["editor"])
 
     @routes.get("", responses=answers("in the order to show them", list[Template]) | refusals())

@@ -1,6 +1,4 @@
-"""Serves `/katz/files`: people's files, the newest first, with the jobs that wrote them, and their
-trash.
-"""
+"""Serves `/katz/files`: users' files, newest first, the jobs that wrote them, and the trash."""
 
 from __future__ import annotations
 
@@ -26,11 +24,11 @@ from katz_graph.web.jobs.retention import shown_by
 from katz_graph.web.routes.documented import answers, refusals, takes
 from katz_graph.web.state import State
 
-MOST = 200  # files of a page
-AT_ONCE = 2  # folders that are read at the same time
-JOBS = 2_000  # that are looked through for the writers of a page
+MOST = 200  # files per page
+AT_ONCE = 2  # concurrently read folders
+JOBS = 2_000  # jobs searched for the writers of a page's files
 MOVED = answers("the files that were moved", MovedFiles) | refusals(403, 409, 503, 507)
-CLOCKS = 2.0  # seconds by which the clocks of jobs and of the file system may differ
+CLOCKS = 2.0  # maximum clock difference, in seconds, between jobs and the file system
 
 
 def router(state: State) -> APIRouter:
@@ -102,13 +100,13 @@ def router(state: State) -> APIRouter:
 def _found(
     index: FolderIndex, folder: Path, limit: int, after: str
 ) -> tuple[list[Entry], list[tuple[int, int] | None]]:
-    """Returns the files of a page and the one behind it, and the pixels of those of the page."""
+    """Returns the files of a page and one more, and the sizes in pixels of the page's files."""
     found = index.newest(limit + 1, after)
     return found, [pixels(folder / entry.name) for entry in found[:limit]]
 
 
 def _writers(jobs: Sequence[Job]) -> Mapping[str, Sequence[tuple[Job, str]]]:
-    """Returns the jobs that show each file of the output folder, each with its node."""
+    """Maps each file of the output folder to the jobs that show it, each with its node."""
     found: dict[str, list[tuple[Job, str]]] = {}
     for job in jobs:
         for node, file in shown_by(job.result) if job.result is not None else ():
@@ -120,8 +118,8 @@ def _writers(jobs: Sequence[Job]) -> Mapping[str, Sequence[tuple[Job, str]]]:
 def _writer(
     entry: Entry, jobs: Sequence[tuple[Job, str]]
 ) -> tuple[str | None, str | None, str | None]:
-    """Returns the job that ran when the file was written, its workflow and node: others show it
-    from the cache.
+    """Returns the job that ran when the file was written, its workflow and its node. Other jobs
+    show the file from the cache.
     """
     ran = (
         (job.id, workflow_id(job), node)

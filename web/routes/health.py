@@ -1,4 +1,4 @@
-"""Serves `/livez`, `/readyz`, `/metrics` to those who watch over the server."""
+"""Serves `/livez`, `/readyz` and `/metrics` for monitoring."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TEXT = {"type": "string"}
 
 
 def _served(facts: RunnerFacts) -> str:
-    """Says which devices are left out, and which stages fail for that."""
+    """Reports the excluded devices, and the stages that fail as a result."""
     without = f", without {', '.join(facts.gone)}" if facts.gone else ""
     return f"ok{without}" + (
         f": jobs that need {', '.join(facts.stranded)} fail" if facts.stranded else ""
@@ -50,7 +50,7 @@ def router(state: State) -> APIRouter:
     )
     async def metrics() -> Response:
         stats = None
-        # without a runner the server's own figures still stand, and nobody waits for it
+        # reports the server's own metrics without a runner, and does not wait for one
         with contextlib.suppress(KatzError):
             stats = await state.runner.stats() if state.runner.ready else None
         text = generate_latest(state.metrics.registry) + generate_latest(

@@ -1,5 +1,5 @@
-"""Serves the server's nodes, devices and abilities, and the routes of the stock front end that are
-always empty here.
+"""Serves node types, devices and features, and routes of ComfyUI's front end that are always empty
+here.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from katz_graph.web.runner_client.facts import DeviceStats
 from katz_graph.web.runner_client.manager import Runner
 from katz_graph.web.state import State
 
-CONVENTION = "0.33.0"  # the release whose protocol is spoken
-FRESH = 1.0  # seconds in which a new file need not stand in lists; asking the runner takes 20 ms
+CONVENTION = "0.33.0"  # the ComfyUI release whose protocol is implemented
+FRESH = 1.0  # seconds that new files may be missing from lists; asking the runner takes 20 ms
 
 
 @dataclass(slots=True)
 class _NodeTypes:
-    """Caches all node types as the runner of `life` described them at `asked`, with digest and
-    compressed form, which are expensive to make.
+    """Caches the JSON of all node types with its digest and compressed form, which are expensive to
+    compute. The runner of `life` returned it at `asked`.
     """
 
     plain: bytes = b""
@@ -45,7 +45,7 @@ class _NodeTypes:
     asked: float = 0.0
 
     async def renew(self, runner: Runner) -> None:
-        """Asks the runner, unless the same one answered a moment ago."""
+        """Asks the runner, unless the same runner answered within FRESH seconds."""
         life, now = runner.restarts, time.monotonic()
         if life == self.life and now - self.asked < FRESH:
             return
@@ -159,7 +159,7 @@ def disabled(state: State) -> APIRouter:
 
 
 def internal(state: State) -> APIRouter:
-    """Serves the stock front end's own routes, without logs and folders of this machine."""
+    """Serves the internal routes of ComfyUI's front end. Hides this machine's logs and folders."""
     routes = APIRouter(prefix="/internal", include_in_schema=False)
 
     @routes.get("/logs")
@@ -198,6 +198,6 @@ def _device(stats: DeviceStats) -> dict[str, Any]:
 
 
 def _memory() -> tuple[int, int]:
-    """Returns the bytes of main memory: all, and free."""
+    """Returns the total and free bytes of main memory."""
     page: Any = os.sysconf("SC_PAGE_SIZE")
     return page * os.sysconf("SC_PHYS_PAGES"), page * os.sysconf("SC_AVPHYS_PAGES")

@@ -1,5 +1,5 @@
-"""Serves `/queue`, `/interrupt`, `/free`, `/katz`, `/history` and `/api/jobs`: shows and steers the
-queue, and lists, forgets and cancels jobs.
+"""Serves `/queue`, `/interrupt`, `/free`, `/katz`, `/history` and `/api/jobs`: shows and controls
+the queue, and lists, forgets and cancels jobs.
 """
 
 from __future__ import annotations
@@ -278,8 +278,8 @@ async def _items(running: Sequence[Job], pending: Sequence[Job]) -> AsyncIterato
 
 
 async def _entries(state: State, first: int, count: int | None) -> AsyncIterator[bytes]:
-    """Writes finished jobs from the one at `first`, `count` at most. Some are left out where others
-    are forgotten meanwhile.
+    """Streams up to `count` finished jobs from index `first`. Skips some jobs if others are
+    forgotten meanwhile.
     """
 
     async def pages() -> AsyncIterator[Sequence[Job]]:
@@ -299,7 +299,7 @@ async def _entries(state: State, first: int, count: int | None) -> AsyncIterator
 
 
 def _statuses(text: str | None) -> list[Status]:
-    """Splits names between commas. Raises Refusal 400 for an unknown one."""
+    """Splits names at commas. Raises Refusal 400 for an unknown name."""
     if not text:
         return []
     names = [name.strip() for name in text.split(",") if name.strip()]

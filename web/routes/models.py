@@ -1,4 +1,4 @@
-"""Serves `/models`, `/embeddings`, `/experiment/models`: the names to choose from."""
+"""Serves `/models`, `/embeddings` and `/experiment/models`: the names of model files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from katz_graph.web.routes.documented import answers, refusals
 from katz_graph.web.state import State
 
 PRESENT_NAMES = {kind: name for name, kind in PRESENT.items()}
-KEPT_S = 10.0  # that a list of files may be older than the files
+KEPT_S = 10.0  # maximum age of a list of files
 PREVIEW_ENDINGS = (*(f".preview{ending}" for ending in PICTURE_ENDINGS), *PICTURE_ENDINGS)
 
 
@@ -85,8 +85,8 @@ class _Kept:
 
 
 class FileLists:
-    """Writes the files of kinds of models as JSON. Keeps each list while its folders stay as they
-    are, but no longer than KEPT_S, since files also grow where they are.
+    """Serializes the files of each kind of models as JSON. Caches a list while its folders are
+    unchanged, but only for KEPT_S, because files may also grow in place.
     """
 
     def __init__(self, folders: Folders) -> None:
@@ -103,8 +103,8 @@ class FileLists:
 
 
 def known_kind(folders: Folders, name: str) -> str:
-    """Returns a kind of models by today's name or an older one. Raises Refusal 404 when there is
-    none.
+    """Returns a kind of models by its current name or an older one. Raises Refusal 404 for an
+    unknown kind.
     """
     kind = SAME_AS.get(name, name)
     if kind not in folders.kinds():
@@ -124,11 +124,11 @@ def _described_files(
     folders: Folders, kind: str, files: Mapping[str, Path]
 ) -> Iterator[dict[str, Any]]:
     searched = folders.searched(kind)
-    known: dict[Path, tuple[int, Set[str]]] = {}  # by folder: its index, and who has a picture
+    known: dict[Path, tuple[int, Set[str]]] = {}  # by folder: index, models with a picture
     for name, path in sorted(files.items()):
         try:
             state = path.stat()
-        except OSError:  # gone since it was listed
+        except OSError:  # deleted after it was listed
             continue
         if (folder := path.parent) not in known:
             known[folder] = _index_of(folder, searched), _pictured_in(folder)
@@ -148,7 +148,7 @@ def _index_of(folder: Path, searched: Sequence[Path]) -> int:
 
 
 def _pictured_in(folder: Path) -> Set[str]:
-    """Returns the names, without endings, of models that have a picture in their folder."""
+    """Returns the names, without endings, of models with a picture in their folder."""
     try:
         with os.scandir(folder) as entries:
             pictures = [

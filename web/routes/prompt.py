@@ -1,4 +1,4 @@
-"""Serves `/prompt`: clients submit graphs."""
+"""Serves `/prompt`, where clients submit graphs."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def router(state: State) -> APIRouter:
 
 
 def _extra(body: PromptBody, workflow: Any) -> dict[str, Any]:
-    """Returns the extra data without secrets, with the editor's document if the prompt was one."""
+    """Returns the extra data without secrets; adds the editor's document if the prompt was one."""
     extra = {name: value for name, value in (body.extra_data or {}).items() if name not in PRIVATE}
     if workflow is not None:
         extra["extra_pnginfo"] = {**(extra.get("extra_pnginfo") or {}), "workflow": workflow}
@@ -132,7 +132,7 @@ def _extra(body: PromptBody, workflow: Any) -> dict[str, Any]:
 
 
 def _check_choices(extra: Mapping[str, Any], permitted: frozenset[str]) -> None:
-    """Refuses a job that chooses what cannot be run, or what the operator keeps to himself."""
+    """Raises Refusal for plan changes that cannot run, or that the operator does not permit."""
     changes = validated(extra.get(CHOICES) or {}, ChoicesBody).changes
     try:
         asked = needed(changes)

@@ -1,5 +1,5 @@
-"""Serves `/ws`: carries the hub's frames to a client, and reads the little that clients send. A
-socket that is lost ends nothing but itself.
+"""Serves `/ws`: sends the hub's frames to a client and reads the client's requests. A lost
+connection ends only its own session.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from katz_graph.web.live.outbox import TOO_SLOW
 from katz_graph.web.state import State
 
 RECENT = 64  # finished jobs in a native snapshot
-# seconds in which a client has to take a frame; shorter than the hub's GRACE, in which it takes a
-# line for sound
+# seconds that a client has to receive a frame; shorter than the hub's GRACE, after which an open
+# session counts as intact
 READING = 90.0
-CLOSING = 5.0  # seconds that a client has to agree to the end
-IN_ORDER = (1000, 1001)  # codes with which a client ends a line that is sound
+CLOSING = 5.0  # seconds that a client has to confirm the close
+IN_ORDER = (1000, 1001)  # codes with which a client closes an intact connection
 # RFC 6455, section 7.4.1, and IANA's registry
 POLICY, UNSUPPORTED, MALFORMED, BUSY = 1008, 1003, 1007, 1013
 
 
 class Goodbye(Exception):
-    """The connection ends, with this code and reason."""
+    """Ends the connection with this code and reason."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(reason)
@@ -69,7 +69,7 @@ def router(state: State) -> APIRouter:
 async def _carry(
     websocket: WebSocket, session: Session, channel: NativeChannel | ConventionChannel, state: State
 ) -> tuple[int, str]:
-    """Sends and reads until one side ends; returns the code and the reason."""
+    """Sends and receives until one side ends the connection; returns the code and the reason."""
     reading = (
         _read_native(websocket, session, channel, state)
         if isinstance(channel, NativeChannel)
@@ -143,7 +143,7 @@ async def _read_native(
 
 
 async def _receive(websocket: WebSocket) -> tuple[str | None, bytes | None]:
-    """Receives a text or a binary message. Raises WebSocketDisconnect when the client is gone."""
+    """Receives a text or binary message. Raises WebSocketDisconnect after a disconnect."""
     message = await websocket.receive()
     if message["type"] == "websocket.disconnect":
         raise WebSocketDisconnect(message["code"])
@@ -151,6 +151,6 @@ async def _receive(websocket: WebSocket) -> tuple[str | None, bytes | None]:
 
 
 async def _close(websocket: WebSocket, code: int, reason: str) -> None:
-    with contextlib.suppress(Exception):  # it may be closed already, in one of many ways
+    with contextlib.suppress(Exception):  # may be closed already
         async with asyncio.timeout(CLOSING):
             await websocket.close(code, reason)

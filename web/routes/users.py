@@ -24,7 +24,7 @@ from katz_graph.web.routes.documented import answers, refusals, takes
 from katz_graph.web.state import State
 
 MOVE = "move"
-YES, NO = "true", "false"  # of flags, which editors also send as `undefined`
+YES, NO = "true", "false"  # values of flags; editors also send `undefined`
 ANY_JSON: dict[str, Any] = {
     "requestBody": {"required": True, "content": {"application/json": {"schema": {}}}}
 }
@@ -84,7 +84,7 @@ def router(state: State) -> APIRouter:
     async def others(request: Request) -> Response:
         """Say every 15 seconds which files a page has open; none when it is left."""
         body = await read_body(request, PresenceBody)
-        await files_of(request)  # refuses who is not known
+        await files_of(request)  # refuses unknown users
         user = request.headers.get("comfy-user", "") if people.several else ""
         return json_answer({"files": presence.tell(user, body.page, body.name, body.files)})
 
@@ -193,8 +193,8 @@ def _some(folder: str) -> str:
 
 
 def _move(request: Request) -> tuple[str, str] | None:
-    """Returns the old and new name in `/userdata/{file}/move/{to}`. A '/' in them is sent as %2F,
-    which only the raw path still has.
+    """Returns the old and new name in `/userdata/{file}/move/{to}`. Reads the raw path because only
+    it preserves a '/' sent as %2F.
     """
     raw = request.scope.get("raw_path") or request.url.path.encode()
     parts = raw.decode("latin-1").partition("/userdata/")[2].split("/")
@@ -202,7 +202,7 @@ def _move(request: Request) -> tuple[str, str] | None:
 
 
 def _told(entry: UserFileEntry) -> dict[str, Any]:
-    """Describes a file; times are in milliseconds, as ComfyUI has them here."""
+    """Describes a file. Times are in milliseconds, as in ComfyUI."""
     return {
         "path": entry.name,
         "size": entry.size,
