@@ -69,7 +69,7 @@ class _Reporter:
     progress: EvaluationProgress
     why: bool
     timelines: list[Timeline] = field(default_factory=list)
-    _began: dict[str, float] = field(default_factory=dict)  # by node
+    _began: dict[str, float] = field(default_factory=dict)  # start times by node
 
     def listen(self, event: Event) -> None:
         self.progress.listen(event)

@@ -116,8 +116,8 @@ class Shims(MetaPathFinder, Loader):
 
 
 def install(folders: Folders, types: Mapping[str, NodeType]) -> Shims | None:
-    """Installs the finder with these folders and node types, or updates it; clears the
-    registrations of packs for new node types.
+    """Installs the finder with these folders and node types, or updates it. If the node types
+    changed, the registrations of packs are cleared.
 
     Returns None and installs nothing if ComfyUI itself can be imported.
     """

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 class WeightFile(dict[str, Any]):
-    """Maps names to tensors. If a pack adds, replaces or removes a tensor, the weights no longer
-    stand for the file.
+    """Maps names to tensors. If a pack adds, replaces or removes a tensor, the file no longer
+    describes the weights.
     """
 
     def __init__(self, path: Path, tensors: Mapping[str, Tensor]) -> None:

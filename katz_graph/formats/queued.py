@@ -180,8 +180,8 @@ class _Calls:
         )
 
     def _as_sent(self, node: UiNode, name: str, value: Any, patterns: bool = False) -> Any:
-        """Returns the value to send for a widget's value. `patterns`: expand file name patterns,
-        whatever the widget.
+        """Returns the value to send for a widget's value. `patterns`: expand file name patterns in
+        any widget.
         """
         sending = self.sending
         if sending is None or not isinstance(value, str):

@@ -77,7 +77,7 @@ class Declared:
 
     def unlisted(self) -> dict[str, Any]:
         """Returns hidden inputs of other types, as the pack declared them. They receive a value
-        only if the graph gives one, as expansions do.
+        only from a graph that contains one, such as an expansion.
         """
         return {
             name: declared
