@@ -1,3 +1,3 @@
-"""Defines what every part of the engine may name: graphs, recipes of models and prompts, patches,
-latent spaces, devices, events, errors. Must not import anything of this package but `ir`.
+"""Defines the vocabulary of the engine: graphs, recipes of models and prompts, patches, latent
+spaces, devices, events, errors. Must not import anything of this package except `ir`.
 """

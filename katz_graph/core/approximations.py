@@ -1,4 +1,4 @@
-"""Names the approximations that a person may allow, and records them in pictures."""
+"""Names the approximations that users may allow, and records them in pictures."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ APPROXIMATIONS = (STALE_CONTROLNET, ASYNC_LORA)
 
 
 def allowed_names(names: str) -> frozenset[str]:
-    """Parses a list of names separated by commas; `async-lora=K` has a number. InputError for one
-    that does not exist.
+    """Parses a comma-separated list of approximations; `async-lora=K` takes a number. Raises
+    InputError for unknown names.
     """
     found = frozenset(filter(None, (part.strip() for part in names.split(","))))
     for one in sorted(found):
@@ -36,8 +36,8 @@ def made_with(
     provenance: Provenance = EXACT,
     chosen: Mapping[str, Any] = MappingProxyType({}),
 ) -> str:
-    """Writes the text chunk `katz` of a picture. `chosen`: what its job chose itself of where and
-    how its stages run.
+    """Returns the content of a picture's text chunk `katz`. `chosen`: scheduling choices that the
+    job itself made.
     """
     facts = {
         "approximations": list(provenance.approximations),

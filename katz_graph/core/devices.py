@@ -1,5 +1,5 @@
-"""Parses `--devices`, `--dtype` and `--link`. Several devices are several worker processes, each
-with a name.
+"""Parses `--devices`, `--dtype` and `--link`. Each device is a named worker process if several are
+requested.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PATTERN = re.compile(r"(cpu|cuda)(?::(\d+))?(?:\*(\d+))?")
 
 @dataclass(frozen=True, slots=True)
 class DeviceChoice:
-    """One device that was asked for: its name in plans and for people, and its name in torch."""
+    """Names one requested device, in plans and messages and in torch."""
 
     name: str
     device: str
@@ -33,8 +33,8 @@ class DeviceChoice:
 
 @dataclass(frozen=True, slots=True)
 class DeviceList:
-    """All devices of a run. This process serves one device; processes (`spawn`) or a cluster
-    (`ray`) serve several.
+    """Lists all devices of a run. One device is served by this process, several by spawned
+    processes (`spawn`) or a cluster (`ray`).
     """
 
     text: str
@@ -50,7 +50,7 @@ class DeviceList:
         return tuple(choice.name for choice in self.choices)
 
     def without(self, gone: Collection[str]) -> DeviceList:
-        """Returns the devices that are left."""
+        """Returns the list without the lost devices."""
         choices = tuple(choice for choice in self.choices if choice.name not in gone)
         return (
             self
@@ -63,7 +63,7 @@ def parse_devices(text: str) -> DeviceList:
     """Parses `cpu`, `cuda:0`, `cpu*2`, `cuda:0,cuda:1`, `cuda*4` (the first four), `cuda:0*2` (two
     workers on one GPU), `ray` and `ray*4`.
 
-    InputError for others. `check_present` checks for the GPUs.
+    Raises InputError for anything else. `check_present` checks that the GPUs exist.
     """
     if match := re.fullmatch(r"ray(?:\*(\d+))?", text.strip()):
         return DeviceList(
@@ -124,11 +124,11 @@ def check_present(devices: DeviceList) -> None:
 
 
 def number_format(devices: Iterable[str], dtype: str = AUTO) -> str:
-    """Chooses the number format of all devices of a run: they hand each other what they computed.
-    `devices`: as torch calls them.
+    """Returns the dtype for all devices of a run; they exchange tensors, so they share one.
+    `devices`: torch's names.
 
-    `auto`: float16 where all are GPUs, else float32. InputError for an unknown one, and for float16
-    on a processor.
+    `auto` is float16 if all devices are GPUs, else float32. Raises InputError for unknown dtypes,
+    and for float16 on a CPU.
     """
     if dtype not in (AUTO, *DTYPES):
         raise InputError(f"--dtype {dtype}: expected one of {', '.join((AUTO, *DTYPES))}")
@@ -142,26 +142,26 @@ def number_format(devices: Iterable[str], dtype: str = AUTO) -> str:
 
 
 def format_name(dtype: torch.dtype) -> str:
-    """Returns the name that `--dtype` has for one of torch's number formats."""
+    """Returns the `--dtype` name of a torch dtype."""
     return str(dtype).removeprefix("torch.")
 
 
 def wider(dtype: str) -> str:
-    """Names, as advice, the formats that hold larger numbers than `dtype`; empty where none
-    does.
-    """
+    """Returns the options with a wider range than `dtype`, for error messages; "" if none has."""
     return {"float16": "--dtype bfloat16 or float32", "bfloat16": "--dtype float32"}.get(dtype, "")
 
 
 def check_dtype(dtype: str, devices: DeviceList) -> None:
-    """Raises InputError unless the devices can compute in the format; a cluster's devices are known
-    when it is joined.
+    """Raises InputError unless all devices can compute in the dtype. The devices of a cluster are
+    checked on joining.
     """
     number_format((choice.device for choice in devices.choices), dtype)
 
 
 def parse_link(link: str | None) -> tuple[float, float] | None:
-    """Parses GBPS[,MS] to bytes a second and seconds of latency. InputError unless it reads so."""
+    """Parses GBPS[,MS] to bytes per second and seconds of latency. Raises InputError if
+    malformed.
+    """
     if link is None:
         return None
     try:
@@ -179,8 +179,8 @@ def parse_link(link: str | None) -> tuple[float, float] | None:
 
 
 def threads_for(devices: DeviceList, threads: int | None) -> int:
-    """Counts a worker's threads: as told, else all cores for one device and one core each for
-    several.
+    """Returns the threads per worker: `threads` if set, else all cores for one device and one core
+    each for several. Raises InputError if out of range.
     """
     if threads is not None and not 1 <= threads <= MOST_THREADS:
         raise InputError(f"--threads {threads}: expected 1 to {MOST_THREADS}")
@@ -188,5 +188,5 @@ def threads_for(devices: DeviceList, threads: int | None) -> int:
 
 
 def processors() -> int:
-    """Counts the processors that this process may use."""
+    """Returns the number of CPU cores available to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

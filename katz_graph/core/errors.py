@@ -1,11 +1,11 @@
-"""Defines the errors that a person reads: one clear line each, and the exit code that the command
-line ends with.
+"""Defines the errors that are shown to users: one clear line each, and the exit code of the command
+line.
 """
 
 
 class KatzError(Exception):
-    """Base of all errors that are shown without a traceback. `devices` names those that cannot be
-    used, where that is what is wrong.
+    """Base of all errors that are shown without a traceback. `devices`: the unusable devices, if
+    they caused the error.
     """
 
     exit_code = 1
@@ -17,7 +17,7 @@ class KatzError(Exception):
 
 
 def with_causes(error: BaseException) -> list[BaseException]:
-    """Returns an error and those that it was raised from or while handling, each once."""
+    """Returns an error and all errors in its chains of causes and contexts, each once."""
     met = [error]
     for one in met:
         met += [
@@ -29,32 +29,32 @@ def with_causes(error: BaseException) -> list[BaseException]:
 
 
 class InputError(KatzError):
-    """The input is wrong: a file, a node, a value. One line per problem."""
+    """Reports invalid input: a file, a node, a value. One line per problem."""
 
     exit_code = 2
 
 
 class RunError(KatzError):
-    """The input was right but the run failed: memory, disk, NaN, a broken device."""
+    """Reports that a run with valid input failed: memory, disk, NaN, a broken device."""
 
 
 class DeviceGone(RunError):
-    """Reports that a device's worker was lost, or cannot be reached, and gets no successor:
-    whatever needs the device fails until the engine is started again.
+    """Reports that a device's worker was lost or cannot be reached and will not be replaced. Work
+    on that device fails until the engine restarts.
     """
 
 
 class DiskFull(RunError):
-    """A file could not be written, since there was no room for it."""
+    """Reports that a file could not be written because the disk is full."""
 
 
 class OutOfMemory(RunError):
-    """The memory of a device, or of the host, did not suffice. Says how much there was and the way
-    out.
+    """Reports that the memory of a device or of the host did not suffice. The message states the
+    available memory and a remedy.
     """
 
 
 class Cancelled(KatzError):
-    """The run was stopped on request."""
+    """Reports that the run was stopped on request."""
 
     exit_code = 130

@@ -1,8 +1,8 @@
-"""Defines the events of a run: graph run, engines, workers and packs report them to listeners.
+"""Defines the events that graph runs, engines, workers and packs report to listeners.
 
-Node ids are those of the graph that runs; `display` is the node of the file that a node is shown
-as: itself, or the one that expanded to it. A field `kind` tells events apart where they are told to
-clients as data (`web/events.py`). Never imports torch.
+`node` is an id in the running graph. `display` is the id in the submitted file: the node itself, or
+the node that expanded to it. `kind` tags events that clients receive as JSON (`web/events.py`).
+Never imports torch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NodeStarted:
-    """A node began to run."""
+    """Reports that a node started."""
 
     node: str
     display: str
@@ -31,7 +31,9 @@ class NodeStarted:
 
 @dataclass(frozen=True, slots=True)
 class NodeDone:
-    """A node has its result; `why` tells why it ran or was `cached`. `ui` is for editors."""
+    """Reports a node's result. `why`: why it ran, unless it was `cached`. `ui`: data for
+    editors.
+    """
 
     node: str
     display: str
@@ -45,12 +47,12 @@ class NodeDone:
 
 @dataclass(frozen=True, slots=True)
 class NodeBlocked(NodeDone):
-    """A node is done, but gave nothing but blockers; `why` tells the reason."""
+    """Reports that a node finished but returned only execution blockers. `why`: the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFailed:
-    """A node has no result; `why` tells why it ran."""
+    """Reports that a node failed. `why`: why it ran."""
 
     node: str
     display: str
@@ -61,9 +63,8 @@ class NodeFailed:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A node is done with `value` of `maximum`: `evaluations` of a sampler, or what a pack counts.
-
-    A server fills in `display`.
+    """Reports that a node has done `value` of `maximum` units: `evaluations` of a sampler, or units
+    of a pack. Servers set `display`.
     """
 
     node: str
@@ -76,7 +77,9 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Previewed:
-    """A node shows its unfinished picture, uint8 [h, w, 3]; `picture.preview` encodes it."""
+    """Carries a preview of a node's unfinished picture, uint8 [h, w, 3]; `picture.preview` encodes
+    it.
+    """
 
     node: str
     picture: Tensor
@@ -84,7 +87,7 @@ class Previewed:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A sampler was compiled."""
+    """Reports that a sampler was compiled."""
 
     node: str
     program: Program
@@ -92,10 +95,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """A sampler is done: seconds on the device that advanced it, how many attempts it took, by
-    LoRA that it began without the evaluation from which on it was there, and how many calls of
-    stages were recorded, replayed, beside others, and eager, on all devices.
-    """
+    """Reports that a sampler finished, with seconds on the device that advanced it."""
 
     node: str
     program: Program
@@ -103,13 +103,16 @@ class Sampled:
     prepare: float
     denoise: float
     attempts: int = 1
+    """Number of attempts."""
     arrivals: Mapping[str, int] = field(default_factory=dict)
+    """Maps each deferred LoRA to the first evaluation that included it."""
     calls: Mapping[str, int] = field(default_factory=dict)
+    """Number of stage calls on all devices: recorded, replayed, concurrent, eager."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reused:
-    """A node took a kept result that inputs alone do not decide."""
+    """Reports the reuse of a cached result that depends on more than its inputs."""
 
     node: str
     provenance: Provenance
@@ -120,12 +123,12 @@ SpanKind = Literal["segment", "send", "patch", "prepare", "load", "stage", "node
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A device worked for a while, on what `name` tells people.
+    """Reports that a device was busy for a time. `name`: label for users.
 
-    `kind` says what it did, `target` on what: a segment, an operation (`send`, `prepare`), a weight
-    set (`patch`), a stage that is no sampler's, a type of node; `peer` is who was sent something.
-    `start` is on the clock of `time.perf_counter`; clients read it in seconds since the job
-    started. On a GPU times are its own, not those of the launch.
+    `kind` is the kind of work. `target` is its object: a segment, an operation (`send`, `prepare`),
+    a weight set (`patch`), a stage outside samplers or a node type. `peer` is the receiver of a
+    transfer. `start` uses the clock of `time.perf_counter`; clients get seconds since the start of
+    the job. GPU times are measured on the GPU, not at launch.
     """
 
     device: str
@@ -140,7 +143,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Devices worked for a node: all that was not told before."""
+    """Reports the spans of a node since its last report."""
 
     node: str
     segments: tuple[Span, ...]
@@ -149,7 +152,7 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class StageDone:
-    """A device did a stage (as `--place` calls it) for a node that is no sampler."""
+    """Reports that a device ran a stage (by its `--place` name) for a node that is no sampler."""
 
     stage: str
     span: Span
@@ -157,7 +160,7 @@ class StageDone:
 
 @dataclass(frozen=True, slots=True)
 class Warned:
-    """A line for people, which stops nothing."""
+    """Carries a warning for users; the run continues."""
 
     message: str
     kind: Literal["warned"] = "warned"
@@ -165,7 +168,9 @@ class Warned:
 
 @dataclass(frozen=True, slots=True)
 class PackMessage:
-    """A pack sends its code in the editor a message: to `client`, or to all who watch the run."""
+    """Carries a message from a pack to its editor code: to `client`, or to all clients that watch
+    the run.
+    """
 
     type: str
     data: Any

@@ -1,5 +1,5 @@
-"""Chooses what is evicted from a cache: models from a device's memory, results of nodes. Must not
-know what the things are.
+"""Defines cache eviction policies for models in a device's memory and results of nodes. Must not
+know the types of the entries.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ from typing import Protocol
 
 
 class Policy(Protocol):
-    """Chooses the next victim of eviction."""
+    """Chooses the next entry to evict."""
 
     def used(self, key: Hashable) -> None:
-        """Notes a use of what is resident, or becomes so."""
+        """Records a use of a cached entry, or adds a new one."""
 
     def victim(self, spared: frozenset[Hashable]) -> Hashable | None:
-        """Returns the next victim among the resident, except `spared`; None when there is none."""
+        """Returns the next entry to evict except those in `spared`; None if none remains."""
 
     def removed(self, key: Hashable) -> None:
-        """Forgets what is no longer resident."""
+        """Forgets an evicted entry."""
 
 
 class LeastRecentlyUsed:
-    """Evicts what was used longest ago first."""
+    """Evicts the least recently used entry."""
 
     def __init__(self) -> None:
-        self._order: dict[Hashable, None] = {}  # the latest use last
+        self._order: dict[Hashable, None] = {}  # ordered by latest use
 
     def used(self, key: Hashable) -> None:
         self._order.pop(key, None)
@@ -40,17 +40,17 @@ class LeastRecentlyUsed:
 
 
 class LeastFrequentlyUsed:
-    """Evicts what was used least often first, of equals the one that was used longest ago.
+    """Evicts the least frequently used entry; of equals, the least recently used.
 
-    With dynamic aging (LFU-DA: Arlitt et al. 2000, "Evaluating content management techniques for
-    Web proxy caches"): what comes in starts at the count of the last that went, so that what was
-    popular once does not stay for ever. It has no constant to tune.
+    Uses dynamic aging (LFU-DA: Arlitt et al. 2000, "Evaluating content management techniques for
+    Web proxy caches"): a new entry starts with the priority of the last evicted one, so that
+    formerly popular entries expire. Has no parameter to tune.
     """
 
     def __init__(self) -> None:
         self._age = 0
         self._uses: dict[Hashable, int] = {}
-        # uses + the age at the last of them, number of that use
+        # (use count + age at the last use, sequence number of the last use)
         self._priority: dict[Hashable, tuple[int, int]] = {}
         self._clock = count()
 
@@ -73,4 +73,4 @@ POLICIES: Mapping[str, Callable[[], Policy]] = {
     "lru": LeastRecentlyUsed,
     "lfu": LeastFrequentlyUsed,
 }
-"""Maps names to policies, as people choose them."""
+"""Maps the names of options to policies."""

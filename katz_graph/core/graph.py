@@ -1,6 +1,4 @@
-"""Defines the graph as frozen data. Validation, hashing, expansion and planning are functions over
-it in other modules.
-"""
+"""Defines the graph as frozen data. Other modules validate, hash, expand and plan it."""
 
 from __future__ import annotations
 
@@ -11,19 +9,19 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Output number `output` of node `node`."""
+    """Refers to output number `output` of node `node`."""
 
     node: str
     output: int
 
 
 class BadLink(list[Any]):
-    """A list in an API prompt that is not a link; a list as a value is marked there as one."""
+    """Marks a list in an API prompt that is not a link. Lists as values are marked separately."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeCall:
-    """One node: its type and, for each input, a value or a link."""
+    """Describes one node: its type and a value or link for each input."""
 
     type: str
     inputs: Mapping[str, Any]
@@ -35,18 +33,18 @@ class NodeCall:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Nodes by id, in the order of the file."""
+    """Maps ids to nodes, in file order."""
 
     nodes: Mapping[str, NodeCall] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """A node returns this to be replaced by a graph: ids in `graph` are its own; `outputs` are
-    links into it, or values.
+    """Result of a node that is replaced by a graph. Ids in `graph` are local; `outputs` are values,
+    or links into it.
 
-    `shown` has, for ids in `graph`, the nodes of the run that they are to be shown as; the others
-    are shown as the node itself.
+    `shown` maps ids in `graph` to the nodes of the run that represent them to users. The expanding
+    node represents all others.
     """
 
     graph: Graph

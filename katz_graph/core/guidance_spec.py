@@ -1,6 +1,4 @@
-"""Defines as frozen data the noise, the prompts, and the guidance that combines their
-predictions.
-"""
+"""Defines noise, prompts and guidance of a sampler as frozen data."""
 
 from __future__ import annotations
 
@@ -12,8 +10,8 @@ from katz_graph.core.recipe import Conditioning, ModelRecipe
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """The noise that a latent gets: the draws of a seed, or nothing. Samplers draw their own noise
-    from the seed either way.
+    """Describes the noise added to a latent: drawn from a seed, or none. Samplers that draw their
+    own noise use the seed either way.
     """
 
     seed: int
@@ -22,11 +20,11 @@ class Noise:
 
 @dataclass(frozen=True, slots=True)
 class Guider:
-    """Selects the prompts that a model is asked for.
+    """Selects the predictions to compute and how to combine them.
 
-    basic: the positive alone. cfg: positive against negative by `guidance`. dual: middle against
-    negative by `outer`, and on top of it positive against middle by `guidance`. nested: positive
-    against middle by `guidance`, and that against negative by `outer`.
+    basic: positive only. cfg: positive against negative by `guidance`. dual: middle against
+    negative by `outer`, plus positive against middle by `guidance`. nested: positive against middle
+    by `guidance`, and the result against negative by `outer`.
     """
 
     kind: Literal["basic", "cfg", "dual", "nested"]
@@ -39,7 +37,7 @@ class Guider:
 
     @property
     def sides(self) -> tuple[str, ...]:
-        """Returns the names of the conditionings that it has, the positive first."""
+        """Returns the names of its conditionings, the positive first."""
         return {"basic": ("positive",), "cfg": ("positive", "negative")}.get(
             self.kind, ("positive", "middle", "negative")
         )

@@ -1,5 +1,5 @@
-"""Describes latents: their channels, the pixels that a cell stands for, and the range that models
-are trained on; and latents as nodes pass them on. Must not know models. Never imports torch.
+"""Describes latent spaces (channels, pixels per cell, scale and shift) and the latents that nodes
+pass on. Must not know models. Never imports torch.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LatentSpace:
-    """Describes the latents [B, channels, H/factor, W/factor] of a VAE. A model is trained on
+    """Describes the latents [B, channels, H/factor, W/factor] of a VAE. Models are trained on
     (latent - shift) · scale.
     """
 
     channels: int
-    factor: int  # pixels of a picture along one side of a cell
+    factor: int  # pixels per side of a cell
     scale: float
     shift: float = 0.0
 
@@ -29,27 +29,28 @@ class LatentSpace:
         return cells * self.factor
 
     def normalised(self, latent: Tensor) -> Tensor:
-        """Maps a VAE's latent to what a model is trained on."""
+        """Scales a VAE's latent to the model's range."""
         return (latent - self.shift) * self.scale
 
     def starting(self, latent: Tensor) -> Tensor:
-        """Maps a VAE's latent to the float32 one that noise is added to: normalised, but for an
-        empty latent, all zeros, which is no picture and stays as it is.
+        """Scales a VAE's latent to the model's range, in float32. An all-zero latent is empty and
+        stays zero.
         """
         latent = latent.float()
         return self.normalised(latent) if latent.any() else latent
 
     def restored(self, latent: Tensor) -> Tensor:
-        """Maps what a model is trained on to a VAE's latent."""
+        """Scales a latent from the model's range to the VAE's."""
         return latent / self.scale + self.shift
 
 
 @dataclass(frozen=True, slots=True)
 class LinearMap:
-    """Red, green and blue in -1..1 that each channel of a scaled latent adds to a cell, and what is
-    added everywhere.
+    """Maps latent channels to red, green and blue in -1..1: one row per channel of a scaled latent,
+    plus a bias.
 
-    With nine times as many rows they are those of the channel's cells around it, row by row.
+    With nine times as many rows, it is a 3x3 convolution: nine rows per channel, for the
+    neighbouring cells row by row.
     """
 
     rows: tuple[tuple[float, float, float], ...]
@@ -57,14 +58,14 @@ class LinearMap:
 
 
 DEFAULT_LATENT_SPACE = LatentSpace(channels=4, factor=8, scale=0.18215)
-"""What a latent without a model or VAE beside it is taken for, as ComfyUI's nodes take it: a size
-in pixels becomes cells of eight.
+"""Assumed for a latent without a model or VAE, as in ComfyUI's nodes: cells of eight pixels a
+side.
 """
 
 
 class LatentSamples(TypedDict, total=False):
-    """A latent as ComfyUI packs hold it. The samples are the VAE's own, not multiplied by its
-    scaling factor.
+    """A latent as in ComfyUI packs. The samples are the VAE's, not multiplied by its scaling
+    factor.
     """
 
     samples: Tensor  # [B, C, h, w] in cells

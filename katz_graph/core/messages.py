@@ -1,5 +1,5 @@
-"""Writes values and names in messages for people: one printable line, shortened, with the nearest
-known name.
+"""Formats values and names for messages as one shortened, printable line, with the nearest known
+name.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-SHOWN = 60  # characters of a value in a message
-COMPARED = 80  # characters of a name that are compared with known ones
+SHOWN = 60  # maximum length of a value in a message
+COMPARED = 80  # characters of a name compared with known names
 
 
 def one_line(text: str) -> str:
-    """Returns `text` without line breaks, escape sequences and other characters that a terminal
-    would act on.
+    """Replaces line breaks, escape sequences and other control characters that a terminal would
+    execute.
     """
     if text.isprintable():
         return text
@@ -30,7 +30,7 @@ def one_line(text: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Returns the first line of an error's message; of one without a message its class."""
+    """Returns the first line of an error's message, or its class name if the message is empty."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
@@ -39,7 +39,7 @@ def shorten(text: str, limit: int = SHOWN) -> str:
 
 
 def show(value: Any) -> str:
-    """Writes a value as it would stand in the workflow file, shortened."""
+    """Formats a value as in the workflow file, shortened."""
     if isinstance(value, (str, int, float, bool)) or value is None:
         return one_line(
             shorten(
@@ -56,28 +56,26 @@ def show(value: Any) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Returns the known name that `name` most looks like, letter case aside; None if none is
-    near.
-    """
+    """Returns the known name most similar to `name`, ignoring case; None if none is similar."""
     by_folded = {candidate.casefold()[:COMPARED]: candidate for candidate in known}
     close = difflib.get_close_matches(name.casefold()[:COMPARED], by_folded, n=1, cutoff=0.6)
     return by_folded[close[0]] if close else None
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Returns `; did you mean "..."?`, or nothing."""
+    """Returns `; did you mean "..."?`, or "" if no known name is similar."""
     close = nearest(name, known)
     return f"; did you mean {show(close)}?" if close is not None else ""
 
 
 def listed(names: Iterable[str], limit: int = 8) -> str:
-    """Lists names for a sentence, the rest counted."""
+    """Joins up to `limit` names for a sentence and counts the rest."""
     known = list(names)
     more = f" and {len(known) - limit:,} more" if len(known) > limit else ""
     return ", ".join(one_line(shorten(name)) for name in known[:limit]) + more
 
 
 def node_name(identifier: str, kind: str, title: str = "") -> str:
-    """Names a node in messages: id, type, and the title that a person gave it."""
+    """Formats a node for messages: id, type, and the title if the user set one."""
     called = f' "{shorten(title, 40)}"' if title and title != kind else ""
     return one_line(f"node {shorten(identifier)} ({shorten(kind)}{called})")

@@ -1,7 +1,7 @@
-"""Defines the patches that a model recipe carries besides weights: other sampling, other guidance,
-FreeU, blocks that are passed over, and opaque functions of packs.
+"""Defines the patches of a model recipe other than weights: sampling, guidance, FreeU, skipped
+blocks and opaque functions of packs.
 
-Frozen data, part of the recipe's digest. Nothing here computes: `planner/` and `executor/` read it,
+Patches are frozen data and part of the recipe's digest. `planner/` and `executor/` implement them,
 each kind in one place.
 """
 
@@ -14,8 +14,8 @@ from typing import Any, Literal, TypeGuard, TypeVar
 
 @dataclass(frozen=True, slots=True)
 class DiscreteSampling:
-    """Gives the output of a model another meaning over its own noise table; rescaled with
-    `zero_terminal_snr`, without it not.
+    """Replaces the parametrisation of the model's output over its own noise table, rescaled to zero
+    terminal SNR if `zero_terminal_snr`.
     """
 
     prediction: Literal["eps", "v_prediction", "x0", "lcm"]
@@ -24,7 +24,7 @@ class DiscreteSampling:
 
 @dataclass(frozen=True, slots=True)
 class ContinuousSampling:
-    """Replaces the model's own noise table by noise levels from `sigma_min` to `sigma_max`."""
+    """Replaces the model's noise table by noise levels from `sigma_min` to `sigma_max`."""
 
     prediction: Literal["eps", "v_prediction", "edm"]
     sigma_max: float
@@ -33,8 +33,8 @@ class ContinuousSampling:
 
 @dataclass(frozen=True, slots=True)
 class FlowSampling:
-    """Makes the model a flow with `levels` noise levels that are shifted towards noise; it is told
-    its level times `multiplier`.
+    """Runs the model as a flow with `levels` noise levels, shifted towards noise. The model's
+    timestep is the level times `multiplier`.
     """
 
     shift: float
@@ -44,8 +44,8 @@ class FlowSampling:
 
 @dataclass(frozen=True, slots=True)
 class FreeU:
-    """Scales backbone and skips of the two deepest widths: four and two times the model's own (Si
-    et al. 2024). Version 2 weighs the backbone by the mean map of each sample.
+    """Scales backbone and skips where the backbone is four times and twice as wide as the first
+    block (Si et al. 2024). Version 2 weights the backbone by each sample's mean map.
     """
 
     version: Literal[1, 2]
@@ -57,8 +57,8 @@ class FreeU:
 
 @dataclass(frozen=True, slots=True)
 class RescaledGuidance:
-    """Sets how much of the guided prediction has the conditional one's standard deviation (Lin et
-    al. 2024).
+    """Blends the guided prediction with itself rescaled to the conditional prediction's standard
+    deviation (Lin et al. 2024). `multiplier`: weight of the rescaled one.
     """
 
     multiplier: float
@@ -66,8 +66,8 @@ class RescaledGuidance:
 
 @dataclass(frozen=True, slots=True)
 class NormedGuidance:
-    """Shrinks the guided prediction, place by place, to the conditional one's norm over the
-    channels, then multiplies it by `strength`.
+    """Shrinks the guided prediction, cell by cell, to the channel norm of the conditional one, then
+    multiplies it by `strength`.
     """
 
     strength: float
@@ -75,8 +75,8 @@ class NormedGuidance:
 
 @dataclass(frozen=True, slots=True)
 class NormedDifference:
-    """Gives the guided x - denoised, place by place, the conditional one's norm over the channels,
-    by the share `strength`.
+    """Rescales the guided x - denoised, cell by cell, to the channel norm of the conditional one.
+    `strength`: weight of the rescaled one.
     """
 
     strength: float
@@ -84,15 +84,15 @@ class NormedDifference:
 
 @dataclass(frozen=True, slots=True)
 class ZeroStar:
-    """Scales the negative side to what of it lies along the positive (Fan et al. 2025,
+    """Scales the negative prediction by its projection onto the positive (Fan et al. 2025,
     "CFG-Zero*").
     """
 
 
 @dataclass(frozen=True, slots=True)
 class PassedOver:
-    """Names blocks of a transformer that a side is computed without, within a window of the
-    schedule (fractions), by their numbers in its chain of double blocks and in that of single ones.
+    """Names the transformer blocks that a side skips within a window of the schedule (fractions),
+    by number in the double and in the single chain.
     """
 
     double: tuple[int, ...]
@@ -103,9 +103,9 @@ class PassedOver:
 
 @dataclass(frozen=True, slots=True)
 class WeakenedGuidance:
-    """Adds `scale` times the difference to what the model predicts without some blocks, as guidance
-    does to what it predicts without the text (Ahn et al. 2024, "Self-Rectifying Diffusion Sampling
-    with Perturbed-Attention Guidance", with whole blocks). `rescaling`: how much of the result has
+    """Adds `scale` times the difference from a prediction without some blocks, as guidance does for
+    one without the text (Ahn et al. 2024, "Self-Rectifying Diffusion Sampling with
+    Perturbed-Attention Guidance", with whole blocks). `rescaling`: weight of the result rescaled to
     the conditional prediction's standard deviation.
     """
 
@@ -116,16 +116,16 @@ class WeakenedGuidance:
 
 @dataclass(frozen=True, slots=True)
 class WeakenedNegative:
-    """Computes the negative side without some blocks."""
+    """Skips some blocks on the negative side."""
 
     blocks: PassedOver
 
 
 @dataclass(frozen=True, slots=True)
 class GradualMask:
-    """Repaints a place from the step on at which its mask is as large as the rest of the schedule
-    (Levin and Fried 2023, "Differential Diffusion"). `strength` blends from the mask as it is, at
-    0, to that, at 1.
+    """Repaints each place from the step at which its mask reaches the remaining fraction of the
+    schedule (Levin and Fried 2023, "Differential Diffusion"). `strength` blends from the plain mask
+    (0) to this (1).
     """
 
     strength: float
@@ -133,12 +133,12 @@ class GradualMask:
 
 @dataclass(frozen=True, slots=True)
 class OpaquePatch:
-    """A function that a pack put on a model. Two are equal when their identities are, so these must
-    be unique.
+    """Wraps a function that a pack attached to a model. Patches are equal if their identities are
+    equal, so identities must be unique.
 
-    `sampling/guidance.py` says what `cfg_function` and `post_cfg_function` take and return,
-    the families' folders say it of `network_wrapper`. `needs_uncond`: the negative side is computed
-    even at guidance 1.
+    `sampling/guidance.py` documents the signatures of `cfg_function` and `post_cfg_function`, the
+    families' folders that of `network_wrapper`. `needs_uncond`: compute the negative side even at
+    guidance 1.
     """
 
     kind: Literal["cfg_function", "post_cfg_function", "network_wrapper"]
@@ -163,24 +163,24 @@ P = TypeVar("P", bound=Patch)
 
 
 def sampling_patch(patches: Iterable[Patch]) -> SamplingPatch | None:
-    """Returns the sampling patch; the last one counts, as in ComfyUI."""
+    """Returns the last sampling patch, as ComfyUI does."""
     return _last(patch for patch in patches if isinstance(patch, SamplingPatch))
 
 
 def gradual_mask(patches: Iterable[Patch]) -> GradualMask | None:
-    """Returns the patch of a latent's mask; the last one counts."""
+    """Returns the last patch of a latent's mask."""
     return _last(patch for patch in patches if isinstance(patch, GradualMask))
 
 
 def guidance_patch(patches: Iterable[Patch]) -> GuidancePatch | OpaquePatch | None:
-    """Returns the patch in place of plain guidance; the last one counts."""
+    """Returns the last patch that replaces plain guidance."""
     return _last(
         patch for patch in patches if isinstance(patch, GuidancePatch) or _is_cfg_function(patch)
     )
 
 
 def post_guidance_patches(patches: Iterable[Patch]) -> tuple[AfterGuidance | OpaquePatch, ...]:
-    """Returns the patches after guidance, in order."""
+    """Returns the patches that apply after guidance, in order."""
     return tuple(
         patch
         for patch in patches
@@ -190,32 +190,32 @@ def post_guidance_patches(patches: Iterable[Patch]) -> tuple[AfterGuidance | Opa
 
 
 def weakened_guidance(patches: Iterable[Patch]) -> tuple[WeakenedGuidance, ...]:
-    """Returns the patches that need a further side. All count, in order."""
+    """Returns all patches that need a further side, in order."""
     return tuple(patch for patch in patches if isinstance(patch, WeakenedGuidance))
 
 
 def weakened_negative(patches: Iterable[Patch]) -> WeakenedNegative | None:
-    """Returns the patch of the negative side; the last one counts."""
+    """Returns the last patch of the negative side."""
     return _last(patch for patch in patches if isinstance(patch, WeakenedNegative))
 
 
 def network_wrapper(patches: Iterable[Patch]) -> OpaquePatch | None:
-    """Returns the patch that calls the network; the last one counts."""
+    """Returns the last patch that wraps the network."""
     return _last(patch for patch in opaque_patches(patches) if patch.kind == "network_wrapper")
 
 
 def freeu_patches(patches: Iterable[Patch]) -> tuple[FreeU, ...]:
-    """Returns the FreeU patches. All count, in order."""
+    """Returns all FreeU patches, in order."""
     return tuple(patch for patch in patches if isinstance(patch, FreeU))
 
 
 def opaque_patches(patches: Iterable[Patch]) -> tuple[OpaquePatch, ...]:
-    """Returns the functions that only this process has."""
+    """Returns the patches that hold functions of this process."""
     return tuple(patch for patch in patches if isinstance(patch, OpaquePatch))
 
 
 def needs_uncond(patches: Iterable[Patch]) -> bool:
-    """Tells whether a patch wants the negative side even at guidance 1."""
+    """Returns whether a patch needs the negative side even at guidance 1."""
     return any(
         patch.needs_uncond or patch.kind == "cfg_function" for patch in opaque_patches(patches)
     )

@@ -1,8 +1,8 @@
-"""Defines recipes: frozen descriptions of how to get a model, a text encoding or an image. They
-flow on wires instead of live weights.
+"""Defines recipes: frozen descriptions of how to make a model, a text encoding or an image. Wires
+carry recipes instead of live weights.
 
-Nothing here loads anything. Two equal recipes mean the same weights and the same numbers, so a
-recipe's digest is a cache key.
+This module loads nothing. Equal recipes give the same weights and numbers, so a recipe's digest is
+a cache key.
 """
 
 from __future__ import annotations
@@ -20,29 +20,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FileIdentity:
-    """Identifies a file as it was when it was named: a replaced file is another identity, hence
-    another recipe. One that a URL names need not have been fetched.
+    """Identifies a version of a file: replacing the file changes its identity and every recipe that
+    contains it. A file named by a URL may not be downloaded yet.
     """
 
-    path: str  # or the URL, with what it needs to be fetched: show it by `files.urls.shown`
+    path: str  # or the URL, credentials included: display it by `files.urls.shown`
     size: int  # bytes
     modified_ns: int  # 0 for a URL
     header: str  # SHA-256 of a safetensors header, or of the whole file for configurations
-    version: str = ""  # of a URL: what its server says that the file is, where it says something
-    # the files in its folder that say how to read it
+    version: str = ""  # of a URL: the version that its server reports, if any
+    # files in its folder that describe how to read it
     companions: tuple[FileIdentity, ...] = ()
-    # of a URL: words of the rule that it was named under (`FetchRule`)
+    # of a URL: the `FetchRule` that admitted it, as words
     fetch: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """One module: its configuration and safetensors files in diffusers' folder layout, a
-    tokenizer's files, or a part of a single file.
+    """Describes one module: configuration and safetensors files in diffusers' folder layout, a
+    tokenizer's files, or part of a single file.
 
-    A part of a single file is the tensors whose names begin with `prefix`; its configuration, told
-    from them, is carried along, for nothing beside the file says it. `rounding` is the number
-    format that weights are rounded to before they are used.
+    Part of a single file: the tensors with `prefix`, and a configuration derived from them, since
+    no file states it. `rounding`: dtype to which weights are rounded before use.
     """
 
     folder: str  # or the single file
@@ -53,22 +52,20 @@ class Component:
 
     @property
     def weight_files(self) -> tuple[FileIdentity, ...]:
-        """Returns the files that hold its tensors: all but a folder's configuration and index."""
+        """Returns the files with tensors: all except a folder's configuration and index."""
         return tuple(file for file in self.files if not file.path.lower().endswith(".json"))
 
 
 @dataclass(frozen=True, slots=True)
 class MissingComponent(Component):
-    """Stands for a module that a checkpoint does not hold, as far as nothing uses it. `reason`:
-    what the error of a user says.
-    """
+    """Stands for a module that a checkpoint lacks; using it is an error. `reason`: its message."""
 
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Lora:
-    """One LoRA file at a strength. Its place in a recipe's tuple is its place in the graph."""
+    """Describes one LoRA file at a strength. The order in a recipe is the order in the graph."""
 
     file: FileIdentity
     strength: float
@@ -76,11 +73,11 @@ class Lora:
 
 @dataclass(frozen=True, slots=True)
 class MergedComponent(Component):
-    """A module whose weights are computed from two modules of one shape, each with its LoRAs; its
-    fields as a Component are those of the first.
+    """Describes a module merged from two modules of one shape, each with its LoRAs. The inherited
+    fields are those of the first.
 
-    `scales` are (beginning of a weight's name, factor of the first, factor of the second); of
-    several that fit, the first counts.
+    `scales`: (prefix of a weight's name, factor of the first, factor of the second); the first
+    matching prefix applies.
     """
 
     sources: tuple[tuple[Component, tuple[Lora, ...]], ...] = ()
@@ -89,9 +86,9 @@ class MergedComponent(Component):
 
 @dataclass(frozen=True, slots=True)
 class ModelRecipe:
-    """A network with LoRAs and patches; `scheduler` holds the noise table and the kind of
-    prediction it was trained for, `latent` the latents that it takes. `controls` act on all that it
-    is told, beside those that a conditioning carries.
+    """Describes a network with LoRAs and patches. `scheduler`: noise table and kind of prediction
+    of its training; `latent`: its latent space. `controls` apply to all conditioning, in addition
+    to the conditioning's own.
     """
 
     network: Component
@@ -103,7 +100,7 @@ class ModelRecipe:
 
     @property
     def weights(self) -> tuple[Component, tuple[Lora, ...]]:
-        """Returns the network and what is to be merged into its weights."""
+        """Returns the network and the LoRAs to merge into its weights."""
         return self.network, tuple(lora for lora in self.loras if lora.strength)
 
     def with_lora(self, lora: Lora) -> ModelRecipe:
@@ -124,7 +121,7 @@ class TextEncoderRecipe:
 
 @dataclass(frozen=True, slots=True)
 class LearnedWords:
-    """A textual inversion under the name that prompts call it by."""
+    """Describes a textual inversion and its name in prompts."""
 
     name: str
     file: FileIdentity
@@ -135,32 +132,33 @@ Pooling = Literal["last", "joined", "plain"]
 
 @dataclass(frozen=True, slots=True)
 class TextLayout:
-    """Says how a model reads its text encoders: rows of CLIP's side by side, unless `clip_rows` is
-    false, and behind them those of an encoder of long texts, the narrower filled up with zeros.
-
-    `pooled`: the pooled text is that of the last CLIP encoder, if it projects, or of all side by
-    side, of which the last projects its own (`joined`) or none does (`plain`). Of an encoder of
-    long texts: `padding` tokens that fill any text up, and `least` that a text is then filled up
-    to; `template`, written around a text, whose
-    weights do not count then; and which hidden state is read, `from_end` 1 being the last, with the
-    final norm. `lengths`: the tokens of each encoder's text, which is cut or filled up to so many;
-    what fills it up is masked.
+    """Describes how a model combines its text encoders: tokens of the CLIP encoders, concatenated
+    along the channels, then those of a long-text encoder; narrower ones are zero-padded.
     """
 
     pooled: Pooling = "last"
+    """Source of the pooled text. `last`: the last CLIP encoder, if it projects; `joined`: all
+    concatenated, the last one's projected; `plain`: all concatenated without projection.
+    """
     clip_rows: bool = True
+    """Whether the model reads the tokens of the CLIP encoders."""
     padding: int = 0
+    """Pad tokens added to every text of the long-text encoder."""
     least: int = 1
+    """Minimum length to which texts of the long-text encoder are padded."""
     template: str = ""
+    """Chat template around a text of the long-text encoder; disables prompt weights."""
     from_end: int = 1
+    """Hidden state of the long-text encoder to read: 1 is the last, with the final norm."""
     lengths: tuple[int, ...] = ()
+    """Fixed token count per encoder. Texts are truncated or padded to it; padding is masked."""
 
     def length(self, encoder: int) -> int:
-        """Returns how long the n-th text encoder's text is, 0 where it may be of any length."""
+        """Returns the fixed text length of the n-th text encoder, 0 if it is variable."""
         return self.lengths[encoder] if self.lengths else 0
 
     def filled(self, tokens: int, length: int) -> int:
-        """Returns how long a long text of so many tokens becomes, at least `length`."""
+        """Returns the padded length of a long text of `tokens` tokens, at least `length`."""
         return max(tokens + self.padding, self.least, length)
 
 
@@ -169,9 +167,9 @@ DEFAULT_LAYOUT = TextLayout()
 
 @dataclass(frozen=True, slots=True)
 class ClipRecipe:
-    """The text encoders of a model, with LoRAs and the textual inversions that a prompt names.
+    """Describes a model's text encoders with LoRAs and the textual inversions in a prompt.
 
-    `last_layer` is ComfyUI's stop_at_clip_layer; None is the family's own.
+    `last_layer`: ComfyUI's stop_at_clip_layer; None for the family's default.
     """
 
     encoders: tuple[TextEncoderRecipe, ...]
@@ -182,7 +180,7 @@ class ClipRecipe:
 
     @property
     def missing(self) -> MissingComponent | None:
-        """Returns what stands for text encoders that a checkpoint does not hold."""
+        """Returns the stand-in if the checkpoint lacks its text encoders, else None."""
         first = self.encoders[0].encoder if self.encoders else None
         return first if isinstance(first, MissingComponent) else None
 
@@ -196,14 +194,14 @@ class VaeRecipe:
 
     @property
     def missing(self) -> MissingComponent | None:
-        """Returns what stands for a VAE that a checkpoint does not hold."""
+        """Returns the stand-in if the checkpoint lacks its VAE, else None."""
         return self.vae if isinstance(self.vae, MissingComponent) else None
 
 
 @dataclass(frozen=True, slots=True)
 class ControlNetRecipe:
-    """A ControlNet. `types`: the kinds of reference that one for several kinds is told it gets.
-    `base`: the network that the file's weights are differences to.
+    """Describes a ControlNet. `types`: kinds of reference for a union ControlNet. `base`: network
+    to which the file's weights are differences.
     """
 
     control_net: Component
@@ -213,7 +211,7 @@ class ControlNetRecipe:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A picture (or mask, or latent) inside a recipe: equal when its bytes are equal."""
+    """Holds a picture, mask or latent inside a recipe; equal if its bytes are equal."""
 
     digest: str
     pixels: Tensor = field(compare=False, repr=False)  # float32; a picture is [B, H, W, C], 0..1
@@ -225,11 +223,11 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class ControlUse:
-    """One ControlNet applied to a conditioning: reference image, strength and the window of the
-    schedule (fractions) it acts in.
+    """Applies a ControlNet to a conditioning: reference image, strength and window of the schedule
+    (fractions).
 
-    `spreads`: it acts on the other side of guidance too, where that has no ControlNet of its own.
-    `vae` encodes the image for a ControlNet that reads latents.
+    `spreads`: also applies to the other side of guidance if that has no ControlNet. `vae` encodes
+    the image for a ControlNet that reads latents.
     """
 
     control_net: ControlNetRecipe
@@ -243,8 +241,8 @@ class ControlUse:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A text for all text encoders; `further`: for the second, the third, where they are others.
-    `absent`: the numbers of those that read none: their part of the encoding is zeros, or left out.
+    """Describes a text for all text encoders. `further`: other texts for the second, third, ...
+    encoder. `absent`: encoders without text, whose part of the encoding is zeros or left out.
     """
 
     clip: ClipRecipe
@@ -253,13 +251,13 @@ class Prompt:
     absent: tuple[int, ...] = ()
 
     def text_of(self, encoder: int) -> str:
-        """Returns the text for the n-th text encoder."""
+        """Returns the text of the n-th text encoder."""
         return self.further[encoder - 1] if 0 < encoder <= len(self.further) else self.text
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Two encodings, one after the other along the tokens; the pooled text is the first's."""
+    """Concatenates two encodings along the tokens, with the first one's pooled text."""
 
     first: Encoding
     second: Encoding
@@ -267,8 +265,8 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Averaged:
-    """`share` of the first encoding and the rest of the second, which is cut or filled up to the
-    first's length.
+    """Averages two encodings with weight `share` on the first. The second is truncated or padded to
+    the first one's length.
     """
 
     first: Encoding
@@ -278,14 +276,14 @@ class Averaged:
 
 @dataclass(frozen=True, slots=True)
 class Zeroed:
-    """Zeros in the shape of an encoding."""
+    """Describes zeros in the shape of an encoding."""
 
     encoding: Encoding
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """An encoding that somebody made: equal when its bytes are equal."""
+    """Holds a precomputed encoding; equal if its bytes are equal."""
 
     digest: str
     hidden: Tensor = field(compare=False, repr=False)  # [1, T, D]
@@ -298,13 +296,13 @@ class Given:
 
 
 Encoding = Prompt | Joined | Averaged | Zeroed | Given
-"""Recipe of a text encoding; computed when a sampler needs it."""
+"""Recipe of a text encoding, computed when a sampler needs it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The picture sizes that some models are told, in pixels; None is the size that is sampled. A
-    refiner is told a score, no target.
+    """Picture sizes that some models are conditioned on, in pixels; None for the sampled size. A
+    refiner reads a score instead of the target size.
     """
 
     height: int | None = None
@@ -318,7 +316,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """A part of the picture: in latent cells, or `relative`, in parts of its sides."""
+    """Part of the picture, in latent cells, or in fractions of its sides if `relative`."""
 
     top: float
     left: float
@@ -329,8 +327,8 @@ class Area:
 
 @dataclass(frozen=True, slots=True)
 class MaskUse:
-    """Limits a conditioning to a mask, at a strength. `bounds`: the model sees only the box around
-    the mask.
+    """Limits a conditioning to a mask at a strength. `bounds`: compute only the bounding box of the
+    mask.
     """
 
     mask: Picture  # [B, H, W]
@@ -340,10 +338,10 @@ class MaskUse:
 
 @dataclass(frozen=True, slots=True)
 class Concatenated:
-    """The input of a model with more channels beside the noisy latent: a latent (as on wires) and,
-    for inpainting, a mask (1 = repaint).
+    """Extra input channels of a model: a latent (as on wires) and, for inpainting, a mask (1 =
+    repaint).
 
-    Without a mask an inpainting model sees a blank picture, all of it to be repainted.
+    Without a mask, an inpainting model repaints a whole blank picture.
     """
 
     latent: Picture | None = None  # [B, C, h, w]
@@ -355,9 +353,10 @@ ReferencePlacing = Literal["offset", "index", "uxo"]
 
 @dataclass(frozen=True, slots=True)
 class References:
-    """Latents, as on wires, that a model for editing reads as tokens beside those of the picture.
-    `placing`: where they stand: beside each other on a plane behind the picture, each on a plane of
-    its own, or behind the picture's corner.
+    """Latents, as on wires, that an editing model reads as additional tokens.
+
+    `placing`: their positions: next to each other on a second plane, each on its own plane, or
+    diagonally after the picture's corner.
     """
 
     latents: tuple[Picture, ...]  # [B, C, h, w]
@@ -366,7 +365,7 @@ class References:
 
 @dataclass(frozen=True, slots=True)
 class ConditioningEntry:
-    """One prompt with what acts on it."""
+    """One prompt with its controls, area and further conditioning."""
 
     encoding: Encoding
     control: tuple[ControlUse, ...] = ()
@@ -377,7 +376,7 @@ class ConditioningEntry:
     mask: MaskUse | None = None
     sizes: Sizes | None = None
     concatenated: Concatenated | None = None
-    # that a distilled model is told; None is the model's own, "off" none
+    # input of a guidance-distilled model; None: the model's default, "off": no guidance
     guidance: float | Literal["off"] | None = None
     references: References | None = None
 
@@ -386,18 +385,18 @@ class ConditioningEntry:
 
 
 Conditioning = tuple[ConditioningEntry, ...]
-"""Prompts that act together."""
+"""Prompts that apply together."""
 
 
 def digest(recipe: object) -> str:
-    """Computes the SHA-256 of a recipe's repr, which is complete: frozen dataclasses of strings and
-    numbers, a picture's digest for its pixels.
+    """Returns the SHA-256 of a recipe's repr. The repr is complete: frozen dataclasses of strings
+    and numbers, with digests for pixels.
     """
     return hashlib.sha256(repr(recipe).encode()).hexdigest()
 
 
 def tensor_digest(tensor: Tensor) -> str:
-    """Computes the SHA-256 of a tensor's shape, type and bytes."""
+    """Returns the SHA-256 of a tensor's shape, dtype and bytes."""
     import torch
 
     data = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
@@ -408,7 +407,7 @@ def tensor_digest(tensor: Tensor) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Rrdb:
-    """RRDBNet: it moves `unshuffle` pixels of a side into channels first, then doubles the size
+    """Describes an RRDBNet: moves `unshuffle` pixels a side into channels, then doubles the size
     `doublings` times.
     """
 
@@ -425,7 +424,9 @@ class Rrdb:
 
 @dataclass(frozen=True, slots=True)
 class Compact:
-    """SRVGGNetCompact: `convolutions` in a row between the first and the last one."""
+    """Describes an SRVGGNetCompact with `convolutions` inner convolutions between the first and the
+    last.
+    """
 
     features: int
     convolutions: int
@@ -434,7 +435,7 @@ class Compact:
 
 @dataclass(frozen=True, slots=True)
 class UpscaleModelRecipe:
-    """A network that enlarges pictures; `names` maps the network's own names to those in the
+    """Describes an upscaling network; `names` maps the network's parameter names to those in the
     file.
     """
 
@@ -445,9 +446,7 @@ class UpscaleModelRecipe:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """The windows in which a VAE works where a whole picture takes too much memory: pixels along a
-    side, and of their overlap.
-    """
+    """Describes the windows of a tiled VAE, to save memory: side and overlap in pixels."""
 
     side: int = 512
     overlap: int = 64

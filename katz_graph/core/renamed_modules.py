@@ -1,4 +1,4 @@
-"""Keeps old names of modules importable for one release, for packs and programs that use them."""
+"""Keeps old module names importable for one release, for packs and programs that use them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ RENAMED_MODULES = {
 
 
 def install() -> None:
-    """Has Python find modules by their old names, too."""
+    """Registers the finder of renamed modules with Python, once."""
     if not any(isinstance(finder, RenamedModuleFinder) for finder in sys.meta_path):
         sys.meta_path.append(RenamedModuleFinder())
 
@@ -49,7 +49,7 @@ class RenamedModuleFinder(MetaPathFinder):
         new = RENAMED_MODULES.get(name)
         if new is None:
             return None
-        # Python leaves the import machinery's own frames out of the count
+        # stacklevel 2 is the importing line: Python skips frames of the import machinery
         warnings.warn(f"{name} is now {new}; the old name goes", FutureWarning, stacklevel=2)
         return ModuleSpec(name, _Alias(new))
 
@@ -66,4 +66,4 @@ class _Alias(Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self._spec  # which the import machinery has replaced
+        module.__spec__ = self._spec  # restores the spec that the import machinery replaced

@@ -1,1 +1,1 @@
-"""Declares the options of commands and servers, and reads the settings of the environment."""
+"""Declares the options of commands and servers, and reads settings from the environment."""

@@ -1,5 +1,5 @@
-"""Reads settings: the folders of this machine. The only module that reads the environment, but for
-variables that a file of extra paths names.
+"""Reads settings and folders from the environment. No other module reads the environment, except
+for variables named in a file of extra paths.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from katz_graph.files.urls import ANY, FetchRule
 
 TOKEN = "KATZ_TOKEN"
 FETCHED_GB = "KATZ_FETCHED_GB"
-KEPT_GB = 20.0  # of what URLs name, where nobody has said how much
+KEPT_GB = 20.0  # default limit of downloaded files
 GB = 2**30
 WAITING = {"OMP_WAIT_POLICY": "ACTIVE", "GOMP_SPINCOUNT": "300000", "KMP_BLOCKTIME": "200"}
-"""How OpenMP's threads wait for each other: as they do by themselves, GNU's for 300,000 looks,
-others' for 200 ms. ACTIVE means, beside the others, that GNU's look 1,000 times instead of 100
-where there are more threads than processors: a third faster there.
+"""Spin settings of OpenMP threads at the runtimes' defaults: 300,000 spins (GNU) or 200 ms
+(others). Setting ACTIVE in addition raises GNU's spins from 100 to 1,000 if threads outnumber
+cores, which is a third faster there.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The folders of this machine. `models` and `packs` are searched in order; `cache` holds data
-    that can be made again (measured costs, downloads).
+    """Folders of this machine. `models` and `packs` are searched in order; `cache` holds
+    reproducible data (measured costs, downloads).
 
-    `extra` is what files of further model folders say; the packs in it stand in `packs` already.
-    `fetch`: which URLs may name models; None where nobody has said.
+    `extra`: content of extra model path files; `packs` already includes their packs. `fetch`: URLs
+    that may name models; None if unset.
     """
 
     models: tuple[Path, ...]
@@ -57,11 +57,11 @@ class Settings:
     ) -> Settings:
         """Reads settings from the arguments, else from KATZ_MODELS, KATZ_PACKS and
         KATZ_EXTRA_MODEL_PATHS (lists, as in PATH), KATZ_INPUT, KATZ_OUTPUT, KATZ_CACHE and
-        KATZ_FETCH (words with spaces between them). InputError when a file of extra model paths
-        cannot be read, or `fetch` is not understood.
+        KATZ_FETCH (words separated by spaces). Raises InputError if a file of extra model paths
+        cannot be read or `fetch` is invalid.
 
-        Without either: `models`, `input` and `output` in the current folder, no packs, and a folder
-        in the user's cache.
+        Defaults: `models`, `input` and `output` in the current folder, no packs, and a folder in
+        the user's cache.
         """
         extra = read_extra_paths(tuple(extra_model_paths) or _listed("KATZ_EXTRA_MODEL_PATHS"))
         fetch = tuple(fetch) or tuple(os.environ.get("KATZ_FETCH", "").split())
@@ -76,7 +76,7 @@ class Settings:
         )
 
     def absolute(self) -> Settings:
-        """Returns the same folders wherever this process goes."""
+        """Returns the settings with absolute paths, independent of the working directory."""
         return replace(
             self,
             models=tuple(folder.absolute() for folder in self.models),
@@ -87,8 +87,8 @@ class Settings:
         )
 
     def folders(self, fetch: FetchRule = ANY) -> Folders:
-        """Returns model folders, and those of pictures. `fetch`: which URLs may name models, where
-        nobody has said.
+        """Returns the folders of models and pictures. `fetch`: default rule for URLs that may name
+        models.
         """
         return Folders(
             self.models,
@@ -100,9 +100,8 @@ class Settings:
 
 
 def lora_keys() -> Literal["strict", "lenient"]:
-    """Reads from KATZ_LORA_KEYS whether a LoRA file with something that no layer of a model takes
-    is refused ("strict"), or used without it and a warning ("lenient", also where nothing is said).
-    InputError for other words.
+    """Reads KATZ_LORA_KEYS: "strict" refuses a LoRA file with keys that match no layer; "lenient",
+    the default, skips them with a warning. Raises InputError for other values.
     """
     match os.environ.get("KATZ_LORA_KEYS") or "lenient":
         case "strict" | "lenient" as said:
@@ -112,8 +111,8 @@ def lora_keys() -> Literal["strict", "lenient"]:
 
 
 def fetched_files() -> tuple[Path, float]:
-    """Returns the folder of files that URLs name, and the bytes that they may take there
-    (KATZ_FETCHED_GB; inf: as many as there are). InputError when that is no number.
+    """Returns the folder of downloaded files and its size limit in bytes (KATZ_FETCHED_GB; inf: no
+    limit). Raises InputError if that is no number.
     """
     told = os.environ.get(FETCHED_GB) or str(KEPT_GB)
     try:
@@ -126,14 +125,14 @@ def fetched_files() -> tuple[Path, float]:
 
 
 def pin_cache() -> None:
-    """Makes the cache folder the same wherever this process goes."""
+    """Makes the cache folder independent of the working directory."""
     os.environ["KATZ_CACHE"] = str(_cache().absolute())
 
 
 def prepare_to_compute(threads: int | None = None) -> None:
-    """Sets how OpenMP's threads wait for each other in this process and in those that it starts,
-    unless a person has set it, and how many there are in this one. To be called before torch is
-    imported: the library reads the environment when it is loaded.
+    """Configures how OpenMP threads of this process and its children spin, unless the user has, and
+    the thread count of this process. Call it before importing torch, because the library reads the
+    environment when it is loaded.
     """
     if not any(variable in os.environ for variable in WAITING):
         os.environ.update(WAITING)
@@ -143,23 +142,23 @@ def prepare_to_compute(threads: int | None = None) -> None:
                 ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads)
             )
         )
-        # it warns of addresses that have no names
+        # suppresses warnings about addresses without host names
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 
 def waiting_is_ours() -> bool:
-    """Checks that nobody else has set how OpenMP's threads wait."""
+    """Returns whether the spin settings are unset or equal ours."""
     return all(os.environ.get(variable, value) == value for variable, value in WAITING.items())
 
 
 def checks_weights() -> bool:
-    """Returns whether every restored weight is compared with what it was (KATZ_CHECK_WEIGHTS=1)."""
+    """Returns whether restored weights are verified (KATZ_CHECK_WEIGHTS=1)."""
     return os.environ.get("KATZ_CHECK_WEIGHTS", "") not in ("", "0")
 
 
 def environment_of_children() -> dict[str, str]:
-    """Returns this process's environment for processes that run packs: without the token, which is
-    for clients of the server.
+    """Returns the environment for processes that run packs. Omits the token, which is for clients
+    of the server.
     """
     return {name: value for name, value in os.environ.items() if name != TOKEN}
 

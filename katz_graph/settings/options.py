@@ -1,4 +1,6 @@
-"""Declares options of commands and servers once: type, default, bounds and help in one field."""
+"""Declares the options of commands and servers once: type, default, bounds and help in one
+field.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ T = TypeVar("T")
 
 
 class Details(TypedDict, total=False):
-    """Extra arguments of an option. `unit`: bytes of a number given in MB or GB; `commas` separate
-    too.
+    """Extra arguments of an option. `unit`: bytes per unit of a number in MB or GB; `commas`:
+    commas also separate values.
     """
 
     unit: int
@@ -33,17 +35,17 @@ class Details(TypedDict, total=False):
 
 
 def option(help: str, default: T | None = None, flags: str = "", **details: Unpack[Details]) -> T:
-    """Makes a field of a frozen dataclass an option, and a tuple one that may be repeated.
+    """Makes a field of a frozen dataclass an option; tuples are repeatable.
 
-    The flag is made of the field's name unless there are `flags`, separated by spaces.
+    The flag is derived from the field's name unless `flags`, separated by spaces, are given.
     """
     return cast(T, field(default=default, metadata={"help": help, "flags": flags, **details}))
 
 
-# Groups of options have no slots: a class cannot inherit from two that have.
+# Option groups have no slots, because a class cannot inherit from two classes with slots.
 @dataclass(frozen=True)
 class FolderOptions:
-    """Locate models, packs and pictures. The environment gives what is left out."""
+    """Locates models, packs and pictures. Defaults come from the environment."""
 
     models: tuple[Path, ...] = option(
         "a folder of models (checkpoints/, loras/, ...)",
@@ -65,7 +67,7 @@ class FolderOptions:
     )
 
     def settings(self) -> Settings:
-        """Reads the settings. InputError when a file of extra model paths cannot be read."""
+        """Reads the settings. Raises InputError if a file of extra model paths cannot be read."""
         return Settings.read(
             self.models,
             self.packs,
@@ -78,7 +80,7 @@ class FolderOptions:
 
 @dataclass(frozen=True)
 class DeviceOptions:
-    """Choose devices, and how each of them computes."""
+    """Selects devices and how they compute."""
 
     devices: str | None = option("cpu, cuda:0, cpu*2, cuda:0,cuda:1, cuda*4, ray")
     dtype: str | None = option(
@@ -105,13 +107,13 @@ class DeviceOptions:
     cuda_graphs: bool = option("record what stages compute on GPUs, and replay it", True)
 
     def device_list(self, otherwise: str | None = None) -> DeviceList:
-        """Parses `devices`; if not given, `otherwise`; if neither is, the processor."""
+        """Parses `devices`, else `otherwise`, else returns the CPU."""
         return parse_devices(self.devices or otherwise or "cpu")
 
 
 @dataclass(frozen=True)
 class PlacementOptions(DeviceOptions):
-    """Steer where stages run."""
+    """Controls where stages run."""
 
     place: tuple[str, ...] = option("STAGE=DEVICE: pin a stage; several times: any of them", ())
     link: str | None = option(

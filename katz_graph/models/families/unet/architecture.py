@@ -1,5 +1,5 @@
-"""Tells the shape of a UNet or ControlNet from its configuration: Stable Diffusion 1, 2 or XL,
-widths and blocks. Never imports torch.
+"""Derives the architecture of a UNet or ControlNet (Stable Diffusion 1, 2 or XL; widths, blocks)
+from its configuration. Never imports torch.
 """
 
 from __future__ import annotations
@@ -36,12 +36,16 @@ UNUSED = (
     "time_embedding_act_fn",
     "center_input_sample",
 )
-SCALES: Mapping[Version, float] = {"sd1": 0.18215, "sd2": 0.18215, "sdxl": 0.13025}  # of latents
+SCALES: Mapping[Version, float] = {
+    "sd1": 0.18215,
+    "sd2": 0.18215,
+    "sdxl": 0.13025,
+}  # scaling factors of latents
 
 
 @dataclass(frozen=True, slots=True)
 class UNetArchitecture(Architecture):
-    """Describes the shape of a UNet or ControlNet."""
+    """Describes the architecture of a UNet or ControlNet."""
 
     version: Version
     channels: tuple[int, ...]  # per down block
@@ -50,8 +54,8 @@ class UNetArchitecture(Architecture):
     up_blocks: int  # 0 in a ControlNet
 
     def skip_range(self, up_block: int) -> range:
-        """Returns the positions of the skips that an up block reads, as `blocks.skip_range` does
-        for a live module; none without such a block.
+        """Returns the positions of the skips that an up block reads, empty without such a block, as
+        `blocks.skip_range` does for a live module.
         """
         end = (self.down_blocks - up_block) * (self.layers_per_block + 1)
         return range(max(end - self.layers_per_block - 1, 0), max(end, 0))
@@ -61,16 +65,16 @@ class UNetArchitecture(Architecture):
 
     @property
     def is_refiner(self) -> bool:
-        """Tells if it is shaped as SDXL's refiner, whose text comes from one encoder and is as wide
-        as its pooled text.
+        """Returns whether this has the shape of SDXL's refiner: one text encoder, with pooled text
+        as wide as the text.
         """
         return self.pooled_width == self.text_width
 
 
 @lru_cache(maxsize=256)
 def unet_architecture(part: Component) -> UNetArchitecture:
-    """Returns the shape of a UNet or ControlNet. InputError when it is of a kind that cannot be run
-    in stages.
+    """Returns the architecture of a UNet or ControlNet. Raises InputError if it cannot run in
+    stages.
     """
     expect_class(part, UNET, *CONTROLNETS)
     values = config(part)
@@ -119,8 +123,8 @@ def unet_architecture(part: Component) -> UNetArchitecture:
 
 
 def pooled_width(config: Mapping[str, Any]) -> int:
-    """Returns P of the pooled text [B, P] that an SDXL model takes beside six numbers, or five: the
-    refiner, whose text is as wide.
+    """Returns P of the pooled text [B, P] that an SDXL model takes. The rest of its input embeds
+    six numbers, or five for the refiner.
     """
     width = config["projection_class_embeddings_input_dim"]
     number = config["addition_time_embed_dim"]
@@ -129,18 +133,18 @@ def pooled_width(config: Mapping[str, Any]) -> int:
 
 
 def trained_latent(unet: Component) -> LatentSpace:
-    """Returns the space of a UNet's latents, as its version's VAE has them."""
+    """Returns the latent space of the VAE of a UNet's version."""
     shape = unet_architecture(unet)
     return LatentSpace(shape.latent_channels, factor=8, scale=SCALES[shape.version])
 
 
 def vae_overflows(unet: Component) -> bool:
-    """Tells if half precision does not suffice for the VAE of a UNet's version."""
+    """Returns whether the VAE of a UNet's version overflows in half precision."""
     return unet_architecture(unet).version == "sdxl"
 
 
 def check_controlnet(control: ControlNetRecipe, model: ModelRecipe) -> None:
-    """Raises InputError, naming both numbers, when a ControlNet's residuals or text do not fit the
+    """Raises InputError, with both numbers, if a ControlNet's residuals or text do not fit the
     UNet.
     """
     ours, theirs = unet_architecture(control.control_net), unet_architecture(model.network)

@@ -1,4 +1,4 @@
-"""Computes the keys and values of cross-attention once per text instead of at every step, for any
+"""Computes cross-attention keys and values once per text instead of at every step, for any
 diffusers module with `Attention`.
 """
 
@@ -14,18 +14,18 @@ from torch import Tensor, nn
 from katz_graph.models.projections import FUSED
 
 KeysValues = Mapping[str, tuple[Tensor, Tensor]]
-"""Maps the name of a cross-attention layer to key and value, each [B, T, heads · head width], as
-its projections give them.
+"""Maps the name of a cross-attention layer to its projected key and value, [B, T, heads · head
+width] each.
 """
 
 
 class KeptAttention(AttnProcessor2_0):  # type: ignore[misc]
-    """Scaled dot-product attention that reads its key and value from `kept`, and computes them when
-    they are not there; those of self-attention by one product where their weights are fused.
+    """Computes scaled dot-product attention with precomputed keys and values from `kept`; computes
+    those that are missing. Self-attention uses one matrix product if its weights are fused.
 
-    It knows only its layer's name, so one module serves many requests. diffusers passes an argument
-    on only when a processor's signature names it, and warns per layer otherwise: hence `kept` by
-    name, and this processor on self-attention layers too.
+    The processor knows only its layer's name, so one module serves many requests. diffusers passes
+    an argument only to processors whose signature names it and warns about the others. Hence the
+    explicit parameter `kept`, also in self-attention layers.
     """
 
     def __init__(self, layer: str) -> None:
@@ -72,7 +72,7 @@ class KeptAttention(AttnProcessor2_0):  # type: ignore[misc]
 
 
 def install(module: Any) -> None:
-    """Gives every attention layer of a UNet or ControlNet its processor."""
+    """Installs the processor in every attention layer of a UNet or ControlNet."""
     module.set_attn_processor(
         {name: KeptAttention(name.removesuffix(".processor")) for name in module.attn_processors}
     )
@@ -82,9 +82,9 @@ def cross_attention_keys_values(
     module: nn.Module, text_hidden: Tensor
 ) -> dict[str, tuple[Tensor, Tensor]]:
     """Computes keys and values of all cross-attention layers for a text [B, T, D], bit-equal to
-    what each layer computes at every step.
+    those computed at every step.
 
-    They hold as long as the module's weights do: make them anew for another weight set.
+    They are valid for the current weights only: compute them again for another weight set.
     """
     return {
         name: (layer.to_k(text_hidden), layer.to_v(text_hidden))
@@ -104,5 +104,5 @@ def _cross_attention_layers(module: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def _normalises(layer: Any) -> bool:
-    """Returns true for layers that norm the text or the keys: these compute their own."""
+    """Returns whether a layer norms the text or the keys; such layers compute their own keys."""
     return layer.norm_cross is not None or layer.norm_k is not None

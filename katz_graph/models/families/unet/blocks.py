@@ -1,9 +1,9 @@
-"""Runs the UNet of diffusers in stages on the same module: encoder, middle and decoder, over any
-range of blocks.
+"""Runs encoder, middle and decoder of a diffusers UNet as separate stages, over any range of
+blocks. Together they are bit-equal to its `forward`.
 
-Together bit-equal to its `forward`. Must not know samplers, guidance or devices. Skips are
-addressed by position: 0 is conv_in's output, then each down block's in order; a downsampler's entry
-closes its block's list but is read together with the next block's.
+Must not know samplers, guidance or devices. Skips are addressed by position: 0 is the output of
+conv_in, then the outputs of each down block follow. A downsampler's output ends the list of its
+block but is read with the skips of the next.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from katz_graph.ir.values import Step
 
 SkipHook = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]
-"""Maps (up block, hidden [B, C, h, w], skip [B, C', h, w]) to both, before concatenation."""
+"""Maps (up block, hidden [B, C, h, w], skip [B, C', h, w]) to a new hidden state and skip before
+their concatenation.
+"""
 
 
 def encode(
@@ -38,11 +40,11 @@ def encode(
     added: Tensor | None = None,
     concatenated: Tensor | None = None,
 ) -> Features:
-    """Runs down blocks first..last (None: the last there is), from a step's model input, or from
-    features that stand right before first_block.
+    """Runs down blocks first..last (None: to the end) from a step's model input, or from features
+    that end right before first_block.
 
-    kept: from `cross_attention_keys_values`; added: from `added_embedding`; concatenated: further
-    input channels [B, C', h, w]. InputError when the range does not fit.
+    kept: from `cross_attention_keys_values`; added: from `added_embedding`; concatenated: extra
+    input channels [B, C', h, w]. Raises InputError if the range does not fit.
     """
     blocks = _range("UNetEncoder", first_block, last_block, len(unet.down_blocks))
     if isinstance(start, Features):
@@ -78,7 +80,7 @@ def encode(
 def mid(
     unet: Any, features: Features, text: TextEncoding, kept: KeysValues | None = None
 ) -> Features:
-    """Runs the middle block, on the output of the last down block."""
+    """Runs the middle block on the output of the last down block."""
     if unet.mid_block is None:
         return features
     arguments = conditioned(text, kept) if has_cross_attention(unet.mid_block) else {}
@@ -98,14 +100,14 @@ def decode(
     last_block: int | None = None,
     on_skip: SkipHook | None = None,
 ) -> tuple[Features, Tensor | None]:
-    """Runs up blocks first..last (None: the last there is). After the last block there is, also
-    returns the model's raw prediction [B, C, h, w].
+    """Runs up blocks first..last (None: to the end). Also returns the model's raw prediction [B, C,
+    h, w] if the range includes the last block.
 
-    `features.hidden` is the middle block's output, or what stands right before first_block. Skips,
-    embedding and step are those of `skips`, or its own. Residuals are summed in their order and
-    added to each skip that is read; to the hidden state only when first_block is 0. The features
-    that come out carry the skips as they were, so each range of blocks is given the residuals
-    again. InputError when range, skips or widths do not fit.
+    `features.hidden` is the output of the middle block, or of the block before first_block. Skips,
+    embedding and step come from `skips` if set, else from `features`. Residuals are summed in order
+    and added to each skip that is read, and to the hidden state if first_block is 0. The returned
+    features carry the unmodified skips, so each range of blocks needs the residuals. Raises
+    InputError if range, skips or widths do not fit.
     """
     blocks = _range("UNetDecoder", first_block, last_block, len(unet.up_blocks))
     source = skips or features
@@ -142,7 +144,7 @@ def decode(
 
 
 def skip_range(unet: Any, up_block: int) -> range:
-    """Returns the positions of the skips that an up block reads; it takes the highest first."""
+    """Returns the positions of the skips that an up block reads, the highest first in use."""
     end = _skips_until(unet, len(unet.down_blocks)) - sum(
         len(block.resnets) for block in unet.up_blocks[:up_block]
     )
@@ -163,7 +165,9 @@ def _up(
     condition: dict[str, Any],
     on_skip: SkipHook | None,
 ) -> Tensor:
-    """Runs an up block of diffusers; a hook sees hidden state and skip before they meet."""
+    """Runs an up block of diffusers; the hook may change hidden state and skip before
+    concatenation.
+    """
     attentions = block.attentions if has_cross_attention(block) else [None] * len(block.resnets)
     for resnet, attention, skip in zip(block.resnets, attentions, reversed(skips), strict=True):
         if (
@@ -186,7 +190,7 @@ def _up(
 
 
 def _upsample_size(unet: Any, index: int, source: Features) -> Any:
-    """Returns the next skip's size when the latent does not halve evenly all the way down, else
+    """Returns the size of the next skip if the latent does not halve evenly at each level, else
     None (twice the size), as in diffusers.
     """
     even = all(side % 2**unet.num_upsamplers == 0 for side in source.skips[0].shape[2:])

@@ -1,8 +1,7 @@
-"""Computes the stages of UNets and of their ControlNets: on a live module, from tensors and
-constants, to tensors.
+"""Computes the stages of UNets and their ControlNets on live modules.
 
-Each function is named by its declaration in `stages`. None changes anything, waits for a device, or
-looks at the value of a tensor.
+The declarations in `stages` name these functions. None of them mutates state, waits for a device or
+reads a tensor's value.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def added(module: Any, given: Mapping[str, Any]) -> Outputs:
 
 
 def bind_reference(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
-    """Resizes a reference image, nearest-exact, and crops it to the size of the picture or of the
+    """Resizes a reference image by nearest-exact and crops it to the size of the picture, or of the
     part in question.
     """
     height, width = map(loop.latent.pixels, inputs["cells"] or loop.shape[2:])
@@ -51,7 +50,7 @@ def reference(module: Any, given: Mapping[str, Any]) -> Outputs:
 
 
 def bind_channels(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
-    """Makes the input channels beside the latent, for the part of it that is seen."""
+    """Makes the extra input channels, cropped to the part of the latent in question."""
     model: ModelRecipe = inputs["model"]
     like, part = torch.zeros(loop.shape), inputs["part"]
     whole = concatenated_channels(
@@ -128,7 +127,7 @@ def bind_wrapped(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
 
 
 def wrapped(module: Any, given: Mapping[str, Any]) -> Outputs:
-    """Returns the denoised prediction that a pack's function makes of the whole UNet."""
+    """Returns the denoised prediction of the whole UNet as a pack's wrapper computes it."""
 
     def predict(step: Step, text: TextEncoding, kept: Any) -> Tensor:
         inner = {

@@ -1,7 +1,7 @@
-"""Derives the configuration of a UNet or ControlNet from the shapes of its tensors, in the original
-layout (CompVis, Stability AI) or in diffusers'.
+"""Derives the configuration of a UNet or ControlNet from its tensor shapes, in the original layout
+(CompVis, Stability AI) or in diffusers'.
 
-What shapes cannot say is as Stable Diffusion 1, 2 and XL were made. Never imports torch.
+Values that shapes do not determine are those of Stable Diffusion 1, 2 and XL. Never imports torch.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Any
 from katz_graph.core.errors import InputError
 from katz_graph.models.loading.configurations import Shapes, how_many
 
-GROUPS = 32  # of every normalisation
-HEADS = 8  # of Stable Diffusion 1
-HEAD_WIDTH = 64  # of all others
-SIZE_WIDTH = 256  # of the embedding of each of SDXL's size numbers
+GROUPS = 32  # in every group norm
+HEADS = 8  # in Stable Diffusion 1
+HEAD_WIDTH = 64  # in all others
+SIZE_WIDTH = 256  # of the embedding of each SDXL size number
 SDXL_TEXT_WIDTH = 2048
-UNCLIP_TEXT_WIDTH = 1024  # of an unCLIP model, which is of Stable Diffusion 2
-# how the names of ControlNets end whose residuals are averaged over the picture
+UNCLIP_TEXT_WIDTH = 1024  # of unCLIP models, based on Stable Diffusion 2
+# file name endings of ControlNets that average residuals over the picture
 AVERAGING = ("_shuffle", "_shuffle_fp16")
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Describes one resolution of a UNet's way down."""
+    """Describes one resolution of a UNet's encoder."""
 
     channels: int
     layers: int
@@ -34,12 +34,12 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class TensorNames:
-    """Names the tensors that determine a UNet's or ControlNet's configuration."""
+    """Names the tensors that determine the configuration of a UNet or ControlNet."""
 
     conv_in: str
     conv_out: str
-    text: str  # a cross-attention's key
-    projection: str  # how attention begins
+    text: str  # key projection of a cross-attention
+    projection: str  # input projection of an attention block
     added: str
     mid: str
 
@@ -63,13 +63,13 @@ DIFFUSERS = TensorNames(
 
 
 def is_original(names: Container[str]) -> bool:
-    """Returns true if a UNet or ControlNet is in the original layout, as opposed to diffusers'."""
+    """Returns whether a UNet or ControlNet is in the original layout rather than diffusers'."""
     return ORIGINAL.conv_in in names
 
 
 def unet_configuration(shapes: Shapes, stem: str = "") -> dict[str, Any]:
-    """Derives the configuration of a UNet2DConditionModel. InputError, without the file's name,
-    when the shapes are of no UNet that can be built.
+    """Derives the configuration of a UNet2DConditionModel. Raises InputError, without the file's
+    name, if the shapes belong to no supported UNet.
     """
     layout = ORIGINAL if is_original(shapes) else DIFFUSERS
     shared = _trunk(shapes, layout)
@@ -85,10 +85,11 @@ def unet_configuration(shapes: Shapes, stem: str = "") -> dict[str, Any]:
 
 
 def controlnet_configuration(shapes: Shapes, stem: str) -> dict[str, Any]:
-    """Derives that of a ControlNetModel, or of a ControlNetUnionModel (several kinds of reference).
+    """Derives the configuration of a ControlNetModel, or of a ControlNetUnionModel (several kinds
+    of reference).
 
-    The file's name tells if it adds its residuals' mean over the picture, as ControlNet 1.1's for
-    shuffled pictures does; shapes cannot say that.
+    The file's name shows whether residuals are averaged over the picture, as in ControlNet 1.1
+    shuffle; tensor shapes do not.
     """
     original = is_original(shapes)
     hints = "input_hint_block.{}.weight" if original else "controlnet_cond_embedding.{}.weight"
@@ -128,7 +129,7 @@ def scheduler_configuration(prediction: str, zero_terminal_snr: bool) -> dict[st
 
 
 def _trunk(shapes: Shapes, layout: TensorNames) -> dict[str, Any]:
-    """Derives what UNets and ControlNets share: the way down and the middle."""
+    """Derives the values that UNets and ControlNets share: encoder and middle block."""
     levels = _original_levels(shapes) if layout is ORIGINAL else _diffusers_levels(shapes)
     layers = {level.layers for level in levels}
     deepest = how_many(shapes, f"{layout.mid}.transformer_blocks.{{}}.")
@@ -147,7 +148,7 @@ def _trunk(shapes: Shapes, layout: TensorNames) -> dict[str, Any]:
     _refuse_relatives(shapes, text, added)
     values: dict[str, Any] = {
         "in_channels": shapes[layout.conv_in][1],
-        # a ControlNet of SDXL may do without text
+        # an SDXL ControlNet may have no cross-attention
         "cross_attention_dim": text[1] if text else SDXL_TEXT_WIDTH,
         "block_out_channels": channels,
         "down_block_types": [
@@ -159,7 +160,7 @@ def _trunk(shapes: Shapes, layout: TensorNames) -> dict[str, Any]:
             *(level.depth or 1 for level in levels[:-1]),
             deepest or 1,
         ],
-        # the number of heads
+        # diffusers' name for the number of heads
         "attention_head_dim": [max(1, width // HEAD_WIDTH) for width in channels]
         if linear
         else HEADS,
@@ -189,7 +190,7 @@ def _refuse_relatives(
 
 
 def _original_levels(shapes: Shapes) -> list[Level]:
-    """Groups numbered blocks by level; one with `op` halves the resolution and ends a level."""
+    """Groups numbered blocks by resolution; a block with `op` downsamples and ends a level."""
     levels: list[Level] = []
     channels = layers = depth = 0
     for block in range(1, how_many(shapes, "input_blocks.{}.")):

@@ -1,8 +1,8 @@
-"""Runs a ControlNet in two stages: the embedding of its reference image, once per request, and its
-residuals, once per step.
+"""Runs a ControlNet in two stages: embeds its reference image once per request, and computes
+residuals once per step.
 
-Together bit-equal to the `forward` of diffusers' ControlNetModel; equal up to rounding to that of
-ControlNetUnionModel for one picture.
+Together they are bit-equal to the `forward` of diffusers' ControlNetModel, and equal up to rounding
+to ControlNetUnionModel's for one picture.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ if TYPE_CHECKING:
 
 
 def embed_reference(controlnet: Any, image: Tensor, types: Sequence[int] = ()) -> Tensor:
-    """Embeds a reference image: [B, 3, H, W] in 0..1 -> [B, C, H/8, W/8], the same at every step.
+    """Embeds a reference image [B, 3, H, W] in 0..1 as [B, C, H/8, W/8]; valid for all steps.
 
-    types: for a ControlNet for several kinds of reference, the kind of this one; empty when it is
-    not told.
+    types: the kind of reference for a union ControlNet; empty if unspecified.
     """
     if controlnet.config.controlnet_conditioning_channel_order == "bgr":
         image = image.flip(dims=[1])
@@ -50,7 +49,7 @@ def control(
     added: Tensor | None = None,
     types: Sequence[int] = (),
 ) -> Residuals:
-    """Computes the residuals at this step, times `strength` [B].
+    """Computes the residuals of this step times `strength` [B].
 
     strength: float32; reference: from `embed_reference`, [B, C, h, w] or [1, C, h, w]; kept, added:
     as for the UNet; types: as for `embed_reference`.
@@ -86,12 +85,12 @@ def control(
 
 
 def _times(strength: Tensor, residual: Tensor) -> Tensor:
-    """Multiplies the rows of a residual by their strengths, rounded once."""
+    """Multiplies each row of a residual by its strength, with one rounding."""
     return (residual * strength.reshape(-1, 1, 1, 1)).to(residual.dtype)
 
 
 def _type_embedding(controlnet: Any, sample: Tensor, types: Sequence[int]) -> Tensor:
-    """Embeds the kinds of reference as [B, E]; all zeros go in when it is not told."""
+    """Embeds the kinds of reference as [B, E]; all zeros encode an unspecified kind."""
     given = sample.new_zeros(len(sample), controlnet.config.num_control_type)
     for kind in types:
         given[:, kind].fill_(1.0)

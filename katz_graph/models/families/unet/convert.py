@@ -1,6 +1,4 @@
-"""Renames the tensors of UNets and ControlNets in the original layout with diffusers' own
-converters.
-"""
+"""Renames tensors of UNets and ControlNets in the original layout with diffusers' converters."""
 
 from __future__ import annotations
 
@@ -16,11 +14,11 @@ from torch import Tensor
 
 from katz_graph.models.families.unet.configurations import is_original
 
-PREFIX = "model.diffusion_model."  # that diffusers' converter asks for
+PREFIX = "model.diffusion_model."  # required by diffusers' converter
 
 
 def converted(tensors: dict[str, Tensor], values: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Returns the tensors as diffusers names them. `values`: the module's configuration."""
+    """Returns the tensors under diffusers' names. `values`: the module's configuration."""
     if not is_original(tensors):
         return tensors
     match values["_class_name"]:

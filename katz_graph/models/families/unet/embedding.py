@@ -1,5 +1,5 @@
-"""Embeds a step's time, and SDXL's pooled text and picture sizes, in the one vector that all blocks
-of a UNet or ControlNet take.
+"""Embeds timestep, and SDXL's pooled text and picture sizes, as the vector that all blocks of a
+UNet or ControlNet read.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ REFINER_NUMBERS = 5
 def step_embedding(
     module: Any, sample: Tensor, timestep: Tensor, text: TextEncoding, added: Tensor | None = None
 ) -> Tensor:
-    """Returns [B, E] for a model input [B, C, h, w] and timesteps [B]. `added` is `added_embedding`
-    computed before; without it, it is computed now.
+    """Returns the embedding [B, E] for a model input [B, C, h, w] and timesteps [B]. Computes
+    `added_embedding` unless `added` is given.
     """
     embedding: Tensor = module.time_embedding(module.time_proj(timestep.float()).to(sample.dtype))
     added = added_embedding(module, text) if added is None else added
@@ -28,7 +28,7 @@ def step_embedding(
 
 
 def added_embedding(module: Any, text: TextEncoding) -> Tensor | None:
-    """Returns SDXL's embedding [B, E] of pooled text and picture sizes, the same at every step;
+    """Returns SDXL's embedding [B, E] of pooled text and picture sizes, constant over the steps;
     None for models without it.
     """
     if module.config.addition_embed_type is None:
@@ -44,7 +44,7 @@ def added_embedding(module: Any, text: TextEncoding) -> Tensor | None:
 
 
 def _numbers(module: Any, sizes: Tensor, pooled_width: int) -> Tensor:
-    """Selects the sizes of [B, 7] that a model takes: SDXL the first six, its refiner the original
+    """Selects a model's columns of sizes [B, 7]: SDXL takes the first six, its refiner the original
     size, the crop and the aesthetic score.
     """
     taken = (
@@ -54,7 +54,9 @@ def _numbers(module: Any, sizes: Tensor, pooled_width: int) -> Tensor:
 
 
 def conditioned(text: TextEncoding, kept: Any) -> dict[str, Any]:
-    """Makes arguments for blocks with cross-attention: the text, and kept keys and values."""
+    """Returns the arguments of blocks with cross-attention: the text and its cached keys and
+    values.
+    """
     return {
         "encoder_hidden_states": text.hidden,
         "cross_attention_kwargs": {"kept": kept} if kept else None,

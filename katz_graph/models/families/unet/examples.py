@@ -1,8 +1,7 @@
-"""Calls the stages of UNets and ControlNets on modules without memory (torch's meta device), to
-count what they cost.
+"""Builds example calls of UNet and ControlNet stages on meta tensors to count their cost.
 
-Each function takes such a module and sizes. It returns a call that gives the output tensors, and
-the parts of the module whose weights it reads.
+Each function takes a module on the meta device and sizes. It returns a call that produces the
+output tensors, and the submodules whose weights that call reads.
 """
 
 from __future__ import annotations
@@ -95,9 +94,7 @@ def control(module: Any, sizes: Sized) -> Example:
 
 
 def _given(module: Any, sizes: Sized) -> tuple[Step, TextEncoding, Any, Tensor | None]:
-    """Makes a step, a text, and what is computed of the text once: keys and values of
-    cross-attention, and the added embedding.
-    """
+    """Returns a step, a text, its cross-attention keys and values, and the added embedding."""
     text = _text(module.config, sizes)
     kept = attention.cross_attention_keys_values(module, text.hidden) if sizes.kept else None
     sample = torch.empty(

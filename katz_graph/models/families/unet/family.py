@@ -1,6 +1,4 @@
-"""Declares the family of UNets: Stable Diffusion 1, 2 and XL, with its refiner. Never imports
-torch.
-"""
+"""Declares the family of UNets: Stable Diffusion 1, 2, XL and the refiner. Never imports torch."""
 
 from __future__ import annotations
 
@@ -69,7 +67,7 @@ FAMILY = ModelFamily(
         text_encoders={
             "conditioner.embedders.0.transformer.": CLIP,
             "conditioner.embedders.1.model.": PROJECTING,
-            "conditioner.embedders.0.model.": PROJECTING,  # the refiner's only one
+            "conditioner.embedders.0.model.": PROJECTING,  # the refiner's only encoder
             "cond_stage_model.transformer.": CLIP,
             "cond_stage_model.model.": CLIP,
         },

@@ -1,4 +1,4 @@
-"""Scales backbone and skips before they are concatenated in an up block: FreeU (Si et al. 2024,
+"""Scales backbone and skips before their concatenation in an up block: FreeU (Si et al. 2024,
 "FreeU: Free Lunch in Diffusion U-Net").
 """
 
@@ -15,11 +15,11 @@ from katz_graph.models.families.unet.blocks import SkipHook
 
 
 def skip_hook(unet: Any, patches: Sequence[FreeU]) -> SkipHook | None:
-    """Returns the function that `unet.decode` calls before each concatenation; None without
-    patches. Several are applied in order.
+    """Returns the hook that `unet.decode` calls before each concatenation; None without patches.
+    Several patches apply in order.
 
-    The first factors act where the backbone has four times the model's own width, the second where
-    it has twice, as in the authors' code.
+    As in the authors' code, the first factors apply where the backbone is four times as wide as the
+    model's first block, the second where it is twice as wide.
     """
     if not patches:
         return None
@@ -39,9 +39,10 @@ def skip_hook(unet: Any, patches: Sequence[FreeU]) -> SkipHook | None:
 
 
 def scale_backbone(hidden: Tensor, factor: float, by_mean: bool = False) -> Tensor:
-    """Multiplies the first half of the channels of [B, C, h, w] by `factor`; `by_mean`: by 1 +
-    (factor - 1) times each sample's mean over the channels, brought to 0..1 over the picture (the
-    authors' second version).
+    """Multiplies the first half of the channels of [B, C, h, w] by `factor`.
+
+    If `by_mean` (the authors' second version), multiplies by 1 + (factor - 1) · m, where m is each
+    sample's channel mean, normalised to 0..1 over the picture.
     """
     if factor == 1.0:
         return hidden
@@ -55,9 +56,7 @@ def scale_backbone(hidden: Tensor, factor: float, by_mean: bool = False) -> Tens
 
 
 def scale_low_frequencies(values: Tensor, scale: float) -> Tensor:
-    """Multiplies the lowest spatial frequencies of [B, C, h, w] (one to each side of zero) by
-    `scale`.
-    """
+    """Multiplies the lowest spatial frequencies of [B, C, h, w] (-1 and 0) by `scale`."""
     if scale == 1.0:
         return values
     height, width = values.shape[-2:]

@@ -1,4 +1,4 @@
-"""Makes the channels beside the noisy latent of inpainting and instruction-editing models."""
+"""Makes the extra input channels of inpainting and instruction-editing models."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from katz_graph.core.recipe import Concatenated
 from katz_graph.picture.latents import fitted
 from katz_graph.sampling.areas import fit_mask
 
-INPAINTING, EDITING = 5, 4  # mask and masked picture; the picture
-# an evenly grey picture as a scaled latent of Stable Diffusion's VAE
+INPAINTING, EDITING = 5, 4  # channels: mask and masked picture; picture
+# a uniformly grey picture as a scaled latent of Stable Diffusion's VAE
 BLANK = (0.8223, -0.6876, 0.6364, 0.1380)
 
 
 def concatenated_channels(seen: Concatenated, extra: int, like: Tensor, scale: float) -> Tensor:
-    """Returns [B, extra, h, w] for a latent `like` [B, 4, h, w]; `scale` is what a latent is
-    multiplied by for this model.
+    """Returns the extra channels [B, extra, h, w] for a latent `like` [B, 4, h, w]. `scale`: the
+    model's scaling factor of latents.
 
-    Inpainting: the mask (rounded, 1 = repaint), then the masked picture, scaled. Editing (Brooks et
-    al. 2023, section 3.2): the picture, unscaled. InputError for a model with other channels.
+    Inpainting: the mask (rounded, 1 = repaint), then the scaled latent of the masked picture.
+    Editing (Brooks et al. 2023, section 3.2): the unscaled latent. Raises InputError for a model
+    with other channels.
     """
     picture = None if seen.latent is None else fitted(seen.latent.pixels, like)
     if extra == EDITING:

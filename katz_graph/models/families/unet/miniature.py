@@ -1,4 +1,4 @@
-"""Describes the miniature UNet, which is of SDXL's shape and predicts noise."""
+"""Describes the miniature SDXL UNet, which predicts noise."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from diffusers import (
 from katz_graph.models.families.shared.miniature import Miniature
 from katz_graph.models.families.unet.family import FAMILY
 
-SIZE_WIDTH = 32  # of the embedding of each size number
+SIZE_WIDTH = 32  # of each size number's embedding
 
 
 def network(text_width: int) -> UNet2DConditionModel:
-    """Makes a UNet of random weights."""
+    """Builds a UNet with random weights."""
     return UNet2DConditionModel(
         sample_size=16,
         block_out_channels=(64, 96, 128),
@@ -37,7 +37,7 @@ def network(text_width: int) -> UNet2DConditionModel:
 
 
 def control(unet: UNet2DConditionModel) -> ControlNetModel:
-    """Makes a ControlNet of a copy of the UNet's way down."""
+    """Builds a ControlNet from a copy of the UNet's encoder."""
     return ControlNetModel.from_unet(unet, conditioning_embedding_out_channels=(8, 16, 32, 64))
 
 

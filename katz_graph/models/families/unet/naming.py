@@ -1,5 +1,5 @@
-"""Names the modules of UNets as Stable Diffusion's original code does, whose names kohya's trainers
-use too.
+"""Maps UNet modules to their names in Stable Diffusion's original code, which kohya's trainers also
+use.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BLOCK = re.compile(
 
 
 def originals(parameters: Collection[str]) -> Mapping[str, tuple[Rows, ...]]:
-    """Maps the names that a UNet's parameters have in the original code to the parameters."""
+    """Maps the original names of a UNet's parameters to the parameters."""
     split = [name.rpartition(".") for name in parameters]
     paths = {path for path, _, _ in split}
     layers = len(
@@ -44,7 +44,7 @@ def originals(parameters: Collection[str]) -> Mapping[str, tuple[Rows, ...]]:
 
 
 def _original(path: str, layers: int, paths: Collection[str]) -> str:
-    """Returns the original name of a module, "" without one; `layers`: per block."""
+    """Returns the original name of a module, or "" if it has none. `layers`: per block."""
     if path in ORIGINAL_LAYERS:
         return str(ORIGINAL_LAYERS[path])
     match = BLOCK.fullmatch(path)
@@ -54,7 +54,7 @@ def _original(path: str, layers: int, paths: Collection[str]) -> str:
     layer = int(match["layer"])
     kind = match["kind"]
     rest = match["rest"]
-    first = block * (layers + 1)  # of the original's blocks, which are of one layer each
+    first = block * (layers + 1)  # original blocks hold one layer each
     rest = ORIGINAL_RESNET.get(rest, rest) if kind == "resnets" else rest
     place = int(kind == "attentions")
     match match["side"], kind:

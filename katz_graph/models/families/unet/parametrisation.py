@@ -1,5 +1,5 @@
-"""Detects what a single-file model predicts, epsilon or v, and if its noise ends at a signal of
-zero. Never imports torch.
+"""Detects whether a single-file model predicts epsilon or v, and whether its noise schedule has
+zero terminal SNR. Never imports torch.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 
 Prediction = Literal["epsilon", "v_prediction"]
 
-MARKERS = "v_pred", "ztsnr"  # empty tensors that say so by their names
+MARKERS = "v_pred", "ztsnr"  # names of empty marker tensors
 METADATA = "modelspec.prediction_type", "modelspec.predict_key"
 SPREAD = (
     "output_blocks.11.1.transformer_blocks.0.norm1.bias",
     "up_blocks.3.attentions.2.transformer_blocks.0.norm1.bias",
 )
-# standard deviation of that bias: that of Stable Diffusion 2's models for v is above it
+# threshold of that bias' standard deviation: Stable Diffusion 2 models that predict v exceed it
 WIDEST_EPSILON = 0.09
 
 
 def scheduler_component(file: Contents, unet: Component) -> Component:
-    """Makes a component in place of a scheduler's folder. A YAML file beside the checkpoint goes
-    before markers in it, they before its metadata.
+    """Makes the component that replaces a scheduler folder. A YAML file next to the checkpoint
+    takes precedence over marker tensors, and these over metadata.
 
-    Stable Diffusion 2 says nothing: its models for v are told by a bias that spread widely in
-    training, as other programs do.
+    Stable Diffusion 2 files have none of these. As in other programs, a large standard deviation of
+    one bias identifies those that predict v.
     """
     prediction, zero_terminal_snr = _yaml(Path(file.path).with_suffix(".yaml"))
     if prediction is None and MARKERS[0] in file.shapes:
@@ -70,8 +70,8 @@ def _named(value: str) -> Prediction | None:
 
 
 def _yaml(path: Path) -> tuple[Prediction | None, bool]:
-    """Reads the original code's configuration: `parameterization` (Stable Diffusion 2), or the
-    denoiser's scaling (SDXL).
+    """Reads the prediction from the original code's configuration: `parameterization` (Stable
+    Diffusion 2), or the denoiser's scaling (SDXL).
     """
     if not path.is_file():
         return None, False
@@ -111,7 +111,7 @@ def _spreads(file: Contents, prefix: str) -> bool:
 
 
 def _tensor(path: Path, name: str) -> ndarray[Any, Any]:
-    """Reads one small tensor in float32, without torch."""
+    """Reads one small tensor as float32 without torch."""
     import numpy as np
 
     header, entries = read_header(path)

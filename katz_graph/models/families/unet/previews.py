@@ -1,4 +1,4 @@
-"""Shows latents of UNets' VAEs without a VAE. Never imports torch."""
+"""Latent-to-RGB matrices for previews of UNet latents. Never imports torch."""
 
 from __future__ import annotations
 
@@ -37,4 +37,4 @@ PREVIEWS: Mapping[tuple[int, float], LinearMap] = MappingProxyType({
     ), (0.107, 0.083, 0.264)),
 })
 # fmt: on
-"""Maps channels and scaling factor of latents to their colours."""
+"""Maps (channels, scaling factor) of latents to a latent-to-RGB map."""

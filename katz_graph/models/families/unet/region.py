@@ -1,5 +1,5 @@
-"""Draws the operations that a sampler needs of a UNet: what its conditioning lacks, and the stages
-of one prediction. Never imports torch.
+"""Builds the operations of a UNet and its ControlNets for a sampler, and completes its
+conditioning. Never imports torch.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from katz_graph.models.families.shared.conditioning import check_told, with_chan
 from katz_graph.models.families.unet.architecture import unet_architecture
 from katz_graph.models.family import Control
 
-NEGATIVE_SCORE = 2.5  # the aesthetic score that SDXL's refiner is told of what is not wanted
+NEGATIVE_SCORE = 2.5  # aesthetic score for the negative side of SDXL's refiner
 
 
 def complete(
     entry: ConditioningEntry, model: ModelRecipe, latent: Mapping[str, Any], positive: bool
 ) -> ConditioningEntry:
-    """Adds the extra input channels of a model that takes them, and the score of a refiner's
-    negative side, where the conditioning sets none.
+    """Adds the extra input channels of models that have them, and the aesthetic score of a
+    refiner's negative side, if the conditioning sets none.
     """
     shape = unet_architecture(model.network)
     check_told(entry, model)
@@ -47,7 +47,7 @@ def draw_control(
     text: Conditioning,
     use: ControlUse,
 ) -> tuple[Link, ...]:
-    """Adds a ControlNet, which gives all that it adds at once."""
+    """Adds a ControlNet as one operation that returns all residuals."""
     inputs = {
         "control_net": use.control_net,
         "step": step,
@@ -68,8 +68,8 @@ def predict(
     controls: Sequence[Control],
     passed: tuple[int, ...] = (),
 ) -> Link:
-    """Adds the three parts of a UNet, or the whole one where a patch wraps it."""
-    assert not passed  # as it declares no chains
+    """Adds the three stages of a UNet, or one operation for the whole UNet if a patch wraps it."""
+    assert not passed  # UNets declare no chains of blocks
     residuals = {
         f"residuals_{number}": control.residuals[0]
         for number, control in enumerate(controls, start=1)

@@ -22,7 +22,7 @@ PICTURE = STEP | {"concatenated": "concatenated"}
 
 
 def _work(name: str) -> Callable[[Mapping[str, Any], Extent, WorkCounts], Work]:
-    """Makes the count of a stage that runs a range of a network's blocks."""
+    """Returns the work function of a stage that runs a range of a network's blocks."""
 
     def count(inputs: Mapping[str, Any], extent: Extent, counts: WorkCounts) -> Work:
         batch, _, height, width = extent.shape
@@ -53,7 +53,7 @@ def _network(inputs: Mapping[str, Any]) -> Component:
 
 
 def _computed(compute: str, bind: str = "", module: Module = "model") -> dict[str, Any]:
-    """Names the functions of a stage, in `compute`, and the input with the recipe of its module."""
+    """Returns a stage's functions in `compute` and the input whose recipe names its module."""
     return {
         "compute": f"{COMPUTE}:{compute}",
         "bind": bind and f"{COMPUTE}:{bind}",
@@ -62,7 +62,7 @@ def _computed(compute: str, bind: str = "", module: Module = "model") -> dict[st
 
 
 def _counted(name: str, compute: str, bind: str = "", module: Module = "model") -> dict[str, Any]:
-    """Also names its example, in `examples`, and has its work counted."""
+    """Adds the example in `examples` and the work function to `_computed`."""
     return {
         "name": name,
         "count": _work(name),
@@ -72,7 +72,7 @@ def _counted(name: str, compute: str, bind: str = "", module: Module = "model") 
 
 
 def _part(name: str, compute: str, bind: str = "", **declared: Any) -> Stage:
-    """Declares one of the three stages that make up a UNet."""
+    """Declares one of the three stages of a UNet."""
     return Stage(
         **_counted(name, compute, bind),
         costed=True,

@@ -1,4 +1,4 @@
-"""Runs a UNet behind a pack's function, which calls it as often and with what it likes."""
+"""Runs a UNet through a pack's wrapper function, which may call it any number of times."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from katz_graph.sampling.noise_table import NoiseTable
 from katz_graph.sampling.prediction import scale_model_input
 
 Predict = Callable[[Step, TextEncoding, Any], Tensor]
-"""Maps step, text and its cross-attention keys and values, or None, to the denoised prediction."""
+"""Maps step, text, and cross-attention keys and values (or None) to the denoised prediction."""
 
 
 def call_wrapper(
@@ -28,13 +28,13 @@ def call_wrapper(
     sides: Sequence[int],
     table: NoiseTable,
 ) -> Tensor:
-    """Returns the denoised prediction [B, C, h, w] that the function makes of `(apply_model,
+    """Returns the denoised prediction [B, C, h, w] of the wrapper, called as `wrapper(apply_model,
     {input, timestep, c, cond_or_uncond})`.
 
-    `apply_model(x, timestep, **c)` takes a latent in sigma space, σ (one for all) and in `c` the
-    text as `c_crossattn`; it gives the denoised prediction. Anything else in `c` is for the
-    function's own use. `sides`: of guidance, 0 positive and 1 negative, of each conditioning entry
-    in the batch. InputError for another shape or kind of result.
+    `apply_model(x, timestep, **c)` takes a latent in sigma space, one σ for all rows, and the text
+    as `c_crossattn`; it returns the denoised prediction and ignores other keys of `c`. `sides`: 0
+    (positive) or 1 (negative) for each conditioning entry in the batch. Raises InputError for a
+    result of another shape or type.
     """
     name = f"the network_wrapper {wrapper.identity}"
 
@@ -72,7 +72,7 @@ def call_wrapper(
 def _at(step: Step, x: Tensor, sigma: float, table: NoiseTable) -> Step:
     """Returns the step with another latent, or at another noise level."""
     own = float(step.sigma[0])
-    # as float32, in which the function was given it
+    # compared as float32, the dtype that the function received
     same_level = torch.tensor(sigma) == torch.tensor(own)
     if x is step.x and same_level:
         return step

@@ -1,4 +1,4 @@
-"""Makes small pipelines of this family with random weights: for benches and tests of numbers."""
+"""Builds small UNet pipelines with random weights for benches and numerical tests."""
 
 from katz_graph.models.families.unet.random_models.kinds import KINDS
 

@@ -1,5 +1,5 @@
-"""Calls the stages of a network and a ControlNet one by one, with nothing of the engine between: a
-bench of two processes compares with that.
+"""Calls the stages of a network and a ControlNet directly, without the engine; a bench of two
+processes compares with it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from katz_graph.models.families.unet.embedding import added_embedding
 
 
 class ByHand:
-    """Calls a network of a pipeline and a ControlNet, on latents of so many cells a side."""
+    """Calls a pipeline's network and a ControlNet on latents with this many cells a side."""
 
     def __init__(self, pipeline: Path, control: Path, cells: int) -> None:
         with torch.inference_mode():
@@ -49,7 +49,7 @@ class ByHand:
         return self.decode(self.encode(latent), residuals)
 
     def encode(self, latent: Tensor) -> Features:
-        """Returns what precedes the decoder."""
+        """Returns the features before the decoder."""
         kept, added = self._kept[self._unet]
         features = unet.encode(self._unet, _step(latent), self._text, kept, added=added)
         return unet.mid(self._unet, features, self._text, kept)
@@ -59,7 +59,7 @@ class ByHand:
         _, raw = unet.decode(
             self._unet, middle, self._text, self._kept[self._unet][0], residuals=residuals
         )
-        assert raw is not None  # all blocks were asked for
+        assert raw is not None  # all blocks ran
         return raw
 
     def control(self, latent: Tensor) -> Residuals:

@@ -1,4 +1,4 @@
-"""Describes the parts of an SDXL as published, for benches that make it with random weights."""
+"""Describes the parts of the published SDXL for benches with random weights."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ HINTS = (16, 32, 96, 256)
 
 @dataclass(frozen=True, slots=True)
 class FullSize:
-    """Holds configurations of network, VAE and both text encoders, and the channels of a
-    ControlNet's embedding of its picture.
+    """Holds the configurations of network, VAE and both text encoders, and the channels of a
+    ControlNet's reference embedding.
     """
 
     network: Mapping[str, Any]

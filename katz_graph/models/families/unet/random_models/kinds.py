@@ -1,8 +1,8 @@
-"""Makes small pipelines, ControlNets and LoRAs with random weights, in the shapes of SD1.5, SD2,
-SDXL and its refiner: for benches and tests of numbers.
+"""Builds small pipelines, ControlNets and LoRAs with random weights in the shapes of SD1.5, SD2,
+SDXL and its refiner, for benches and numerical tests.
 
-Equal arguments give equal weights. What is zero in a fresh module (a ControlNet's zero
-convolutions, a LoRA's up factor) is not zero here.
+Equal arguments give equal weights. Weights that are zero in a fresh module (a ControlNet's zero
+convolutions, a LoRA's up factor) are random here.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Naming = Literal["diffusers", "peft", "kohya"]
 CHANNELS = (16, 24, 32)
 GROUPS = 8
 LAYERS_PER_BLOCK = 2
-SIZE_WIDTH = 8  # per number of the picture's size
+SIZE_WIDTH = 8  # of each size number's embedding
 UNET_TARGETS = re.compile(
     r"attn[12]\.to_(q|k|v|out\.0)$|ff\.net\.(0\.proj|2)$|proj_(in|out)$|(resnets|downsamplers)\.0\.conv1?$|resnets\.0\.time_emb_proj$"
 )
@@ -53,8 +53,8 @@ TEXT_TARGETS = re.compile(r"self_attn\.(q|k|v|out)_proj$|mlp\.fc[12]$")
 
 @dataclass(frozen=True, slots=True)
 class TextEncoder:
-    """Describes one of CLIP: which of `SIZES` it has, the end of its folder's name, its pad token
-    and how a file of kohya's trainer names it.
+    """Describes a CLIP text encoder: index in `SIZES`, suffix of its folder, pad token, and prefix
+    of its keys in kohya's LoRA files.
     """
 
     size: int
@@ -72,35 +72,36 @@ class TextEncoder:
 
 @dataclass(frozen=True, slots=True)
 class RandomUNet:
-    """Describes the small pipelines of a kind of UNets.
-
-    `pipeline`: its class in diffusers; `index`: what else stands in its index. `own`: what of a
-    UNet's configuration is the kind's. `pooled_width`: of the text that is pooled. `original`:
-    kohya's trainer names its layers as the original code does. `roles`: in benches. `full_size`:
-    sizes as published. `part`: the network's, in a pipeline; `stages`: of its calls, in order.
-    """
+    """Describes the small pipelines of one kind of UNet."""
 
     pipeline: str
+    """Class in diffusers."""
     index: Mapping[str, Any]
+    """Further entries of model_index.json."""
     text_encoders: tuple[TextEncoder, ...]
     own: Mapping[str, Any]
+    """Values of the UNet's configuration that are specific to this kind."""
     latent: LatentSpace
     prediction: str = "epsilon"
     pooled_width: int = POOLED_WIDTH
+    """Width of the pooled text."""
     original: bool = False
+    """Whether kohya's trainer uses the layer names of the original code."""
     upcast: bool = False  # its VAE overflows in float16
-    stock: None = None  # parity has plain loops for UNets
+    stock: None = None  # the parity bench uses plain loops for UNets
     roles: frozenset[Role] = frozenset()
+    """Uses in benches."""
     full_size: FullSize | None = None
+    """Published sizes."""
     part: str = "unet"
+    """Name of the network in a pipeline."""
     stages: tuple[str, ...] = PARTS
+    """Stages of the network, in order."""
 
     def configuration(
         self, channels: tuple[int, ...] = CHANNELS, layers: int = LAYERS_PER_BLOCK
     ) -> dict[str, Any]:
-        """Returns arguments of a UNet2DConditionModel: three blocks of two layers, as SDXL has
-        them, or of as many `layers`.
-        """
+        """Returns the arguments of a UNet2DConditionModel with three blocks of `layers` layers."""
         shared: dict[str, Any] = {
             "sample_size": 8,
             "block_out_channels": channels,
@@ -118,11 +119,11 @@ class RandomUNet:
         extra: int = 0,
         layers: int = LAYERS_PER_BLOCK,
     ) -> None:
-        """Writes a pipeline in diffusers' folder layout, float32: UNet, text encoders, tokenizers,
+        """Saves a float32 pipeline in diffusers' folder layout: UNet, text encoders, tokenizers,
         VAE (factor 8, 4 channels), scheduler.
 
-        extra: input channels of the UNet beside the latent's, 5 for inpainting, 4 for editing by
-        instruction; what is in them shows.
+        extra: further input channels of the UNet, 5 for inpainting, 4 for instruction editing;
+        their weights are random too.
         """
         folder = Path(folder)
         with seeded(seed):
@@ -142,13 +143,13 @@ class RandomUNet:
 
     @staticmethod
     def network_of(configuration: Mapping[str, Any]) -> Any:
-        """Makes a network of a configuration."""
+        """Builds a network from a configuration."""
         return UNet2DConditionModel(**configuration)
 
     @staticmethod
     def controlnet_of(configuration: Mapping[str, Any], hints: tuple[int, ...]) -> Any:
-        """Makes a ControlNet beside a network of a configuration. `hints`: channels of the
-        embedding of its picture.
+        """Builds a ControlNet from a network's configuration. `hints`: channels of its reference
+        embedding.
         """
         taken = {
             name: value
@@ -159,8 +160,8 @@ class RandomUNet:
 
     @staticmethod
     def by_hand(pipeline: Path, control: Path, side: int) -> ByHand:
-        """Loads network and ControlNet, to call their stages without the engine, on latents of so
-        many cells a side.
+        """Loads network and ControlNet to call their stages without the engine, on latents with
+        `side` cells a side.
         """
         return ByHand(pipeline, control, side)
 
@@ -171,9 +172,7 @@ class RandomUNet:
         channels: tuple[int, ...] = CHANNELS,
         layers: int = LAYERS_PER_BLOCK,
     ) -> None:
-        """Writes a ControlNet that fits the UNet of `make_pipeline`; its zero convolutions are
-        random.
-        """
+        """Saves a ControlNet for the UNet of `make_pipeline`, with random zero convolutions."""
         with seeded(seed):
             model = self.controlnet_of(self.configuration(channels, layers), (4, 8, 8, 12))
             for layer in (
@@ -196,11 +195,11 @@ class RandomUNet:
         channels: tuple[int, ...] = CHANNELS,
         layers: int = LAYERS_PER_BLOCK,
     ) -> None:
-        """Writes a LoRA for the UNet of `make_pipeline` (linear layers, 1x1 and 3x3 convolutions)
-        and, if asked, its text encoders.
+        """Saves a LoRA for the UNet of `make_pipeline` (linear layers, 1x1 and 3x3 convolutions)
+        and, if `text_encoder`, its text encoders.
 
-        Files in kohya naming carry an alpha per module (and SDXL's original block names); the
-        others carry it in diffusers' metadata.
+        Files in kohya naming store an alpha per module (and use SDXL's original block names);
+        others store alpha in diffusers' metadata.
         """
         with torch.device("meta"):
             unet = self._unet(channels, 0, layers)
@@ -241,11 +240,11 @@ class RandomUNet:
 
     @staticmethod
     def lora_layers(unet: nn.Module) -> list[tuple[str, nn.Module]]:
-        """Lists the layers of a UNet that a LoRA changes."""
+        """Returns the layers of a UNet that a LoRA changes."""
         return _matching(unet, UNET_TARGETS)
 
     def scheduler(self) -> EulerDiscreteScheduler:
-        """Makes the scheduler, as published."""
+        """Builds the published scheduler."""
         return EulerDiscreteScheduler(
             beta_start=0.00085,
             beta_end=0.012,
@@ -256,7 +255,7 @@ class RandomUNet:
         )
 
     def model_index(self) -> dict[str, Any]:
-        """Returns what stands in model_index.json."""
+        """Returns the content of model_index.json."""
         parts: dict[str, Any] = {
             "_class_name": self.pipeline,
             "_diffusers_version": "0.42.0",
@@ -326,7 +325,7 @@ KINDS = {
         roles=frozenset({"usual", "drawn"}),
         full_size=FULL_SIZE,
     ),
-    # its text comes from one encoder, as wide as its pooled text
+    # one text encoder; pooled text as wide as the text
     "refiner": RandomUNet(
         pipeline="StableDiffusionXLPipeline",
         index=UNFORCED,
@@ -346,9 +345,7 @@ def _matching(model: nn.Module, targets: re.Pattern[str]) -> list[tuple[str, nn.
 
 
 def _save(model: Any, folder: Path) -> None:
-    """Saves after moving norms away from one and zero and biases away from zero, so that a
-    forgotten one shows.
-    """
+    """Saves with random norms and biases, so that a forgotten parameter changes results."""
     for module in model.modules():
         if isinstance(module, nn.GroupNorm | nn.LayerNorm):
             nn.init.normal_(module.weight, 1.0, 0.1)
@@ -368,7 +365,7 @@ def _factor_names(part: str, naming: Naming) -> tuple[str, str]:
 
 
 def _original_name(name: str, layers: int) -> str:
-    """Names a module as SDXL's original code does, whose names kohya's trainer uses for SDXL."""
+    """Returns a module's name in SDXL's original code, which kohya's trainer uses for SDXL."""
     stride = layers + 1
     inner = {
         "conv1": "in_layers.2",
