@@ -159,9 +159,7 @@ def check_dtype(dtype: str, devices: DeviceList) -> None:
 
 
 def parse_link(link: str | None) -> tuple[float, float] | None:
-    """Parses GBPS[,MS] to bytes per second and seconds of latency. Raises InputError if
-    malformed.
-    """
+    """Parses GBPS[,MS] to bytes per second and seconds of latency. Raises InputError if invalid."""
     if link is None:
         return None
     try:

@@ -31,9 +31,7 @@ class NodeStarted:
 
 @dataclass(frozen=True, slots=True)
 class NodeDone:
-    """Reports a node's result. `why`: why it ran, unless it was `cached`. `ui`: data for
-    editors.
-    """
+    """Reports a node's result. `why`: why it ran or was `cached`. `ui`: data for editors."""
 
     node: str
     display: str

@@ -58,9 +58,7 @@ class LinearMap:
 
 
 DEFAULT_LATENT_SPACE = LatentSpace(channels=4, factor=8, scale=0.18215)
-"""Assumed for a latent without a model or VAE, as in ComfyUI's nodes: cells of eight pixels a
-side.
-"""
+"""Assumed for latents without a model or VAE, as in ComfyUI's nodes: cells of 8x8 pixels."""
 
 
 class LatentSamples(TypedDict, total=False):

@@ -1,3 +1,3 @@
-"""Measures and limits the process and its machine: memory, garbage, time limits. Must not know
-graphs and models.
+"""Measures and limits the process and its machine: memory, garbage collection, time limits. Must
+not know graphs or models.
 """

@@ -1,4 +1,4 @@
-"""Reads which control groups hold this process. Must not know what they limit."""
+"""Lists the control groups of this process. Must not know their limits."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ FILE = Path("/proc/self/cgroup")
 
 
 def control_groups(file: Path = FILE) -> Iterator[tuple[frozenset[str], str]]:
-    """Yields the controllers of each hierarchy (none: version 2's) and the path of the group in it.
-    Skips lines of another form; yields nothing where the file cannot be read.
+    """Yields the controllers of each hierarchy (empty for version 2) and the path of its group.
+
+    Skips malformed lines; yields nothing if the file cannot be read.
     """
     try:
         lines = file.read_text(errors="surrogateescape").split("\n")

@@ -1,4 +1,4 @@
-"""Sets variables of the environment for a while."""
+"""Sets environment variables temporarily."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Sets variables for this process and those that it starts meanwhile; then restores them."""
+    """Sets variables for this process and children started inside the `with` statement, then
+    restores them.
+    """
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

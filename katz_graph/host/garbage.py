@@ -1,5 +1,5 @@
-"""Sets how often Python searches for reference cycles. Objects of libraries are left out: searching
-them takes longer than importing them.
+"""Configures how often Python collects reference cycles. Exempts objects of libraries, because
+searching them takes longer than importing them.
 """
 
 import atexit
@@ -8,29 +8,31 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 USUAL = gc.get_threshold()
-RARELY = 100_000  # new objects, instead of some hundred
+RARELY = 100_000  # allocations between collections
 
 
 def expect_imports() -> None:
-    """Collects rarely until `imports_are_done`, and not at all when this process ends."""
+    """Reduces collection until `imports_are_done`, and disables it at process exit."""
     gc.set_threshold(RARELY)
     atexit.register(gc.freeze)
 
 
 def imports_are_done() -> None:
-    """Collects as often as usual, but never present objects: that holds up all threads."""
+    """Restores the usual thresholds and freezes existing objects, since collecting those blocks all
+    threads.
+    """
     gc.freeze()
     gc.set_threshold(*USUAL)
 
 
 def imports_are_expected() -> bool:
-    """Returns whether `expect_imports` was called and `imports_are_done` was not."""
+    """Returns whether imports are in progress, between `expect_imports` and `imports_are_done`."""
     return gc.get_threshold()[0] == RARELY
 
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Keeps cycles from being collected, by any thread, inside of the `with` statement."""
+    """Disables collection in all threads inside the `with` statement."""
     collects = gc.isenabled()
     gc.disable()
     try:

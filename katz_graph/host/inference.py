@@ -1,8 +1,8 @@
-"""Runs the code of nodes in torch's inference mode, which packs are written for: they change in
-place what the engine made, and keep no gradients. Never imports torch.
+"""Runs node code in torch's inference mode, which packs expect: they modify the engine's tensors in
+place and need no gradients. Never imports torch.
 
-The mode belongs to a thread and not to a task, so a coroutine enters it for each of its steps:
-others that run in between neither see nor change it.
+The mode belongs to a thread, not a task. A coroutine enters it for each of its steps, so that
+interleaved coroutines neither see nor change it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Given = ParamSpec("Given")
 
 @dataclass(frozen=True, slots=True)
 class _Modes:
-    """Holds the modes of torch that a coroutine left at an await."""
+    """Holds the torch modes of a coroutine at its last await."""
 
     inference: bool = True
     gradients: bool = False
@@ -28,7 +28,7 @@ class _Modes:
 
 @contextmanager
 def inference_mode() -> Iterator[None]:
-    """Enters the mode; does nothing where torch is not in use."""
+    """Enters inference mode; does nothing unless torch is loaded."""
     torch: Any = sys.modules.get("torch")
     if torch is None:
         yield
@@ -38,8 +38,8 @@ def inference_mode() -> Iterator[None]:
 
 
 def in_inference_mode(function: Callable[Given, Any]) -> Callable[Given, Any]:
-    """Returns the function as one that runs in inference mode, also what it leaves to be awaited.
-    A coroutine function stays one.
+    """Wraps a function so that it and its returned coroutine run in inference mode. A coroutine
+    function stays one.
     """
     if inspect.iscoroutinefunction(function):
 
@@ -57,7 +57,7 @@ def in_inference_mode(function: Callable[Given, Any]) -> Callable[Given, Any]:
 
 
 class _Stepped(Awaitable[Any]):
-    """Awaits a coroutine, each step of which begins with the modes that the one before left."""
+    """Awaits a coroutine and restores the modes of its previous step at each step."""
 
     def __init__(self, coroutine: Awaitable[Any]) -> None:
         self._coroutine = coroutine
@@ -75,7 +75,7 @@ class _Stepped(Awaitable[Any]):
                 modes = _now(modes)
             try:
                 advance = partial(steps.send, (yield awaited))
-            except BaseException as error:  # the coroutine decides what becomes of it
+            except BaseException as error:  # thrown into the coroutine, which may handle it
                 advance = partial(steps.throw, error)
 
 

@@ -1,5 +1,5 @@
-"""Measures the host memory that this process may take, and recognises that memory ran out, whoever
-reports it. Never imports torch.
+"""Measures the host memory available to this process and recognises out-of-memory errors of all
+libraries. Never imports torch.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ Result = TypeVar("Result")
 
 PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
-ENDLESS = 1 << 60  # bytes: what version 1 of cgroups says for no limit is about as much
-SIGNS = (  # in messages of errors that have no class of their own
+ENDLESS = 1 << 60  # bytes; cgroups version 1 reports about this much for no limit
+SIGNS = (  # message parts of out-of-memory errors without a class
     "DefaultCPUAllocator",
     "not enough memory",
     "out of memory",
@@ -38,8 +38,8 @@ WAY_OUT = (
 
 
 def total_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> float:
-    """Returns the machine's memory, or the least of the limits of this process's cgroups. Infinite
-    where neither can be read.
+    """Returns the machine's memory, or the lowest limit of this process's cgroups if smaller.
+    Infinite if none can be read.
     """
     return min(
         [_of(proc / "meminfo", "MemTotal"), *(limit for limit, _ in _cgroups(proc, cgroups))]
@@ -47,8 +47,8 @@ def total_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> float:
 
 
 def free_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> float:
-    """Returns the bytes still available: of the machine, of this process's cgroups, and of its
-    RLIMIT_AS and RLIMIT_DATA.
+    """Returns the available bytes: the minimum over the machine, this process's cgroups, RLIMIT_AS
+    and RLIMIT_DATA.
     """
     rooms = [
         _of(proc / "meminfo", "MemAvailable"),
@@ -62,12 +62,12 @@ def free_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> float:
 
 
 def status_bytes(what: str, proc: Path = PROC) -> float:
-    """Returns a figure of this process's status, as VmRSS; infinite where it cannot be read."""
+    """Returns a field of this process's status, such as VmRSS; infinite if it cannot be read."""
     return _of(proc / "self" / "status", what)
 
 
 def reset_peak(proc: Path = PROC) -> None:
-    """Resets VmHWM to count from now on, where the system allows it."""
+    """Resets VmHWM, the peak memory of this process, if the system allows it."""
     with contextlib.suppress(OSError):
         (proc / "self" / "clear_refs").write_text("5")
 
@@ -78,8 +78,8 @@ def _of(file: Path, what: str) -> float:
 
 
 def _cgroups(proc: Path, cgroups: Path) -> Iterator[tuple[float, float]]:
-    """Yields limit and use, without files that the kernel would let go, of the groups that hold
-    this process, of either version.
+    """Yields limit and usage, without reclaimable file pages, of this process's cgroups of either
+    version.
     """
     for controllers, path in control_groups(proc / "self" / "cgroup"):
         if not controllers:
@@ -115,8 +115,8 @@ def _text(file: Path) -> str:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Recognises the errors by which torch, Python or the system say that memory has run out, of a
-    device or of the host.
+    """Returns whether torch, Python or the system raised this error for lack of device or host
+    memory.
     """
     names = {kind.__name__ for kind in type(error).__mro__}
     if names & {"OutOfMemoryError", "MemoryError"}:
@@ -128,10 +128,10 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RanOut:
-    """An attempt for which memory did not suffice: `asked` are the bytes that could not be had,
-    where that is known.
+    """Reports that an attempt ran out of memory. `asked`: the bytes that could not be allocated, if
+    known.
 
-    It holds nothing of the error, whose traceback would keep what the attempt had made.
+    Holds no reference to the error, whose traceback would keep the attempt's tensors alive.
     """
 
     asked: float | None
@@ -150,13 +150,13 @@ class RanOut:
 
 
 def memory_message(error: BaseException) -> str:
-    """Says for people what could not be had, and the way out."""
+    """Describes the failed allocation and a remedy for users."""
     return f"{RanOut.of(error)}; {WAY_OUT}"
 
 
 def attempt(work: Callable[[], Result]) -> Result | RanOut:
-    """Runs `work`; returns its result, or RanOut if memory ran out: then all it had made is
-    gone.
+    """Runs `work` and returns its result, or RanOut if memory ran out; its tensors are then
+    released.
     """
     try:
         return work()

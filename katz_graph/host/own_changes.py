@@ -1,4 +1,4 @@
-"""Tells what this program itself changes of its process, which is no pack's doing."""
+"""Records changes that this program makes to its process, to tell them from those of packs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from katz_graph.host.process_aspects import Aspect
 
 
 class OwnChanges:
-    """Counts changes of this program, in any thread, by aspect."""
+    """Counts this program's changes by aspect. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -20,7 +20,7 @@ class OwnChanges:
 
     @contextmanager
     def changing(self, aspect: Aspect) -> Iterator[None]:
-        """Says that this program changes an aspect inside of the `with` statement."""
+        """Marks an aspect as being changed by this program inside the `with` statement."""
         with self._lock:
             self._begun[aspect] += 1
         try:
@@ -30,12 +30,12 @@ class OwnChanges:
                 self._ended[aspect] += 1
 
     def ended(self) -> Mapping[Aspect, int]:
-        """Returns the number of changes that are over."""
+        """Returns the number of completed changes per aspect."""
         with self._lock:
             return self._ended.copy()
 
     def since(self, ended: Mapping[Aspect, int]) -> Set[Aspect]:
-        """Returns the aspects that were being changed at some time since these had `ended`."""
+        """Returns the aspects with a change in progress at any time since `ended` was taken."""
         with self._lock:
             return {
                 aspect for aspect, begun in self._begun.items() if begun != ended.get(aspect, 0)

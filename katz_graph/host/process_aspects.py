@@ -1,7 +1,7 @@
-"""Lists what a pack's code may change of this process for all others, and how each is read and put
-back: the working folder, the environment, defaults of libraries.
+"""Lists the process-wide state that a pack's code may change, and how to read and restore it:
+working folder, environment, defaults of libraries.
 
-`ASPECTS` is the list; a further one is a line.
+`ASPECTS` is the list; adding an aspect takes one line.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ ENVIRON = os.environ
 PRECISIONS = (
     *(("generic", "all"), ("cuda", "all"), ("cuda", "matmul"), ("cuda", "conv"), ("cuda", "rnn")),
     *(("mkldnn", "all"), ("mkldnn", "matmul"), ("mkldnn", "conv"), ("mkldnn", "rnn")),
-)  # of arithmetic with 32 bits, as torch sets it: for all of a backend, or an operation
+)  # torch's settings of float32 precision, per backend and operation
 SIGNALS = tuple(
     getattr(signal, name)
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGCHLD", "SIGPIPE", "SIGALRM", "SIGUSR1")
 )
-MERSENNE_TWISTER_BYTES = 2_500  # NumPy's mt19937_state: 624 words and a place
+MERSENNE_TWISTER_BYTES = 2_500  # NumPy's mt19937_state: 624 words and a position
 State = Any
 
 
-@dataclass(frozen=True, slots=True, eq=False)  # a key of dictionaries: hashed by identity
+@dataclass(frozen=True, slots=True, eq=False)  # a dictionary key, hashed by identity
 class Aspect:
-    """A part of the state. `read` gives a value that can be compared. `module`: looked at once that
-    is loaded. `own`: each thread has its own. `said`: a change is reported.
+    """Describes one part of the process state. `read` returns a comparable value. `module`:
+    readable once this module is loaded. `own`: per thread. `said`: changes are reported.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Aspect:
     module: str = ""
     own: bool = False
     said: bool = True
-    grows: bool = False  # additions that come with imports stay
+    grows: bool = False  # additions made by imports stay
 
 
 def _folder() -> str:
@@ -63,7 +63,7 @@ def _folder() -> str:
 
 
 def _umask() -> int:
-    """Reads the mask, which is only told for another one; for that moment a strict one."""
+    """Returns the umask. Reading it requires setting one, so a strict one applies meanwhile."""
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
@@ -81,7 +81,7 @@ def _set_environment(wanted: Mapping[bytes, bytes]) -> None:
 
 
 def _handlers() -> State:
-    """Returns nothing outside of the main thread, which alone can change them."""
+    """Returns the signal handlers; empty outside the main thread, which alone can change them."""
     main = threading.current_thread() is threading.main_thread()
     return tuple(map(signal.getsignal, SIGNALS)) if main else ()
 
@@ -124,9 +124,8 @@ def _set_backends(wanted: State) -> None:
 
 
 def _precision() -> State:
-    """Returns the precision of products with 32 bits as the older settings have it, and that of
-    each operation. An older setting is None where torch does not tell it, since newer ones were
-    used as well.
+    """Returns the float32 matmul precision by the older settings and by operation. An older setting
+    is None if torch refuses to report it because newer settings were used.
     """
     older = tuple(map(_or_none, (_all_products, _cudnn_tf32, _cuda_tf32)))
     return older, tuple(_torch()._C._get_fp32_precision_getter(*one) for one in PRECISIONS)
@@ -152,7 +151,9 @@ def _cuda_tf32() -> State:
 
 
 def _set_precision(wanted: State) -> None:
-    """Sets the older settings first: torch would not tell one that newer ones contradict."""
+    """Sets the older settings first, because torch refuses to report one that newer settings
+    contradict.
+    """
     torch = _torch()
     (products, cudnn, cuda), by_operation = wanted
     if products is not None:
@@ -220,7 +221,7 @@ def _set_numbers(wanted: State) -> None:
 
 
 def _attributes(*names: str) -> tuple[Callable[[], State], Callable[[State], None]]:
-    """Returns how attributes of modules, each as `module.name`, are read and set."""
+    """Returns functions that read and restore module attributes, each named `module.name`."""
     places = [name.rsplit(".", 1) for name in names]
 
     def read() -> State:
@@ -235,7 +236,7 @@ def _attributes(*names: str) -> tuple[Callable[[], State], Callable[[State], Non
 
 
 def _disabled() -> State:
-    """Returns the loggers that are off: configuring logs from a file turns off all others."""
+    """Returns the disabled loggers; configuring logging from a file disables all others."""
     loggers = logging.root.manager.loggerDict.items()
     return {name for name, one in list(loggers) if getattr(one, "disabled", False)}
 
@@ -263,7 +264,7 @@ def _set_policy(wanted: State) -> None:
 
 
 def _timer() -> State:
-    """Tells whether a timer runs, at whose end a signal ends this process."""
+    """Returns whether a real-time timer is running, whose signal would end this process."""
     return signal.getitimer(signal.ITIMER_REAL)[0] > 0
 
 
@@ -273,7 +274,9 @@ def _set_timer(wanted: State) -> None:
 
 
 class ImportedModules:
-    """Reads `sys.modules` without those that some thread still imports, which may fail and go."""
+    """Snapshot of `sys.modules` without modules that a thread is still importing, since those may
+    fail and disappear.
+    """
 
     def __init__(self) -> None:
         self._seen: dict[str, Any] = {}
@@ -293,13 +296,13 @@ class ImportedModules:
 
 
 def is_importing(module: Any) -> bool:
-    """Tells whether some thread still runs a module's code."""
+    """Returns whether a thread is still running a module's code."""
     spec = getattr(module, "__dict__", {}).get("__spec__")
     return bool(getattr(spec, "_initializing", False))
 
 
 def _set_modules(wanted: State) -> None:
-    """Takes none out: other threads may import at any time."""
+    """Restores missing modules. Removes none, because other threads may import at any time."""
     sys.modules.update(wanted)
 
 
@@ -313,8 +316,8 @@ def _set_builtins(wanted: State) -> None:
     vars(builtins).update(wanted)
 
 
-# A node may draw from shared random numbers, but not seed them for all others. After either they go
-# on from where they were, by a jump: two runs of a node never draw the same.
+# A node may draw from shared random generators but not reseed them for others. Either way, they
+# resume from their previous state after a jump, so that two runs of a node never draw the same.
 
 
 def _jump_random(before: State) -> None:
@@ -323,7 +326,7 @@ def _jump_random(before: State) -> None:
 
 
 def _numpy_state() -> int:
-    """Returns the address of the state, which NumPy itself takes 100 times as long to copy."""
+    """Returns the address of NumPy's generator state; NumPy's own copy takes 100 times as long."""
     return int(_numpy().random.get_bit_generator().ctypes.state_address)
 
 
@@ -375,7 +378,7 @@ THREADS = Aspect(
 ASPECTS = (
     Aspect("the working folder", _folder, os.chdir),
     Aspect("the umask", _umask, os.umask),
-    Aspect("os.environ", *_attributes("os.environ")),  # before what is in it
+    Aspect("os.environ", *_attributes("os.environ")),  # before its content
     Aspect("the environment", _environment, _set_environment, grows=True),
     Aspect("handlers of signals", _handlers, _set_handlers),
     Aspect("the locale", lambda: locale.setlocale(locale.LC_ALL), _set_locale),

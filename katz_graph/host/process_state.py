@@ -1,8 +1,7 @@
-"""Restores the state of this process that a pack's code changes for all others. Must not know nodes
-and graphs.
+"""Restores process state that a pack's code changes for all others. Must not know nodes and graphs.
 
-What packs change while they are imported stays, also with an import inside of a node: additions to
-the environment, to `sys.path` and to the filters of warnings.
+Changes made while packs are imported stay, also for imports inside nodes: additions to the
+environment, `sys.path` and the warning filters.
 """
 
 from __future__ import annotations
@@ -16,27 +15,27 @@ from katz_graph.core.messages import one_line, shorten, show
 from katz_graph.host.own_changes import own_changes
 from katz_graph.host.process_aspects import ASPECTS, MODULES, Aspect, State, is_importing
 
-UNREADABLE = object()  # in place of a state that cannot be read
+UNREADABLE = object()  # stands for a state that cannot be read
 Warn = Callable[[str], None]
 
 
 class ProcessState:
-    """Restores what code of packs changes of this process. One for all runs of a process, which may
-    overlap: what threads share is compared when none of them runs such code.
+    """Restores process state that pack code changes. A process has one instance for all its runs,
+    which may overlap. State shared by threads is compared when none of them runs such code.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._shared: dict[Aspect, State] = {}
-        self._ended: Mapping[Aspect, int] = {}  # changes of this program
+        self._ended: Mapping[Aspect, int] = {}  # completed changes of this program
         self._inside = 0
-        self._names: dict[str, Warn] = {}  # of those that may have changed it
+        self._names: dict[str, Warn] = {}  # of code that may have changed it
         self._reported: set[tuple[str, str]] = set()
 
     @contextmanager
     def guarded(self, name: str, warn: Warn) -> Iterator[None]:
-        """Lets code of a pack run, and restores afterwards what it changed for others. `warn` gets
-        a line for it, once for each `name` and aspect.
+        """Runs a pack's code and then restores what it changed for others. `warn` gets one line per
+        `name` and aspect.
         """
         self._enter(name, warn)
         own = {aspect: _state_of(aspect) for aspect in ASPECTS if aspect.own and _loaded(aspect)}
@@ -66,14 +65,16 @@ class ProcessState:
                     self._look(aspect, before, names)
 
     def _begin(self) -> None:
-        """Takes in the state, of which code that is no pack's may have changed anything."""
+        """Takes a snapshot of the shared state, which code outside packs may have changed since the
+        last.
+        """
         self._ended = own_changes.ended()
         self._shared = {
             aspect: _state_of(aspect) for aspect in ASPECTS if not aspect.own and _loaded(aspect)
         }
 
     def _look(self, aspect: Aspect, before: State, names: Mapping[str, Warn]) -> None:
-        """Restores an aspect where it has changed, and reports that."""
+        """Restores an aspect if it has changed, and reports the change."""
         now = _state_of(aspect)
         if before is UNREADABLE or now is before or now == before:
             return
@@ -97,12 +98,12 @@ class ProcessState:
 def _state_of(aspect: Aspect) -> State:
     try:
         return aspect.read()
-    except Exception:  # of code that was put in the place of the library's
+    except Exception:  # raised by code that replaced the library's
         return UNREADABLE
 
 
 def _loaded(aspect: Aspect) -> bool:
-    """Tells whether an aspect can be read: another thread may be importing its module now."""
+    """Returns whether an aspect can be read: its module is loaded and no thread is importing it."""
     if not aspect.module:
         return True
     module = sys.modules.get(aspect.module)
@@ -110,7 +111,7 @@ def _loaded(aspect: Aspect) -> bool:
 
 
 def _with_additions(before: State, now: State) -> State:
-    """Returns the state before with what came to it: modules that were imported may need that."""
+    """Returns the earlier state with entries added since, which newly imported modules may need."""
     if now is UNREADABLE:
         return before
     if isinstance(before, dict):
@@ -121,7 +122,7 @@ def _with_additions(before: State, now: State) -> State:
 
 
 def _described(before: State, now: State) -> str:
-    """Says in a few words what changed."""
+    """Describes a change in a few words."""
     if isinstance(before, dict) and isinstance(now, dict):
         names = sorted(
             name for name in before.keys() | now.keys() if before.get(name) != now.get(name)

@@ -1,4 +1,4 @@
-"""Returns the result of an awaitable to code that does not await. Must not know graphs."""
+"""Runs awaitables from synchronous code. Must not know graphs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from katz_graph.host.inference import inference_mode
 
 
 def settled(value: Any) -> Any:
-    """Awaits an awaitable on an event loop of its own (in another thread where this one runs a
-    loop) and returns its result; anything else as it is.
+    """Runs an awaitable to completion on a new event loop and returns its result; returns other
+    values unchanged. Uses another thread if this one runs a loop.
     """
     if not inspect.isawaitable(value):
         return value
@@ -26,7 +26,7 @@ def settled(value: Any) -> Any:
 
 
 def _run(value: Awaitable[Any]) -> Any:
-    with inference_mode():  # tasks that the code of nodes begins are part of it
+    with inference_mode():  # includes tasks that node code starts
         return asyncio.run(_awaited(value))
 
 

@@ -1,5 +1,5 @@
-"""Reads what the kernel's scheduler has given the threads of this process: how long they computed,
-and how long they could have and had to wait for a processor; and what other processes computed.
+"""Reads scheduler statistics of this process's threads (time on a CPU, time waiting for one), and
+the CPU time of other processes.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from pathlib import Path
 
 PROC = Path("/proc")
 THREADS = PROC / "self" / "task"
-IDLE = slice(3, 5)  # of the columns of /proc/stat: idle, and waiting for a disk
-VIRTUAL = 8  # the first column whose time an earlier one counts as well
+IDLE = slice(3, 5)  # columns of /proc/stat: idle, and waiting for I/O
+VIRTUAL = 8  # first column (guest time) that earlier columns already include
 USER, SYSTEM = 11, 12  # columns of /proc/PID/stat after the command
 
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """Holds seconds, summed over the threads that there are; zeros where the kernel does not tell
-    any. `neighbours`: what processes computed that compete on purpose, `others`: all others.
+    """Holds seconds summed over the living threads; zeros if the kernel reports none. `neighbours`:
+    CPU time of intentionally competing processes; `others`: of all others.
     """
 
     computed: float = 0.0
@@ -38,13 +38,14 @@ class Scheduled:
 
     @property
     def share_waited(self) -> float:
-        """Returns which part of the time in which they could compute they waited."""
+        """Returns the fraction of runnable time spent waiting for a CPU."""
         return self._share(self.waited)
 
     @property
     def share_disturbed(self) -> float:
-        """Returns which part of that time they may have waited for others than neighbours: for as
-        long as others computed, and where that is not known, for longer than neighbours computed.
+        """Returns an upper bound on the fraction of runnable time spent waiting for processes other
+        than neighbours: the larger of the CPU time of others, if known, and the wait beyond the
+        neighbours' CPU time.
         """
         unexplained = self.waited - max(0.0, self.neighbours)
         return self._share(max(unexplained, min(self.waited, self.others)))
@@ -55,7 +56,7 @@ class Scheduled:
 
 
 def scheduled() -> Scheduled:
-    """Returns what the threads of this process were given since each began."""
+    """Returns the statistics of this process's threads since each started."""
     computed = waited = 0
     for thread in THREADS.iterdir() if THREADS.is_dir() else ():
         with suppress(OSError, IndexError, ValueError):
@@ -65,8 +66,8 @@ def scheduled() -> Scheduled:
 
 
 def scheduled_beside(parent: int) -> Scheduled:
-    """Returns the same, with what was computed by `parent` and the processes below it, which are
-    this one's neighbours, and by all others of the machine.
+    """Returns the statistics with the CPU time of neighbours (`parent` and its descendants) and of
+    all other processes on the machine.
     """
     own = scheduled()
     family = {pid: _computed(pid) for pid in (parent, *_below(parent))}
@@ -76,7 +77,7 @@ def scheduled_beside(parent: int) -> Scheduled:
 
 
 def _machine_computed() -> float:
-    """Returns what all processors computed since the machine was started."""
+    """Returns the CPU seconds of all cores since boot."""
     with suppress(OSError, ValueError, IndexError):
         ticks = [int(one) for one in (PROC / "stat").read_text().splitlines()[0].split()[1:]]
         return (sum(ticks[:VIRTUAL]) - sum(ticks[IDLE])) / os.sysconf("SC_CLK_TCK")
@@ -84,7 +85,7 @@ def _machine_computed() -> float:
 
 
 def _computed(pid: int) -> float:
-    """Returns what a process computed; 0 where it has ended."""
+    """Returns the CPU seconds of a process; 0 if it has ended."""
     with suppress(OSError, ValueError, IndexError):
         columns = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
         return (int(columns[USER]) + int(columns[SYSTEM])) / os.sysconf("SC_CLK_TCK")
@@ -92,7 +93,7 @@ def _computed(pid: int) -> float:
 
 
 def _below(pid: int) -> Iterator[int]:
-    """Yields the processes that one has started, and those that they have."""
+    """Yields the ids of all descendants of a process."""
     with suppress(OSError):
         for thread in (PROC / str(pid) / "task").iterdir():
             for child in map(int, (thread / "children").read_text().split()):

@@ -1,5 +1,5 @@
-"""Moves tensors from the host to a device: small ones without waiting for what the device is doing,
-those of files while the next is read. And back.
+"""Moves tensors between host and device: small ones without waiting for queued device work, those
+of files while the next is read.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from itertools import cycle
 import torch
 from torch import Tensor
 
-RING_BYTES = 2**25  # of each pinned buffer
+RING_BYTES = 2**25  # size of each pinned buffer
 
 
 def to_device(tensor: Tensor, device: torch.device | str) -> Tensor:
-    """Moves a tensor of the host to a device, through pinned memory: the host goes on while the
-    device still works on what it was given before.
+    """Moves a host tensor to a device through pinned memory, without waiting for queued device
+    work.
     """
     place = torch.device(device)
     if place.type == "cpu" or tensor.device.type != "cpu":
@@ -24,20 +24,20 @@ def to_device(tensor: Tensor, device: torch.device | str) -> Tensor:
 
 
 def to_host(tensor: Tensor) -> Tensor:
-    """Copies a tensor to the host, as it lies; that of a GPU to pinned memory."""
+    """Copies a tensor to the host; from a GPU, to pinned memory."""
     return torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda).copy_(tensor)
 
 
 def uploading(device: torch.device) -> Callable[[Tensor], Tensor]:
-    """Returns what brings one tensor of a file after the other to a device; on a processor they are
-    there.
+    """Returns a function that moves the tensors of a file to a device one after the other; the
+    identity for the CPU.
     """
     return (lambda tensor: tensor) if device.type == "cpu" else Ring(device, RING_BYTES)
 
 
 class Ring:
-    """Brings tensors of the host to a device through two pinned buffers: while the device copies
-    from one, the other is filled.
+    """Copies host tensors to a device through two pinned buffers: the host fills one while the
+    device copies from the other.
     """
 
     def __init__(self, device: torch.device, size: int) -> None:
@@ -53,7 +53,7 @@ class Ring:
         self._size = size
 
     def __call__(self, tensor: Tensor) -> Tensor:
-        """Returns the tensor on the device, contiguous, in its own number format."""
+        """Returns the tensor on the device, contiguous, in the same dtype."""
         there = torch.empty(tensor.shape, dtype=tensor.dtype, device=self._device)
         source, target = (one.view(-1).view(torch.uint8) for one in (tensor.contiguous(), there))
         for begin in range(0, len(source), self._size):

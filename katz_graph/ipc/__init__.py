@@ -1,4 +1,4 @@
-"""Runs child processes and packs the data between them and their parent.
+"""Runs child processes and serialises data between them and their parent.
 
-Must not know jobs, workers and models; never imports torch.
+Must not know jobs, workers or models; never imports torch.
 """

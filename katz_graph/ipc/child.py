@@ -1,4 +1,4 @@
-"""Starts processes in sessions of their own, passes on their output, kills whole sessions."""
+"""Starts processes in separate sessions, forwards their output, and kills whole sessions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from katz_graph.settings.environment import environment_of_children
 PYTHON = (sys.executable, "-P", "-u", "-X", "faulthandler")
 KEPT_LINES = 20
 LAST_WORDS = 1.0  # seconds
-LONGEST_LINE = 10_000  # characters; of a longer line each piece counts as one
+LONGEST_LINE = 10_000  # characters; longer lines are split
 
 
 def start_child(
@@ -28,10 +28,10 @@ def start_child(
     stdout: int = subprocess.DEVNULL,
     stderr: int | None = None,
 ) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """Starts a process in a session of its own, out of reach of Ctrl-C, connected by a socket.
+    """Starts a process in a separate session, unaffected by Ctrl-C, connected by a socket.
 
-    Returns our end; the last word of the command line is the descriptor of the child's. OSError
-    when it cannot be started.
+    Returns our end; the child's descriptor is the last argument of its command line. Raises OSError
+    if it cannot be started.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
     with theirs:
@@ -52,18 +52,18 @@ def start_child(
 
 
 def kill_session(leader: int) -> None:
-    """Kills all processes of a session. The number is nobody else's while one of them lives."""
+    """Kills all processes of a session. Its id is not reused while one of them lives."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
 
 
 def describe_exit(code: int) -> str:
-    """Puts an exit status, or the signal that killed as a negative number, in words."""
+    """Describes an exit status, or a negative signal number, in words."""
     return f"exit status {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
 
 
 class ChildOutput:
-    """Passes on the lines that a process prints, from a thread, and keeps the last of them."""
+    """Forwards the lines that a process prints, from a thread, and stores the last ones."""
 
     def __init__(self, output: IO[str], echo: Callable[[str], None], name: str) -> None:
         self._lines: deque[str] = deque(maxlen=KEPT_LINES)
@@ -74,11 +74,13 @@ class ChildOutput:
         self._thread.start()
 
     def join(self) -> None:
-        """Waits until all is read, at most for LAST_WORDS: others may hold the pipe open."""
+        """Waits until all output is read, at most LAST_WORDS: other processes may hold the pipe
+        open.
+        """
         self._thread.join(LAST_WORDS)
 
     def after(self, ending: str) -> str:
-        """Adds the last line that the process printed to how it ended."""
+        """Appends the last line that the process printed to a description of its end."""
         last = next((line.strip() for line in reversed(list(self._lines)) if line.strip()), "")
         return f"{ending}; it last printed: {last}" if last else ending
 

@@ -1,4 +1,4 @@
-"""Begins and ends a child process: takes over what it inherits, ends with its parent."""
+"""Sets up and ends a child process: adopts inherited sockets, ends with its parent."""
 
 from __future__ import annotations
 
@@ -11,32 +11,31 @@ from typing import NoReturn
 
 
 def ignore_signals() -> None:
-    """Ignores signals: the parent decides when to end. Inherited by processes started here."""
+    """Ignores SIGINT and SIGTERM, because the parent decides when to end. Children inherit this."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
 
 
 def adopt(descriptor: int) -> socket.socket:
-    """Takes over an inherited socket, which processes that are started here do not inherit."""
+    """Opens an inherited socket and stops this process's children from inheriting it."""
     os.set_inheritable(descriptor, False)
     return socket.socket(fileno=descriptor)
 
 
 def end() -> NoReturn:
-    """Ends this process now, with all that a pack started in its session."""
+    """Ends this process immediately, with all processes that packs started in its session."""
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(0)
 
 
 def end_with(descriptor: int, unless: int | None = None) -> threading.Thread:
-    """Ends this process when the other side of a connected socket is gone, whatever it does then.
-
-    The thread that watches ends when the other side of `unless` is gone.
+    """Ends this process as soon as the peer of a connected socket disconnects, even if it is busy.
+    Stops watching when the peer of `unless` disconnects.
     """
     watched = select.poll()
     for one in (descriptor,) if unless is None else (descriptor, unless):
-        watched.register(one, select.POLLRDHUP)  # hang-up and error are always told
+        watched.register(one, select.POLLRDHUP)  # hang-up and error are always reported
     watching = threading.Thread(None, _watch, "katz-end", (watched, descriptor), daemon=True)
     watching.start()
     return watching

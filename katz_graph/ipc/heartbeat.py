@@ -1,4 +1,4 @@
-"""Measures for how long another process has been silent. Must not know its signs of life."""
+"""Measures how long another process has been silent. Must not know its messages."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import time
 
 
 class Heartbeat:
-    """Adds up the seconds of ticks, which are `interval` seconds apart, since a sign of life.
+    """Sums the ticks, `interval` seconds apart, since the last sign of life.
 
-    A tick that came late, since this process was stopped itself, counts as two.
+    A late tick, after this process itself was suspended, counts as at most two intervals.
     """
 
     def __init__(self, interval: float) -> None:

@@ -1,4 +1,6 @@
-"""Packs plain values, with integers of any size and lone surrogates, by msgpack. Never pickle."""
+"""Serialises plain values, including big integers and lone surrogates, by msgpack. Never uses
+pickle.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,13 @@ from typing import Any
 
 import msgpack
 
-WIDE = 1  # the extension type of integers that msgpack has no room for
+WIDE = 1  # extension type of integers beyond 64 bits
 UNREADABLE = (ValueError, TypeError, msgpack.UnpackException)
-"""What unpacking raises for bytes that `pack` did not make."""
+"""Errors raised when unpacking bytes that `pack` did not make."""
 
 
 def pack(value: Any) -> bytes:
-    """Packs a value; its tuples arrive as lists. TypeError or ValueError if it is not plain."""
+    """Packs a value; tuples arrive as lists. Raises TypeError or ValueError if it is not plain."""
     data: bytes = msgpack.packb(value, default=_widen, unicode_errors="surrogatepass")
     return data
 
@@ -24,7 +26,7 @@ def unpack(data: bytes | memoryview) -> Any:
 
 
 def unpacker(largest: int) -> msgpack.Unpacker:
-    """Makes an iterator over whole values, fed by `feed`; at most `largest` bytes may wait."""
+    """Returns an iterator over complete values, fed by `feed`; buffers at most `largest` bytes."""
     return msgpack.Unpacker(max_buffer_size=largest, **_UNPACKING)
 
 

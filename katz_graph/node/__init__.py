@@ -1,8 +1,8 @@
-"""Describes nodes, and provides what they are written with.
+"""Defines the base class and the description of node types.
 
-Everything else works with the description, `NodeType` (validation, graph run, editor, help).
-`Node.describe()` makes it from a class; adapters make it from ComfyUI's V1 and V3 nodes. Importing
-this never imports torch.
+All other modules (validation, graph run, editor, help) read the description, `NodeType`.
+`Node.describe()` derives it from a class; adapters derive it from ComfyUI's V1 and V3 nodes. Never
+imports torch.
 """
 
 from katz_graph.node.native import FileChoice, Grows, Node

@@ -1,4 +1,4 @@
-"""Defines the types of knobs that several nodes share: accepted values, and the editor's steps."""
+"""Defines knob types that several nodes share: accepted values and editor steps."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from katz_graph.sampling.names import (
 
 
 def _implemented(name: Any) -> Any:
-    """Refuses a sampler that ComfyUI has and this engine lacks by its own line, not as an unknown
-    choice.
+    """Raises a specific error for samplers of ComfyUI that this engine lacks, instead of the error
+    for an unknown choice.
     """
     if name in NOT_IMPLEMENTED:
         require_sampler(name)
@@ -31,7 +31,7 @@ Fraction = Annotated[float, Field(ge=0.0, le=1.0), Widget(step=0.001)]  # of a s
 SamplerName = Annotated[Literal[SAMPLER_NAMES], BeforeValidator(_implemented)]  # type: ignore[valid-type]
 SchedulerName = Literal[SCHEDULER_NAMES]  # type: ignore[valid-type]
 Strength = Annotated[float, Field(ge=0.0, le=10.0), Widget(step=0.01)]
-# of one thing against another, or of a whole
+# a weight between two inputs, or a fraction
 Share = Annotated[float, Field(ge=0.0, le=1.0), Widget(step=0.01)]
 Text = Annotated[str, Widget(multiline=True)]
 PromptText = Annotated[str, Widget(multiline=True, dynamic_prompts=True)]

@@ -1,5 +1,5 @@
-"""Checks literals of a workflow file against the inputs that take them. Nothing is bent silently:
-3.7 is no whole number, "false" is not true.
+"""Checks literals of a workflow file against their inputs. Never coerces silently: 3.7 is no
+integer, "false" is not true.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ LiteralFault = Literal["link_expected", "wrong_type", "too_small", "too_large", 
 
 
 class LiteralError(ValueError):
-    """A literal that its input does not take: the line for people, and the kind of fault."""
+    """Signals a literal that its input does not accept, with a line for users and the kind of
+    fault.
+    """
 
     def __init__(self, fault: LiteralFault, message: str) -> None:
         super().__init__(message)
@@ -25,8 +27,8 @@ class LiteralError(ValueError):
 
 
 def check_literal(value: Any, expected: Input, within_bounds: bool = True) -> Any:
-    """Returns the value with the input's type. LiteralError says what came and what was expected;
-    InputError is the check's own line.
+    """Returns the value converted to the input's type. Raises LiteralError with the given and the
+    expected value; an InputError is the check's own message.
     """
     if expected.socket == ANY:
         return value
@@ -50,7 +52,7 @@ def check_literal(value: Any, expected: Input, within_bounds: bool = True) -> An
 
 
 def _fault(value: Any, expected: Input) -> LiteralFault:
-    """Classifies the fault of a value that was not taken."""
+    """Classifies the fault of a rejected value."""
     if expected.choices is not None:
         return "not_a_choice"
     try:
@@ -67,7 +69,7 @@ def _fault(value: Any, expected: Input) -> LiteralFault:
 
 
 def expectation(expected: Input) -> str:
-    """Says in words what an input takes."""
+    """Describes the accepted values of an input in words."""
     if expected.choices is not None:
         return f"one of {listed(map(show, expected.choices), CHOICES_SHOWN)}"
     if expected.folder:
@@ -142,8 +144,8 @@ KIND_IN_WORDS = {
 
 
 def _chosen(value: Any, expected: Input) -> Any:
-    """Returns the choice that a value is; 1 is the choice 1.0, but true is not. Asks again for
-    choices that may have changed.
+    """Returns the choice equal to a value: 1 matches 1.0, true matches neither. Refreshes choices
+    that may have changed.
     """
     for choices in (lambda: expected.choices, expected.refresh):
         for choice in (choices() if choices is not None else None) or ():

@@ -1,5 +1,5 @@
-"""Describes node types by classes: their fields are knobs, the arguments of their `run` are wires,
-and its return type gives the outputs.
+"""Defines node types by classes: fields are knobs, arguments of `run` are wires, and the return
+type gives the outputs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class FileChoice:
-    """A knob that chooses from the files of one model folder (`checkpoints`, `loras`, `controlnet`,
+    """Makes a knob a choice of files from one model folder (`checkpoints`, `loras`, `controlnet`,
     `vae`, `input`).
     """
 
@@ -49,9 +49,8 @@ class FileChoice:
 
 @dataclass(frozen=True, slots=True)
 class Grows:
-    """Has an argument of `run` be a group of wires that grows: `run` gets a mapping, from the names
-    of those that are linked. The first `least` have to be. `prefix`: what stands before numbers
-    from 0 in all names.
+    """Makes an argument of `run` a growing group of wires: `run` gets a mapping of the linked ones
+    by name. The first `least` are required. `prefix`: common prefix of numbered names, from 0.
     """
 
     names: tuple[str, ...]
@@ -60,7 +59,7 @@ class Grows:
 
     @classmethod
     def numbered(cls, prefix: str, most: int, least: int = 1) -> Grows:
-        """Names them by their numbers."""
+        """Returns a group with numbered names."""
         return cls(tuple(f"{prefix}{number}" for number in range(most)), least, prefix)
 
 
@@ -68,14 +67,14 @@ class Node(BaseModel):
     """Base class of native nodes. Fields are knobs; arguments of `run` are wires (`*name` stands
     for name_1 to name_8).
 
-    `context: Context` in `run` gives the running graph's services.
+    `context: Context` in `run` gives access to the services of the running graph.
 
-    Class arguments: `title` for people; `category`; `output=True` for a node that is run for its
-    effect; `names=(...)` for the names of outputs; `lazy=(...)` for wires that `needs` asks for one
-    by one; `optional=(...)` for knobs that API prompts may leave out: their defaults stand for
-    them; `stage="..."` for a node of the denoising loop; `takes_lists=True` for a node whose
-    wires deliver the whole list of what came (its knobs are the first of theirs);
-    `gives_lists=(...)` marks outputs that are lists.
+    Class arguments: `title` for users; `category`; `output=True` for a node that runs for its side
+    effect; `names=(...)` names outputs; `lazy=(...)` lists wires that `needs` requests one by one;
+    `optional=(...)` lists knobs that API prompts may omit, which then take their defaults;
+    `stage="..."` for a node of the denoising loop; `takes_lists=True` for a node whose wires
+    deliver whole lists (knobs take their first element); `gives_lists=(...)` marks outputs that are
+    lists.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
@@ -115,8 +114,8 @@ class Node(BaseModel):
 
     @classmethod
     def describe(cls) -> NodeType:
-        """Describes this class. TypeError when a field or argument has a type that no socket stands
-        for.
+        """Returns the description of this class. Raises TypeError if a field or argument has a type
+        without a socket.
         """
         run = cls.__dict__.get("run") or getattr(cls, "run", None)
         if run is None:
@@ -140,7 +139,7 @@ class Node(BaseModel):
             for port in ports
         }
         _check_choices(cls, inputs)
-        # names in graphs -> names of fields and arguments, where they differ
+        # names in graphs -> names of fields and arguments, if they differ
         own = {port.name: port.own_name for port in inputs.values() if port.shown_for is not None}
         groups = {port.grows.group for port in inputs.values() if port.grows is not None}
         takes_context = "context" in signature.parameters
@@ -154,7 +153,7 @@ class Node(BaseModel):
             if not own and not groups:
                 return values
             made: dict[str, Any] = {group: {} for group in groups}
-            for name, port in inputs.items():  # in this order, whatever a graph's
+            for name, port in inputs.items():  # in declared order, not the graph's
                 if port.grows is not None and values.get(name) is not None:
                     made[port.grows.group][port.own_name] = values[name]
             rest = (name for name in values if name not in inputs or not inputs[name].grows)
@@ -175,7 +174,7 @@ class Node(BaseModel):
             values = renamed(given)
             arguments = {name: value for name, value in values.items() if name in wires}
             for name in needed:
-                # packs may give None where they declare a value
+                # packs may return None for a declared output
                 if values.get(name, given.get(name)) is None:
                     raise RunError(
                         f"input {name}: the node that it reads gave nothing, expected "
@@ -326,7 +325,7 @@ def _wires(cls: type[Node], name: str, parameter: inspect.Parameter) -> list[Inp
 
 
 def _union_check(socket: str) -> Callable[[Any], Any] | None:
-    """Returns the check of a wire of several types that takes literals, too: of those of its types
+    """Returns the check of a wire with several types that also takes literals: those of its types
     that have widgets.
     """
     plain = [kind for kind, name in KNOB_SOCKETS.items() if name in socket.split(",")]
@@ -342,14 +341,16 @@ def _union_check(socket: str) -> Callable[[Any], Any] | None:
 
 
 def _note(annotation: Any, kind: type[T]) -> T | None:
-    """Returns what an annotation says of this kind."""
+    """Returns the metadata of this class in an annotation, or None."""
     annotation = _unwrap_optional(annotation)
     notes = annotation.__metadata__ if get_origin(annotation) is Annotated else ()
     return next((note for note in notes if isinstance(note, kind)), None)
 
 
 def _check_choices(cls: type[Node], inputs: Mapping[str, Input]) -> None:
-    """Raises TypeError where an input belongs to what is no choice, or has to be given."""
+    """Raises TypeError if `shown_for` of an input names an unknown choice, or if the input is
+    required.
+    """
     for port in inputs.values():
         if (belongs := port.shown_for) is None:
             continue

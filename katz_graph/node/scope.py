@@ -1,4 +1,4 @@
-"""Tells a pack's code the run, node and pack that it works for: context variables that the graph
+"""Exposes the current run, node and pack to a pack's code through context variables that the graph
 run and the pack loader set. Defines the value with which a node blocks the readers of an output.
 """
 
@@ -19,8 +19,8 @@ from katz_graph.node.types import Context
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A running node: the services of its run, its id in the graph, the pack that its type is from,
-    numbers for graphs it builds, and what samplers that it ran say of their results.
+    """Describes a running node: services of its run, its id in the graph, the pack of its type,
+    numbers for graphs that it builds, and the provenance of samplers that it ran.
     """
 
     context: Context
@@ -32,9 +32,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class ExecutionBlocker:
-    """Stops the nodes that read the output it is given for. With a message that is an error of
-    those nodes, without one it is silent.
-    """
+    """Stops the nodes that read this output: with an error if `message` is set, else silently."""
 
     message: str | None
 
@@ -44,8 +42,8 @@ _running: ContextVar[Running | None] = ContextVar("katz_graph_running", default=
 
 @contextmanager
 def running(context: Context, node: str = "", pack: str = "") -> Iterator[Running]:
-    """Makes a node's code reach this run: progress bars, folders, model calls. Async nodes keep it
-    through their awaits.
+    """Makes this run available to a node's code: progress bars, folders, model calls. Async nodes
+    keep it across awaits.
     """
     now = Running(context, node, pack)
     token = _running.set(now)
@@ -57,7 +55,7 @@ def running(context: Context, node: str = "", pack: str = "") -> Iterator[Runnin
 
 @contextmanager
 def acting_as(pack: str) -> Iterator[None]:
-    """Counts what happens inside as the work of this pack, on behalf of the node that runs now."""
+    """Attributes the work inside the `with` statement to this pack, for the running node."""
     now = _running.get()
     token = _running.set(None if now is None else replace(now, pack=pack))
     try:
@@ -67,7 +65,7 @@ def acting_as(pack: str) -> Iterator[None]:
 
 
 def staying(result: Any) -> Any:
-    """Returns a node's result; an awaitable is awaited as the node that runs now."""
+    """Returns a node's result. Wraps an awaitable so that it runs in the current node's scope."""
     return _awaited(result, _running.get()) if inspect.isawaitable(result) else result
 
 
@@ -85,7 +83,7 @@ def current() -> Running | None:
 
 
 def current_context(purpose: str) -> Context:
-    """Returns the services of the run. RunError where no node runs."""
+    """Returns the services of the run. Raises RunError if no node runs."""
     now = _running.get()
     if now is None:
         raise RunError(f"{purpose} only works while a node runs")

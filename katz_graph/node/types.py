@@ -1,6 +1,6 @@
-"""Describes a type of node, whatever convention its class has (inputs, outputs, the functions that
-run it), and the services that a run offers it. Those are protocols, so that nodes and packs never
-import the executor. Never imports torch.
+"""Describes node types independently of their class convention (inputs, outputs, functions), and
+the services of a run as protocols, so that nodes and packs never import the executor. Never imports
+torch.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ if TYPE_CHECKING:
     from katz_graph.ir.region import Region
     from katz_graph.ir.values import TextEncoding
 
-VARIADIC = SLOTS  # a `*name` argument of `run` is the wires name_1 to name_8, absent ones None
+VARIADIC = SLOTS  # a `*name` argument of `run` becomes wires name_1 to name_8, None if absent
 KNOB_SOCKETS: Mapping[type, str] = {bool: "BOOLEAN", int: "INT", float: "FLOAT", str: "STRING"}
 ANY = "*"
-BUILTIN = "builtin"  # the pack of the built-in nodes, and its entry point
+BUILTIN = "builtin"  # pack name and entry point of the built-in nodes
 INSTANCE = "__instance__"
 FILLED_IN = frozenset(
     (
         *("UNIQUE_ID", "PROMPT", "DYNPROMPT", "EXTRA_PNGINFO"),
-        # keys to other services: None here
+        # keys of other services: always None
         *("AUTH_TOKEN_COMFY_ORG", "API_KEY_COMFY_ORG", "COMFY_USAGE_SOURCE"),
     )
 )
-"""Values that a graph run fills in for hidden arguments."""
+"""Values that the graph run passes to hidden arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Widget:
-    """Tells the editor how to show a knob; it changes nothing in what is accepted.
+    """Configures how the editor shows a knob, without effect on accepted values.
 
-    `round`: to what an editor rounds a number, where that is not its step. `dynamic_prompts`: an
-    editor chooses one of `{a|b}` each time that it sends the text.
+    `round`: rounding of numbers, if it differs from the step. `dynamic_prompts`: the editor picks
+    one of `{a|b}` each time it submits the text.
     """
 
     step: float | None = None
@@ -60,8 +60,8 @@ class Widget:
 
 @dataclass(frozen=True, slots=True)
 class ShownFor:
-    """Has an input belong to choices of a knob: editors show it while one of them is chosen, and
-    graphs call it `knob.name`, as ComfyUI's dynamic choices do. It has a default or is optional.
+    """Ties an input to choices of a knob: editors show it while one of them is selected, and graphs
+    name it `knob.name`, like ComfyUI's dynamic choices. It has a default or is optional.
     """
 
     knob: str
@@ -70,10 +70,10 @@ class ShownFor:
 
 @dataclass(frozen=True, slots=True)
 class Growing:
-    """Has an input be one of a group of equal wires: editors show those that are linked and one
-    more, and graphs call it `group.name`, as ComfyUI's Autogrow does. `prefix` stands before
-    numbers from 0 in their names; None where each has a name of its own. The first `least` have to
-    be linked, unless the wire is optional.
+    """Makes an input part of a growing group of equal wires: editors show the linked ones and one
+    more, and graphs name it `group.name`, like ComfyUI's Autogrow. `prefix`: common prefix of
+    numbered names, from 0; None for individual names. The first `least` must be linked unless the
+    wire is optional.
     """
 
     group: str
@@ -83,14 +83,8 @@ class Growing:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One input of a node type: a knob (a literal, or a link that delivers one) or a wire (a link
-    only, unless it has a `check`).
-
-    `check` takes a literal, or what a link delivers to a knob, and returns the value; it raises
-    ValueError. `refresh` returns the choices as they are now, where they are files. `raw`: `run`
-    gets the link itself as `[node, output]`. `shown_for`: the choices of a knob that it belongs to;
-    `grows`: the group that it is one of. `optional`: API prompts may leave the knob out. `options`
-    are what a pack wrote of the input, for editors.
+    """Describes one input of a node type: a knob (a literal or a link) or a wire (a link only,
+    unless it has a `check`).
     """
 
     name: str
@@ -106,18 +100,23 @@ class Input:
     help: str = ""
     widget: Widget = Widget()
     check: Callable[[Any], Any] | None = None
+    """Returns the value of a literal, or of a link into a knob; raises ValueError if invalid."""
     refresh: Callable[[], tuple[Any, ...]] | None = None
+    """Returns the current choices, if they are files."""
     raw: bool = False
+    """Whether `run` gets the link itself as `[node, output]`."""
     shown_for: ShownFor | None = None
+    """The knob's choices that this input belongs to."""
     grows: Growing | None = None
+    """The growing group that this input is part of."""
     optional: bool = False
+    """Whether API prompts may omit the knob."""
     options: Mapping[str, Any] = field(default_factory=dict)
+    """The pack's declaration of the input, for editors."""
 
     @property
     def own_name(self) -> str:
-        """Returns the name of the field or argument: without the group that the input is one of, or
-        the knob that it belongs to.
-        """
+        """Returns the name of the field or argument, without its group or knob."""
         within = self.grows.group if self.grows else self.shown_for.knob if self.shown_for else ""
         return self.name.removeprefix(f"{within}.") if within else self.name
 
@@ -130,30 +129,8 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class NodeType:
-    """Describes one type of node completely.
-
-    `run(context, inputs)` returns one value per output, or an `Expansion`, or either `WithUi`.
-    `needs(inputs)` names the lazy inputs that are wanted next; lazy inputs that are not evaluated
-    are None. `fingerprint(context, inputs)` returns what besides the inputs decides the result (a
-    file's identity); None when nothing does. `stage` marks a node that may stand inside a step
-    region and names the model function, or region role, that executes it. Each of the functions may
-    be asynchronous.
-
-    The rest is for ComfyUI's nodes only: a `run` that returns an awaitable overlaps with others;
-    with `takes_lists` every input is the whole list of what came, otherwise a node is run once per
-    element; an output marked in `gives_lists` is a list of values. `hidden` are arguments that the
-    graph run fills in (argument -> one of FILLED_IN). `unlisted` are inputs that editors do not
-    show (as a pack wrote them): what a graph gives for one reaches `run` as it is, and otherwise it
-    is absent. `undeclared`: which inputs that are not declared at all reach `run`: links only, or
-    all. `check(literals, link sockets)` returns further problems before the run as (input,
-    message); the inputs in `unchecked` are not held to bounds and choices, and with
-    `links_unchecked` `check` alone decides what may be linked. `instance` makes the object that
-    stays between runs of one node of a graph; it reaches `run` as the input of the name INSTANCE.
-    `per_node`: two equal nodes do not share a result. `fingerprint_linked`: whether the fingerprint
-    needs the values of linked knobs, else it does without them. `about` is what else a node says of
-    itself, for editors. `brings`: for a choice (knob -> value), the inputs as it declares
-    them, where values of it declare inputs of one name differently; in `inputs` is what takes all
-    of that.
+    """Describes one node type completely. The functions may be asynchronous. Fields from `hidden`
+    on serve ComfyUI's nodes only.
     """
 
     name: str
@@ -164,23 +141,54 @@ class NodeType:
     outputs: tuple[Output, ...]
     is_output: bool
     run: Callable[[Context, Mapping[str, Any]], tuple[Any, ...] | Any]
+    """Returns one value per output, or an `Expansion`, or either in a `WithUi`. If it returns an
+    awaitable, the node overlaps with others.
+    """
     needs: Callable[[Mapping[str, Any]], tuple[str, ...]] | None = None
+    """Returns the names of the lazy inputs to evaluate next; lazy inputs not yet evaluated are
+    None.
+    """
     fingerprint: Callable[[Context, Mapping[str, Any]], Any] | None = None
+    """Returns any further data that decides the result, such as a file's identity; None if there is
+    none.
+    """
     stage: str | None = None
+    """Model function or region role of a node inside a step region; None elsewhere."""
     pack: str = ""
     takes_lists: bool = False
+    """Whether each input is a whole list. If not, the node runs once per element."""
     gives_lists: tuple[bool, ...] = ()
+    """Marks the outputs that are lists of values."""
     hidden: Mapping[str, str] = field(default_factory=dict)
+    """Maps arguments that the graph run fills in to one of FILLED_IN."""
     unlisted: Mapping[str, Any] = field(default_factory=dict)
+    """Inputs that editors do not show, as declared by the pack. `run` gets the graph's value
+    unchecked, or nothing.
+    """
     undeclared: Literal["none", "links", "all"] = "none"
+    """Which undeclared inputs reach `run`."""
     check: Callable[[Mapping[str, Any], Mapping[str, str]], Iterable[tuple[str, str]]] | None = None
+    """Takes literals and the sockets of links; returns further problems before the run as (input,
+    message).
+    """
     unchecked: frozenset[str] = frozenset()
+    """Inputs exempt from checks of bounds and choices."""
     instance: Callable[[], Any] | None = None
+    """Creates the object that persists between runs of one node of a graph. `run` gets it as input
+    INSTANCE.
+    """
     per_node: bool = False
+    """Whether equal nodes compute their results separately."""
     links_unchecked: bool = False
+    """Whether `check` alone decides which links are valid."""
     fingerprint_linked: bool = True
+    """Whether the fingerprint needs the values of linked knobs."""
     about: Mapping[str, Any] = field(default_factory=dict)
+    """Further attributes of the node, for editors."""
     brings: Mapping[str, Mapping[Any, tuple[Input, ...]]] = field(default_factory=dict)
+    """Maps a knob and its choice to the inputs as that choice declares them, if choices declare
+    inputs of one name differently. `inputs` then holds an input that accepts all of them.
+    """
 
     @property
     def ends_region(self) -> bool:
@@ -188,7 +196,7 @@ class NodeType:
         return self.stage == END
 
     def brought_by(self, knob: str, choice: Any = None) -> list[Input]:
-        """Lists the inputs that belong to choices of a knob, or to one of them."""
+        """Returns the inputs that belong to a choice of a knob, or to any of its choices."""
         if knob in self.brings:
             of = self.brings[knob]
             return [*of.get(choice, ())] if choice is not None else [*chain(*of.values())]
@@ -201,23 +209,22 @@ class NodeType:
         ]
 
     def is_always_sent(self, port: Input) -> bool:
-        """Returns true if ComfyUI's API prompts must have a value for the input: also for a widget
-        with a default that is not declared optional, since editors always send it. ComfyUI packs
-        declare every input themselves.
+        """Returns whether API prompts must set the input. Editors always send widgets, so a widget
+        with a default is required unless declared optional. ComfyUI packs declare this per input.
         """
         native = self.instance is None
         is_widget = native and port.knob and port.default is not None
         return port.required or (is_widget and not port.optional)
 
     def takes_null(self, port: Input) -> bool:
-        """Returns true if null may stand for an optional input in an API prompt. Of those of packs
-        ComfyUI converts numbers, and looks for choices, whether or not they are optional.
+        """Returns whether null may stand for an optional input in an API prompt. For packs, ComfyUI
+        converts numbers and checks choices even if they are optional.
         """
         native = self.instance is None
         return native or not port.knob or port.socket not in ("INT", "FLOAT", "COMBO")
 
     def takes(self, name: str, value: Any) -> bool:
-        """Tells whether an input that a graph gives, literal or link, reaches `run`."""
+        """Returns whether `run` gets an input that a graph sets by a literal or link."""
         declared = name in self.inputs or name in self.unlisted
         return (
             declared
@@ -228,8 +235,8 @@ class NodeType:
 
 @dataclass(frozen=True, slots=True)
 class WithUi:
-    """A result of `run` with something for editors and clients, too: lists by kind, such as
-    `images` or `text`.
+    """Adds data for editors and clients to a result of `run`: lists by kind, such as `images` or
+    `text`.
     """
 
     result: Any
@@ -237,44 +244,44 @@ class WithUi:
 
 
 class Engine(Protocol):
-    """Runs what needs a model."""
+    """Runs the operations that need a model."""
 
     @property
     def device(self) -> Device:
-        """Returns the device that it computes on."""
+        """Returns the device of the engine."""
 
     @property
     def allowed(self) -> frozenset[str]:
-        """Returns the approximations that runs may use, unless they choose others."""
+        """Returns the approximations allowed by default."""
 
     def sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
         """Compiles and runs a step region. Returns the outputs of its StepEnd: the latent, and the
-        denoised one that the last step began with.
+        denoised prediction of the last step.
         """
 
     def encode_text(self, encoding: Encoding, context: Context) -> TextEncoding:
-        """Returns [1, T, D], and pooled [1, P] where the family has it; float32 on the CPU."""
+        """Returns [1, T, D], and pooled [1, P] if the family has it; float32 on the CPU."""
 
     def encode_image(
         self, vae: VaeRecipe, pixels: Tensor, context: Context, tile: Tile | None = None
     ) -> Tensor:
-        """Encodes [B, H, W, 3] in 0..1 to the posterior's mean [B, C, H/8, W/8], unscaled; in tiles
-        if asked, or where memory is short.
+        """Encodes [B, H, W, 3] in 0..1 to the unscaled posterior mean [B, C, H/8, W/8]. Uses tiles
+        on request or if memory is short.
         """
 
     def decode_latent(
         self, vae: VaeRecipe, samples: Tensor, context: Context, tile: Tile | None = None
     ) -> Tensor:
-        """Decodes [B, C, H/8, W/8] unscaled to float32 [B, H, W, 3] in 0..1; in tiles if asked, or
-        where memory is short.
+        """Decodes unscaled [B, C, H/8, W/8] to float32 [B, H, W, 3] in 0..1. Uses tiles on request
+        or if memory is short.
         """
 
     def upscale(self, model: UpscaleModelRecipe, picture: Tensor, context: Context) -> Tensor:
-        """Enlarges [B, 3, H, W] in 0..1 to float32 [B, 3, H·scale, W·scale], at once."""
+        """Upscales [B, 3, H, W] in 0..1 to float32 [B, 3, H·scale, W·scale] without tiling."""
 
 
 class Context(Protocol):
-    """Offers a node the services of one run of a graph."""
+    """Defines the services of one graph run for its nodes."""
 
     @property
     def engine(self) -> Engine: ...
@@ -291,13 +298,13 @@ class Context(Protocol):
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """Returns the text chunks for pictures that this run writes: `prompt` (the workflow) and
-        what the plan says of itself.
+        """Returns the text chunks for pictures of this run: `prompt` (the workflow) and facts about
+        the plan.
         """
 
     @property
     def changes(self) -> PlanChanges:
-        """Returns what this run's samplers are planned for in place of what runs have."""
+        """Returns this run's overrides of the planner's defaults."""
 
     @property
     def allowed(self) -> frozenset[str]:
@@ -305,15 +312,13 @@ class Context(Protocol):
 
     @property
     def previews(self) -> bool:
-        """Tells whether this run shows previews."""
+        """Returns whether this run shows previews."""
 
     def wants_preview(self, node: str) -> bool:
-        """Tells whether to make a preview of a node now: not soon after the last time that it said
-        so.
-        """
+        """Returns whether to make a preview of a node now; limits the rate per node."""
 
     def warn(self, message: str) -> None:
-        """Tells the person one line without stopping."""
+        """Shows the user a one-line warning; the run continues."""
 
     def report(self, event: Event) -> None:
         """Reports an event to the listeners."""
@@ -322,13 +327,13 @@ class Context(Protocol):
         """Announces a file that this run has finished writing."""
 
     def deliver(self, picture: bytes) -> None:
-        """Sends a PNG file to the client that asked for this run. InputError when no client did."""
+        """Sends a PNG file to this run's client. Raises InputError if no client requested it."""
 
     def check_cancelled(self) -> None:
-        """Raises when the run was cancelled."""
+        """Raises Cancelled if the run was cancelled."""
 
     def on_cancel(self, act: Callable[[], None]) -> Callable[[], None]:
-        """Calls `act`, in any thread, when the run is cancelled, or now if it was.
+        """Calls `act` in any thread when the run is cancelled, or immediately if it already is.
 
-        Returns the function that ends this; `act` may still be called late, after that.
+        Returns a function that unregisters `act`; a call that races with it may still happen.
         """

@@ -1,4 +1,4 @@
-"""Makes the results of output nodes for editors and clients: files as `/view` serves them, and
+"""Builds the results of output nodes for editors and clients: files as `/view` serves them, and
 texts.
 """
 
@@ -17,7 +17,9 @@ Place = Literal["output", "temp"]
 
 
 def with_ui(result: Result, **ui: Sequence[Any]) -> Result:
-    """Adds `ui` to a result; typed as the result alone, as only the graph run sees the rest."""
+    """Adds `ui` to a result. The type stays that of the result, because only the graph run unwraps
+    it.
+    """
     return cast(Result, WithUi(result, ui))
 
 
@@ -26,7 +28,9 @@ def place_folder(context: Context, place: Place) -> Path:
 
 
 def announced(context: Context, place: Place, paths: Iterable[Path]) -> list[dict[str, str]]:
-    """Announces each file as soon as it is written; returns all of them as clients name them."""
+    """Announces each file as soon as it is written, and returns the entries by which clients
+    address them.
+    """
     root = place_folder(context, place).resolve()
     entries = []
     for path in paths:
@@ -43,9 +47,7 @@ def announced(context: Context, place: Place, paths: Iterable[Path]) -> list[dic
 
 
 def written(context: Context, ui: Mapping[str, Sequence[Any]]) -> list[Path]:
-    """Finds the files that a node, of whatever pack, wrote and names for editors: those that are
-    there.
-    """
+    """Returns the existing files that a node of any pack names in its `ui`."""
     named = (
         entry
         for entries in ui.values()

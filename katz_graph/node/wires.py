@@ -1,6 +1,4 @@
-"""Names the socket types of wires, with the Python type behind each. Importing this never imports
-torch.
-"""
+"""Maps the socket types of wires to Python types. Never imports torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loads node types from packs: the built-in nodes, installed packs, and folders of loose ones."""
+"""Loads node types from packs: built-in nodes, installed packs, and folders of loose packs."""
 
 from katz_graph.packs.registry import (
     PackProblem,

@@ -1,4 +1,4 @@
-"""Finds the modules of packs: those of entry points, and files and packages in folders."""
+"""Finds the modules of packs: entry points, and files and packages in folders."""
 
 from __future__ import annotations
 
@@ -24,19 +24,21 @@ GROUP = "katz_graph.nodes"
 Load = Callable[[], ModuleType]
 """Imports a module."""
 AddShims = Callable[[str, Path, Load], Load]
-"""Takes a pack's name, first file and import; gives the import, with shims for ComfyUI packs."""
+"""Maps a pack's name, first file and import function to an import function with shims for ComfyUI
+packs.
+"""
 Report = Callable[[str, str], None]
-"""Takes a pack's name and what is wrong with it."""
+"""Reports a problem: takes a pack's name and a message."""
 
 
 def builtin_modules() -> Iterator[Load]:
-    """Yields the modules of the built-in nodes."""
+    """Yields the import functions of the built-in nodes' modules."""
     for point in entry_points(group=GROUP, name=BUILTIN):
         yield from _modules_of(point.module, partial(importlib.import_module, point.module))
 
 
 def installed_modules(add_shims: AddShims) -> Iterator[tuple[str, Load]]:
-    """Yields the modules of the other entry points, each with its pack's name."""
+    """Yields the import functions of all other entry points' modules, with their pack's name."""
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
         if point.name == BUILTIN:
             continue
@@ -50,7 +52,7 @@ def installed_modules(add_shims: AddShims) -> Iterator[tuple[str, Load]]:
 def modules_in_folders(
     folders: Iterable[Path], add_shims: AddShims, report: Report
 ) -> Iterator[tuple[str, Load]]:
-    """Yields each Python file and package directly in the folders, by name."""
+    """Yields each Python file and package directly in the folders, sorted by name."""
     for folder in folders:
         if not folder.is_dir():
             report(str(folder), "no such folder of packs")
@@ -75,8 +77,8 @@ def modules_in_folders(
 
 
 def web_directory(module: ModuleType) -> Path | None:
-    """Finds the folder of scripts for the editor that a pack names in WEB_DIRECTORY, or as `web` of
-    `[tool.comfy]` in its pyproject.toml.
+    """Returns a pack's folder of editor scripts: WEB_DIRECTORY, or `web` of `[tool.comfy]` in its
+    pyproject.toml. Returns None if it lies outside the pack.
     """
     start = Path(module.__file__ or "").parent
     named = getattr(module, "WEB_DIRECTORY", None)
@@ -98,8 +100,9 @@ def web_directory(module: ModuleType) -> Path | None:
 
 
 def _modules_of(package: str, first: Load) -> Iterator[Load]:
-    """Yields the imports of a package and, once it is imported, of each of its modules, so that one
-    that fails leaves the others. A ComfyUI pack names its nodes in its first module.
+    """Yields the import functions of a package and, once it is imported, of each of its modules, so
+    that one failing module does not affect the others. ComfyUI packs name their nodes in the
+    package itself.
     """
     yield first
     imported = sys.modules.get(package)
@@ -110,8 +113,8 @@ def _modules_of(package: str, first: Load) -> Iterator[Load]:
 
 
 def _first_file(module: str) -> Path | None:
-    """Finds the first file of the distribution that a module is from, importing nothing. None where
-    there is none.
+    """Returns the first file of a module's distribution without importing anything; None if not
+    found.
     """
     with contextlib.suppress(ImportError, ValueError):
         found = importlib.util.find_spec(module.partition(".")[0])
@@ -124,7 +127,7 @@ def _first_file(module: str) -> Path | None:
 
 
 def _import_file(file: Path) -> ModuleType:
-    """Imports a loose file, or a package by its `__init__.py`, under a name of its own."""
+    """Imports a loose file, or a package by its `__init__.py`, under a unique name."""
     package = file.name == "__init__.py"
     path = file.parent if package else file
     digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
@@ -132,7 +135,7 @@ def _import_file(file: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(
         name, file, submodule_search_locations=[str(path)] if package else None
     )
-    assert spec is not None and spec.loader is not None  # a .py file always has a loader
+    assert spec is not None and spec.loader is not None  # always set for .py files
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:

@@ -1,7 +1,7 @@
-"""Loads node types from packs. Built-in nodes and anyone's installed pack use the same entry
-points; folders hold loose packs.
+"""Loads node types from packs. Built-in nodes and installed packs use the same entry points;
+folders hold loose packs.
 
-A pack that does not import is reported and left out; it never stops the others.
+A pack that fails to import is reported and skipped; the others still load.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from katz_graph.packs.modules import (
 
 @dataclass(frozen=True, slots=True)
 class PackProblem:
-    """The reason that a pack, or one node of it, was left out."""
+    """States why a pack, or one of its nodes, was skipped."""
 
     pack: str
     message: str
@@ -47,7 +47,7 @@ class PackProblem:
 
 @dataclass(frozen=True, slots=True)
 class Registry(Mapping[str, NodeType]):
-    """Maps names to node types, and packs to their folders of scripts for the editor."""
+    """Maps names to node types, and packs to their folders of editor scripts."""
 
     types: Mapping[str, NodeType]
     web: Mapping[str, Path] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Registry(Mapping[str, NodeType]):
 
 
 class Described(Protocol):
-    """An adapter's find: it describes itself as a node type, or raises the reason that it
+    """Class found by an adapter: describes itself as a node type, or raises the reason why it
     cannot.
     """
 
@@ -76,13 +76,13 @@ Adapter = Callable[[ModuleType], Iterable[Found] | None]
 
 @cache
 def builtin_types() -> Registry:
-    """Returns the node types that come with the package, and those of installed packs."""
+    """Returns the node types of the package and of installed packs."""
     return load_registry()[0]
 
 
 def native_nodes(module: ModuleType) -> list[type[Node]] | None:
-    """Returns the `NODES` of a module, else the Node classes with a `run` defined in it or inside
-    it; None when there are none.
+    """Returns the `NODES` of a module, else the Node classes with a `run` that the module or its
+    submodules define; None if it has none.
     """
     stated = getattr(module, "NODES", None)
     if isinstance(stated, (list, tuple)) and all(
@@ -107,14 +107,16 @@ ADAPTERS: tuple[Adapter, ...] = (
     v3_nodes,
     native_nodes,
 )
-"""Adapters of ComfyUI's nodes and of our own, asked in order; None for a module of another kind."""
+"""Adapters of ComfyUI's and native nodes, tried in order; None from an adapter means that the
+module is of another kind.
+"""
 
 
 def load_registry(
     folders: Iterable[Path] = (), models: Folders | None = None
 ) -> tuple[Registry, list[PackProblem]]:
-    """Loads every node type of the installed packs and of those in `folders`. Of two of one name
-    the first wins; built-in ones are first, and described once in a process.
+    """Loads all node types of installed packs and of those in `folders`. The first of equal names
+    wins. Built-in nodes come first and are described once per process.
 
     ComfyUI packs see `models` as their model, input and output folders.
     """
@@ -129,8 +131,8 @@ def load_registry(
 
 @cache
 def builtin_nodes() -> _Loaded:
-    """Loads the built-in nodes. To describe them takes 0.3 s, so what workers are forked from does
-    it before.
+    """Loads the built-in nodes. Describing them takes 0.3 s, so the fork server of workers does it
+    in advance.
     """
     loaded = _Loaded()
     for load in builtin_modules():
@@ -140,13 +142,13 @@ def builtin_nodes() -> _Loaded:
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """Collects node types, scripts and problems while packs are loaded, one after the other."""
+    """Collects node types, scripts and problems while packs load one after the other."""
 
     types: dict[str, NodeType] = field(default_factory=dict)
     web: dict[str, Path] = field(default_factory=dict)
     problems: list[PackProblem] = field(default_factory=list)
     seen: dict[int, Found] = field(default_factory=dict)
-    """A package may show what its modules define."""
+    """Nodes by id, to skip those that a package re-exports from its modules."""
 
     def copy(self) -> _Loaded:
         return _Loaded(dict(self.types), dict(self.web), list(self.problems), dict(self.seen))
@@ -177,15 +179,15 @@ class _Loaded:
 
 
 def _add_shims(loaded: _Loaded, models: Folders, pack: str, start: Path, load: Load) -> Load:
-    """Gives a ComfyUI pack the modules that its code imports. `start`: the pack's first file."""
+    """Adds the modules that a ComfyUI pack's code imports. `start`: the pack's first file."""
     if not is_foreign(start):
         return load
     return partial(load_foreign, start, load, loaded.types, models, partial(loaded.report, pack))
 
 
 def _guarded(pack: str, load: Load, problems: list[PackProblem]) -> ModuleType | None:
-    """Loads a module; None and a problem where it fails. A pack's prints go to stderr, because
-    results are printed to stdout.
+    """Loads a module; on failure records a problem and returns None. Redirects the pack's prints to
+    stderr, because results go to stdout.
     """
     try:
         with contextlib.redirect_stdout(sys.stderr):
@@ -196,8 +198,8 @@ def _guarded(pack: str, load: Load, problems: list[PackProblem]) -> ModuleType |
 
 
 def _described(error: BaseException) -> str:
-    """Words an exception: its type, its last line, and the innermost place outside of the import
-    machinery. Our own errors stay as they are.
+    """Formats an exception: type, last line, and innermost frame outside the import machinery.
+    Leaves our own errors unchanged.
     """
     if isinstance(error, KatzError):
         return one_line(str(error))

@@ -1,4 +1,4 @@
-"""Computes what picture, mask and latent nodes do, on plain tensors.
+"""Implements picture, mask and latent nodes on plain tensors.
 
-Must not know of nodes, models and files.
+Must not know nodes, models or files.
 """

@@ -1,5 +1,5 @@
-"""Brings two batches to one length and two pictures to the same channels, cuts batches, and joins
-two batches of pictures side by side or above one another.
+"""Matches the lengths and channels of batches, cuts batches, and joins two batches of pictures side
+by side or vertically.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ COLOURS = {
 
 
 def repeated(batch: Tensor, length: int) -> Tensor:
-    """Repeats a short batch from its start, cuts a long one: [B, ...] -> [length, ...]."""
+    """Repeats or truncates a batch to a length: [B, ...] -> [length, ...]."""
     if len(batch) == length:
         return batch
     return batch[torch.arange(length, device=batch.device) % len(batch)]
 
 
 def window(length: int, start: int, count: int) -> slice:
-    """Returns the slice of a batch of this length: `count` from `start`, as far as there are; a
+    """Returns the slice of up to `count` elements from `start` in a batch of this length; a
     negative start counts from the end.
     """
     first = min(length - 1, start) if start >= 0 else max(0, length + start)
@@ -35,8 +35,8 @@ def window(length: int, start: int, count: int) -> slice:
 
 
 def like_channels(picture: Tensor, channels: int) -> Tensor:
-    """Changes the channels, [B, H, W, C] -> [B, H, W, channels]: what is missing is opaque white,
-    what is too much falls away.
+    """Changes the channel count: [B, H, W, C] -> [B, H, W, channels]. Adds channels of ones (opaque
+    white) or drops the last.
     """
     missing = channels - picture.shape[-1]
     if missing <= 0:
@@ -45,13 +45,13 @@ def like_channels(picture: Tensor, channels: int) -> Tensor:
 
 
 def same_channels(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns both with the larger number of channels."""
+    """Expands both to the larger channel count."""
     channels = max(first.shape[-1], second.shape[-1])
     return like_channels(first, channels), like_channels(second, channels)
 
 
 def cut(batch: Tensor, x: int, y: int, width: int, height: int, what: str) -> Tensor:
-    """Cuts the window of [B, H, W, ...], as far as it lies inside. InputError if none does."""
+    """Crops [B, H, W, ...] to the part of a window inside it. Raises InputError if no part is."""
     high, wide = batch.shape[1:3]
     if x >= wide or y >= high:
         raise InputError(
@@ -61,8 +61,8 @@ def cut(batch: Tensor, x: int, y: int, width: int, height: int, what: str) -> Te
 
 
 def stitch(first: Tensor, second: Tensor, sideways: bool, gap: int, colour: str) -> Tensor:
-    """Puts the second to the right of the first, or below it, after `gap` pixels. The smaller is
-    centred on black, and the shorter batch goes on with its last picture.
+    """Places the second to the right of the first, or below it, after `gap` pixels. Centres the
+    smaller on black, and repeats the last picture of the shorter batch.
     """
     first, second = same_channels(first, second)
     batch = max(len(first), len(second))

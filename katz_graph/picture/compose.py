@@ -1,5 +1,5 @@
-"""Pastes one batch of planes [B, C, H, W] over another, through a mask or with feathered borders,
-and processes planes tile by tile with blended overlaps. Pictures and latents alike.
+"""Pastes one batch of planes [B, C, H, W] over another through a mask or with feathered borders,
+and processes planes in tiles with blended overlaps. Works on pictures and latents.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from katz_graph.sampling.areas import fit_mask
 def paste(
     below: Tensor, above: Tensor, x: int, y: int, mask: Tensor | None = None, fill: bool = False
 ) -> Tensor:
-    """Pastes `above` at column x and row y of `below`, as far as it lies inside; where the mask [b,
-    h, w] is 1 it covers.
+    """Pastes `above` at column x, row y of `below`, clipped to it, with the mask [b, h, w] as
+    opacity.
 
-    The mask is fitted to `above`, which is fitted to `below` with `fill`; the length of the batch
-    is that of `below`.
+    The mask is resized to `above`; with `fill`, `above` is first resized to `below`. The batch has
+    the length of `below`.
     """
     if fill:
         above = interpolate(above, size=below.shape[-2:], mode="bilinear")
@@ -38,8 +38,8 @@ def paste(
 
 
 def feathered(planes: Tensor, x: int, y: int, feather: int, high: int, wide: int) -> Tensor:
-    """Makes a mask [1, h, w] for planes at (x, y) of something `high` by `wide`: ramps of `feather`
-    cells on the borders that lie inside it.
+    """Makes a mask [1, h, w] for planes at (x, y) of a picture of `high` by `wide`, with ramps of
+    `feather` cells at borders inside the picture.
     """
     rows, columns = planes.shape[-2:]
     down = border_ramp(rows, feather if y else 0, feather if y + rows < high else 0)
@@ -48,8 +48,8 @@ def feathered(planes: Tensor, x: int, y: int, feather: int, high: int, wide: int
 
 
 def border_ramp(length: int, start: int, end: int) -> Tensor:
-    """Makes a ramp [length], 1 inside; the first `start` values rise as 1/start, 2/start ... 1, the
-    last `end` fall likewise.
+    """Makes a ramp [length] that is 1 inside; the first `start` values rise as 1/start, 2/start ...
+    1 and the last `end` values fall likewise.
     """
     ramp = torch.ones(length)
     start, end = min(start, length), min(end, length)
@@ -65,12 +65,11 @@ def in_tiles(
     overlap: int,
     change: Callable[[Tensor], Tensor],
 ) -> Tensor:
-    """Maps [B, C, H, W] to float32 [B, C', H·scale, W·scale]; `change` gets windows of at most
+    """Maps [B, C, H, W] to float32 [B, C', H·scale, W·scale]. `change` gets windows of at most
     `side` that overlap by `overlap`.
 
-    The size of the picture does not decide how much memory that takes. Where windows overlap their
-    results are blended linearly. Sides and overlap, times the scale,
-    are whole numbers.
+    Peak memory of `change` does not depend on the picture's size. Overlaps are blended linearly.
+    Sides and overlap times the scale must be integers.
     """
     high, wide = picture.shape[-2:]
     total = weights = None
@@ -88,14 +87,14 @@ def in_tiles(
             )
             total[window] += changed * weight
             weights[window] += weight
-    assert total is not None and weights is not None  # there is always a first window
+    assert total is not None and weights is not None  # at least one window exists
     return total / weights
 
 
 def _spans(
     length: int, scale: int | Fraction, side: int, overlap: int
 ) -> Iterator[tuple[int, int, Tensor]]:
-    """Yields start, end and the weight of each pixel of the result, for tiles along one side."""
+    """Yields start, end and the weights of output pixels, for each tile along one side."""
     starts = [0] if length <= side else [*range(0, length - side, side - overlap), length - side]
     for start in starts:
         end = min(length, start + side)

@@ -1,4 +1,4 @@
-"""Blurs, sharpens and blends pictures [B, H, W, C], and detects their edges (Canny 1986) with the
+"""Blurs, sharpens and blends pictures [B, H, W, C], and detects edges (Canny 1986) with the
 thresholds and steps of kornia.filters.canny, which ComfyUI's Canny node calls.
 """
 
@@ -10,22 +10,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-OVERSHOOT = 10.0  # how much of what a blur takes away a sharpening of 1 adds
+OVERSHOOT = 10.0  # multiple of (image - blurred) that a sharpening of 1 adds
 GREY = (0.299, 0.587, 0.114)
-# (down, right), by 45 degrees
+# (down, right) in steps of 45 degrees
 NEIGHBOURS = ((0, 1), (1, 1), (1, 0), (1, -1), (0, -1), (-1, -1), (-1, 0), (-1, 1))
 
 
 def blur(image: Tensor, radius: int, sigma: float) -> Tensor:
-    """Blurs with a Gaussian of 2·radius + 1 pixels; sigma is in units of the radius, as in ComfyUI.
-    The border is mirrored.
+    """Blurs with a Gaussian kernel of 2·radius + 1 pixels; sigma is in units of the radius, as in
+    ComfyUI. Mirrors the border.
     """
     positions = torch.linspace(-1, 1, 2 * radius + 1, dtype=image.dtype, device=image.device)
     weights = torch.exp(-positions.square() / (2 * sigma**2))
     weights = weights / weights.sum()
     planes = image.movedim(-1, 1)
     channels = planes.shape[1]
-    # a mirror needs a picture larger than the radius
+    # mirroring needs a picture larger than the radius
     mode = "reflect" if radius < min(planes.shape[2:]) else "replicate"
     padded = F.pad(planes, (radius,) * 4, mode=mode)
     down = F.conv2d(padded, weights.view(1, 1, -1, 1).repeat(channels, 1, 1, 1), groups=channels)
@@ -35,7 +35,7 @@ def blur(image: Tensor, radius: int, sigma: float) -> Tensor:
 
 
 def sharpen(image: Tensor, radius: int, sigma: float, alpha: float) -> Tensor:
-    """Sharpens by unsharp masking: image + 10·alpha·(image - blurred), in 0..1."""
+    """Sharpens by unsharp masking: image + 10·alpha·(image - blurred), clamped to 0..1."""
     return (image + OVERSHOOT * alpha * (image - blur(image, radius, sigma))).clamp(0, 1)
 
 
@@ -61,16 +61,16 @@ BLENDS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "screen": lambda below, above: 1 - (1 - below) * (1 - above),
     "overlay": _overlay,
     "soft_light": _soft_light,
-    "difference": lambda below, above: below - above,  # signed in the ecosystem
+    "difference": lambda below, above: below - above,  # signed, as in ComfyUI
 }
 
 
 def canny(image: Tensor, low: float = 0.4, high: float = 0.8) -> Tensor:
-    """Finds the edges [B, H, W] of 0 and 1 of an image [B, H, W, C] in 0..1 (C of 1, 3 or 4).
+    """Detects edges [B, H, W] of 0 and 1 in an image [B, H, W, C] in 0..1 (C of 1, 3 or 4).
 
-    `low` and `high` are absolute bounds on the length of the Sobel gradient (unnormalised, so a
-    sharp step from black to white is about 2.7): pixels above `high` are edges, and those above
-    `low` that touch an edge.
+    `low` and `high` are absolute thresholds on the magnitude of the unnormalised Sobel gradient
+    (about 2.7 for a sharp step from black to white). Edges are pixels above `high`, and connected
+    pixels above `low`.
     """
     if not low <= high:
         raise ValueError(
@@ -84,7 +84,7 @@ def canny(image: Tensor, low: float = 0.4, high: float = 0.8) -> Tensor:
 
 
 def _grey(image: Tensor) -> Tensor:
-    """Returns the grey [B, H, W, 1], transparency ignored."""
+    """Converts to grey [B, H, W, 1]; ignores transparency."""
     if image.shape[-1] == 1:
         return image
     weights = torch.tensor(GREY, dtype=image.dtype, device=image.device).view(1, 3, 1, 1)
@@ -92,7 +92,7 @@ def _grey(image: Tensor) -> Tensor:
 
 
 def _gradient(grey: Tensor) -> tuple[Tensor, Tensor]:
-    """Computes the Sobel derivatives (down, right), the border repeated."""
+    """Computes the Sobel derivatives (down, right) with a replicated border."""
     right = torch.tensor(
         [[-1.0, 0.0, 1.0], [-2.0, 0.0, 2.0], [-1.0, 0.0, 1.0]], dtype=grey.dtype, device=grey.device
     )
@@ -102,7 +102,7 @@ def _gradient(grey: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _is_ridge(length: Tensor, angle: Tensor) -> Tensor:
-    """Marks pixels whose gradient is longer than at both neighbours along its direction (rounded to
+    """Marks pixels whose gradient exceeds that of both neighbours along its direction (rounded to
     45 degrees).
     """
     height, width = length.shape[2:]
@@ -119,15 +119,15 @@ def _is_ridge(length: Tensor, angle: Tensor) -> Tensor:
 
 
 def _beats(drops: Tensor, direction: Tensor) -> Tensor:
-    """Marks pixels longer than the neighbour; equal is enough to the right and downwards, so of two
-    equal pixels one stays.
+    """Marks pixels that exceed their neighbour. A tie suffices to the right and downwards, so one
+    of two equal pixels remains.
     """
     drop = drops.gather(1, direction)
     return (drop > 0) | ((drop == 0) & ((direction == 0) | (direction == 2)))
 
 
 def _follow(strong: Tensor, weak: Tensor) -> Tensor:
-    """Grows the strong pixels through the weak ones that touch them (hysteresis)."""
+    """Grows strong pixels through connected weak ones (hysteresis)."""
     edges = strong
     while True:
         grown = weak & (F.max_pool2d(edges.float(), 3, 1, 1) > 0) | strong

@@ -1,9 +1,7 @@
-"""Edits batches of latents, with the noise mask and the batch index that travel with them, and
-resizes them: by torch's interpolations, and by that of channel vectors on the sphere. Must not know
-models.
+"""Edits and resizes batches of latents with their noise mask and batch index. Interpolates as torch
+does, or channel vectors on the sphere. Must not know models.
 
-A mask may have any size (it is fitted to the latent when sampling), and one mask stands for the
-whole batch.
+A mask may have any size, since sampling resizes it, and a single mask applies to the whole batch.
 """
 
 from __future__ import annotations
@@ -20,11 +18,11 @@ from katz_graph.core.latent_space import DEFAULT_LATENT_SPACE, LatentSamples
 from katz_graph.files.images import middle, resize
 from katz_graph.picture.batch import repeated, window
 
-PARALLEL = 1 - 1e-5  # cosine from which on an arc is no different from a chord
+PARALLEL = 1 - 1e-5  # cosine above which slerp falls back to linear interpolation
 
 
 def changed(latent: LatentSamples, samples: Tensor, mask: Tensor | None = None) -> LatentSamples:
-    """Returns the latent with other samples, and another mask when one is given."""
+    """Returns the latent with other samples, and with another mask if given."""
     return cast(
         LatentSamples,
         {**latent, "samples": samples} | ({} if mask is None else {"noise_mask": mask}),
@@ -32,7 +30,7 @@ def changed(latent: LatentSamples, samples: Tensor, mask: Tensor | None = None) 
 
 
 def mask_of(latent: LatentSamples) -> Tensor | None:
-    """Returns the mask [1 or B, 1, H, W], one for each sample unless there is only one."""
+    """Returns the mask [1 or B, 1, H, W]: a single one, or one per sample."""
     mask = latent.get("noise_mask")
     if mask is None:
         return None
@@ -41,7 +39,7 @@ def mask_of(latent: LatentSamples) -> Tensor | None:
 
 
 def indices_of(latent: LatentSamples) -> list[int] | None:
-    """Returns each sample's draw of the seed; InputError when there is not one for each."""
+    """Returns each sample's noise index. Raises InputError unless each sample has one."""
     indices = latent.get("batch_index")
     if indices is not None and len(indices) != len(latent["samples"]):
         raise InputError(
@@ -52,13 +50,13 @@ def indices_of(latent: LatentSamples) -> list[int] | None:
 
 
 def spatial(latent: LatentSamples, change: Callable[[Tensor], Tensor]) -> LatentSamples:
-    """Turns or flips [..., H, W], samples and mask alike."""
+    """Applies a rotation or flip of [..., H, W] to samples and mask."""
     mask = mask_of(latent)
     return changed(latent, change(latent["samples"]), None if mask is None else change(mask))
 
 
 def pixel_mask(latent: LatentSamples) -> Tensor | None:
-    """Resizes the mask to as many pixels as the cells of the samples stand for."""
+    """Resizes the mask to the pixel size of the samples."""
     mask = mask_of(latent)
     if mask is None:
         return None
@@ -69,7 +67,7 @@ def pixel_mask(latent: LatentSamples) -> Tensor | None:
 
 
 def crop(latent: LatentSamples, x: int, y: int, width: int, height: int) -> LatentSamples:
-    """Crops to a window in cells, as far as it lies inside."""
+    """Crops to the part of a window, in cells, inside the latent."""
     mask = pixel_mask(latent)
     if mask is not None:
         top, left, bottom, right = map(DEFAULT_LATENT_SPACE.pixels, (y, x, y + height, x + width))
@@ -80,7 +78,9 @@ def crop(latent: LatentSamples, x: int, y: int, width: int, height: int) -> Late
 def scaled(
     latent: LatentSamples, width: int, height: int, method: str, cropped: str = "disabled"
 ) -> LatentSamples:
-    """Resizes, in cells. Without a crop the mask stays as it is: it means the same places."""
+    """Resizes to a size in cells. The mask only changes with a crop, since it is resized when
+    sampling.
+    """
     mask = pixel_mask(latent) if cropped != "disabled" else None
     if mask is not None:
         wide, high = map(DEFAULT_LATENT_SPACE.pixels, (width, height))
@@ -89,8 +89,8 @@ def scaled(
 
 
 def sized_like(latent: LatentSamples, samples: Tensor, method: str = "bilinear") -> LatentSamples:
-    """Resizes the latent to `samples`, cropped around the centre. InputError when it has another
-    number of channels.
+    """Resizes the latent to `samples` with a centre crop. Raises InputError if channel counts
+    differ.
     """
     check_channels(samples, latent["samples"])
     high, wide = samples.shape[-2:]
@@ -102,7 +102,7 @@ def sized_like(latent: LatentSamples, samples: Tensor, method: str = "bilinear")
 
 
 def like(samples: Tensor, other: LatentSamples, method: str = "bilinear") -> Tensor:
-    """Returns the other's samples in the size and batch of `samples`."""
+    """Returns the other latent's samples in the size and batch length of `samples`."""
     return repeated(sized_like(other, samples, method)["samples"].to(samples), len(samples))
 
 
@@ -115,8 +115,8 @@ def check_channels(first: Tensor, second: Tensor) -> None:
 
 
 def select(latent: LatentSamples, start: int, length: int) -> LatentSamples:
-    """Selects some samples of a batch, with the draws of the seed that they had in it. A negative
-    start counts from the end.
+    """Selects samples of a batch and keeps their noise indices. A negative start counts from the
+    end.
     """
     batch = len(latent["samples"])
     chosen = window(batch, start, length)
@@ -130,9 +130,7 @@ def select(latent: LatentSamples, start: int, length: int) -> LatentSamples:
 
 
 def repeat(latent: LatentSamples, amount: int) -> LatentSamples:
-    """Repeats the whole batch. Where draws of the seed are numbered, each repetition gets new
-    numbers.
-    """
+    """Repeats the whole batch. If noise indices are set, each repetition gets new ones."""
     mask = mask_of(latent)
     if mask is not None and len(mask) > 1:
         mask = mask.repeat(amount, 1, 1, 1)
@@ -145,8 +143,8 @@ def repeat(latent: LatentSamples, amount: int) -> LatentSamples:
 
 
 def joined(latents: Sequence[LatentSamples]) -> LatentSamples:
-    """Joins several latents of one size to one batch. Where one has a mask, those without are
-    repainted whole; without numbers they count from 0.
+    """Joins latents of one size to a batch. If any has a mask, those without get a mask of ones;
+    those without noise indices count from 0.
     """
     samples = torch.cat([latent["samples"].to(latents[0]["samples"]) for latent in latents])
     result = changed(latents[0], samples)
@@ -169,8 +167,8 @@ def _pixels(latent: LatentSamples) -> tuple[int, int]:
 
 
 def rebatched(latents: Iterable[LatentSamples], size: int) -> Iterator[LatentSamples]:
-    """Yields all samples in batches of `size`, numbered as in the whole list; a sample of another
-    width or height begins a new batch.
+    """Yields all samples in batches of `size`, with noise indices over the whole list. A sample of
+    another size starts a new batch.
     """
     waiting: list[LatentSamples] = []
     for single in _numbered(latents):
@@ -185,7 +183,7 @@ def rebatched(latents: Iterable[LatentSamples], size: int) -> Iterator[LatentSam
 
 
 def _numbered(latents: Iterable[LatentSamples]) -> Iterator[LatentSamples]:
-    """Yields each sample by itself, numbered through unless its latent brings numbers."""
+    """Yields single samples, numbered consecutively unless their latent has noise indices."""
     offset = 0
     for latent in latents:
         batch = len(latent["samples"])
@@ -199,8 +197,8 @@ def _numbered(latents: Iterable[LatentSamples]) -> Iterator[LatentSamples]:
 def resample(
     samples: Tensor, width: int, height: int, method: str, crop: str = "disabled"
 ) -> Tensor:
-    """Resizes [B, C, H, W] to [B, C, height, width]; `center` crops to the new proportions first;
-    `bislerp` as below, others as torch has them.
+    """Resizes [B, C, H, W] to [B, C, height, width]. Crop `center` first crops to the new aspect
+    ratio. Method `bislerp` is defined below, others are torch's.
     """
     if method != "bislerp":
         return resize(samples.movedim(1, -1), width, height, method, crop).movedim(-1, 1)
@@ -210,8 +208,8 @@ def resample(
 
 
 def bislerp(samples: Tensor, width: int, height: int) -> Tensor:
-    """Resizes with bilinear weights, but between neighbours the direction of the channel vector [C]
-    moves on the sphere and its length linearly.
+    """Resizes with bilinear weights, interpolating the direction of channel vectors [C] on the
+    sphere and their length linearly.
     """
     return _along(_along(samples.float(), width, 3), height, 2).to(samples.dtype)
 
@@ -230,8 +228,8 @@ def _along(samples: Tensor, size: int, axis: int) -> Tensor:
 
 
 def slerp(first: Tensor, second: Tensor, weight: Tensor) -> Tensor:
-    """Interpolates on the sphere over dimension 1 (Shoemake 1985), lengths linearly; parallel and
-    opposite vectors are mixed linearly.
+    """Interpolates on the sphere over dimension 1 (Shoemake 1985), and lengths linearly. Mixes
+    parallel and opposite vectors linearly.
     """
     length_first, length_second = (vector.norm(dim=1, keepdim=True) for vector in (first, second))
     unit_first = first / length_first.clamp(min=1e-30)
@@ -246,8 +244,8 @@ def slerp(first: Tensor, second: Tensor, weight: Tensor) -> Tensor:
 
 
 def fitted(latent: Tensor, like: Tensor) -> Tensor:
-    """Resizes a latent to another one's size: bilinear, cropped around the centre, repeated to its
-    batch.
+    """Resizes a latent to the size of another: bilinear, with a centre crop, repeated to its batch
+    length.
     """
     latent = latent.to(like)
     if latent.shape[-2:] != like.shape[-2:]:

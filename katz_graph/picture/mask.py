@@ -1,5 +1,5 @@
-"""Grows, feathers and combines masks [B, H, W] in 0..1, and makes border and mask of a picture that
-is to be continued.
+"""Grows, feathers and combines masks [B, H, W] in 0..1, and pads pictures with a mask for
+outpainting.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from torch import Tensor
 from katz_graph.picture.batch import repeated
 from katz_graph.picture.compose import border_ramp
 
-GREY = 0.5  # in place of what is to be painted
+GREY = 0.5  # value of regions to be painted
 
 
 def grow(mask: Tensor, by: int, tapered: bool) -> Tensor:
-    """Dilates by 1 pixel, `by` times (erodes when negative): 3x3, or without the corners when
+    """Dilates by 1 pixel `by` times (erodes if negative), with a 3x3 kernel, or a cross if
     `tapered`.
     """
     planes = (mask if by > 0 else -mask).reshape(-1, 1, *mask.shape[-2:])
@@ -35,8 +35,8 @@ def grow(mask: Tensor, by: int, tapered: bool) -> Tensor:
 
 
 def feather(mask: Tensor, left: int, top: int, right: int, bottom: int) -> Tensor:
-    """Fades the mask to its borders: the outermost of `left` columns is weighed 1/left, the next
-    2/left, and so on each side.
+    """Fades the mask at its borders: weights are 1/left in the outermost of `left` columns, 2/left
+    in the next, and likewise on other sides.
     """
     high, wide = mask.shape[-2:]
     return (
@@ -61,8 +61,8 @@ COMBINATIONS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def combine(below: Tensor, above: Tensor, x: int, y: int, operation: str) -> Tensor:
-    """Works `above` [b, h, w] into `below` [B, H, W] at column x and row y, as far as it lies
-    inside; in 0..1.
+    """Applies `above` [b, h, w] to `below` [B, H, W] at column x, row y, clipped to it; the result
+    is in 0..1.
     """
     result = below.clone()
     window = result[:, y : y + above.shape[1], x : x + above.shape[2]]
@@ -72,16 +72,17 @@ def combine(below: Tensor, above: Tensor, x: int, y: int, operation: str) -> Ten
 
 
 def greyed(picture: Tensor, mask: Tensor) -> Tensor:
-    """Paints [B, H, W, C] grey where the mask [b, H, W], rounded, is 1."""
+    """Sets [B, H, W, C] to grey where the mask [b, H, W], rounded, is 1."""
     return (picture - GREY) * (1.0 - mask.round()).unsqueeze(-1) + GREY
 
 
 def pad_for_outpaint(
     image: Tensor, left: int, top: int, right: int, bottom: int, feathering: int
 ) -> tuple[Tensor, Tensor]:
-    """Adds a grey border to [B, H, W, C], and makes a mask [1, H', W'] of what to paint: 1 on the
-    border, falling with the square of the distance over `feathering` pixels into the picture on
-    each side that has a border. No falling in pictures too small for it.
+    """Adds a grey border to [B, H, W, C] and makes the mask [1, H', W'] of the region to paint.
+
+    The mask is 1 on the border and falls quadratically over `feathering` pixels into the picture on
+    each padded side. Pictures too small for that get no transition.
     """
     high, wide = image.shape[1:3]
     padded = F.pad(image.movedim(-1, 1), (left, right, top, bottom), value=GREY).movedim(1, -1)
@@ -95,7 +96,7 @@ def pad_for_outpaint(
 
 
 def _distance(length: int, start: int, end: int) -> Tensor:
-    """Returns [length] pixels to the nearer side that has a border; `length` when none has."""
+    """Returns the distance [length] in pixels to the nearest padded side; `length` if none is."""
     position = torch.arange(length, dtype=torch.float32)
     from_start = position if start else torch.full_like(position, length)
     return torch.minimum(from_start, length - position) if end else from_start

@@ -1,6 +1,4 @@
-"""Makes small pictures to watch a sampler by: of a latent by the linear map of its latent space,
-without a VAE; and as JPEG.
-"""
+"""Makes previews for samplers: RGB from a latent by its space's linear map, and JPEG."""
 
 from __future__ import annotations
 
@@ -14,13 +12,13 @@ from torch.nn.functional import conv2d, pad
 from katz_graph.core.latent_space import DEFAULT_LATENT_SPACE, LinearMap
 from katz_graph.host.transfer import to_device
 
-# pixels of a preview's longer side; between them a latent's cell has as many as in the picture
+# limits of a preview's longer side in pixels; between them previews have the picture's size
 LONGEST, SHORTEST = 512, 128
 QUALITY = 80  # of JPEG
 
 
 def latent_picture(latent: Tensor, colours: LinearMap) -> Tensor:
-    """Shows the first of scaled latents [B, C, h, w] as uint8 [h, w, 3]."""
+    """Converts the first of scaled latents [B, C, h, w] to uint8 [h, w, 3]."""
     cells = latent[:1].detach().float()
     side = 3 if len(colours.rows) > cells.shape[1] else 1
     rows, bias = (
@@ -34,8 +32,8 @@ def latent_picture(latent: Tensor, colours: LinearMap) -> Tensor:
 
 
 def as_jpeg(picture: Tensor) -> bytes:
-    """Encodes uint8 [h, w, 3] as JPEG, eight times as large, though its longer side is not under
-    128 nor over 512 pixels.
+    """Encodes uint8 [h, w, 3] as JPEG at eight times its size, with a longer side within 128 to 512
+    pixels.
     """
     longer = max(picture.shape[:2])
     ratio = min(max(DEFAULT_LATENT_SPACE.pixels(longer), SHORTEST), LONGEST) / longer

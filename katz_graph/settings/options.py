@@ -1,6 +1,4 @@
-"""Declares the options of commands and servers once: type, default, bounds and help in one
-field.
-"""
+"""Declares options of commands and servers once: type, default, bounds, help in one field."""
 
 from __future__ import annotations
 

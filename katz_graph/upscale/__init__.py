@@ -1,4 +1,4 @@
-"""Recognises and loads upscalers, and defines their networks.
+"""Recognises upscalers, defines their networks and loads them.
 
-Must not know of nodes and devices.
+Must not know nodes or devices.
 """

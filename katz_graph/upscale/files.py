@@ -1,7 +1,7 @@
-"""Recognises an upscaler from the header of its file alone, without torch.
+"""Recognises an upscaler from its file's header, without torch.
 
-Knows three spellings of RRDBNet (ESRGAN, Wang et al. 2018; Real-ESRGAN, Wang et al. 2021) and
-Real-ESRGAN's compact network.
+Supports three naming schemes of RRDBNet (ESRGAN, Wang et al. 2018; Real-ESRGAN, Wang et al. 2021)
+and Real-ESRGAN's compact network.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from katz_graph.core.recipe import Compact, Rrdb, UpscaleModelRecipe
 from katz_graph.models.loading.contents import contents
 
 PICTURE = 3  # channels
-WRAPPERS = ("params_ema.", "params.", "module.")  # what trainers put before each name
-ESRGAN = (  # the spelling of the first ESRGAN's release
+WRAPPERS = ("params_ema.", "params.", "module.")  # name prefixes that trainers add
+ESRGAN = (  # names in the first release of ESRGAN
     (re.compile(r"RRDB_trunk\.(\d+)\.RDB(\d)\."), r"body.\1.rdb\2."),
     (re.compile(r"trunk_conv\."), "conv_body."),
     (re.compile(r"upconv(\d)\."), r"conv_up\1."),
     (re.compile(r"HRconv\."), "conv_hr."),
 )
-SEQUENTIAL = (  # the older one, before networks had names for their parts
+SEQUENTIAL = (  # older names: numbered parts
     (re.compile(r"model\.0\."), "conv_first."),
     (re.compile(r"model\.1\.sub\.(\d+)\.RDB(\d)\.conv(\d)\.0\."), r"body.\1.rdb\2.conv\3."),
     (re.compile(r"model\.1\.sub\.\d+\.(weight|bias)"), r"conv_body.\1"),
@@ -32,8 +32,8 @@ SEQUENTIAL = (  # the older one, before networks had names for their parts
 
 
 def upscale_model(path: Path) -> UpscaleModelRecipe:
-    """Makes the recipe of an upscaler in a safetensors file. InputError when it is a pickle,
-    damaged, or a network of another kind.
+    """Makes the recipe of an upscaler in a safetensors file. Raises InputError for a pickle, a
+    damaged file or another kind of network.
     """
     file = contents(path)
     shapes = file.shapes
@@ -53,7 +53,7 @@ def upscale_model(path: Path) -> UpscaleModelRecipe:
 
 
 def canonical_names(names: Iterable[str]) -> dict[str, str]:
-    """Maps the names of Real-ESRGAN's release to those of the file."""
+    """Maps the names in Real-ESRGAN's release to those in the file."""
     bare = {_unwrapped(name): name for name in names}
     rules: tuple[tuple[re.Pattern[str], str], ...] = ESRGAN
     if any(name.startswith("model.1.sub.") for name in bare):
@@ -76,7 +76,7 @@ def _renamed(name: str, rules: Iterable[tuple[re.Pattern[str], str]]) -> str:
 
 
 def _tail(names: Iterable[str]) -> tuple[tuple[re.Pattern[str], str], ...]:
-    """Returns the rules for the tail: a convolution per doubling, one more, and the last."""
+    """Returns the renaming rules of the tail: one convolution per doubling and two more."""
     numbers = sorted(
         {
             int(match[1])
@@ -109,7 +109,7 @@ def _rrdb(shapes: Mapping[str, Any]) -> Rrdb:
 
 def _compact(shapes: Mapping[str, Any]) -> Compact:
     features, given = shapes["body.0.weight"][:2]
-    shapes["body.1.weight"]  # its activations have weights
+    shapes["body.1.weight"]  # KeyError unless activations have weights
     last = max(
         int(name.split(".")[1]) for name in shapes if re.fullmatch(r"body\.\d+\.weight", name)
     )

@@ -1,5 +1,5 @@
-"""Loads the networks of ESRGAN (Wang et al. 2018) and Real-ESRGAN (Wang et al. 2021), and defines
-them: [B, 3, H, W] in 0..1 to a larger [B, 3, H·s, W·s].
+"""Defines and loads the networks of ESRGAN (Wang et al. 2018) and Real-ESRGAN (Wang et al. 2021),
+which map [B, 3, H, W] in 0..1 to [B, 3, H·s, W·s].
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ SLOPE = 0.2
 
 
 def load_upscaler(recipe: UpscaleModelRecipe, device: torch.device) -> nn.Module:
-    """Loads the network in float32. InputError when the file has changed since the recipe was made,
-    or does not fit.
+    """Loads the network in float32. Raises InputError if the file has changed since the recipe was
+    made, or if its weights do not fit.
     """
     check_unchanged(recipe.file)
     path = recipe.file.path
     network = bare_network(recipe.shape)
-    # mapped: copied, so that who writes to the file changes nothing
+    # memory-mapped: copied, so that writes to the file have no effect
     with safe_open(path, framework="pt", device=str(device)) as stored:
         weights = {
             name: stored.get_tensor(original).to(torch.float32, copy=True)
@@ -50,13 +50,13 @@ def load_upscaler(recipe: UpscaleModelRecipe, device: torch.device) -> nn.Module
 
 
 def size_of(recipe: UpscaleModelRecipe) -> int:
-    """Returns the bytes of its weights in memory."""
+    """Returns the bytes of the weights in memory."""
     check_unchanged(recipe.file)
     return 4 * sum(weight.numel() for weight in bare_network(recipe.shape).parameters())
 
 
 class DenseBlock(nn.Module):
-    """Applies five convolutions, each of which sees what all before it made."""
+    """Applies five convolutions, each on the concatenated outputs of all earlier ones."""
 
     def __init__(self, features: int, growth: int) -> None:
         super().__init__()
@@ -121,21 +121,21 @@ class CompactNet(nn.Module):
         self.body = nn.Sequential(*layers, _convolution(shape.features, PICTURE * shape.scale**2))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Adds detail to the picture enlarged by repeating pixels."""
+        """Adds the network's output to the nearest-neighbour upscaled picture."""
         detail = F.pixel_shuffle(self.body(x), self.shape.scale)
         return detail + F.interpolate(x, scale_factor=self.shape.scale, mode="nearest")
 
 
 def bare_network(shape: Rrdb | Compact) -> nn.Module:
-    """Makes the network on the meta device: without memory."""
+    """Builds the network on the meta device."""
     with torch.device("meta"):
         return RrdbNet(shape) if isinstance(shape, Rrdb) else CompactNet(shape)
 
 
 @lru_cache(maxsize=64)
 def network_peak(shape: Rrdb | Compact, batch: int, height: int, width: int) -> float:
-    """Measures the bytes that enlarging pictures [batch, 3, height, width] takes besides the
-    weights, in float32.
+    """Returns the peak bytes to upscale pictures [batch, 3, height, width] in float32, without
+    weights.
     """
     picture = torch.empty(batch, PICTURE, height, width, device="meta")
     network = bare_network(shape)
@@ -147,7 +147,7 @@ def _convolution(given: int, made: int) -> nn.Conv2d:
 
 
 def _to_multiple(x: Tensor, factor: int) -> Tensor:
-    """Pads the right and below, by repeating the border, to whole groups of `factor` pixels."""
+    """Pads right and bottom by replication to multiples of `factor`."""
     high, wide = x.shape[-2:]
     return (
         F.pad(x, (0, -wide % factor, 0, -high % factor), mode="replicate")
