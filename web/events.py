@@ -47,7 +47,7 @@ class JobError:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A job began to run."""
+    """Reports that a job has started."""
 
     at: float  # seconds since the epoch, like all fields named `at`
     kind: Literal["started"] = "started"

@@ -45,7 +45,7 @@ class Limits:
     )
     sockets: int = 256  # concurrent websockets
     client_sockets: int = 8  # concurrent websockets of one client
-    connections: int = 512  # concurrent, including websockets; also the limit of open files
+    connections: int = 512  # concurrent, including websockets; each may also have a file open
     history: int = 10_000  # finished jobs in the history
     user_bytes: int = 256 * MB  # files that one user stores on the server
 

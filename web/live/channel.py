@@ -39,8 +39,8 @@ class QueueView:
 class Snapshot:
     """Holds the data that a client gets when it connects.
 
-    `jobs`: the client's, recently ended ones first. `states`: of running jobs. `missed`: jobs whose
-    end the client may not have received. `facts`: about the server.
+    `jobs`: the client's, recently ended ones first. `states`: of running jobs. `missed`: ended
+    jobs that the client may not know of. `facts`: about the server.
     """
 
     client: str

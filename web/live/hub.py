@@ -28,7 +28,7 @@ from katz_graph.web.options import Limits
 CLIENT_ID = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]{1,200}")
 OUTBOX = 32 * 2**20  # bytes queued for one session: enough for a node's batch of pictures
 OUTBOXES = 256 * 2**20  # bytes queued for all sessions
-ENDS = 512  # ended jobs, of all clients, whose end may not have reached the client
+ENDS = 512  # ended jobs, of all clients, with an unconfirmed end
 GOING_AWAY, INTERNAL_ERROR = 1001, 1011  # RFC 6455, section 7.4.1
 # seconds after which an open session has surely received an end; a broken connection is detected
 # earlier
