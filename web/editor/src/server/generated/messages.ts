@@ -513,10 +513,11 @@ export interface TextSize {
   most: number;
 }
 /**
- * The nodes that stand for a sampler, each behind those that it reads; what the sampler gave,
- * `end` gives, with the same numbers of outputs. `passed_by`: nodes of the graph, the nearest to
- * the sampler first, whose part the step does itself, so that they may go where nothing else reads
- * them.
+ * Holds the nodes that replace a sampler, in topological order. Node `end` has the same outputs
+ * as the sampler, with the same numbers.
+ *
+ * `passed_by` lists nodes of the graph whose effect the step reproduces, the nearest to the
+ * sampler first. They can be removed if nothing else reads them.
  */
 export interface WrittenStep {
   nodes: StepNode[];
@@ -524,8 +525,8 @@ export interface WrittenStep {
   passed_by: string[];
 }
 /**
- * A node of a step. Each of its inputs is a value, an output of another node of the step
- * (`links`), or what an input of a node of the graph is linked to (`sources`).
+ * A node of a step. Each input is a value, an output of another node of the step (`links`), or
+ * a copy of a link of the graph (`sources`).
  */
 export interface StepNode {
   name: string;
