@@ -1,4 +1,4 @@
-"""Holds published noise levels, by what ComfyUI calls the models. Never imports torch."""
+"""Holds published noise levels, by ComfyUI's names of the models. Never imports torch."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Weights and blends predictions that count in a part of the picture, and masks the part of a
-latent to repaint. Knows tensors only.
+"""Weights and blends predictions that cover a part of the picture, and masks the part of a latent
+to repaint. Knows tensors only.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from katz_graph.host.transfer import to_device
 from katz_graph.sampling.path import Path
 
 FEATHER = 8  # cells over which the border of an area fades, at most a quarter of its side
-SMALLEST_BOX = 8  # cells of a box around a mask
-NOTHING = 1e-37  # a sum of weights that counts as none
+SMALLEST_BOX = 8  # minimum side of a box around a mask, in cells
+NOTHING = 1e-37  # added to sums of weights, to avoid division by zero
 
 
 @dataclass(frozen=True, slots=True)
 class WeightedPrediction:
-    """Holds a prediction times its weights, and the weights: 0 where it does not count."""
+    """Holds a prediction times its weights, and the weights: 0 outside the prediction's part."""
 
     total: Tensor  # [B, C, h, w]
     weight: Tensor  # [B, 1, h, w]
@@ -34,8 +34,8 @@ def weigh(
     """Weights a prediction [B, C, a, b] of the part of a latent [B, C, h, w] that begins at top and
     left, in cells.
 
-    Its weight is the strength [B] times the mask (fitted to the whole latent), or fades towards
-    borders inside the picture.
+    The weight is the strength [B] times the mask (fitted to the whole latent). Without a mask it
+    fades towards borders inside the picture.
     """
     height, width = prediction.shape[-2:]
     rows, columns = slice(top, top + height), slice(left, left + width)
@@ -47,7 +47,7 @@ def weigh(
 
 
 def summed(weighted: Iterable[WeightedPrediction], like: Tensor) -> WeightedPrediction:
-    """Sums several into one that counts as much as all; none into one that counts nowhere."""
+    """Sums weighted predictions; returns one with weight 0 everywhere for none."""
     total, weight = torch.zeros_like(like), torch.zeros_like(like[:, :1])
     for one in weighted:
         total, weight = total + one.total, weight + one.weight
@@ -55,14 +55,14 @@ def summed(weighted: Iterable[WeightedPrediction], like: Tensor) -> WeightedPred
 
 
 def blend(weighted: Iterable[WeightedPrediction], like: Tensor) -> Tensor:
-    """Returns the weighted mean [B, C, h, w]; 0 where nothing counts."""
+    """Returns the weighted mean [B, C, h, w]; 0 where all weights are 0."""
     together = summed(weighted, like)
     return together.total / (together.weight + NOTHING)
 
 
 def mask_box(mask: Tensor, height: int, width: int) -> tuple[int, int, int, int]:
-    """Returns top, left, height and width in cells of the box around a mask [..., H, W] on a latent
-    of this size, at least 8 cells a side.
+    """Returns top, left, height and width, in cells, of the box around a mask [..., H, W] on a
+    latent of this size. Each side has at least 8 cells.
     """
     flat = mask.reshape(-1, 1, *mask.shape[-2:]).float()
     covered = (
@@ -75,7 +75,7 @@ def mask_box(mask: Tensor, height: int, width: int) -> tuple[int, int, int, int]
 
 
 def _faded(like: Tensor, top: int, left: int, height: int, width: int) -> Tensor:
-    """Returns [1, 1, height, width]: 1, falling linearly to the sides inside the picture."""
+    """Returns [1, 1, height, width]: 1, falling linearly towards sides inside the picture."""
     rows = _ramp(height, top > 0, top + height < like.shape[-2], like.device)
     columns = _ramp(width, left > 0, left + width < like.shape[-1], like.device)
     return (rows[:, None] * columns[None, :]).to(like.dtype)[None, None]
@@ -93,8 +93,8 @@ def _ramp(length: int, at_start: bool, at_end: bool, device: torch.device) -> Te
 
 
 def fit_mask(mask: Tensor, latent: Tensor) -> Tensor:
-    """Fits [H, W], [B, H, W] or [B, 1, H, W] to [B', 1, h, w], bilinear to the latent's size,
-    repeated to its batch, in its dtype and device.
+    """Fits [H, W], [B, H, W] or [B, 1, H, W] to [B', 1, h, w]: bilinear to the latent's size,
+    repeated to its batch, in its dtype and on its device.
     """
     mask = to_device(mask.reshape(-1, 1, *mask.shape[-2:]).to(latent.dtype), latent.device)
     mask = interpolate(mask, size=latent.shape[-2:], mode="bilinear")
@@ -102,18 +102,19 @@ def fit_mask(mask: Tensor, latent: Tensor) -> Tensor:
 
 
 class LatentMask:
-    """Applies a mask, 1 = repaint, 0 = keep; the kept part shows the model the original at its
-    noise level, and is predicted as the original.
+    """Applies a mask, 1 = repaint, 0 = preserve. In the preserved part the model sees the original
+    at the current noise level, and the prediction is the original.
     """
 
     def __init__(self, mask: Tensor, latent: Tensor, noise: Tensor, path: Path) -> None:
-        """Takes a mask in any size, the original [B, C, h, w] and unit noise of its shape."""
+        """Takes a mask of any size, the original [B, C, h, w] and unit noise of its shape."""
         self._mask, self._latent, self._noise = fit_mask(mask, latent), latent, noise
         self._path = path
 
     def opened(self, rest: float, strength: float) -> LatentMask:
-        """Returns the mask where all is repainted that it covers by `rest` or more, by `strength`;
-        `rest`: of the schedule, 1 at its beginning, 0 at its end.
+        """Returns the mask binarised at `rest`, 1 where it is at least `rest` and 0 elsewhere,
+        blended in by `strength`. `rest` is the remaining part of the schedule, 1 at its beginning,
+        0 at its end.
         """
         other = copy(self)
         whole = (self._mask >= rest).to(self._mask.dtype)

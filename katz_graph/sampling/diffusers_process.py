@@ -1,5 +1,5 @@
-"""Samples one request by a scheduler object of diffusers, step for step as StableDiffusionPipeline
-and its img2img form do it.
+"""Samples one request with a scheduler object of diffusers, step for step as
+StableDiffusionPipeline and its img2img form do.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from katz_graph.sampling.noise import seeded
 from katz_graph.sampling.prediction import to_denoised
 from katz_graph.sampling.spec import DiffusersSpec
 
-PREDICTIONS = ("epsilon", "v_prediction", "sample")  # those whose denoised latent we can tell
+PREDICTIONS = ("epsilon", "v_prediction", "sample")  # convertible to a denoised latent
 NEEDED = ("set_timesteps", "scale_model_input", "add_noise", "step")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedScheduler:
-    """Holds a scheduler with its timesteps set, and the part of them that the strength leaves."""
+    """Holds a scheduler with its timesteps set, and the timesteps that remain after `strength`."""
 
     scheduler: Any
     timesteps: Tensor  # [N], descending; repeated by schedulers that evaluate twice
@@ -36,9 +36,9 @@ class PreparedScheduler:
 
 
 def prepare_scheduler(spec: DiffusersSpec) -> PreparedScheduler:
-    """Makes a fresh scheduler for one request, with timesteps and levels on the host, where
-    comparing them waits for no device. InputError if diffusers has no such scheduler or it takes no
-    number of steps.
+    """Makes a fresh scheduler for one request. Its timesteps and levels are on the host, so that
+    comparing them does not wait for a device. Raises InputError if diffusers has no such scheduler,
+    or if it cannot be set up with this number of steps.
     """
     scheduler_class: Any = getattr(diffusers, spec.scheduler_class, None)
     if not all(hasattr(scheduler_class, name) for name in NEEDED):
@@ -52,7 +52,7 @@ def prepare_scheduler(spec: DiffusersSpec) -> PreparedScheduler:
         )
     config = dict(spec.scheduler_config)
     if "noise_sampler_seed" in inspect.signature(scheduler_class.__init__).parameters:
-        # it draws its own noise, from the global generator unless told
+        # it draws noise itself, by default from the global generator
         config["noise_sampler_seed"] = spec.seed
     try:
         scheduler = scheduler_class.from_config(config)
@@ -129,10 +129,10 @@ class DiffusersProcess:
         self._prepare_step()
 
     def estimate(self, prediction: Tensor) -> Tensor:
-        """Estimates the denoised latent in sigma space, to which the model's input, of unit
-        variance, is brought; that itself for an unknown kind of prediction.
+        """Estimates the denoised latent in sigma space, after scaling the model's input from unit
+        variance to sigma space. Returns the scaled input for an unknown kind of prediction.
         """
-        assert self._step is not None  # there is a current step
+        assert self._step is not None  # a step is current
         x = self._step.model_input.float() * math.sqrt(self.evaluations[self._done].sigma ** 2 + 1)
         kind = self._scheduler.config.get("prediction_type", "epsilon")
         return to_denoised(prediction, replace(self._step, x=x), kind) if kind in PREDICTIONS else x
@@ -147,7 +147,7 @@ class DiffusersProcess:
 
     @property
     def denoised(self) -> Tensor:
-        return self.result  # a scheduler keeps its own to itself
+        return self.result  # a scheduler does not expose its denoised latent
 
     def _prepare_step(self) -> None:
         if self._done == len(self.evaluations):

@@ -1,5 +1,5 @@
-"""Applies guidance to denoised predictions: of one prompt against another, with the conditional
-one's contrast, and by functions of packs.
+"""Applies guidance to denoised predictions: of one prompt against another, with the contrast of the
+conditional one, and by functions of packs.
 
 Must not know live models or nodes.
 """
@@ -26,13 +26,11 @@ from katz_graph.core.patches import (
 from katz_graph.core.recipe import ModelRecipe
 from katz_graph.ir.values import Step, per_row
 
-LEAST_SPREAD = 1e-8  # of a prediction, below which it counts as even
+LEAST_SPREAD = 1e-8  # minimum norm or standard deviation of a prediction, to avoid division by zero
 
 
 def guided(cond: Tensor, uncond: Tensor, guidance: float, base: Tensor | None = None) -> Tensor:
-    """Returns base + (cond - uncond) · guidance, the base being uncond where none is given (Ho and
-    Salimans 2022).
-    """
+    """Returns base + (cond - uncond) · guidance; base defaults to uncond (Ho and Salimans 2022)."""
     return (uncond if base is None else base) + (cond - uncond) * guidance
 
 
@@ -44,9 +42,10 @@ def rescaled(
     step: Step,
     on_flow: bool = False,
 ) -> Tensor:
-    """Applies guidance whose v-prediction has, by the share `multiplier`, each sample's standard
-    deviation of the conditional one (Lin et al. 2024, "Common Diffusion Noise Schedules and Sample
-    Steps are Flawed", equations 14 to 16); on a flow the denoised prediction, as in the ecosystem.
+    """Applies guidance, and rescales the result by the share `multiplier` to each sample's standard
+    deviation of the conditional v-prediction (Lin et al. 2024, "Common Diffusion Noise Schedules
+    and Sample Steps are Flawed", equations 14 to 16). On a flow, uses denoised predictions instead
+    of v-predictions, as in the ecosystem.
     """
     if multiplier == 0.0:
         return guided(cond, uncond, guidance)
@@ -67,8 +66,8 @@ def rescaled(
 
 
 def normed(denoised: Tensor, cond: Tensor, strength: float) -> Tensor:
-    """Returns a guided prediction whose norm over the channels is at no place more than the
-    conditional one's, times `strength`.
+    """Limits the norm over the channels of a guided prediction, at each place, to that of the
+    conditional one; then multiplies by `strength`.
     """
     ratio = _norm(cond) / (_norm(denoised) + LEAST_SPREAD)
     return denoised * ratio.clamp(max=1.0) * strength
@@ -77,8 +76,8 @@ def normed(denoised: Tensor, cond: Tensor, strength: float) -> Tensor:
 def normed_difference(
     cond: Tensor, uncond: Tensor, guidance: float, strength: float, step: Step
 ) -> Tensor:
-    """Applies guidance whose x - denoised has at each place, by the share `strength`, the norm over
-    the channels of the conditional one.
+    """Applies guidance, and rescales x - denoised at each place, by the share `strength`, to the
+    norm over the channels of the conditional one.
     """
     difference = step.x - guided(cond, uncond, guidance)
     wanted, given = _norm(step.x - cond), _norm(difference)
@@ -89,9 +88,9 @@ def normed_difference(
 def zero_star(
     denoised: Tensor, cond: Tensor, uncond: Tensor, guidance: float, step: Step
 ) -> Tensor:
-    """Returns a guided prediction as if the negative one had been scaled by s = <v, u> / |u|², v
-    and u the positive and negative x - denoised of each sample (Fan et al. 2025, "CFG-Zero*",
-    equation 8). As in the ecosystem it is the denoised prediction that is scaled.
+    """Returns a guided prediction as if the negative one had been scaled by s = <v, u> / |u|²,
+    where v and u are the positive and negative x - denoised of each sample (Fan et al. 2025,
+    "CFG-Zero*", equation 8). As in the ecosystem, scales the denoised prediction.
     """
     v, u = step.x - cond, step.x - uncond
     axes = tuple(range(1, v.ndim))
@@ -104,8 +103,8 @@ def zero_star(
 def away_from(
     denoised: Tensor, cond: Tensor, weakened: Tensor, scale: float, rescaling: float
 ) -> Tensor:
-    """Returns denoised + (cond - weakened) · scale, by the share `rescaling` with each sample's
-    standard deviation of the conditional prediction.
+    """Returns denoised + (cond - weakened) · scale, rescaled by the share `rescaling` to each
+    sample's standard deviation of the conditional prediction.
     """
     result = denoised + (cond - weakened) * scale
     if rescaling == 0.0:
@@ -129,15 +128,15 @@ def patched_guidance(
     on_flow: bool = False,
     weakened: Sequence[Tensor | None] = (),
 ) -> Tensor:
-    """Applies guidance as a model's patches have it; without a negative side, takes the conditional
-    prediction, for patches to change. `weakened`: the predictions without some blocks, one for each
-    patch that guides away from one, None outside of its window.
+    """Applies guidance as a model's patches define it. Without a negative side, starts from the
+    conditional prediction. `weakened` holds the predictions without some blocks, one for each patch
+    that guides away from one; None outside the patch's window.
 
-    A pack's cfg function is given both predictions as x - denoised (`cond`, `uncond`) and as they
-    are (`cond_denoised`, `uncond_denoised`; zeros without a negative side), with `cond_scale`,
-    `input` (x), `sigma` and `timestep` (σ [B]); it returns x - denoised. A post-cfg function is
-    given `denoised`, the result of guidance, instead of the differences, and returns the new
-    result.
+    A pack's cfg function gets both predictions as x - denoised (`cond`, `uncond`) and denoised
+    (`cond_denoised`, `uncond_denoised`; zeros without a negative side), with `cond_scale`, `input`
+    (x), `sigma` and `timestep` (σ [B]); it returns x - denoised. A post-cfg function gets
+    `denoised`, the result of guidance, instead of the differences, and returns the new result.
+    Raises InputError if a function returns anything but a tensor of the same shape.
     """
     zeros = torch.zeros_like(cond) if uncond is None else uncond
     known = _known(model, step, cond, zeros, guidance)

@@ -1,5 +1,5 @@
-"""Lists the samplers and the schedules, each with the function that implements it, found when it is
-first needed. Never imports torch, so that nodes can be listed without it.
+"""Lists the samplers and the schedules with the functions that implement them, imported on first
+use. Never imports torch, so that nodes can be listed without it.
 """
 
 from __future__ import annotations
@@ -13,21 +13,17 @@ from katz_graph.core.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class SamplerEntry:
-    """Describes a sampler. `function`: module:function in `katz_graph.sampling.solvers`; `options`
-    of it differ from its defaults.
+    """Describes a sampler."""
 
-    `noise`: what it draws between steps. One of Brownian noise is offered with a final _gpu too,
-    which changes nothing: noise is always drawn on the CPU. `divides`: it divides by the length of
-    its steps, so that two equal levels in a row have no meaning. `discards_penultimate`: it goes
-    from the last but one level of a longer schedule straight to 0. `redraws_mask_noise`: under a
-    mask, the kept part has a draw of its own, seed + 1, instead of the initial noise.
-    """
-
-    function: str
+    function: str  # module:function in `katz_graph.sampling.solvers`
+    # drawn between steps; brownian samplers also have a name with _gpu, which changes nothing:
+    # noise is always drawn on the CPU
     noise: Literal["none", "ancestral", "brownian"] = "none"
-    options: Mapping[str, float | str] = field(default_factory=dict)
-    divides: bool = False
+    options: Mapping[str, float | str] = field(default_factory=dict)  # non-default options
+    divides: bool = False  # by the length of a step: equal levels in a row are not allowed
+    # uses a schedule one step longer without its penultimate level
     discards_penultimate: bool = False
+    # under a mask, draws the preserved part's noise from seed + 1 instead of using the initial one
     redraws_mask_noise: bool = False
 
 
@@ -93,8 +89,8 @@ NOT_IMPLEMENTED = (
     "sa_solver",
     "sa_solver_pece",
 )
-"""Names the samplers that ComfyUI workflows may ask for beside these: they are refused as not
-implemented, not as a mistake.
+"""Names further samplers that ComfyUI workflows may use. They are refused as not implemented,
+rather than as unknown.
 """
 
 SCHEDULES: Mapping[str, str] = {
@@ -115,7 +111,7 @@ SCHEDULER_NAMES = tuple(SCHEDULES)
 
 @dataclass(frozen=True, slots=True)
 class SamplerChoice:
-    """Selects a sampler by name, with values for those of its options that are not left to it (eta,
+    """Selects a sampler by name, with values for its options that differ from its defaults (eta,
     s_noise, r, order, solver_type ...).
     """
 
@@ -124,7 +120,7 @@ class SamplerChoice:
 
 
 def require_sampler(name: str) -> None:
-    """Raises InputError, with the way out, unless `name` is an implemented sampler."""
+    """Raises InputError that lists the choices, unless `name` is an implemented sampler."""
     if name in SAMPLER_NAMES:
         return
     reason = "is not implemented" if name in NOT_IMPLEMENTED else "does not exist"
@@ -132,7 +128,7 @@ def require_sampler(name: str) -> None:
 
 
 def require_scheduler(name: str) -> None:
-    """Raises InputError, with the way out, unless `name` is a schedule."""
+    """Raises InputError that lists the choices, unless `name` is a schedule."""
     if name not in SCHEDULER_NAMES:
         raise InputError(
             f"scheduler {name!r} does not exist; choose one of {', '.join(SCHEDULER_NAMES)}"

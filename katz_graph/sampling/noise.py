@@ -14,7 +14,7 @@ from torch import Tensor
 from katz_graph.core.errors import InputError
 from katz_graph.host.transfer import to_device
 
-PATH_DIGITS = 6  # decimals to which a Brownian path tells noise levels apart; torchsde's usual ones
+PATH_DIGITS = 6  # decimals of a Brownian path's noise levels; torchsde's default
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -27,9 +27,9 @@ def initial_noise(
 ) -> Tensor:
     """Draws unit noise [B, C, h, w].
 
-    With a `batch_index` [B], sample i is the batch_index[i]-th of single samples drawn one after
-    the other: a latent taken out of a batch keeps its noise. Equal indices share it. InputError if
-    there are not B indices.
+    With a `batch_index` [B], sample i is draw number batch_index[i] of single samples: a latent
+    taken from a batch keeps its noise, and equal indices share noise. Raises InputError unless
+    there are B indices of at least 0.
     """
     generator = seeded(seed)
     if batch_index is None:
@@ -43,8 +43,8 @@ def initial_noise(
 
 
 class AncestralNoise:
-    """Draws the noise that an ancestral sampler adds between steps: one generator for the whole
-    run, seeded with seed + 1.
+    """Draws the noise that an ancestral sampler adds between steps, from one generator for the
+    whole run, seeded with seed + 1.
     """
 
     def __init__(self, shape: Sequence[int], seed: int, device: torch.device | str) -> None:
@@ -56,12 +56,12 @@ class AncestralNoise:
 
 
 class BrownianNoise:
-    """Draws the noise of a stochastic sampler: increments of one Brownian path in sigma, over the
-    root of their length.
+    """Draws the noise of a stochastic sampler: increments of one Brownian path in sigma, divided by
+    the root of their length.
 
-    It depends on the seed and the two levels but not on the order of asking or the other steps
-    (Kidger et al. 2021, "Efficient and Accurate Gradients for Neural SDEs", section 4). The path
-    runs upwards between the smallest positive and the largest sigma; a step walks it downwards.
+    The noise depends on the seed and the two levels, but not on the order of calls or on other
+    steps (Kidger et al. 2021, "Efficient and Accurate Gradients for Neural SDEs", section 4). The
+    path runs upwards from the smallest positive to the largest sigma; a step follows it downwards.
     """
 
     def __init__(
@@ -74,14 +74,14 @@ class BrownianNoise:
 
     @cached_property
     def _path(self) -> torchsde.BrownianTree:
-        """Makes the path on first use: a run of one step to 0 has no interval for it."""
+        """Makes the path on first use, because a run of one step to 0 has no interval for it."""
         low, high = self._levels.min(), self._levels.max()
         return torchsde.BrownianTree(
             low, torch.zeros(self._shape), high, entropy=self._seed % 2**64, tol=10**-PATH_DIGITS
         )
 
     def __call__(self, sigma: Tensor, sigma_next: Tensor) -> Tensor:
-        # The path rounds its ends, and warns of a level that lies beyond them.
+        # The path rounds its ends, and warns about levels beyond them.
         low, high = (
             round(float(level), PATH_DIGITS) for level in (self._levels.min(), self._levels.max())
         )

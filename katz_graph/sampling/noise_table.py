@@ -1,5 +1,5 @@
 """Holds the noise levels that a model was trained on, or that a patch declares instead (distilled,
-continuous), and maps them to its timesteps and back. Must not know how they are sampled.
+continuous), and maps them to timesteps and back. Must not know how they are sampled.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from katz_graph.sampling.path import Flow, Path, VarianceExploding
 
 FLOW_SCHEDULER = "FlowMatchEulerDiscreteScheduler"
 TERMINAL_ALPHA_CUMPROD = 4.8973451890853435e-08
-"""Stands for the zero of a zero-terminal-SNR table, whose sigma would be infinite; ComfyUI's value
+"""Replaces the zero of a zero-terminal-SNR table, whose sigma would be infinite; ComfyUI's value
 (sigma 4518.76).
 """
 PARAMETRISATIONS: Mapping[str, Parametrisation] = {
@@ -31,9 +31,9 @@ PARAMETRISATIONS: Mapping[str, Parametrisation] = {
 }
 # of a latent consistency model's teacher (Luo et al. 2023, section 4.3: skipping 20 of 1000)
 DISTILLED_TIMESTEPS = 50
-LEAST_PICTURE = 1e-4  # progress whose level stands for a flow's 1; the ecosystem's value
-DYNAMIC_LEVELS = 10_000  # of a flow whose shift depends on the size; the ecosystem's value
-CONTINUOUS_LEVELS = 1000  # that schedules which read a table find in a continuous one
+LEAST_PICTURE = 1e-4  # progress whose level replaces a flow's level 1; the ecosystem's value
+DYNAMIC_LEVELS = 10_000  # of a flow whose shift depends on picture size; the ecosystem's value
+CONTINUOUS_LEVELS = 1000  # table entries of a continuous model, for schedules that read the table
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,8 +59,8 @@ class NoiseTable:
         return float(self.sigmas[-1])
 
     def sigma_at(self, timesteps: Tensor) -> Tensor:
-        """Maps real timesteps [...] to sigmas [...], log sigma interpolated linearly between
-        neighbours, the ends held.
+        """Maps real timesteps [...] to sigmas [...], interpolating log sigma linearly between
+        neighbours. Clamps timesteps to the table.
         """
         last = len(self.log_sigmas) - 1
         timesteps = timesteps.float().clamp(0, last)
@@ -69,13 +69,13 @@ class NoiseTable:
         return ((1 - share) * self.log_sigmas[below] + share * self.log_sigmas[below + 1]).exp()
 
     def timestep_at(self, sigma: float | Tensor) -> float:
-        """Returns the timestep that the model is told: the index nearest in log sigma."""
+        """Returns the model's timestep input: the index nearest in log sigma."""
         log_sigma = torch.as_tensor(sigma, dtype=torch.float32, device="cpu").log()
         return int((log_sigma - self.log_sigmas).abs().argmin())
 
     def percent_to_sigma(self, percent: float) -> float:
-        """Maps progress of the whole schedule (0 = pure noise, 1 = done) to sigma; infinite at or
-        below 0, zero at or above 1.
+        """Maps progress through the whole schedule (0 = pure noise, 1 = done) to sigma; infinite at
+        or below 0, zero at or above 1.
         """
         if percent <= 0:
             return math.inf
@@ -85,9 +85,9 @@ class NoiseTable:
 
 
 def noise_table(config: Mapping[str, Any], multiplier: float = 1000.0) -> NoiseTable:
-    """Returns the table of a diffusers scheduler's configuration; by default it is scaled linear
-    from 0.00085 to 0.012. `multiplier`: times the noise level is what a flow's model is told.
-    InputError for a configuration that is not supported.
+    """Returns the table of a diffusers scheduler's configuration; the default is scaled linear from
+    0.00085 to 0.012. `multiplier`: a flow's timestep input is the noise level times this. Raises
+    InputError for an unsupported configuration.
     """
     if config.get("_class_name") == FLOW_SCHEDULER:
         return _flow_of(config, multiplier)
@@ -105,7 +105,7 @@ def noise_table(config: Mapping[str, Any], multiplier: float = 1000.0) -> NoiseT
 
 
 def _betas(config: Mapping[str, Any]) -> Tensor:
-    """Returns [T] float64."""
+    """Returns the betas [T] float64."""
     trained = config.get("trained_betas")
     if trained is not None:
         return torch.tensor(trained, dtype=torch.float64)
@@ -132,8 +132,8 @@ def _betas(config: Mapping[str, Any]) -> Tensor:
 
 
 def _rescale_to_zero_terminal_snr(alphas_cumprod: Tensor) -> Tensor:
-    """Shifts and scales sqrt(ᾱ) so that the last becomes zero and the first stays (Lin et al. 2023,
-    algorithm 1).
+    """Shifts and scales sqrt(ᾱ) so that the last becomes zero and the first is unchanged (Lin et
+    al. 2023, algorithm 1).
     """
     roots = alphas_cumprod.sqrt()
     rescaled = ((roots - roots[-1]) * roots[0] / (roots[0] - roots[-1])) ** 2
@@ -143,7 +143,7 @@ def _rescale_to_zero_terminal_snr(alphas_cumprod: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DistilledTable(NoiseTable):
-    """Keeps every `stride`-th training timestep, the last included; timesteps stay those of
+    """Holds every `stride`-th training timestep, including the last; timesteps remain those of
     training.
     """
 
@@ -151,7 +151,7 @@ class DistilledTable(NoiseTable):
     trained: int = 0  # timesteps of training
 
     def sigma_at(self, timesteps: Tensor) -> Tensor:
-        """Maps real training timesteps to sigmas, log sigma interpolated between the entries."""
+        """Maps real training timesteps to sigmas, interpolating log sigma between the entries."""
         return NoiseTable.sigma_at(self, (timesteps.float() - (self.stride - 1)) / self.stride)
 
     def timestep_at(self, sigma: float | Tensor) -> float:
@@ -168,8 +168,8 @@ class DistilledTable(NoiseTable):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ContinuousTable(NoiseTable):
-    """Maps noise levels without timesteps: the model is told ln(σ) / 4 (Karras et al. 2022, table
-    1, c_noise of EDM).
+    """Maps noise levels without timesteps: the model's timestep input is ln(σ) / 4 (Karras et al.
+    2022, table 1, c_noise of EDM).
     """
 
     def sigma_at(self, timesteps: Tensor) -> Tensor:
@@ -193,8 +193,8 @@ class FlowTable(NoiseTable):
     """Holds the levels of a flow at equal times t, σ(t) = shift t / (1 + (shift - 1) t) (Esser et
     al. 2024, "Scaling Rectified Flow Transformers", equation 23).
 
-    The model is told σ times `multiplier`; schedules that are equal in that time shift once more on
-    the way back, as in ComfyUI.
+    The model's timestep input is σ times `multiplier`. Schedules with equal spacing in that input
+    apply the shift a second time on the way back, as in ComfyUI.
     """
 
     shift: float = 1.0
@@ -216,7 +216,7 @@ class FlowTable(NoiseTable):
 
 
 def flow_table(shift: float = 1.0, levels: int = 1000, multiplier: float = 1000.0) -> FlowTable:
-    """Returns the table of a flow. InputError unless `shift` is above 0."""
+    """Returns the table of a flow. Raises InputError unless `shift` is above 0."""
     if not (math.isfinite(shift) and shift > 0):
         raise InputError(f"shift: expected a number above 0, got {shift:g}")
     sigmas = _shifted(torch.arange(1, levels + 1) / levels, shift)
@@ -224,8 +224,8 @@ def flow_table(shift: float = 1.0, levels: int = 1000, multiplier: float = 1000.
 
 
 def _flow_of(config: Mapping[str, Any], multiplier: float) -> FlowTable:
-    """A shift that depends on the picture's size is that of the largest, whatever the size is,
-    unless a patch says another; as in the ecosystem.
+    """Returns the table of a flow's configuration. If the shift depends on picture size, uses that
+    of the largest picture for all sizes, as in the ecosystem; a patch may set another shift.
     """
     if config.get("use_dynamic_shifting"):
         shift = math.exp(float(config.get("max_shift", 1.15)))
@@ -239,8 +239,8 @@ def _shifted(time: Tensor, shift: float) -> Tensor:
 
 
 def altered_table(config: Mapping[str, Any], patch: SamplingPatch) -> NoiseTable:
-    """Returns the table of a scheduler's configuration under a patch. InputError for invalid noise
-    levels.
+    """Returns the table of a scheduler's configuration under a patch. Raises InputError for invalid
+    noise levels.
     """
     if isinstance(patch, FlowSampling):
         return flow_table(patch.shift, patch.levels, patch.multiplier)

@@ -1,7 +1,7 @@
 """Defines the paths between pictures and noise that models are trained on: x = α(σ) x0 + σ noise.
 
-Solvers ask a path for whatever depends on α, so that none of them knows which one it is on. Must
-not know models.
+Solvers ask a path for every value that depends on α, so that no solver depends on a particular
+path. Must not know models.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from torch import Tensor
 
 from katz_graph.core.errors import InputError
 
-NEAR_NOISE = 0.9999  # stands for the flow's level 1 in the middle of a step; the ecosystem's value
+NEAR_NOISE = 0.9999  # replaces a flow's level 1 in the middle of a step; the ecosystem's value
 
 
 @dataclass(frozen=True, slots=True)
 class AncestralStep:
-    """Splits a step into a way down and fresh noise: x' = kept · x(down) + up · noise."""
+    """Splits a step into a deterministic part and fresh noise: x' = kept · x(down) + up · noise."""
 
     down: Tensor  # 0-d: the level solved to
     kept: Tensor | float  # 0-d
@@ -29,7 +29,9 @@ class AncestralStep:
 
 
 class Path(Protocol):
-    """Relates pictures, noise and levels σ, 0-d tensors on the CPU, that fall to 0, the picture."""
+    """Relates pictures, noise and levels σ. Levels are 0-d tensors on the CPU and fall to 0, the
+    picture.
+    """
 
     def alpha(self, sigma: Tensor) -> Tensor | float:
         """Returns the share of the picture at this level."""
@@ -46,11 +48,11 @@ class Path(Protocol):
         """Returns levels [N + 1] whose first has a signal-to-noise ratio above 0."""
 
     def halfway(self, sigma: Tensor, sigma_next: Tensor) -> Tensor:
-        """Returns the level in the middle of two in log(σ / α)."""
+        """Returns the level halfway between two in log(σ / α)."""
 
     def ancestral(self, sigma: Tensor, sigma_next: Tensor, eta: float) -> AncestralStep:
-        """Returns the split of a step whose share of fresh noise is `eta`: 0 none, 1 all that keeps
-        the distribution.
+        """Splits a step with the share `eta` of fresh noise: 0 for none, 1 for the most that
+        preserves the distribution.
         """
 
     def noised(self, latent: Tensor, noise: Tensor, sigma: Tensor | float) -> Tensor:
@@ -60,10 +62,10 @@ class Path(Protocol):
         """Returns the point at which a run begins."""
 
     def finished(self, x: Tensor, sigma: float) -> Tensor:
-        """Returns x [B, C, h, w] of the last level as a latent, which a further run may take."""
+        """Returns x [B, C, h, w] at the last level as a latent that a further run may take."""
 
     def check(self, sigmas: Sequence[float]) -> None:
-        """Raises InputError for levels that the path has not."""
+        """Raises InputError for levels outside the path."""
 
 
 def middle_level(sigma: Tensor, sigma_next: Tensor) -> Tensor:
@@ -85,11 +87,10 @@ def ancestral_split(sigma: Tensor, sigma_next: Tensor, eta: float = 1.0) -> tupl
 
 @dataclass(frozen=True, slots=True)
 class VarianceExploding:
-    """Keeps the picture whole and adds noise: x = x0 + σ noise (Karras et al. 2022, table 1,
-    "VE").
+    """Preserves the picture and adds noise: x = x0 + σ noise (Karras et al. 2022, table 1, "VE").
 
-    `sigma_max`: the highest level of the model's table; from there on a run begins with the full
-    variance of 1 + σ², as pure noise has in the model's own scale.
+    `sigma_max` is the highest level of the model's table. Runs from this level on begin with the
+    full variance of 1 + σ², as pure noise has in the model's scale.
     """
 
     sigma_max: float
@@ -118,8 +119,8 @@ class VarianceExploding:
 
     def started(self, latent: Tensor, noise: Tensor, sigma: float) -> Tensor:
         if sigma > self.sigma_max or math.isclose(sigma, self.sigma_max, rel_tol=1e-5):
-            # In float32 as the levels are: at the top of a zero-terminal-SNR table one bit of it is
-            # half a thousandth of the latent.
+            # In float32, as the levels: at the top of a zero-terminal-SNR table one bit is half a
+            # thousandth of the latent.
             return latent + noise * (1 + torch.tensor(sigma, dtype=torch.float32).square()).sqrt()
         return self.noised(latent, noise, sigma)
 
@@ -131,15 +132,15 @@ class VarianceExploding:
 
 
 EXPLODING = VarianceExploding(math.inf)
-"""Is what a solver computes on, where no run begins."""
+"""Serves computations inside solvers; no run begins on it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Goes straight from picture to noise: x = (1 - σ) x0 + σ noise, the model predicts noise - x0
+    """Goes straight from picture to noise: x = (1 - σ) x0 + σ noise; the model predicts noise - x0
     (Liu et al. 2022, "Flow Straight and Fast"; Lipman et al. 2022, "Flow Matching").
 
-    `highest`: the level that stands for 1, pure noise, where a logarithm of the signal is taken.
+    `highest` replaces level 1, pure noise, where a logarithm of the signal is taken.
     """
 
     highest: float
@@ -164,8 +165,8 @@ class Flow:
         return torch.lerp(sigma.logit(), sigma_next.logit(), 0.5).sigmoid()
 
     def ancestral(self, sigma: Tensor, sigma_next: Tensor, eta: float) -> AncestralStep:
-        """σ_down = σ' (1 + η (σ'/σ - 1)); there x is scaled to the picture's share at σ' and noise
-        fills up to σ'.
+        """Steps to σ_down = σ' (1 + η (σ'/σ - 1)), scales x to the picture's share at σ', and adds
+        noise up to σ'.
         """
         down = sigma_next * (1 + (sigma_next / sigma - 1) * eta)
         kept = (1 - sigma_next) / (1 - down)

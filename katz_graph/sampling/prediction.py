@@ -1,4 +1,4 @@
-"""Scales a latent for the model and turns the model's output into a denoised latent."""
+"""Scales a latent for the model, and converts the model's output to a denoised latent."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ CONSISTENCY_SIGMA_DATA, TIMESTEP_SCALING = 0.5, 10.0  # Luo et al. 2023, as in t
 def scale_model_input(
     x: Tensor, sigma: float, parametrisation: Parametrisation = "epsilon"
 ) -> Tensor:
-    """Returns x / sqrt(σ² + 1): from variance exploding with σ to the unit variance that the model
-    was trained on. EDM: σ_data² instead of 1. A flow has it already.
+    """Returns x / sqrt(σ² + 1): converts variance exploding with σ to the unit variance that the
+    model was trained on. EDM uses σ_data² instead of 1. A flow needs no scaling.
     """
     if parametrisation == "flow_prediction":
         return x
@@ -27,20 +27,20 @@ def scale_model_input(
 
 
 def latent_dtype(parametrisation: Parametrisation, dtype: torch.dtype) -> torch.dtype:
-    """Returns the number format of a step's x: float32 in sigma space, that of the model, `dtype`,
-    where its prediction stays raw.
+    """Returns the dtype of a step's x: float32 in sigma space; the model's `dtype` if its
+    prediction stays raw.
     """
     return dtype if parametrisation == "raw" else torch.float32
 
 
 def to_denoised(output: Tensor, step: Step, parametrisation: Parametrisation) -> Tensor:
     """Converts the model's output [B, C, h, w] to the denoised latent, float32; returns a raw
-    prediction as it is.
+    prediction unchanged.
 
     epsilon, and the velocity of a flow: x - σ·output; v: x / (σ² + 1) - v·σ / sqrt(σ² + 1)
     (Salimans and Ho 2022, appendix D, in sigma space); sample: the output. consistency: c_skip x +
     c_out (x - σ·ε) (Luo et al. 2023, section 4.1, with the boundary scalings of their code, on x in
-    sigma space as ComfyUI does). edm: c_skip x + c_out F (Karras et al. 2022, table 1). Factors are
+    sigma space as in ComfyUI). edm: c_skip x + c_out F (Karras et al. 2022, table 1). Factors are
     computed per row in float64 and rounded once.
     """
     if parametrisation == "raw":

@@ -1,5 +1,5 @@
-"""Samples one request under the control of the model's runner: ask for the next step, run it, hand
-the prediction back.
+"""Samples one request, driven by the model's runner: the runner asks for the next step, evaluates
+it, and returns the prediction.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ class Process(Protocol):
 
     @property
     def evaluations(self) -> tuple[Evaluation, ...]:
-        """Returns all calls of the model, in order."""
+        """Returns all evaluations, in order."""
 
     def next_step(self) -> Step | None:
-        """Returns the step to evaluate now (the same until `advance`); None at the end."""
+        """Returns the current step to evaluate (the same until `advance`); None at the end."""
 
     def advance(self, prediction: Tensor) -> None:
         """Takes the guided prediction [B, C, h, w] of the current step: denoised, or the raw output
-        if the step says raw.
+        if the parametrisation is raw. Raises RuntimeError at the end.
         """
 
     def estimate(self, prediction: Tensor) -> Tensor:
-        """Returns the denoised latent [B, C, h, w] that a prediction of the current step means.
-        Changes nothing.
+        """Returns the denoised latent [B, C, h, w] for a prediction of the current step. Changes
+        nothing.
         """
 
     @property
     def result(self) -> Tensor:
-        """Returns the final latent [B, C, h, w]; RuntimeError before the end."""
+        """Returns the final latent [B, C, h, w]. Raises RuntimeError before the end."""
 
     @property
     def denoised(self) -> Tensor:
-        """Returns the denoised latent [B, C, h, w] that the last step began with; the result where
-        there is none.
+        """Returns the denoised latent [B, C, h, w] from the first evaluation of the last step; the
+        result if none is available.
         """
 
 
@@ -55,8 +55,8 @@ def start_process(
 ) -> Process:
     """Begins a request.
 
-    latent: [B, C, h, w], already multiplied by the VAE's scaling factor (so is the result); dtype:
-    the model's. A diffusers scheduler brings its own noise table.
+    `latent` is [B, C, h, w], already multiplied by the VAE's scaling factor, like the result.
+    `dtype` is the model's. A diffusers scheduler uses a separate noise table.
     """
     if isinstance(spec, DiffusersSpec):
         from katz_graph.sampling.diffusers_process import DiffusersProcess  # loads diffusers
@@ -159,7 +159,7 @@ class SamplingProcess:
         self._interval = query.step
 
     def _mask_at(self, sigma: float) -> LatentMask | None:
-        """Returns the mask of a noise level, which may open from step to step."""
+        """Returns the mask of a noise level; a gradual mask opens from step to step."""
         first, last = self._ends
         if self._whole_mask is None or not self._gradual or first == last:
             return self._whole_mask

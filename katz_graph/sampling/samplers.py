@@ -1,5 +1,5 @@
-"""Finds samplers by name, with their options, the noise that they draw and the levels that they
-take. Must not know models.
+"""Finds samplers by name, with their options, their noise source and their valid levels. Must not
+know models.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from katz_graph.sampling.path import Path
 from katz_graph.sampling.solvers.solving import NoiseSource, Sampler, Solving
 
 BoundSampler = Callable[[Tensor, Tensor, NoiseSource], Solving]
-"""Maps (x, sigmas [N + 1], noise) as a `Sampler` does, its options and its path given."""
+"""Maps (x, sigmas [N + 1], noise) as a `Sampler` does, with options and path already bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,8 @@ class Solver:
     def noise_source(
         self, shape: Sequence[int], seed: int, sigmas: Tensor, device: torch.device | str
     ) -> NoiseSource:
-        """Returns the source of the noise between steps, if the sampler draws any. `sigmas` [N +
-        1], one of them positive.
+        """Returns the source of the noise between steps. `sigmas` [N + 1], at least one of them
+        positive.
         """
         if self.entry.noise == "brownian":
             return BrownianNoise(shape, seed, sigmas, device)
@@ -47,8 +47,8 @@ class Solver:
 def solver_of(choice: SamplerChoice, sigmas: Sequence[float], path: Path) -> Solver:
     """Returns the chosen sampler with its options, for these levels of a path.
 
-    InputError for a name that is no implemented sampler, an option that the sampler has not, and
-    levels that it cannot take.
+    Raises InputError for a name that is not an implemented sampler, an option that the sampler
+    lacks, and levels that it cannot take.
     """
     require_sampler(choice.name)
     entry = SAMPLERS[choice.name.removesuffix("_gpu")]
@@ -67,8 +67,8 @@ def solver_of(choice: SamplerChoice, sigmas: Sequence[float], path: Path) -> Sol
 
 
 def evaluations(sampler: BoundSampler, sigmas: Sequence[float]) -> tuple[Evaluation, ...]:
-    """Lists the evaluations of a sampler by driving it with scalars: no sampler decides by
-    values.
+    """Lists the evaluations of a sampler by driving it with scalars. This works because no sampler
+    branches on values of x.
     """
     zero = torch.zeros(())
     solving = sampler(

@@ -18,18 +18,18 @@ from katz_graph.sampling.names import DISCARD_PENULTIMATE, SCHEDULES, require_sc
 from katz_graph.sampling.noise_table import NoiseTable
 
 Schedule = Callable[[NoiseTable, int], Tensor]
-"""Maps (table, steps) to descending sigmas [N + 1] float32, the last one 0; N is `steps` but for
+"""Maps (table, steps) to descending sigmas [N + 1] float32, the last one 0; N is `steps` except for
 ddim_uniform and beta.
 """
 
 TURBO_PARTS = 10
-MOST_STEPS = 1_000_000  # of a whole schedule, of which a small denoise takes the end
+MOST_STEPS = 1_000_000  # of a whole schedule, of which a small denoise uses the end
 
-FLIPPED_ZERO = 1e-4  # what 0 becomes at the start of a flipped list; the ecosystem's value
+FLIPPED_ZERO = 1e-4  # replaces 0 at the start of a flipped list; the ecosystem's value
 
 
 def normal(table: NoiseTable, steps: int) -> Tensor:
-    """Spaces levels equally in time, both ends included."""
+    """Spaces levels equally in time, including both ends."""
     return end_in_zero(
         table.sigma_at(
             torch.linspace(
@@ -40,7 +40,7 @@ def normal(table: NoiseTable, steps: int) -> Tensor:
 
 
 def sgm_uniform(table: NoiseTable, steps: int) -> Tensor:
-    """Spaces levels equally in time, the last point left to 0."""
+    """Spaces levels equally in time, with the last point replaced by 0."""
     timesteps = torch.linspace(
         table.timestep_at(table.sigma_max), table.timestep_at(table.sigma_min), steps + 1
     )
@@ -49,7 +49,7 @@ def sgm_uniform(table: NoiseTable, steps: int) -> Tensor:
 
 def simple(table: NoiseTable, steps: int) -> Tensor:
     """Takes entries of the table at equal distances, counted from its end."""
-    # The quotient is taken first: the other order truncates to another index for some step counts.
+    # Divides first: the other order truncates to another index for some step counts.
     stride = len(table.sigmas) / steps
     return end_in_zero(table.sigmas[[-(1 + int(i * stride)) for i in range(steps)]])
 
@@ -74,15 +74,15 @@ def exponential(table: NoiseTable, steps: int) -> Tensor:
 
 def beta(table: NoiseTable, steps: int, alpha: float = 0.6, beta: float = 0.6) -> Tensor:
     """Takes times at equal quantiles of a Beta distribution, dense at both ends (Lee et al. 2024,
-    "Beta Sampling is All You Need"); shorter than `steps` where two fall on the same index.
-    InputError unless both parameters are above 0.
+    "Beta Sampling is All You Need"). Shorter than `steps` if two quantiles fall on the same index.
+    Raises InputError unless both parameters are above 0.
     """
     if alpha <= 0 or beta <= 0:
         raise InputError(
             f"beta schedule: a Beta distribution has alpha and beta above 0, got {alpha:g} "
             f"and {beta:g}"
         )
-    from scipy.special import betaincinv  # loads for longer than all else here
+    from scipy.special import betaincinv  # slower to import than the rest of this module
 
     quantiles = 1 - np.linspace(0, 1, steps, endpoint=False)
     indices = np.rint(betaincinv(alpha, beta, quantiles) * (len(table.sigmas) - 1)).astype(int)
@@ -111,9 +111,9 @@ def kl_optimal(table: NoiseTable, steps: int) -> Tensor:
 
 
 def turbo(table: NoiseTable, steps: int, denoise: float = 1.0) -> Tensor:
-    """Takes every tenth part of the training time from pure noise, as SD Turbo was distilled (Sauer
-    et al. 2023, "Adversarial Diffusion Distillation", section 3.1); `denoise` leaves out the first
-    parts. Shorter than `steps` where the parts end.
+    """Takes levels at tenths of the training time from pure noise on, as SD Turbo was distilled
+    (Sauer et al. 2023, "Adversarial Diffusion Distillation", section 3.1). `denoise` leaves out the
+    first tenths. Shorter than `steps` if fewer tenths are left.
     """
     timesteps = torch.arange(TURBO_PARTS, 0, -1) * 100 - 1
     start = TURBO_PARTS - int(TURBO_PARTS * denoise)
@@ -123,10 +123,11 @@ def turbo(table: NoiseTable, steps: int, denoise: float = 1.0) -> Tensor:
 def schedule(
     scheduler: str, table: NoiseTable, steps: int, denoise: float = 1.0, sampler: str = "euler"
 ) -> tuple[float, ...]:
-    """Returns the sigmas of `steps` steps, ending in 0, as a spec holds them; none at denoise 0.
+    """Returns the sigmas of `steps` steps, ending in 0, in the form of a spec; none at denoise 0.
 
-    `denoise` below 1 takes the end of a schedule that is as much longer: the last `steps` intervals
-    of int(steps / denoise). InputError for an unknown scheduler or fewer than one step.
+    `denoise` below 1 returns the end of a longer schedule: the last `steps` intervals of int(steps
+    / denoise). Raises InputError for an unknown scheduler, fewer than one step, and a longer
+    schedule of more than `MOST_STEPS` steps.
     """
     require_scheduler(scheduler)
     if steps < 1:
@@ -152,8 +153,9 @@ def schedule(
 def slice_steps(
     sigmas: tuple[float, ...], start: int, end: int, force_full_denoise: bool
 ) -> tuple[float, ...]:
-    """Returns the part between two steps; cut before its end it leaves noise, unless
-    `force_full_denoise` makes its last step go to 0. Nothing where `start` is not before the end.
+    """Returns the levels from step `start` to step `end`. A slice that ends early leaves noise,
+    unless `force_full_denoise` makes its last step go to 0. Returns none if `start` is not before
+    the end.
     """
     if end < len(sigmas) - 1:
         sigmas = sigmas[: end + 1]
@@ -167,8 +169,8 @@ def end_in_zero(sigmas: Tensor) -> Tensor:
 
 
 def karras_levels(steps: int, sigma_max: float, sigma_min: float, rho: float = 7.0) -> Tensor:
-    """Returns [N + 1], equal distances in sigma^(1/rho) and 0 (Karras et al. 2022, equation 5).
-    InputError unless all are above 0.
+    """Returns [N + 1], equal distances in sigma^(1/rho), then 0 (Karras et al. 2022, equation 5).
+    Raises InputError unless all parameters are above 0.
     """
     _require_positive(sigma_max=sigma_max, sigma_min=sigma_min, rho=rho)
     first, last = sigma_max ** (1 / rho), sigma_min ** (1 / rho)
@@ -176,7 +178,9 @@ def karras_levels(steps: int, sigma_max: float, sigma_min: float, rho: float = 7
 
 
 def exponential_levels(steps: int, sigma_max: float, sigma_min: float) -> Tensor:
-    """Returns [N + 1], equal distances in log sigma and 0. InputError unless both are above 0."""
+    """Returns [N + 1], equal distances in log sigma, then 0. Raises InputError unless both are
+    above 0.
+    """
     _require_positive(sigma_max=sigma_max, sigma_min=sigma_min)
     return end_in_zero(torch.linspace(math.log(sigma_max), math.log(sigma_min), steps).exp())
 
@@ -184,8 +188,8 @@ def exponential_levels(steps: int, sigma_max: float, sigma_min: float) -> Tensor
 def polyexponential_levels(
     steps: int, sigma_max: float, sigma_min: float, rho: float = 1.0
 ) -> Tensor:
-    """Returns [N + 1], a polynomial of degree rho in log sigma and 0 (Crowson, k-diffusion).
-    InputError unless all are above 0.
+    """Returns [N + 1], a polynomial of degree rho in log sigma, then 0 (Crowson, k-diffusion).
+    Raises InputError unless all parameters are above 0.
     """
     _require_positive(sigma_max=sigma_max, sigma_min=sigma_min, rho=rho)
     ramp = torch.linspace(1, 0, steps) ** rho
@@ -198,7 +202,7 @@ def variance_preserving_levels(
     steps: int, beta_d: float = 19.9, beta_min: float = 0.1, eps_s: float = 1e-3
 ) -> Tensor:
     """Returns [N + 1], sqrt(exp(β_d t²/2 + β_min t) - 1) at equal distances in t from 1 to eps_s,
-    and 0 (Karras et al. 2022, table 1, "VP"). InputError where a level would be 0 or infinite.
+    then 0 (Karras et al. 2022, table 1, "VP"). Raises InputError if a level would be 0 or infinite.
     """
     times = torch.linspace(1, eps_s, steps)
     levels = torch.expm1(beta_d * times**2 / 2 + beta_min * times).sqrt()
@@ -212,8 +216,8 @@ def variance_preserving_levels(
 
 
 def aligned_levels(model_type: str, steps: int, denoise: float = 1.0) -> Tensor:
-    """Returns the last round(N · denoise) + 1 of N + 1 levels, 0 in the end; for other than ten
-    steps the table is interpolated in log sigma (Sabour et al. 2024, "Align Your Steps", section
+    """Returns the last round(N · denoise) + 1 of N + 1 levels, ending in 0. For step counts other
+    than ten, interpolates the table in log sigma (Sabour et al. 2024, "Align Your Steps", section
     3.3).
     """
     if denoise <= 0:
@@ -229,7 +233,7 @@ def aligned_levels(model_type: str, steps: int, denoise: float = 1.0) -> Tensor:
 
 
 def split_levels(sigmas: Tensor, step: int) -> tuple[Tensor, Tensor]:
-    """Returns the levels before a step and those after it; both hold the level between them."""
+    """Returns the levels before a step and those after it; both include the level between them."""
     return sigmas[: step + 1], sigmas[step:]
 
 
@@ -248,7 +252,9 @@ def flipped(sigmas: Tensor) -> Tensor:
 
 
 def parse_levels(text: str) -> Tensor:
-    """Parses numbers between commas or blanks. InputError names the part that is none."""
+    """Parses numbers separated by commas or blanks. Raises InputError that names an invalid
+    part.
+    """
     return torch.tensor(
         [_number(part) for part in text.replace(",", " ").split()], dtype=torch.float32
     )

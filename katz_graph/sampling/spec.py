@@ -1,5 +1,5 @@
-"""Specifies a sampling run as data that is known before the run and can be sent: by one of our
-samplers, or by a diffusers scheduler.
+"""Specifies a sampling run as data that is known before the run and can be sent: a run of one of
+our samplers, or of a diffusers scheduler.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ class SamplingSpec:
     """Specifies a run of one of our samplers, with ComfyUI's semantics."""
 
     sampler: str
-    # [N + 1], from schedules.schedule and slice_steps; empty: the latent stays as it is
+    # [N + 1], from schedules.schedule and slice_steps; empty: the latent is unchanged
     sigmas: tuple[float, ...]
     seed: int
     add_noise: bool = True
     mask: Tensor | None = None  # [H, W], [B, H, W] or [B, 1, H, W] in any size, 1 = repaint
     batch_index: tuple[int, ...] | None = None  # [B]: which draw of the seed each sample gets
-    # how much the mask opens step by step; None: it stays as it is
+    # how much the mask opens step by step; None: it does not
     gradual: float | None = None
-    # of the sampler, where they are not its own defaults
+    # sampler options that differ from its defaults
     options: tuple[tuple[str, float | str], ...] = ()
 
     @property
@@ -38,13 +38,13 @@ class SamplingSpec:
 class DiffusersSpec:
     """Specifies a run of a diffusers scheduler, with the semantics of diffusers' own pipelines."""
 
-    scheduler_class: str  # a scheduler of diffusers, as "EulerDiscreteScheduler"
+    scheduler_class: str  # of diffusers, for example "EulerDiscreteScheduler"
     steps: int
     seed: int
     scheduler_config: Mapping[str, Any] = field(default_factory=dict)
     # img2img's share of the schedule; at 1 the latent gives only its shape (txt2img)
     strength: float = 1.0
-    eta: float = 0.0  # handed to schedulers that take it
+    eta: float = 0.0  # passed to schedulers that take it
 
 
 Spec = SamplingSpec | DiffusersSpec

@@ -1,5 +1,5 @@
-"""Solves the flow with one evaluation a step, reusing earlier predictions: Adams-Bashforth and its
-kin, and UniPC, which corrects each point once the model has seen it.
+"""Solves the flow with one evaluation a step, reusing earlier predictions: Adams-Bashforth and
+related methods, and UniPC, which corrects each point after its evaluation.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from katz_graph.sampling.path import Path
 from katz_graph.sampling.solvers.solving import NoiseSource, Solving, slope
 
 Clock = Callable[[NDArray[np.float64]], NDArray[np.float64]]
-"""Maps sigmas to the times in which slopes are taken for a polynomial."""
+"""Maps sigmas to the times in which slopes are interpolated by a polynomial."""
 
 ADAMS_BASHFORTH = (
     (1.0,),
@@ -34,7 +34,7 @@ equation 12).
 
 # points and masses on [-1, 1]; exact for polynomials up to degree 127
 QUADRATURE = np.polynomial.legendre.leggauss(64)
-LAST_LEVEL = 0.001  # stands for 0, where log σ ends; the ecosystem's value
+LAST_LEVEL = 0.001  # replaces 0, where log σ is infinite; the ecosystem's value
 HIGHEST_ORDER = 3
 Variant = Literal["bh1", "bh2"]
 
@@ -42,7 +42,7 @@ Variant = Literal["bh1", "bh2"]
 def lms(x: Tensor, sigmas: Tensor, noise: NoiseSource, path: Path, *, order: int = 4) -> Solving:
     """Applies the linear multistep method with coefficients for unequal steps: the slope is the
     polynomial in σ through the last `order` slopes (Hairer, Nørsett and Wanner, "Solving Ordinary
-    Differential Equations I", III.5); to 0 the prediction.
+    Differential Equations I", III.5). A step to 0 returns the prediction.
     """
     return (
         yield from _multistep(
@@ -54,7 +54,7 @@ def lms(x: Tensor, sigmas: Tensor, noise: NoiseSource, path: Path, *, order: int
 def deis(x: Tensor, sigmas: Tensor, noise: NoiseSource, path: Path, *, order: int = 3) -> Solving:
     """Applies tAB-DEIS: the slope is the polynomial through the last `order` slopes in the time of
     the variance preserving process (Zhang and Chen 2023, "Fast Sampling of Diffusion Models with
-    Exponential Integrator", equations 14 and 15); to 0 the prediction.
+    Exponential Integrator", equations 14 and 15). A step to 0 returns the prediction.
     """
     return (
         yield from _multistep(
@@ -64,9 +64,9 @@ def deis(x: Tensor, sigmas: Tensor, noise: NoiseSource, path: Path, *, order: in
 
 
 def ipndm(x: Tensor, sigmas: Tensor, noise: NoiseSource, path: Path) -> Solving:
-    """Applies Adams-Bashforth of order 4 with the coefficients of equal steps on unequal ones,
-    after 1, 2 and 3 slopes of lower order (Zhang and Chen 2023, section 3, "iPNDM", after Liu et
-    al. 2022); to 0 the prediction.
+    """Applies Adams-Bashforth of order 4 with the coefficients of equal steps on unequal ones; the
+    first three steps have lower order (Zhang and Chen 2023, section 3, "iPNDM", after Liu et al.
+    2022). A step to 0 returns the prediction.
     """
 
     def weights(levels: Sequence[float]) -> Sequence[float]:
@@ -78,8 +78,9 @@ def ipndm(x: Tensor, sigmas: Tensor, noise: NoiseSource, path: Path) -> Solving:
 def gradient_estimation(
     x: Tensor, sigmas: Tensor, noise: NoiseSource, path: Path, *, gamma: float = 2.0
 ) -> Solving:
-    """Steps by Euler along γ d + (1 - γ) d_before; to 0 the prediction (Permenter and Yuan 2024,
-    "Interpreting and Improving Diffusion Models from an Optimization Perspective", algorithm 2).
+    """Steps by Euler along γ d + (1 - γ) d_before; a step to 0 returns the prediction (Permenter
+    and Yuan 2024, "Interpreting and Improving Diffusion Models from an Optimization Perspective",
+    algorithm 2).
     """
 
     def weights(levels: Sequence[float]) -> Sequence[float]:
@@ -90,9 +91,9 @@ def gradient_estimation(
 
 
 def dpmpp_2m(x: Tensor, sigmas: Tensor, noise: NoiseSource, path: Path) -> Solving:
-    """x' = σ'/σ x - (e^-h - 1) D, h = log σ - log σ', D extrapolated from the last two predictions,
-    in the first step and in the one to 0 just the last (Lu et al. 2022, "DPM-Solver++", algorithm
-    2).
+    """x' = σ'/σ x - (e^-h - 1) D with h = log σ - log σ'. D is extrapolated from the last two
+    predictions; in the first step and in a step to 0 it is the last prediction (Lu et al. 2022,
+    "DPM-Solver++", algorithm 2).
     """
     times = sigmas.log().neg()
     previous: Tensor | None = None
@@ -109,8 +110,8 @@ def dpmpp_2m(x: Tensor, sigmas: Tensor, noise: NoiseSource, path: Path) -> Solvi
 
 
 def variance_preserving_time(sigma: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Returns the t of σ² + 1 = exp(β_d t²/2 + β_min t) that goes from σ 0.002 at t 0.001 to σ 80
-    at t 1 (Song et al. 2021, "Score-Based Generative Modeling through SDEs", equation 33, with the
+    """Returns the t of σ² + 1 = exp(β_d t²/2 + β_min t), scaled from σ 0.002 at t 0.001 to σ 80 at
+    t 1 (Song et al. 2021, "Score-Based Generative Modeling through SDEs", equation 33, with the
     range of Karras et al. 2022).
     """
     start, low, high = 1e-3, math.log1p(0.002**2), math.log1p(80.0**2)
@@ -124,8 +125,8 @@ def variance_preserving_time(sigma: NDArray[np.float64]) -> NDArray[np.float64]:
 def _multistep(
     x: Tensor, sigmas: Tensor, order: int, weights: Callable[[Sequence[float]], Sequence[float]]
 ) -> Solving:
-    """Steps along the sum of weights times slopes, newest first. `weights` is given the next level,
-    then those of the slopes.
+    """Steps along the sum of weights times slopes, newest first. `weights` takes the next level,
+    then the levels of the slopes.
     """
     slopes: deque[Tensor] = deque(maxlen=order)
     levels = sigmas.tolist()
@@ -141,8 +142,8 @@ def _multistep(
 
 
 def _weights(levels: Sequence[float], clock: Clock) -> list[float]:
-    """Integrates ∫ ℓ_j(clock(σ)) dσ from levels[1] to levels[0], ℓ_j the Lagrange basis on the
-    times of levels[1:].
+    """Integrates ∫ ℓ_j(clock(σ)) dσ from levels[1] to levels[0], where ℓ_j is the Lagrange basis on
+    the times of levels[1:].
     """
     target, start = levels[:2]
     points, masses = QUADRATURE
@@ -161,12 +162,13 @@ def _weights(levels: Sequence[float], clock: Clock) -> list[float]:
 def uni_pc(
     x: Tensor, sigmas: Tensor, noise: NoiseSource, path: Path, *, variant: Variant = "bh1"
 ) -> Solving:
-    """Runs UniPC-3 for data prediction, multistep, of lower order in the first steps and the last,
-    no corrector after the last (Zhao et al. 2023, "UniPC", algorithms 1 and 2, section 3.3 and
-    appendix; B(h) = h or e^h - 1).
+    """Runs multistep UniPC-3 for data prediction, of lower order in the first steps and the last,
+    without a corrector after the last (Zhao et al. 2023, "UniPC", algorithms 1 and 2, section 3.3
+    and appendix; B(h) = h or e^h - 1).
 
-    The paper's variance preserving variables are x and the levels of sigma space over sqrt(1 + σ²),
-    which cancels throughout. A last level of 0 is approached to LAST_LEVEL.
+    The paper's variance preserving variables are x and the levels of sigma space divided by sqrt(1
+    + σ²), which cancels throughout. If the last level is 0, stops at LAST_LEVEL, or at half the
+    level before it if that is lower.
     """
     steps = len(sigmas) - 1
     if steps < 1:
@@ -207,8 +209,8 @@ def _advanced(
     variant: Variant,
     arrived: Tensor | None = None,
 ) -> Tensor:
-    """Advances from the newest known level to `level`: UniP of order len(predictions), or UniC with
-    the prediction that `arrived` there.
+    """Advances from the newest known level to `level`: by UniP of order len(predictions), or by
+    UniC with `arrived`, the prediction at `level`.
     """
     newest = predictions[0]
     h = math.log(levels[0] / level)
@@ -226,8 +228,8 @@ def _advanced(
 
 
 def _coefficients(parts: Sequence[float], h: float, scale: float) -> list[float]:
-    """Solves equation 9 for a, with φ_k of -h; a single one is 1/2, as for the paper's orders 1 and
-    2.
+    """Solves equation 9 for a, with φ_k of -h. A single coefficient is 1/2, as for the paper's
+    orders 1 and 2.
     """
     count = len(parts)
     if count < 2:

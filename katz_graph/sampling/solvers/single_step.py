@@ -1,4 +1,4 @@
-"""Solves the flow by steps that each begin afresh: Euler and the Runge-Kutta kind."""
+"""Solves the flow with steps that use no earlier predictions: Euler and the Runge-Kutta kind."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from katz_graph.sampling.solvers.solving import NoiseSource, Solving, slope
 
 
 def euler(x: Tensor, sigmas: Tensor, noise: NoiseSource, path: Path) -> Solving:
-    """x' = x + (σ' - σ) d with d = (x - denoised) / σ (Karras et al. 2022, algorithm 1). DDIM
-    without noise is the same.
+    """x' = x + (σ' - σ) d with d = (x - denoised) / σ (Karras et al. 2022, algorithm 1). Equals
+    DDIM without noise.
     """
     for step, (sigma, sigma_next) in enumerate(pairwise(sigmas)):
         denoised = yield Query(x, sigma, step)
@@ -39,11 +39,11 @@ def heun(x: Tensor, sigmas: Tensor, noise: NoiseSource, path: Path) -> Solving:
 
 
 def heunpp2(x: Tensor, sigmas: Tensor, noise: NoiseSource, path: Path) -> Solving:
-    """Steps along the weighed slopes at σ_i, σ_i+1 and σ_i+2, reached by Euler steps.
+    """Steps along the weighted slopes at σ_i, σ_i+1 and σ_i+2, reached by Euler steps.
 
-    σ_i+k weighs σ_i+k / (n σ_0) of n slopes and σ_i the rest, so that the look ahead fades as the
-    noise does. Two slopes in the last but one step, one in the last. Heun++ has no paper, only code
-    (Carzit, sd-webui-sampler-heunpp); it is of first order.
+    Of n slopes, σ_i+k gets the weight σ_i+k / (n σ_0) and σ_i the rest, so that the influence of
+    later levels fades with the noise. Uses two slopes in the penultimate step, one in the last.
+    Heun++ has no paper, only code (Carzit, sd-webui-sampler-heunpp); it is of first order.
     """
     for step, (sigma, sigma_next) in enumerate(pairwise(sigmas)):
         denoised = yield Query(x, sigma, step)
@@ -81,12 +81,12 @@ def dpm_2(x: Tensor, sigmas: Tensor, noise: NoiseSource, path: Path) -> Solving:
 
 
 def dpm_fast(x: Tensor, sigmas: Tensor, noise: NoiseSource, path: Path) -> Solving:
-    """Runs DPM-Solver-fast (Lu et al. 2022, "DPM-Solver", section 3.4): N evaluations in steps of
-    order 3 that are equal in log σ, from the first level to the last positive one, the rest of N as
-    steps of order 2 and 1. Of the given levels only these two ends and N count.
+    """Runs DPM-Solver-fast (Lu et al. 2022, "DPM-Solver", section 3.4) with N evaluations, in steps
+    of equal length in log σ from the first level to the last positive one. Steps have order 3, and
+    order 2 and 1 for the rest of N. Uses only these two ends and the number of the given levels.
     """
     budget = len(sigmas) - 1
-    if budget < 2:  # both ends are one
+    if budget < 2:  # both ends are the same level
         return (yield from euler(x, sigmas, noise, path))
     last = sigmas[-1] if sigmas[-1] > 0 else sigmas[-2]
     levels = torch.linspace(float(sigmas[0].log()), float(last.log()), budget // 3 + 2).exp()

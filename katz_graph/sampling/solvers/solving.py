@@ -1,5 +1,5 @@
-"""Defines the form of all solvers as generator functions, the slope that they follow, and how one
-of the variance exploding path runs on any other.
+"""Defines the form of all solvers as generator functions, the slope that they follow, and the
+adapter that runs a solver for the variance exploding path on any other path.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ NoiseSource = Callable[[Tensor, Tensor], Tensor]
 """Maps (sigma, next sigma) to unit noise of x's shape for that interval."""
 
 Solving = Generator[Query, Tensor, Tensor]
-"""Yields a point to evaluate and is sent the denoised picture there, so that it is a definition and
-one request's state at once.
+"""Yields a point to evaluate and receives the denoised picture at that point. The generator is both
+the definition of a solver and the state of one request.
 """
 
 Sampler = Callable[..., Solving]
-"""Maps (x, sigmas [N + 1], noise: NoiseSource, path: Path, *, options) to a generator that asks for
+"""Maps (x, sigmas [N + 1], noise: NoiseSource, path: Path, *, options) to a generator. It asks for
 evaluations, the same for every x, and returns the final x.
 """
 
 
 def slope(x: Tensor, sigma: Tensor, denoised: Tensor) -> Tensor:
-    """Returns dx/dσ of the probability flow (Karras et al. 2022, equation 3); so it is on every
-    path whose picture's share is linear in σ.
+    """Returns dx/dσ of the probability flow (Karras et al. 2022, equation 3). The formula holds on
+    every path whose picture share is linear in σ.
     """
     return (x - denoised) / sigma
 
 
 def in_relative_levels(sampler: Sampler) -> Sampler:
-    """Makes a sampler that is written for the variance exploding path one of any path: in x / α and
-    σ / α every path is that one (Karras et al. 2022, appendix B.2, on the scaling s(t)). Noise is
-    drawn between the path's own levels.
+    """Adapts a sampler for the variance exploding path to any path: in x / α and σ / α every path
+    is variance exploding (Karras et al. 2022, appendix B.2, on the scaling s(t)). Noise is drawn
+    between the levels of the actual path.
     """
 
     @wraps(sampler)

@@ -1,5 +1,5 @@
-"""Solves with fresh noise between the steps: ancestral solvers go below the next level and add
-noise up to it, the others solve the reverse stochastic equation along one Brownian path.
+"""Solves with fresh noise between the steps. Ancestral solvers step below the next level and add
+noise up to it; the others solve the reverse stochastic equation along one Brownian path.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def euler_ancestral(
 
 
 def ddpm(x: Tensor, sigmas: Tensor, noise: NoiseSource, path: Path) -> Solving:
-    """Draws from q(x_t-1 | x_t, x_0 = denoised): mean and variance of Ho et al. 2020, equations 6
-    and 7, where sigma space makes them those of an ancestral Euler step; the same arithmetic on
-    every path, as in ComfyUI.
+    """Draws from q(x_t-1 | x_t, x_0 = denoised) (Ho et al. 2020, equations 6 and 7). In sigma
+    space, mean and variance are those of an ancestral Euler step. Uses the same arithmetic on every
+    path, as in ComfyUI.
     """
     return euler_ancestral(x, sigmas, noise, EXPLODING)
 
@@ -55,7 +55,7 @@ def dpm_2_ancestral(
     eta: float = 1.0,
     s_noise: float = 1.0,
 ) -> Solving:
-    """Steps by dpm_2 to σ_down, then adds noise of σ_up; Euler where σ_down is 0."""
+    """Steps by dpm_2 to σ_down, then adds noise of σ_up; Euler if σ_down is 0."""
     for step, (sigma, sigma_next) in enumerate(pairwise(sigmas)):
         denoised = yield Query(x, sigma, step)
         ancestral = path.ancestral(sigma, sigma_next, eta)
@@ -82,7 +82,7 @@ def dpmpp_2s_ancestral(
     s_noise: float = 1.0,
 ) -> Solving:
     """Steps by DPM-Solver++(2S) with r = 1/2 to σ_down (Lu et al. 2022, "DPM-Solver++", algorithm
-    1), then adds noise of σ_up; returns the prediction where σ_down is 0.
+    1), then adds noise of σ_up; takes the prediction if σ_down is 0.
     """
     for step, (sigma, sigma_next) in enumerate(pairwise(sigmas)):
         denoised = yield Query(x, sigma, step)
@@ -101,8 +101,8 @@ def dpmpp_2s_ancestral(
 
 
 def lcm(x: Tensor, sigmas: Tensor, noise: NoiseSource, path: Path) -> Solving:
-    """Noises the prediction anew to the next level (Luo et al. 2023, "Latent Consistency Models",
-    algorithm 3).
+    """Adds fresh noise of the next level to the prediction (Luo et al. 2023, "Latent Consistency
+    Models", algorithm 3).
     """
     for step, (sigma, sigma_next) in enumerate(pairwise(sigmas)):
         x = yield Query(x, sigma, step)
@@ -120,10 +120,10 @@ def res_multistep(
     eta: float = 0.0,
     s_noise: float = 1.0,
 ) -> Solving:
-    """Integrates exponentially to second order, the prediction linear in log σ through the last
-    two, the older one told apart by how far noise had set the run back; the first step and those to
-    σ_down 0 are Euler (Zhang et al. 2023, "Improved Order Analysis and Design of Exponential
-    Integrator for Diffusion Models Sampling", section 4).
+    """Applies a second-order exponential multistep integrator: the prediction is linear in log σ
+    through the last two. The distance to the older one is the length of its step to σ_down, before
+    noise was added. The first step and steps to σ_down 0 are Euler (Zhang et al. 2023, "Improved
+    Order Analysis and Design of Exponential Integrator for Diffusion Models Sampling", section 4).
     """
     times = sigmas.log().neg()
     previous: tuple[Tensor, Tensor] | None = None  # prediction, time that its step reached
@@ -158,9 +158,9 @@ def dpmpp_sde(
     s_noise: float = 1.0,
     r: float = 0.5,
 ) -> Solving:
-    """Steps with two evaluations: to the part `r` of the step in log σ, then all of it with the
-    prediction extrapolated through both, each time with noise (Lu et al. 2022, "DPM-Solver++",
-    algorithm 1, made ancestral by Crowson, k-diffusion); to 0 the prediction.
+    """Steps with two evaluations: to the part `r` of the step in log σ, then the whole step with
+    the prediction extrapolated through both, each time with noise (Lu et al. 2022, "DPM-Solver++",
+    algorithm 1, made ancestral by Crowson, k-diffusion). A step to 0 returns the prediction.
     """
     if not 0 < r <= 1:
         raise InputError(
@@ -172,8 +172,8 @@ def dpmpp_sde(
         denoised = yield Query(x, sigma, step)
         if sigma_next == 0:
             return denoised
-        # Rounded as everyone does: where the path is asked decides its noise, and close to the end
-        # a millionth of sigma is seen.
+        # Rounded as in other implementations: the noise depends on the exact level, and close to
+        # the end a millionth of sigma is visible.
         middle = (times[step] + r * (times[step + 1] - times[step])).neg().exp()
         down, up = ancestral_split(sigma, middle, eta)
         between = (
@@ -201,9 +201,9 @@ def dpmpp_2m_sde(
     s_noise: float = 1.0,
     solver_type: Literal["midpoint", "heun"] = "midpoint",
 ) -> Solving:
-    """SDE-DPM-Solver++(2M): x' = σ'/σ e^-ηh x + (1 - e^-(1+η)h) D + σ' sqrt(1 - e^-2ηh) z, D
-    corrected by the change of the last two predictions (Lu et al. 2022, "DPM-Solver++", appendix,
-    equation 18 and its multistep form); to 0 the prediction.
+    """Runs SDE-DPM-Solver++(2M): x' = σ'/σ e^-ηh x + (1 - e^-(1+η)h) D + σ' sqrt(1 - e^-2ηh) z,
+    where the change between the last two predictions corrects D (Lu et al. 2022, "DPM-Solver++",
+    appendix, equation 18 and its multistep form). A step to 0 returns the prediction.
     """
     if solver_type not in ("midpoint", "heun"):
         raise InputError(
@@ -245,7 +245,8 @@ def dpmpp_3m_sde(
     s_noise: float = 1.0,
 ) -> Solving:
     """Steps as dpmpp_2m_sde, with the first and second differences of the last three predictions
-    (Crowson, k-diffusion, after Lu et al. 2022, "DPM-Solver", appendix B); to 0 the prediction.
+    (Crowson, k-diffusion, after Lu et al. 2022, "DPM-Solver", appendix B). A step to 0 returns the
+    prediction.
     """
     denoised_1: Tensor | None = None
     denoised_2: Tensor | None = None
@@ -279,7 +280,7 @@ def dpmpp_3m_sde(
     return x
 
 
-INTEGRATION_POINTS = 200  # of er_sde's integrals: a left sum, as the ecosystem takes it
+INTEGRATION_POINTS = 200  # of er_sde's integrals: a left Riemann sum, as in the ecosystem
 
 
 @in_relative_levels
@@ -297,10 +298,11 @@ def er_sde(
     """Steps by ER-SDE-Solver-3 (Cui et al. 2025, "Elucidating the Solution Space of Extended
     Reverse-Time SDE for Diffusion Models"): x' = r x + (1 - r) D + (d + I₀) D' + (d²/2 + I₁) D'' +
     sqrt(σ'² - r² σ²) z, with r = φ(σ') / φ(σ), d = σ' - σ, Iₙ = φ(σ') ∫ (s - σ)ⁿ / φ(s) ds from σ'
-    to σ, and D', D'' the differences of the last `max_stage` predictions; to 0 the prediction.
+    to σ, and D', D'' the differences of the last `max_stage` predictions. A step to 0 returns the
+    prediction.
 
-    φ is σ (exp(σ^0.3) + 10) to the power of `eta`, times σ^(1 - eta); of a Reverse-time SDE
-    σ^(1 + eta); of an ODE σ, without noise.
+    φ is σ (exp(σ^0.3) + 10)^eta for ER-SDE, σ^(1 + eta) for the reverse-time SDE, and σ without
+    noise for the ODE.
     """
     if solver_type not in ("ER-SDE", "Reverse-time SDE", "ODE"):
         raise InputError(
