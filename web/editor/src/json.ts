@@ -1,4 +1,4 @@
-/** JSON whose whole numbers stay exact: beyond 2^53 they are bigint. */
+/** Reads and writes JSON with exact integers: those beyond 2^53 are bigint. */
 import { parse, stringify } from "lossless-json";
 
 export type Json = null | boolean | number | bigint | string | readonly Json[] | JsonObject;
@@ -7,7 +7,9 @@ export interface JsonObject {
 }
 
 const WHOLE = /^-?\d+$/;
-/** A whole number that may be long; without it the browser's own reading, which takes a tenth of the time, loses nothing. */
+/**
+ * Matches an integer that may be unsafe. Without one, `JSON.parse` is exact and ten times as fast.
+ */
 const LONG = /(?:^|[:,[\s-])\d{16}/;
 
 function numberOf(text: string): number | bigint {
@@ -15,7 +17,7 @@ function numberOf(text: string): number | bigint {
   return WHOLE.test(text) && !Number.isSafeInteger(value) ? BigInt(text) : value;
 }
 
-/** Of two fields of one name the last holds, as in the browser's own. */
+/** The last of duplicate keys wins, as in `JSON.parse`. */
 const EXACT = {
   parseNumber: numberOf,
   onDuplicateKey: ({ newValue }: { readonly newValue: unknown }) => newValue,
@@ -33,7 +35,7 @@ export function isObject(value: unknown): value is JsonObject {
   return typeof value === "object" && value !== null && !Array.isArray(value);
 }
 
-/** The fields of an object; none of what is no object. */
+/** Returns the fields of an object; none for other values. */
 export function fieldsOf(value: unknown): JsonObject {
   return isObject(value) ? value : {};
 }
@@ -46,7 +48,7 @@ export function textOf(value: unknown, otherwise = ""): string {
   return typeof value === "string" ? value : otherwise;
 }
 
-/** The texts of a list; what is no text is empty. */
+/** Returns the strings of a list, with "" for other values. */
 export function textsOf(value: unknown): readonly string[] {
   return listOf(value).map((one) => textOf(one));
 }

@@ -1,4 +1,4 @@
-/** Searches for a node type and places it, linked to the end of a link that was dropped. */
+/** Searches for a node type and places it, connected to the dropped link if there is one. */
 import { useReactFlow } from "@xyflow/react";
 import { useMemo, useState } from "react";
 import { compatible, type NodeType, socketOf } from "../catalog/catalog";
@@ -27,7 +27,7 @@ function Search({
   const flow = useReactFlow();
   const [query, setQuery] = useState("");
   const [folder, setFolder] = useState("");
-  const [used] = useState(() => useSettings.getState().used); // the list stays while several are placed
+  const [used] = useState(() => useSettings.getState().used); // fixed while several are placed
   const { pending } = asking;
   const choices = useMemo(() => {
     const fits = (type: NodeType) => pending === null || slotFor(type, pending) !== null;
@@ -62,10 +62,10 @@ function Search({
   );
 }
 
-const MOST = 200; // that are listed
+const MOST = 200; // entries listed at most
 const LATELY = 8;
 
-/** A node type, or a category that leads to others. */
+/** Lists a node type, or a category that opens further choices. */
 function entryOf(choice: NodeType | string, number: number): Entry {
   const id = String(number);
   if (typeof choice === "string") return { id, title: `${choice} ›` };
@@ -79,7 +79,7 @@ function entryOf(choice: NodeType | string, number: number): Entry {
   };
 }
 
-/** Which slot of a new node takes the end of the link: wires before widgets. */
+/** Finds the slot of a new node that takes the end of the link; sockets come before widgets. */
 function slotFor(type: NodeType, { side, end }: Pending): number | null {
   const inputs = [
     ...type.sockets.map((socket) => socket.type),

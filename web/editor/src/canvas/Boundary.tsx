@@ -1,4 +1,4 @@
-/** Draws a subgraph's own inputs or outputs, inside of it. */
+/** Draws the inputs or outputs of a subgraph, seen from inside. */
 import type { NodeProps } from "@xyflow/react";
 import { memo } from "react";
 import type { BoundaryNode } from "./layout";

@@ -1,4 +1,7 @@
-/** Draws the graph in view and turns gestures into its commands. Only this folder knows React Flow. */
+/**
+ * Draws the graph in view and turns gestures into commands on it. Only this folder knows React
+ * Flow.
+ */
 import {
   applyNodeChanges,
   ControlButton,
@@ -46,19 +49,22 @@ const LINES = { wire: Wire };
 const NO_SELECTION: ReadonlySet<string> = new Set();
 const NO_EDGES: WireEdge[] = [];
 const MANY = 150;
-/** The zoom below which texts cannot be read: large graphs open at it, with their beginning in view. */
+/**
+ * The zoom below which text is unreadable. Large graphs open at this zoom, at their top left
+ * corner.
+ */
 const FAR = 0.4;
-/** Buttons of the mouse that pan: left on the empty canvas, middle everywhere. */
+/** Mouse buttons that pan: left on the empty canvas, middle everywhere. */
 const PAN = [0, 1];
 
-/** The node that is seen at a place of the page. */
+/** Returns the node drawn at a point of the page. */
 function nodesAt(x: number, y: number): ReadonlySet<string> {
   const cards = document.elementsFromPoint(x, y).map((one) => one.closest("[data-node]"));
   const id = cards.find((card) => card !== null)?.getAttribute("data-node");
   return new Set(id ? [id] : []);
 }
 
-/** `covered`: whether something stands over all of it; what cannot be seen takes no focus then. */
+/** `covered`: whether a view covers the whole canvas; the hidden canvas then takes no focus. */
 export function Canvas({
   session,
   covered,
@@ -139,7 +145,7 @@ function Flow({
   useEffect(() => {
     const { far: wasFar } = useCanvas.getState();
     useCanvas.setState({ far, large });
-    if (wasFar && !far) setNodes(computed); // the ends of outlines cannot be measured
+    if (wasFar && !far) setNodes(computed); // outlines have no sockets to measure
   }, [far, large]);
   const opens = large ? FAR : LEAST_ZOOM;
   const busy = useCanvas((canvas) => canvas.connecting !== null);

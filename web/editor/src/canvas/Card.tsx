@@ -1,4 +1,4 @@
-/** Draws one node: its sockets, widgets, how far it is, and what it made. */
+/** Draws one node: its sockets, widgets, progress and results. */
 import { type NodeProps, NodeResizeControl } from "@xyflow/react";
 import { memo, useMemo, useState } from "react";
 import { useShallow } from "zustand/react/shallow";
@@ -76,7 +76,7 @@ export const Card = memo(function Card({
   );
 }, looksSame);
 
-/** Where it stands changes nothing of it. */
+/** Compares all that a card shows; its position does not matter. */
 function looksSame(one: NodeProps<CardNode>, other: NodeProps<CardNode>): boolean {
   return (
     one.data === other.data &&
@@ -88,7 +88,7 @@ function looksSame(one: NodeProps<CardNode>, other: NodeProps<CardNode>): boolea
 
 const NOWHERE = { key: "", failed: false, isSubgraph: false };
 
-/** `at`: what the job calls it. */
+/** `at`: the key of the node in a job. */
 function Whole({ node, at }: { readonly node: DocNode; readonly at: string }) {
   const { id } = node;
   noteRender(`node ${id}`);
@@ -134,7 +134,7 @@ function Whole({ node, at }: { readonly node: DocNode; readonly at: string }) {
   );
 }
 
-/** Sockets and widgets. A widget that is linked shows that in place of its value. */
+/** Draws sockets and widgets. A linked widget shows its link in place of its value. */
 const Body = memo(function Body({
   node,
   type,
@@ -150,7 +150,7 @@ const Body = memo(function Body({
   const shown = new Set(widgets.map(({ widget }) => widget.name));
   const sockets = inputs.filter(({ widget }) => {
     if (widget === null) return true;
-    // of a choice that is not made
+    // an input of an option that is not chosen
     const hidden = type !== undefined && widget.includes(".") && !isLinked(node, widget);
     return !shown.has(widget) && !hidden;
   });
@@ -204,7 +204,7 @@ const Body = memo(function Body({
   );
 });
 
-/** Inputs that their type calls advanced are folded away, unless something is linked to them. */
+/** Returns whether an input is hidden under "advanced": its type says so and it has no link. */
 function isFolded(node: DocNode, { name, options }: Widget): boolean {
   return options.advanced === true && !isLinked(node, name);
 }
@@ -216,9 +216,7 @@ function handleFor(inputs: readonly Input[], widget: string) {
     : { handle: <InputSocket input={input} />, handleKey: `${handleOf(input)} ${input.type}` };
 }
 
-/** Without the group that an input stands in, or the choice that brings it, unless a person has named
- * it.
- */
+/** Names an input without the prefix of its group or option, unless the user renamed it. */
 function labelOf(node: DocNode, type: NodeType | undefined, { slot, name }: Input): string {
   const label = (slot === null ? name : node.inputs[slot]?.label) ?? name;
   const dot = name.lastIndexOf(".");

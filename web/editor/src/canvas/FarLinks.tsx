@@ -1,4 +1,6 @@
-/** Draws the links of a large graph seen from afar: one path for each look, which takes no part in what the mouse does. */
+/**
+ * Draws the links of a large graph at low zoom: one path for each style, without pointer events.
+ */
 import { Position, useStore, useStoreApi } from "@xyflow/react";
 import { memo, useMemo } from "react";
 import { useHeat } from "../plan/HeatLook";
@@ -11,7 +13,7 @@ import { linePath, stubsPath, type WireEdge } from "./Wire";
 export const FarLinks = memo(function FarLinks({ edges }: { readonly edges: readonly WireEdge[] }) {
   noteRender("far links");
   const store = useStoreApi<Drawn, WireEdge>();
-  const nodes = useStore((state) => state.nodes); // others where the lookup has changed
+  const nodes = useStore((state) => state.nodes); // recomputes when `nodeLookup` changes
   const critical = useHeat(({ links }) => [...links].join(), "");
   const looks = useMemo(() => {
     const { nodeLookup } = store.getState();

@@ -1,10 +1,12 @@
-/** Draws dots behind the graph, by which can be seen how the view moves; from afar none. */
+/**
+ * Draws dots behind the graph, so that panning and zooming are visible. At low zoom it draws none.
+ */
 import type { Viewport } from "@xyflow/react";
 import { useCallback, useRef } from "react";
 import { useFollowing } from "./following";
 
 const GAP = 24;
-/** The zoom below which dots would be a haze. */
+/** The zoom below which the dots blur together. */
 const LEAST = 0.3;
 
 export function Grid() {

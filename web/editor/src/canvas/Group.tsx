@@ -1,4 +1,4 @@
-/** Draws a frame around nodes: moved by its title, resized at its corner. */
+/** Draws a group frame around nodes. Its title moves it, its corner resizes it. */
 import { type NodeProps, NodeResizeControl } from "@xyflow/react";
 import { memo } from "react";
 import { changeGroup, resizeGroup } from "../document/groups";

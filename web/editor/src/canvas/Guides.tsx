@@ -1,4 +1,4 @@
-/** Draws the lines along which dragged nodes are aligned with others. */
+/** Draws the lines along which dragged nodes align with others. */
 import { Layer } from "./Layer";
 import { useCanvas } from "./state";
 

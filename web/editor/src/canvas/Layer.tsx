@@ -1,4 +1,7 @@
-/** Draws something that moves with the graph. React Flow's own looks its place up whenever anything changes. */
+/**
+ * Draws children in graph coordinates. React Flow's `ViewportPortal` looks up its element on every
+ * change.
+ */
 import { useStore } from "@xyflow/react";
 import { type ReactNode, useMemo } from "react";
 import { createPortal } from "react-dom";

@@ -1,11 +1,11 @@
-/** Names at both ends of a link that is hidden; each leads to the other end. */
+/** Draws the name of a hidden link at both of its ends. A click shows the other end. */
 import { EdgeLabelRenderer } from "@xyflow/react";
 import { hideLinks, type LinkBadge } from "../document/hidden";
 import { change } from "../shell/edits/selection";
 import { useCanvas } from "./state";
 import { Renaming } from "./Title";
 
-/** Pixels between a socket and its badge, and from badge to badge. */
+/** Pixels between a socket and its badge, and between two badges. */
 export const STUB = 14;
 const ROW = 19;
 
@@ -73,7 +73,7 @@ export function LinkBadges({
   );
 }
 
-/** What a link is called where its name is being written. */
+/** Returns the key under which a link is renamed. */
 export function linkName(link: string): string {
   return `link:${link}`;
 }
@@ -101,7 +101,7 @@ function Badge({
       style={placeAt(x, y)}
       title={`${name}: a hidden link, show the other end`}
       data-id={link}
-      onDoubleClick={(event) => event.stopPropagation()} // which would be one on the link
+      onDoubleClick={(event) => event.stopPropagation()} // not also a double-click on the link
       onClick={(event) => {
         event.stopPropagation();
         const { select, reveal } = useCanvas.getState();

@@ -1,4 +1,4 @@
-/** The menu at the pointer: the actions that make sense for what was clicked. */
+/** Shows the context menu at the pointer, with the actions for the clicked element. */
 import { useEffect, useRef } from "react";
 import { ACTIONS } from "../shell/actions";
 import { keyText, useKeys } from "../shell/keys";
@@ -35,10 +35,10 @@ const ON_LINK = ["hide-links", "name-link", "delete"];
 const ON_GROUP = ["rename", "colour", "delete"];
 const ON_CANVAS = ["add", "paste", "all", "arrange", "hide-all", "hide-types", "fit", "find"];
 
-/** Pixels from the corner to where its roundness ends. */
+/** Pixels between the menu's corner and the end of its rounding. */
 const INSIDE = 3;
 
-/** The actions for what was clicked. */
+/** Returns the actions for the clicked element. */
 function actionsOn(what: string): readonly string[] {
   if (what === "") return ON_CANVAS;
   if (what.startsWith("link:")) return ON_LINK;
@@ -62,7 +62,7 @@ function Open({
     if (element === null) return;
     element.showPopover();
     const { width, height } = element.getBoundingClientRect();
-    // the pointer is within it: a button that is released outside would close it
+    // keeps the pointer inside: releasing the button outside would close the menu
     element.style.left = `${Math.max(0, Math.min(x - INSIDE, window.innerWidth - width - 8))}px`;
     element.style.top = `${Math.max(0, Math.min(y - INSIDE, window.innerHeight - height - 8))}px`;
     element.querySelector("button")?.focus();
@@ -97,7 +97,7 @@ function Open({
                 role="menuitem"
                 key={name}
                 onClick={() => {
-                  action.act(); // may ask which field the menu is of
+                  action.act(); // first: may read the menu's field
                   close();
                 }}
               >

@@ -1,4 +1,4 @@
-/** Draws a node of a large graph that is far away, or waits for its turn: a box with what can be told from afar. */
+/** Draws a light outline of a node in a large graph, at low zoom or until its turn to be drawn. */
 import { useUpdateNodeInternals } from "@xyflow/react";
 import { memo, useEffect, useRef, useState } from "react";
 import { useShallow } from "zustand/react/shallow";
@@ -10,8 +10,8 @@ import { useCanvas } from "./state";
 import { hasTime, inTurn, measureEnds } from "./turns";
 
 /**
- * Whether a node is drawn as an outline, which is light: `far` from where its texts cannot be read, and in a large graph
- * until it is its turn.
+ * Returns whether a node is drawn as an outline, which is cheap. `far` is true when the zoom is too
+ * low to read text. In a large graph, a node is also an outline until its turn.
  */
 export function useOutline(id: string): { readonly outlined: boolean; readonly far: boolean } {
   const { far, large } = useCanvas(useShallow(({ far, large }) => ({ far, large })));
@@ -24,14 +24,17 @@ export function useOutline(id: string): { readonly outlined: boolean; readonly f
     return undefined;
   }, [far, whole]);
   useEffect(() => {
-    // from afar ends are computed, of those too that had no turn to become outlines
+    // at low zoom ends are computed, also for nodes that have not become outlines yet
     if (was.current && !outlined && !far) measureEnds(id, measure);
     was.current = outlined || far;
   }, [outlined, far, id, measure]);
   return { outlined, far };
 }
 
-/** What is in it. `ends`: how wide it is where its ends have to be found; `at`: what the job calls it. */
+/**
+ * Draws an outline. `ends`: the width when link ends must be placed, else null; `at`: the job's
+ * key.
+ */
 export function Outline({
   node,
   ends,
@@ -50,7 +53,7 @@ export function Outline({
   );
 }
 
-/** The ends of links of an outline, as React Flow measures them. */
+/** Places the ends of links in an outline, where React Flow measures them. */
 const Ends = memo(function Ends({
   node,
   width,

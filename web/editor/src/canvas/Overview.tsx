@@ -1,4 +1,4 @@
-/** Shows all of the graph in a corner, and what of it is in view: dragged, the view goes along; the wheel zooms. */
+/** Shows the whole graph in a corner, with the viewport marked. Dragging pans, the wheel zooms. */
 import { Panel, useReactFlow, useStore, useStoreApi, type Viewport } from "@xyflow/react";
 import { type PointerEvent, useCallback, useEffect, useRef } from "react";
 import { type Box, boundsOf } from "../document/aligning";
@@ -7,7 +7,7 @@ import { outline, type Outlines, viewOf } from "./outlines";
 
 const [WIDTH, HEIGHT] = [200, 150];
 const MARGIN = 5;
-/** How much a wheel's pixel zooms, as on the canvas. */
+/** Zoom exponent per pixel of the wheel, as on the canvas. */
 const WHEEL = 0.002;
 
 export function Overview({ outlines }: { readonly outlines: Outlines }) {
@@ -41,7 +41,7 @@ export function Overview({ outlines }: { readonly outlines: Outlines }) {
   };
   useEffect(() => {
     const element = frame.current;
-    // React listens to wheels passively
+    // React registers wheel listeners as passive
     const zoom = (event: WheelEvent) => {
       event.preventDefault();
       event.stopPropagation();
@@ -71,7 +71,7 @@ export function Overview({ outlines }: { readonly outlines: Outlines }) {
   );
 }
 
-/** The part of the graph that is shown, a margin around it. */
+/** Returns the shown part of the graph with a margin around it. */
 function around({ x, y, width, height }: Box, scale: number): Box {
   const margin = MARGIN * scale;
   const [shownWidth, shownHeight] = [scale * WIDTH + 2 * margin, scale * HEIGHT + 2 * margin];

@@ -1,4 +1,6 @@
-/** Shows where nodes are: in the overview, and in a large graph that moves where they are not drawn yet. */
+/**
+ * Shows the boxes of all nodes in the overview, and in a large graph behind nodes not drawn yet.
+ */
 import { memo, useDeferredValue, useMemo } from "react";
 import { placesOf } from "../plan/marks";
 import { useOverlay } from "../plan/NodePlan";
@@ -16,7 +18,7 @@ export const Places = memo(function Places({
   readonly nodes: readonly Drawn[];
   readonly large: boolean;
 }) {
-  const drawn = useDeferredValue(nodes); // a node that is changed comes before its place here
+  const drawn = useDeferredValue(nodes); // changed nodes are drawn before their boxes here
   const found = useMemo(() => outlines(drawn), [drawn]);
   return (
     <>
@@ -36,7 +38,7 @@ export const Places = memo(function Places({
   );
 });
 
-/** The bars that `DeviceBar` draws in nodes. */
+/** Draws the bars that `DeviceBar` draws inside nodes. */
 const Bars = memo(function Bars({ nodes }: { readonly nodes: readonly Drawn[] }) {
   const path = useFront((session) => session.path.map((id) => `${id}:`).join(""), "");
   const { plans, old } = useOverlay();

@@ -1,4 +1,4 @@
-/** A point that links are led through: dragged, selected and deleted as a node is. */
+/** Draws a reroute point of links. It is dragged, selected and deleted like a node. */
 import type { NodeProps } from "@xyflow/react";
 import { memo } from "react";
 import type { PointNode } from "./layout";

@@ -1,4 +1,4 @@
-/** Shows what a node made: its unfinished picture while it works, then pictures and texts. */
+/** Shows the output of a node: its preview while it runs, then its images and texts. */
 import { useEffect, useMemo, useState } from "react";
 import { resultOf } from "../jobs/followed";
 import { isIn } from "../jobs/inside";
@@ -21,7 +21,7 @@ export function Results({ node }: { readonly node: string }) {
   return made ? <Made made={made} /> : null;
 }
 
-/** What an output of a node gives, where it was peeked at. */
+/** Shows the peeked value of a node's output. */
 export function Peeked({ session, node, peek }: PeekedAt) {
   const job = useLive(({ jobs }) => jobs.byId[peek.job]);
   const made = job?.outputs[peek.node];

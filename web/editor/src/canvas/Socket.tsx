@@ -1,4 +1,4 @@
-/** One end for links. While a link is drawn, those that fit it are lit. */
+/** Draws one end for links. While the user draws a link, compatible ends are highlighted. */
 import { Handle, Position } from "@xyflow/react";
 import { compatible } from "../catalog/catalog";
 import { handleOf, type Input, type Output } from "../catalog/ends";

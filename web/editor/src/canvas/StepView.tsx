@@ -1,4 +1,6 @@
-/** Opens a sampler's step: what an evaluation computes, where, and what is sent; read only. */
+/**
+ * Opens a sampler step, read-only: the computations of an evaluation, their devices and transfers.
+ */
 import {
   type Edge,
   Handle,
@@ -32,7 +34,7 @@ interface Shown {
   readonly title: string;
   readonly detail: string;
   readonly look: string;
-  /** Of the plan, that are pointed at with it. */
+  /** The operations of the plan that are highlighted with it. */
   readonly operations: readonly string[];
 }
 type Part = Node<{ readonly shown: Shown }, "part">;
@@ -88,7 +90,7 @@ export function StepView({
     const operation = step.operations.find((one) => one.key === key)?.id;
     const node = plan.operations.get(operation ?? "")?.node ?? plan.sampler;
     const next = operation === undefined ? null : { operation, node };
-    // the pointer may have left for a span of the timeline, which has told already
+    // the pointer may already be on a timeline span, which has set `pointed`
     usePage.setState(({ pointed }) => ({
       pointed: next === null && pointed !== mine.current ? pointed : next,
     }));
@@ -167,7 +169,7 @@ export function StepView({
   );
 }
 
-/** Shows all again when there is more or less room than before, as when a panel opens. */
+/** Fits the view again when its size changes, for example when a panel opens. */
 function Fitted() {
   const { fitView } = useReactFlow();
   const width = useStore((flow) => flow.width);
@@ -286,7 +288,7 @@ function drawn(edge: DrawnEdge, over: string | null, critical: boolean): Edge {
   };
 }
 
-/** Numbers as people write them: 0–9, 12. */
+/** Formats numbers as ranges: 0–9, 12. */
 function ranges(numbers: readonly number[]): string {
   const found: [number, number][] = [];
   for (const number of numbers) {

@@ -1,4 +1,4 @@
-/** A node's title: what it is called, how far it is; double-click renames it. */
+/** Shows a node's title and progress. Double-click renames the node. */
 import { setTitle } from "../document/commands";
 import { BYPASSED, type DocNode, MUTED } from "../document/model";
 import type { NodeRun } from "../jobs/job";
@@ -61,7 +61,7 @@ export function Renaming({
   done,
 }: {
   readonly name: string;
-  /** With null when it stays as it is. */
+  /** Receives null if the name is unchanged. */
   readonly done: (name: string | null) => void;
 }) {
   return (

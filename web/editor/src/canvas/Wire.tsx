@@ -1,4 +1,4 @@
-/** Draws a link, through its reroutes where it has some. */
+/** Draws a link through its reroutes. */
 import {
   BaseEdge,
   type Edge,
@@ -15,7 +15,7 @@ import { noteRender } from "../renders";
 import { LinkBadges, STUB } from "./LinkBadges";
 import { useCanvas } from "./state";
 
-/** `badge`: what stands in place of the link, if it is hidden. */
+/** `badge`: the badge that replaces a hidden link, else null. */
 export type WireEdge = Edge<
   {
     readonly through: readonly string[];
@@ -37,7 +37,7 @@ export const Wire = memo(function Wire(edge: EdgeProps<WireEdge>) {
   const { sourceX, sourceY, targetX, targetY, sourcePosition, targetPosition } = edge;
   const critical = useHeat(({ links }) => links.has(Number(edge.id)), false);
   const through = edge.data?.through ?? [];
-  // as text, so that only a move of one of these renders the link anew
+  // as a string, so that only a move of one of these reroutes renders the link again
   const places = useStore(({ nodeLookup }) =>
     through
       .map((id) => nodeLookup.get(id)?.position)
@@ -85,7 +85,7 @@ function placeOf(text: string): Place {
   return { x, y };
 }
 
-/** A line through places; it leaves and arrives at these sides. */
+/** Returns the path through the places, leaving and arriving at the given sides. */
 export function linePath(
   places: readonly Place[],
   sourcePosition: Position,
@@ -99,7 +99,7 @@ export function linePath(
   return parts.join(" ");
 }
 
-/** What is drawn of a hidden link. */
+/** Returns the path of the two stubs of a hidden link. */
 export function stubsPath(from: Place, to: Place): string {
   return `M${from.x},${from.y} h${STUB} M${to.x - STUB},${to.y} h${STUB}`;
 }

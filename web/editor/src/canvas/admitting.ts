@@ -1,4 +1,6 @@
-/** Has the nodes of a large graph that come into view mounted a few at a time. Until then they are hidden. */
+/**
+ * Mounts the nodes of a large graph that come into view a few at a time. The others stay hidden.
+ */
 import type { ReactFlowState, useStoreApi } from "@xyflow/react";
 import type { Drawn } from "./layout";
 import { overlap } from "./lines";
@@ -6,16 +8,19 @@ import { boxOf, viewOf } from "./outlines";
 import { boxInTurn } from "./turns";
 import type { WireEdge } from "./Wire";
 
-/** Nodes that come at once, while the view moves and while it rests: most of the cost is the same for one and for many. */
+/**
+ * Nodes mounted per turn, while the viewport moves and while it rests. Most of the cost is per
+ * turn, not per node.
+ */
 const [MOVING, RESTING] = [4, 24];
 
-/** Those that wait for their turn. */
+/** Nodes that wait for their turn. */
 const waiting = new Set<string>();
 
 type State = ReactFlowState<Drawn, WireEdge>;
 type Store = ReturnType<typeof useStoreApi<Drawn, WireEdge>>;
 
-/** Hides the nodes that are in view and not mounted; returns them. */
+/** Hides the nodes in view that are not mounted, and returns their ids. */
 export function entering(state: State): readonly string[] {
   const mounted = new Set<string | undefined>(
     [...(state.domNode?.querySelectorAll<HTMLElement>(".react-flow__node") ?? [])].map(
@@ -33,7 +38,7 @@ export function entering(state: State): readonly string[] {
   return found;
 }
 
-/** Has nodes mounted when it is their turn. */
+/** Mounts nodes in later turns. */
 export function admit(store: Store, ids: readonly string[]): void {
   if (ids.length === 0) return;
   for (const id of ids) waiting.add(id);

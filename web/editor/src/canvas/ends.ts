@@ -1,9 +1,9 @@
-/** Finds where the ends of links are, in the graph's coordinates. */
+/** Computes the ends of links in graph coordinates. */
 import type { InternalNode } from "@xyflow/react";
 import type { Place } from "../document/commands";
 import { type Drawn, handlesOf } from "./layout";
 
-/** The middle of a handle, as it was measured, else as it is computed; null where neither can be. */
+/** Returns the centre of a handle as measured, else as computed; null if neither is known. */
 export function endAt(
   node: InternalNode<Drawn> | undefined,
   side: "source" | "target",

@@ -1,11 +1,13 @@
-/** Finds the view that shows nodes, whether they are mounted or not; from their beginning on where that needs a zoom
-of less than `least`. */
+/**
+ * Computes the viewport that shows nodes, mounted or not. If it needs a zoom below `least`, the
+ * viewport shows their top left corner at `least`.
+ */
 import { getViewportForBounds, type ReactFlowInstance, type Viewport } from "@xyflow/react";
 import type { Drawn } from "./layout";
 import type { WireEdge } from "./Wire";
 
 export const LEAST_ZOOM = 0.05;
-/** Pixels between a corner of the page and that of the graph. */
+/** Pixels between the corners of the canvas and of the graph. */
 const MARGIN = 40;
 
 export function fitting(

@@ -1,6 +1,7 @@
 /**
- * Moves the view. While somebody pans or zooms, what goes along is moved by hand in each frame, and React Flow, with all that
- * listens to it, hears of it where the view rests, or moves slowly. Who asks it where the view is has it at once.
+ * Moves the viewport. During a pan or zoom, each frame moves the layers directly; React Flow and
+ * its listeners get the viewport once it rests or moves slowly. Code that asks React Flow for the
+ * viewport gets the current one.
  */
 import { useStoreApi, type Viewport } from "@xyflow/react";
 import { useCallback, useEffect, useRef, useState } from "react";
@@ -11,18 +12,18 @@ import { standAside, standIn } from "./standins";
 import { afterTurns, whileMoving } from "./turns";
 import type { WireEdge } from "./Wire";
 
-/** Milliseconds after which React Flow hears of a view that is panned slowly, and of one that is held. */
+/** Milliseconds until React Flow is updated, for a slow pan and for a viewport held still. */
 const [OFTEN, HELD] = [200, 120];
-/** Pixels a millisecond: who pans faster does not read. */
+/** Pixels per millisecond: nobody reads text during a faster pan. */
 const SLOW = 0.4;
-/** Pixels that a view is dragged before the pointer touches nothing else: less is a click. */
+/** Pixels of a drag before other elements ignore the pointer; a shorter one is a click. */
 const CLICK = 4;
 
 const START: Viewport = { x: 0, y: 0, zoom: 1 };
 type Follower = (view: Viewport) => void;
 const followers = new Set<Follower>();
 
-/** Calls `follow` in each frame in which the view moves, and once before. */
+/** Calls `follow` once now and in every frame in which the viewport moves. */
 export function useFollowing(follow: Follower): void {
   const store = useStoreApi();
   useEffect(() => {
@@ -33,7 +34,10 @@ export function useFollowing(follow: Follower): void {
   }, [follow, store]);
 }
 
-/** What React Flow is given so that this moves the view. `name`: under which its place is kept. */
+/**
+ * Returns the props with which React Flow lets this hook move the viewport. `name`: the key under
+ * which the viewport is stored.
+ */
 export function useView(name: string) {
   const store = useStoreApi<Drawn, WireEdge>();
   const [known] = useState(() => useCanvas.getState().views[name]);
@@ -75,7 +79,7 @@ export function useView(name: string) {
       began.current = view;
       told.current.at = performance.now();
       hold();
-      // before React Flow hears of the button, and mounts at once what has come into view
+      // before React Flow handles the release and mounts all nodes that came into view at once
       window.addEventListener("pointerup", tell, { capture: true, once: true });
     },
     [hold, tell],
@@ -86,7 +90,7 @@ export function useView(name: string) {
       const state = store.getState();
       state.transform = [view.x, view.y, view.zoom];
       followers.forEach((follow) => follow(view));
-      began.current ??= view; // one that ended late has ended this one as well
+      began.current ??= view; // a previous gesture that ended late has reset this one
       const { x, y, zoom } = began.current;
       const isZoomed = view.zoom !== zoom;
       const isMoved = isZoomed || Math.hypot(view.x - x, view.y - y) > CLICK;

@@ -1,4 +1,4 @@
-/** Turns a graph into what React Flow draws. Equal parts keep their identity. */
+/** Turns a graph into React Flow nodes and edges. Unchanged parts keep their identity. */
 import { type Node, type NodeHandle, Position } from "@xyflow/react";
 import type { Place } from "../document/commands";
 import { badgesOf } from "../document/hidden";
@@ -22,18 +22,18 @@ export type PointNode = Node<{ readonly reroute: Reroute }, "point">;
 export type Drawn = CardNode | GroupNode | BoundaryNode | PointNode;
 
 const LEAST_WIDTH = 200;
-/** How high a title is. In the file a node's place is below it. */
+/** The height of a title. In the file, a node's position is below its title. */
 export const TITLE = 30;
 const ROW = 21;
 /** The size of a reroute. */
 const POINT = 14;
 
-/** The place in the file of what is drawn there. */
+/** Returns the position in the file of a drawn node. */
 export function placeOf({ type, position: { x, y } }: Drawn): Place {
   return { x: Math.round(x), y: Math.round(y) + (type === "card" ? TITLE : 0) };
 }
 
-/** `before`: what was drawn, whose selection and measured sizes are kept. */
+/** `before`: the nodes drawn last; their selection and measured sizes are retained. */
 export function drawnNodes(graph: Doc, before: readonly Drawn[]): Drawn[] {
   const known = new Map(before.map((one) => [one.id, one]));
   return [
@@ -54,7 +54,7 @@ export function drawnNodes(graph: Doc, before: readonly Drawn[]): Drawn[] {
   ];
 }
 
-/** Points stand there unseen where all links through them are hidden. */
+/** Hides the points through which only hidden links pass. */
 function drawnPoints(graph: Doc, known: ReadonlyMap<string, Drawn>): Drawn[] {
   const badges = badgesOf(graph);
   const seen = new Set(
@@ -132,7 +132,7 @@ function drawnCard(node: DocNode, known: ReadonlyMap<string, Drawn>): Drawn {
   };
 }
 
-/** Gives all nodes the handles that can be computed, until they are measured again. */
+/** Gives all nodes computed handles until they are measured again. */
 export function computed(nodes: readonly Drawn[]): Drawn[] {
   return nodes.map((node) =>
     node.type === "card"
@@ -141,7 +141,7 @@ export function computed(nodes: readonly Drawn[]): Drawn[] {
   );
 }
 
-/** Takes in what was measured of these; from then on it holds, and not what was computed. */
+/** Lets the measured handles of these nodes replace the computed ones. */
 export function measured(nodes: readonly Drawn[], these: ReadonlySet<string>): Drawn[] {
   return nodes.map((node) =>
     node.measured === undefined || node.handles === undefined || !these.has(node.id)
@@ -150,7 +150,7 @@ export function measured(nodes: readonly Drawn[], these: ReadonlySet<string>): D
   );
 }
 
-/** Where handles are until they are measured, so that links to nodes out of view are drawn. */
+/** Computes handles before they are measured, so that links to nodes out of view are drawn. */
 export function handlesOf(node: DocNode, width: number): NodeHandle[] {
   const y = (row: number) => TITLE + 5 + ROW * row + ROW / 2;
   const size = { width: 1, height: 1 };
@@ -172,7 +172,7 @@ export function handlesOf(node: DocNode, width: number): NodeHandle[] {
   ];
 }
 
-/** `before`: what was drawn; links that are as they were keep their identity. */
+/** `before`: the edges drawn last; unchanged links keep their identity. */
 export function drawnEdges(
   graph: Doc,
   selected: ReadonlySet<string>,

@@ -1,4 +1,4 @@
-/** Links as they are drawn: where their lines run, in the graph's coordinates, and what crosses them. */
+/** Computes the lines of drawn links in graph coordinates, and their intersections. */
 import { type Box, boundsOf } from "../document/aligning";
 import type { Place } from "../document/commands";
 
@@ -10,11 +10,11 @@ interface DrawnLink {
   readonly bounds: Box;
 }
 
-/** Pixels between points of a line, as long as these are few enough. */
+/** Pixels between points of a line, unless that exceeds the maximum number of points. */
 const STEP = 16;
 const MOST = 200;
 
-/** The links that are drawn from end to end. */
+/** Returns the links that are drawn from end to end. */
 export function drawnLinks(): readonly DrawnLink[] {
   const edges = document.querySelectorAll<SVGGElement>(".react-flow__edge");
   return [...edges].flatMap((edge) => {
@@ -24,7 +24,7 @@ export function drawnLinks(): readonly DrawnLink[] {
   });
 }
 
-/** The points along a drawn link. */
+/** Returns points along a drawn link. */
 export function lineOf({ path }: Pick<DrawnLink, "path">): Line {
   const length = path.getTotalLength();
   const count = Math.max(2, Math.min(MOST, Math.ceil(length / STEP) + 1));
@@ -33,7 +33,7 @@ export function lineOf({ path }: Pick<DrawnLink, "path">): Line {
   );
 }
 
-/** The box around a line. */
+/** Returns the bounding box of a line. */
 export function boxAround(line: Line): Box {
   return boundsOf(line.map(({ x, y }) => ({ x, y, width: 0, height: 0 })));
 }
@@ -60,7 +60,7 @@ export function crosses(one: Line, other: Line): boolean {
   });
 }
 
-/** Whether a line runs through a box, or begins in it. */
+/** Returns whether a line crosses a box or starts in it. */
 export function runsThrough(line: Line, { x, y, width, height }: Box): boolean {
   const inside = (at: Place) => at.x >= x && at.x <= x + width && at.y >= y && at.y <= y + height;
   const corners = [
@@ -73,7 +73,7 @@ export function runsThrough(line: Line, { x, y, width, height }: Box): boolean {
   return line.some(inside) || crosses(line, corners);
 }
 
-/** The part of a line that is nearest to a place: 0 for that between its first two points. */
+/** Returns the index of the line segment nearest to a point, and its distance. */
 export function nearestPart(line: Line, place: Place): { readonly part: number; far: number } {
   let best = { part: 0, far: Number.POSITIVE_INFINITY };
   line.slice(1).forEach((end, part) => {

@@ -1,9 +1,12 @@
-/** Where the nodes of a graph are, as boxes and as paths, and what of them is in view. */
+/** Computes the boxes and box paths of nodes, and the part of the graph in view. */
 import type { Node, ReactFlowState } from "@xyflow/react";
 import { type Box, boundsOf } from "../document/aligning";
 import { type Drawn, TITLE } from "./layout";
 
-/** `frames` and `others`: the outlines of groups and of all else; `heads`: of nodes' heads by their colours, "" is the theme's. */
+/**
+ * `frames` and `others`: paths of groups and of all other nodes. `heads`: paths of node titles by
+ * colour, "" for the theme's colour.
+ */
 export interface Outlines {
   readonly all: Box;
   readonly frames: string;
@@ -11,7 +14,7 @@ export interface Outlines {
   readonly heads: ReadonlyMap<string, string>;
 }
 
-/** How wide the bar of a node's devices is, and how far from both ends, as `.device-bar`. */
+/** The width of a device bar and its distance from both ends, as in `.device-bar`. */
 const [BAR, APART] = [5, 3];
 
 export function outlines(nodes: readonly Drawn[]): Outlines {
@@ -23,14 +26,14 @@ export function outlines(nodes: readonly Drawn[]): Outlines {
       .join("");
   const heads = new Map<string, string>();
   for (const one of nodes) {
-    if (one.type !== "card" || one.data.node.mode !== 0) continue; // those of others are paler
+    if (one.type !== "card" || one.data.node.mode !== 0) continue; // muted, bypassed: drawn paler
     const { colour } = one.data.node;
     heads.set(colour, (heads.get(colour) ?? "") + outline({ ...boxOf(one), height: TITLE }));
   }
   return { all: boundsOf(boxes), frames: of(true), others: of(false), heads };
 }
 
-/** The bars of these nodes' devices by device. `placesOf`: what a node takes on each. */
+/** Returns the paths of device bars by device. `placesOf`: seconds on each device for a node. */
 export function bars(
   nodes: readonly Drawn[],
   placesOf: (id: string) => ReadonlyMap<number, number>,
@@ -65,7 +68,7 @@ export function boxOf({ position, measured, width, initialHeight, height }: Plac
   };
 }
 
-/** What of the graph is in view. */
+/** Returns the part of the graph that is in view. */
 export function viewOf({
   transform: [x, y, zoom],
   width,

@@ -1,26 +1,30 @@
 /**
- * Shows a large graph seen from afar while it moves. Its nodes are not worked through meanwhile: drawings of all plain ones
- * stand where they are (`Places`), and copies of what looks otherwise, as groups and nodes with a picture.
+ * Replaces the nodes of a large graph at low zoom while the viewport moves, so that the browser
+ * skips them. Plain nodes are drawn as boxes (`Places`); groups, nodes with an image and others are
+ * cloned.
  */
 
-/** Copies: more of them would cost what the nodes do. */
+/** The maximum number of clones; more would cost as much as the nodes. */
 const MOST = 200;
-/** What a node that is drawn as an outline may be and have so that the drawings show all of it. */
+/** The states and contents of an outlined node that the box drawings show completely. */
 const PLAIN =
   ".card.outlined:not(.selected, .running, .failed, .pointed, .muted, .bypassed, .virtual, .collapsed)";
 const SHOWN = ".device-bar, .ends";
 
 const STANDING = "standing-in";
-/** Milliseconds that they stay after the last movement: to show all nodes is too much work for each turn of a wheel. */
+/**
+ * Milliseconds that stand-ins stay after the last movement. Showing all nodes after each turn of
+ * the wheel would be too slow.
+ */
 const LASTING = 400;
-/** Pixels that the pointer moves until it looks for a node. */
+/** Pixels that the pointer moves before the nodes return. */
 const NEAR = 4;
 
-/** The view that moves; null where it rests. */
+/** The canvas that is moving; null while it rests. */
 let moving: HTMLElement | null = null;
 let waitNoLonger = () => {};
 
-/** Has drawings and copies stand in for the nodes, unless too many would have to be copied, or one is used. */
+/** Shows stand-ins in place of the nodes, unless too many need clones or a node is in use. */
 export function standIn(flow: HTMLElement): void {
   waitNoLonger();
   if (moving === flow || flow.classList.contains(STANDING)) return;
@@ -38,7 +42,7 @@ export function standIn(flow: HTMLElement): void {
   flow.classList.add(STANDING);
 }
 
-/** Has the nodes themselves seen again once the pointer moves or nothing has moved for a while. */
+/** Shows the nodes again once the pointer moves, or after a pause. */
 export function standAside(flow: HTMLElement): void {
   waitNoLonger();
   moving = null;
@@ -61,7 +65,7 @@ export function standAside(flow: HTMLElement): void {
   };
 }
 
-/** Whether somebody types in a node, or carries one along. */
+/** Returns whether the user types in a node or drags one. */
 function isUsed(flow: HTMLElement, nodes: Element): boolean {
   return nodes.contains(document.activeElement) || flow.classList.contains("carrying");
 }
@@ -70,7 +74,7 @@ function isPlain({ firstElementChild: card }: Element): boolean {
   return card?.matches(PLAIN) === true && [...card.children].every((one) => one.matches(SHOWN));
 }
 
-/** Nobody who looks for a node finds its copy. */
+/** Clones a node without its ids, so that lookups do not find the clone. */
 function copied(node: Element): Node {
   const copy = node.cloneNode(true) as Element;
   for (const one of [copy, ...copy.querySelectorAll("[data-node], [data-id], [id]")])

@@ -1,11 +1,11 @@
-/** Holds what other parts may know of and ask from the canvas in front. */
+/** Holds the state of the front canvas, and the functions that other parts may call on it. */
 import type { Viewport } from "@xyflow/react";
 import { create } from "zustand";
 import type { Input, Output } from "../catalog/ends";
 import type { Guide } from "../document/aligning";
 import type { FieldName } from "../widgets/values";
 
-/** One end of a link that is being drawn. */
+/** The fixed end of a link that is being drawn. */
 export type Pending =
   { readonly side: "from"; readonly end: Output } | { readonly side: "to"; readonly end: Input };
 
@@ -15,7 +15,10 @@ interface Asking {
   readonly pending: Pending | null;
 }
 
-/** A menu at the pointer; `what` was clicked, "" for the canvas, and which field of it. */
+/**
+ * The context menu at the pointer. `what`: the clicked element, "" for the canvas; `field`: its
+ * field.
+ */
 interface Menu {
   readonly x: number;
   readonly y: number;
@@ -30,44 +33,44 @@ interface Seen {
 }
 
 interface CanvasState {
-  /** Nodes and groups. */
+  /** The selected nodes and groups. */
   readonly selected: ReadonlySet<string>;
-  /** Links that are selected. */
+  /** The selected links. */
   readonly links: ReadonlySet<string>;
-  /** Where a node is to be added; null while nobody asks for one. */
+  /** The position of the "add node" search; null while it is closed. */
   readonly asking: Asking | null;
   readonly menu: Menu | null;
   readonly connecting: Pending | null;
-  /** The link that the dragged node is put into where it is dropped. */
+  /** The link into which the dragged node would be inserted. */
   readonly into: number | null;
-  /** Along what the dragged nodes are aligned. */
+  /** The lines along which dragged nodes align. */
   readonly guides: readonly Guide[];
-  /** Whether the graph is large, and seen from where its texts cannot be read. */
+  /** Whether the graph is large, and whether its zoom is too low to read text. */
   readonly large: boolean;
   readonly far: boolean;
-  /** Whose title is being written. */
+  /** The element whose title is being edited. */
   readonly renaming: string | null;
-  /** Where each graph was looked at last, by session and path. */
+  /** The last viewport of each graph, by session and path. */
   readonly views: Readonly<Record<string, Viewport>>;
   readonly ask: () => void;
-  /** The middle of what is in view. */
+  /** Returns the centre of the viewport. */
   readonly middle: () => { readonly x: number; readonly y: number };
-  /** The middle of what is in view, and how large it is seen. */
+  /** Returns the centre and zoom of the viewport. */
   readonly view: () => Seen;
   readonly look: (at: Seen) => void;
   readonly fit: (nodes?: ReadonlySet<string>) => void;
   readonly zoom: (to: number | "in" | "out") => void;
   readonly select: (nodes: ReadonlySet<string>, links?: ReadonlySet<string>) => void;
-  /** Brings a node into view, if it is not. */
+  /** Scrolls a node into view if it is outside. */
   readonly reveal: (node: string) => void;
   readonly jump: (node: string) => void;
-  /** The sizes of nodes as they are drawn. */
+  /** Returns the sizes of nodes as drawn. */
   readonly sizes: () => ReadonlyMap<string, { readonly width: number; readonly height: number }>;
-  /** The heights of the ends of links as they are drawn. */
+  /** Returns the vertical positions of link ends as drawn. */
   readonly ends: () => ReadonlyMap<number, { readonly fromY: number; readonly toY: number }>;
-  /** Takes in where the ends of links of these are, which were measured. */
+  /** Uses the measured link ends of these nodes from now on. */
   readonly settle: (nodes: ReadonlySet<string>) => void;
-  /** The pointer's place in the graph. */
+  /** Returns the pointer position in graph coordinates. */
   readonly pointer: () => { readonly x: number; readonly y: number };
 }
 

@@ -34,7 +34,10 @@ test("much is read in slices between which the page can answer, and none while t
   expect(await all).toEqual(new Array(10).fill(3));
 });
 
-/** A page whose clock is made up: what it asks for comes when it is time, frames after so many milliseconds. */
+/**
+ * Simulates a page with a fake clock: timers and animation frames run when due, `frame`
+ * milliseconds apart.
+ */
 function pageWithFrames(frame: number) {
   let now = 0;
   const due = new Map<number, { readonly at: number; readonly go: () => void }>();
@@ -51,7 +54,7 @@ function pageWithFrames(frame: number) {
   vi.stubGlobal("clearTimeout", not);
   return {
     takes: (milliseconds: number) => (now += milliseconds),
-    /** Goes on to what comes next; undefined once nothing does. */
+    /** Advances to the next callback; undefined if none is due. */
     next(): number | undefined {
       const [id, { at, go }] = [...due].reduce((one, other) =>
         other[1].at < one[1].at ? other : one,
@@ -73,12 +76,12 @@ test.each([
   "in frames of %d ms there is a turn each %d ms, and 8 ms are spent in it",
   async (frame, each) => {
     vi.resetModules();
-    const { inTurn, measureEnds } = await import("./turns"); // nothing of what other tests asked for
+    const { inTurn, measureEnds } = await import("./turns"); // a fresh module without pending work
     const page = pageWithFrames(frame);
     const draws = Array.from({ length: 40 }, (_, at) =>
       vi.fn(() => {
         page.takes(4);
-        measureEnds(`${at}`, () => {}); // asks for a turn within one
+        measureEnds(`${at}`, () => {}); // requests a turn within a turn
       }),
     );
     const drawn = () => draws.filter(({ mock }) => mock.calls.length > 0).length;
@@ -92,7 +95,7 @@ test.each([
     }
     vi.restoreAllMocks();
     vi.unstubAllGlobals();
-    expect(inEach).toEqual(new Array(20).fill(2)); // 8 ms at once, then the page can answer
-    expect(ended).toBeLessThanOrEqual(2 * frame + 20 * each); // it begins with the second frame
+    expect(inEach).toEqual(new Array(20).fill(2)); // 8 ms per frame, then the page can respond
+    expect(ended).toBeLessThanOrEqual(2 * frame + 20 * each); // starts with the second frame
   },
 );

@@ -1,18 +1,22 @@
-/** Lets what is costly to draw come one after the other: a little in each frame, and less while the view moves. */
+/**
+ * Spreads expensive drawing over frames: a time budget per frame, smaller while the viewport moves.
+ */
 import { flushSync } from "react-dom";
 import { useCanvas } from "./state";
 
-/** Milliseconds of a frame that are spent, while the view moves and while it rests. */
+/** Milliseconds of drawing per frame, while the viewport moves and while it rests. */
 const [MOVING, RESTING] = [1, 8];
-/** Milliseconds after which a view that rests has its next turn where frames take longer, as without a GPU. */
+/**
+ * Milliseconds until the next turn of a resting viewport if frames take longer, as without a GPU.
+ */
 const LATEST = 20;
-/** Nodes that are drawn whole without waiting, of those that come in one frame. */
+/** Nodes per frame that are drawn in full without waiting. */
 const AT_ONCE = 3;
 
 let isMoving = false;
 let isAsked = false;
 let drawn = 0;
-/** Drawn in this order: where nodes are, then, once the view rests, what is in them. */
+/** Pending drawing in this order: boxes of nodes, then their contents once the viewport rests. */
 const boxes = new Set<(moves: boolean) => void>();
 const contents = new Set<() => void>();
 const unmeasured = new Map<string, (ids: string[]) => void>();
@@ -27,7 +31,7 @@ export function whileMoving(moves: boolean): void {
   waiting.clear();
 }
 
-/** Waits until the view rests. */
+/** Resolves once the viewport rests. */
 export function atRest(): Promise<void> {
   return new Promise((go) => {
     if (isMoving) waiting.add(go);
@@ -35,13 +39,13 @@ export function atRest(): Promise<void> {
   });
 }
 
-/** Calls `done` once nothing waits. */
+/** Calls `done` once nothing is pending. */
 export function afterTurns(done: () => void): void {
   whenDone = done;
   soon();
 }
 
-/** Reads one after the other, a little at a time, and nothing while the view moves. */
+/** Applies `read` to each item within the time budget; pauses while the viewport moves. */
 export async function readInTurns<Told, Read>(
   all: readonly Told[],
   read: (one: Told) => Read,
@@ -59,7 +63,10 @@ export async function readInTurns<Told, Read>(
   return found;
 }
 
-/** Whether there is time to draw one more whole in this frame; none passes those that wait. */
+/**
+ * Returns whether one more node may be drawn in full in this frame. It never overtakes pending
+ * ones.
+ */
 export function hasTime(): boolean {
   if (isMoving || boxes.size + contents.size > 0 || drawn >= AT_ONCE) return false;
   if (drawn === 0)
@@ -70,28 +77,31 @@ export function hasTime(): boolean {
   return true;
 }
 
-/** Calls `draw`, which is light, when it is its turn, while the view moves too, and tells it whether it does. */
+/**
+ * Calls the cheap `draw` in turn, also while the viewport moves; its argument says whether it
+ * moves.
+ */
 export function boxInTurn(draw: (moves: boolean) => void): void {
   boxes.add(draw);
   soon();
 }
 
-/** Calls `draw` when it is its turn and the view rests, unless what this returns is called before. */
+/** Calls `draw` in turn while the viewport rests. The returned function cancels it. */
 export function inTurn(draw: () => void): () => void {
   contents.add(draw);
   soon();
   return () => void contents.delete(draw);
 }
 
-/** Has the ends of a node's links measured, once all have been drawn whose turn it is. */
+/** Measures the link ends of a node once all pending nodes are drawn. */
 export function measureEnds(id: string, measure: (ids: string[]) => void): void {
   unmeasured.set(id, measure);
   soon();
 }
 
-/** Begins with the frame after this one, which has work already. */
+/** Starts with the frame after the next one, which already has work. */
 function soon(): void {
-  if (isAsked) return; // what is drawn may ask for more: it is seen before the turn ends
+  if (isAsked) return; // a draw may request more: the running turn sees it
   isAsked = true;
   requestAnimationFrame(() => requestAnimationFrame(next));
 }
@@ -110,7 +120,7 @@ function goOn(): void {
 
 function next(): void {
   if (!isMoving || !useCanvas.getState().far) {
-    // from afar all of them stand behind already while the view moves
+    // at low zoom, `Places` shows all boxes during a move
     const until = performance.now() + (isMoving ? MOVING : RESTING);
     for (const waiting of isMoving ? [boxes] : [boxes, contents]) {
       for (const draw of waiting) {
@@ -122,7 +132,7 @@ function next(): void {
     if (!isMoving && boxes.size + contents.size > 0) return goOn();
   }
   isAsked = false;
-  if (isMoving) return; // it begins anew when the view rests
+  if (isMoving) return; // starts again when the viewport rests
   measureAll();
   whenDone();
   whenDone = () => {};
@@ -133,6 +143,6 @@ function measureAll(): void {
   if (measure === undefined) return;
   const ids = new Set(unmeasured.keys());
   unmeasured.clear();
-  measure([...ids]); // in the next frame
+  measure([...ids]); // applied in the next frame
   requestAnimationFrame(() => useCanvas.getState().settle(ids));
 }

@@ -1,4 +1,4 @@
-/** Measures nodes anew where their texts become larger or smaller: the ends of links move. */
+/** Measures nodes again when the text size changes, because link ends move. */
 import { useReactFlow, useUpdateNodeInternals } from "@xyflow/react";
 import { useEffect, useRef } from "react";
 import { useSettings } from "../shell/settings";

@@ -1,7 +1,7 @@
 /**
- * Chooses among the alternatives `{a|b}` of a prompt. A backslash makes a bracket or bar plain. Pure.
- * The server has the same rule (`katz_graph/formats/front_end/prompt_text.py`), and one table of
- * cases holds both.
+ * Chooses among the alternatives `{a|b}` of a prompt. A backslash escapes a bracket or bar. Pure.
+ * The server has the same rule (`katz_graph/formats/front_end/prompt_text.py`); one table of cases
+ * tests both.
  */
 
 interface Group {
@@ -9,12 +9,12 @@ interface Group {
   readonly bars: number[];
 }
 
-/** Gives a number below the given one: which of so many alternatives is taken. */
+/** Returns the index of the chosen alternative, below `count`. */
 export type Pick = (count: number) => number;
 
 const anyOf: Pick = (count) => Math.floor(Math.random() * count);
 
-/** Replaces each group by one of its parts. Backslashes stay: the server takes them for what they mean. */
+/** Replaces each group by one of its alternatives. Backslashes stay; the server interprets them. */
 export function chosen(text: string, pick: Pick = anyOf): string {
   const groups = groupsOf(text);
   const pending: [number, number][] = [[0, text.length]];
@@ -38,7 +38,10 @@ export function chosen(text: string, pick: Pick = anyOf): string {
   return made;
 }
 
-/** The groups of a text by the places of their opening brackets; one that is not closed ends with it. */
+/**
+ * Returns the groups of a text by the position of their opening bracket. An unclosed group ends
+ * with the text.
+ */
 function groupsOf(text: string): ReadonlyMap<number, Group> {
   const groups = new Map<number, Group>();
   const opened: Group[] = [];

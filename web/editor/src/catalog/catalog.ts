@@ -1,4 +1,4 @@
-/** Describes node types as `/object_info` tells them: sockets, widgets, and how values lie. */
+/** Describes the node types from `/object_info`: sockets, widgets and the order of values. */
 
 import {
   fieldsOf,
@@ -18,9 +18,9 @@ export interface Widget {
   readonly lines: boolean;
   readonly choices: readonly Json[];
   readonly options: JsonObject;
-  /** What is shown behind it while it has that value; these are named `choice.widget`. */
+  /** The widgets shown after a dynamic choice, by its value; they are named `choice.widget`. */
   readonly further: Readonly<Record<string, readonly Widget[]>>;
-  /** A hidden value follows it: what a seed becomes next, or a button. */
+  /** A hidden value follows this widget: the control of a seed, or the button of an upload. */
   readonly helper: "seed" | "upload" | null;
 }
 
@@ -28,11 +28,11 @@ export interface Socket {
   readonly name: string;
   readonly type: string;
   readonly optional: boolean;
-  /** What the node's author says of it; "" for nothing. */
+  /** The tooltip by the node's author, or "". */
   readonly tooltip: string;
-  /** Of equal sockets, of which a node shows those that are linked and one more; "" for none. */
+  /** The group of equal sockets; a node shows the linked ones and one more. "" without a group. */
   readonly group: string;
-  /** The choice that brings it, and for which of its values; null where it is always there. */
+  /** The choice and the values for which the socket is shown; null if it is always shown. */
   readonly shownFor: { readonly choice: string; readonly values: readonly string[] } | null;
 }
 
@@ -41,9 +41,9 @@ export interface NodeType {
   readonly title: string;
   readonly category: string;
   readonly description: string;
-  /** Who brings it. */
+  /** The name of the pack that defines the type. */
   readonly pack: string;
-  /** Other words that it is looked for by. */
+  /** Additional search words. */
   readonly aliases: readonly string[];
   readonly sockets: readonly Socket[];
   readonly widgets: readonly Widget[];
@@ -53,16 +53,16 @@ export interface NodeType {
     readonly tooltip: string;
   }[];
   readonly isOutput: boolean;
-  /** Whether only editors know it: it never runs, and its values cannot be linked. */
+  /** Whether only the editor knows the type: it never runs, and its values cannot be linked. */
   readonly isVirtual: boolean;
 }
 
 export type Catalog = ReadonlyMap<string, NodeType>;
 
 const SEEDS = ["seed", "noise_seed"];
-/** The type of a choice that brings further inputs. */
+/** The type of a choice with further inputs for each value. */
 const DYNAMIC = "COMFY_DYNAMICCOMBO_V3";
-/** The type of a group of sockets that grows, and how many it may have. */
+/** The type of a growing group of sockets, and its maximum size. */
 const GROWING = "COMFY_AUTOGROW_V3";
 const MOST = 100;
 const UPLOADS = ["image_upload", "video_upload", "audio_upload", "file_upload"];
@@ -141,7 +141,9 @@ function typeOf(name: string, raw: JsonObject): NodeType {
   };
 }
 
-/** Inputs of a type, or of one of a dynamic choice's values, whose names begin with `prefix`. */
+/**
+ * Returns the inputs of a type, or of one value of a dynamic choice. `prefix` starts their names.
+ */
 function declaredIn(raw: Json | undefined, prefix: string) {
   const groups = fieldsOf(raw);
   const sockets: Socket[] = [];
@@ -166,7 +168,7 @@ function declaredIn(raw: Json | undefined, prefix: string) {
         for (const one of declaredIn(inputs, `${name}.`).sockets) {
           const known = sockets.findIndex((other) => other.name === one.name);
           const values = [...(sockets[known]?.shownFor?.values ?? []), key];
-          // what a choice inside of this one brings is shown for that
+          // an inner choice's socket is shown for that choice
           const brought = {
             ...one,
             optional: true,
@@ -179,7 +181,7 @@ function declaredIn(raw: Json | undefined, prefix: string) {
   return { sockets, widgets };
 }
 
-/** All sockets that a group may have. */
+/** Returns all sockets that a group may have. */
 function grownOf(group: string, template: JsonObject): readonly Socket[] {
   const { prefix, names, max, min } = template;
   const numbered = Array.from({ length: Math.min(numberFrom(max, 0), MOST) }, (_, number) => {
@@ -200,8 +202,9 @@ function grownOf(group: string, template: JsonObject): readonly Socket[] {
   }));
 }
 
-/** The sockets that a node offers: of a group those that are linked, those that it must have, and else
- * the first.
+/**
+ * Returns the sockets that a node offers. Of a group: the linked ones, the required ones, and the
+ * first free one.
  */
 export function offered(
   { sockets }: Pick<NodeType, "sockets">,
@@ -253,7 +256,7 @@ function widgetOf(name: string, spec: readonly Json[]): Widget | null {
   };
 }
 
-/** All widgets that a node of a type may show. */
+/** Returns all widgets that a node of a type may show. */
 function allWidgets({ widgets }: Pick<NodeType, "widgets">): readonly Widget[] {
   return widgets.flatMap((widget) => [
     widget,
@@ -265,7 +268,7 @@ export function widgetNamed(type: NodeType | undefined, name: string): Widget | 
   return type === undefined ? undefined : allWidgets(type).find((one) => one.name === name);
 }
 
-/** The type of the input that stands for a widget. */
+/** Returns the socket type of a widget's input. */
 export function socketOf({ kind, whole }: Widget): string {
   if (kind === "number") return whole ? "INT" : "FLOAT";
   return { text: "STRING", switch: "BOOLEAN", choice: "COMBO", colour: "COLOR" }[kind];
@@ -278,12 +281,12 @@ function packOf(module: string): string {
   return packNamed(module.startsWith(PACKS) ? module.slice(PACKS.length) : BUILT_IN);
 }
 
-/** What people call a pack that the server calls so. */
+/** Returns the display name of a pack. */
 export function packNamed(name: string): string {
   return name === BUILT_IN ? "Katz Graph" : name;
 }
 
-/** Tells whether an output may be linked to an input: the one rule for all gestures. */
+/** Returns whether an output may be linked to an input; all gestures use this rule. */
 export function compatible(output: string, input: string): boolean {
   if (output === "*" || input === "*") return true;
   const given = new Set(output.split(","));

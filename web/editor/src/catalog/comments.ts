@@ -1,4 +1,7 @@
-/** Comments of prompts, which are not sent: from `//` to the end of the line, and as in CSS. Pure. */
+/**
+ * Removes and toggles comments in prompts: from `//` to the end of the line, or as in CSS. The
+ * server does not receive them. Pure.
+ */
 import type { Selected } from "./weights";
 
 const COMMENT = /\/\*[\s\S]*?\*\/|\/\/.*/g;
@@ -8,7 +11,7 @@ export function withoutComments(text: string): string {
   return text.replaceAll(COMMENT, "");
 }
 
-/** Comments out the lines that are selected; where all of them are, takes that back. */
+/** Comments out the selected lines, or uncomments them if all are comments. */
 export function commented({ text, start, end }: Selected): Selected {
   const from = text.lastIndexOf("\n", start - 1) + 1;
   const next = text.indexOf("\n", Math.max(end, from));

@@ -1,12 +1,12 @@
-/** Completes names of embeddings and LoRAs while a prompt is written. Pure. */
+/** Completes names of embeddings and LoRAs in a prompt. Pure. */
 import type { Selected } from "./weights";
 
-/** The kinds of models whose names stand in prompts, as their folders are called. */
+/** The kinds of models that prompts name, by the names of their folders. */
 export type Kind = "embeddings" | "loras";
 
 export interface Unfinished {
   readonly kind: Kind;
-  /** What is written of the name, and where it begins. */
+  /** The part of the name before the cursor, and its position. */
   readonly part: string;
   readonly from: number;
 }
@@ -17,7 +17,7 @@ const BEFORE: readonly (readonly [Kind, RegExp])[] = [
 ];
 const MOST = 8;
 
-/** The name that is being written before the cursor; null where none is. */
+/** Returns the incomplete name before the cursor; null without one. */
 export function unfinishedAt(text: string, cursor: number): Unfinished | null {
   for (const [kind, pattern] of BEFORE) {
     const part = pattern.exec(text.slice(0, cursor))?.[1];
@@ -26,7 +26,7 @@ export function unfinishedAt(text: string, cursor: number): Unfinished | null {
   return null;
 }
 
-/** The names that have what is written, those that begin with it first. */
+/** Returns the names that contain the part; those that begin with it come first. */
 export function candidates(part: string, names: readonly string[]): readonly string[] {
   const wanted = part.toLowerCase();
   const place = (name: string) => name.toLowerCase().indexOf(wanted);
@@ -36,7 +36,7 @@ export function candidates(part: string, names: readonly string[]): readonly str
     .slice(0, MOST);
 }
 
-/** The text with the whole name; of a LoRA with its strength, which is selected. */
+/** Inserts the whole name. A LoRA also gets its strength, which is selected. */
 export function completed(text: string, { kind, part, from }: Unfinished, name: string): Selected {
   const rest = text.slice(from + part.length);
   const [strength = ":1>"] = kind === "loras" ? (/^:[^<>\n]*>/.exec(rest) ?? []) : [""];

@@ -1,9 +1,9 @@
-/** Decides what may be linked to what: the one rule for dragging, search, paste and keyboard. */
+/** Decides which ends may be linked: the one rule for dragging, search, paste and keyboard. */
 import type { End } from "../document/links";
 import { type Doc, linksOf } from "../document/model";
 import { compatible } from "./catalog";
 
-/** Says why an output may not be linked to an input; null where it may. */
+/** Returns why an output may not be linked to an input; null if it may. */
 export function refusal(
   graph: Doc,
   from: End & { readonly type: string },
@@ -14,7 +14,7 @@ export function refusal(
   return leadsTo(graph, to.node, from.node) ? "that would be a loop" : null;
 }
 
-/** Whether what a node gives reaches another one. */
+/** Returns whether `goal` depends on `start`. */
 function leadsTo(graph: Doc, start: string, goal: string): boolean {
   const next = new Map<string, string[]>();
   for (const { from, to } of linksOf(graph)) next.set(from, [...(next.get(from) ?? []), to]);
@@ -26,7 +26,7 @@ function leadsTo(graph: Doc, start: string, goal: string): boolean {
   return false;
 }
 
-/** The nodes that these depend on, or that depend on them, themselves included. */
+/** Returns the nodes upstream or downstream of these, including these. */
 export function reached(
   graph: Doc,
   nodes: ReadonlySet<string>,

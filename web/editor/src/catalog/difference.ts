@@ -1,20 +1,20 @@
-/** Tells two versions of a document apart, in the words of its nodes. Pure. */
+/** Compares two versions of a document node by node. Pure. */
 import { type Doc, type DocNode, linksOf, nodesOf } from "../document/model";
 import { isObject, type Json, listOf, printJson, textOf } from "../json";
 import type { Catalog } from "./catalog";
 import { placedWidgets } from "./placed";
 
 export interface Changed {
-  /** The subgraph that it is in, by its name; "" for the document itself. */
+  /** The name of the subgraph that holds the node; "" for the root graph. */
   readonly inside: string;
   readonly id: string;
   readonly title: string;
   readonly kind: "added" | "removed" | "changed";
-  /** What is another, as `steps: 20 → 7`. */
+  /** The changes, such as `steps: 20 → 7`. */
   readonly lines: readonly string[];
 }
 
-/** The nodes that came, went or changed from one version to the other. */
+/** Returns the nodes that were added, removed or changed between the versions. */
 export function difference(before: Doc, after: Doc, catalog: Catalog): readonly Changed[] {
   const [old, now] = [graphsById(before), graphsById(after)];
   return [...new Set([...old.keys(), ...now.keys()])].flatMap((key) =>
@@ -27,7 +27,7 @@ export function difference(before: Doc, after: Doc, catalog: Catalog): readonly 
   );
 }
 
-/** The document and its subgraphs, by id. */
+/** Returns the root graph and its subgraphs by id. */
 function graphsById(doc: Doc): ReadonlyMap<string, Doc> {
   const inside = isObject(doc.definitions) ? listOf(doc.definitions.subgraphs) : [];
   const { name: _, ...root } = doc;
@@ -90,7 +90,7 @@ function shown(value: Json): string {
 
 const NONE: ReadonlyMap<string, string> = new Map();
 
-/** What leads into each node: by input, the node and output it comes from. */
+/** Returns the incoming links of each node: by input, the source node and output. */
 function wiresOf(doc: Doc): ReadonlyMap<string, ReadonlyMap<string, string>> {
   const nodes = new Map(nodesOf(doc).map((node) => [node.id, node]));
   const found = new Map<string, Map<string, string>>();

@@ -76,7 +76,7 @@ test("P0.21 another choice brings others; equal names keep their values, what fo
   const matched = setChoice(wide, CATALOG, id, "way", "match");
   expect(values(matched)).toEqual(["match", "area"]);
   expect(values(setChoice(matched, CATALOG, id, "way", "sides"))).toEqual(values(before));
-  expect(first(matched)?.inputs).toEqual(first(before)?.inputs); // links count them
+  expect(first(matched)?.inputs).toEqual(first(before)?.inputs); // links refer to inputs by index
 });
 
 test("P0.21 sockets of a choice are there while it is made, or while they are linked", () => {
@@ -146,12 +146,12 @@ test("P0.21 a group of inputs shows those that are linked, and one more", () => 
   expect(ends(one).map(({ name }) => name)).toEqual(["texts.t0", "texts.t1"]);
   const two = link(one, "texts.t1");
   expect(ends(two).map(({ name }) => name)).toEqual(["texts.t0", "texts.t1", "texts.t2"]);
-  expect(ends(link(two, "texts.t2"))).toHaveLength(3); // it may have no more
+  expect(ends(link(two, "texts.t2"))).toHaveLength(3); // the group is at its maximum
   const ids = new Set(linksOf(two).flatMap(({ id, toSlot }) => (toSlot > 0 ? [id] : [])));
   expect(ends(removeLinks(two, ids)).map(({ name }) => name)).toEqual(["texts.t0", "texts.t1"]);
   const all = new Set(linksOf(two).map(({ id }) => id));
   expect(ends(removeLinks(two, all)).map(({ name }) => name)).toEqual(["texts.t0"]);
-  // replaced by one of its kind, it keeps its links
+  // replacing the node by its own type keeps its links
   const again = replaced(two, CATALOG, new Set([node]), join);
   expect(linksOf(again)).toHaveLength(2);
   expect(ends(again).map(({ name }) => name)).toEqual(["texts.t0", "texts.t1", "texts.t2"]);

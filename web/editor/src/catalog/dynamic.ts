@@ -1,11 +1,11 @@
-/** Sets widgets. A choice may bring further inputs: what it showed goes, what it shows now comes. */
+/** Sets widgets. A dynamic choice replaces the inputs of its old value by those of the new one. */
 import { changeNode, setValue } from "../document/commands";
 import { type Doc, type DocNode, nodesOf } from "../document/model";
 import { isObject, type Json } from "../json";
 import type { Catalog } from "./catalog";
 import { chosenValues, type Placed, placedWidgets } from "./placed";
 
-/** Sets a widget of a node. */
+/** Sets the value of a node's widget. */
 export function setWidget(
   graph: Doc,
   catalog: Catalog,
@@ -19,8 +19,8 @@ export function setWidget(
 }
 
 /**
- * Sets the choice `name` of a node. Its inputs stay as the file lists them, since links count them;
- * those of widgets that are not shown are not drawn.
+ * Sets the choice `name` of a node. The file's list of inputs stays, because links refer to them by
+ * index; inputs of hidden widgets are not drawn.
  */
 export function setChoice(
   graph: Doc,

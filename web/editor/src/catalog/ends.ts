@@ -1,4 +1,4 @@
-/** Finds what a handle stands for, and links two of them. */
+/** Resolves handles to inputs and outputs, and links them. */
 import { type Catalog, compatible, type NodeType, offered, type Socket, socketOf } from "./catalog";
 import { placedWidgets, shownWidgets } from "./placed";
 import { refusal } from "./connecting";
@@ -14,21 +14,22 @@ export interface Output {
   readonly type: string;
 }
 
-/** An input; without a slot where the file does not list it yet. */
+/** An input of a node. Its slot is null if the file does not list the input yet. */
 export interface Input {
   readonly node: string;
   readonly slot: number | null;
   readonly name: string;
   readonly type: string;
   readonly widget: string | null;
-  /** Whether the node runs without it. */
+  /** Whether the node runs without this input. */
   readonly optional: boolean;
   readonly help: string;
 }
 
-/** All inputs of a node: those that the file lists, and the others of its type. Of a group that grows
- * those that are linked, those that it must have, and else the first; of a choice those that it brings
- * now, and those that are linked.
+/**
+ * Returns the inputs of a node: those in the file, then the others of its type. Of a growing group:
+ * the linked ones, the required ones, and the first free one. Of a choice: those of its current
+ * value, and linked ones.
  */
 export function inputsOf(node: DocNode, type: NodeType | undefined): readonly Input[] {
   const wired = new Set(node.inputs.flatMap(({ name, link }) => (link === null ? [] : [name])));
@@ -62,7 +63,7 @@ export function inputsOf(node: DocNode, type: NodeType | undefined): readonly In
   ];
 }
 
-/** The sockets of a type that a node shows: not those that belong to other values of its choices. */
+/** Returns the sockets that a node shows, without those of other values of its choices. */
 function shownSockets(
   node: DocNode,
   type: NodeType,
@@ -76,7 +77,7 @@ function shownSockets(
   });
 }
 
-/** The handle of an input: by its slot, or by its name where it has none yet. */
+/** Returns the handle id of an input, by its slot or, without a slot, by its name. */
 export function handleOf({ slot, name }: Pick<Input, "slot" | "name">): string {
   return slot === null ? `new:${name}` : `in:${slot}`;
 }
@@ -113,7 +114,10 @@ export function inputAt(
   return ends.find((end) => handleOf(end) === handle) ?? null;
 }
 
-/** The input of a node that takes a link dropped on its body: a free one that fits, else any. */
+/**
+ * Returns the input for a link dropped on a node's body: a free compatible one, else any compatible
+ * one.
+ */
 export function fittingInput(graph: Doc, catalog: Catalog, id: string, from: Output): Input | null {
   const taken = new Set(linksOf(graph).flatMap(({ to, toSlot }) => (to === id ? [toSlot] : [])));
   const fits = inputsOfId(graph, catalog, id).filter((end) => compatible(from.type, end.type));
@@ -130,7 +134,7 @@ export function linked(graph: Doc, from: Output, to: Input): Doc {
   return connect(ready, from, { node: to.node, slot }, from.type);
 }
 
-/** Has a node list an input, where its type has it and the file does not. */
+/** Adds an input of the node's type to its list in the file, if missing. */
 export function listed(graph: Doc, to: Input): { readonly graph: Doc; readonly slot: number } {
   if (to.slot !== null) return { graph, slot: to.slot };
   const ready = addInput(graph, to.node, { ...to, link: null });
@@ -143,7 +147,7 @@ function inputsOfId(graph: Doc, catalog: Catalog, id: string): readonly Input[] 
   return node === undefined ? [] : inputsOf(node, catalog.get(node.type));
 }
 
-/** The type of the input that a link leads to, at a subgraph's boundary too. */
+/** Returns the type of a link's target input, which may be on a subgraph's boundary. */
 export function inputType(graph: Doc, { to, toSlot, type }: DocLink): string {
   const slots =
     nodesOf(graph).find(({ id }) => id === to)?.inputs ??

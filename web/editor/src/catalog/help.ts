@@ -1,7 +1,7 @@
-/** Says of one input or output what its author says, and what it takes. Plain text. */
+/** Writes the help text of an input or output: its tooltip and its accepted values. Plain text. */
 import { type NodeType, type Socket, socketOf, type Widget, widgetNamed } from "./catalog";
 
-/** Of a widget: its tooltip, what values it takes, its default. */
+/** Returns a widget's tooltip, accepted values and default. */
 export function widgetHelp(widget: Widget): string {
   const { tooltip, default: start } = widget.options;
   const takes = `${expectation(widget)}${start === undefined || start === "" ? "" : `; default ${shown(start)}`}`;
@@ -12,13 +12,13 @@ export function socketHelp({ type, optional, tooltip }: Socket): string {
   return lines(tooltip, optional ? `${type}, optional` : type);
 }
 
-/** Of an output, by its place; `otherwise` where the type is not known. */
+/** Returns the help of an output by slot; `otherwise` if the type is unknown. */
 export function outputHelp(type: NodeType | undefined, slot: number, otherwise: string): string {
   const output = type?.outputs[slot];
   return output === undefined ? otherwise : lines(output.tooltip, output.type);
 }
 
-/** Of an input, by its name; `otherwise` where its type is not known. */
+/** Returns the help of an input by name; `otherwise` if its type is unknown. */
 export function inputHelp(type: NodeType | undefined, name: string, otherwise: string): string {
   const socket = type?.sockets.find((one) => one.name === name);
   if (socket !== undefined) return socketHelp(socket);

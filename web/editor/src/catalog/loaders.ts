@@ -1,4 +1,4 @@
-/** Finds the node types that load a model, and the words of its notes that call it up. Pure. */
+/** Finds the node types that load a model, and the trigger words in its metadata. Pure. */
 import { fieldsOf, isObject, parseJson } from "../json";
 import type { Catalog, NodeType, Widget } from "./catalog";
 
@@ -8,8 +8,8 @@ export interface Loader {
 }
 
 /**
- * The types with a choice of all these models, the plainest first. Two kinds may have models of one
- * name: those whose choice is called like the kind, or one of its folders, come before.
+ * Returns the types with a choice that lists all these models, the simplest first. Kinds may share
+ * model names, so a choice named after the kind or one of its folders comes before others.
  */
 export function loadersOf(
   catalog: Catalog,
@@ -33,19 +33,21 @@ function compared(one: readonly number[], other: readonly number[]): number {
   return at < 0 ? 0 : (one[at] ?? 0) - (other[at] ?? 0);
 }
 
-/** Where trainers write what calls a model up. */
+/** Metadata keys in which trainers write trigger phrases. */
 const PHRASES = ["modelspec.trigger_phrase", "trigger_word", "trigger_words", "activation text"];
 const TAGS = "ss_tag_frequency";
 const MOST_TAGS = 12;
 
-/** The trigger phrases of a model's notes; without any, the tags that it was trained on most. */
+/**
+ * Returns the trigger phrases in a model's metadata; without any, its most frequent training tags.
+ */
 export function triggersOf(notes: Readonly<Record<string, string>>): readonly string[] {
   const phrases = PHRASES.flatMap((name) => (notes[name] ?? "").split(/[,\n]/));
   const said = [...new Set(phrases.map((phrase) => phrase.trim()))].filter((one) => one !== "");
   return said.length > 0 ? said : tagsIn(notes[TAGS] ?? "");
 }
 
-/** By how often they stand in all data sets: `{"set": {"tag": 12}}`. */
+/** Returns the tags by frequency, summed over all datasets: `{"set": {"tag": 12}}`. */
 function tagsIn(text: string): readonly string[] {
   const counts = new Map<string, number>();
   try {
@@ -53,7 +55,7 @@ function tagsIn(text: string): readonly string[] {
       for (const [tag, count] of isObject(tags) ? Object.entries(tags) : [])
         counts.set(tag.trim(), (counts.get(tag.trim()) ?? 0) + Number(count));
   } catch {
-    return []; // a trainer's own form
+    return []; // a format of another trainer
   }
   return [...counts]
     .sort(([, one], [, other]) => other - one)

@@ -1,8 +1,10 @@
-/** Finds names that were perhaps meant. Pure. */
+/** Suggests the nearest name for a misspelled one. Pure. */
 
 const ENOUGH = 0.4;
 
-/** The choice that shares the most pairs of letters with a name; null where none comes near. */
+/**
+ * Returns the choice that shares the most letter pairs with a name; null if none is similar enough.
+ */
 export function nearestName(name: string, choices: readonly string[]): string | null {
   const wanted = pairs(name);
   const scored = choices.map((choice) => {

@@ -1,4 +1,4 @@
-/** Adds the nodes that show what an output gives, for a copy of a graph that is run to there. */
+/** Adds the preview nodes for an output to a copy of a graph, which is then run up to them. */
 import { addNode } from "../document/commands";
 import { type Doc, type DocNode, linksOf, nodesOf } from "../document/model";
 import { boundariesOf } from "../document/scope";
@@ -7,7 +7,7 @@ import { reached } from "./connecting";
 import { fittingInput, linked, type Output } from "./ends";
 import { newNode } from "./placed";
 
-/** The node types that a type of output is led through until it is shown. */
+/** The chain of node types that previews each output type. */
 const SHOWING: Readonly<Record<string, readonly string[]>> = {
   IMAGE: ["PreviewImage"],
   MASK: ["MaskPreview"],
@@ -18,7 +18,7 @@ const SHOWING: Readonly<Record<string, readonly string[]>> = {
   BOOLEAN: ["PreviewAny"],
 };
 
-/** An output that can be shown. */
+/** An output that can be previewed. */
 export interface Shown extends Output {
   readonly label: string;
 }
@@ -30,8 +30,8 @@ export function showable({ id, outputs }: DocNode): readonly Shown[] {
 }
 
 /**
- * A graph in which a node shows an output, and that node's id; in words what is missing where none
- * can.
+ * Returns a graph that previews an output, with the id of the preview node; a message if this is
+ * impossible.
  */
 export function withShowing(
   graph: Doc,
@@ -58,7 +58,7 @@ export function withShowing(
   return { graph: next, node: from.node };
 }
 
-/** The VAE that is used behind a node, else before it, else any of the graph. */
+/** Finds a VAE that is used downstream of a node, else upstream, else anywhere in the graph. */
 function vaeFor(graph: Doc, node: string): Output | null {
   const links = linksOf(graph).filter(({ type }) => type === "VAE");
   const [behind, before] = (["downstream", "upstream"] as const).map((way) =>

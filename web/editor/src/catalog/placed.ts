@@ -1,16 +1,16 @@
-/** Finds the widgets that a node shows, with the values that lie as its type says; makes new nodes. */
+/** Matches a node's values with the widgets of its type, and builds new nodes. */
 import type { DocNode } from "../document/model";
 import { isObject, type Json, type JsonObject, numberFrom } from "../json";
 import { type NodeType, offered, socketOf, type Widget } from "./catalog";
 
-/** A widget of a node with the key of its value. */
+/** A widget of a node, with its value and the key of that value. */
 export interface Placed {
   readonly widget: Widget;
   readonly key: number | string;
   readonly value: Json;
 }
 
-/** Finds a node's widgets with their values; none where they do not lie as its type says. */
+/** Returns a node's widgets with their values; none if the values do not match the type. */
 export function placedWidgets(node: DocNode, type: NodeType | undefined): readonly Placed[] {
   if (type === undefined) return [];
   const { values } = node;
@@ -34,32 +34,35 @@ export function placedWidgets(node: DocNode, type: NodeType | undefined): readon
   return placed;
 }
 
-/** The widgets that a value of a dynamic choice shows behind it. */
+/** Returns the widgets that a value of a dynamic choice adds. */
 function broughtBy({ further }: Widget, value: Json): readonly Widget[] {
   return (typeof value === "string" ? further[value] : undefined) ?? [];
 }
 
-/** How many values of a list are a widget's. */
+/** Returns how many entries of the value list a widget uses. */
 function placesOf({ helper }: Widget): number {
   return helper === null ? 1 : 2;
 }
 
-/** The widgets that a node shows: where its values do not lie as its type says, those of a new one. */
+/**
+ * Returns the widgets that a node shows. If its values do not match its type, returns those of a
+ * new node.
+ */
 export function shownWidgets(node: DocNode, type: NodeType): readonly Widget[] {
   const placed = placedWidgets(node, type);
   return placed.length > 0 ? placed.map(({ widget }) => widget) : startsOf(type.widgets).widgets;
 }
 
-/** A widget's value, and the hidden one that follows it. */
+/** The value of a widget, and the hidden value after it. */
 interface Held {
   readonly value: Json;
   readonly after?: Json | undefined;
 }
 
-/** Values of widgets by the widgets' names. */
+/** Values by widget name. */
 export type Known = ReadonlyMap<string, Held>;
 
-/** The values that a node holds. */
+/** Returns the values of a node by widget name. */
 export function heldBy({ values }: DocNode, placed: readonly Placed[]): Known {
   return new Map(
     placed.map(({ widget, key, value }) => {
@@ -71,8 +74,9 @@ export function heldBy({ values }: DocNode, placed: readonly Placed[]): Known {
 
 const HELPERS = { seed: "randomize", upload: "image" } as const;
 
-/** What widgets show and hold in a new node, and the further ones that they bring; `known` values
- * stay.
+/**
+ * Returns the widgets and values of a new node, including those that dynamic choices add. `known`
+ * values are retained.
  */
 function startsOf(given: readonly Widget[], known: Known = new Map()) {
   const widgets: Widget[] = [];
@@ -90,8 +94,8 @@ function startsOf(given: readonly Widget[], known: Known = new Map()) {
 }
 
 /**
- * The values of a node after one of its dynamic choices is set: those behind it are of what it shows
- * now. Of equal names the values stay.
+ * Returns the values of a node after a dynamic choice is set: the inputs of the old value are
+ * replaced by those of the new one. Inputs with the same name retain their values.
  */
 export function chosenValues(
   node: DocNode,
@@ -117,7 +121,7 @@ export function chosenValues(
   return values;
 }
 
-/** Tells whether a value can be this widget's; links may stand for any. */
+/** Returns whether a value has a type that the widget accepts. A choice accepts all but objects. */
 function fits(widget: Widget, value: Json): boolean {
   switch (widget.kind) {
     case "number":
@@ -132,7 +136,7 @@ function fits(widget: Widget, value: Json): boolean {
   }
 }
 
-/** Tells whether a person could give a widget this value. */
+/** Returns whether the user could enter this value in the widget. */
 export function offers(widget: Widget, value: Json): boolean {
   if (!fits(widget, value)) return false;
   if (widget.kind === "choice") return widget.choices.includes(value);
@@ -143,7 +147,9 @@ export function offers(widget: Widget, value: Json): boolean {
   return within && (!widget.whole || Number.isInteger(number));
 }
 
-/** Builds a node of a type as the format stores it, with its defaults where no value is `known`. */
+/**
+ * Builds a node of a type in the file format, with the default for each value that is not `known`.
+ */
 export function newNode(
   type: NodeType,
   x: number,

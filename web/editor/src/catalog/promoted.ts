@@ -1,8 +1,9 @@
 /**
- * Finds and changes the widgets that a subgraph's node shows of its inside. Three generations of files: values
- * by name, values in the order of the subgraph's inputs that lead to widgets, and a list of
- * [inner node, widget] in `properties.proxyWidgets`. Values and entries belong to each other by position; of
- * an entry `5: steps`, or of three parts, the number tells which node further inside has the widget.
+ * Finds and changes the inner widgets that a subgraph node shows. Three generations of files store
+ * them: values by name; values in the order of the subgraph's inputs that lead to widgets; or a
+ * list of [inner node, widget] in `properties.proxyWidgets`. Values and entries match by position.
+ * In an entry `5: steps`, or one of three parts, the number is the id of the node further inside
+ * that has the widget.
  */
 import { type Doc, type DocNode, linksOf, nodesOf } from "../document/model";
 import { fieldsOf, isObject, type Json, type JsonObject, listOf, parseJson, textOf } from "../json";
@@ -11,7 +12,7 @@ import { type Placed, placedWidgets } from "./placed";
 
 const OWN = "-1";
 
-/** The widgets that a node shows: its own, or of a subgraph those of its inside. */
+/** Returns the widgets that a node shows: its own, or the promoted ones of a subgraph. */
 export function shownPlaced(
   node: DocNode,
   inside: Doc | undefined,
@@ -25,20 +26,23 @@ export function shownPlaced(
   });
 }
 
-/** A value that a subgraph's node gives its inside, and the widgets there that have it. */
+/** A value that a subgraph node passes to its inner widgets. */
 export interface Given {
   readonly value: Json;
   readonly targets: readonly Target[];
 }
 
-/** A widget of a node inside. `owner`: the node further inside that has it, where that is told. */
+/**
+ * A widget of an inner node. `owner`: the node further inside that has the widget, or "" if
+ * unknown.
+ */
 export interface Target {
   readonly node: string;
   readonly widget: string;
   readonly owner: string;
 }
 
-/** The values that count: an input that is linked gives what the link does. */
+/** Returns the values in effect. A linked input takes its value from the link. */
 export function givenBy(node: DocNode, inside: Doc): readonly Given[] {
   const linked = new Set(node.inputs.flatMap(({ name, link }) => (link === null ? [] : [name])));
   const counting = promotedBy(node, inside).filter(
@@ -55,7 +59,9 @@ export function givenBy(node: DocNode, inside: Doc): readonly Given[] {
   });
 }
 
-/** The key of the value that a node shows for a widget; null where it shows none of this name. */
+/**
+ * Returns the key of the value that a node shows for a widget; null if it shows none of this name.
+ */
 export function keyShown(node: DocNode, inside: Doc, { widget, owner }: Target) {
   const all = promotedBy(node, inside);
   const leads = ({ name }: Promoted, id: string) =>
@@ -69,7 +75,10 @@ export function keyShown(node: DocNode, inside: Doc, { widget, owner }: Target) 
   return found?.key ?? null;
 }
 
-/** Has a node show a widget of its inside. `inner`: the node there, or the way to it, with colons. */
+/**
+ * Promotes an inner widget to the node. `inner`: the id of the inner node, or a path of ids with
+ * colons.
+ */
 export function withProxy(
   node: DocNode,
   inside: Doc,
@@ -81,7 +90,7 @@ export function withProxy(
   return withPromoted(node, [...withoutNamed(promotedBy(node, inside), inner, name), made]);
 }
 
-/** Takes such a widget back; null where the node does not show it. */
+/** Undoes the promotion of a widget; null if the node does not show it. */
 export function withoutProxy(
   node: DocNode,
   inside: Doc,
@@ -97,7 +106,7 @@ function withoutNamed(all: readonly Promoted[], inner: string, name: string) {
   return all.filter((one) => one.inner !== inner || one.name !== name);
 }
 
-/** What is promoted by inputs alone needs no list of proxies. */
+/** Writes the promoted widgets. The list of proxies is omitted if inputs alone promote them. */
 function withPromoted({ raw }: DocNode, all: readonly Promoted[]): JsonObject {
   const { proxyWidgets, ...properties } = fieldsOf(raw.properties);
   const listed = all.every(({ inner }) => inner === OWN) ? [] : all;
@@ -135,7 +144,7 @@ function promotedBy(node: DocNode, inside: Doc): readonly Promoted[] {
   });
 }
 
-/** `entry`: as it is written in the list. */
+/** `entry`: the entry as written in the list. */
 interface Named {
   readonly inner: string;
   readonly name: string;
@@ -147,7 +156,9 @@ function ownInput(name: string): Named {
   return { inner: OWN, name, owner: "", entry: [OWN, name] };
 }
 
-/** The entries of the list in their places; null where one shows no widget. */
+/**
+ * Returns the entries of the list in order, null for those without a widget; null without a list.
+ */
 function proxies(raw: JsonObject): readonly (Named | null)[] | null {
   const written = isObject(raw.properties) ? raw.properties.proxyWidgets : undefined;
   const entries = typeof written === "string" ? listFrom(written) : written;
@@ -169,13 +180,13 @@ function listFrom(text: string): Json {
 
 const PREFIXED = /^\s*(\d+)\s*:\s*(.+)$/s;
 
-/** The name of a widget, and the node that has it, without the numbers before it. */
+/** Strips number prefixes from a widget's name; the last number is its owner. */
 function plain(name: string, owner: string): Pick<Named, "name" | "owner"> {
   const [, number, rest] = PREFIXED.exec(name) ?? [];
   return number === undefined || rest === undefined ? { name, owner } : plain(rest, number);
 }
 
-/** Whether a front end keeps something else in the entry than a widget. */
+/** Returns whether the entry holds internal data of a front end instead of a widget. */
 function isInternal(entry: Json): boolean {
   return textOf(listOf(entry)[1]).startsWith("$$");
 }
@@ -192,7 +203,7 @@ function owned(raw: JsonObject, inside: Doc, count: number): readonly Named[] {
   return names.map(ownInput);
 }
 
-/** The inputs inside that a subgraph's input leads to. */
+/** Returns the inner inputs that a subgraph's input leads to. */
 function endsOf(inside: Doc, name: string) {
   const input = listOf(inside.inputs)
     .filter(isObject)
@@ -217,7 +228,7 @@ function widgetOf(inside: Doc, catalog: Catalog, id: string, name: string): Widg
   return widgetNamed(catalog.get(type), name);
 }
 
-/** A widget for a value of which no type tells. */
+/** Infers a widget from a value whose type is unknown. */
 function inferred(name: string, value: Json): Widget {
   const number = typeof value === "number" || typeof value === "bigint";
   const kind = number ? "number" : typeof value === "boolean" ? "switch" : "text";

@@ -1,4 +1,4 @@
-/** Chooses among the alternatives of prompts and leaves out comments, in the copy that is sent. */
+/** Chooses among the alternatives of prompts and removes comments in the copy that is sent. */
 import { setValue } from "../document/commands";
 import { type Doc, nodesOf } from "../document/model";
 import { withoutComments } from "./comments";
@@ -18,7 +18,7 @@ export function withChosenPrompts(graph: Doc, catalog: Catalog, pick?: Pick): Do
   }, graph);
 }
 
-/** How long a text is, in words; with the names of its text encoders where there are several. */
+/** Formats the token count of a text, with the names of the text encoders if there are several. */
 export function sizeText(sizes: readonly TextSize[]): string {
   const words = ({ tokens, chunks, most }: TextSize): string => {
     if (chunks > 1) return `${tokens} tokens, ${chunks} chunks of ${most}`;
@@ -31,7 +31,7 @@ export function sizeText(sizes: readonly TextSize[]): string {
   return sizes.map((size) => `${size.encoder}: ${words(size)}`).join("; ");
 }
 
-/** A type says which of its texts are. */
+/** Returns whether a widget is a prompt, as its type declares. */
 function isPrompt({ options }: Widget): boolean {
   return options.dynamicPrompts === true;
 }

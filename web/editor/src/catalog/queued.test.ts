@@ -1,4 +1,4 @@
-/** The table of what a saved document means when it is queued, which the tests of the server read as well. */
+/** Checks how a saved document is queued against a table of cases that the server's tests share. */
 import { readFileSync } from "node:fs";
 import { describe, expect, test } from "vitest";
 import { type Doc, nodesOf } from "../document/model";
@@ -36,7 +36,7 @@ const TABLE = parseJson(
 ) as unknown as Table;
 const CATALOG = catalogOf(TABLE.object_info);
 
-/** What the server makes of backslashes. */
+/** Removes the backslashes as the server does. */
 const unescaped = (text: string) => text.replaceAll(/\\([{}|])/g, "$1");
 
 function picking(picks: readonly number[]): () => number {
@@ -52,7 +52,7 @@ describe("texts [defect 9]", () => {
   test.each(TABLE.texts.map((row) => [row.typed, row] as const))("%s", (_, row) => {
     const sent = chosen(withoutComments(row.typed), picking(row.picks));
     expect(unescaped(sent)).toBe(row.sent);
-    expect(chosen(withoutComments(sent), picking([]))).toBe(sent); // the server finds nothing more
+    expect(chosen(withoutComments(sent), picking([]))).toBe(sent); // no alternatives are left
   });
 
   test("only widgets that say so are prompts", () => {

@@ -1,4 +1,4 @@
-/** Has nodes be of another type, with the values, links and looks that fit it. */
+/** Replaces nodes by another type and retains compatible values, links and appearance. */
 import { changeNode } from "../document/commands";
 import { type Ends, moveLinks, removeLinks } from "../document/links";
 import { type Doc, type DocNode, linksOf, nodeOf, nodesOf } from "../document/model";
@@ -33,13 +33,13 @@ function replacedOne(graph: Doc, catalog: Catalog, node: DocNode, type: NodeType
   );
 }
 
-/** How many links of nodes stay where they become of a type. */
+/** Returns how many links of the nodes a type would retain. */
 export function keeps(graph: Doc, nodes: readonly DocNode[], type: NodeType): number {
   const made = nodeOf(grown(newNode(type, 0, 0), type));
   return nodes.reduce((sum, node) => sum + keptLinks(graph, node, made).size, 0);
 }
 
-/** The node of the other type, which nothing is linked to yet. */
+/** Builds the new node without links. */
 function remade(catalog: Catalog, node: DocNode, type: NodeType): JsonObject {
   const before = catalog.get(node.type);
   const made = newNode(type, node.x, node.y, knownTo(type, valuesOf(node, before)));
@@ -54,7 +54,7 @@ function remade(catalog: Catalog, node: DocNode, type: NodeType): JsonObject {
   };
 }
 
-/** Has a node list further inputs of its groups: those up to the last that is linked, or all. */
+/** Lists further inputs of the node's groups: up to the last linked one, or all without `kept`. */
 function grown(
   raw: JsonObject,
   type: NodeType,
@@ -72,7 +72,9 @@ function grown(
   return { ...raw, inputs: [...listed, ...further].slice(0, most) };
 }
 
-/** The values of a node by name, as its type or, where that is unknown, the file itself tells. */
+/**
+ * Returns a node's values by name, from its type or, if that is unknown, from names in the file.
+ */
 function valuesOf(node: DocNode, type: NodeType | undefined): Known {
   const placed = placedWidgets(node, type);
   if (placed.length > 0) return heldBy(node, placed);
@@ -90,7 +92,9 @@ function knownTo(type: NodeType, values: Known): Known {
   );
 }
 
-/** Where the links of a node go on in another one: by name and type first, then by type. */
+/**
+ * Finds the new ends of a node's links on its replacement: by name and type first, then by type.
+ */
 function keptLinks(graph: Doc, node: DocNode, made: DocNode): ReadonlyMap<number, Ends> {
   const kept = new Map<number, Ends>();
   const taken = new Set<number>();

@@ -65,7 +65,7 @@ function built(types: readonly string[], links: readonly (readonly number[])[]):
   }, nodes);
 }
 
-/** Links as [from, slot, to, slot], in a stable order. */
+/** Returns links as [from, slot, to, slot] in a stable order. */
 function wires(graph: Doc): readonly (readonly (string | number)[])[] {
   return linksOf(graph)
     .map(({ from, fromSlot, to, toSlot }) => [from, fromSlot, to, toSlot] as const)
@@ -174,7 +174,7 @@ describe("P1.07", () => {
     const next = replaced(karras, CATALOG, new Set(["4"]), type("Advanced"));
     const node = nodesOf(next).find(({ id }) => id === "4");
     expect(node).toMatchObject({ type: "Advanced", x: 900, colour: "#123456" });
-    // 30 steps are more than it takes
+    // 30 steps exceed the maximum
     expect(node?.values).toEqual(["enable", 7, "fixed", 5, "karras"]);
     expect(wires(next)).toEqual([
       ["1", 0, "4", 2],

@@ -1,6 +1,6 @@
 /**
- * Changes how nodes hang together without cutting what fits: nodes put into links and taken out of
- * them, inputs swapped, neighbours linked.
+ * Rewires nodes and retains compatible links: inserts nodes into links, dissolves them, swaps
+ * inputs, links neighbours.
  */
 import { removeNodes } from "../document/commands";
 import { connect, type Ends, moveLinks } from "../document/links";
@@ -10,8 +10,8 @@ import { refusal } from "./connecting";
 import { type Input, inputType, inputsOf, linked, listed, type Output, whyNot } from "./ends";
 
 /**
- * Puts a node into a link by an input that is free and an output that is not linked. Null where
- * none fit, or where the node already hangs on the link's other end.
+ * Inserts a node into a link by a free input and an unlinked output. Returns null if none fit, or
+ * if the link already starts or ends at the node.
  */
 export function inserted(graph: Doc, catalog: Catalog, id: string, link: number): Doc | null {
   const old = linksOf(graph).find((one) => one.id === link);
@@ -27,14 +27,14 @@ export function inserted(graph: Doc, catalog: Catalog, id: string, link: number)
   return connect(moveLinks(ready, new Map([[link, led]])), output, goal, output.type);
 }
 
-/** Whether a node has both ends that a link could be led through. */
+/** Returns whether a node has a free input and a free output. */
 export function isInsertable(graph: Doc, catalog: Catalog, id: string): boolean {
   const node = nodesOf(graph).find((one) => one.id === id);
   if (node === undefined) return false;
   return freeInputs(graph, catalog, node).length > 0 && freeOutputs(graph, node).length > 0;
 }
 
-/** Takes nodes away; what they gave is given by what fed them, as where they are bypassed. */
+/** Removes nodes and connects their sources to their targets, as bypassing would. */
 export function dissolved(graph: Doc, nodes: ReadonlySet<string>): Doc {
   const around = nodesOf(graph)
     .filter(({ id }) => nodes.has(id))
@@ -55,7 +55,10 @@ function ledAround(graph: Doc, node: DocNode): Doc {
   return moveLinks(graph, new Map(moved));
 }
 
-/** The input that an output of a bypassed node gives: of its own place, else the first that fits. */
+/**
+ * Returns the input that a bypassed output passes on: the one in the same slot, else the first that
+ * fits.
+ */
 function passing({ inputs, outputs }: DocNode, output: number): number {
   const type = outputs[output]?.type ?? "*";
   const fits = (slot: number) => compatible(inputs[slot]?.type ?? "", type);
@@ -64,13 +67,13 @@ function passing({ inputs, outputs }: DocNode, output: number): number {
   return exact >= 0 ? exact : inputs.findIndex((_, slot) => fits(slot));
 }
 
-/** Two inputs of a node that can take each other's links. */
+/** Two inputs of a node that can exchange their links. */
 export interface Pair {
   readonly one: number;
   readonly other: number;
 }
 
-/** The pairs of a node's inputs that can be swapped. */
+/** Returns the pairs of a node's inputs that can be swapped. */
 export function swappable(graph: Doc, node: DocNode): readonly Pair[] {
   const links = linksOf(graph).filter(({ to }) => to === node.id);
   const linkTo = (slot: number) => links.find(({ toSlot }) => toSlot === slot);
@@ -85,7 +88,7 @@ export function swappable(graph: Doc, node: DocNode): readonly Pair[] {
   );
 }
 
-/** Swaps what two inputs of a node are linked to. */
+/** Swaps the links of two inputs. */
 export function swapped(graph: Doc, node: string, { one, other }: Pair): Doc {
   const moved = linksOf(graph).flatMap((link): [number, Ends][] => {
     if (link.to !== node || (link.toSlot !== one && link.toSlot !== other)) return [];
@@ -97,8 +100,8 @@ export function swapped(graph: Doc, node: string, { one, other }: Pair): Doc {
 }
 
 /**
- * Links the first output of a node that fits a free input of another one: of the same name and type
- * first, then of the same type. Null where none fits.
+ * Links a node's output to a free input of another node: same type and name first, then same type,
+ * then any compatible one. Returns null if none fits.
  */
 export function linkedNext(graph: Doc, catalog: Catalog, from: string, to: string): Doc | null {
   const [source, target] = [from, to].map((id) => nodesOf(graph).find((node) => node.id === id));
@@ -118,7 +121,7 @@ export function linkedNext(graph: Doc, catalog: Catalog, from: string, to: strin
   return best === undefined ? null : linked(graph, best.end, best.input);
 }
 
-/** The inputs of a node that nothing is linked to and that hold no value. */
+/** Returns the sockets of a node without a link, excluding widgets. */
 function freeInputs(graph: Doc, catalog: Catalog, node: DocNode): readonly Input[] {
   const taken = new Set(
     linksOf(graph).flatMap(({ to, toSlot }) => (to === node.id ? [toSlot] : [])),

@@ -1,16 +1,16 @@
-/** Finds node types: by words, by what is nearly written so, by use, by category or pack. */
+/** Searches node types by words, similar spelling, use, category or pack. */
 import Fuse, { type Expression } from "fuse.js";
 import { type Catalog, type NodeType, offered } from "./catalog";
 
 const NAMES = ["title", "name", "aliases"];
 
-const ENOUGH = 10; // that have every word: nobody looks for others
+const ENOUGH = 10; // exact matches from which on similar ones are not searched
 
 const INDICES = new WeakMap<Catalog, Fuse<NodeType>>();
 
 /**
- * What has every word of a query comes first; where that is little, what is nearly written so
- * follows. Among equals, what was used lately and often comes first.
+ * Returns the types that match every word first. If these are few, similar spellings follow. Equal
+ * matches are ordered by frequent and recent use.
  */
 export function searched(
   catalog: Catalog,
@@ -37,8 +37,8 @@ export function searched(
 }
 
 /**
- * Where the words stand: 0 for all of a title or a name, 1 for the beginning of one, null where a
- * word is missing.
+ * Ranks the match: 0 for a whole title or name, 1 for its beginning, 2 for words in names or
+ * aliases, 3 in other text; null if a word is missing.
  */
 function rankOf(type: NodeType, words: readonly string[]): number | null {
   const called = [type.title, type.name].map((name) => name.toLowerCase());
@@ -50,7 +50,7 @@ function rankOf(type: NodeType, words: readonly string[]): number | null {
   return words.every((word) => names.includes(word)) ? 2 : 3;
 }
 
-/** What each word is nearly a part of the names of. */
+/** Returns the types with names similar to each word. */
 function nearly(catalog: Catalog, words: readonly string[]): readonly NodeType[] {
   const asked: Expression = {
     $and: words.map((word) => ({ $or: NAMES.map((key) => ({ [key]: word })) })),
@@ -70,21 +70,21 @@ function indexOf(catalog: Catalog): Fuse<NodeType> {
   return index;
 }
 
-/** How much each was used; the later, the more. `used` begins with the last use. */
+/** Returns how much each type was used; recent uses weigh more. `used` starts with the latest. */
 function usesOf(used: readonly string[]): ReadonlyMap<string, number> {
   const found = new Map<string, number>();
   used.forEach((name, place) => found.set(name, (found.get(name) ?? 0) + 1 / (place + 1)));
   return found;
 }
 
-/** What was used, the most first. */
+/** Returns the used types, the most used first. */
 export function lately(catalog: Catalog, used: readonly string[]): readonly NodeType[] {
   return [...usesOf(used)]
     .sort(([, one], [, other]) => other - one)
     .flatMap(([name]) => catalog.get(name) ?? []);
 }
 
-/** Node types by a property, whose values are in alphabetical order. */
+/** Groups node types by a property, in alphabetical order. */
 export function grouped(
   types: readonly NodeType[],
   by: "category" | "pack",
@@ -94,7 +94,7 @@ export function grouped(
   return new Map([...found].sort(([one], [other]) => one.localeCompare(other)));
 }
 
-/** What lies in a folder of the tree of categories: folders in it, and node types. */
+/** Returns the subfolders and node types of a category folder. */
 export function inCategory(
   types: readonly NodeType[],
   folder: string,
@@ -111,7 +111,7 @@ export function inCategory(
   };
 }
 
-/** What goes in and out of a node of a type, in a line. */
+/** Summarises the inputs and outputs of a type in one line. */
 export function socketsOf(type: NodeType): string {
   const given = offered(type)
     .map(({ type: one }) => one)

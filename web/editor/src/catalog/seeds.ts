@@ -1,4 +1,4 @@
-/** Gives seeds their next value, as the helper behind each of them says. */
+/** Computes the next value of each seed, according to its control value. */
 import { setValue } from "../document/commands";
 import { type Doc, nodesOf } from "../document/model";
 import { type Json, listOf } from "../json";

@@ -1,4 +1,4 @@
-/** Colours of sockets and links, by their types. */
+/** Assigns colours to sockets and links by type. */
 
 const NAMED: Readonly<Record<string, number>> = {
   MODEL: 0,
@@ -11,7 +11,7 @@ const NAMED: Readonly<Record<string, number>> = {
   CONTROL_NET: 7,
 };
 
-/** Picks one of eight colours for a type. */
+/** Returns one of eight colours for a type. */
 export function socketColour(type: string): number {
   const named = NAMED[type];
   if (named !== undefined) return named;

@@ -36,7 +36,7 @@ const slot = (name: string, type: string, link: number | null, widget = false) =
   ...(widget ? { widget: { name } } : {}),
 });
 
-/** A number that sets both sides of a latent. */
+/** A subgraph with one number that sets both sides of a latent. */
 const SIZED: Doc = {
   last_node_id: 2,
   last_link_id: 2,
@@ -86,14 +86,14 @@ const shown = (doc: Doc, path: readonly string[], id: string) => {
   return placed.map(({ widget, value }) => [widget.name, value]);
 };
 
-/** A node without its id, its place and its links. */
+/** Returns a node without id, position and links. */
 function plain({ id: _, pos: __, order: ___, ...raw }: JsonObject): JsonObject {
   const bare = (slots: Json | undefined, key: string) =>
     listOf(slots).map((one) => (isObject(one) ? { ...one, [key]: null } : one));
   return { ...raw, inputs: bare(raw.inputs, "link"), outputs: bare(raw.outputs, "links") };
 }
 
-/** What a graph is up to places, with the ids that its nodes have by `names`. */
+/** Returns a graph without positions, with node ids replaced by `names`. */
 function essence(graph: Doc, names: ReadonlyMap<string, string>) {
   const name = (id: string) => names.get(id) ?? id;
   const ways = waysOf(graph);
@@ -101,7 +101,7 @@ function essence(graph: Doc, names: ReadonlyMap<string, string>) {
   const points = [...ways.values()].flat();
   const links = linksOf(graph).map((link) => [
     `${name(link.from)} ${link.fromSlot} > ${name(link.to)} ${link.toSlot} ${link.type}`,
-    // how many links run through each of its points
+    // the number of links through each reroute of the link
     (ways.get(link.id) ?? []).map((point) => points.filter((one) => one === point).length),
     hidden.get(link.id) ?? null,
   ]);
@@ -147,7 +147,7 @@ describe("making and unpacking", () => {
     const back = unpack(doc, ["2"], node);
     const id = nodesOf(at(back, ["2"]))[0]?.id;
     expect(listed(back)).toEqual({ proxyWidgets: [[id, "text"]] });
-    const outer = unpack(doc, [], "2"); // the node between shows what the outer one did
+    const outer = unpack(doc, [], "2"); // the middle node shows the widgets of the outer one
     const between = nodesOf(outer).find(({ type }) => subgraphOf(outer, type))?.id ?? "";
     expect(shown(outer, [], between)).toContainEqual(["text", "a red star"]);
   });
@@ -213,5 +213,5 @@ test("P1.03 a field inside is shown outside with its value, and taken back", () 
   const set = changeAt(there?.doc ?? doc, [], (graph) => setValue(graph, node, 0, 12, "value"));
   const flat = unpack(set, [], node);
   expect(nodesOf(flat).find(({ type }) => type === "Number")?.values).toEqual([12]);
-  expect(withPromotion(NESTED as Doc, CATALOG, ["2"], "9", "text")).toBeNull(); // it is linked
+  expect(withPromotion(NESTED as Doc, CATALOG, ["2"], "9", "text")).toBeNull(); // it has a link
 });

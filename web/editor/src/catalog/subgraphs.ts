@@ -1,4 +1,4 @@
-/** Makes and unpacks subgraphs of a document with the values of widgets, and shows widgets outside. */
+/** Makes and unpacks subgraphs with their widget values, and promotes widgets to subgraph nodes. */
 import { changeNode } from "../document/commands";
 import { made } from "../document/subgraphs/making";
 import { type Doc, type DocNode, nodesOf } from "../document/model";
@@ -17,13 +17,15 @@ import type { Catalog } from "./catalog";
 import { setWidget } from "./dynamic";
 import { givenBy, keyShown, shownPlaced, type Target, withoutProxy, withProxy } from "./promoted";
 
-/** What a document became, and the nodes that are new in it. */
+/** The changed document and the ids of its new nodes. */
 export interface Changed {
   readonly doc: Doc;
   readonly nodes: readonly string[];
 }
 
-/** Makes a subgraph of nodes and groups of the graph at a path; null where none of the nodes is there. */
+/**
+ * Makes a subgraph of nodes and groups in the graph at a path; null if none of the nodes is in it.
+ */
 export function withMade(
   doc: Doc,
   catalog: Catalog,
@@ -48,7 +50,7 @@ export function withMade(
   return { doc: renamed, nodes: [done.node] };
 }
 
-/** Unpacks a node of the graph at a path; null where it is no subgraph's. */
+/** Unpacks a node in the graph at a path; null if it is not a subgraph node. */
 export function withUnpacked(
   doc: Doc,
   catalog: Catalog,
@@ -68,7 +70,7 @@ export function withUnpacked(
   return { doc: withoutUnused(renamed, node.type), nodes: [...done.nodes.values()] };
 }
 
-/** The inside of a node with the values that the node gives it. */
+/** Returns the inside of a subgraph node with the node's values applied. */
 function settled(doc: Doc, catalog: Catalog, node: DocNode, inside: Doc): Doc {
   return givenBy(node, inside)
     .flatMap(({ value, targets }) => targets.map((target) => ({ ...target, value })))
@@ -107,8 +109,8 @@ function withProxyAt(doc: Doc, graph: Doc, id: string, { node, widget, value }: 
 }
 
 /**
- * Shows a widget on the node whose inside lies at a path, or takes it back from there; null where
- * that cannot be.
+ * Promotes a widget to the subgraph node whose inside is at a path, or undoes its promotion.
+ * Returns null if neither is possible.
  */
 export function withPromotion(
   doc: Doc,

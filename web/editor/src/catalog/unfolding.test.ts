@@ -37,14 +37,14 @@ const STEP = {
       title: "the end",
       values: {},
       links: { step: ["begin", 0] },
-      sources: { text: ["s:3", "positive"] }, // what the ControlNet was applied to
+      sources: { text: ["s:3", "positive"] }, // the input of the ControlNet
     },
   ],
   end: "end",
   passedBy: ["s:3"],
 } as const;
 
-/** Load 1, Text 2 → Apply 3 → Sample 4 → Decode 5, from the left to the right; Text 6 below. */
+/** Load 1, Text 2 → Apply 3 → Sample 4 → Decode 5 from left to right; Text 6 below. */
 function drawn(): Doc {
   const types = ["Load", "Text", "Apply", "Sample", "Decode", "Text"];
   const nodes = types.reduce<Doc>((graph, name, at) => {

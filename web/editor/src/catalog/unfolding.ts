@@ -1,4 +1,4 @@
-/** Puts the nodes of a sampler's step in the sampler's place, framed by a group. */
+/** Replaces a sampler by the nodes of its step, framed by a group. */
 import { arranged } from "../document/arrange";
 import { addNode, moveNodes, removeNodes } from "../document/commands";
 import { addGroup } from "../document/groups";
@@ -10,7 +10,7 @@ import type { Catalog } from "./catalog";
 import { heldBy, newNode, placedWidgets } from "./placed";
 
 const EDGE = 30;
-/** What a node has above its place: its title. */
+/** The height of a node above its position: its title. */
 const TITLE = 34;
 
 export interface UnfoldedStep {
@@ -19,8 +19,8 @@ export interface UnfoldedStep {
 }
 
 /**
- * `prefix`: what the server's names of this graph's nodes begin with. Null where the step reads what
- * is not in this graph, or has nodes of no known type.
+ * `prefix`: the start of the server's ids for nodes of this graph. Returns null if the step reads
+ * inputs outside this graph, or has nodes of unknown types.
  */
 export function unfolded(
   graph: Doc,
@@ -65,7 +65,7 @@ export function unfolded(
   return { graph: addGroup(moveNodes(others, places), new Set(nodes), title), nodes };
 }
 
-/** Adds the nodes where the sampler stands; a seed goes on as the sampler's would have. */
+/** Adds the nodes at the sampler's position. Seeds retain the sampler's control value. */
 function withNodes(graph: Doc, catalog: Catalog, sampler: DocNode, step: readonly StepNode[]) {
   const held = heldBy(sampler, placedWidgets(sampler, catalog.get(sampler.type)));
   const after = [...held.values()].find((one) => one.after !== undefined)?.after;

@@ -1,4 +1,4 @@
-/** Weighs words of a prompt, as text. Pure. */
+/** Changes the weights of words in a prompt's text. Pure. */
 
 export interface Selected {
   readonly text: string;
@@ -10,7 +10,7 @@ const STEP = 0.05;
 const WEIGHTED = /^\((.*):([\d.]+)\)$/s;
 const WORD = /[^\s,.()<>]/;
 
-/** Weighs what is selected, or the word at the cursor, a step more or less: `(text:1.05)`. */
+/** Changes the weight of the selection, or of the word at the cursor, by a step: `(text:1.05)`. */
 export function weighed({ text, start, end }: Selected, way: 1 | -1): Selected {
   let [from, to] = [start, end];
   if (from === to) {
@@ -18,7 +18,7 @@ export function weighed({ text, start, end }: Selected, way: 1 | -1): Selected {
     while (to < text.length && WORD.test(text[to] ?? "")) to++;
   }
   if (from === to) return { text, start, end };
-  // the brackets around what is selected belong to it
+  // brackets around the selection belong to it
   const around = /^:[\d.]+\)/.exec(text.slice(to));
   if (text[from - 1] === "(" && around !== null) [from, to] = [from - 1, to + around[0].length];
   const part = text.slice(from, to);

@@ -1,4 +1,6 @@
-/** Compares two pictures: one behind a slider, their difference, and what their workflows are set to. */
+/**
+ * Compares two images: with a slider, by their difference, and by the settings of their workflows.
+ */
 import { useEffect, useRef, useState } from "react";
 import { Modal } from "../dialogs/Modal";
 import { fetched, open } from "../server/client";
@@ -8,7 +10,7 @@ import { difference, differenceText, type Pixels } from "./difference";
 import { comparedSettings, type Setting } from "./settings";
 import "./compare.css";
 
-/** Small differences are shown times so much. */
+/** The factor by which differences are amplified. */
 const GAIN = 8;
 
 type Pair = readonly [string, string];

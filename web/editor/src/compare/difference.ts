@@ -1,6 +1,6 @@
-/** Compares two pictures pixel by pixel. Pure. */
+/** Compares two images pixel by pixel. Pure. */
 
-/** Red, green, blue and opacity of each pixel, as canvases have them. */
+/** Red, green, blue and alpha of each pixel, in the order of `ImageData`. */
 export interface Pixels {
   readonly width: number;
   readonly height: number;
@@ -8,17 +8,17 @@ export interface Pixels {
 }
 
 export interface Difference {
-  /** The differences themselves, times `gain`. */
+  /** The differences, multiplied by `gain`. */
   readonly pixels: Uint8ClampedArray<ArrayBuffer>;
-  /** The greatest one of a channel, from 0 to 255. */
+  /** The largest difference of a channel, from 0 to 255. */
   readonly most: number;
-  /** Of pixels that are not equal, from 0 to 1. */
+  /** The share of pixels that differ, from 0 to 1. */
   readonly share: number;
 }
 
 const CHANNELS = 4;
 
-/** Null for pictures of different sizes. Opacity is no part of it. */
+/** Returns the difference without alpha; null if the sizes differ. */
 export function difference(one: Pixels, other: Pixels, gain: number): Difference | null {
   if (one.width !== other.width || one.height !== other.height) return null;
   const pixels = new Uint8ClampedArray(one.data.length);

@@ -1,10 +1,10 @@
-/** Sets what two documents are set to side by side. Pure. */
+/** Compares the settings of two documents. Pure. */
 import type { Catalog } from "../catalog/catalog";
 import { shownPlaced } from "../catalog/promoted";
 import { type Doc, nodesOf } from "../document/model";
 import { graphsOf, subgraphOf } from "../document/scope";
 
-/** A setting of one of two documents or of both; null in the one that does not have it. */
+/** A setting with its values in both documents; null where the document does not have it. */
 export interface Setting {
   readonly node: string;
   readonly name: string;
@@ -12,7 +12,7 @@ export interface Setting {
   readonly other: string | null;
 }
 
-/** All settings, those that differ first; a node is the same one where its id and type are. */
+/** Returns all settings; those that differ come first. Nodes match by id and type. */
 export function comparedSettings(one: Doc, other: Doc, catalog: Catalog): readonly Setting[] {
   const [first, second] = [settingsOf(one, catalog), settingsOf(other, catalog)];
   const all = [...new Map([...first, ...second])].map(([key, { node, name }]): Setting => {

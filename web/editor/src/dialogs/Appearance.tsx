@@ -1,4 +1,4 @@
-/** How the page looks: dark or light, the size of texts in nodes, and colours of one's own. */
+/** Changes the page's appearance: theme, text size in nodes, and custom colours. */
 import { useState } from "react";
 import {
   parsed,
@@ -123,7 +123,7 @@ export function Appearance({ onClose }: { readonly onClose: () => void }) {
   );
 }
 
-/** The colour that a variable has now. */
+/** Returns the current colour of a variable. */
 function holds(scheme: Scheme, name: Variable): string {
   const value = getComputedStyle(document.documentElement).getPropertyValue(`--${name}`);
   const [light = "", dark = ""] = value.match(/#[0-9a-f]+/gi) ?? [];

@@ -1,4 +1,4 @@
-/** Chooses a number for the place in view, or one that is taken away. */
+/** Sets a numbered bookmark at the viewport, or removes one. */
 import { useState } from "react";
 import { bookmarksOf, NUMBERS } from "../document/bookmarks";
 import { nodesOf } from "../document/model";
@@ -15,7 +15,7 @@ export function Bookmarks({ onClose }: { readonly onClose: () => void }) {
   if (session === null) return null;
   const doc = docOf(session);
   const set = bookmarksOf(doc);
-  /** What stands nearest to the middle of a bookmark. */
+  /** Names the node nearest to the centre of a bookmark. */
   const near = (number: number): string => {
     const place = set.get(number);
     if (place === undefined) return "free";

@@ -1,4 +1,6 @@
-/** Links by keyboard: a socket of the selected node, then what fits it, the nearest first. */
+/**
+ * Links by keyboard: choose a socket of the selected node, then a compatible one, nearest first.
+ */
 import { useState } from "react";
 import type { Catalog } from "../catalog/catalog";
 import { type Doc, type DocNode, linksOf, nodesOf } from "../document/model";

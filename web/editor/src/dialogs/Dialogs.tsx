@@ -64,7 +64,7 @@ function Palette() {
   const words = query.toLowerCase();
   const place = ({ title }: Action) => title.toLowerCase().indexOf(words);
   const found = ACTIONS.filter((action) => place(action) >= 0).sort(
-    (one, other) => Number(place(one) > 0) - Number(place(other) > 0), // what begins so comes first
+    (one, other) => Number(place(one) > 0) - Number(place(other) > 0), // prefix matches come first
   );
   return (
     <Picker

@@ -1,4 +1,4 @@
-/** Finds nodes of the whole document, also in subgraphs, and brings one into view. */
+/** Finds nodes in the whole document, including subgraphs, and brings one into view. */
 import { useMemo, useState } from "react";
 import { useCanvas } from "../canvas/state";
 import type { DocNode } from "../document/model";
@@ -63,12 +63,12 @@ export function Find() {
   );
 }
 
-/** Brings a node into view by its id of a run: `97:98` lies inside of `97`. */
+/** Brings a node into view by its id in a job: `97:98` is inside `97`. */
 export function jumpTo(id: string): void {
   const { active, update } = useDocuments.getState();
   const parts = id.split(":");
   const node = parts.pop() ?? "";
   update(active, { path: parts });
-  // the canvas of another graph has to be there first
+  // the canvas of another graph mounts first
   requestAnimationFrame(() => requestAnimationFrame(() => useCanvas.getState().jump(node)));
 }

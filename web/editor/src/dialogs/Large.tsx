@@ -1,4 +1,7 @@
-/** Shows a picture large: arrows go to its neighbours, + and − zoom, the workflow in it opens. */
+/**
+ * Shows a large image. Arrow keys go to its neighbours, + and − zoom, and its workflow can be
+ * opened.
+ */
 import { useState } from "react";
 import { fetched } from "../server/client";
 import { loadPicture } from "../shell/adding";
@@ -12,7 +15,7 @@ const LIMITS = { least: 0.1, most: 16 };
 const close = () => usePage.setState({ pictures: null });
 
 export function Large({ pictures: { addresses, at } }: { readonly pictures: Pictures }) {
-  /** In pixels of the picture; null: as large as fits. */
+  /** Screen pixels per image pixel; null to fit the image to the dialog. */
   const [zoom, setZoom] = useState<number | null>(null);
   const [natural, setNatural] = useState(0);
   const address = addresses[at] ?? "";

@@ -1,4 +1,4 @@
-/** Chooses types whose links are hidden, or shown again. */
+/** Hides or shows links by type. */
 import { useState } from "react";
 import { hiddenOf } from "../document/hidden";
 import { linksOf } from "../document/model";

@@ -1,4 +1,4 @@
-/** A dialog over the page: Escape and a click beside it close it. */
+/** Shows a dialog over the page. Escape or a click outside closes it. */
 import { useEffect, useRef } from "react";
 
 export function Modal({
@@ -18,7 +18,7 @@ export function Modal({
   );
 }
 
-/** A dialog without a title of its own. */
+/** Shows a dialog without a title. */
 export function Frame({
   className,
   label,
@@ -40,7 +40,7 @@ export function Frame({
       className={className}
       aria-label={label}
       onCancel={(event) => {
-        event.preventDefault(); // else it is hidden for a moment in which keys still belong to it
+        event.preventDefault(); // else the hidden dialog still gets keys for a moment
         onClose();
       }}
       onClose={onClose}

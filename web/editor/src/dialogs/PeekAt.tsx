@@ -1,4 +1,4 @@
-/** Chooses which output of the selected node is shown. */
+/** Asks which output of the selected node to preview. */
 import { useState } from "react";
 import { show, shownOutputs } from "../shell/edits/peeking";
 import { Picker } from "./Picker";

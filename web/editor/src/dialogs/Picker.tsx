@@ -1,4 +1,4 @@
-/** A dialog with a search field and a list, for mouse and keyboard. */
+/** Shows a search field and a list, for mouse and keyboard. */
 import { useEffect, useRef, useState } from "react";
 import { Frame } from "./Modal";
 
@@ -7,7 +7,7 @@ export interface Entry {
   readonly title: string;
   readonly detail?: string;
   readonly help?: string;
-  /** A second line. */
+  /** The second line. */
   readonly below?: string;
   readonly colour?: string;
 }
@@ -25,9 +25,9 @@ export function Picker({
   readonly query: string;
   readonly onQuery: (query: string) => void;
   readonly entries: readonly Entry[];
-  /** `more` where another one is to follow: Shift+Enter, Shift+click. */
+  /** `more`: the dialog stays open for another choice (Shift+Enter, Shift+click). */
   readonly onPick: (id: string, more: boolean) => void;
-  /** Backspace in an empty field. */
+  /** Called by Backspace in an empty field. */
   readonly onBack?: () => void;
   readonly onClose: () => void;
 }) {
@@ -54,7 +54,7 @@ export function Picker({
           onPick(chosen.id, event.shiftKey);
         }
         if (event.key === "Escape") {
-          event.preventDefault(); // else it only empties the field
+          event.preventDefault(); // else Escape only clears the field
           onClose();
         }
         if (event.key === "Backspace" && query === "") onBack?.();
@@ -76,7 +76,7 @@ export function Picker({
       />
       <div ref={list} id="picker-list" role="listbox" aria-label={label} tabIndex={-1}>
         {entries.map((entry, number) => (
-          // the search field has the keyboard
+          // the search field keeps the focus
           <div
             key={entry.id}
             id={`picker-${number}`}

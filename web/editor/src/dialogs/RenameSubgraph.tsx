@@ -1,4 +1,4 @@
-/** Asks for another name of a subgraph. */
+/** Asks for a new name of a subgraph. */
 import { useState } from "react";
 import { rename, subgraphMeant } from "../shell/edits/subgraphs";
 import { Modal } from "./Modal";

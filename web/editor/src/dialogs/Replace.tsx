@@ -1,4 +1,4 @@
-/** Chooses the type that the selected nodes become; those that keep most links come first. */
+/** Asks for the new type of the selected nodes; types that retain the most links come first. */
 import { useMemo, useState } from "react";
 import { useCanvas } from "../canvas/state";
 import { keeps } from "../catalog/replacing";

@@ -1,4 +1,4 @@
-/** Asks for a name to save under, and what to do where a file was changed meanwhile. */
+/** Asks for a file name, and how to resolve a conflict with another page's changes. */
 import { useState } from "react";
 import type { Conflict } from "../server/workflows";
 import { useActive } from "../shell/documents";

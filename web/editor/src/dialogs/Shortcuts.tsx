@@ -1,17 +1,17 @@
-/** The sheet of shortcuts, on which each can be changed. */
+/** Lists all shortcuts and lets the user change them. */
 import { useState } from "react";
 import { type Action, TOPICS } from "../shell/actions";
 import { combination, given, holders, keyText, useKeys } from "../shell/keys";
 import { useSettings } from "../shell/settings";
 import { Modal } from "./Modal";
 
-/** A shortcut that is to be replaced by the next key; "" for an action that has none. */
+/** The shortcut that the next key press replaces; "" if the action has none. */
 interface Asking {
   readonly action: Action;
   readonly key: string;
 }
 
-/** Keys that other actions have, until it is said that they may be taken. */
+/** Keys of other actions that the user may take over after a confirmation. */
 interface Taking {
   readonly action: Action;
   readonly keys: readonly string[];

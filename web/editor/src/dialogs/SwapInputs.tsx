@@ -1,4 +1,4 @@
-/** Chooses which two inputs of the selected node are swapped. */
+/** Asks which two inputs of the selected node to swap. */
 import { useState } from "react";
 import { swap, swappablePairs } from "../shell/edits/linking";
 import { Picker } from "./Picker";

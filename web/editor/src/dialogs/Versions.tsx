@@ -1,4 +1,4 @@
-/** Earlier versions of the file in front: what is another since, and a way back. */
+/** Lists earlier versions of the front file, shows the changes since, and restores one. */
 import { useEffect, useState } from "react";
 import { difference } from "../catalog/difference";
 import type { Doc } from "../document/model";
@@ -9,7 +9,7 @@ import { Modal } from "./Modal";
 
 export function Versions({ onClose }: { readonly onClose: () => void }) {
   const session = useActive();
-  const saved = session?.file ?? null; // replaced by each saving: the list is asked for again then
+  const saved = session?.file ?? null; // a new object after each save: reloads the list
   const file = saved?.path ?? null;
   const [versions, setVersions] = useState<readonly Version[] | null>(null);
   const [chosen, setChosen] = useState<{ version: Version; doc: Doc } | null>(null);

@@ -43,7 +43,7 @@ test("P1.04 links are straightened from the left on; a loop and other links are 
   const { places, links: levels } = straightened(BOXES, links);
   expect(places.get("a")).toEqual({ x: 0, y: 0 });
   expect(places.get("c")).toEqual({ x: 130, y: 10 });
-  expect(places.get("b")).toEqual({ x: 300, y: 12 }); // after c, which was moved by 40
+  expect(places.get("b")).toEqual({ x: 300, y: 12 }); // level with c, which moved by 40
   expect([...levels]).toEqual([
     [2, 20],
     [3, 22],

@@ -1,4 +1,4 @@
-/** Finds places at which boxes stand in line, at equal distances, or with straight links. Pure. */
+/** Computes positions at which boxes align, have equal gaps, or have straight links. Pure. */
 import type { Place } from "./commands";
 
 export interface Box extends Place {
@@ -8,14 +8,14 @@ export interface Box extends Place {
 
 export type Boxes = ReadonlyMap<string, Box>;
 
-/** `centre`: one below the other; `middle`: one beside the other. */
+/** `centre` aligns a column of boxes, `middle` a row. */
 export type Edge = "left" | "right" | "top" | "bottom" | "centre" | "middle";
 
 export type Axis = "x" | "y";
 
 const SIZE = { x: "width", y: "height" } as const;
 
-/** Places at which boxes have one edge in common: the outermost, or the middle of all. */
+/** Returns positions at which all boxes share an edge, the outermost one, or their middle. */
 export function alignedAt(boxes: Boxes, edge: Edge): ReadonlyMap<string, Place> {
   const all = boundsOf([...boxes.values()]);
   const placed = ({ x, y, width, height }: Box): Place => {
@@ -37,7 +37,7 @@ export function alignedAt(boxes: Boxes, edge: Edge): ReadonlyMap<string, Place> 
   return new Map([...boxes].map(([id, box]) => [id, rounded(placed(box))]));
 }
 
-/** Places with equal gaps between the first and the last box, which stay. */
+/** Returns positions with equal gaps. The first and the last box stay. */
 export function distributed(boxes: Boxes, axis: Axis): ReadonlyMap<string, Place> {
   const size = SIZE[axis];
   const row = [...boxes].sort(
@@ -57,7 +57,7 @@ export function distributed(boxes: Boxes, axis: Axis): ReadonlyMap<string, Place
   );
 }
 
-/** A link as it is drawn: the heights of its ends. */
+/** The vertical positions of the ends of a drawn link. */
 export interface DrawnEnds {
   readonly id: number;
   readonly from: string;
@@ -68,13 +68,13 @@ export interface DrawnEnds {
 
 export interface Straightened {
   readonly places: ReadonlyMap<string, Place>;
-  /** The heights at which links run straight, by the links' ids. */
+  /** The vertical positions of straight links by link id. */
   readonly links: ReadonlyMap<number, number>;
 }
 
 /**
- * Places at which each box, from the left to the right, stands level with the first link that
- * reaches it from another one. One box alone follows any of its links.
+ * Returns positions with straight links: from left to right, each box moves level with its first
+ * link from an earlier one. A single box follows any of its links.
  */
 export function straightened(boxes: Boxes, links: readonly DrawnEnds[]): Straightened {
   const down = new Map<string, number>();
@@ -102,7 +102,7 @@ export function straightened(boxes: Boxes, links: readonly DrawnEnds[]): Straigh
   return { places: new Map(places), links: straight };
 }
 
-/** A line along which boxes are aligned: at a place of one axis, from and to places of the other. */
+/** A guide line: its position on one axis, and its start and end on the other. */
 export interface Guide {
   readonly axis: Axis;
   readonly at: number;
@@ -111,19 +111,19 @@ export interface Guide {
 }
 
 export interface Alignment {
-  /** How far the box is moved to stand in line. */
+  /** The offset that aligns the box. */
   readonly by: Place;
   readonly guides: readonly Guide[];
 }
 
-/** Aligns a box with those of the others that it is nearest to, if they are within reach. */
+/** Aligns a box with the nearest lines of other boxes within reach. */
 export function alignment(box: Box, others: readonly Box[], reach: number): Alignment {
   const by = { x: shiftOf(box, others, "x", reach), y: shiftOf(box, others, "y", reach) };
   const placed = { ...box, x: box.x + by.x, y: box.y + by.y };
   return { by, guides: [...guidesOf(placed, others, "x"), ...guidesOf(placed, others, "y")] };
 }
 
-/** How far apart lines may be that count as one. */
+/** The distance below which two lines count as one. */
 const SAME = 0.01;
 
 function shiftOf(box: Box, others: readonly Box[], axis: Axis, reach: number): number {
@@ -137,7 +137,7 @@ function shiftOf(box: Box, others: readonly Box[], axis: Axis, reach: number): n
   return best;
 }
 
-/** One guide for each line of a box that others have in common with it. */
+/** Returns a guide for each line that a box shares with others. */
 function guidesOf(box: Box, others: readonly Box[], axis: Axis): readonly Guide[] {
   const across = axis === "x" ? "y" : "x";
   const size = SIZE[across];
@@ -156,8 +156,8 @@ function guidesOf(box: Box, others: readonly Box[], axis: Axis): readonly Guide[
 }
 
 /**
- * Visits lines of a box and others that may come together: edges with edges, the middle with the middle. A drag asks for
- * thousands of them in each frame, so they are no objects.
+ * Visits pairs of lines that may align: edges with edges, the middle with the middle. A drag visits
+ * thousands per frame, so no objects are allocated.
  */
 function eachPair(
   one: Box,
@@ -179,7 +179,7 @@ function eachPair(
   }
 }
 
-/** The least box around boxes. */
+/** Returns the bounding box of boxes. */
 export function boundsOf(boxes: readonly Box[]): Box {
   const x = Math.min(...boxes.map((box) => box.x));
   const y = Math.min(...boxes.map((box) => box.y));

@@ -1,11 +1,14 @@
-/** Arranges nodes in columns by the longest way from a source, each column in the order of its links. */
+/** Arranges nodes in columns by their longest path from a source, and each column by its links. */
 import type { Place } from "./commands";
 import { type Doc, type DocNode, linksOf, nodesOf } from "./model";
 
 const ACROSS = 90;
 const DOWN = 40;
 
-/** Places for these nodes (all, if none are named), beginning where the upper left of them stands. */
+/**
+ * Returns positions for the chosen nodes, or for all if none are chosen. Their top left corner
+ * stays.
+ */
 export function arranged(
   graph: Doc,
   chosen: ReadonlySet<string>,
@@ -44,7 +47,10 @@ function grouped<Key, Item>(items: readonly Item[], by: (item: Item) => Key): Ma
   return groups;
 }
 
-/** The longest way to each node; a loop counts as far as it is entered. */
+/**
+ * Returns the length of the longest path to each node. A cycle counts up to its first repeated
+ * node.
+ */
 function columnsOf(
   nodes: readonly DocNode[],
   sources: ReadonlyMap<string, readonly { readonly from: string }[]>,

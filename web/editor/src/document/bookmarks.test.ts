@@ -21,7 +21,7 @@ test("P1.20 bookmarks are kept in the file, in subgraphs too, and leave it as it
   ]);
   expect(read.extra).toMatchObject({ ds: { scale: 1 } });
   expect(removeBookmark(removeBookmark(two, 9), 1)).toEqual(DOC);
-  expect([...bookmarksOf({ ...two, nodes: [] }).keys()]).toEqual([1]); // its graph is gone
+  expect([...bookmarksOf({ ...two, nodes: [] }).keys()]).toEqual([1]); // its graph was removed
 });
 
 test("P1.20 what a file tells wrongly is no bookmark", () => {

@@ -1,4 +1,4 @@
-/** Places in the graphs of a document, by the numbers 1 to 9. */
+/** Stores viewports in the graphs of a document as bookmarks 1 to 9. */
 import { fieldsOf, type JsonObject, numberFrom, textsOf } from "../json";
 import type { Place } from "./commands";
 import type { Doc } from "./model";
@@ -8,16 +8,16 @@ import { graphAt, type Path } from "./scope";
 export const NUMBERS = [1, 2, 3, 4, 5, 6, 7, 8, 9] as const;
 
 export interface Bookmark extends Place {
-  /** The graph that it lies in. */
+  /** The path of the graph. */
   readonly path: Path;
-  /** How large the graph is seen; x and y are the middle of what is seen. */
+  /** The zoom; x and y are the centre of the viewport. */
   readonly zoom: number;
 }
 
 const KEY = "bookmarks";
 const ZOOMS = [0.05, 4] as const;
 
-/** The bookmarks whose graphs are there. */
+/** Returns the bookmarks whose graphs exist. */
 export function bookmarksOf(doc: Doc): ReadonlyMap<number, Bookmark> {
   const own = ownOf(doc, KEY);
   return new Map(

@@ -1,4 +1,4 @@
-/** Copies nodes with the links between them as text, and pastes such text under new ids. */
+/** Copies nodes and the links between them as text, and pastes that text with new ids. */
 import {
   isObject,
   type Json,
@@ -22,7 +22,7 @@ export function copied(doc: Doc, nodes: ReadonlySet<string>): string {
   });
 }
 
-/** Pastes with the upper left corner at a place; null for text that is none of ours. */
+/** Pastes nodes with their top left corner at a position; null if the text is not from `copied`. */
 export function pasted(
   doc: Doc,
   text: string,

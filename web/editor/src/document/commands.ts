@@ -1,4 +1,4 @@
-/** Changes graphs: pure functions from one to the next. What they do not name stays as it is. */
+/** Changes graphs with pure functions that return the next graph. Unnamed parts stay unchanged. */
 import { fieldsOf, isObject, type Json, type JsonObject, listOf } from "../json";
 import { removeLinks } from "./links";
 import { type Doc, idOf, type InputSlot, linksOf, nodesOf } from "./model";
@@ -25,8 +25,8 @@ export function moveNodes(graph: Doc, places: ReadonlyMap<string, Place>): Doc {
 }
 
 /**
- * Sets a widget's value. `key`: its place among the values, or its name where a node keeps them by
- * name; `name` keeps the names that newer files have besides in step.
+ * Sets the value of a widget. `key`: its index in the values, or its name if the node stores values
+ * by name. `name` also updates the named values that newer files contain.
  */
 export function setValue(
   graph: Doc,
@@ -51,7 +51,7 @@ export function setMode(graph: Doc, nodes: ReadonlySet<string>, mode: number): D
   return changeNodes(graph, nodes, (raw) => ({ ...raw, mode }));
 }
 
-/** Folds nodes, or holds them in their place. */
+/** Collapses or pins nodes, or undoes that. */
 export function setFlag(
   graph: Doc,
   nodes: ReadonlySet<string>,
@@ -64,7 +64,7 @@ export function setFlag(
   });
 }
 
-/** Colours titles; an empty colour is that of the theme. */
+/** Sets title colours; "" for the theme's colour. */
 export function setColour(graph: Doc, nodes: ReadonlySet<string>, colour: string): Doc {
   return changeNodes(graph, nodes, ({ color: _, bgcolor: __, ...raw }) =>
     colour === "" ? raw : { ...raw, color: colour },
@@ -79,7 +79,7 @@ export function resizeNode(graph: Doc, node: string, width: number, height: numb
   return changeNode(graph, node, (raw) => ({ ...raw, size: [width, height] }));
 }
 
-/** Gives a node an input that its type has and the file does not list, as for a widget. */
+/** Adds an input of the node's type that the file does not list, for example for a widget. */
 export function addInput(graph: Doc, node: string, input: Omit<InputSlot, "label">): Doc {
   const { name, type, widget } = input;
   const made = { name, type, link: null, ...(widget === null ? {} : { widget: { name: widget } }) };

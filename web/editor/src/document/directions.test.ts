@@ -17,7 +17,7 @@ test("P0.40 arrows reach the nearest node by the edges of boxes, links lead alon
   expect(nearest(GRAPH, "1", "right")).toBe("2");
   expect(nearest(GRAPH, "2", "right")).toBe("5");
   expect(nearest(GRAPH, "2", "down")).toBe("3");
-  expect(nearest(GRAPH, "1", "down")).toBe("4"); // wide: its middle is far away
+  expect(nearest(GRAPH, "1", "down")).toBe("4"); // a wide node: its centre is far away
   expect(nearest(GRAPH, "1", "left")).toBeNull();
   expect(nearest(GRAPH, undefined, "left")).toBe("1");
   expect([along(GRAPH, "1", "forth"), along(GRAPH, "5", "back")]).toEqual(["5", "1"]);

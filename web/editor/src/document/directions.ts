@@ -1,4 +1,4 @@
-/** Finds the next node for the keyboard: in a direction, or along links. Pure. */
+/** Finds the next node for keyboard navigation, in a direction or along links. Pure. */
 import { type Doc, type DocNode, linksOf, nodesOf } from "./model";
 
 export type Direction = "left" | "right" | "up" | "down";
@@ -10,7 +10,10 @@ const AWAY: Readonly<Record<Direction, readonly [number, number]>> = {
   down: [0, 1],
 };
 
-/** The nearest node in a direction, by the edges of the boxes; the first where none is given. */
+/**
+ * Returns the nearest node in a direction, by box edges; the first node if `from` is not in the
+ * graph.
+ */
 export function nearest(graph: Doc, from: string | undefined, way: Direction): string | null {
   const nodes = nodesOf(graph);
   const start = nodes.find(({ id }) => id === from);
@@ -25,7 +28,10 @@ export function nearest(graph: Doc, from: string | undefined, way: Direction): s
   return found[0]?.id ?? null;
 }
 
-/** How far a node is in a direction; what lies aside counts twice. Null: not in that direction. */
+/**
+ * Returns the distance in a direction, sideways distance counted twice; null if the node is
+ * elsewhere.
+ */
 function away(from: DocNode, to: DocNode, way: Direction): number | null {
   const [along, down] = AWAY[way];
   const middle = ({ x, y, width, height }: DocNode) => [x + width / 2, y + height / 2] as const;
@@ -40,13 +46,13 @@ function away(from: DocNode, to: DocNode, way: Direction): number | null {
   return ahead + 2 * aside + 0.01 * Math.hypot(toX - fromX, toY - fromY);
 }
 
-/** The node at the other end of the first link of a node. */
+/** Returns the node at the other end of a node's first link. */
 export function along(graph: Doc, from: string, way: "back" | "forth"): string | null {
   const link = linksOf(graph).find((one) => (way === "back" ? one.to : one.from) === from);
   return link === undefined ? null : way === "back" ? link.from : link.to;
 }
 
-/** A place near the wanted one at which no node begins. */
+/** Returns a position near the given one that no other node has. */
 export function freePlace(graph: Doc, x: number, y: number): { x: number; y: number } {
   const taken = (at: number) =>
     nodesOf(graph).some((one) => Math.abs(one.x - x - at) < 24 && Math.abs(one.y - y - at) < 24);

@@ -140,9 +140,11 @@ const command: fc.Arbitrary<Command> = fc.oneof(
   ),
 );
 
-/** A short test by default; KATZ_UNDO_RUNS=200 is the whole one. */
+/** A short run by default; KATZ_UNDO_RUNS=200 for the full test. */
 const RUNS = Number(process.env.KATZ_UNDO_RUNS ?? 40);
-/** Which documents are compared as text: changed in place, they would keep their identity. */
+/**
+ * Returns whether documents are compared as text. Compared by identity, a mutated one would pass.
+ */
 const isCompared = (step: number) => step % 50 === 0 || step > 950;
 
 describe("undo", () => {

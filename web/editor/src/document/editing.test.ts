@@ -23,7 +23,7 @@ function read(file: URL): Doc {
   return data;
 }
 
-/** A node of every side, a reroute of v0.4, and a subgraph that is used twice. */
+/** A node with sockets on both sides, a v0.4 reroute, and a subgraph used twice. */
 const NESTED: Doc = {
   last_node_id: 3,
   last_link_id: 1,

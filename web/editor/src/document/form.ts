@@ -1,4 +1,4 @@
-/** The fields of a graph that its form shows, in the order in which they were chosen. */
+/** Stores the fields that a graph's form shows, in the order in which they were added. */
 import { fieldsOf, listOf, textOf } from "../json";
 import { type Doc, nodesOf } from "./model";
 import { ownOf, withOwn } from "./own";
@@ -10,7 +10,7 @@ export interface FormField {
 
 const KEY = "form";
 
-/** Those whose nodes are there. */
+/** Returns the fields whose nodes exist. */
 export function formOf(graph: Doc): readonly FormField[] {
   const there = new Set(nodesOf(graph).map(({ id }) => id));
   return listOf(ownOf(graph, KEY).fields)
@@ -18,7 +18,7 @@ export function formOf(graph: Doc): readonly FormField[] {
     .filter(({ node }) => there.has(node));
 }
 
-/** Chooses a field, or takes it back. */
+/** Adds a field to the form, or removes it. */
 export function toggleInForm(graph: Doc, field: FormField): Doc {
   const before = formOf(graph);
   const others = before.filter((one) => !isSame(one, field));
@@ -26,7 +26,7 @@ export function toggleInForm(graph: Doc, field: FormField): Doc {
   return withForm(graph, fields);
 }
 
-/** Puts a field one place earlier. */
+/** Moves a field up by one. */
 export function raiseInForm(graph: Doc, field: FormField): Doc {
   const fields = [...formOf(graph)];
   const at = fields.findIndex((one) => isSame(one, field));

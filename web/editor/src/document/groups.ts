@@ -1,4 +1,4 @@
-/** Frames around nodes: made, moved with what lies in them, named, coloured, taken away. */
+/** Creates, moves, renames, colours and removes groups around nodes. */
 import { isObject, type JsonObject, listOf } from "../json";
 import { moveNodes, type Place } from "./commands";
 import { type Doc, type DocGroup, type DocNode, groupsOf, nodesOf } from "./model";
@@ -6,7 +6,7 @@ import { type Doc, type DocGroup, type DocNode, groupsOf, nodesOf } from "./mode
 const MARGIN = 24;
 const TITLE = 60;
 
-/** Frames these nodes. */
+/** Adds a group around nodes. */
 export function addGroup(graph: Doc, nodes: ReadonlySet<string>, title: string): Doc {
   const inside = nodesOf(graph).filter(({ id }) => nodes.has(id));
   if (inside.length === 0) return graph;
@@ -40,12 +40,12 @@ export function resizeGroup(
   return withGroup(graph, number, (raw) => ({ ...raw, bounding }));
 }
 
-/** Takes the frame away; its nodes stay. */
+/** Removes a group and leaves its nodes. */
 export function removeGroup(graph: Doc, number: number): Doc {
   return { ...graph, groups: listOf(graph.groups).filter((_, place) => place !== number) };
 }
 
-/** The nodes whose middle lies in a group. */
+/** Returns the nodes whose centre is inside a group. */
 export function within(graph: Doc, group: DocGroup): readonly DocNode[] {
   return nodesOf(graph).filter(({ x, y, width, height }) => {
     const [middle, centre] = [x + width / 2, y + height / 2];
@@ -58,7 +58,7 @@ export function within(graph: Doc, group: DocGroup): readonly DocNode[] {
   });
 }
 
-/** Moves a group, and the nodes that lie in it. */
+/** Moves a group and the nodes inside it. */
 export function moveGroup(graph: Doc, number: number, to: Place): Doc {
   const group = groupsOf(graph)[number];
   if (group === undefined) return graph;

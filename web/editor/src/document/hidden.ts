@@ -1,4 +1,6 @@
-/** Links that are not drawn, but told of by a name at both ends: all, those of types, or single ones. */
+/**
+ * Hides links and shows a name at both of their ends: all links, links by type, or single links.
+ */
 import { textOf, textsOf } from "../json";
 import { type Doc, type DocLink, linksOf, nodesOf } from "./model";
 import { ownOf, withOwn } from "./own";
@@ -9,7 +11,7 @@ const KEY = "hidden_links";
 export interface HiddenLinks {
   readonly all: boolean;
   readonly types: ReadonlySet<string>;
-  /** Names by the links' ids; "" for that of the output. */
+  /** Names by link id; "" for the name of the output. */
   readonly names: ReadonlyMap<number, string>;
 }
 
@@ -42,7 +44,7 @@ export function hideType(graph: Doc, type: string, on: boolean): Doc {
   return withHidden(graph, { ...before, types: new Set(on ? [...others, type] : others) });
 }
 
-/** Hides links, under a name where one is given. */
+/** Hides links, with a name if one is given. */
 export function hideLinks(graph: Doc, links: ReadonlySet<number>, name = ""): Doc {
   const before = hiddenOf(graph);
   const named = [...links].map((id): [number, string] => [id, name]);
@@ -55,7 +57,7 @@ export function showLinks(graph: Doc, links: ReadonlySet<number>): Doc {
   return withHidden(graph, { ...before, names });
 }
 
-/** Hides links as those of another graph are that they continue. */
+/** Hides links that continue hidden links of another graph, under the same names. */
 export function withNamesOf(other: Doc, continued: ReadonlyMap<number, number>, graph: Doc): Doc {
   return [...hiddenOf(other).names].reduce((next, [link, name]) => {
     const id = continued.get(link);
@@ -63,14 +65,16 @@ export function withNamesOf(other: Doc, continued: ReadonlyMap<number, number>, 
   }, graph);
 }
 
-/** What stands at the ends of a link that is not drawn. */
+/** The name at the ends of a hidden link. */
 export interface LinkBadge {
   readonly name: string;
-  /** Which of the badges of its output this one is; null where another link has it already. */
+  /**
+   * Its index among the badges of its output; null if another link already shows the name there.
+   */
   readonly row: number | null;
 }
 
-/** The badges of the links that are hidden, by the links' ids. */
+/** Returns the badges of hidden links by link id. */
 export function badgesOf(graph: Doc): ReadonlyMap<number, LinkBadge> {
   const hidden = hiddenOf(graph);
   const badges = new Map<number, LinkBadge>();
@@ -103,7 +107,7 @@ function outputNames(graph: Doc): ReadonlyMap<string, string> {
   ]);
 }
 
-/** Names of links that are gone go, too. */
+/** Stores the hidden links without names of deleted ones. */
 function withHidden(graph: Doc, { all, types, names }: HiddenLinks): Doc {
   const there = new Set(linksOf(graph).map(({ id }) => id));
   return withOwn(graph, KEY, {

@@ -1,13 +1,13 @@
-/** Steps of a document, each with the name of what led to it. */
+/** Records the steps of a document, each with the label of its command. */
 import type { Doc } from "./model";
 import type { Path } from "./scope";
 
 export interface Step {
   readonly doc: Doc;
   readonly label: string;
-  /** Steps of one gesture have the same; "" for those that stand alone. */
+  /** Equal for all steps of one gesture; "" for a single step. */
   readonly gesture: string;
-  /** The graph in which it was done. */
+  /** The path of the changed graph. */
   readonly path: Path;
 }
 
@@ -21,7 +21,7 @@ export function begin(doc: Doc): History {
   return { past: [], present: { doc, label: "open", gesture: "", path: [] }, future: [] };
 }
 
-/** Adds a step; one of the same gesture as the last takes its place. */
+/** Adds a step. A step of the same gesture replaces the last one. */
 export function record(
   history: History,
   doc: Doc,
@@ -52,17 +52,17 @@ export function redo(history: History): History {
   return { past: [...history.past, history.present], present: { ...next, gesture: "" }, future };
 }
 
-/** A step as a list shows it. */
+/** A step as listed in the history panel. */
 export interface ListedStep {
   readonly label: string;
   readonly path: Path;
-  /** How many steps it is from the present one: negative before it. */
+  /** The number of steps from the present one; negative for earlier steps. */
   readonly by: number;
 }
 
 const LISTED = 200;
 
-/** The steps next to the present one, and how many there are beyond. */
+/** Returns the steps around the present one, and the number of steps beyond them. */
 export function stepsAround({ past, present, future }: History, most = LISTED) {
   const [before, after] = [past.slice(-most), future.slice(0, most)];
   const steps = [...before, present, ...after].map(({ label, path }, at): ListedStep => ({

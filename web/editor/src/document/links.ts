@@ -1,6 +1,6 @@
 /**
- * Links and cuts. A link is told of in several places: among the links, at both of its ends, at the
- * boundary of a subgraph, and by the reroutes that it runs through. All of them change here.
+ * Connects and removes links. The file records a link in several places: among the links, at both
+ * ends, at a subgraph's boundary, and in its reroutes. This module updates all of them.
  */
 import { fieldsOf, isObject, type Json, type JsonObject, listOf, numberFrom } from "../json";
 import { type Doc, idOf, linksOf } from "./model";
@@ -18,7 +18,7 @@ export interface Ends {
   readonly type: string;
 }
 
-/** Links an output to an input; what the input was linked to before is cut. */
+/** Links an output to an input and removes the input's previous link. */
 export function connect(graph: Doc, from: End, to: End, type: string): Doc {
   const ends = { from, to, type };
   const free = removeLinks(graph, into(graph, [to]));
@@ -28,8 +28,8 @@ export function connect(graph: Doc, from: End, to: End, type: string): Doc {
 }
 
 /**
- * Leads links from and to other ends; they keep their ids and what they are led through. What these
- * inputs were linked to before is cut.
+ * Moves links to other ends and retains their ids and reroutes. Other links to the new inputs are
+ * removed.
  */
 export function moveLinks(graph: Doc, moved: ReadonlyMap<number, Ends>): Doc {
   const known = linksOf(graph).filter(({ id }) => moved.has(id));
@@ -57,7 +57,7 @@ export function removeLinks(graph: Doc, links: ReadonlySet<number>): Doc {
   return withoutReroutes({ ...cut, links: rest }, gone);
 }
 
-/** The links that lead to these inputs. */
+/** Returns the links that lead to these inputs. */
 function into(graph: Doc, inputs: readonly End[]): ReadonlySet<number> {
   const at = new Set(inputs.map(({ node, slot }) => `${slot} ${node}`));
   return new Set(
@@ -73,7 +73,10 @@ function linkId(raw: Json): number {
   return idFrom(Array.isArray(raw) ? (raw as readonly Json[])[0] : isObject(raw) ? raw.id : null);
 }
 
-/** A link as the file has it. `raw`: what it was before, or an empty one of the file's version. */
+/**
+ * Returns a link in the file's format. `raw`: its previous form, or an empty one of the file's
+ * version.
+ */
 function recorded(graph: Doc, id: number, { from, to, type }: Ends, raw: Json): Json {
   const [source, target] = [rawId(graph, from.node), rawId(graph, to.node)];
   return Array.isArray(raw)
@@ -89,7 +92,7 @@ function recorded(graph: Doc, id: number, { from, to, type }: Ends, raw: Json): 
       };
 }
 
-/** Tells both ends of a link of it. */
+/** Records a link at both of its ends. */
 function told(graph: Doc, id: number, { from, to }: Ends): Doc {
   const linked = withNodes(graph, (raw) => {
     let node = raw;
@@ -107,7 +110,7 @@ function told(graph: Doc, id: number, { from, to }: Ends): Doc {
   }, linked);
 }
 
-/** Has no end tell of these links any more. */
+/** Removes links from the records at their ends. */
 function untold(graph: Doc, gone: Gone): Doc {
   const cut = withNodes(graph, (raw) => {
     const inputs = changed(raw.inputs, (slot) =>
@@ -130,7 +133,7 @@ function withoutAtBoundary(graph: Doc, gone: Gone): Doc {
   }, graph);
 }
 
-/** A reroute through which no link runs goes with the last one. v0.4 keeps them in `extra`. */
+/** Removes links from reroutes, and reroutes without a link. v0.4 stores these in `extra`. */
 function withoutReroutes(graph: Doc, gone: Gone): Doc {
   const pruned = (holder: JsonObject): JsonObject => {
     const reroutes = listOf(holder.reroutes);
@@ -166,7 +169,7 @@ function without(raw: JsonObject, key: string, gone: Gone): JsonObject {
   return ids.some(gone) ? { ...raw, [key]: ids.filter((id) => !gone(id)) } : raw;
 }
 
-/** Changes the slots of a list; the list itself stays when none of them changes. */
+/** Changes the slots of a list; returns the same list if nothing changes. */
 function changed(
   slots: Json | undefined,
   change: (slot: JsonObject) => JsonObject,

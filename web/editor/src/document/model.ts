@@ -1,6 +1,6 @@
 /**
- * Reads the editor's document (ComfyUI's UI format, v0.4 and v1.0), which is kept as it came: what
- * is not understood rides along. Knows no page and no node types.
+ * Reads the editor's document (ComfyUI's UI format, v0.4 and v1.0). The document is stored
+ * unchanged, so unknown fields are preserved. Independent of the page and of node types.
  */
 import {
   fieldsOf,
@@ -12,7 +12,7 @@ import {
   textOf,
 } from "../json";
 
-/** The file as data. Never changed in place: its identity tells whether it changed. */
+/** The parsed file. Never mutated: a changed document is a new object. */
 export type Doc = JsonObject;
 
 export interface InputSlot {
@@ -20,7 +20,7 @@ export interface InputSlot {
   readonly label: string;
   readonly type: string;
   readonly link: number | null;
-  /** The widget that the input stands for. */
+  /** The widget that the input can replace. */
   readonly widget: string | null;
 }
 
@@ -70,7 +70,7 @@ export const MUTED = 2;
 export const BYPASSED = 4;
 const COLOUR = /^#[0-9a-f]{3,8}$/i;
 
-/** Reads once for each object: equal identity gives equal identity. */
+/** Caches the result for each object, so that equal objects return the same result. */
 function once<Value>(read: (raw: JsonObject) => Value): (raw: JsonObject) => Value {
   const known = new WeakMap<JsonObject, Value>();
   return (raw) => {
@@ -126,7 +126,7 @@ export const groupsOf = once((doc: Doc): readonly DocGroup[] =>
     }),
 );
 
-/** Links are lists in v0.4, objects in v1.0. */
+/** Reads a link: a list in v0.4, an object in v1.0. */
 function linkOf(raw: Json): DocLink | null {
   if (Array.isArray(raw)) {
     const [id, from, fromSlot, to, toSlot, type] = raw as readonly Json[];
@@ -185,7 +185,7 @@ function colourOf(raw: Json | undefined): string {
   return typeof raw === "string" && COLOUR.test(raw) ? raw : "";
 }
 
-/** Pairs are lists, or objects with the keys "0" and "1". */
+/** Reads a pair: a list, or an object with the keys "0" and "1". */
 function pair(raw: Json | undefined, otherwise: readonly [number, number]): [number, number] {
   const [first, second] = Array.isArray(raw) ? raw : isObject(raw) ? [raw["0"], raw["1"]] : [];
   return [numberFrom(first, otherwise[0]), numberFrom(second, otherwise[1])];

@@ -1,4 +1,4 @@
-/** Puts nodes of one graph into another, under new ids, with the links among them. */
+/** Adds nodes of one graph to another with new ids, and the links between them. */
 import { isObject, type JsonObject, listOf } from "../json";
 import { addNode, type Place } from "./commands";
 import { connect } from "./links";
@@ -7,12 +7,12 @@ import { lastOf } from "./raw";
 
 export interface Part {
   readonly graph: Doc;
-  /** The new ids by those that the nodes had. */
+  /** The new node ids by the old ones. */
   readonly nodes: ReadonlyMap<string, string>;
   readonly links: ReadonlyMap<number, number>;
 }
 
-/** `shift`: how far from their places the nodes are put. */
+/** `shift`: the offset of the nodes' positions. */
 export function withPart(
   graph: Doc,
   raws: readonly JsonObject[],
@@ -36,7 +36,7 @@ export function withPart(
   return { graph: next, nodes, links: made };
 }
 
-/** The upper left corner of nodes; the origin without any. */
+/** Returns the top left corner of nodes; the origin if there are none. */
 export function cornerOf(places: readonly Place[]): Place {
   if (places.length === 0) return { x: 0, y: 0 };
   return { x: Math.min(...places.map(({ x }) => x)), y: Math.min(...places.map(({ y }) => y)) };

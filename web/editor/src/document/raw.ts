@@ -1,4 +1,4 @@
-/** Changes parts of a raw graph; what does not change keeps its identity. */
+/** Changes parts of a raw graph; unchanged parts keep their identity. */
 import { isObject, type Json, type JsonObject, listOf, numberFrom } from "../json";
 import { type Doc, idOf } from "./model";
 
@@ -8,7 +8,7 @@ export function withNodes(graph: Doc, change: (raw: JsonObject) => JsonObject): 
   return after.every((raw, number) => raw === before[number]) ? graph : { ...graph, nodes: after };
 }
 
-/** Changes one entry of a list that an object has. */
+/** Changes one entry of an object's list. */
 export function withSlot(
   holder: JsonObject,
   list: string,
@@ -21,7 +21,7 @@ export function withSlot(
   return { ...holder, [list]: slots };
 }
 
-/** A node's id as the file has it: a number or a text. */
+/** Returns a node's id as written in the file: a number or a string. */
 export function rawId(graph: Doc, id: string): Json {
   const raw = listOf(graph.nodes).find((node) => isObject(node) && idOf(node.id) === id);
   return isObject(raw) ? (raw.id ?? id) : Number.isSafeInteger(Number(id)) ? Number(id) : id;
@@ -32,7 +32,7 @@ const COUNTERS = {
   link: { plain: "last_link_id", inState: "lastLinkId" },
 } as const;
 
-/** The highest id that was given; v1.0 keeps it in `state`. */
+/** Returns the highest id given so far, which v1.0 stores in `state`. */
 export function lastOf(graph: Doc, kind: keyof typeof COUNTERS): number {
   const { plain, inState } = COUNTERS[kind];
   return Math.max(0, numberFrom(isObject(graph.state) ? graph.state[inState] : graph[plain]));

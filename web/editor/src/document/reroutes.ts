@@ -1,6 +1,6 @@
 /**
- * Points that links are led through. A link names the last of its points, each point the one before
- * it; v1.0 keeps both in the graph, v0.4 in its `extra`.
+ * Reads and changes the reroute points of links. A link names its last point, and each point names
+ * the one before. v1.0 stores them in the graph, v0.4 in `extra`.
  */
 import { fieldsOf, isObject, type Json, type JsonObject, listOf, numberFrom } from "../json";
 import type { Place } from "./commands";
@@ -8,7 +8,7 @@ import { type Doc, linksOf } from "./model";
 
 export interface Reroute extends Place {
   readonly id: number;
-  /** The point before it, on the way from the output; null for the first. */
+  /** The previous point towards the output; null for the first. */
   readonly parent: number | null;
 }
 
@@ -20,7 +20,7 @@ export function reroutesOf(graph: Doc): readonly Reroute[] {
   return found;
 }
 
-/** The points of each link, by the link's id, from the output on. */
+/** Returns the ids of each link's points by link id, starting at the output. */
 export function throughOf(graph: Doc): ReadonlyMap<number, readonly number[]> {
   const points = new Map(reroutesOf(graph).map((one) => [one.id, one]));
   const found = new Map<number, readonly number[]>();
@@ -36,7 +36,7 @@ export function throughOf(graph: Doc): ReadonlyMap<number, readonly number[]> {
   return found;
 }
 
-/** The points of each link with their places, by the link's id, from the output on. */
+/** Returns each link's points by link id, starting at the output. */
 export function waysOf(graph: Doc): ReadonlyMap<number, readonly Reroute[]> {
   const points = new Map(reroutesOf(graph).map((one) => [one.id, one]));
   const way = (ids: readonly number[]) => ids.flatMap((id) => points.get(id) ?? []);
@@ -44,8 +44,8 @@ export function waysOf(graph: Doc): ReadonlyMap<number, readonly Reroute[]> {
 }
 
 /**
- * Leads every link anew, those without a way straight. Ways may be of another graph: links that
- * began by the same points do so here.
+ * Replaces the reroutes of all links; a link without an entry gets none. Points may be from another
+ * graph: links that start with the same points share them here.
  */
 export function withWays(graph: Doc, ways: ReadonlyMap<number, readonly Reroute[]>): Doc {
   const before = waysOf(graph);
@@ -77,8 +77,8 @@ export function withWays(graph: Doc, ways: ReadonlyMap<number, readonly Reroute[
 }
 
 /**
- * Leads a link through a new point, behind so many of those that it has. Links that share the next
- * point are led through it, too.
+ * Adds a point to a link after `behind` of its points. Other links through the next point go
+ * through the new one, too.
  */
 export function addReroute(graph: Doc, link: number, { x, y }: Place, behind = Infinity): Doc {
   const id = Math.max(0, ...reroutesOf(graph).map((one) => one.id)) + 1;
@@ -117,7 +117,7 @@ export function moveReroutes(graph: Doc, places: ReadonlyMap<number, Place>): Do
   }));
 }
 
-/** Takes a point away; links go on through those before it. */
+/** Removes a point; its links continue from the point before it. */
 export function removeReroute(graph: Doc, id: number): Doc {
   const gone = reroutesOf(graph).find((one) => one.id === id);
   if (gone === undefined) return graph;
@@ -131,7 +131,7 @@ export function removeReroute(graph: Doc, id: number): Doc {
   return led.reduce((next, [link]) => withLast(next, link, gone.parent), without);
 }
 
-/** Where reroutes lie: in the graph itself from v1.0 on. */
+/** Returns whether reroutes are in the graph itself, as of v1.0. */
 function isOwn(graph: Doc): boolean {
   const [first] = listOf(graph.links);
   return first === undefined ? numberFrom(graph.version) >= 1 : !Array.isArray(first);
@@ -152,7 +152,7 @@ function rerouteOf(raw: Json): readonly Reroute[] {
   return [{ id: numberFrom(raw.id), parent, x: numberFrom(x), y: numberFrom(y) }];
 }
 
-/** The last point of each link that has some. */
+/** Returns the last point of each link with points. */
 function lastPoints(graph: Doc): ReadonlyMap<number, number> {
   const told = isOwn(graph) ? listOf(graph.links) : listOf(holderOf(graph).linkExtensions);
   const there = new Set(linksOf(graph).map(({ id }) => id));

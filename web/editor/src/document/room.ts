@@ -1,4 +1,4 @@
-/** Makes room in a graph where something small becomes something large. */
+/** Makes room in a graph for a node that grows. */
 import { moveNodes, type Place } from "./commands";
 import { resizeGroup } from "./groups";
 import { type Doc, groupsOf, nodesOf } from "./model";
@@ -11,8 +11,8 @@ export interface Extent extends Place {
 }
 
 /**
- * Moves what stands right of a place, and what stands below it, the borders of a subgraph too, so that it can grow to a width and a
- * height; groups around it grow along. Pinned nodes stay.
+ * Moves everything right of and below an area, including a subgraph's boundaries, so that the area
+ * can grow to `width` and `height`. Groups around the area grow. Pinned nodes stay.
  */
 export function withRoom(graph: Doc, at: Extent, width: number, height: number): Doc {
   const [right, down] = [Math.max(0, width - at.width), Math.max(0, height - at.height)];

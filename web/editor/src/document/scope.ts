@@ -1,20 +1,20 @@
-/** Finds and changes one graph of a document: the root, or the inside of a subgraph. */
+/** Finds and changes one graph of a document: the root or the inside of a subgraph. */
 import { fieldsOf, isObject, type JsonObject, listOf, textOf } from "../json";
 import { type Doc, idOf, nodesOf } from "./model";
 
-/** The nodes that were entered, outermost first; empty for the root. */
+/** The ids of the entered subgraph nodes, outermost first; empty for the root. */
 export type Path = readonly string[];
 
 function definitions(doc: Doc): readonly JsonObject[] {
   return isObject(doc.definitions) ? listOf(doc.definitions.subgraphs).filter(isObject) : [];
 }
 
-/** The subgraph that nodes of this type stand for. */
+/** Returns the subgraph of a node type. */
 export function subgraphOf(doc: Doc, type: string): JsonObject | undefined {
   return definitions(doc).find((raw) => raw.id === type);
 }
 
-/** The graph that lies at a path; null where the path leads nowhere (any more). */
+/** Returns the graph at a path; null if the path does not exist. */
 export function graphAt(doc: Doc, path: Path): Doc | null {
   let graph: Doc = doc;
   for (const id of path) {
@@ -26,14 +26,14 @@ export function graphAt(doc: Doc, path: Path): Doc | null {
   return graph;
 }
 
-/** Changes the graph at a path. All nodes of a subgraph's type share its inside. */
+/** Changes the graph at a path. All nodes of the same subgraph type share it. */
 export function changeAt(doc: Doc, path: Path, edit: (graph: Doc) => Doc): Doc {
   const before = graphAt(doc, path);
   if (before === null) return doc;
   return path.length === 0 ? edit(doc) : withSubgraph(doc, before, edit(before));
 }
 
-/** Changes every graph of a document. */
+/** Changes all graphs of a document. */
 export function changeAll(doc: Doc, edit: (graph: Doc) => Doc): Doc {
   return definitions(doc).reduce<Doc>(
     (next, inside) => withSubgraph(next, inside, edit(inside)),
@@ -41,7 +41,7 @@ export function changeAll(doc: Doc, edit: (graph: Doc) => Doc): Doc {
   );
 }
 
-/** Every graph of a document with a path to it; a subgraph used twice stands there twice. */
+/** Returns all graphs of a document with their paths. A subgraph used twice appears twice. */
 export function graphsOf(doc: Doc): readonly { readonly path: Path; readonly graph: Doc }[] {
   const within = (path: Path, graph: Doc): { path: Path; graph: Doc }[] => [
     { path, graph },
@@ -55,7 +55,7 @@ export function graphsOf(doc: Doc): readonly { readonly path: Path; readonly gra
 
 const DEEPEST = 16;
 
-/** What the breadcrumb says of a path, from the outermost on. */
+/** Returns the names in a path's breadcrumb, outermost first. */
 export function trail(doc: Doc, path: Path): readonly string[] {
   return path.map((id, depth) => {
     const node = nodesOf(graphAt(doc, path.slice(0, depth)) ?? doc).find((one) => one.id === id);
@@ -64,7 +64,7 @@ export function trail(doc: Doc, path: Path): readonly string[] {
   });
 }
 
-/** Adds the inside of a subgraph, for nodes of its type. */
+/** Adds the definition of a subgraph. */
 export function addSubgraph(doc: Doc, inside: JsonObject): Doc {
   const before = fieldsOf(doc.definitions);
   return {
@@ -73,7 +73,7 @@ export function addSubgraph(doc: Doc, inside: JsonObject): Doc {
   };
 }
 
-/** Removes a subgraph of whose type no node is left. */
+/** Removes the definition of a subgraph if no node uses it. */
 export function withoutUnused(doc: Doc, type: string): Doc {
   const used = [doc, ...definitions(doc)].some((graph) =>
     nodesOf(graph).some((node) => node.type === type),
@@ -96,7 +96,7 @@ function withSubgraph(doc: Doc, before: JsonObject, after: JsonObject): Doc {
   return { ...doc, definitions: { ...doc.definitions, subgraphs } };
 }
 
-/** A subgraph's own inputs or outputs as they stand inside of it. */
+/** The inputs or outputs of a subgraph, seen from inside. */
 export interface Boundary {
   readonly id: string;
   readonly side: "inputs" | "outputs";
@@ -108,7 +108,7 @@ export interface Boundary {
 const NODES = { inputs: "inputNode", outputs: "outputNode" } as const;
 const IDS = { inputs: "-10", outputs: "-20" } as const;
 
-/** The two boundaries of a subgraph; none of the root. */
+/** Returns the two boundaries of a subgraph; none for the root. */
 export function boundariesOf(graph: Doc): readonly Boundary[] {
   return (["inputs", "outputs"] as const).flatMap((side) => {
     const raw = graph[NODES[side]];

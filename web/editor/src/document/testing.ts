@@ -1,10 +1,10 @@
-/** What tests of several modules ask of graphs. */
+/** Checks graphs in tests of several modules. */
 import { expect } from "vitest";
 import { isObject, type JsonObject, listOf } from "../json";
 import { type Doc, linksOf } from "./model";
 import { boundariesOf } from "./scope";
 
-/** What each end says of its links has to be what the links say. */
+/** Checks that the link ids recorded at both ends agree with the list of links. */
 export function expectAgreement(graph: Doc): void {
   const links = linksOf(graph);
   const boundaries = new Map(boundariesOf(graph).map(({ id, side }) => [id, side]));

@@ -12,7 +12,7 @@ import { traceOf } from "./trace";
 const paint = (variable: string, classes = "") => `${variable} ${classes}`.trim();
 const file = (name: string) => readFileSync(new URL(name, import.meta.url), "utf8");
 
-/** Every element that is opened is closed, in order, and no text opens one. */
+/** Checks that elements are closed in order, and that no text opens one. */
 function expectWellFormed(svg: string): void {
   const open: string[] = [];
   for (const [, end, name] of svg.matchAll(/<(\/?)([a-z]+)(?: [a-z0-9-]+="[^"<]*")*>/gi))

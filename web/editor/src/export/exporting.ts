@@ -1,4 +1,4 @@
-/** Saves pictures of the graph in view and of its timelines, and traces of its run. */
+/** Saves images of the graph in view and of its timelines, and traces of its job. */
 import { bars } from "../plan/measured";
 import { activeSession, docOf, graphOf } from "../shell/documents";
 import { saveFile } from "../shell/files";
@@ -12,7 +12,7 @@ import { traceOf } from "./trace";
 
 export type PictureKind = "svg" | "png";
 
-/** Pixels of a PNG for one of the drawing, and how many it may have on a side. */
+/** Pixels of a PNG per unit of the drawing, and the maximum width and height in pixels. */
 const SCALE = 2;
 const MOST_PIXELS = 12_000;
 
@@ -48,7 +48,7 @@ export function saveTrace(): void {
   saveFile(`${session.name} trace.json`, content);
 }
 
-/** Has something painted in the colours of the page as it is. */
+/** Calls `act` with a function that returns the page's current colours. */
 function withPaint(act: (paint: Paint) => void): void {
   const probe = document.body.appendChild(document.createElement("i"));
   const known = new Map<string, string>();

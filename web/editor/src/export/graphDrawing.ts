@@ -1,4 +1,4 @@
-/** Draws a graph as SVG: groups, links, nodes with their sockets and values. Pure. */
+/** Draws a graph as SVG: groups, links, and nodes with sockets and values. Pure. */
 import type { Catalog } from "../catalog/catalog";
 import type { Placed } from "../catalog/placed";
 import { shownPlaced } from "../catalog/promoted";
@@ -30,11 +30,11 @@ interface Shape extends Box {
   readonly colour: string;
   readonly inputs: readonly { readonly label: string; readonly type: string; readonly y: number }[];
   readonly outputs: Shape["inputs"];
-  /** Widgets with the rows that they stand in. */
+  /** Widgets with the vertical position of their rows. */
   readonly values: readonly { readonly placed: Placed; readonly y: number }[];
 }
 
-/** `doc`: the document that the graph is part of. */
+/** `doc`: the document that contains the graph. */
 export function graphDrawing(doc: Doc, graph: Doc, catalog: Catalog, paint: Paint): Drawing {
   const shapes = new Map<string, Shape>([
     ...nodesOf(graph).map((node) => [node.id, shapeOf(node, doc, catalog)] as const),

@@ -1,8 +1,8 @@
-/** Writes SVG. Texts are strangers': all of them are escaped here. Pure. */
+/** Writes SVG. Texts are untrusted, so all of them are escaped here. Pure. */
 
 export type Attributes = Readonly<Record<string, string | number>>;
 
-/** The colour of a variable of the page's style, of what has these classes. */
+/** Returns the colour of a CSS variable for an element with these classes. */
 export type Paint = (variable: string, classes?: string) => string;
 
 export interface Drawing {
@@ -19,7 +19,10 @@ const ENTITIES: Readonly<Record<string, string>> = {
   '"': "&quot;",
 };
 const FORBIDDEN = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\ufffe\uffff]|\p{Surrogate}/gu;
-/** Of a letter, in parts of the size of the font: wide ones are cut early, none runs out. */
+/**
+ * The width of a letter relative to the font size, for wide letters: texts are cut early rather
+ * than overflow.
+ */
 const LETTER = 0.62;
 
 export function element(name: string, attributes: Attributes, ...inside: string[]): string {
@@ -27,14 +30,14 @@ export function element(name: string, attributes: Attributes, ...inside: string[
   return `<${name}${given.join("")}>${inside.join("")}</${name}>`;
 }
 
-/** A line of text, cut to a width. */
+/** Writes a line of text, cut to a width. */
 export function line(words: string, width: number, attributes: Attributes, size = 12): string {
   const most = Math.max(1, Math.floor(width / (LETTER * size)));
   const cut = words.length > most ? `${words.slice(0, most - 1)}…` : words;
   return element("text", { "font-size": size, ...attributes }, escaped(cut));
 }
 
-/** Breaks a text into lines of a width, so many at most. */
+/** Breaks a text into at most `most` lines of a width. */
 export function linesOf(words: string, width: number, most: number, size = 12): readonly string[] {
   const letters = Math.max(1, Math.floor(width / (LETTER * size)));
   const pattern = new RegExp(`.{1,${letters}}(?:\\s|$)|.{1,${letters}}|^$`, "g");

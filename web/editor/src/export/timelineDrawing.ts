@@ -1,4 +1,6 @@
-/** Draws timelines as SVG: a lane for each device and link, predicted above measured. Pure. */
+/**
+ * Draws timelines as SVG: a lane for each device and link, predicted above measured spans. Pure.
+ */
 import type { MeasuredBar } from "../plan/measured";
 import type { Plan } from "../plan/plan";
 import { deviceLook, timeText } from "../plan/words";
@@ -17,7 +19,7 @@ const BAR = 16;
 const MARGIN = 20;
 const LEAST = 0.5;
 
-/** One below the other; those of plans that were not simulated are left out. */
+/** Draws the timelines one below the other and omits plans that were not simulated. */
 export function timelineDrawing(all: readonly Drawable[], paint: Paint): Drawing {
   let top = MARGIN;
   const parts = all.flatMap((one) => {

@@ -1,6 +1,6 @@
 /**
- * Writes what was measured of a job in the Trace Event Format, which Perfetto and Chrome open: a
- * process for each node that sampled, a thread for each device and link. Pure.
+ * Writes a job's measured spans in the Trace Event Format for Perfetto and Chrome: a process per
+ * sampler node, a thread per device and link. Pure.
  */
 import type { Job } from "../jobs/job";
 import type { Json, JsonObject } from "../json";

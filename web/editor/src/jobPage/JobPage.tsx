@@ -1,11 +1,11 @@
-/** A page about one job, for whoever has its link: its state, results and settings. Nothing can be changed. */
+/** Shows a job to everyone with its link: its state, results and settings, read-only. */
 import { useEffect, useState } from "react";
 import { addressOf, asked } from "../server/client";
 import { copyLink } from "./links";
 import { type SharedJob, sharedJob } from "./shared";
 import "./jobPage.css";
 
-/** Milliseconds between two questions, while it goes on. */
+/** Milliseconds between requests until the job ends. */
 const EVERY = 2_000;
 
 export function JobPage({ id }: { readonly id: string }) {

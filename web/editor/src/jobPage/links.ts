@@ -1,16 +1,16 @@
-/** The addresses of pages about jobs, within the server. */
+/** Builds the addresses of job pages on this server. */
 
-/** The page that shows a job, and nothing can be changed on. */
+/** Returns the address of a job's read-only page. */
 export function jobLink(job: string): string {
   return new URL(`?job=${encodeURIComponent(job)}`, document.baseURI).href;
 }
 
-/** The editor, with a copy of a job's workflow. */
+/** Returns the address that opens a copy of a job's workflow in the editor. */
 export function copyLink(job: string): string {
   return new URL(`?copy=${encodeURIComponent(job)}`, document.baseURI).href;
 }
 
-/** What the address of this page asks for. */
+/** Returns a parameter of this page's address. */
 export function askedFor(what: "job" | "copy"): string | null {
   return new URLSearchParams(location.search).get(what);
 }

@@ -1,18 +1,18 @@
-/** Reads all of one job, as everybody on this server may see it. Pure. */
+/** Reads a job as any client of the server may see it. Pure. */
 import { fieldsOf, isObject, type Json, listOf, numberFrom, textOf } from "../json";
 import { picturesOf, type StoredPicture } from "../server/client";
 
 export interface SharedJob {
   readonly status: string;
   readonly over: boolean;
-  /** Milliseconds since the epoch; 0 where it is not so far. */
+  /** Milliseconds since the epoch; 0 if it has not happened yet. */
   readonly created: number;
   readonly started: number;
   readonly ended: number;
   readonly error: string;
   readonly pictures: readonly StoredPicture[];
   readonly texts: readonly string[];
-  /** The nodes that it ran with what they were set to; links are left out. */
+  /** The executed nodes with their values, without links. */
   readonly nodes: readonly {
     readonly id: string;
     readonly title: string;

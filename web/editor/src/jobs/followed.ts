@@ -1,20 +1,23 @@
-/** Decides which job of a document Stop ends, which one the canvas shows, and whose results stay. Pure. */
+/**
+ * Selects, among a document's jobs, the one that Stop ends, the one that the canvas shows, and
+ * those whose results stay. Pure.
+ */
 import { outputsInside } from "./inside";
 import type { Job, Jobs } from "./job";
 
 export interface Followed {
-  /** The job that Stop ends: the first that runs, else the next in the queue. */
+  /** The job that Stop ends: the first running one, else the next in the queue. */
   readonly active: Job | null;
-  /** How many other jobs of the document run or wait. */
+  /** The number of other jobs of the document that run or wait. */
   readonly queued: number;
   /** The job whose state the toolbar shows: the active one, else the last that ended. */
   readonly latest: Job | null;
   /**
-   * The job whose progress, errors, plans and times are shown: the first that runs, else the last that ended. One
-   * that was cancelled while it waited has none of these.
+   * The job whose progress, errors, plans and times are shown: the first running one, else the last
+   * that ended. Jobs cancelled in the queue are skipped, because they have none of these.
    */
   readonly shown: Job | null;
-  /** The jobs that have started, the newest first. */
+  /** The started jobs, newest first. */
   readonly started: readonly Job[];
 }
 
@@ -22,7 +25,7 @@ export type Outputs = Job["outputs"][string];
 
 const known = new WeakMap<Jobs, WeakMap<readonly string[], Followed>>();
 
-/** `runs`: the ids of the document's jobs, in the order in which they were sent. */
+/** `runs`: the ids of the document's jobs in the order of submission. */
 export function followed(jobs: Jobs, runs: readonly string[]): Followed {
   const read = known.get(jobs) ?? new WeakMap<readonly string[], Followed>();
   known.set(jobs, read);
@@ -54,7 +57,7 @@ function follow({ byId, queue }: Jobs, runs: readonly string[]): Followed {
   };
 }
 
-/** The newest result of a node, or of the nodes inside of a subgraph's node. */
+/** Returns the newest result of a node or, for a subgraph node, of its inner nodes. */
 export function resultOf({ started }: Followed, node: string): Outputs | undefined {
   for (const job of started) {
     const made = job.outputs[node] ?? outputsInside(job, node);
@@ -63,7 +66,7 @@ export function resultOf({ started }: Followed, node: string): Outputs | undefin
   return undefined;
 }
 
-/** The ids of the jobs that a document shows something of, or waits for. */
+/** Returns the ids of the jobs that a document shows or waits for. */
 export function needed(jobs: Jobs, runs: readonly string[]): readonly string[] {
   const { latest, shown, started } = followed(jobs, runs);
   const sources = new Map<string, string>();
@@ -77,7 +80,7 @@ function hasStatus(status: Job["status"]) {
   return (job: Job) => job.status === status;
 }
 
-/** Of equal jobs the one that was sent first comes first. */
+/** Sorts jobs; equal ones stay in the order of submission. */
 function sortedBy(jobs: readonly Job[], by: (job: Job) => number): readonly Job[] {
   return jobs.toSorted((one, other) => by(one) - by(other));
 }

@@ -1,17 +1,19 @@
-/** Tells what a subgraph's node shows of the nodes inside of it, whose ids begin with its own. */
+/** Summarises the inner nodes of a subgraph node, whose ids begin with its id. */
 import type { Job, NodeRun } from "./job";
 
 type Runs = Job["nodes"];
 
 const known = new WeakMap<Runs, Map<string, NodeRun | null>>();
 
-/** What a job tells of a node, or of what is inside of it. */
+/** Returns a job's progress for a node or, for a subgraph node, for its inner nodes. */
 export function runOf(job: Job | null, node: string, isSubgraph: boolean): NodeRun | undefined {
   if (job === null) return undefined;
   return job.nodes[node] ?? (isSubgraph ? runInside(job.nodes, node) : null) ?? undefined;
 }
 
-/** That something in it failed or runs, else the seconds of all; null before anything ran. */
+/**
+ * Returns the progress of a failed or running inner node, else the total seconds; null if none ran.
+ */
 export function runInside(runs: Runs, node: string): NodeRun | null {
   const read = known.get(runs) ?? new Map<string, NodeRun | null>();
   known.set(runs, read);
@@ -37,7 +39,7 @@ function summary(runs: readonly NodeRun[]): NodeRun | null {
   };
 }
 
-/** What the first node inside has for people. */
+/** Returns the outputs of the first inner node with outputs. */
 export function outputsInside(job: Job, node: string): Job["outputs"][string] | undefined {
   const id = Object.keys(job.outputs).find((one) => isIn(one, node));
   return id === undefined ? undefined : job.outputs[id];

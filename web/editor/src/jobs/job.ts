@@ -1,4 +1,4 @@
-/** What is known of jobs and of the queue. */
+/** Defines the state of jobs and of the queue. */
 
 export type NodePhase = "running" | "done" | "cached" | "failed";
 
@@ -16,15 +16,15 @@ export interface Picture {
   readonly mediaType: string;
 }
 
-/** A device worked for a while, as it was measured. */
+/** A measured span of work on a device. */
 export interface MeasuredSpan {
   readonly device: string;
   readonly kind: string;
-  /** A segment, an operation, a weight set, a stage. */
+  /** The name of a segment, operation, weight set or stage. */
   readonly target: string;
-  /** Who was sent something. */
+  /** The receiver of a transfer. */
   readonly peer: string;
-  /** Seconds since the job started. */
+  /** Seconds since the start of the job. */
   readonly start: number;
   readonly seconds: number;
   readonly evaluation: number | null;
@@ -39,13 +39,13 @@ export interface Job {
   readonly started: number | null;
   readonly ended: number | null;
   readonly predicted: number | null;
-  /** By the node of the document that shows it. */
+  /** By the document node that shows it. */
   readonly nodes: Readonly<Record<string, NodeRun>>;
   readonly outputs: Readonly<Record<string, Readonly<Record<string, readonly unknown[]>>>>;
   readonly preview: Picture | null;
   readonly warnings: readonly string[];
   readonly plans: Readonly<Record<string, unknown>>;
-  /** What was measured while a node sampled, the last spans of each. */
+  /** The last measured spans of each sampler node. */
   readonly spans: Readonly<Record<string, readonly MeasuredSpan[]>>;
   readonly error: { readonly message: string; readonly node: string } | null;
 }
@@ -54,7 +54,7 @@ export interface Queue {
   readonly running: number;
   readonly pending: number;
   readonly paused: boolean;
-  /** Of this client's waiting jobs: how many wait before each. */
+  /** The number of jobs before each of this client's waiting jobs. */
   readonly places: Readonly<Record<string, number>>;
 }
 

@@ -16,7 +16,7 @@ const job = (status: Job["status"], spans: readonly MeasuredSpan[]) =>
 
 test("P1.16 the load is the share of the last seconds in which a device computes", () => {
   const spans = [
-    span("cpu:0", "segment", 0, 2), // before the window, but for its end
+    span("cpu:0", "segment", 0, 2), // only its end is in the window
     span("cpu:0", "segment", 8, 2),
     span("cpu:0", "segment", 9, 2), // overlaps
     span("cpu:0", "send", 3, 5),

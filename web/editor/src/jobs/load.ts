@@ -1,19 +1,19 @@
-/** What devices did in the last seconds of running jobs, as it was measured. Pure. */
+/** Computes the measured work of devices in the last seconds of running jobs. Pure. */
 import type { Job, MeasuredSpan } from "./job";
 
-/** Seconds that are looked back at. */
+/** The length of the window in seconds. */
 export const WINDOW = 10;
 const COMPUTING = ["segment", "prepare"];
 
 export interface Work {
-  /** From the begin of the window on, in seconds. */
+  /** Seconds from the start of the window. */
   readonly start: number;
   readonly seconds: number;
   readonly what: string;
   readonly computes: boolean;
 }
 
-/** By device; of the running jobs only. The window ends with the last span of each job. */
+/** Returns the work of running jobs by device. The window ends with each job's last span. */
 export function recentWork(jobs: readonly Job[]): ReadonlyMap<string, readonly Work[]> {
   const found = new Map<string, Work[]>();
   for (const job of jobs) {
@@ -41,7 +41,7 @@ function within(span: MeasuredSpan, from: number): Work | null {
   };
 }
 
-/** The share of the window in which a device computed, from 0 to 1: what overlaps counts once. */
+/** Returns the share of the window in which a device computed, from 0 to 1; overlaps count once. */
 export function loadOf(work: readonly Work[]): number {
   let until = 0;
   let busy = 0;

@@ -1,10 +1,10 @@
-/** Reads parts of frames, which may have any form. */
+/** Reads parts of frames, whose form is not trusted. */
 
 import { fieldsOf, numberFrom, textOf } from "../json";
 
 /**
- * The node of the document that an id stands for: of `5.end`, which a node expanded to, `5`. Nodes
- * inside of a subgraph's node `97` are `97:98`.
+ * Returns the document node for a runtime id: `5` for `5.end`, which node 5 expanded to. Inner
+ * nodes of the subgraph node `97` have ids such as `97:98`.
  */
 export function shownAs(id: unknown): string {
   return textOf(id).split(".")[0] ?? "";

@@ -1,6 +1,6 @@
 /**
- * Follows jobs by the frames of the native channel: a snapshot replaces all that is known but jobs
- * that are on their way to the server, events add to it. Pure; pictures are bytes here.
+ * Updates jobs from the frames of the native channel. A snapshot replaces all jobs except those not
+ * yet queued; events change single jobs. Pure; images are bytes.
  */
 import { fieldsOf, listOf, numberFrom, textOf, textsOf } from "../json";
 import {
@@ -34,7 +34,7 @@ import { withSpans } from "./spans";
 type JobEvent = Messages["JobEvent"];
 type Ended = Extract<JobEvent, { readonly kind: "ended" }>;
 
-/** How many jobs that ended and that no document shows are known. */
+/** The maximum number of ended jobs that no document shows. */
 const ENDED = 8;
 
 export function reduce(jobs: Jobs, frame: unknown): Jobs {
@@ -59,7 +59,7 @@ export function reduce(jobs: Jobs, frame: unknown): Jobs {
   }
 }
 
-/** Forgets the oldest jobs that ended, but `ENDED` of them and those that a document shows. */
+/** Removes the oldest ended jobs beyond `ENDED`, except those that a document shows. */
 export function trimmed(jobs: Jobs, shown: ReadonlySet<string>): Jobs {
   const over = Object.values(jobs.byId)
     .filter(({ id, ended: at }) => at !== null && !shown.has(id))
@@ -73,7 +73,7 @@ export function trimmed(jobs: Jobs, shown: ReadonlySet<string>): Jobs {
   };
 }
 
-/** Notes a job that was just sent. */
+/** Adds a job that was just sent. */
 export function sent(jobs: Jobs, id: string, now: number): Jobs {
   return { ...jobs, byId: { ...jobs.byId, [id]: blank(id, now) } };
 }
@@ -109,7 +109,7 @@ function queueOf(queue: Told<QueueData>): Queue {
   };
 }
 
-/** A job that waits again has lost what was told of its nodes. */
+/** Resets running jobs that are in the queue again. */
 function waiting(jobs: Jobs): Jobs {
   const again = Object.values(jobs.byId).filter(
     (job) => job.status === "running" && job.id in jobs.queue.places,
@@ -137,7 +137,7 @@ function jobOf(known: Told<JobData>): Job {
   return known.result ? ended(job, told<Ended>(known.result)) : job;
 }
 
-/** Takes in the report of a job that ended before this page knew it. */
+/** Adds the report of a job that ended before this page loaded it. */
 export function reported(jobs: Jobs, answer: unknown): Jobs {
   const report = told<JobReport>(answer);
   const job = jobs.byId[textOf(report.job)];

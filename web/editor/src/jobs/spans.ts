@@ -1,4 +1,4 @@
-/** Adds what was measured to a job's spans. */
+/** Appends measured spans to a job. */
 import { numberFrom, textOf } from "../json";
 import type { Job, MeasuredSpan } from "./job";
 import type { Span, Timeline } from "../server/generated/messages";

@@ -1,4 +1,7 @@
-/** Paints a mask over a picture: brush, eraser, fill, undo. The picture's file stays as it is. */
+/**
+ * Paints a mask over an image with brush, eraser and fill, with undo. The image's file is not
+ * changed.
+ */
 import { type PointerEvent, useCallback, useEffect, useRef, useState } from "react";
 import { setValue } from "../document/commands";
 import { addressOf, loadedPicture, uploadMask } from "../server/client";
@@ -20,7 +23,7 @@ import "./mask.css";
 
 const TOOLS = { brush: "Brush", eraser: "Eraser", fill: "Fill" } as const;
 type Tool = keyof typeof TOOLS;
-/** The colour of what is covered, on light and dark pictures alike. */
+/** The colour of the mask, visible on light and dark images. */
 const COLOUR = [235, 64, 52] as const;
 const SHOWN = 0.62;
 const LARGEST = 400;
@@ -119,7 +122,7 @@ export function MaskEditor({ masking }: { readonly masking: Masking }) {
     if (canvas.current !== null) show(canvas.current, mask.current, box);
   };
   const onPointerDown = (event: PointerEvent) => {
-    if (event.button !== 0) return; // the others pan
+    if (event.button !== 0) return; // other buttons pan
     event.currentTarget.setPointerCapture(event.pointerId);
     remember();
     if (tool !== "fill") return draw(placeOf(event));

@@ -11,7 +11,7 @@ test("P0.26 a stroke that leaves the picture goes on where it comes back", () =>
   const mask = emptyMask(20, 10);
   drawPiece(mask, { x: 5, y: 5 }, { x: -40, y: 5 }, HARD);
   drawPiece(mask, { x: -40, y: 5 }, { x: 5, y: 9 }, HARD);
-  expect(mask.values[5 * 20]).toBe(255); // at the very edge
+  expect(mask.values[5 * 20]).toBe(255); // at the image's edge
   expect(mask.values[5 * 20 + 12]).toBe(0);
 });
 

@@ -1,4 +1,4 @@
-/** Paints masks: a byte a pixel, 255 where the picture is to be painted anew. Knows no page. */
+/** Paints masks with one byte per pixel; 255 marks pixels to repaint. Independent of the page. */
 
 export interface Mask {
   readonly width: number;
@@ -7,11 +7,11 @@ export interface Mask {
 }
 
 export interface Brush {
-  /** In pixels of the picture. */
+  /** In pixels of the image. */
   readonly radius: number;
-  /** From 0, soft to the middle, to 1, a hard edge. */
+  /** From 0, soft from the centre, to 1, a hard edge. */
   readonly hardness: number;
-  /** From 0 to 1: how much a stroke covers at most. */
+  /** The maximum coverage of a stroke, from 0 to 1. */
   readonly opacity: number;
   readonly erases: boolean;
 }
@@ -21,7 +21,7 @@ interface Point {
   readonly y: number;
 }
 
-/** The part of a mask that changed. */
+/** The changed area of a mask. */
 export interface Box {
   readonly x: number;
   readonly y: number;
@@ -34,8 +34,8 @@ export function emptyMask(width: number, height: number): Mask {
 }
 
 /**
- * Draws a straight piece of a stroke in place. Pieces of one stroke may overlap: none covers more
- * than its opacity. Points may lie beside the picture.
+ * Draws a straight segment of a stroke in place. Overlapping segments never exceed the stroke's
+ * opacity. Points may be outside the image.
  */
 export function drawPiece(mask: Mask, from: Point, to: Point, brush: Brush): Box {
   const { width, height, values } = mask;
@@ -63,7 +63,7 @@ export function drawPiece(mask: Mask, from: Point, to: Point, brush: Brush): Box
   return { x: left, y: top, width: Math.max(0, right - left), height: Math.max(0, bottom - top) };
 }
 
-/** Covers what is connected with a point and not covered yet, up to what is. */
+/** Fills the uncovered area connected to a point. */
 export function fillFrom({ width, height, values }: Mask, { x, y }: Point): void {
   const start = Math.floor(y) * width + Math.floor(x);
   if (x < 0 || y < 0 || x >= width || y >= height) return;
@@ -82,14 +82,14 @@ export function inverted({ values, ...mask }: Mask): Mask {
   return { ...mask, values: values.map((value) => 255 - value) };
 }
 
-/** The pixels of a PNG that carries the mask: transparent where it covers. */
+/** Returns the RGBA pixels for a PNG with the mask: transparent where the mask covers. */
 export function alphaPixels({ values }: Mask): Uint8ClampedArray<ArrayBuffer> {
   const pixels = new Uint8ClampedArray(4 * values.length);
   for (let at = 0; at < values.length; at++) pixels[4 * at + 3] = 255 - (values[at] ?? 0);
   return pixels;
 }
 
-/** Reads a mask from the pixels of a picture. */
+/** Reads a mask from the alpha of an image's pixels. */
 export function maskOf(pixels: Uint8ClampedArray, width: number, height: number): Mask {
   const mask = emptyMask(width, height);
   for (let at = 0; at < mask.values.length; at++)

@@ -1,4 +1,7 @@
-/** Cuts the links that a stroke crosses: drawn with Ctrl and the right button, or while Y is held. */
+/**
+ * Cuts the links that a stroke crosses. The stroke is drawn with Ctrl and the right button, or with
+ * Y held.
+ */
 import { useReactFlow } from "@xyflow/react";
 import { useEffect, useRef, useState } from "react";
 import type { Place } from "../../document/commands";
@@ -8,7 +11,7 @@ import { boxAround, crosses, drawnLinks, type Line, lineOf, overlap } from "../l
 
 const KEY = "y";
 
-/** The links that a line on the canvas crosses. */
+/** Returns the links that a stroke on the canvas crosses. */
 function crossed(stroke: Line): ReadonlySet<number> {
   const bounds = boxAround(stroke);
   const hit = drawnLinks().filter(
@@ -24,7 +27,7 @@ export function Cutting({
 }) {
   const flow = useReactFlow();
   const drawing = useRef<SVGSVGElement>(null);
-  const [stroke, setStroke] = useState<Line>([]); // on the page
+  const [stroke, setStroke] = useState<Line>([]); // in page coordinates
   const [armed, setArmed] = useState(false);
 
   useEffect(() => {
@@ -32,7 +35,7 @@ export function Cutting({
     if (!canvas) return;
     let held = false;
     let points: Place[] | null = null;
-    let isOurs = false; // the button that is pressed, and the menu that it would open
+    let isOurs = false; // the pressed button and its context menu are this gesture's
     const hold = (on: boolean) => {
       held = on;
       setArmed(on);

@@ -1,10 +1,10 @@
-/** Leads a link through a point where it was clicked. */
+/** Adds a reroute to a link at the clicked point. */
 import type { Place } from "../../document/commands";
 import type { Doc } from "../../document/model";
 import { addReroute, reroutesOf, throughOf } from "../../document/reroutes";
 import { drawnLinks, lineOf, nearestPart } from "../lines";
 
-/** `at`: a place on the link as it is drawn. */
+/** `at`: a point on the drawn link. */
 export function ledAround(graph: Doc, link: number, at: Place): Doc {
   const point = { x: Math.round(at.x), y: Math.round(at.y) };
   const drawn = drawnLinks().find(({ id }) => id === link);

@@ -1,4 +1,4 @@
-/** Has nodes that are dragged come in line with others, and shows along what. */
+/** Aligns dragged nodes with others and shows guide lines. */
 import { type NodeChange, useReactFlow, useStoreApi } from "@xyflow/react";
 import { useCallback, useRef } from "react";
 import { alignment, type Box, boundsOf } from "../../document/aligning";
@@ -9,7 +9,7 @@ import { boxOf, viewOf } from "../outlines";
 import type { WireEdge } from "../Wire";
 import { useCanvas } from "../state";
 
-/** Pixels of the screen within which nodes come in line. */
+/** Screen pixels within which nodes snap. */
 const REACH = 6;
 const NOWHERE: Place = { x: 0, y: 0 };
 
@@ -20,7 +20,7 @@ export function useAligning() {
   const by = useRef(NOWHERE);
   const isFree = useRef(false);
 
-  /** The boxes in view of all nodes but those that are dragged. */
+  /** Returns the boxes of nodes in view that are not dragged. */
   const around = useCallback(
     (dragged: ReadonlySet<string>): readonly Box[] => {
       const view = viewOf(store.getState());
@@ -33,7 +33,7 @@ export function useAligning() {
     [flow, store],
   );
 
-  /** Moves what is dragged so that it stands in line. */
+  /** Moves the dragged nodes so that they align. */
   const aligned = useCallback(
     (changes: NodeChange<Drawn>[]): NodeChange<Drawn>[] => {
       const places = new Map(
@@ -67,12 +67,12 @@ export function useAligning() {
     [around, flow],
   );
 
-  /** Whether what is dragged goes where the pointer is, in line or not. */
+  /** Sets whether dragged nodes follow the pointer without aligning. */
   const setFree = useCallback((free: boolean) => {
     isFree.current = free;
   }, []);
 
-  /** Ends the drag: how far what was dragged stands from the pointer. */
+  /** Ends the drag and returns the offset of the dragged nodes from the pointer. */
   const settled = useCallback((): Place => {
     const last = by.current;
     by.current = NOWHERE;

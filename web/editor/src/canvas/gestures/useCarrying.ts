@@ -1,14 +1,14 @@
-/** Draws nodes elsewhere while they are dragged. What React and the document know of their places stays as it is. */
+/** Draws nodes at new positions during a drag, without changing React's state or the document. */
 import { type NodeChange, useStoreApi } from "@xyflow/react";
 import { useCallback, useEffect, useRef } from "react";
 import type { Place } from "../../document/commands";
 import type { Drawn } from "../layout";
 import type { WireEdge } from "../Wire";
 
-/** Where the pointer's button or the last finger lifts. */
+/** Events for the release of the mouse button or of the last finger. */
 const LIFTS = ["mouseup", "touchend", "touchcancel"] as const;
 
-/** `nodes`: as React has them. `left`: called where nodes are put back since their drag was broken off. */
+/** `nodes`: the nodes in React's state. `left`: called when an aborted drag puts nodes back. */
 export function useCarrying(nodes: readonly Drawn[], left: () => void) {
   const store = useStoreApi<Drawn, WireEdge>();
   const carried = useRef<Map<string, Place> | null>(null);
@@ -25,14 +25,14 @@ export function useCarrying(nodes: readonly Drawn[], left: () => void) {
           y: y + position.y - node.position.y,
         };
         const internals = { ...node.internals, positionAbsolute };
-        nodeLookup.set(id, { ...node, position, dragging: true, internals }); // it stays mounted
+        nodeLookup.set(id, { ...node, position, dragging: true, internals }); // stays mounted
       }
       store.setState({ nodes: [...nodes] });
     },
     [store],
   );
 
-  /** Draws nodes there, now and whenever React has others of them, until this ends. */
+  /** Draws nodes at these positions, also after React replaces the nodes, until the drag ends. */
   const draw = useCallback(
     (places: ReadonlyMap<string, Place>) => {
       for (const [id, at] of places) carried.current?.set(id, at);
@@ -41,7 +41,9 @@ export function useCarrying(nodes: readonly Drawn[], left: () => void) {
     [place],
   );
 
-  /** Draws what is dragged where it is; false where there is more to do, or it was dropped. */
+  /**
+   * Draws dragged nodes at their new positions. Returns false if there are other changes or a drop.
+   */
   const carry = useCallback(
     (changes: readonly NodeChange<Drawn>[]): boolean => {
       const places = new Map<string, Place>();
@@ -55,7 +57,7 @@ export function useCarrying(nodes: readonly Drawn[], left: () => void) {
     [draw],
   );
 
-  /** Ends it: nodes stand where React has them from its next change of them on. */
+  /** Ends the drag. From React's next change on, nodes are drawn where its state says. */
   const end = useCallback(() => {
     const { nodeLookup, domNode } = store.getState();
     for (const id of carried.current?.keys() ?? []) {
@@ -76,12 +78,12 @@ export function useCarrying(nodes: readonly Drawn[], left: () => void) {
   }, [nodes, place]);
 
   useEffect(() => {
-    // React Flow says nothing where a second finger or the node's removal breaks a drag off
+    // React Flow reports nothing when a second finger or the node's removal aborts a drag
     const lifted = (event: Event) => {
       const isHeld = "touches" in event && (event as TouchEvent).touches.length > 0;
       if (carried.current === null || isHeld) return;
       setTimeout(() => {
-        if (carried.current === null) return; // it was dropped
+        if (carried.current === null) return; // dropped normally
         const { nodeLookup } = store.getState();
         const stood = [...carried.current.keys()].flatMap((id) => {
           const node = nodeLookup.get(id);

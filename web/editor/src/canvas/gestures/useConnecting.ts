@@ -1,4 +1,4 @@
-/** Turns links that are drawn, pulled off and dropped into commands. */
+/** Turns drawn, detached and dropped links into commands. */
 import type {
   Connection,
   Edge,
@@ -138,7 +138,7 @@ function refused(graph: Doc, pending: Pending, node: string, handle: string | nu
   return from && whyNot(graph, from, pending.end);
 }
 
-/** A link dropped on a node's body takes the first free input that fits. */
+/** Connects a link that was dropped on a node's body to the first free compatible input. */
 function dropOn(
   graph: Doc,
   change: Change,

@@ -1,4 +1,4 @@
-/** Finds the link that a node is put into where it is dropped. */
+/** Finds the link into which a dropped node is inserted. */
 import { useCallback, useRef } from "react";
 import { inserted, isInsertable } from "../../catalog/rewiring";
 import type { Box } from "../../document/aligning";
@@ -8,7 +8,7 @@ import type { Drawn } from "../layout";
 import { drawnLinks, type Line, lineOf, nearestPart, overlap, runsThrough } from "../lines";
 import { useCanvas } from "../state";
 
-/** A link as it was drawn when the drag began, and whether the node fits into it. */
+/** A link as drawn when the drag began, and whether the node fits into it. */
 interface Candidate {
   readonly id: number;
   readonly line: () => Line;
@@ -54,7 +54,7 @@ export function useInserting(graph: Doc) {
     [graph],
   );
 
-  /** The link that was marked last; none is from then on. */
+  /** Returns the marked link and clears the mark. */
   const taken = useCallback((): number | null => {
     const { into } = useCanvas.getState();
     known.current = null;
@@ -65,12 +65,12 @@ export function useInserting(graph: Doc) {
   return { seek, taken };
 }
 
-/** The graph with a node put into a link, where there is one and it fits. */
+/** Returns the graph with a node inserted into a link, or unchanged if it does not fit. */
 export function insertedInto(graph: Doc, node: string, link: number | null): Doc {
   return link === null ? graph : (inserted(graph, useLive.getState().catalog, node, link) ?? graph);
 }
 
-/** The link that is drawn at a place of the page. */
+/** Returns the link drawn at a point of the page. */
 export function linkAt(x: number, y: number): number | null {
   const edge = document
     .elementsFromPoint(x, y)

@@ -1,4 +1,4 @@
-/** Moves nodes and groups: while they are dragged only what is drawn, then the document, once. */
+/** Moves nodes and groups. A drag changes only the drawing; the drop changes the document once. */
 import { useCallback, useRef } from "react";
 import { moveNodes } from "../../document/commands";
 import { moveGroup, resizeGroup, within } from "../../document/groups";
@@ -9,7 +9,7 @@ import { useAligning } from "./useAligning";
 import { useCarrying } from "./useCarrying";
 import { insertedInto, useInserting } from "./useInserting";
 
-/** Where a group that is dragged stood, and what stands in it. */
+/** The start position of a dragged group and of the nodes in it. */
 interface Started {
   readonly x: number;
   readonly y: number;
@@ -98,7 +98,7 @@ export function useMoving(
   return { aligned, carry, dragging: { onNodeDragStart, onNodeDrag, onNodeDragStop } };
 }
 
-/** Moves a frame alone, where its nodes were dragged along by hand. */
+/** Moves a frame without its nodes, which were dragged along. */
 function movedFrame(graph: Doc, node: Drawn & { readonly type: "frame" }): Doc {
   const group = groupsOf(graph)[node.data.number];
   return group === undefined

@@ -1,4 +1,4 @@
-/** Tells other parts where the pointer is, and does what they ask of the canvas. */
+/** Publishes the pointer position and the canvas functions that other parts call. */
 import { useReactFlow } from "@xyflow/react";
 import {
   type MouseEvent,
@@ -20,7 +20,7 @@ import { type Drawn, measured } from "../layout";
 import type { WireEdge } from "../Wire";
 import { type Pending, useCanvas } from "../state";
 
-/** How fast the view moves: at once for who wants no motion. */
+/** Duration of viewport moves in milliseconds; 0 if the user prefers reduced motion. */
 const pace = () => ({
   duration: matchMedia("(prefers-reduced-motion: reduce)").matches ? 0 : 150,
 });

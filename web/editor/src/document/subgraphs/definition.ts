@@ -1,9 +1,9 @@
-/** The definition of a subgraph as ComfyUI's format v1.0 stores it, and its inputs and outputs. */
+/** Builds the definition of a subgraph in ComfyUI's format v1.0, with its inputs and outputs. */
 import type { JsonObject } from "../../json";
 import type { DocNode } from "../model";
 import { cornerOf } from "../parts";
 
-/** The ids of a new subgraph's own inputs and outputs inside of it. */
+/** The ids of a new subgraph's boundaries. */
 export const BOUNDARIES = { inputs: "-10", outputs: "-20" } as const;
 
 interface Named {
@@ -14,7 +14,9 @@ interface Named {
 const GAP = 120;
 const WIDTH = 120;
 
-/** A definition without nodes, with its inputs and outputs on both sides of where they will be. */
+/**
+ * Returns a definition without nodes, with boundaries at both sides of the nodes' later position.
+ */
 export function emptySubgraph(
   name: string,
   {
@@ -49,12 +51,12 @@ export function emptySubgraph(
   } satisfies JsonObject;
 }
 
-/** An input or output of a subgraph that nothing is linked to. */
+/** Returns an input or output of a subgraph without links. */
 export function newSlot({ name, type }: Named): JsonObject {
   return { id: crypto.randomUUID(), name, type, linkIds: [] };
 }
 
-/** A name that is not taken: the wanted one, else one with a number. */
+/** Returns the wanted name, with a number appended if it is taken. */
 export function freeName(wanted: string, taken: ReadonlySet<string>): string {
   let name = wanted;
   for (let number = 2; taken.has(name); number++) name = `${wanted}_${number}`;

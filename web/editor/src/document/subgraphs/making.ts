@@ -1,4 +1,4 @@
-/** Makes a subgraph of nodes: they move into a graph of their own, and one node stands for them. */
+/** Makes a subgraph: moves nodes into a new graph and puts one node in their place. */
 import { type Json, type JsonObject, listOf } from "../../json";
 import { addNode, removeNodes } from "../commands";
 import { removeGroup } from "../groups";
@@ -10,24 +10,24 @@ import { lastOf } from "../raw";
 import { type Reroute, waysOf, withWays } from "../reroutes";
 import { BOUNDARIES, emptySubgraph, freeName } from "./definition";
 
-/** The value of a node's widget, by the widget's name. */
+/** Returns the value of a node's widget by its name. */
 export type ValueOf = (node: DocNode, widget: string) => Json;
 
 type Way = readonly Reroute[];
 
-/** An input or output of a subgraph: the links across its border that come from one output. */
+/** An input or output of a subgraph, for all links across its boundary from one output. */
 interface Port {
   readonly name: string;
   readonly type: string;
-  /** What a widget inside has, where an input leads to one. */
+  /** The value of the inner widget that an input leads to, if any. */
   readonly value: Json | undefined;
-  /** The points that all links begin by; they stay before the border. */
+  /** The first points shared by all links; they stay on the output's side of the boundary. */
   readonly shared: Way;
   readonly first: DocLink;
   readonly links: readonly { readonly link: DocLink; readonly beyond: Way }[];
 }
 
-/** What becomes of a graph. */
+/** The parts into which a graph is divided. */
 interface Division {
   readonly nodes: readonly DocNode[];
   readonly ways: ReadonlyMap<number, Way>;
@@ -37,15 +37,15 @@ interface Division {
 }
 
 export interface Made {
-  /** The graph around, in which the new node stands. */
+  /** The outer graph, with the new node. */
   readonly graph: Doc;
   readonly inside: JsonObject;
   readonly node: string;
-  /** The ids inside by those that the nodes had. */
+  /** The inner node ids by the old ones. */
   readonly nodes: ReadonlyMap<string, string>;
 }
 
-/** Moves nodes and groups of a graph into a new subgraph; null where there are no such nodes. */
+/** Moves nodes and groups of a graph into a new subgraph; null if none of the nodes exist. */
 export function made(
   graph: Doc,
   chosen: ReadonlySet<string>,
@@ -127,7 +127,7 @@ function portsOf(
   });
 }
 
-/** Links what is inside to the inputs and outputs of the subgraph. */
+/** Links the inner nodes to the inputs and outputs of the subgraph. */
 function bordered(around: Doc, part: Part, { ways, inner, inputs, outputs }: Division): Doc {
   let inside = part.graph;
   const continued = new Map(part.links);
@@ -150,7 +150,7 @@ function bordered(around: Doc, part: Part, { ways, inner, inputs, outputs }: Div
   return withNamesOf(around, continued, withWays(inside, led));
 }
 
-/** Puts a node of the subgraph in the place of its nodes. */
+/** Replaces the nodes by one node of the subgraph. */
 function withInstance(graph: Doc, type: string, division: Division) {
   const { nodes, ways, inputs, outputs } = division;
   const added = addNode(graph, instanceOf(type, division));

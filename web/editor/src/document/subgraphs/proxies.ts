@@ -1,16 +1,18 @@
 /**
- * Names of nodes inside of subgraphs as nodes around them tell of their widgets, in the list
- * `properties.proxyWidgets`: the ids on the way, with colons between them.
+ * Renames inner nodes in the `properties.proxyWidgets` lists of outer nodes. An entry names an
+ * inner node by the ids on its path, joined by colons.
  */
 import { isObject, listOf, textOf } from "../../json";
 import { type Doc, idOf, nodesOf } from "../model";
 import { withNodes } from "../raw";
 import { changeAll, subgraphOf } from "../scope";
 
-/** The ids on the way to a node, the outermost first. */
+/** The ids on the path to a node, outermost first. */
 export type Way = readonly string[];
 
-/** Renames what such lists name in a subgraph. `before`: the document by which they are right. */
+/**
+ * Renames the entries for nodes in a subgraph. `before`: the document that the entries refer to.
+ */
 export function renamedProxies(
   doc: Doc,
   before: Doc,

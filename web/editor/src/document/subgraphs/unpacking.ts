@@ -1,4 +1,4 @@
-/** Unpacks a subgraph's node: a copy of what is inside takes its place in the graph around. */
+/** Unpacks a subgraph node: replaces it by a copy of its inner nodes. */
 import { isObject, listOf, numberFrom } from "../../json";
 import { type Place, removeNodes, setMode } from "../commands";
 import { withNamesOf } from "../hidden";
@@ -9,19 +9,19 @@ import { lastOf } from "../raw";
 import { type Reroute, waysOf, withWays } from "../reroutes";
 import { boundariesOf } from "../scope";
 
-/** A graph in which an inside stands, and the ids there by those that the nodes had. */
+/** The graph with the inner nodes, and their new ids by the old ones. */
 export interface Unpacked {
   readonly graph: Doc;
   readonly nodes: ReadonlyMap<string, string>;
 }
 
-/** A link of the graph around, and the one inside that goes on with it. */
+/** An outer link and the inner link that continues it. */
 interface Crossing {
   readonly around: DocLink;
   readonly within: DocLink;
 }
 
-/** Puts what is inside of a node in the node's place. */
+/** Replaces a subgraph node by its inner nodes. */
 export function unpacked(graph: Doc, node: DocNode, inside: Doc): Unpacked {
   const { inner, entering, leaving, before } = crossings(graph, node, inside);
   const corner = cornerOf(nodesOf(inside));
@@ -31,7 +31,7 @@ export function unpacked(graph: Doc, node: DocNode, inside: Doc): Unpacked {
   const end = (id: string, slot: number): End => ({ node: part.nodes.get(id) ?? "", slot });
   const [waysAround, waysWithin] = [waysOf(graph), shiftedWays(inside, shift)];
   const ways = new Map(waysAround);
-  const continued = new Map(part.links); // links inside, and the ones that continue them
+  const continued = new Map(part.links); // the outer links by the inner links that they continue
   for (const [within, id] of part.links) ways.set(id, waysWithin.get(within) ?? []);
 
   const moved = leaving.flatMap(({ around, within }): [number, Ends][] => {
@@ -58,14 +58,14 @@ export function unpacked(graph: Doc, node: DocNode, inside: Doc): Unpacked {
   return { graph: removeNodes(switched, new Set([node.id])), nodes: part.nodes };
 }
 
-/** The links inside, and those around that go on inside. A node's inputs are known by their names. */
+/** Returns the inner links, and the pairs of outer and inner links. Inputs are matched by name. */
 function crossings(graph: Doc, node: DocNode, inside: Doc) {
   const idOfSide = (side: "inputs" | "outputs") =>
     boundariesOf(inside).find((one) => one.side === side)?.id;
   const [input, output] = [idOfSide("inputs"), idOfSide("outputs")];
   const [around, within] = [linksOf(graph), linksOf(inside)];
   const names = listOf(inside.inputs).map((raw) => (isObject(raw) ? raw.name : undefined));
-  /** The link that ends where one inside begins, at the border. */
+  /** Returns the outer link that continues an inner one at the input boundary. */
   const before = ({ from, fromSlot }: DocLink): DocLink | undefined => {
     if (from !== input) return undefined;
     const at = node.inputs.findIndex(({ name }) => name === names[fromSlot]);
@@ -84,7 +84,7 @@ function crossings(graph: Doc, node: DocNode, inside: Doc) {
   return { inner, entering, leaving, before };
 }
 
-/** Links that share a point share it in these, too. */
+/** Shifts all points; links that share a point share the shifted one. */
 function shiftedWays(graph: Doc, by: Place): ReadonlyMap<number, readonly Reroute[]> {
   const known = new Map<Reroute, Reroute>();
   const shifted = (point: Reroute): Reroute => {
