@@ -1,4 +1,4 @@
-/** Tells a test what was rendered, where one listens: `window.katzRendered` gets the part's name. */
+/** Reports rendered parts to tests: calls `window.katzRendered`, if set, with the part's name. */
 declare global {
   interface Window {
     katzRendered?: (part: string) => void;

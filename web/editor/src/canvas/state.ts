@@ -1,4 +1,4 @@
-/** Holds the state of the front canvas, and the functions that other parts may call on it. */
+/** Holds the state of the active canvas, and the functions that other parts may call on it. */
 import type { Viewport } from "@xyflow/react";
 import { create } from "zustand";
 import type { Input, Output } from "../catalog/ends";

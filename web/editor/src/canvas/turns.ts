@@ -99,7 +99,7 @@ export function measureEnds(id: string, measure: (ids: string[]) => void): void 
   soon();
 }
 
-/** Starts with the frame after the next one, which already has work. */
+/** Skips the upcoming frame, which already has work. */
 function soon(): void {
   if (isAsked) return; // a draw may request more: the running turn sees it
   isAsked = true;

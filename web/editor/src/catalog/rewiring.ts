@@ -121,7 +121,7 @@ export function linkedNext(graph: Doc, catalog: Catalog, from: string, to: strin
   return best === undefined ? null : linked(graph, best.end, best.input);
 }
 
-/** Returns the sockets of a node without a link, excluding widgets. */
+/** Returns the unlinked inputs of a node, excluding widgets. */
 function freeInputs(graph: Doc, catalog: Catalog, node: DocNode): readonly Input[] {
   const taken = new Set(
     linksOf(graph).flatMap(({ to, toSlot }) => (to === node.id ? [toSlot] : [])),

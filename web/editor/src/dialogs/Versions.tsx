@@ -1,4 +1,4 @@
-/** Lists earlier versions of the front file, shows the changes since, and restores one. */
+/** Lists earlier versions of the active file, shows the changes since, and restores one. */
 import { useEffect, useState } from "react";
 import { difference } from "../catalog/difference";
 import type { Doc } from "../document/model";

@@ -1,11 +1,11 @@
-/** What devices do while a job samples, and how much of their memory is taken. */
+/** Shows the load of devices during sampling, and their used memory. */
 import { useEffect, useMemo, useState } from "react";
 import { loadOf, recentWork, type Work, WINDOW } from "../jobs/load";
 import { deviceLook } from "../plan/words";
 import { memories, type Memory } from "../server/devices";
 import { tell, useLive } from "../shell/live";
 
-/** Milliseconds between two questions. */
+/** Milliseconds between requests. */
 const EVERY = 2_000;
 const NO_WORK: readonly Work[] = [];
 

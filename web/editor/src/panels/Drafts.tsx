@@ -1,4 +1,4 @@
-/** Lists drafts on the server that no tab here shows: of a browser that is gone, or another one. */
+/** Lists drafts on the server that are not open here: from closed browsers or other ones. */
 import { useCallback, useEffect, useState } from "react";
 import { draftName, forgetDraft, storedDrafts } from "../server/drafts";
 import type { ListedWorkflow } from "../server/workflows";
@@ -6,7 +6,7 @@ import { useDocuments } from "../shell/documents";
 import { openDraft } from "../shell/drafting";
 import { tell } from "../shell/live";
 
-/** `most`: how many of the newest are listed. */
+/** `most`: the maximum number of listed drafts, newest first. */
 export function Drafts({ most }: { readonly most?: number }) {
   const [all, setAll] = useState<readonly ListedWorkflow[]>([]);
   const open = useDocuments(({ sessions }) =>

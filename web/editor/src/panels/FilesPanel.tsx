@@ -1,4 +1,4 @@
-/** Lists the workflows that are saved on the server. */
+/** Lists the workflows saved on the server. */
 import { useCallback, useEffect, useState } from "react";
 import { type ListedWorkflow, storedWorkflows } from "../server/workflows";
 import { useActive } from "../shell/documents";

@@ -1,4 +1,4 @@
-/** The field that filters what a panel lists. */
+/** A search field that filters the entries of a panel. */
 export function Filter({
   label = "filter",
   placeholder = "filter",

@@ -1,4 +1,4 @@
-/** The form of a graph: the fields that somebody chose, and what the graph gives. Nothing else. */
+/** Shows a graph as a form: the chosen fields and the results of output nodes. */
 import { ArrowUp, X } from "lucide-react";
 import { Results } from "../canvas/Results";
 import { shownPlaced } from "../catalog/promoted";

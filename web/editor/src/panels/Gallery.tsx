@@ -1,4 +1,4 @@
-/** Shows the pictures of the output folder, or those that were uploaded, the newest first. */
+/** Shows the images of the output folder or the uploaded ones, newest first. */
 import { useCallback, useEffect, useState } from "react";
 import { nodesOf } from "../document/model";
 import { type FilePage, type ListedFile, listedFiles, pictureAddress } from "../server/files";
@@ -15,7 +15,10 @@ import "./gallery.css";
 
 const NOTHING: FilePage = { files: [], next: null };
 const TYPES = { output: "Results", input: "Uploads" } as const;
-/** While fewer pictures than that are found, older ones are asked for, up to so many files. */
+/**
+ * If a filter shows fewer images than this, older files are loaded, up to a maximum number of
+ * files.
+ */
 const ENOUGH = 12;
 const MOST_LOOKED_THROUGH = 1_000;
 

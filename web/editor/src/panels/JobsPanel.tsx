@@ -1,4 +1,4 @@
-/** Lists this client's jobs: what runs, what waits, what has ended. */
+/** Lists this client's running, waiting and ended jobs. */
 import type { Job } from "../jobs/job";
 import { addressOf, cancel, picturesOf, steer } from "../server/client";
 import { forget, moveToFront } from "../server/jobs";

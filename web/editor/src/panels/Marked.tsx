@@ -1,4 +1,4 @@
-/** What is done with all pictures that are marked. */
+/** Offers actions for all marked images. */
 import { nameIn } from "../shell/carrying";
 import { useSettings } from "../shell/settings";
 

@@ -1,4 +1,7 @@
-/** Lists the server's models with their pictures and notes; a drag or a click makes the node that loads one. */
+/**
+ * Lists the server's models with their images and metadata. A drag or click adds a node that loads
+ * one.
+ */
 import { useEffect, useState } from "react";
 import { type Loader, loadersOf, triggersOf } from "../catalog/loaders";
 import { listedModels, type Model, type ModelKind, modelKinds, notesOf } from "../server/models";

@@ -1,4 +1,4 @@
-/** Lists all node types by category or by pack, with their help; a click or a drag places one. */
+/** Lists all node types by category or pack, with their help. A click or drag adds a node. */
 import { useEffect, useRef, useState } from "react";
 import { type NodeType, offered } from "../catalog/catalog";
 import { outputHelp, socketHelp, widgetHelp } from "../catalog/help";
@@ -141,7 +141,7 @@ function Help({ type, input = "" }: { readonly type: NodeType; readonly input?: 
   );
 }
 
-/** `asked`: whether somebody wants to know of this one; it is brought into view. */
+/** `asked`: whether the user requested help for this input; its line is scrolled into view. */
 function Line({
   name,
   what,

@@ -1,4 +1,4 @@
-/** Lists packs of nodes: what each brings, and why one, or a node of it, was left out. */
+/** Lists node packs with their node types, and why a pack or node type was left out. */
 import { useEffect, useState } from "react";
 import { packNamed } from "../catalog/catalog";
 import { grouped } from "../catalog/search";

@@ -1,4 +1,4 @@
-/** Says what runs where and why, for each sampler of a document, predicted and measured. */
+/** Shows the plan of each sampler: devices, reasons, predicted and measured times. */
 import type { Job, MeasuredSpan } from "../jobs/job";
 import type { Planned } from "../shell/documents";
 import { plansOf } from "../shell/planning";
@@ -61,7 +61,7 @@ function Sampler({
   readonly plan: Plan;
   readonly spent: number;
   readonly spans: readonly MeasuredSpan[];
-  /** Whether it samples just now: the timeline goes along with what was measured last. */
+  /** Whether the node is sampling: the timeline then shows the latest measured evaluations. */
   readonly live: boolean;
   readonly onStep: (node: string) => void;
 }) {
@@ -144,7 +144,7 @@ function Sampler({
   );
 }
 
-/** What the last evaluation in the timeline waited for, one after another. */
+/** Lists the critical chain of the timeline's last evaluation. */
 function Chain({ timeline }: { readonly timeline: Timeline }) {
   const { spans, first } = timeline;
   const chain = criticalChain(timeline).filter((at) => spans[at]?.evaluation === first + 1);
@@ -168,7 +168,7 @@ function Chain({ timeline }: { readonly timeline: Timeline }) {
   );
 }
 
-/** Where devices are idle in these evaluations, and what they wait for. */
+/** Lists the gaps in which devices are idle, and their causes. */
 function Idle({ plan, timeline }: { readonly plan: Plan; readonly timeline: Timeline }) {
   const gaps = gapsOf(plan, timeline);
   return (
@@ -185,7 +185,7 @@ function Idle({ plan, timeline }: { readonly plan: Plan; readonly timeline: Time
   );
 }
 
-/** Segments as predicted, and the middle of what was measured. */
+/** Lists the predicted and the median measured time of each segment. */
 function Segments({
   plan,
   spans,

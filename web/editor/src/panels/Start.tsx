@@ -1,4 +1,4 @@
-/** Stands on an empty canvas: templates to begin with, never over somebody's work. */
+/** Shows templates on an empty canvas. */
 import { useEffect, useState } from "react";
 import { type Template, templates } from "../server/client";
 import { tell } from "../shell/live";

@@ -1,4 +1,4 @@
-/** Lists the steps of a document by name, those that are undone too; a click goes there. */
+/** Lists the steps of a document, including undone ones. A click goes to a step. */
 import { useEffect, useRef } from "react";
 import { stepsAround } from "../document/history";
 import { type Session, useDocuments } from "../shell/documents";

@@ -1,4 +1,4 @@
-/** One picture of the gallery: opened by a click, marked, starred, and dragged to where it is wanted. */
+/** Shows one image of the gallery, which can be opened, marked, starred, deleted and dragged. */
 import { Star } from "lucide-react";
 import { carryPictures } from "../shell/carrying";
 
@@ -20,11 +20,11 @@ export function Tile({
   readonly title: string;
   readonly address: string;
   readonly thumbnail: string;
-  /** Whether it is one of two that are compared. */
+  /** Whether the image is chosen for a comparison. */
   readonly picked: boolean;
   readonly marked: boolean;
   readonly starred: boolean;
-  /** What goes along when it is dragged. */
+  /** The addresses that are dragged with a marked image. */
   readonly carries: readonly string[];
   readonly onOpen: () => void;
   readonly onMark: () => void;

@@ -1,4 +1,4 @@
-/** Asks for the server's token over the page, which stays as it is meanwhile. */
+/** Asks for the server's token over the page, whose state is retained. */
 import { useState } from "react";
 import { giveToken } from "../server/client";
 import { useLive } from "../shell/live";

@@ -1,4 +1,4 @@
-/** What if: plans for other devices, pins, approximations, links or batching, side by side. */
+/** Compares plans for other devices, placements, approximations, links or batching. */
 import { useState } from "react";
 import type { Plan } from "../plan/plan";
 import { moreText, timeText } from "../plan/words";
@@ -16,7 +16,7 @@ import {
 } from "../shell/trying";
 
 const MOST_ALIKE = 8;
-/** The stage of nodes that compute with no model, which cannot be pinned. */
+/** The stage of nodes without a model, which cannot be placed. */
 const NODES = "node";
 const ALLOWED = ["stale-controlnet", "async-lora", "stale-controlnet,async-lora"];
 
@@ -154,7 +154,7 @@ function Fields({
   );
 }
 
-/** The names that so many devices like one have. */
+/** Returns the names of `count` devices like the given one. */
 function alike(name: string, count: number): readonly string[] {
   return Array.from({ length: count }, (_, at) => (at === 0 ? name : `${name}+${at}`));
 }

@@ -1,4 +1,4 @@
-/** Lists what stands in the way of a run, from the server's check and the last job. */
+/** Lists the problems that prevent a run, from the server's check and the last job. */
 import type { Job } from "../jobs/job";
 import { isObject, listOf, textOf } from "../json";
 import type { Checked } from "../server/client";

@@ -1,15 +1,15 @@
-/** Which pictures of the gallery are shown, and by what they can be told apart. Pure. */
+/** Filters the images of the gallery, and lists the filter values. Pure. */
 import type { ListedFile } from "../server/files";
 
 export interface Wanted {
-  /** Words of the file's name or of its workflow's. */
+  /** A part of the file's name or of its workflow's name. */
   readonly words: string;
-  /** The name of the workflow, and a node's id; "" for any. */
+  /** The name of the workflow and the id of a node; "" for any. */
   readonly workflow: string;
   readonly node: string;
 }
 
-/** What a workflow is called; by its id. Copies of one workflow may have one name. */
+/** Returns the name of a workflow by its id. Copies of a workflow may share a name. */
 export type NameOf = (workflow: string) => string;
 
 export function shownFiles(
@@ -28,12 +28,14 @@ export function shownFiles(
   });
 }
 
-/** The names of workflows that files come from, those of the newest files first. */
+/** Returns the names of the files' workflows, in the order of the newest file. */
 export function workflowsOf(files: readonly ListedFile[], nameOf: NameOf): readonly string[] {
   return [...new Set(files.map(({ workflow }) => nameOf(workflow)))].filter((one) => one !== "");
 }
 
-/** The nodes of a workflow that made files. Nodes of two workflows may have one id. */
+/**
+ * Returns the nodes of a workflow that wrote files. Nodes of different workflows may share an id.
+ */
 export function nodesIn(
   files: readonly ListedFile[],
   workflow: string,

@@ -1,15 +1,15 @@
-/** Deletes pictures to the trash, and brings the last ones back. */
+/** Moves images to the trash, and restores the last ones. */
 import { useState } from "react";
 import { type ListedFile, movedFiles } from "../server/files";
 import { tell } from "../shell/live";
 
-/** What was deleted last, by its names in the trash. */
+/** The images deleted last, by their names in the trash. */
 interface Deleted {
   readonly type: ListedFile["type"];
   readonly names: readonly string[];
 }
 
-/** `reload` is called when files are there again. */
+/** `reload`: called after images are restored. */
 export function useTrash(reload: () => void) {
   const [deleted, setDeleted] = useState<Deleted | null>(null);
   return {

@@ -1,4 +1,6 @@
-/** The bars of a timeline: spans as predicted and as measured, and gaps in which a device is idle. */
+/**
+ * Draws the bars of a timeline: predicted and measured spans, and gaps in which a device is idle.
+ */
 import { memo } from "react";
 import { type Gap, gapWords } from "./gaps";
 import type { MeasuredBar } from "./measured";
@@ -7,7 +9,7 @@ import { deviceLook, timeText, wordsOf } from "./words";
 
 export const LANE = 46;
 export const HEIGHT = 34;
-/** Of a bar where there are two, and where the lower one begins. */
+/** The height of a bar if a lane has two, and the top of the lower one. */
 export const HALF = 18;
 const LOWER = 24;
 export const TOP = 4;

@@ -1,4 +1,4 @@
-/** Colours nodes by what they took in the last run, and marks the critical path through the graph. */
+/** Colours nodes by their time in the last job, and marks the critical path of the graph. */
 import { activeSession, graphOf, type Session, useActive, useDocuments } from "../shell/documents";
 import { followedBy, useFollowed, useLive } from "../shell/live";
 import { usePage } from "../shell/page";
@@ -11,7 +11,7 @@ function heatIn(session: Session | null | undefined): Heat | null {
   return heatOf(graphOf(session), runs, session.path.map((id) => `${id}:`).join(""));
 }
 
-/** Reads from the heat of the graph in view; `otherwise` while it is not shown. */
+/** Reads from the heat of the graph in view; `otherwise` if heat is not shown. */
 export function useHeat<Value extends string | number | boolean>(
   read: (heat: Heat) => Value,
   otherwise: Value,
@@ -26,7 +26,7 @@ export function useHeat<Value extends string | number | boolean>(
 }
 
 interface HeatedNode {
-  /** As the job calls it, and as the graph in view does. */
+  /** The node's key in a job, and its id in the graph. */
   readonly node: string;
   readonly id: string;
 }

@@ -1,6 +1,6 @@
 /**
- * Draws what of the plan stands at a node: its devices at the edge, the sampler's strip, or a mark on
- * one drawn by hand.
+ * Draws a node's part of the plan: its devices, the strip of a sampler, or the mark of a node in a
+ * loop drawn by hand.
  */
 import { type Mark, marksOf, placesOf } from "./marks";
 import { PlanStrip } from "./PlanStrip";
@@ -13,7 +13,7 @@ import { plansOf } from "../shell/planning";
 
 const NONE: readonly Plan[] = [];
 
-/** The plans that stand over the document in front; none while the overlay is off. */
+/** Returns the plans shown over the active document; none if the overlay is off. */
 export function useOverlay(): {
   readonly plans: readonly Plan[];
   readonly old: boolean;
@@ -26,7 +26,7 @@ export function useOverlay(): {
   return { plans, old: planned?.old === true };
 }
 
-/** The bar at a node's left edge: its devices, each as long as it computes there. */
+/** Draws the devices at a node's left edge, in proportion to their compute time. */
 export function DeviceBar({ node }: { readonly node: string }) {
   const { plans, old } = useOverlay();
   const plan = plans.find((one) => placesOf(one).has(node));
@@ -48,7 +48,7 @@ export function DeviceBar({ node }: { readonly node: string }) {
   );
 }
 
-/** Which colour is which device, over the graph. */
+/** Shows the colour of each device over the graph. */
 export function Legend() {
   const { plans, old } = useOverlay();
   const devices = plans[0]?.devices ?? [];

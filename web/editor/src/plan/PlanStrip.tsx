@@ -1,7 +1,7 @@
 import type { Plan } from "./plan";
 import { deviceLook, shortName, timeText } from "./words";
 
-/** A cell for each call of an evaluation, as wide as it takes long, in its device's colour. */
+/** Draws a cell for each call of an evaluation, as wide as its time, in its device's colour. */
 export function PlanStrip({ plan }: { readonly plan: Plan }) {
   const shown = plan.cells.filter(({ seconds }) => seconds > 0);
   return (

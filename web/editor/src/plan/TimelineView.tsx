@@ -1,7 +1,7 @@
 /**
- * Draws two steady evaluations: a lane for each device and each link that is used, predicted above
- * measured, in one scale, and the chain of what waited for what. The wheel zooms, dragging pans,
- * keys go from span to span.
+ * Draws two steady evaluations: a lane for each device and used link, predicted above measured
+ * spans on one scale, and the critical chain. The wheel zooms, dragging pans, keys move between
+ * spans.
  */
 import { type PointerEvent, useEffect, useRef, useState } from "react";
 import { usePage } from "../shell/page";
@@ -14,10 +14,10 @@ import type { Plan, Span, Timeline } from "./plan";
 import { timeText, wordsOf } from "./words";
 
 const WIDTH = 1000;
-/** The least that is drawn of a span, of the width in view. */
+/** The minimum width of a span, relative to the view. */
 const LEAST = 0.0015;
 const FACTOR = 1.5;
-/** Pixels of the wheel for a factor of e. */
+/** Pixels of the wheel per zoom factor of e. */
 const WHEEL = 400;
 
 export function TimelineView({
@@ -60,7 +60,7 @@ export function TimelineView({
     return view.from + ((x - (box?.left ?? 0)) / (box?.width || 1)) * (view.to - view.from);
   };
   useWheel(picture, (event) => {
-    // without the focus, the wheel is the panel's
+    // without the focus, the wheel scrolls the panel
     if (!event.ctrlKey && !picture.current?.parentElement?.matches(":focus")) return;
     event.preventDefault();
     zoom(Math.exp(-event.deltaY / WHEEL), secondsAt(event.clientX));
@@ -109,7 +109,7 @@ export function TimelineView({
           }}
           onPointerMove={(event) => {
             dragging.onPointerMove(event);
-            // what moves below a pointer that rests is not pointed at
+            // a resting pointer does not select spans that move beneath it
             if (event.movementX !== 0 || event.movementY !== 0) point(event.target);
           }}
           onPointerUp={dragging.end}
@@ -185,7 +185,7 @@ export function TimelineView({
   );
 }
 
-/** The span that computes an operation that is pointed at in the opened step. */
+/** Returns the span that computes the operation highlighted in the opened step. */
 function computing(plan: Plan, spans: readonly Span[], operation: string | undefined) {
   if (operation === undefined) return undefined;
   const calls = plan.variants.flatMap(({ segments }) => segments.flatMap(({ calls }) => calls));
@@ -195,7 +195,7 @@ function computing(plan: Plan, spans: readonly Span[], operation: string | undef
   );
 }
 
-/** Where the line of a chain enters and leaves a span. */
+/** Returns the points at which the chain's line enters and leaves a span. */
 function cornersOf(span: Span | undefined, scale: number): string[] {
   if (span === undefined) return [];
   const y = LANE * span.row + TOP + HALF / 2;
@@ -207,7 +207,7 @@ function middleOf(span: Span | undefined, { from, to }: View): number {
   return Math.max(from, Math.min(to, at));
 }
 
-/** Listens to the wheel in a way that can keep the page from scrolling, which React's own cannot. */
+/** Adds a wheel listener that can prevent scrolling, unlike React's passive one. */
 function useWheel(on: React.RefObject<Element | null>, act: (event: WheelEvent) => void): void {
   const latest = useRef(act);
   latest.current = act;
@@ -219,7 +219,7 @@ function useWheel(on: React.RefObject<Element | null>, act: (event: WheelEvent) 
   }, [on]);
 }
 
-/** Tells by how many pixels the pointer was dragged since it was told last. */
+/** Reports each movement of a drag in pixels. */
 function useDrag(act: (pixels: number) => void) {
   const last = useRef<number | null>(null);
   return {

@@ -1,17 +1,17 @@
-/** What of a timeline is in view, and which span a key leads to. Pure. */
+/** Computes the visible part of a timeline, and the span that a key selects. Pure. */
 import type { Span } from "./plan";
 
-/** From when to when, in seconds; a whole timeline begins at 0. */
+/** The visible range in seconds; a timeline starts at 0. */
 export interface View {
   readonly from: number;
   readonly to: number;
 }
 
 const MOST_ZOOM = 400;
-/** Of the view, on either side of a span that is brought into it. */
+/** The margin around a span scrolled into view, relative to the view. */
 const MARGIN = 0.1;
 
-/** Zooms, and leaves the moment `at` where it is. */
+/** Zooms around the time `at`, which stays in place. */
 export function zoomed({ from, to }: View, factor: number, at: number, whole: number): View {
   const length = Math.min(whole, Math.max(whole / MOST_ZOOM, (to - from) / factor));
   const before = (at - from) / (to - from || 1);
@@ -22,7 +22,9 @@ export function moved({ from, to }: View, by: number, whole: number): View {
   return within(from + by, to - from, whole);
 }
 
-/** Moves as little as shows a span; of one that is longer than the view, its begin. */
+/**
+ * Moves the view as little as possible to show a span, or its start if it is longer than the view.
+ */
 export function revealing(view: View, { start, seconds }: Span, whole: number): View {
   const length = view.to - view.from;
   const margin = MARGIN * length;
@@ -36,7 +38,10 @@ function within(from: number, length: number, whole: number): View {
   return { from: start, to: start + length };
 }
 
-/** The span that a key leads to: along its lane, to the next lane, or to what it waited for. */
+/**
+ * Returns the span that a key selects: along its lane, in the next lane, or the one that it waited
+ * for.
+ */
 export function stepped(
   spans: readonly Span[],
   present: number | null,
@@ -68,7 +73,7 @@ export function stepped(
   }
 }
 
-/** In the next lane that has spans, the one whose middle is nearest. */
+/** Returns the span nearest in time in the next lane with spans. */
 function nearest(spans: readonly Span[], now: Span, way: 1 | -1): number | undefined {
   const rows = spans.map(({ row }) => way * (row - now.row)).filter((by) => by > 0);
   const next = now.row + way * Math.min(...rows);

@@ -14,7 +14,7 @@ test("P0.38 the critical chain goes from the end back over what each span waited
   expect(chain).toEqual([1, 3, 4, 7, 8, 10, 12, 13, 16, 17]);
   for (const [place, at] of chain.entries())
     expect(timeline.spans[at]?.after).toBe(chain[place - 1] ?? null);
-  // what the planner says in words is that chain
+  // the planner's `binding` names this chain
   for (const at of chain.slice(5, 9))
     expect(PLAN.binding).toContain(timeline.spans[at]?.what.split(" ")[0]);
   expect(criticalChain({ ...timeline, spans: [] })).toEqual([]);

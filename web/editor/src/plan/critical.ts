@@ -1,7 +1,10 @@
-/** Follows what waited for what: the chain that decides how long an evaluation takes. Pure. */
+/**
+ * Follows dependencies between spans: the critical chain that determines an evaluation's time.
+ * Pure.
+ */
 import type { Plan, Span, Timeline } from "./plan";
 
-/** A span and all that it waited for, one after another, the earliest first. */
+/** Returns a span and the chain of spans that it waited for, earliest first. */
 export function chainTo(spans: readonly Span[], last: number): readonly number[] {
   const chain = [last];
   for (let before = spans[last]?.after; before != null && before < (chain[0] ?? 0);) {
@@ -11,14 +14,14 @@ export function chainTo(spans: readonly Span[], last: number): readonly number[]
   return chain;
 }
 
-/** The chain of the span that ends last; empty where there is none. */
+/** Returns the chain of the span that ends last; empty without spans. */
 export function criticalChain({ spans }: Timeline): readonly number[] {
   const end = (at: number) => (spans[at]?.start ?? 0) + (spans[at]?.seconds ?? 0);
   const last = spans.reduce((best, _, at) => (end(at) > end(best) ? at : best), 0);
   return spans.length === 0 ? [] : chainTo(spans, last);
 }
 
-/** The operation that a span computes, or whose value it sends; `5.mid ×2` is of `5.mid`. */
+/** Returns the operation that a span computes or sends: `5.mid` for `5.mid ×2`. */
 export function operationIn({ what }: Span): string {
   return what.replace(/ ×\d+$/, "");
 }
@@ -28,7 +31,9 @@ export interface Critical {
   readonly goesOver: (from: string, to: string) => boolean;
 }
 
-/** What of a variant's evaluation the critical chain goes over: all operations of its calls. */
+/**
+ * Returns the part of a variant's evaluation on the critical chain: all operations of its calls.
+ */
 export function criticalOf(plan: Plan, variant: number): Critical {
   const { timeline, variants } = plan;
   const chosen = variants[variant];

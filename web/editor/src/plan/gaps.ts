@@ -1,4 +1,4 @@
-/** Finds where devices are idle in a timeline, and what they wait for. Pure. */
+/** Finds the gaps in which devices are idle in a timeline, and their causes. Pure. */
 import type { Plan, Timeline } from "./plan";
 import { namedIn, timeText } from "./words";
 
@@ -6,16 +6,16 @@ export interface Gap {
   readonly row: number;
   readonly start: number;
   readonly seconds: number;
-  /** The span that ends it, by its place; null for the end of the timeline. */
+  /** The index of the span that ends the gap; null at the end of the timeline. */
   readonly before: number | null;
-  /** What that span waited for. */
+  /** The index of the span that it waited for. */
   readonly waitsFor: number | null;
 }
 
-/** Shorter ones, in parts of the whole, are none. */
+/** The minimum length of a gap, relative to the timeline. */
 const LEAST = 1e-3;
 
-/** Gaps of devices, the longest first. Links are idle most of the time, and no matter. */
+/** Returns the gaps of devices, longest first. Links are omitted, because they are mostly idle. */
 export function gapsOf({ devices }: Plan, { rows, spans, seconds }: Timeline): readonly Gap[] {
   const found = rows.flatMap((name, row) => {
     if (!devices.includes(name)) return [];

@@ -20,7 +20,7 @@ test("P1.14 the critical path is the chain of nodes that takes longest", () => {
     [11, 1, 0, 3, 0, "X"],
     [12, 2, 0, 4, 0, "X"],
     [13, 3, 0, 4, 1, "X"],
-    [14, 5, 0, 5, 0, "X"], // of itself, which no run has
+    [14, 5, 0, 5, 0, "X"], // a self-loop, which no job has
   ];
   const runs = { "1": run(1), "2": run(5), "3": run(2), "4": run(1) };
   const heat = heatOf({ nodes, links }, runs, "");

@@ -1,20 +1,20 @@
-/** Tells how much of a run each node took, and which chain of nodes decides how long it takes. Pure. */
+/** Computes each node's share of a job's time, and the chain of nodes that determines it. Pure. */
 import { type Doc, linksOf, nodesOf } from "../document/model";
 import { runInside } from "../jobs/inside";
 import type { Job } from "../jobs/job";
 
 type Runs = Job["nodes"];
 
-/** What a node took, with all inside of it. */
+/** Returns the seconds of a node, including its inner nodes. */
 export function secondsOf(runs: Runs, node: string): number {
   return (runs[node] ?? runInside(runs, node))?.seconds ?? 0;
 }
 
 export interface Heat {
-  /** The sum of all nodes, and the most that one of them took. */
+  /** The sum over all nodes, and the maximum of one node. */
   readonly total: number;
   readonly most: number;
-  /** The chain of nodes, each of which needs the one before, that took longest. */
+  /** The nodes of the longest dependency chain. */
   readonly path: ReadonlySet<string>;
   readonly links: ReadonlySet<number>;
   readonly pathSeconds: number;
@@ -22,7 +22,7 @@ export interface Heat {
 
 const known = new WeakMap<Doc, { readonly runs: Runs; readonly at: string; readonly heat: Heat }>();
 
-/** `at`: what the ids of the graph's nodes begin with in a job. */
+/** `at`: the prefix of the graph's node ids in a job. */
 export function heatOf(graph: Doc, runs: Runs, at: string): Heat {
   const found = known.get(graph);
   if (found?.runs === runs && found.at === at) return found.heat;
@@ -53,7 +53,7 @@ function read(graph: Doc, runs: Runs, at: string): Heat {
   };
 }
 
-/** The longest chain that ends with a node: its seconds, and whence it comes by which link. */
+/** The longest chain that ends with a node: its seconds, and the link and node before. */
 interface ChainEnd {
   readonly seconds: number;
   readonly link: number;
@@ -62,7 +62,7 @@ interface ChainEnd {
 
 const FIRST: ChainEnd = { seconds: 0, link: -1, from: "" };
 
-/** In the order of dependence (Kahn); nodes of a cycle are on no chain. */
+/** Visits nodes in topological order (Kahn); nodes of a cycle are on no chain. */
 function longestChains(graph: Doc, own: ReadonlyMap<string, number>): Map<string, ChainEnd> {
   const links = linksOf(graph).filter(({ from, to }) => own.has(from) && own.has(to));
   const after = new Map<string, (typeof links)[number][]>();

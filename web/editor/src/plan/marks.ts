@@ -1,19 +1,19 @@
-/** Says what of a plan stands at each node of the document. Pure. */
+/** Computes the plan's mark on each node of the document. Pure. */
 import type { Plan } from "./plan";
 
 export interface Mark {
-  /** Of one evaluation. */
+  /** Seconds per evaluation. */
   readonly seconds: number;
-  /** Of the period of an evaluation, from 0 to 1. */
+  /** The share of an evaluation's period, from 0 to 1. */
   readonly share: number;
-  /** How many equal operations are one call with this one. */
+  /** The number of equal operations in the same call. */
   readonly batched: number;
   readonly stale: boolean;
 }
 
 const known = new WeakMap<Plan, ReadonlyMap<string, Mark>>();
 
-/** Marks by node, of the first variant. The sampler itself has its strip, and no mark. */
+/** Returns the marks of the first variant by node. The sampler has a strip instead of a mark. */
 export function marksOf(plan: Plan): ReadonlyMap<string, Mark> {
   const found = known.get(plan) ?? read(plan);
   known.set(plan, found);
@@ -41,12 +41,12 @@ function read({ variants, operations, sampler, period }: Plan): ReadonlyMap<stri
   return marks;
 }
 
-/** The seconds of an evaluation that a node takes on each device. */
+/** The seconds per evaluation that a node computes on each device. */
 export type Places = ReadonlyMap<number, number>;
 
 const knownPlaces = new WeakMap<Plan, ReadonlyMap<string, Places>>();
 
-/** Where each node computes, samplers and nodes of loops drawn by hand alike. */
+/** Returns the devices of each node, both for samplers and for loops drawn by hand. */
 export function placesOf(plan: Plan): ReadonlyMap<string, Places> {
   const found = knownPlaces.get(plan) ?? readPlaces(plan);
   knownPlaces.set(plan, found);

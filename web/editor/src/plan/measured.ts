@@ -1,4 +1,4 @@
-/** Sets what was measured beside what was predicted. Pure. */
+/** Compares measured with predicted times. Pure. */
 import type { MeasuredSpan } from "../jobs/job";
 import type { Plan } from "./plan";
 
@@ -6,15 +6,15 @@ export interface Compared {
   readonly segment: string;
   readonly device: number;
   readonly predicted: number;
-  /** The middle one of all evaluations; null before the first. */
+  /** The median of all evaluations; null before the first. */
   readonly measured: number | null;
-  /** Whether they are more than a quarter apart. */
+  /** Whether the measured time differs by more than a quarter. */
   readonly far: boolean;
 }
 
 const FAR = 0.25;
 
-/** Each segment of all variants, predicted and measured. */
+/** Returns the predicted and measured time of each segment of all variants. */
 export function compared(plan: Plan, spans: readonly MeasuredSpan[]): readonly Compared[] {
   const bySegment = new Map<string, number[]>();
   for (const { kind, target, seconds } of spans)
@@ -34,19 +34,19 @@ export interface MeasuredBar {
   readonly row: string;
   readonly target: string;
   readonly evaluation: number;
-  /** From the begin of the first evaluation that is shown. */
+  /** Seconds from the start of the first shown evaluation. */
   readonly start: number;
   readonly seconds: number;
 }
 
 /**
- * Two evaluations as they were measured, in rows that are named as those of the plan: `first` and
- * the next one, or the last two that are whole where sampling has not come so far.
+ * Returns the measured spans of two evaluations, with the plan's names for rows: `first` and the
+ * next one, or the last two complete ones if sampling is not that far.
  */
 export function bars(spans: readonly MeasuredSpan[], first: number): readonly MeasuredBar[] {
   const inLoop = spans.filter(({ evaluation }) => evaluation !== null);
   const last = Math.max(-1, ...inLoop.map(({ evaluation }) => evaluation ?? -1));
-  const from = Math.min(first, last - 2); // the last one may still go on
+  const from = Math.min(first, last - 2); // the last one may be incomplete
   const shown = inLoop.filter(({ evaluation }) => evaluation === from || evaluation === from + 1);
   const begin = Math.min(...shown.map(({ start }) => start));
   return shown.map(({ device, peer, target, kind, start, seconds, evaluation }) => ({

@@ -30,7 +30,7 @@ test("P0.38 a plan is told as it was written", () => {
       },
     ],
     alternatives: { "three devices": 0.399, "two devices": 0.4, "one device": 0.6 },
-    chosen: "two devices", // of those that are equal within 1 % the simplest
+    chosen: "two devices", // the simplest of those equal within 1 %
     prediction: { planned_seconds: 0.4, period_seconds: 0.02, binding: "work on cpu:1" },
     notes: ["a note"],
     timeline: {

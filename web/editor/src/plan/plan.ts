@@ -1,7 +1,4 @@
-/**
- * Reads the plan that the planner wrote (`katz plan --json`) for drawing. What is shown is told
- * there, and nothing is computed anew. Pure.
- */
+/** Reads the planner's plan (`katz plan --json`) for drawing, without further computation. Pure. */
 
 import { fieldsOf, listOf, numberFrom, textOf, textsOf } from "../json";
 import type {
@@ -23,10 +20,10 @@ export interface Cell {
   readonly device: number;
   readonly segment: string;
   readonly stage: string;
-  /** How many calls of the stage are one, as for both branches of guidance. */
+  /** The number of batched calls of the stage, for example both branches of guidance. */
   readonly branches: number;
   readonly seconds: number;
-  /** Whether its result is that of the evaluation before. */
+  /** Whether its result is from the previous evaluation. */
   readonly stale: boolean;
 }
 
@@ -43,11 +40,11 @@ export interface Span {
   readonly evaluation: number | null;
   readonly start: number;
   readonly seconds: number;
-  /** The span that it waited for, by its place. */
+  /** The index of the span that it waited for. */
   readonly after: number | null;
 }
 
-/** Two steady evaluations of the simulation, with times from their begin on. */
+/** Two steady evaluations of the simulation, in seconds from their start. */
 export interface Timeline {
   readonly seconds: number;
   readonly first: number;
@@ -60,9 +57,9 @@ export interface Operation {
   readonly id: string;
   readonly label: string;
   readonly stage: string;
-  /** The conditioning that it belongs to: positive, negative; "" for none. */
+  /** The conditioning of the operation, positive or negative; "" without one. */
   readonly branch: string;
-  /** The node of the document that it stands for. */
+  /** The document node of the operation. */
   readonly node: string;
 }
 
@@ -71,13 +68,13 @@ export interface PlanEdge {
   readonly to: string;
   readonly input: string;
   readonly bytes: number;
-  /** How many evaluations ago the value was made. */
+  /** The age of the value in evaluations. */
   readonly delay: number;
-  /** Whether the plan delays what the workflow does not. */
+  /** Whether the plan adds the delay. */
   readonly stale: boolean;
 }
 
-/** One call, of several equal operations where there is more than one. */
+/** One call, for one operation or for several equal ones. */
 export interface Call {
   readonly operations: readonly string[];
   readonly stage: string;
@@ -106,15 +103,15 @@ export interface Link {
 }
 
 export interface Plan {
-  /** The node of the document that samples. */
+  /** The id of the sampler node in the document. */
   readonly sampler: string;
   readonly evaluations: number;
   readonly owner: number;
-  /** The ends of the step region, which edges name as well. */
+  /** The ends of the step region, which edges also name. */
   readonly begin: string;
   readonly end: string;
   readonly operations: ReadonlyMap<string, Operation>;
-  /** Calls that precede the loop, each with its device. */
+  /** Calls before the loop, with their devices. */
   readonly before: readonly (Call & { readonly device: number })[];
   readonly beforeEdges: readonly PlanEdge[];
   readonly variants: readonly Variant[];
@@ -134,7 +131,7 @@ export interface Plan {
 
 const known = new WeakMap<object, Plan>();
 
-/** Reads a plan, once for each that was told. */
+/** Reads a plan, once for each plan object. */
 export function planOf(raw: unknown): Plan {
   const described = told<DescribedPlan>(raw);
   const plan = known.get(described) ?? read(described);

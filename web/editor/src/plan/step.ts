@@ -1,7 +1,7 @@
 /**
- * Lays out what an evaluation computes: a lane for each device, its segments from left to right in
- * the order in which they can begin, what precedes the loop left of it. Draws each thing of the
- * plan once. Pure.
+ * Lays out an evaluation: a lane per device, its segments from left to right in the order in which
+ * they can start, calls before the loop at the left. Each call and edge of the plan is drawn once.
+ * Pure.
  */
 import type { Call, Plan, PlanEdge, Variant } from "./plan";
 
@@ -12,7 +12,7 @@ export interface Box {
   readonly height: number;
 }
 
-/** An operation where it is computed; one that two devices compute stands there twice. */
+/** An operation as drawn. An operation computed on two devices is drawn twice. */
 export interface DrawnOperation extends Box {
   readonly key: string;
   readonly id: string;
@@ -20,7 +20,7 @@ export interface DrawnOperation extends Box {
   readonly device: number;
 }
 
-/** A call with its operations: several are one batch. */
+/** A call with its operations; several form a batch. */
 export interface DrawnCall extends Box {
   readonly key: string;
   readonly stage: string;
@@ -32,17 +32,17 @@ export interface DrawnSegment extends Box {
   readonly name: string;
   readonly device: number;
   readonly seconds: number;
-  /** Whether it precedes the loop. */
+  /** Whether the segment precedes the loop. */
   readonly hoisted: boolean;
 }
 
 export interface DrawnEdge extends PlanEdge {
   readonly key: string;
-  /** Whether the value is made before the loop. */
+  /** Whether the value is computed before the loop. */
   readonly hoisted: boolean;
   readonly source: string;
   readonly target: string;
-  /** What crossing devices takes; null on one device. */
+  /** The transfer between devices; null on one device. */
   readonly transfer: {
     readonly from: number;
     readonly to: number;
@@ -56,14 +56,14 @@ export interface Step {
   readonly segments: readonly DrawnSegment[];
   readonly edges: readonly DrawnEdge[];
   readonly lanes: readonly (Box & { readonly device: number })[];
-  /** The ends of the region, where the sampler hands over and takes back. */
+  /** The ends of the step region, where control passes from the sampler and back. */
   readonly begin: Box;
   readonly end: Box;
 }
 
 const ROW = 30;
 const WIDTH = 168;
-/** Of calls that precede the loop. */
+/** The width of calls before the loop. */
 const THIN = 118;
 const HEAD = 22;
 const PAD = 8;
@@ -162,7 +162,7 @@ export function stepOf(plan: Plan, number: number): Step {
   };
 }
 
-/** Calls before the loop, side by side on each device. */
+/** Groups the calls before the loop by device. */
 function beforeGroups({ before, devices }: Plan): readonly Group[] {
   return devices.flatMap((name, device) => {
     const calls = before.filter((call) => call.device === device);
@@ -172,7 +172,7 @@ function beforeGroups({ before, devices }: Plan): readonly Group[] {
   });
 }
 
-/** Places groups after those that they read, and after the last one of their device. */
+/** Places each group after the groups that it reads and after the previous one on its device. */
 function columns(
   groups: readonly Group[],
   edges: readonly PlanEdge[],
@@ -229,7 +229,7 @@ function drawnEdge(
   };
 }
 
-/** The variant that an evaluation is of. */
+/** Returns the index of an evaluation's variant. */
 export function variantAt(plan: Plan, evaluation: number): number {
   const found = plan.variants.findIndex((one: Variant) => one.evaluations.includes(evaluation));
   return Math.max(0, found);

@@ -1,6 +1,6 @@
 /**
- * Holds the native channel (subprotocol `katz.msgpack`): tells of its frames and its state, and
- * connects again when it is lost. Knows neither jobs nor pages.
+ * Maintains the native channel (subprotocol `katz.msgpack`): reports its frames and state, and
+ * reconnects when it is lost. Independent of jobs and pages.
  */
 import { decode, encode } from "@msgpack/msgpack";
 
@@ -8,7 +8,10 @@ export type ChannelState = "connecting" | "connected" | "lost";
 
 const PROTOCOL = "katz.msgpack";
 const PING = 10_000;
-/** Pings in a row after which nothing was heard: no clock, which may be set, is asked. */
+/**
+ * Unanswered pings until the channel counts as lost. Pings are counted because a clock may be
+ * reset.
+ */
 const UNHEARD = 2;
 const SHORTEST_WAIT = 200;
 const LONGEST_WAIT = 5_000;

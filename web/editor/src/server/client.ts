@@ -1,4 +1,4 @@
-/** Asks the server. A refusal is a `Refused` with the server's own line. */
+/** Sends requests to the server. Throws `Refused` with the server's message if it refuses one. */
 
 import type { Doc } from "../document/model";
 import { asPrompt } from "../document/own";
@@ -34,7 +34,7 @@ export interface Opened {
 export interface Checked {
   readonly error: JsonObject | null;
   readonly nodeErrors: JsonObject;
-  /** The nodes that have errors, and the subgraphs' nodes around them. */
+  /** The ids of nodes with errors, and of the subgraph nodes around them. */
   readonly failing: ReadonlySet<string>;
   readonly notes: readonly string[];
 }
@@ -50,12 +50,12 @@ export async function asked(path: string, init?: Asking): Promise<Json> {
   return (await answered(path, init)).answer;
 }
 
-/** A question; an answer that has come is not read before `ready`. */
+/** Request options. The response is not read before `ready` resolves. */
 interface Asking extends RequestInit {
   readonly ready?: () => Promise<void>;
 }
 
-/** Asks for JSON; with the headers that came with it. */
+/** Requests JSON and returns it with the response headers. */
 export async function answered(
   path: string,
   { ready, ...init }: Asking = {},
@@ -68,7 +68,7 @@ export async function answered(
   }
   await ready?.();
   const text = await response.text();
-  await ready?.(); // of a long answer both take their time
+  await ready?.(); // reading and parsing a long response are both slow
   let answer: Json = null;
   try {
     answer = text === "" ? null : parseJson(text);
@@ -93,7 +93,7 @@ function refusal(answer: Json, status: number): string {
   return `the server answered ${status}`;
 }
 
-/** Gives the server its token; it leaves it in a cookie that scripts cannot read. */
+/** Sends the token to the server, which stores it in an HttpOnly cookie. */
 export async function giveToken(token: string): Promise<void> {
   await asked("./", { method: "POST", headers: { Authorization: `Bearer ${token.trim()}` } });
 }
@@ -142,7 +142,7 @@ export async function check(document: Doc): Promise<Checked> {
   );
 }
 
-/** What a plan is made for in place of what jobs have; see `PlanBody`. */
+/** Overrides of the settings of jobs for a plan; see `PlanBody`. */
 export type Instead = {
   readonly devices?: readonly string[];
   readonly place?: readonly string[];
@@ -151,7 +151,7 @@ export type Instead = {
   readonly batching?: boolean;
 };
 
-/** Plans every sampler of a document; a newer question of the same asker replaces this one. */
+/** Plans all samplers of a document. A newer request with the same `asker` replaces this one. */
 export async function plan(
   document: Doc,
   asker: string,
@@ -165,7 +165,7 @@ export async function plan(
   return { plans: listOf(planned.plans), notes: textsOf(planned.notes) };
 }
 
-/** Reads what a check, or a run that was refused, answers. */
+/** Reads the response of a check or of a refused run. */
 export function checkedOf(answer: Json): Checked {
   const found = told<messages.CheckedWorkflow>(answer);
   const nodeErrors = fieldsOf(found.node_errors);
@@ -182,13 +182,15 @@ export function checkedOf(answer: Json): Checked {
 
 export interface QueueOptions {
   readonly front?: boolean;
-  /** The only outputs that are wanted. */
+  /** If set, only these outputs run. */
   readonly targets?: readonly string[];
-  /** How it is to run in place of how jobs do. */
+  /** Overrides of the settings of jobs. */
   readonly instead?: Instead;
 }
 
-/** Queues a document; the job's id is minted here, so that no event can come too early. */
+/**
+ * Queues a document. The page chooses the job's id, so that no event can arrive before it is known.
+ */
 export async function queue(
   document: Doc,
   job: string,
@@ -209,12 +211,12 @@ export async function cancel(job: string): Promise<void> {
   await posted("api/jobs/cancel", { job_ids: [job] } satisfies messages.CancelBody);
 }
 
-/** Steers the whole queue: what runs goes on when it is paused. */
+/** Pauses, resumes or clears the queue. A pause does not stop running jobs. */
 export async function steer(what: "pause" | "resume" | "clear"): Promise<void> {
   await posted(`katz/queue/${what}`, {});
 }
 
-/** Fetches a file of the server's, as one to open. */
+/** Downloads a file of the server in order to open it. */
 export async function fetched(address: string): Promise<File> {
   const response = await fetch(address);
   if (!response.ok) throw new Refused("the file is not there any more", response.status);
@@ -228,7 +230,9 @@ export interface StoredPicture {
   readonly type: string;
 }
 
-/** The pictures that a node shows, under `images` or, of a comparison, under `a_images`, `b_images`. */
+/**
+ * Returns the images of a node's output: `images` or, for comparisons, `a_images` and `b_images`.
+ */
 export function picturesOf(made: Readonly<Record<string, readonly unknown[]>>): StoredPicture[] {
   return Object.entries(made).flatMap(([name, all]) =>
     /(^|_)images$/.test(name)
@@ -246,7 +250,7 @@ function pictureOf(raw: Json): StoredPicture | null {
   };
 }
 
-/** The picture that a value of LoadImage names: `folder/name.png [output]`. */
+/** Parses an image value of LoadImage: `folder/name.png [output]`. */
 export function loadedPicture(value: string): StoredPicture {
   const [, path = value, type = "input"] = /^(.*?)(?: \[(input|output|temp)\])?$/.exec(value) ?? [];
   const cut = path.lastIndexOf("/");
@@ -259,14 +263,14 @@ export function addressOf(picture: StoredPicture, width = 0): string {
   return `view?${query}`;
 }
 
-/** Uploads a picture, and gives the value by which LoadImage finds it. */
+/** Uploads an image and returns its LoadImage value. */
 export async function upload(file: File): Promise<string> {
   const form = new FormData();
   form.append("image", file);
   return storedName(await asked("upload/image", { method: "POST", body: form }));
 }
 
-/** Stores a copy of a picture with the transparency of this mask; gives LoadImage's value for it. */
+/** Stores a copy of an image with the mask as its alpha, and returns its LoadImage value. */
 export async function uploadMask(mask: Blob, original: StoredPicture): Promise<string> {
   const form = new FormData();
   const stem = original.filename.replace(/( mask)?\.\w+$/, "");

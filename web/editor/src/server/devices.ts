@@ -1,8 +1,8 @@
-/** Asks for the memory of the server and of its devices. */
+/** Requests the memory of the server and its devices. */
 import { fieldsOf, isObject, listOf, numberFrom, textOf } from "../json";
 import { asked } from "./client";
 
-/** Bytes of memory. */
+/** Memory in bytes. */
 export interface Memory {
   readonly name: string;
   readonly total: number;

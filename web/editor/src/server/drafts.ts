@@ -1,4 +1,4 @@
-/** Keeps unsaved documents in the person's folder on the server, each in a file of its own. */
+/** Stores unsaved documents in the user's folder on the server, one file each. */
 import type { Doc } from "../document/model";
 import { fieldsOf, isObject, parseJson, printJson, textOf } from "../json";
 import { answered, type Opened, open, Refused } from "./client";
@@ -13,29 +13,29 @@ import {
 const FOLDER = "drafts/";
 const MOST = 30;
 const LONGEST = 60;
-/** Browsers finish requests of a page that goes away only up to 64 kB. */
+/** Browsers complete requests of a closing page only up to 64 kB. */
 const KEEPS_ALIVE = 60_000;
 const OTHER_VERSION = 412;
 
 export interface Draft {
   readonly name: string;
   readonly doc: Doc;
-  /** Where the document is saved, and which version of that it was made of. */
+  /** The saved file of the document, and the version on which the draft is based. */
   readonly file: StoredWorkflow | null;
 }
 
-/** The drafts that are kept, the newest first. */
+/** Returns the stored drafts, newest first. */
 export async function storedDrafts(): Promise<readonly ListedWorkflow[]> {
   const all = await filesBelow(FOLDER);
   return [...all].sort((one, other) => other.modified - one.modified);
 }
 
-/** What a draft's document was called. */
+/** Returns the document name of a draft. */
 export function draftName(path: string): string {
   return path.replace(/ [0-9a-f]{8}\.json$/, "");
 }
 
-/** Keeps a draft in place of the version that is known; one that another page changed stays, too. */
+/** Stores a draft over its known version. If another page has changed that, stores a new draft. */
 export async function storeDraft(
   draft: Draft,
   known: StoredWorkflow | null,
@@ -77,7 +77,7 @@ export async function readDraft(
   return { ...(await open(document)), file, draft };
 }
 
-/** Forgets a draft; with a version only this one. */
+/** Deletes a draft; with a version, only if it is unchanged. */
 export async function forgetDraft({ path, version }: StoredWorkflow): Promise<void> {
   await removeFile(addressOf(path), version);
 }
@@ -87,7 +87,7 @@ async function forgetOldest(): Promise<void> {
   for (const { path } of old) await forgetDraft({ path, version: "" });
 }
 
-/** A name that every file system takes, and no other draft has. */
+/** Returns a unique file name that every file system accepts. */
 function pathFor(name: string): string {
   const plain = name.replace(/[^\p{L}\p{N} _-]+/gu, " ").trim();
   const short = [...plain].slice(0, LONGEST).join("").trim() || "workflow";

@@ -1,4 +1,4 @@
-/** Asks for people's pictures: page by page, the newest first. */
+/** Lists the user's images page by page, newest first. */
 import { numberFrom, textOf } from "../json";
 import { addressOf, asked, posted } from "./client";
 import type * as messages from "./generated/messages";
@@ -10,16 +10,16 @@ export interface ListedFile {
   /** Seconds since the epoch. */
   readonly modified: number;
   readonly pixels: string;
-  /** The job that wrote it, where that is known. */
+  /** The job that wrote the file, or "". */
   readonly job: string;
-  /** The document that it was run from, by its id, and the node that shows it; "" where unknown. */
+  /** The id of the document, and of the node that shows the file; "" if unknown. */
   readonly workflow: string;
   readonly node: string;
 }
 
 export interface FilePage {
   readonly files: readonly ListedFile[];
-  /** Where the next page begins; null at the end. */
+  /** The start of the next page; null at the end. */
   readonly next: string | null;
 }
 
@@ -45,7 +45,7 @@ export function pictureAddress({ name, type }: ListedFile, width = 0): string {
   return addressOf({ filename: name, subfolder: "", type }, width);
 }
 
-/** Moves files to the trash, or those that are in it back; gives the names that they have then. */
+/** Moves files to the trash or back, and returns their new names. */
 export async function movedFiles(
   how: "trash" | "restore",
   type: ListedFile["type"],

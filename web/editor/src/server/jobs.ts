@@ -1,9 +1,9 @@
-/** Asks for, moves and forgets jobs. */
+/** Requests, moves and deletes jobs. */
 import { isObject, type Json, listOf, printJson } from "../json";
 import { asked, type Opened, open, posted, Refused } from "./client";
 import type { ForgetBody, MoveBody } from "./generated/messages";
 
-/** The workflow of a job that has ended, as it ran: seeds and all. */
+/** Returns the workflow of an ended job as executed, including seeds. */
 export async function workflowOf(job: string): Promise<Opened> {
   const answer = await asked(`history/${encodeURIComponent(job)}`);
   const told = isObject(answer) ? answer[job] : undefined;
@@ -14,7 +14,7 @@ export async function workflowOf(job: string): Promise<Opened> {
   return open(new Blob([printJson(kept)], { type: "application/json" }));
 }
 
-/** What is known of a job after its end: plans, spans, seconds, reasons. */
+/** Returns the report of an ended job: plans, spans, seconds, reasons. */
 export function report(job: string, client: string): Promise<Json> {
   const query = new URLSearchParams({ client_id: client });
   return asked(`katz/jobs/${encodeURIComponent(job)}/report?${query}`);
@@ -24,7 +24,7 @@ export async function forget(job: string): Promise<void> {
   await posted("history", { delete: [job] } satisfies ForgetBody);
 }
 
-/** Has a waiting job run before all others. */
+/** Moves a waiting job to the front of the queue. */
 export async function moveToFront(job: string): Promise<void> {
   await posted(`katz/jobs/${encodeURIComponent(job)}/move`, { front: true } satisfies MoveBody);
 }

@@ -1,9 +1,9 @@
-/** Asks which models there are. */
+/** Lists the server's models. */
 import type { Kind } from "../catalog/completing";
 import { fieldsOf, isObject, listOf, numberFrom, textOf, textsOf } from "../json";
 import { asked } from "./client";
 
-/** Names as prompts say them, without endings. */
+/** Returns model names as used in prompts, without file extensions. */
 export async function namesOf(kind: Kind): Promise<readonly string[]> {
   if (kind === "embeddings") return textsOf(await asked("embeddings"));
   return textsOf(await asked(`models/${kind}`)).map((name) => name.replace(/\.\w+$/, ""));
@@ -11,14 +11,14 @@ export async function namesOf(kind: Kind): Promise<readonly string[]> {
 
 export interface ModelKind {
   readonly name: string;
-  /** What its folders are called, by today's name and by older ones. */
+  /** The names of its folders, current and legacy. */
   readonly folders: readonly string[];
 }
 
 export interface Model {
   readonly name: string;
   readonly bytes: number;
-  /** Where the picture beside it is; "" where there is none. */
+  /** The address of the preview image; "" without one. */
   readonly picture: string;
 }
 
@@ -43,7 +43,7 @@ export async function listedModels(kind: string): Promise<readonly Model[]> {
     });
 }
 
-/** What a model's file says of itself; nothing where it says nothing. */
+/** Returns the metadata in a model's file; empty without any. */
 export async function notesOf(
   kind: string,
   name: string,

@@ -1,4 +1,4 @@
-/** Asks which packs of nodes were found, and what is wrong with them. */
+/** Lists the node packs found by the server, and their problems. */
 import { numberFrom, textOf, textsOf } from "../json";
 import { asked } from "./client";
 import type * as messages from "./generated/messages";
@@ -7,13 +7,13 @@ import { told, toldAll } from "./told";
 export interface Pack {
   readonly name: string;
   readonly nodes: number;
-  /** Whether it has scripts for ComfyUI's front end, which are not run. */
+  /** Whether the pack has scripts for ComfyUI's front end, which are not run. */
   readonly scripts: boolean;
-  /** Why it, or a node of it, was left out. */
+  /** Why the pack, or nodes of it, were left out. */
   readonly problems: readonly string[];
 }
 
-/** Those with problems come first. */
+/** Returns all packs; those with problems come first. */
 export async function listedPacks(): Promise<readonly Pack[]> {
   const found = told<messages.PackList>(await asked("katz/packs"));
   const packs = toldAll<messages.ListedPack, Pack>(found.packs, (pack) => ({

@@ -1,10 +1,10 @@
-/** Says which files this page has open, and hears who else has them. */
+/** Reports the open files of this page, and returns the other users of each file. */
 import { fieldsOf, textsOf } from "../json";
 import { posted } from "./client";
 import type * as messages from "./generated/messages";
 import { told } from "./told";
 
-/** What others are called, by file; "" for who gave no name. */
+/** The names of other users by file; "" for an unnamed one. */
 export type Others = Readonly<Record<string, readonly string[]>>;
 
 export async function tellPresence(

@@ -1,4 +1,4 @@
-/** Asks for and sets what a person chose; kept on the server, by name. */
+/** Reads and writes user settings, which the server stores by name. */
 import type { Json } from "../json";
 import { asked, posted } from "./client";
 
@@ -6,7 +6,7 @@ export function setting(name: string): Promise<Json> {
   return asked(`settings/${encodeURIComponent(name)}`);
 }
 
-/** Goes on when the page is left meanwhile. */
+/** Writes a setting. The request completes even if the page closes. */
 export async function setSetting(name: string, value: Json): Promise<void> {
   await posted(`settings/${encodeURIComponent(name)}`, value, { keepalive: true });
 }

@@ -1,4 +1,4 @@
-/** Asks how long the texts of prompts are. */
+/** Requests the token counts of prompts. */
 import type { Doc } from "../document/model";
 import { asPrompt } from "../document/own";
 import { fieldsOf, numberFrom, textOf } from "../json";
@@ -6,7 +6,7 @@ import { posted } from "./client";
 import type * as messages from "./generated/messages";
 import { told, toldAll } from "./told";
 
-/** By node and widget; each text for each kind of text encoder that reads it. */
+/** Token counts by node and widget, one for each type of text encoder that reads the text. */
 export type TextSizes = Readonly<
   Record<string, Readonly<Record<string, readonly messages.TextSize[]>>>
 >;

@@ -1,6 +1,6 @@
 /**
- * Reads messages of the server by the names of fields that its schema has. What stands in a field may
- * be anything: a server of another version may have sent it.
+ * Reads messages of the server by the field names of their schema. Values are untyped, because a
+ * server of another version may have sent them.
  */
 import { isObject } from "../json";
 
@@ -8,7 +8,7 @@ type FieldOf<Message> = Message extends unknown ? keyof Message : never;
 
 export type Told<Message> = { readonly [Name in FieldOf<Message>]?: unknown };
 
-/** The fields of a message; none of what is no object. */
+/** Returns the fields of a message; none for other values. */
 export function told<Message>(value: unknown): Told<Message> {
   return isObject(value) ? (value as Told<Message>) : {};
 }

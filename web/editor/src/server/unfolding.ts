@@ -1,4 +1,4 @@
-/** Asks for a sampler written out as the nodes of its step. */
+/** Requests the nodes of a sampler's step. */
 import type { Doc } from "../document/model";
 import { asPrompt } from "../document/own";
 import { fieldsOf, type Json, listOf, numberFrom, textOf, textsOf } from "../json";
@@ -6,15 +6,15 @@ import { posted } from "./client";
 import type * as messages from "./generated/messages";
 import { told, toldAll } from "./told";
 
-/** A node of a step: see `StepNode` of the schema. */
+/** A node of a step; see `StepNode` in the schema. */
 export interface StepNode {
   readonly name: string;
   readonly type: string;
   readonly title: string;
   readonly values: Readonly<Record<string, Json>>;
-  /** Inputs that read other nodes of the step, by name and output. */
+  /** Inputs linked to other nodes of the step, as node name and output. */
   readonly links: Readonly<Record<string, readonly [string, number]>>;
-  /** Inputs that read what an input of a node of the document is linked to. */
+  /** Inputs that use the link of another node's input, as node id and input. */
   readonly sources: Readonly<Record<string, readonly [string, string]>>;
 }
 

@@ -1,4 +1,4 @@
-/** Keeps what saving a workflow replaces, in the person's folder on the server. */
+/** Stores replaced versions of saved workflows in the user's folder on the server. */
 import type { Doc } from "../document/model";
 import { printJson } from "../json";
 import { answered, open, Refused } from "./client";
@@ -9,11 +9,11 @@ const MOST = 20;
 
 export interface Version {
   readonly path: string;
-  /** When it was replaced, in milliseconds since the epoch. */
+  /** The time of replacement in milliseconds since the epoch. */
   readonly replaced: number;
 }
 
-/** Keeps a version; the oldest ones of the file are forgotten. */
+/** Stores a version and deletes the oldest ones of the file. */
 export async function keepVersion(file: string, doc: Doc): Promise<void> {
   const path = `${file}/${Date.now()}.json`;
   await answered(addressIn(FOLDER, path), {
@@ -25,7 +25,7 @@ export async function keepVersion(file: string, doc: Doc): Promise<void> {
     await removeFile(addressIn(FOLDER, old.path));
 }
 
-/** The versions that are kept of a file, the newest first. */
+/** Returns the stored versions of a file, newest first. */
 export async function versionsOf(file: string): Promise<readonly Version[]> {
   const found = (await filesBelow(`${FOLDER}${file}/`)).flatMap(({ path }) => {
     const [, replaced] = /^(\d+)\.json$/.exec(path) ?? [];
@@ -34,7 +34,7 @@ export async function versionsOf(file: string): Promise<readonly Version[]> {
   return found.sort((one, other) => other.replaced - one.replaced);
 }
 
-/** Takes a file's versions along to its new name. */
+/** Moves the versions of a renamed file. */
 export async function moveVersions(file: string, to: string): Promise<void> {
   for (const { path } of await versionsOf(file)) {
     const there = encodeURIComponent(FOLDER + to + path.slice(file.length));

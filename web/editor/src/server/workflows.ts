@@ -1,22 +1,22 @@
-/** Keeps workflows in the person's folder on the server. Nothing is overwritten unasked. */
+/** Stores workflows in the user's folder on the server. Files are overwritten only on request. */
 import type { Doc } from "../document/model";
 import { isObject, listOf, numberFrom, printJson, textOf } from "../json";
 import { answered, asked, type Opened, open, Refused } from "./client";
 
-/** A workflow as it is listed: its path below the folder of workflows, and when it changed. */
+/** A listed workflow: its path below the workflow folder, and its modification time. */
 export interface ListedWorkflow {
   readonly path: string;
   /** Seconds since the epoch. */
   readonly modified: number;
 }
 
-/** A file that was read or written, with the ETag of the version that this was. */
+/** A file as read or written, with the ETag of that version. */
 export interface StoredWorkflow {
   readonly path: string;
   readonly version: string;
 }
 
-/** The file was changed by somebody else since it was read. `theirs`: as it is now. */
+/** Another page has changed the file since it was read. `theirs`: its current version. */
 export class Conflict extends Error {
   constructor(
     readonly theirs: StoredWorkflow,
@@ -36,7 +36,7 @@ export async function storedWorkflows(): Promise<readonly ListedWorkflow[]> {
   return all.filter(({ path }) => !path.startsWith(TRASH));
 }
 
-/** The person's files below a folder, named from it on. */
+/** Returns the user's JSON files below a folder, with paths relative to it. */
 export async function filesBelow(folder: string): Promise<readonly ListedWorkflow[]> {
   return listOf(await asked("v2/userdata"))
     .filter(isObject)
@@ -54,7 +54,7 @@ export async function readWorkflow(
   return { ...(await open(await response.blob())), file };
 }
 
-/** `replaces`: the version that may be overwritten; null for a new file. Raises Conflict. */
+/** `replaces`: the version to overwrite; null for a new file. Throws `Conflict`. */
 export async function storeWorkflow(
   path: string,
   doc: Doc,
@@ -74,7 +74,7 @@ export async function storeWorkflow(
   }
   const there = await fetch(addressOf(path), { cache: "no-store" });
   await there.body?.cancel();
-  if (there.status === MISSING) return storeWorkflow(path, doc, null); // nobody's change is lost
+  if (there.status === MISSING) return storeWorkflow(path, doc, null); // deleted: no change is lost
   throw new Conflict(
     { path, version: there.headers.get("ETag") ?? "" },
     there.headers.get("Last-Modified") ?? "",
@@ -89,7 +89,7 @@ export async function moveWorkflow(path: string, to: string): Promise<StoredWork
   return { path: to, version: headers.get("ETag") ?? "" };
 }
 
-/** Moves a file to the trash, where it stays under its name and the time. */
+/** Moves a file to the trash, named by time and path. */
 export async function trashWorkflow(path: string): Promise<void> {
   await moveWorkflow(path, `${TRASH}${Date.now()} ${path.replaceAll("/", " ")}`);
 }
@@ -98,7 +98,9 @@ function addressOf(path: string): string {
   return addressIn(FOLDER, path);
 }
 
-/** Removes a file; with a version only this one. What is gone or was changed meanwhile is no error. */
+/**
+ * Deletes a file; with a version, only if it is unchanged. A missing or changed file is no error.
+ */
 export async function removeFile(address: string, version = ""): Promise<void> {
   try {
     await answered(address, {
@@ -111,7 +113,7 @@ export async function removeFile(address: string, version = ""): Promise<void> {
   }
 }
 
-/** The address of a file of the person's, below a folder. */
+/** Returns the address of a file in the user's folder. */
 export function addressIn(folder: string, path: string): string {
   return `userdata/${encodeURIComponent(folder + path)}`;
 }

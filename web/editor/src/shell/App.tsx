@@ -1,4 +1,4 @@
-/** The page: tabs, the canvas in front, and what stands around it. */
+/** The page: tabs, toolbar, the active canvas, panels and dialogs. */
 import { useEffect, useState } from "react";
 import { Canvas } from "../canvas/Canvas";
 import { useCanvas } from "../canvas/state";
@@ -170,7 +170,7 @@ function Line() {
   );
 }
 
-/** Tells readers of the screen what was done, and what is selected. */
+/** Announces the last step and the selection to screen readers. */
 function Announcer() {
   const session = useActive();
   const selected = useCanvas((canvas) => canvas.selected);

@@ -5,7 +5,7 @@ import { docOf, useDocuments } from "./documents";
 import { useLive } from "./live";
 import { othersText, useOthers } from "./presence";
 
-/** What a dragged tab carries. */
+/** The data type of a dragged tab. */
 const TAB = "application/x-katz-tab";
 
 export function Tabs() {

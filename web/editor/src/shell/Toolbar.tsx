@@ -89,7 +89,7 @@ function Button({
   readonly more?: string;
   readonly disabled?: boolean;
   readonly prominent?: boolean;
-  /** Of what is switched on and off. */
+  /** Only for toggle buttons. */
   readonly pressed?: boolean;
 }) {
   const keysOf = useKeys();

@@ -1,4 +1,4 @@
-/** Says which subgraph is in view, and leads out of it. */
+/** Shows the path of the subgraph in view, and leads back out of it. */
 import { trail } from "../document/scope";
 import { docOf, type Session, useDocuments } from "./documents";
 

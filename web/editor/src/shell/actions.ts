@@ -1,4 +1,4 @@
-/** Lists every action by name: keys, menus, the palette and the sheet of shortcuts come from here. */
+/** Lists all actions, from which keys, menus, the palette and the shortcuts dialog are built. */
 
 import { useCanvas } from "../canvas/state";
 import { toggleComment } from "../widgets/texts";
@@ -28,12 +28,12 @@ import { THEMES, useSettings } from "./settings";
 export interface Action {
   readonly id: string;
   readonly title: string;
-  /** As `event.key`, with Mod for Ctrl or ⌘. */
+  /** Keys as in `event.key`, with Mod for Ctrl or ⌘. */
   readonly keys: readonly string[];
   readonly act: () => void;
-  /** Whether it is done from text fields, too. */
+  /** Whether the key also works in text fields. */
   readonly anywhere?: boolean;
-  /** The key that is left to the browser, which does the same by an event of its own. */
+  /** The key left to the browser, whose own event triggers the action. */
   readonly byBrowser?: string;
 }
 
@@ -48,7 +48,7 @@ const dialog = (name: Dialog) => () => page({ dialog: name });
 const aside = (which: Side) => () => page(({ side }) => ({ side: side === which ? null : which }));
 const canvas = useCanvas.getState;
 
-/** Opens the step of the selected sampler; of the only one where nothing is selected. */
+/** Opens the step of the selected sampler, or of the only sampler if nothing is selected. */
 function openStep(): void {
   const session = activeSession();
   if (session === null) return;
@@ -388,7 +388,7 @@ const DOCUMENTS: readonly Action[] = [
   },
 ];
 
-/** The actions by what they are about, as the sheet of shortcuts shows them. */
+/** The actions by topic, as in the shortcuts dialog. */
 export const TOPICS: Readonly<Record<string, readonly Action[]>> = {
   Running: RUNNING,
   Editing: EDITING,

@@ -1,4 +1,4 @@
-/** Places new nodes of a type in the graph in view. */
+/** Adds new nodes to the graph in view. */
 import { useCanvas } from "../canvas/state";
 import type { NodeType } from "../catalog/catalog";
 import { newNode, placedWidgets } from "../catalog/placed";
@@ -9,10 +9,10 @@ import { activeSession, graphOf, useDocuments } from "./documents";
 import { useLive } from "./live";
 import { useSettings } from "./settings";
 
-/** What a dragged node type carries. */
+/** The data type of a dragged node type. */
 export const NODE_TYPE = "application/x-katz-node";
 
-/** Adds a node of a type to the graph in front, by `put`, and notes that the type was used. */
+/** Adds a node of a type to the active graph with `put`, and records the use of the type. */
 export function place(
   name: string,
   at: Place = useCanvas.getState().middle(),
@@ -26,16 +26,16 @@ export function place(
   selectLast();
 }
 
-/** A graph with one more node, which is its last. */
+/** Returns the graph with a new node at the end of its list. */
 export function withNode(graph: Doc, type: NodeType, { x, y }: Place): Doc {
   const free = freePlace(graph, Math.round(x), Math.round(y));
   return addNode(graph, newNode(type, free.x, free.y));
 }
 
-/** What a dragged node type is to have chosen. */
+/** The data type of the value for a dragged node type. */
 export const CHOICE = "application/x-katz-choice";
 
-/** Adds a node of a type with this value in the first choice that has it. */
+/** Adds a node of a type, with this value in the first choice that offers it. */
 export function placeChosen(name: string, value: string, at?: Place, put = withNode): void {
   place(name, at, (graph, type, where) => {
     const added = put(graph, type, where);
@@ -50,13 +50,16 @@ export function placeChosen(name: string, value: string, at?: Place, put = withN
 
 const LOADER = "LoadImage";
 
-/** Has the selected node load a picture of the server's; without one, a new node. */
+/** Loads an image of the server in the selected node or, without one, in a new node. */
 export function loadPicture(address: string): void {
   const { selected, middle } = useCanvas.getState();
   loadPictures([address], selected, middle());
 }
 
-/** Has a node of these load the first of pictures of the server's; new nodes load the others. */
+/**
+ * Loads images of the server: the first in one of these nodes if it loads images, the others in new
+ * nodes.
+ */
 export function loadPictures(
   addresses: readonly string[],
   nodes: ReadonlySet<string>,
@@ -83,7 +86,7 @@ export function loadPictures(
   );
 }
 
-/** What a node that loads pictures calls one that has an address. */
+/** Returns the LoadImage value of an image address. */
 function valueOf(address: string): string {
   const query = new URL(address, document.baseURI).searchParams;
   const folder = query.get("subfolder") ?? "";
@@ -92,7 +95,7 @@ function valueOf(address: string): string {
   return type === "input" ? name : `${name} [${type}]`;
 }
 
-/** Selects the node that was added last. */
+/** Selects the node added last. */
 export function selectLast(): void {
   const session = activeSession();
   const last = session && nodesOf(graphOf(session)).at(-1);

@@ -1,6 +1,6 @@
-/** What pictures are called while they are dragged: into nodes, or out of the page. */
+/** Defines the drag data of images, for drops on nodes or outside the page. */
 
-/** Addresses of pictures of the server's, a line each. */
+/** Addresses of images on the server, one per line. */
 export const PICTURES = "application/x-katz-pictures";
 
 const TYPES: Readonly<Record<string, string>> = {
@@ -10,12 +10,12 @@ const TYPES: Readonly<Record<string, string>> = {
   webp: "image/webp",
 };
 
-/** The name of a picture's file, without folders. */
+/** Returns the file name of an image, without folders. */
 export function nameIn(address: URL): string {
   return address.searchParams.get("filename")?.split("/").at(-1) || "picture";
 }
 
-/** What a drag of pictures carries, by type; `base` is the page's address. */
+/** Returns the drag data of images by type. `base`: the page's address. */
 export function carried(
   addresses: readonly string[],
   base: string,
@@ -28,7 +28,7 @@ export function carried(
   return {
     [PICTURES]: addresses.join("\n"),
     "text/uri-list": whole.join("\r\n"),
-    // Chromium makes a file of it where it is dropped outside of the browser
+    // Chromium creates a file from this when it is dropped outside the browser
     DownloadURL: `${type}:${name.replaceAll(":", "_")}:${first}`,
   };
 }

@@ -1,4 +1,7 @@
-/** Reads what a person had set in ComfyUI's front end (`comfy.settings.json`), in this editor's terms. Pure. */
+/**
+ * Translates the user's settings of ComfyUI's front end (`comfy.settings.json`) to this editor's
+ * settings. Pure.
+ */
 import {
   fieldsOf,
   isObject,
@@ -12,7 +15,7 @@ import {
 import { pickedOf } from "../widgets/colours";
 import type { Colours } from "./look";
 
-/** This editor's actions by the names of that front end's commands. */
+/** This editor's actions by ComfyUI's commands. */
 export const COMMANDS: Readonly<Record<string, string>> = {
   "Comfy.QueuePrompt": "run",
   "Comfy.QueuePromptFront": "run-front",
@@ -48,7 +51,7 @@ export const COMMANDS: Readonly<Record<string, string>> = {
   "Workspace.ToggleSidebarTab.workflows": "files",
 };
 
-/** This editor's colours by the names of that front end's palettes. */
+/** This editor's colours by the names in ComfyUI's palettes. */
 const COLOURS: Readonly<Record<string, string>> = {
   "bg-color": "back",
   "comfy-menu-bg": "panel",
@@ -63,7 +66,7 @@ const COLOURS: Readonly<Record<string, string>> = {
 export interface KeyChange {
   readonly action: string;
   readonly key: string;
-  /** Whether the action gets the key, or loses it. */
+  /** Whether the action gains or loses the key. */
   readonly on: boolean;
 }
 
@@ -72,9 +75,9 @@ export interface Taken {
   readonly favourites: readonly string[];
   readonly theme: "dark" | "light" | null;
   readonly colours: Colours;
-  /** The size of texts; null where nothing was set. */
+  /** The text size; null if not set. */
   readonly text: number | null;
-  /** Commands with keys that this editor has not. */
+  /** Commands with keys that this editor does not have. */
   readonly unknown: readonly string[];
 }
 
@@ -94,7 +97,7 @@ export function readComfy(settings: JsonObject): Taken {
       return action === undefined ? [] : [{ action, key, on }];
     }),
     favourites: textsOf(settings["Comfy.NodeLibrary.Bookmarks.V2"]).flatMap(
-      (path) => (path.endsWith("/") ? [] : path.split("/").slice(-1)), // folders end so
+      (path) => (path.endsWith("/") ? [] : path.split("/").slice(-1)), // folders end with /
     ),
     theme: name === "" ? null : isLight ? "light" : "dark",
     colours: coloursOf(palette, isLight ? "light" : "dark"),
@@ -112,7 +115,7 @@ function bindings(raw: Json | undefined, on: boolean) {
     });
 }
 
-/** A combination of keys as actions name it. */
+/** Returns a key combination as actions write it. */
 function keyOf({ key, ctrl, meta, alt, shift }: JsonObject): string | null {
   const pressed = textOf(key);
   if (pressed === "") return null;

@@ -1,4 +1,4 @@
-/** Has the server count the tokens of the prompts of the document in front, as it would be sent. */
+/** Requests the token counts of the active document's prompts, as they would be sent. */
 import { withChosenPrompts } from "../catalog/prompts";
 import type { Doc } from "../document/model";
 import { changeAll } from "../document/scope";
@@ -9,7 +9,9 @@ import { workOf } from "./planning";
 
 const QUIET = 250;
 
-/** A moment after the last change; the newest change wins. Of `{a|b}` the first is counted. */
+/**
+ * Counts shortly after the last change; a newer change cancels a request. Of `{a|b}`, counts `a`.
+ */
 export function watchTexts(): () => void {
   let timer: ReturnType<typeof setTimeout> | undefined;
   let asking: AbortController | undefined;
@@ -26,7 +28,7 @@ export function watchTexts(): () => void {
     try {
       useDocuments.getState().update(id, { texts: await textSizes(sent, signal) });
     } catch {
-      if (!signal.aborted) known = ""; // the line's state is shown already
+      if (!signal.aborted) known = ""; // the page shows a lost connection already
     }
   };
   const look = () => {

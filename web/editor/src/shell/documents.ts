@@ -1,4 +1,4 @@
-/** Holds the open documents: each an island with its own steps, job, and problems. */
+/** Holds the open documents, each with its own history, jobs and problems. */
 import { create } from "zustand";
 import { begin, type History, record, redo, undo } from "../document/history";
 import { type Doc, nodesOf } from "../document/model";
@@ -9,105 +9,105 @@ import type { Checked } from "../server/client";
 import type { TextSizes } from "../server/texts";
 import type { StoredWorkflow } from "../server/workflows";
 
-/** The plans of a document as it was asked for them. */
+/** The plans of a document. */
 export interface Planned {
-  /** What of the document they are of. */
+  /** The content of the document that the plans depend on. */
   readonly work: string;
   readonly plans: readonly Plan[];
   readonly notes: readonly string[];
   /** Whether the document has changed since. */
   readonly old: boolean;
-  /** What might be, as it was tried since. */
+  /** The plans tried with other choices. */
   readonly trials: readonly Trial[];
-  /** The trial that stands over the document; null for what jobs have. */
+  /** The index of the trial shown over the document; null for the plan that jobs use. */
   readonly shown: number | null;
 }
 
-/** Plans for other devices, limits or batching than jobs have. */
+/** Plans for devices, limits or batching other than those of jobs. */
 export interface Trial {
   readonly choices: Choices;
   readonly plans: readonly Plan[];
   readonly notes: readonly string[];
 }
 
-/** What a plan is made for in place of what jobs have; left out: the same. */
+/** Overrides for a plan; omitted ones are as for jobs. */
 export interface Choices {
-  /** Names of devices, and how many like each. */
+  /** The number of devices like each named one. */
   readonly devices?: Readonly<Record<string, number>>;
-  /** The device of each stage that is pinned. */
+  /** The device of each pinned stage. */
   readonly place?: Readonly<Record<string, string>>;
   readonly allow?: string;
   readonly link?: string;
   readonly batching?: boolean;
 }
 
-/** What stood in a document when its last job was sent, or when running on change began. */
+/** The content of a document when its last job was sent, or when running on change started. */
 export interface Sent {
   readonly job: string | undefined;
   readonly work: string;
 }
 
-/** What an output gives, as it is shown at its node. */
+/** A peeked output, shown at its node. */
 export interface Peek {
   readonly job: string;
-  /** The node of the job that shows it. */
+  /** The preview node in the job. */
   readonly node: string;
   readonly label: string;
-  /** What a run depended on when it was peeked at. */
+  /** The content that the job depended on. */
   readonly work: string;
 }
 
 export interface Session {
   readonly id: string;
-  /** What pictures say they were run from: the id in the file, else one that is kept beside it. */
+  /** The workflow id stored in images: the file's id, else one stored with the session. */
   readonly workflow: string;
   readonly name: string;
-  /** Where it is saved on the server, and which version of that is known. */
+  /** The file on the server and its known version. */
   readonly file: StoredWorkflow | null;
-  /** Where it is kept on the server while it is not saved. */
+  /** The draft on the server while the document is unsaved. */
   readonly draft: StoredWorkflow | null;
-  /** The document as this page wrote it there last. */
+  /** The document that this page last stored as a draft. */
   readonly drafted: Doc | null;
   readonly history: History;
-  /** The graph of the document that is in view. */
+  /** The path of the graph in view. */
   readonly path: Path;
-  /** The document as it was opened or saved last. */
+  /** The document as last opened or saved. */
   readonly saved: Doc;
-  /** The ids of its jobs, in the order in which they were sent; `followed` decides which one is shown. */
+  /** The ids of its jobs in the order of submission; `followed` decides which one is shown. */
   readonly runs: readonly string[];
-  /** What was peeked at, by the node that gives it. */
+  /** Peeked outputs by their node. */
   readonly peeks: Readonly<Record<string, Peek>>;
-  /** Whether the next run repeats what is there, seeds included, as for one that was just opened. */
+  /** Whether the next run uses the same seeds, as for a newly opened document. */
   readonly repeats: boolean;
-  /** What was sent last of a document that runs after each change; null for one that does not. */
+  /** The content last sent, for a document that runs after each change; null for others. */
   readonly reruns: Sent | null;
   readonly notes: readonly string[];
   readonly checked: Checked | null;
   readonly planned: Planned | null;
-  /** How long its prompts are, as far as that is known. */
+  /** The known token counts of its prompts. */
   readonly texts: TextSizes;
 }
 
 interface Documents {
   readonly sessions: readonly Session[];
   readonly active: string;
-  /** The last ones that were closed, the newest last. */
+  /** The closed sessions, newest last. */
   readonly closed: readonly Session[];
   readonly reopen: () => void;
-  /** Moves a tab by so many places. */
+  /** Moves a tab by a number of places. */
   readonly reorder: (id: string, by: number) => void;
   readonly open: (name: string, doc: Doc, notes?: readonly string[]) => void;
   readonly restore: (sessions: readonly Session[], active: string) => void;
   readonly close: (id: string) => void;
   readonly show: (id: string) => void;
-  /** Changes the graph in view; steps of one gesture are one step. */
+  /** Changes the graph in view. Changes of one gesture form one step. */
   readonly change: (id: string, label: string, edit: (graph: Doc) => Doc, gesture?: string) => void;
   readonly changeDocument: (id: string, label: string, edit: (doc: Doc) => Doc) => void;
   readonly undo: (id: string) => void;
   readonly redo: (id: string) => void;
-  /** Undoes or redoes so many steps at once. */
+  /** Undoes or redoes several steps. */
   readonly travel: (id: string, by: number) => void;
-  /** Changes what stands beside a document, of closed ones too. */
+  /** Changes fields of a session, also of a closed one. */
   readonly update: (id: string, part: Partial<Omit<Session, "id" | "history">>) => void;
 }
 
@@ -224,12 +224,12 @@ function redone(session: Session): Session {
     : inView({ ...session, history }, history.present.path);
 }
 
-/** Brings a graph into view, or the root where it is gone. */
+/** Brings a graph into view, or the root if it no longer exists. */
 function inView(session: Session, path: Path): Session {
   return { ...session, path: graphAt(docOf(session), path) === null ? [] : path };
 }
 
-/** Tells of an empty document that nobody has done anything with: it gives way. */
+/** Returns whether a document is empty and unused; opening another one replaces it. */
 function isUntouched({ history }: Session): boolean {
   const { past, future, present } = history;
   return past.length + future.length + nodesOf(present.doc).length === 0;
@@ -239,7 +239,7 @@ export function docOf(session: Session): Doc {
   return session.history.present.doc;
 }
 
-/** The graph in view. */
+/** Returns the graph in view. */
 export function graphOf(session: Session): Doc {
   return graphAt(docOf(session), session.path) ?? docOf(session);
 }
@@ -250,7 +250,7 @@ export function useActive(): Session | null {
   );
 }
 
-/** Reads from the document in front; what it gives must keep its identity. */
+/** Reads from the active document; `read` must return equal objects for equal state. */
 export function useFront<Value>(read: (session: Session) => Value, otherwise: Value): Value {
   return useDocuments(({ sessions, active }) => {
     const session = sessions.find((one) => one.id === active);

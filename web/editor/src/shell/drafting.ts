@@ -1,13 +1,13 @@
-/** Keeps unsaved documents as drafts on the server, beside what the browser keeps. */
+/** Stores unsaved documents as drafts on the server, in addition to the browser's storage. */
 import { Refused } from "../server/client";
 import { forgetDraft, draftName, readDraft, storeDraft } from "../server/drafts";
 import { docOf, type Session, useDocuments } from "./documents";
 import { tell, useLive } from "./live";
 
-/** After the first change that is not kept; within 10 s it is. */
+/** Milliseconds from the first unsaved change to the draft, so that it is stored within 10 s. */
 const WAIT = 8_000;
 
-/** What is to be done: documents to keep, and drafts to forget of what is saved by now. */
+/** Returns the documents to store, and the saved documents whose drafts to delete. */
 export function dueOf(sessions: readonly Session[]): {
   readonly keep: readonly Session[];
   readonly forget: readonly Session[];
@@ -32,7 +32,7 @@ export function keepDrafts(): () => void {
   };
   const write = async (): Promise<void> => {
     timer = undefined;
-    if (useLive.getState().line === "lost") return plan(); // the browser keeps it meanwhile
+    if (useLive.getState().line === "lost") return plan(); // the browser still stores it
     const { sessions, closed } = useDocuments.getState();
     const due = dueOf([...sessions, ...closed]);
     try {
@@ -43,7 +43,7 @@ export function keepDrafts(): () => void {
       }
     } catch (error) {
       if (error instanceof Refused && error.status === 0) return plan();
-      if (!warned) tell(error); // a full disk, or too many files: said once
+      if (!warned) tell(error); // disk full or too many files: shown once
       warned = true;
     }
   };
@@ -69,7 +69,7 @@ export function keepDrafts(): () => void {
   };
 }
 
-/** Opens a draft in a tab of its own, which goes on with it. */
+/** Opens a draft in a new tab, which continues that draft. */
 export async function openDraft(path: string): Promise<void> {
   try {
     const { document, notes, file, draft } = await readDraft(path);

@@ -1,4 +1,4 @@
-/** Moves documents between the page and files. */
+/** Downloads documents, and opens files chosen by the user. */
 import { printJson } from "../json";
 import { activeSession, docOf, useDocuments } from "./documents";
 import { tell } from "./live";
@@ -12,7 +12,7 @@ export function download(): void {
   useDocuments.getState().update(session.id, { saved: doc });
 }
 
-/** Gives the person a file, as a download. */
+/** Starts the download of a file. */
 export function saveFile(name: string, content: Blob): void {
   const address = URL.createObjectURL(content);
   const link = document.createElement("a");
@@ -26,7 +26,7 @@ export function chooseFiles(): void {
   choose(".json,.png,.webp", true, (files) => void openFiles(files));
 }
 
-/** Asks for a file of settings of ComfyUI's front end, and takes them over. */
+/** Asks for a settings file of ComfyUI's front end and imports it. */
 export function chooseSettings(): void {
   choose(".json", false, ([file]) => {
     if (file !== undefined)

@@ -1,4 +1,4 @@
-/** Keeps all open documents in the browser, so that a reload or a crash loses nothing. */
+/** Stores all open documents in the browser, so that a reload or crash loses nothing. */
 import { del, entries, set } from "idb-keyval";
 import { begin } from "../document/history";
 import type { Doc } from "../document/model";
@@ -14,18 +14,20 @@ interface Kept {
   readonly active: number;
   readonly documents: readonly {
     readonly name: string;
-    readonly workflow?: string; // absent in what an older page kept
+    readonly workflow?: string; // absent in data of older versions
     readonly file: StoredWorkflow | null;
-    readonly draft?: StoredWorkflow | null; // absent in what an older page kept
+    readonly draft?: StoredWorkflow | null; // absent in data of older versions
     readonly doc: Doc;
     readonly saved: boolean;
-    readonly job?: string | null; // in what an older page kept, in place of `runs`
+    readonly job?: string | null; // in data of older versions, instead of `runs`
     readonly runs?: readonly string[];
     readonly repeats: boolean;
   }[];
 }
 
-/** Restores what this window had open, and what windows had that are gone without a trace. */
+/**
+ * Restores the documents of this window and of windows that no longer exist. Returns their number.
+ */
 export async function restore(): Promise<number> {
   own = await claimed();
   const found: Kept[] = [];
@@ -41,7 +43,7 @@ export async function restore(): Promise<number> {
       }
     }
   } catch {
-    return 0; // a browser that keeps nothing has nothing to restore
+    return 0; // without browser storage, nothing to restore
   }
   const sessions = found.flatMap(({ documents }) =>
     documents.map(({ name, workflow, file, draft = null, doc, saved, job, runs, repeats }) => ({
@@ -63,7 +65,7 @@ export async function restore(): Promise<number> {
 
 let own = "";
 
-/** An id for this window, which it keeps over a reload and no other living window has. */
+/** Returns an id for this window that survives a reload and that no other open window has. */
 async function claimed(): Promise<string> {
   const known = sessionStorage.getItem(WINDOW);
   const id = known !== null && (await lock(known)) ? known : crypto.randomUUID();
@@ -74,9 +76,9 @@ async function claimed(): Promise<string> {
   return id;
 }
 
-/** Holds a lock until the window is gone. False where another window holds it. */
+/** Holds a lock until the window closes. Returns false if another window holds it. */
 function lock(id: string): Promise<boolean> {
-  if (!("locks" in navigator)) return Promise.resolve(true); // no secure context
+  if (!("locks" in navigator)) return Promise.resolve(true); // insecure context
   return new Promise((resolve) => {
     void navigator.locks.request(KEY + id, { ifAvailable: true }, (held) => {
       resolve(held !== null);
@@ -93,12 +95,15 @@ async function windows(): Promise<ReadonlySet<string>> {
   );
 }
 
-/** Rejects, and does not throw, in a browser that has no store. */
+/** Async, so that a browser without storage rejects instead of throwing. */
 async function stored(kept: Kept): Promise<void> {
   await set(KEY + own, kept);
 }
 
-/** Writes what changed at most every WAIT: who never pauses must lose no more than that. */
+/**
+ * Stores changes at most every WAIT milliseconds. It does not wait for a pause, so that continuous
+ * editing loses no more than that.
+ */
 export function keepOpen(): () => void {
   let timer: ReturnType<typeof setTimeout> | undefined;
   let warned = false;

@@ -23,7 +23,7 @@ test("another script and a Mac's Option key give the letters of the Latin alphab
 
 test("letters that have a key of their own stay what they are", () => {
   expect(pressed("ö", "Semicolon")).toBe("ö");
-  expect(pressed("é", "KeyW", { ctrlKey: true })).toBe("Mod+é"); // the layout BÉPO
+  expect(pressed("é", "KeyW", { ctrlKey: true })).toBe("Mod+é"); // the BÉPO layout
   expect(pressed("£", "Digit3", { shiftKey: true })).toBe("£");
   expect(pressed("@", "KeyQ", { ctrlKey: true, altKey: true })).toBe("Mod+Alt+@"); // AltGr
 });

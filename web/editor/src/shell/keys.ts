@@ -1,4 +1,4 @@
-/** Turns key presses into actions, and says them as people write them. */
+/** Dispatches key presses to actions, and formats key combinations. */
 import { type Action, ACTIONS } from "./actions";
 import { usePage } from "./page";
 import { type OwnKeys, useSettings } from "./settings";
@@ -15,7 +15,7 @@ const WORDS: Readonly<Record<string, string>> = {
 };
 const HELD = ["Control", "Meta", "Alt", "AltGraph", "Shift"];
 
-/** A combination of keys as people write it. */
+/** Formats a key combination for display. */
 export function keyText(keys: string): string {
   return keys
     .split(/\+(?=.)/)
@@ -23,7 +23,7 @@ export function keyText(keys: string): string {
     .join(" ");
 }
 
-/** The keys of an action: those that the person gave it, else its own. */
+/** Returns the keys of an action: the user's, else the default ones. */
 export function keysOf({ id, keys }: Action, own: OwnKeys): readonly string[] {
   return own[id] ?? keys;
 }
@@ -33,14 +33,14 @@ export function useKeys(): (action: Action) => readonly string[] {
   return (action) => keysOf(action, own);
 }
 
-/** The other actions that have one of these keys. */
+/** Returns the other actions that use one of these keys. */
 export function holders(keys: readonly string[], id: string, own: OwnKeys): readonly Action[] {
   return ACTIONS.filter(
     (action) => action.id !== id && keysOf(action, own).some((key) => keys.includes(key)),
   );
 }
 
-/** Gives an action these keys, and takes them from all others. */
+/** Assigns keys to an action and removes them from all others. */
 export function given(keys: readonly string[], id: string, own: OwnKeys): OwnKeys {
   const taken = holders(keys, id, own).map((action) => [
     action.id,
@@ -62,20 +62,20 @@ export function onKey(event: KeyboardEvent): void {
   const pressed = combination(event);
   if (pressed === null) return;
   const target = event.target instanceof HTMLElement ? event.target : null;
-  const presses = pressed === "Enter" || pressed === " "; // what has the focus
+  const presses = pressed === "Enter" || pressed === " "; // activates the focused element
   if (presses && target?.closest("button, a, summary")) return;
   const writing = (target?.closest("input, textarea, select, [contenteditable]") ?? null) !== null;
   if (writing && event.key === "Escape" && target !== null) return leaveField(target);
   const { keys: own } = useSettings.getState();
   const action = ACTIONS.find((one) => keysOf(one, own).includes(pressed));
   if (action === undefined || action.byBrowser === pressed) return;
-  const writes = !/^(Mod\+|F\d)/.test(pressed); // what would stand in the field
+  const writes = !/^(Mod\+|F\d)/.test(pressed); // types into the field
   if (writing && (writes || action.anywhere !== true)) return;
   event.preventDefault();
   action.act();
 }
 
-/** What is pressed, as actions name it; null while keys are only held. */
+/** Returns the pressed combination as actions write it; null for a modifier key alone. */
 export function combination(event: KeyboardEvent): string | null {
   if (HELD.includes(event.key)) return null;
   const parts = [];
@@ -93,18 +93,19 @@ interface Keyboard {
   getLayoutMap(): Promise<ReadonlyMap<string, string>>;
 }
 
-/** What keys give in the person's Latin layout, by their place; where the browser tells it. */
+/** The characters of keys in the user's Latin layout by key code, if the browser provides them. */
 let layout: ReadonlyMap<string, string> = new Map();
 const { keyboard } = (globalThis.navigator ?? {}) as { readonly keyboard?: Keyboard };
 keyboard?.getLayoutMap().then(
   (found) => {
     layout = found;
   },
-  () => undefined, // within a page that does not allow it
+  () => undefined, // not allowed in an embedded page
 );
 
-/** What is pressed; in another script, and where a Mac's Option key changes it, what the key gives in
- * the person's Latin layout, or in that of the USA.
+/**
+ * Returns the pressed key. For a non-Latin script, or a character changed by a Mac's Option key,
+ * returns the key's character in the user's Latin layout, else in the US layout.
  */
 function latin({ key, code, altKey }: KeyboardEvent): string {
   const foreign = altKey ? /^(Dead|[^\x20-\x7f])$/u : /^(?!\p{Script=Latin})\p{L}$/u;

@@ -1,4 +1,4 @@
-/** Loads a part of the page when it is first shown, so that the page itself is there sooner. */
+/** Loads a part of the page when it is first shown, so that the page itself loads faster. */
 import { type ComponentType, lazy, type ReactNode, Suspense } from "react";
 
 export function lazily<Props extends object>(
@@ -17,7 +17,7 @@ export function lazily<Props extends object>(
   );
 }
 
-/** The server does not answer, or has the parts of another version since it was upgraded. */
+/** Shown if the server does not respond, or has other files since an upgrade. */
 function NotThere() {
   return (
     <p className="side empty" role="alert">

@@ -1,4 +1,4 @@
-/** Holds what the server tells: node types, jobs, the line's state; and lines for the person. */
+/** Holds the server's state: node types, jobs, connection; and the notice for the user. */
 import { create } from "zustand";
 import { type Catalog, catalogOf } from "../catalog/catalog";
 import { type Followed, followed, needed } from "../jobs/followed";
@@ -18,9 +18,9 @@ interface Live {
   readonly jobs: Jobs;
   readonly line: ChannelState;
   readonly notice: string;
-  /** The server's, as it said last. */
+  /** The server's version as last reported. */
   readonly version: string;
-  /** Whether the server asks for a token that this browser has not given. */
+  /** Whether the server requires a token that this browser has not sent. */
   readonly locked: boolean;
 }
 
@@ -35,7 +35,7 @@ export const useLive = create<Live>(() => ({
 
 const CLIENT = "katz.client";
 
-/** One client a browser profile, so that every page sees its owner's jobs. */
+/** One client id per browser profile, so that every page shows the same jobs. */
 export const clientId = (() => {
   try {
     const known = localStorage.getItem(CLIENT);
@@ -63,7 +63,7 @@ export function connect(): Channel {
   );
 }
 
-/** Tells once where the server is another version than the one that this page came from. */
+/** Notifies the user once if the server's version differs from this page's. */
 function compareVersion(frame: unknown): void {
   const { type, server } = told<SnapshotFrame>(frame);
   if (type !== "snapshot") return;
@@ -74,7 +74,7 @@ function compareVersion(frame: unknown): void {
   useLive.setState({ version });
 }
 
-/** Asks again which node types, models and pictures there are. */
+/** Reloads the node types, with their lists of models and images. */
 export async function refreshCatalog(): Promise<void> {
   try {
     useLive.setState({ catalog: catalogOf(await objectInfo()) });
@@ -83,7 +83,7 @@ export async function refreshCatalog(): Promise<void> {
   }
 }
 
-/** Takes in a job that was just sent; old ones that no document shows are forgotten. */
+/** Adds a job that was just sent, and removes old jobs that no document shows. */
 export function noteSent(job: string): void {
   const { sessions, closed } = useDocuments.getState();
   const documents = [...sessions, ...closed];
@@ -108,13 +108,13 @@ export function forgetJob(job: string): void {
 const UNAUTHORIZED = 401;
 const isLocked = (what: unknown) => what instanceof Refused && what.status === UNAUTHORIZED;
 
-/** Asks what everybody with the token may: others may be refused for the user's name. */
+/** Sends a request that anyone with the token may make; others also depend on the user's name. */
 export async function checkToken(): Promise<void> {
   const locked = await asked("users").then(() => false, isLocked);
   useLive.setState({ locked });
 }
 
-/** Shows a line until it is put away, or another one comes. */
+/** Shows a notice until it is dismissed or replaced. */
 export function tell(what: unknown): void {
   if (isLocked(what)) void checkToken();
   useLive.setState({ notice: what instanceof Error ? what.message : String(what) });
@@ -124,7 +124,7 @@ export function useJob(id: string | null): Job | null {
   return useLive(({ jobs }) => (id === null ? null : (jobs.byId[id] ?? null)));
 }
 
-/** Whether a job is known, or may be: before the first snapshot none is. */
+/** Returns whether a job is known. Before the first snapshot, every job counts as known. */
 export function isKnown(job: string): boolean {
   const { jobs, version } = useLive.getState();
   return version === "" || job in jobs.byId;
@@ -132,18 +132,18 @@ export function isKnown(job: string): boolean {
 
 const NO_RUNS: readonly string[] = [];
 
-/** The jobs of a document, as they are now. */
+/** Returns the current jobs of a document. */
 export function followedBy(session: Session | null | undefined): Followed {
   return followed(useLive.getState().jobs, session?.runs ?? NO_RUNS);
 }
 
-/** Reads from the jobs of the document in front; what it gives must keep its identity. */
+/** Reads from the active document's jobs; `read` must return equal objects for equal state. */
 export function useFollowed<Value>(read: (own: Followed) => Value): Value {
   const runs = useFront((session) => session.runs, NO_RUNS);
   return useLive(({ jobs }) => read(followed(jobs, runs)));
 }
 
-/** Asks for the report of a job in front that ended before this page knew it. */
+/** Requests the report of a active document's job that ended before this page loaded it. */
 export function watchReports(): () => void {
   const asked = new Set<string>();
   const look = () => {
@@ -153,7 +153,7 @@ export function watchReports(): () => void {
     asked.add(job.id);
     report(job.id, clientId).then(
       (told) => useLive.setState(({ jobs }) => ({ jobs: reported(jobs, told) })),
-      () => {}, // reports are kept for a while only
+      () => {}, // reports expire
     );
   };
   const ends = [useDocuments.subscribe(look), useLive.subscribe(look)];

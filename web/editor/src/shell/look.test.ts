@@ -8,7 +8,7 @@ test("P1.26 what was kept is held to known variables, colours and sizes", () => 
     colours: { "dark-accent": "#ff00aa" },
   });
   expect(lookOf(null)).toEqual(USUAL);
-  expect(propertiesOf(USUAL).get("--dark-accent")).toBe(""); // it is taken away again
+  expect(propertiesOf(USUAL).get("--dark-accent")).toBe(""); // the property is removed again
 });
 
 test("P1.26 colours go through a text unchanged, and lines that say nothing are told", () => {

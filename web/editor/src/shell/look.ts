@@ -1,11 +1,11 @@
-/** Says how the page looks: the size of texts in nodes, and colours that a person chose, by variable. */
+/** Defines the page's appearance: the text size in nodes, and custom colours by variable. */
 import { fieldsOf, type Json, type JsonObject, numberFrom, textOf } from "../json";
 import { contrastOf, pickedOf } from "../widgets/colours";
 
 export const SCHEMES = ["dark", "light"] as const;
 export type Scheme = (typeof SCHEMES)[number];
 
-/** The variables of `style.css`, and what has their colour. */
+/** The variables of `style.css`, and their uses. */
 export const VARIABLES = {
   back: "canvas",
   grid: "grid of the canvas",
@@ -24,7 +24,7 @@ export const VARIABLES = {
 } as const;
 export type Variable = keyof typeof VARIABLES;
 
-/** What stands on what, and must be told from it. */
+/** Pairs of foreground and background that need contrast. */
 const PAIRS: readonly (readonly [Variable, Variable])[] = [
   ["text", "back"],
   ["text", "panel"],
@@ -35,16 +35,16 @@ const PAIRS: readonly (readonly [Variable, Variable])[] = [
   ["accent", "panel"],
   ["on-accent", "accent"],
 ];
-/** The contrast of texts by WCAG 2, level AA. */
+/** The minimum contrast of text by WCAG 2, level AA. */
 const LEAST_CONTRAST = 4.5;
 
 export const TEXT = { least: 9, usual: 12, most: 20 } as const;
 
-/** A colour by its name in the style, as `dark-accent`. */
+/** Colours by variable and scheme, such as `dark-accent`. */
 export type Colours = Readonly<Record<string, string>>;
 
 export interface Look {
-  /** Pixels at a zoom of 100 %. */
+  /** Pixels at 100 % zoom. */
   readonly text: number;
   readonly colours: Colours;
 }
@@ -55,7 +55,7 @@ const NAMES = SCHEMES.flatMap((scheme) =>
   Object.keys(VARIABLES).map((name) => `${scheme}-${name}`),
 );
 
-/** Reads what was kept; what is no colour or size is as usual. */
+/** Reads a stored look; invalid colours or sizes are replaced by the defaults. */
 export function lookOf(kept: Json): Look {
   const { text, colours } = fieldsOf(kept);
   const size = numberFrom(text, TEXT.usual);
@@ -73,7 +73,7 @@ function coloursOf(given: JsonObject): Colours {
   return Object.fromEntries(known);
 }
 
-/** Custom properties of the page, and those that are to be taken away. */
+/** Returns the page's custom properties; an empty value removes one. */
 export function propertiesOf({ text, colours }: Look): ReadonlyMap<string, string> {
   return new Map([
     ["--node-text", text === TEXT.usual ? "" : `${text}px`],
@@ -81,14 +81,14 @@ export function propertiesOf({ text, colours }: Look): ReadonlyMap<string, strin
   ]);
 }
 
-/** Colours as a text that people give to each other: a variable a line. */
+/** Prints colours as text that users can exchange: one variable per line. */
 export function printed(colours: Colours): string {
   return Object.entries(colours)
     .map(([name, colour]) => `--${name}: ${colour};`)
     .join("\n");
 }
 
-/** Reads such a text, and the lines of it that say nothing known. */
+/** Parses such a text, and returns the lines that it does not understand. */
 export function parsed(text: string): {
   readonly colours: Colours;
   readonly wrong: readonly string[];
@@ -105,7 +105,7 @@ export function parsed(text: string): {
   return { colours, wrong };
 }
 
-/** Lines about what cannot be read well; `holds` gives the colour of a variable. */
+/** Describes pairs with too little contrast. `holds`: returns the colour of a variable. */
 export function unreadable(holds: (scheme: Scheme, name: Variable) => string): readonly string[] {
   return SCHEMES.flatMap((scheme) =>
     PAIRS.flatMap(([front, back]) => {

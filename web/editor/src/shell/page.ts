@@ -1,4 +1,4 @@
-/** Holds what the page shows besides documents: one dialog at a time, folded panels, a picture. */
+/** Holds the page's state apart from documents: the open dialog, side panel and images. */
 import { create } from "zustand";
 import type { Conflict } from "../server/workflows";
 
@@ -31,7 +31,7 @@ export type Side =
   | "devices"
   | "form";
 
-/** Pictures of which one is shown large. */
+/** Images of which one is shown large. */
 export interface Pictures {
   readonly addresses: readonly string[];
   readonly at: number;
@@ -42,7 +42,7 @@ export interface Pointed {
   readonly node: string;
 }
 
-/** A widget with a picture whose mask is painted. */
+/** An image widget whose mask is being painted. */
 export interface Masking {
   readonly session: string;
   readonly node: string;
@@ -54,25 +54,25 @@ export interface Masking {
 interface Page {
   readonly dialog: Dialog | null;
   readonly side: Side | null;
-  /** A node type whose help was asked for, and one of its inputs; "" for the whole. */
+  /** The node type whose help is shown, and one of its inputs, or "". */
   readonly help: { readonly type: string; readonly input: string } | null;
-  /** Whether plans are made while editing, and drawn over the graph. */
+  /** Whether documents are planned while edited, with the plan drawn over the graph. */
   readonly overlay: boolean;
-  /** Whether nodes are coloured by what they took. */
+  /** Whether nodes are coloured by their time. */
   readonly heat: boolean;
-  /** The sampler whose step is looked at in place of the graph, by session and node. */
+  /** The sampler whose step replaces the graph in view, by session and node. */
   readonly step: { readonly session: string; readonly node: string } | null;
-  /** What is pointed at in a timeline or an opened step: an operation of a plan, and its node. */
+  /** The operation highlighted in a timeline or opened step, and its node. */
   readonly pointed: Pointed | null;
   readonly masking: Masking | null;
   readonly pictures: Pictures | null;
-  /** Whether the gallery shows only what has a star. */
+  /** Whether the gallery shows only starred images. */
   readonly starred: boolean;
-  /** Pictures of the gallery that were picked to be compared; null while none is to be picked. */
+  /** Images picked in the gallery for a comparison; null if not picking. */
   readonly picking: readonly string[] | null;
-  /** Two pictures that are compared, by their addresses. */
+  /** The addresses of the two compared images. */
   readonly compared: readonly [string, string] | null;
-  /** A file that somebody else has changed, while a choice is asked for. */
+  /** A file changed by another page, while the user is asked how to resolve it. */
   readonly conflict: Conflict | null;
 }
 

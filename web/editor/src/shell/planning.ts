@@ -1,4 +1,4 @@
-/** Plans documents while they are edited, and finds the plan that stands over a document. */
+/** Plans documents while they are edited, and selects the plan shown over a document. */
 import { atRest, readInTurns } from "../canvas/turns";
 import { type Doc, nodesOf } from "../document/model";
 import type { Job } from "../jobs/job";
@@ -12,10 +12,13 @@ const QUIET = 200;
 const AGAIN = 1_500;
 const UNAVAILABLE = 503;
 const NONE: readonly Plan[] = [];
-/** One that asks for plans a page. */
+/** The id with which this page requests plans. */
 const ASKER = crypto.randomUUID();
 
-/** The plans of a document: what is tried, those made while editing, else those of its job. */
+/**
+ * Returns the plans of a document: the shown trial, else those planned while editing, else those of
+ * its job.
+ */
 export function plansOf(planned: Planned | null | undefined, job: Job | null | undefined) {
   const tried = planned?.shown == null ? undefined : planned.trials[planned.shown];
   if (tried !== undefined) return tried.plans;
@@ -33,7 +36,7 @@ function plansOfJob(job: Job | null | undefined): readonly Plan[] {
 
 const LOOKS = ["pos", "size", "title", "color", "bgcolor", "order", "flags", "properties"];
 
-/** What of a document a run depends on, and no place or colour. */
+/** Returns the content of a document that a run depends on, without layout and appearance. */
 export function workOf(doc: Doc): string {
   const graph = (raw: Json): Json =>
     isObject(raw)
@@ -58,7 +61,7 @@ function plannedOf(id: string): Planned | null {
   return [...sessions, ...closed].find((session) => session.id === id)?.planned ?? null;
 }
 
-/** Plans the document in front, a moment after its last change; the newest change wins. */
+/** Plans the active document shortly after its last change; a newer change cancels a request. */
 export function watchPlans(): () => void {
   let timer: ReturnType<typeof setTimeout> | undefined;
   let asking: AbortController | undefined;
@@ -73,7 +76,7 @@ export function watchPlans(): () => void {
     if (!old) return;
     const { signal } = (asking = new AbortController());
     try {
-      // of a large graph it is megabytes
+      // a plan of a large graph has megabytes
       const { plans: told, notes } = await askForPlan(doc, ASKER, {}, { signal, ready: atRest });
       const plans = await readInTurns(told, planOf);
       if (signal.aborted) return;

@@ -1,9 +1,9 @@
-/** Knows who else has the files of this page open. */
+/** Tracks which other users have this page's files open. */
 import { create } from "zustand";
 import { type Others, tellPresence } from "../server/presence";
 import { useDocuments } from "./documents";
 
-/** Milliseconds; the server forgets a page that says nothing for three times as long. */
+/** Milliseconds between reports; the server drops a page after three times as long. */
 const EVERY = 15_000;
 const PERSON = "katz.person";
 const MOST_FILES = 100;
@@ -11,7 +11,7 @@ const LONGEST_NAME = 60;
 
 export const useOthers = create<{ readonly others: Others }>(() => ({ others: {} }));
 
-/** What a person is called in this browser; "" where nothing was said, or cannot be kept. */
+/** Returns the user's name in this browser; "" if unset or storage is unavailable. */
 function person(): string {
   try {
     return localStorage.getItem(PERSON) ?? "";
@@ -26,11 +26,11 @@ export function askForName(): void {
   try {
     localStorage.setItem(PERSON, name.trim().slice(0, LONGEST_NAME));
   } catch {
-    // a private window keeps nothing
+    // private windows may have no storage
   }
 }
 
-/** Who else is there, in words; "" for nobody. */
+/** Lists the other users of a file; "" for none. */
 export function othersText(names: readonly string[]): string {
   const known = [...new Set(names.filter((name) => name !== ""))];
   const unnamed = names.filter((name) => name === "").length;
@@ -50,7 +50,7 @@ export function watchPresence(): () => void {
     said = files.join("\n");
     tellPresence(page, person(), files).then(
       (others) => useOthers.setState({ others }),
-      () => {}, // the line's state is shown already
+      () => {}, // the page shows a lost connection already
     );
   };
   const leave = () => say([]);

@@ -1,4 +1,4 @@
-/** Runs the document in front again after each change that a run depends on; only the newest counts. */
+/** Runs the active document after each change that affects a run, and cancels the previous run. */
 import type { Doc } from "../document/model";
 import { type Checked, cancel } from "../server/client";
 import { activeSession, docOf, type Sent, useDocuments } from "./documents";
@@ -6,13 +6,18 @@ import { tell, useLive } from "./live";
 import { workOf } from "./planning";
 import { run } from "./running";
 
-/** Whether a document that was just checked is to run: it can, and is not what was sent. */
+/**
+ * Returns whether a checked document should run: it has no errors and differs from the last run.
+ */
 export function isDue(checked: Checked | null, sent: Sent, work: string): boolean {
   const runs = checked !== null && checked.error === null && checked.failing.size === 0;
   return runs && work !== sent.work;
 }
 
-/** Turns it on or off for the document in front; what stands there by then is no change. */
+/**
+ * Toggles running on change for the active document. Its present content does not count as a
+ * change.
+ */
 export function toggleRerunning(): void {
   const session = activeSession();
   if (session === null) return;
@@ -21,7 +26,7 @@ export function toggleRerunning(): void {
   useDocuments.getState().update(id, { reruns: reruns === null ? begun : null });
 }
 
-/** Waits for the check of each change, so that what cannot run is not sent. */
+/** Waits for the check of each change, so that documents with errors are not sent. */
 export function watchChanges(): () => void {
   let seen: { readonly doc: Doc; readonly before: Checked | null } | undefined;
   const look = () => {

@@ -1,4 +1,4 @@
-/** Runs documents, opens files, and checks what is edited: what several parts of the page ask for. */
+/** Runs documents, opens files, and checks documents while they are edited. */
 import { useCanvas } from "../canvas/state";
 import { withChosenPrompts } from "../catalog/prompts";
 import { withNextSeeds } from "../catalog/seeds";
@@ -22,11 +22,11 @@ import { clientId, followedBy, forgetJob, isKnown, noteSent, tell, useLive } fro
 const QUIET = 400;
 
 interface RunOptions extends QueueOptions {
-  /** Whether seeds stay, whatever their fields say of the next run. */
+  /** Whether seeds stay, regardless of their control values. */
   readonly keepSeeds?: boolean;
 }
 
-/** Runs only those of the selected nodes that are outputs. */
+/** Runs only the selected output nodes. */
 export function runTo(): void {
   const session = activeSession();
   if (session === null) return;
@@ -62,7 +62,7 @@ export async function run(options: RunOptions = {}): Promise<void> {
   }
 }
 
-/** Sends a document as a job, with what its prompts choose among. Throws where it is refused. */
+/** Sends a document as a job, with alternatives in prompts chosen. Throws if it is refused. */
 export async function send(
   { workflow, name }: Session,
   doc: Doc,
@@ -81,20 +81,23 @@ export async function send(
   }
 }
 
-/** Takes a job that was not queued out of its document. */
+/** Removes a job that was not queued from its document. */
 function withdraw(id: string, job: string): void {
   const { sessions, closed, update } = useDocuments.getState();
   const runs = [...sessions, ...closed].find((session) => session.id === id)?.runs ?? [];
   update(id, { runs: runs.filter((one) => one !== job) });
 }
 
-/** Stops the document's running job, or else the next one in the queue. */
+/** Stops the document's running job, else its next one in the queue. */
 export async function stop(): Promise<void> {
   const { active } = followedBy(activeSession());
   if (active !== null) await cancel(active.id).catch(tell);
 }
 
-/** Opens each file in a tab of its own. What cannot be opened is told of, and leaves all else alone. */
+/**
+ * Opens each file in a new tab. Shows an error for files that cannot be opened, and opens the
+ * others.
+ */
 export async function openFiles(files: Iterable<File>): Promise<void> {
   const lines: string[] = [];
   for (const file of files)
@@ -119,7 +122,7 @@ function nameOf(file: string): string {
   return file.replace(/\.(json|png|webp)$/i, "") || "workflow";
 }
 
-/** Has the server check the document in front, a moment after its last change. */
+/** Checks the active document on the server shortly after its last change. */
 export function watchProblems(): () => void {
   let timer: ReturnType<typeof setTimeout> | undefined;
   let seen: unknown;
@@ -135,7 +138,7 @@ export function watchProblems(): () => void {
         const now = useDocuments.getState().sessions.find(({ id }) => id === session.id);
         if (now && docOf(now) === doc) useDocuments.getState().update(session.id, { checked });
       } catch {
-        // the line's state is shown already
+        // the page shows a lost connection already
       }
     }, QUIET);
   });

@@ -1,4 +1,4 @@
-/** Saves documents on the server, and opens, renames and removes what was saved. */
+/** Saves documents on the server, and opens, renames and deletes saved ones. */
 import { keepVersion, moveVersions } from "../server/versions";
 import {
   Conflict,
@@ -18,8 +18,9 @@ export function nameOf(path: string): string {
   return (path.split("/").at(-1) ?? path).replace(/\.json$/, "");
 }
 
-/** Saves under the name that the document has on the server; asks for one where it has none. One
- * saving waits for the other, which gives the version that may be overwritten.
+/**
+ * Saves a document to its file, or asks for a name if it has none. Each save waits for the previous
+ * one, which returns the version to overwrite.
  */
 export function save(): Promise<void> {
   const id = activeSession()?.id;
@@ -37,7 +38,7 @@ export async function saveAs(name: string): Promise<void> {
   await store(name.endsWith(ENDING) ? name : name + ENDING, null);
 }
 
-/** `replaces`: the version that may be overwritten. */
+/** `replaces`: the version to overwrite. */
 export async function store(
   path: string,
   replaces: StoredWorkflow | null,
@@ -56,7 +57,7 @@ export async function store(
   }
 }
 
-/** Opens a saved workflow in a tab of its own, or brings its tab to the front. */
+/** Opens a saved workflow in a new tab, or shows its open tab. */
 export async function openStored(path: string): Promise<void> {
   const { sessions, open, show, update } = useDocuments.getState();
   const there = sessions.find(({ file }) => file?.path === path);
@@ -70,7 +71,7 @@ export async function openStored(path: string): Promise<void> {
   }
 }
 
-/** Takes what the server has in place of the document, as a step that can be undone. */
+/** Replaces the document by the server's version, as a step that can be undone. */
 export async function takeTheirs(path: string): Promise<void> {
   const session = activeSession();
   if (session === null) return;
@@ -84,7 +85,7 @@ export async function takeTheirs(path: string): Promise<void> {
   }
 }
 
-/** Waits for a saving that is under way, and the next saving for it: it asks for the new name then. */
+/** Renames a file after pending saves. The next save waits for it and uses the new name. */
 export function renameStored(path: string, name: string): Promise<void> {
   const renaming = underWay.then(() => rename(path, name));
   underWay = renaming.catch(() => undefined);
@@ -94,13 +95,13 @@ export function renameStored(path: string, name: string): Promise<void> {
 async function rename(path: string, name: string): Promise<void> {
   const to = name.endsWith(ENDING) ? name : name + ENDING;
   const file = await moveWorkflow(path, to);
-  await moveVersions(path, file.path).catch(tell); // the file is renamed, with or without them
+  await moveVersions(path, file.path).catch(tell); // the file is already renamed
   for (const session of useDocuments.getState().sessions)
     if (session.file?.path === path)
       useDocuments.getState().update(session.id, { file, name: nameOf(to) });
 }
 
-/** Moves a saved workflow to the trash; a tab that shows it keeps its document. */
+/** Moves a saved workflow to the trash. Tabs that show it keep their document. */
 export async function removeStored(path: string): Promise<void> {
   await trashWorkflow(path);
   for (const session of useDocuments.getState().sessions)

@@ -1,11 +1,11 @@
-/** Holds what a person set for all browsers; the server keeps it. */
+/** Holds the user's settings for all browsers, which the server stores. */
 import { create } from "zustand";
 import { fieldsOf, textOf, textsOf } from "../json";
 import { setSetting, setting } from "../server/settings";
 import { tell } from "./live";
 import { type Look, lookOf, propertiesOf, USUAL } from "./look";
 
-/** Keys by action; an action that is not named has those of its own. */
+/** Keys by action; other actions have their default keys. */
 export type OwnKeys = Readonly<Record<string, readonly string[]>>;
 
 const FAVOURITES = "katz.favourites";
@@ -17,8 +17,8 @@ const NAMES = "katz.names";
 const STARS = "katz.stars";
 const MOST_NAMES = 200;
 const MOST_STARS = 5_000;
-const USES = 60; // that count
-/** Milliseconds that a slider or a colour stands still before it is kept. */
+const USES = 60; // recent uses that count
+/** Milliseconds after the last change of a slider or colour until it is stored. */
 const SETTLED = 400;
 export const THEMES = ["system", "dark", "light"] as const;
 export type Theme = (typeof THEMES)[number];
@@ -28,11 +28,11 @@ interface Settings {
   readonly keys: OwnKeys;
   readonly theme: Theme;
   readonly look: Look;
-  /** Node types that were placed, the last first. */
+  /** Node types as placed, latest first. */
   readonly used: readonly string[];
-  /** What workflows that were run are called, by their ids; the last one last. */
+  /** Names of workflows that were run, by id, latest last. */
   readonly names: Readonly<Record<string, string>>;
-  /** The addresses of pictures that have a star, the last one last. */
+  /** Addresses of starred images, latest last. */
   readonly stars: readonly string[];
   readonly toggle: (name: string) => void;
   readonly star: (addresses: readonly string[], on: boolean) => void;
@@ -101,7 +101,7 @@ function show({ theme, look }: Pick<Settings, "theme" | "look">): void {
   for (const [name, value] of propertiesOf(look)) style.setProperty(name, value);
 }
 
-/** A theme and a look that somebody has chosen by the time that all is there stay. */
+/** Loads the settings. A theme or look that the user changes meanwhile takes precedence. */
 export async function loadSettings(): Promise<void> {
   const before = useSettings.getState();
   try {

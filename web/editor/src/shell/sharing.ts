@@ -1,16 +1,16 @@
-/** Opens the workflows of jobs, and gives links to their pages. */
+/** Opens the workflows of jobs, and copies links to their pages. */
 import { askedFor, jobLink } from "../jobPage/links";
 import { workflowOf } from "../server/jobs";
 import { activeSession, useDocuments } from "./documents";
 import { followedBy, tell } from "./live";
 
-/** Opens a job's workflow as it ran, in a tab of its own. */
+/** Opens a job's workflow as executed in a new tab. */
 export async function openAsItRan(job: string, name: string): Promise<void> {
   const { document, notes } = await workflowOf(job);
   useDocuments.getState().open(name || "workflow", document, notes);
 }
 
-/** Opens the copy that this page's address asks for, once. */
+/** Opens the copy that this page's address requests, once. */
 export async function openAskedFor(): Promise<void> {
   const job = askedFor("copy");
   if (job === null) return;
@@ -28,7 +28,7 @@ export async function copyJobLink(job: string): Promise<void> {
   }
 }
 
-/** Of the job that the document in front shows. */
+/** Copies the link to the latest job of the active document. */
 export function shareRun(): void {
   const { latest } = followedBy(activeSession());
   if (latest === null) return tell("run the workflow, to have a page about the run");

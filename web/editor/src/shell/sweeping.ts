@@ -1,4 +1,4 @@
-/** Runs the document in front with several values of fields. */
+/** Runs the active document with several values of fields. */
 import { setWidget } from "../catalog/dynamic";
 import type { Placed } from "../catalog/placed";
 import { shownPlaced } from "../catalog/promoted";
@@ -26,7 +26,7 @@ export interface SweptField extends Placed {
   readonly title: string;
 }
 
-/** The fields of the graph whose fields are swept, but those that are linked. */
+/** Returns the fields of the swept graph, except linked ones. */
 export function fieldsOf(doc: Doc): readonly SweptField[] {
   const { catalog } = useLive.getState();
   return nodesOf(graphAt(doc, useSweep.getState().path) ?? doc).flatMap((node) => {
@@ -44,13 +44,13 @@ export function fieldsOf(doc: Doc): readonly SweptField[] {
   });
 }
 
-/** The field of an axis, and the values that were typed for it. */
+/** Returns the field of an axis, with its typed values. */
 export function axisOf(fields: readonly SweptField[], { node, widget, text }: Axis) {
   const field = fields.find((one) => one.node === node && one.widget.name === widget);
   return field === undefined ? null : { field, ...typedValues(field.widget, text) };
 }
 
-/** Asks for values, first of the field that is meant. */
+/** Opens the sweep dialog, with the current field as an axis. */
 export function askForSweep(): void {
   const [session, meant] = [activeSession(), fieldMeant()];
   if (session === null) return;
@@ -64,17 +64,17 @@ export function askForSweep(): void {
   usePage.setState({ dialog: "sweep" });
 }
 
-/** Sweeps another field: its value is the first. */
+/** Adds a field to the sweep, with its present value. */
 export function addAxis(node: string, widget: string): void {
   const session = activeSession();
   if (session === null) return;
   const field = axisOf(fieldsOf(docOf(session)), { node, widget, text: "" })?.field;
   if (field === undefined) return;
-  const text = String(field.value).replaceAll(/\s*\n\s*/g, " "); // one value a line
+  const text = String(field.value).replaceAll(/\s*\n\s*/g, " "); // one value per line
   useSweep.setState(({ axes }) => ({ axes: [...axes, { node, widget, text }] }));
 }
 
-/** Queues a run for each combination of values; the document stays as it is. */
+/** Queues a run for each combination of values. The document is unchanged. */
 export async function startSweep(): Promise<void> {
   const session = activeSession();
   if (session === null) return;

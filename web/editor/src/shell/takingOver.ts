@@ -1,4 +1,4 @@
-/** Takes over what a person had set in ComfyUI's front end, from its file. */
+/** Imports the user's settings of ComfyUI's front end from its file. */
 import { fieldsOf, parseJson } from "../json";
 import { readComfy } from "./comfySettings";
 import { ACTIONS } from "./actions";

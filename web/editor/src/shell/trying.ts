@@ -1,4 +1,4 @@
-/** Plans the document in front for what might be, beside what jobs have. */
+/** Plans the active document with other choices than jobs have. */
 import { type Plan, planOf } from "../plan/plan";
 import { type Instead, plan as askForPlan } from "../server/client";
 import { type Choices, docOf, type Planned, type Session, useDocuments } from "./documents";
@@ -6,7 +6,7 @@ import { type Choices, docOf, type Planned, type Session, useDocuments } from ".
 export const MOST_TRIALS = 8;
 const ASKER = crypto.randomUUID();
 
-/** What the server is asked for. */
+/** Returns the choices in the form of the server's request. */
 export function insteadOf({ devices, place, allow, link, batching }: Choices): Instead {
   const many = Object.entries(devices ?? {}).filter(([, count]) => count > 0);
   return {
@@ -18,12 +18,12 @@ export function insteadOf({ devices, place, allow, link, batching }: Choices): I
   };
 }
 
-/** Whether a job can run so: on devices and links that are there. */
+/** Returns whether a job can run with these choices: on existing devices and links. */
 export function canRun({ devices, link }: Choices): boolean {
   return link === undefined && Object.values(devices ?? {}).every((count) => count <= 1);
 }
 
-/** What of the choices is another than jobs have, in words. */
+/** Describes the choices that differ from those of jobs. */
 export function choiceWords(choices: Choices): string {
   const { devices = [], place = [], allow, link, batching } = insteadOf(choices);
   const words = [
@@ -36,12 +36,12 @@ export function choiceWords(choices: Choices): string {
   return words.filter((one) => one !== "").join(", ");
 }
 
-/** How long all samplers take, in seconds. */
+/** Returns the predicted seconds of all samplers. */
 export function secondsOf(plans: readonly Plan[]): number {
   return plans.reduce((sum, { planned }) => sum + planned, 0);
 }
 
-/** Plans with these choices, and shows that; an edit meanwhile makes it void. */
+/** Plans with these choices and shows the result, unless the document was edited meanwhile. */
 export async function tryPlan({ id, planned }: Session, choices: Choices): Promise<void> {
   const found = useDocuments.getState().sessions.find((session) => session.id === id);
   if (found === undefined || planned === null) return;
@@ -54,7 +54,7 @@ export async function tryPlan({ id, planned }: Session, choices: Choices): Promi
   });
 }
 
-/** Lays a trial over the document; null: what jobs have. */
+/** Shows a trial over the document; null for the plan that jobs use. */
 export function showTrial(session: string, shown: number | null): void {
   change(session, (now) => ({ ...now, shown }));
 }

@@ -1,4 +1,4 @@
-/** Walks over the graph by keyboard. */
+/** Moves the selection and the focus by keyboard. */
 import { useCanvas } from "../canvas/state";
 import { along, type Direction, nearest } from "../document/directions";
 import { nodesOf } from "../document/model";
@@ -6,7 +6,7 @@ import { activeSession, graphOf } from "./documents";
 import { usePage } from "./page";
 import { fieldAt } from "../widgets/values";
 
-/** The node that was reached last; what Shift adds begins there. */
+/** Returns the last selected node, from which Shift extends the selection. */
 function current(): string | undefined {
   return [...useCanvas.getState().selected].filter((id) => !id.includes(":")).at(-1);
 }
@@ -28,7 +28,7 @@ export function follow(way: "back" | "forth"): void {
   if (session !== null && from !== undefined) go(along(graphOf(session), from, way));
 }
 
-/** Shows the help of the field that has the keyboard; else of the selected node. */
+/** Shows the help of the focused field, else of the selected node. */
 export function showHelp(): void {
   const field = useCanvas.getState().menu?.field ?? fieldAt(document.activeElement);
   const id = field?.node ?? current();
@@ -41,7 +41,7 @@ export function showHelp(): void {
     });
 }
 
-/** Moves the keyboard into the fields of the selected node. */
+/** Focuses the first field of the selected node. */
 export function enterNode(): void {
   const id = current();
   const card = id && document.querySelector(`[data-node="${CSS.escape(id)}"]`);
@@ -49,7 +49,7 @@ export function enterNode(): void {
     card.querySelector<HTMLElement>(".widget :is(input, textarea, select, button.choice)")?.focus();
 }
 
-/** Gives the keyboard back to the canvas. */
+/** Returns the focus to the canvas. */
 export function leaveField(field: HTMLElement): void {
   field.blur();
   document.querySelector<HTMLElement>("main.canvas")?.focus();

@@ -1,4 +1,4 @@
-/** Asks for the values of fields, and shows what comes of each combination side by side. */
+/** Asks for the values of fields, and shows the results of all combinations in a grid. */
 import { Modal } from "../dialogs/Modal";
 import type { Json } from "../json";
 import { addressOf, picturesOf } from "../server/client";

@@ -1,14 +1,14 @@
-/** Holds the sweep that was asked for last: its fields, and its runs once it was started. */
+/** Holds the last sweep: its fields and, once started, its runs. */
 import { create } from "zustand";
 import type { Path } from "../document/scope";
 import type { Axis, Run } from "./sweep";
 
 interface Sweep {
-  /** The document that it is of, and the graph of its fields. */
+  /** The document, and the path of the graph with the fields. */
   readonly session: string;
   readonly path: Path;
   readonly axes: readonly Axis[];
-  /** What was started: the names of its fields, and a job for each combination of values. */
+  /** The started sweep: the names of its fields, and a job for each combination of values. */
   readonly started: { readonly names: readonly string[]; readonly runs: readonly Run[] } | null;
 }
 

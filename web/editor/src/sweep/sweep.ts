@@ -1,13 +1,13 @@
-/** Reads the values of a sweep as they are typed, and lays its runs out as a grid. Pure. */
+/** Parses the typed values of a sweep, and arranges its runs in a grid. Pure. */
 import type { Widget } from "../catalog/catalog";
 import type { Json } from "../json";
 import { parsedNumber } from "../widgets/numbers";
 
-/** How many runs a sweep may be, and of how many fields. */
+/** The maximum number of runs and of fields in a sweep. */
 export const MOST_RUNS = 48;
 export const MOST_AXES = 3;
 
-/** A field that is swept, and its values as they are typed: one a line. */
+/** A swept field, and its typed values, one per line. */
 export interface Axis {
   readonly node: string;
   readonly widget: string;
@@ -16,7 +16,7 @@ export interface Axis {
 
 export interface Typed {
   readonly values: readonly Json[];
-  /** The lines that are none of the field's values. */
+  /** The lines that are not valid values of the field. */
   readonly wrong: readonly string[];
 }
 
@@ -30,7 +30,7 @@ export function typedValues(widget: Widget, text: string): Typed {
   };
 }
 
-/** The value that a line means; null for none of the widget's. */
+/** Parses a line; null if it is not a valid value of the widget. */
 function valueOf(widget: Widget, line: string): Json {
   switch (widget.kind) {
     case "number":
@@ -45,7 +45,7 @@ function valueOf(widget: Widget, line: string): Json {
   }
 }
 
-/** Every combination of one value of each list; the values of the last list follow each other. */
+/** Returns all combinations of one value per list; the last list varies fastest. */
 export function combinations(lists: readonly (readonly Json[])[]): readonly (readonly Json[])[] {
   return lists.reduce<readonly (readonly Json[])[]>(
     (found, list) => found.flatMap((values) => list.map((value) => [...values, value])),
@@ -58,12 +58,12 @@ export function countOf(lists: readonly (readonly Json[])[]): number {
 }
 
 export interface Run {
-  /** Its value of each axis. */
+  /** The value of each axis. */
   readonly values: readonly Json[];
   readonly job: string;
 }
 
-/** A row of runs: the last axis goes from left to right, the others from row to row. */
+/** A row of runs. The last axis varies within a row, the others between rows. */
 export interface Row {
   readonly heading: readonly Json[];
   readonly runs: readonly Run[];

@@ -1,4 +1,4 @@
-/** Edits a choice: a list where it is short, else a search. What is not there is never replaced. */
+/** Edits a choice in a list or, for many choices, a search. A missing value is never replaced. */
 import { useState } from "react";
 import { nearestName } from "../catalog/near";
 import { Picker } from "../dialogs/Picker";

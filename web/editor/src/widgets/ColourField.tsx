@@ -1,4 +1,4 @@
-/** Edits a colour: picked, or typed as `#rrggbb`. Picking it is one step of undo. */
+/** Edits a colour, picked or typed as `#rrggbb`. Picking it is one undo step. */
 import { useEffect, useRef, useState } from "react";
 import { parsedColour, pickedOf, valueOf } from "./colours";
 import type { Field } from "./field";
@@ -31,7 +31,7 @@ export function ColourField(field: Field) {
   );
 }
 
-/** The colour itself, which opens the browser's own choice of colours. */
+/** Shows the colour, and opens the browser's colour picker. */
 export function Swatch({ value, label, set }: Field) {
   const gesture = useRef("");
   return (

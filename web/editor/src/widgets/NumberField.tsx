@@ -1,12 +1,12 @@
-/** Edits a number: typed, computed (`512*1.5`), stepped by arrows, or dragged by its name. */
+/** Edits a number: typed, computed (`512*1.5`), stepped by arrow keys, or dragged by its label. */
 import { useEffect, useRef, useState } from "react";
 import type { Widget } from "../catalog/catalog";
 import type { Field } from "./field";
 import { parsedNumber } from "./numbers";
 
-/** Pixels of the pointer for one step. */
+/** Pixels of the pointer per step. */
 const PIXELS = 6;
-/** What the title of every name says. */
+/** A part of the tooltip of every label. */
 export const CARRIED = "Alt and drag: set another field to this value";
 
 export function NumberField({ widget, value, label, help, set }: Field) {
@@ -38,7 +38,7 @@ export function NumberField({ widget, value, label, help, set }: Field) {
   );
 }
 
-/** The name of a number: dragging it changes the value, Shift finely, Ctrl coarsely. */
+/** The label of a number. Dragging it changes the value; Shift drags finely, Ctrl coarsely. */
 export function DragLabel({ widget, value, label, help, set }: Field) {
   const from = useRef<{ x: number; value: string; gesture: string } | null>(null);
   return (

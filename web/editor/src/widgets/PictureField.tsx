@@ -1,4 +1,4 @@
-/** Edits a picture: chosen, uploaded by button, drop or paste, masked; shown as a thumbnail. */
+/** Edits an image: choose, upload by button or drop, paint a mask; shows a thumbnail. */
 import { loadedPicture, addressOf, upload } from "../server/client";
 import { refreshCatalog, tell } from "../shell/live";
 import { ChoiceField } from "./ChoiceField";
@@ -6,7 +6,7 @@ import type { Field } from "./field";
 
 export function PictureField({ onMask, ...field }: Field & { readonly onMask: () => void }) {
   const value = String(field.value);
-  // results and temporary pictures are no choices, and are there all the same
+  // outputs and temporary images are valid, but not among the choices
   const choices = /\[(output|temp)\]$/.test(value)
     ? [value, ...field.widget.choices]
     : field.widget.choices;

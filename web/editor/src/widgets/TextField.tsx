@@ -1,6 +1,6 @@
 /**
- * Edits a text. Typing in one field is one step of undo; Ctrl+↑ and Ctrl+↓ weigh the selection; names
- * of models are completed.
+ * Edits text. Typing in one field is one undo step; Ctrl+↑ and Ctrl+↓ change the weight of the
+ * selection; model names are completed.
  */
 import { type KeyboardEvent, useRef } from "react";
 import { weighed } from "../catalog/weights";
@@ -28,7 +28,7 @@ export function TextField(field: Field) {
   );
 }
 
-/** A text of several lines. It has no name beside it that could say what it is. */
+/** Edits multi-line text. It has no label, so its help is its tooltip. */
 function Lines({
   put,
   onFocus,
@@ -58,7 +58,7 @@ function Lines({
           completion.look();
         }}
         onKeyDown={(event) => completion.onKey(event) || weigh(event)}
-        // the wheel is the field's while somebody writes in it, else the canvas's
+        // the wheel scrolls a focused field, else zooms the canvas
         onFocus={(event) => {
           onFocus();
           event.currentTarget.classList.add("nowheel");

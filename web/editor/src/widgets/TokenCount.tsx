@@ -1,4 +1,4 @@
-/** Says how many tokens a prompt has for the text encoders that read it. */
+/** Shows the number of tokens of a prompt for the text encoders that read it. */
 import { sizeText } from "../catalog/prompts";
 import { useDocuments } from "../shell/documents";
 

@@ -1,4 +1,4 @@
-/** A row of a node: the widget's name, its value as a field, what a link to it is drawn to. */
+/** A row of a node: the widget's label, its field, and the socket for links. */
 import { memo, type ReactNode } from "react";
 import type { Placed } from "../catalog/placed";
 import { NEXT, NEXT_WORDS } from "../catalog/seeds";
@@ -20,16 +20,16 @@ import { setPlaced } from "./values";
 interface Row {
   readonly node: string;
   readonly placed: Placed;
-  /** What a link to the widget is drawn to; none for a text that never runs. */
+  /** The socket for links; null for a widget that cannot be linked. */
   readonly handle: ReactNode;
-  /** Tells one handle from another. */
+  /** Identifies the handle for comparisons. */
   readonly handleKey: string;
   readonly linked: boolean;
-  /** The hidden value behind this one. */
+  /** The hidden value after this one. */
   readonly after: Json | undefined;
 }
 
-/** Is rendered when its own value changes, and not for those of other rows. */
+/** Renders only if the row's own value changes, not for other rows. */
 export const WidgetRow = memo(function WidgetRow(row: Row) {
   const { node, handle, linked, after } = row;
   const { widget, key, value } = row.placed;
@@ -38,7 +38,7 @@ export const WidgetRow = memo(function WidgetRow(row: Row) {
   const field: Field = {
     widget,
     value,
-    label: widget.name.slice(widget.name.lastIndexOf(".") + 1), // what a choice brings stands behind it
+    label: widget.name.slice(widget.name.lastIndexOf(".") + 1), // without the name of its choice
     help: widgetHelp(widget),
     set: (next, gesture = "") => setPlaced(node, row.placed, next, { gesture }),
   };
@@ -89,7 +89,7 @@ function sameRow(one: Row, other: Row): boolean {
   );
 }
 
-/** A number is dragged by its name; any value goes back to its default by a double-click on it. */
+/** Shows a label. Dragging it changes a number; a double-click restores any default. */
 function Label(field: Field) {
   const { widget, label, help, set } = field;
   if (widget.kind === "number") return <DragLabel {...field} />;

@@ -1,17 +1,18 @@
 /**
- * Computes what people type into numbers: `512*1.5`, `(64+8)/2`, `2^64-1`. Whole numbers are exact
- * until a quotient is none. `^` is `**`; a comma is a decimal one. A parser of its own, no eval.
+ * Evaluates expressions in number fields: `512*1.5`, `(64+8)/2`, `2^64-1`. Integers are exact until
+ * a division has a remainder. `^` means `**`; a comma is a decimal point. A custom parser, without
+ * eval.
  */
 
 type Value = number | bigint;
 
 const MOST_CHARACTERS = 200;
-/** Powers of more bits are computed inexactly. */
+/** Powers with more bits are computed as floating-point numbers. */
 const MOST_BITS = 256;
 const TOKEN = /\s*(\*\*|[-+*/^()]|(?:\d+(?:[.,]\d*)?|[.,]\d+)(?:e[+-]?\d+)?)\s*/iy;
 const WHOLE = /^\d+$/;
 
-/** The value of an expression; null for what is none, and for what is no finite number. */
+/** Returns the value of an expression; null if it is invalid or not finite. */
 export function evaluated(text: string): Value | null {
   const tokens = tokensOf(text);
   if (tokens === null) return null;
@@ -32,7 +33,9 @@ function tokensOf(text: string): readonly string[] | null {
   return tokens;
 }
 
-/** By descent, one method for each level of precedence; each gives null where nothing fits. */
+/**
+ * A recursive-descent parser with a method per level of precedence; each returns null on an error.
+ */
 class Parser {
   private at = 0;
 
@@ -74,7 +77,7 @@ class Parser {
     return value === null ? null : -value;
   }
 
-  /** Binds more than a sign before it, and to the right: `-2^2` is −4, `2^3^2` is 512. */
+  /** Binds tighter than a sign before it, and to the right: `-2^2` is −4, `2^3^2` is 512. */
   private power(): Value | null {
     const base = this.atom();
     if (base === null || !(this.take("**") || this.take("^"))) return base;

@@ -1,13 +1,13 @@
 import type { Widget } from "../catalog/catalog";
 import type { Json } from "../json";
 
-/** What every kind of field is given. */
+/** The properties of every kind of field. */
 export interface Field {
   readonly widget: Widget;
   readonly value: Json;
   readonly label: string;
-  /** What its author says of it, and what it takes. */
+  /** The tooltip and the accepted values. */
   readonly help: string;
-  /** Steps of one gesture are one step of undo. */
+  /** Sets the value. Changes of one gesture form one undo step. */
   readonly set: (value: Json, gesture?: string) => void;
 }

@@ -1,9 +1,9 @@
-/** Reads numbers as people type them. */
+/** Parses typed numbers. */
 import type { Widget } from "../catalog/catalog";
 import { numberFrom } from "../json";
 import { evaluated } from "./expression";
 
-/** Returns the value within the widget's bounds, whole numbers exactly; null for what is none. */
+/** Returns the value clamped to the widget's bounds, with exact integers; null if it is invalid. */
 export function parsedNumber(
   text: string,
   widget: Pick<Widget, "whole" | "options">,

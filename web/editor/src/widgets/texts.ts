@@ -1,11 +1,11 @@
-/** Changes what is written in a field, as typing does. */
+/** Changes the text of a field as typing would. */
 import { commented } from "../catalog/comments";
 import type { Selected } from "../catalog/weights";
 import { tell } from "../shell/live";
 
 /**
- * Puts a text and a selection into a field, which tells of it by the event of typing: once the present
- * event is over, for React would put the old text back within it.
+ * Sets the text and selection of a field and fires its input event. Runs after the current event,
+ * within which React would restore the old text.
  */
 export function write(area: HTMLTextAreaElement, { text, start, end }: Selected): void {
   queueMicrotask(() => {
@@ -19,7 +19,7 @@ export function writtenIn({ value, selectionStart, selectionEnd }: HTMLTextAreaE
   return { text: value, start: selectionStart, end: selectionEnd };
 }
 
-/** Comments out what is selected in the prompt that has the keyboard. */
+/** Comments out, or uncomments, the selected lines of the focused prompt. */
 export function toggleComment(): void {
   const area = document.activeElement;
   if (!(area instanceof HTMLTextAreaElement)) return tell("go into a prompt to comment lines out");

@@ -1,4 +1,7 @@
-/** Carries a value from its row to another one: with Alt held, so that names and fields stay as they are. */
+/**
+ * Copies a value to another field by dragging its row with Alt held. Alt leaves drags of labels and
+ * fields as they are.
+ */
 import { type MouseEvent, type PointerEvent, useRef } from "react";
 import { canCarry, carry, fieldAt, type FieldName } from "./values";
 
@@ -20,7 +23,7 @@ export function useCarrying(from: FieldName) {
       begun.current = true;
     },
     onMouseDownCapture: (event: MouseEvent) => {
-      if (event.button === 0 && event.altKey) event.preventDefault(); // neither focus nor selection
+      if (event.button === 0 && event.altKey) event.preventDefault(); // neither focus nor select
     },
     onPointerMove: (event: PointerEvent) => {
       if (!begun.current) return;

@@ -1,4 +1,4 @@
-/** Offers names of models while they are written in a prompt: ↑, ↓, Enter or Tab, Esc. */
+/** Completes model names in a prompt: ↑, ↓, Enter or Tab, Esc. */
 import { type KeyboardEvent, type ReactNode, type RefObject, useId, useRef, useState } from "react";
 import { candidates, completed, unfinishedAt } from "../catalog/completing";
 import { namesOf } from "../server/models";
@@ -13,7 +13,7 @@ interface Offered {
 export function useCompletion(area: RefObject<HTMLTextAreaElement | null>) {
   const [offered, setOffered] = useState<Offered | null>(null);
   const list = useId();
-  /** The text that a choice made, which asks for no other. */
+  /** The text after a completion, which triggers no other one. */
   const made = useRef("");
   const now = () => {
     const field = area.current;
@@ -22,8 +22,8 @@ export function useCompletion(area: RefObject<HTMLTextAreaElement | null>) {
       : unfinishedAt(field.value, field.selectionStart);
   };
   /**
-   * Asks for names anew each time, and shows them after the text has got into the document: a field that
-   * is drawn before would be given its old text.
+   * Requests the names and shows them after the text has reached the document; rendering the field
+   * earlier would restore its old text.
    */
   const look = async () => {
     const begun = now();
@@ -39,7 +39,7 @@ export function useCompletion(area: RefObject<HTMLTextAreaElement | null>) {
     made.current = whole.text;
     write(area.current, whole);
   };
-  /** Whether the key was for the list. */
+  /** Returns whether the list handled the key. */
   const onKey = (event: KeyboardEvent): boolean => {
     if (offered === null) return false;
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
@@ -65,7 +65,7 @@ export function useCompletion(area: RefObject<HTMLTextAreaElement | null>) {
           tabIndex={-1}
           aria-selected={place === offered.at}
           onMouseDown={(event) => {
-            event.preventDefault(); // the field keeps the keyboard
+            event.preventDefault(); // the field keeps the focus
             choose(name);
           }}
         >

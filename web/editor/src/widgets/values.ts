@@ -1,4 +1,4 @@
-/** Finds the field that is meant, sets and copies its value, and carries it to another field. */
+/** Finds the current field, sets and copies its value, and transfers it to another field. */
 import { useCanvas } from "../canvas/state";
 import { setWidget } from "../catalog/dynamic";
 import type { Widget } from "../catalog/catalog";
@@ -12,13 +12,13 @@ import { activeSession, docOf, graphOf, useDocuments } from "../shell/documents"
 import { tell, useLive } from "../shell/live";
 import { parsedNumber } from "./numbers";
 
-/** A widget of a node of the graph in view. */
+/** A widget of a node in the graph in view. */
 export interface FieldName {
   readonly node: string;
   readonly widget: string;
 }
 
-/** The field that an element of the page is part of. */
+/** Returns the field that contains an element. */
 export function fieldAt(element: Element | null): FieldName | null {
   const row = element?.closest<HTMLElement>("[data-widget]");
   const node = row?.closest<HTMLElement>("[data-node]")?.dataset.node;
@@ -26,7 +26,10 @@ export function fieldAt(element: Element | null): FieldName | null {
   return node === undefined || widget === undefined ? null : { node, widget };
 }
 
-/** The field whose menu is open, else that of the keyboard, else that below the pointer. */
+/**
+ * Returns the current field: that of the open menu, else the focused one, else the one under the
+ * pointer.
+ */
 export function fieldMeant(): FieldName | null {
   return (
     useCanvas.getState().menu?.field ??
@@ -44,7 +47,7 @@ function placedAt(name: FieldName): Placed | undefined {
   return all.find(({ widget }) => widget.name === name.widget);
 }
 
-/** Sets a widget of the document in front; `place` is another one than its own for what follows it. */
+/** Sets a widget of the active document. `place`: the key of the value, if not the widget's own. */
 export function setPlaced(
   node: string,
   placed: Placed,
@@ -78,14 +81,14 @@ export function copyValue(): void {
     .catch(() => tell("the browser does not let this page write to the clipboard"));
 }
 
-/** What a value becomes in a widget; null where it is of another kind, or none of its choices. */
+/** Converts a value to another widget; null if its kind differs or the choice is missing. */
 export function fitted(value: Json, from: Widget, to: Widget): Json {
   if (from.kind !== to.kind) return null;
   if (to.kind === "number") return parsedNumber(String(value), to);
   return to.kind === "choice" ? (to.choices.find((one) => one === value) ?? null) : value;
 }
 
-/** Whether one field may have the value of another. */
+/** Returns whether a field accepts the value of another one. */
 export function canCarry(from: FieldName, to: FieldName): boolean {
   const [source, target] = [placedAt(from), placedAt(to)];
   return (
@@ -96,7 +99,7 @@ export function canCarry(from: FieldName, to: FieldName): boolean {
   );
 }
 
-/** Sets a field to the value of another. */
+/** Sets a field to the value of another one. */
 export function carry(from: FieldName, to: FieldName): void {
   const [source, target] = [placedAt(from), placedAt(to)];
   const next = source && target ? fitted(source.value, source.widget, target.widget) : null;

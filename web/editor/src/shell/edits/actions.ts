@@ -1,4 +1,4 @@
-/** Lists the actions on links, on subgraphs and on places of the graph. */
+/** Lists the actions on links, subgraphs, node positions and bookmarks. */
 import type { Action } from "../actions";
 import { type Dialog, usePage } from "../page";
 import { NUMBERS } from "../../document/bookmarks";
@@ -9,7 +9,7 @@ import * as placing from "./placing";
 import { onNodes } from "./selection";
 import * as subgraphs from "./subgraphs";
 
-/** Opens a dialog about the selected nodes, where there are some. */
+/** Opens a dialog for the selected nodes, if there are any. */
 const onSelection = (dialog: Dialog) => () => onNodes(() => usePage.setState({ dialog }));
 
 export const LINKING: readonly Action[] = [

@@ -1,4 +1,4 @@
-/** Bookmarks the place in view, and goes back to it. */
+/** Sets and removes bookmarks of the viewport, and goes to them. */
 import { useCanvas } from "../../canvas/state";
 import { bookmarksOf, removeBookmark, setBookmark } from "../../document/bookmarks";
 import { activeSession, docOf, useDocuments } from "../documents";
@@ -30,6 +30,6 @@ export function goTo(number: number): void {
   const place = session && bookmarksOf(docOf(session)).get(number);
   if (!session || !place) return tell(`there is no bookmark ${number}; B sets one`);
   useDocuments.getState().update(session.id, { path: place.path });
-  // the canvas of another graph has to be there first
+  // the canvas of another graph mounts first
   requestAnimationFrame(() => requestAnimationFrame(() => useCanvas.getState().look(place)));
 }

@@ -1,4 +1,4 @@
-/** Edits what is selected in the graph in view. */
+/** Edits the selection in the graph in view. */
 import { useCanvas } from "../../canvas/state";
 import { reached } from "../../catalog/connecting";
 import { arranged } from "../../document/arrange";
@@ -98,7 +98,7 @@ export async function paste(): Promise<void> {
   }
 }
 
-/** Puts a copy beside what is selected. */
+/** Adds a copy of the selected nodes next to them. */
 export function duplicate(): void {
   onNodes((graph, nodes) => {
     const chosen = nodesOf(graph).filter(({ id }) => nodes.has(id));
@@ -110,7 +110,10 @@ export function duplicate(): void {
   });
 }
 
-/** Pastes copied nodes at a place and selects them. False for a text that is none of ours. */
+/**
+ * Pastes copied nodes at a position and selects them. Returns false if the text has no copied
+ * nodes.
+ */
 export function insert(text: string, { x, y }: Place, label: string): boolean {
   const session = activeSession();
   const made = session && pasted(graphOf(session), text, Math.round(x), Math.round(y));
@@ -120,7 +123,7 @@ export function insert(text: string, { x, y }: Place, label: string): boolean {
   return true;
 }
 
-/** Moves what is selected by a step, as one gesture. */
+/** Moves the selected nodes by a step; consecutive steps form one gesture. */
 export function nudge(right: number, down: number): void {
   const chosen = selection();
   const session = activeSession();
@@ -168,7 +171,7 @@ export function rename(): void {
   useCanvas.setState({ renaming: first ?? null });
 }
 
-/** Leaves the opened step or the subgraph in view; without one, lets go of the selection. */
+/** Leaves the opened step or the subgraph in view; otherwise clears the selection. */
 export function leave(): void {
   if (usePage.getState().step !== null) return usePage.setState({ step: null });
   const session = activeSession();

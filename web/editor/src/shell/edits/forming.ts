@@ -1,10 +1,10 @@
-/** Chooses the fields that the form of the graph in view shows. */
+/** Adds and removes fields of the form of the graph in view. */
 import { type FormField, raiseInForm, toggleInForm } from "../../document/form";
 import { fieldMeant } from "../../widgets/values";
 import { tell } from "../live";
 import { change } from "./selection";
 
-/** Of the field that is meant. */
+/** Toggles the current field in the form. */
 export function chooseField(): void {
   const field = fieldMeant();
   if (field === null) return tell("point at a field, or go into it, to show it in the form");

@@ -1,4 +1,4 @@
-/** Hides links of the graph in view, and shows them again. */
+/** Hides and shows links of the graph in view. */
 import { linkName } from "../../canvas/LinkBadges";
 import { useCanvas } from "../../canvas/state";
 import { hiddenOf, hideAll, hideLinks, hideType, showLinks } from "../../document/hidden";
@@ -20,7 +20,7 @@ export function toggleType(type: string): void {
   change(`${on ? "hide" : "show"} ${type} links`, (now) => hideType(now, type, on));
 }
 
-/** The selected links; where none is, those of the selected nodes. */
+/** Returns the selected links or, without any, the links of the selected nodes. */
 function chosenLinks(): ReadonlySet<number> {
   const chosen = selection();
   const links = new Set([...useCanvas.getState().links].map(Number));

@@ -1,4 +1,4 @@
-/** Rewires what is selected in the graph in view. */
+/** Rewires the selection in the graph in view. */
 import { replaced } from "../../catalog/replacing";
 import { dissolved, linkedNext, type Pair, swappable, swapped } from "../../catalog/rewiring";
 import { removeLinks } from "../../document/links";
@@ -8,7 +8,7 @@ import { usePage } from "../page";
 import { useSettings } from "../settings";
 import { change, onNodes } from "./selection";
 
-/** Takes the selected nodes out of their links, which stay. */
+/** Removes the selected nodes and connects their neighbours. */
 export function dissolve(): void {
   onNodes((graph, nodes) => {
     if (nodesOf(graph).some(({ id }) => nodes.has(id)))
@@ -16,7 +16,7 @@ export function dissolve(): void {
   });
 }
 
-/** Cuts all links of the selected nodes. */
+/** Removes all links of the selected nodes. */
 export function cutLinks(): void {
   onNodes((graph, nodes) => {
     const gone = linksOf(graph).filter(({ from, to }) => nodes.has(from) || nodes.has(to));
@@ -24,7 +24,7 @@ export function cutLinks(): void {
   });
 }
 
-/** Has the selected nodes be of a type. */
+/** Replaces the selected nodes by a type. */
 export function replace(name: string): void {
   const { catalog } = useLive.getState();
   const type = catalog.get(name);
@@ -40,7 +40,7 @@ export interface NamedPair extends Pair {
   readonly title: string;
 }
 
-/** The inputs of the selected node that can be swapped. */
+/** Returns the pairs of inputs of the selected node that can be swapped. */
 export function swappablePairs(): readonly NamedPair[] {
   let found: readonly NamedPair[] = [];
   onNodes((graph, nodes) => {
@@ -58,7 +58,7 @@ export function swap(pair: NamedPair): void {
   change("swap inputs", (now) => swapped(now, pair.node, pair));
 }
 
-/** Swaps two inputs of the selected node, and asks which where that is not clear. */
+/** Swaps two inputs of the selected node; asks which ones if several pairs can be swapped. */
 export function swapInputs(): void {
   const [first, ...others] = swappablePairs();
   if (first === undefined) tell("the selected node has no two inputs that take each other's links");
@@ -66,7 +66,7 @@ export function swapInputs(): void {
   else usePage.setState({ dialog: "swap" });
 }
 
-/** Links the selected nodes from the left to the right, each pair by what fits best. */
+/** Links the selected nodes from left to right, each pair by its best match. */
 export function linkSelected(): void {
   onNodes((graph, nodes) => {
     const { catalog } = useLive.getState();

@@ -1,4 +1,4 @@
-/** Shows what an output of the selected node gives: runs a copy of the document to there. */
+/** Previews an output of the selected node: runs a copy of the document up to it. */
 import { type Shown, showable, withShowing } from "../../catalog/peeking";
 import { nodesOf } from "../../document/model";
 import { changeAt } from "../../document/scope";
@@ -9,14 +9,14 @@ import { workOf } from "../planning";
 import { send } from "../running";
 import { selection } from "./selection";
 
-/** The outputs of the selected node that can be shown. */
+/** Returns the outputs of the selected node that can be previewed. */
 export function shownOutputs(): readonly Shown[] {
   const chosen = selection();
   const node = chosen && nodesOf(chosen.graph).find(({ id }) => chosen.nodes.has(id));
   return node ? showable(node) : [];
 }
 
-/** Shows an output of the selected node, and asks which where it has several. */
+/** Previews an output of the selected node; asks which one if it has several. */
 export function peek(): void {
   const [first, ...others] = shownOutputs();
   if (first === undefined) tell("no output of the selected node can be shown");
@@ -48,7 +48,7 @@ function keep(session: string, node: string, peeked: Peek): void {
   update(session, { peeks: { ...peeks, [node]: peeked } });
 }
 
-/** Puts away what is shown at a node. */
+/** Removes the preview at a node. */
 export function putAway(session: string, node: string): void {
   const { sessions, update } = useDocuments.getState();
   const { [node]: _, ...peeks } = sessions.find(({ id }) => id === session)?.peeks ?? {};

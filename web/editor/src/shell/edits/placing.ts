@@ -1,4 +1,4 @@
-/** Places the selected nodes in line, at equal distances, or with straight links. */
+/** Aligns and distributes the selected nodes, and straightens their links. */
 import { useCanvas } from "../../canvas/state";
 import {
   alignedAt,
@@ -14,7 +14,9 @@ import { type Doc, linksOf, nodesOf } from "../../document/model";
 import { moveReroutes, reroutesOf, throughOf } from "../../document/reroutes";
 import { change, onNodes } from "./selection";
 
-/** The selected nodes as they are drawn, which is larger than what the file tells. */
+/**
+ * Returns the boxes of the selected nodes as drawn, which are larger than the sizes in the file.
+ */
 function boxesOf(graph: Doc, chosen: ReadonlySet<string>): Boxes {
   const sizes = useCanvas.getState().sizes();
   return new Map(
@@ -27,7 +29,7 @@ function boxesOf(graph: Doc, chosen: ReadonlySet<string>): Boxes {
   );
 }
 
-/** Moves nodes; those that are pinned stay. */
+/** Moves nodes, except pinned ones. */
 function placed(graph: Doc, places: ReadonlyMap<string, Place>): Doc {
   const pinned = new Set(nodesOf(graph).flatMap((node) => (node.pinned ? [node.id] : [])));
   return moveNodes(graph, new Map([...places].filter(([id]) => !pinned.has(id))));
@@ -47,7 +49,7 @@ export function distribute(axis: Axis): void {
   });
 }
 
-/** Has links between the selected nodes run straight, and the points that they are led through. */
+/** Straightens the links between the selected nodes, including their reroutes. */
 export function straighten(): void {
   onNodes((graph, nodes) => {
     const ends = useCanvas.getState().ends();
@@ -61,7 +63,7 @@ export function straighten(): void {
   });
 }
 
-/** Places of the points of links at the heights of these. */
+/** Returns positions of reroutes at the heights of their links. */
 function levelled(graph: Doc, levels: ReadonlyMap<number, number>): ReadonlyMap<number, Place> {
   const through = throughOf(graph);
   const heights = new Map(

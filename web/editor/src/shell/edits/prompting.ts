@@ -1,11 +1,11 @@
-/** Puts words at the end of a prompt. */
+/** Appends words to a prompt. */
 import { placedWidgets } from "../../catalog/placed";
 import { setValue } from "../../document/commands";
 import { nodesOf } from "../../document/model";
 import { tell, useLive } from "../live";
 import { change, selection } from "./selection";
 
-/** Into the first text of several lines of the selected node. */
+/** Appends to the first multi-line text of the selected node. */
 export function intoPrompt(words: string): void {
   const chosen = selection();
   const { catalog } = useLive.getState();

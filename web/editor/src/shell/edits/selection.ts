@@ -1,4 +1,4 @@
-/** What is selected in the graph in view, and how that graph is changed. */
+/** Reads the selection in the graph in view, and changes that graph. */
 import { useCanvas } from "../../canvas/state";
 import type { Doc } from "../../document/model";
 import { activeSession, graphOf, useDocuments } from "../documents";
@@ -8,7 +8,7 @@ const GROUP = "group:";
 export interface Selection {
   readonly graph: Doc;
   readonly nodes: ReadonlySet<string>;
-  /** Groups by their numbers, the last first. */
+  /** The indices of the selected groups, in descending order. */
   readonly groups: readonly number[];
 }
 
@@ -21,7 +21,7 @@ export function selection(): Selection | null {
   return { graph: graphOf(session), nodes, groups: groups.sort((one, other) => other - one) };
 }
 
-/** Changes the graph in view; steps of one gesture are one step. */
+/** Changes the graph in view. Changes of one gesture form one step. */
 export function change(label: string, edit: (graph: Doc) => Doc, gesture = ""): void {
   const session = activeSession();
   if (session !== null) useDocuments.getState().change(session.id, label, edit, gesture);

@@ -1,4 +1,4 @@
-/** Makes, unpacks and names subgraphs, and shows their widgets outside. */
+/** Makes, unpacks and renames subgraphs, and promotes their widgets. */
 import { useCanvas } from "../../canvas/state";
 import { type Changed, withMade, withPromotion, withUnpacked } from "../../catalog/subgraphs";
 import { type Doc, nodesOf } from "../../document/model";
@@ -21,7 +21,7 @@ export function make(): void {
   become(session, "make a subgraph", made);
 }
 
-/** Unpacks the selected subgraphs' nodes. */
+/** Unpacks the selected subgraph nodes. */
 export function unpack(): void {
   const [session, chosen] = [activeSession(), selection()];
   if (session === null || chosen === null) return;
@@ -45,7 +45,7 @@ interface NamedSubgraph {
   readonly name: string;
 }
 
-/** The subgraph of the selected node, else the one in view. */
+/** Returns the subgraph of the selected node, else the one in view. */
 export function subgraphMeant(): NamedSubgraph | null {
   const [session, chosen] = [activeSession(), selection()];
   if (session === null || chosen === null) return null;
@@ -59,7 +59,7 @@ export function subgraphMeant(): NamedSubgraph | null {
   return type === undefined ? null : { type, name: textOf(subgraphOf(doc, type)?.name) };
 }
 
-/** Asks for another name of a subgraph. */
+/** Asks for a new name of a subgraph. */
 export function askForName(): void {
   if (subgraphMeant() === null) tell("select a subgraph's node, or open it");
   else usePage.setState({ dialog: "rename-subgraph" });
@@ -73,7 +73,7 @@ export function rename(type: string, name: string): void {
       .changeDocument(session.id, "rename a subgraph", (doc) => renameSubgraph(doc, type, name));
 }
 
-/** Shows the field that is meant on the node of the subgraph in view, or takes it back. */
+/** Promotes the current field to the node of the subgraph in view, or undoes its promotion. */
 export function promote(): void {
   const [session, field] = [activeSession(), fieldMeant()];
   if (session === null) return;

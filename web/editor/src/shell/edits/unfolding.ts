@@ -1,4 +1,4 @@
-/** Writes the selected sampler out as the nodes of its step. */
+/** Replaces the selected sampler by the nodes of its step. */
 import { useCanvas } from "../../canvas/state";
 import { unfolded } from "../../catalog/unfolding";
 import { nodesOf } from "../../document/model";
