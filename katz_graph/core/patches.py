@@ -1,8 +1,8 @@
 """Defines the patches of a model recipe other than weights: sampling, guidance, FreeU, skipped
 blocks and opaque functions of packs.
 
-Patches are frozen data and part of the recipe's digest. `planner/` and `executor/` implement them,
-each kind in one place.
+Patches are frozen data and part of the recipe's digest. `planner/`, `sampling/` and the model
+families implement them, each kind in one place.
 """
 
 from __future__ import annotations

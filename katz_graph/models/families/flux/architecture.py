@@ -23,7 +23,7 @@ from katz_graph.models.family import Architecture, Configuration, architecture
 
 TRANSFORMER, CONTROLNET = "FluxTransformer2DModel", "FluxControlNetModel"
 LATENT = LatentSpace(channels=16, factor=8, scale=0.3611, shift=0.1159)
-PATCH = 4  # cells of a patch
+PATCH = 4  # latent cells per patch
 GUIDANCE = 3.5  # default for models with guidance embedding
 
 

@@ -9,7 +9,7 @@ from katz_graph.core.latent_space import LinearMap
 
 # fmt: off
 PREVIEWS: Mapping[tuple[int, float], LinearMap] = MappingProxyType({
-    # FLUX.1, and Z-Image with the same VAE: of InvokeAI (Apache 2.0), app/util/step_callback.py
+    # FLUX.1 and Z-Image (same VAE): from InvokeAI (Apache 2.0), app/util/step_callback.py
     (16, 0.3611): LinearMap((
         (-0.0412, 0.0149, 0.0521), (0.0056, 0.0291, 0.0768), (0.0342, -0.0681, -0.0427),
         (-0.0258, 0.0092, 0.0463), (0.0863, 0.0784, 0.0547), (-0.0017, 0.0402, 0.0158),

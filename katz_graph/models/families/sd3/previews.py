@@ -9,7 +9,7 @@ from katz_graph.core.latent_space import LinearMap
 
 # fmt: off
 PREVIEWS: Mapping[tuple[int, float], LinearMap] = MappingProxyType({
-    # SD3 and SD3.5: of InvokeAI (Apache 2.0), app/util/step_callback.py
+    # SD3 and SD3.5: from InvokeAI (Apache 2.0), app/util/step_callback.py
     (16, 1.5305): LinearMap((
         (-0.0524, 0.0325, 0.0749), (-0.0581, 0.0076, 0.0573), (0.1614, 0.0127, -0.0377),
         (0.1442, 0.0846, 0.1594), (0.0489, 0.0056, -0.0669), (0.0519, 0.1922, 0.0626),

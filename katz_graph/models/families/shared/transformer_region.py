@@ -77,7 +77,7 @@ def _groups(
     if not controls:
         return [(0, -1, {})]
     family = family_of(model.network).controls
-    assert family is not None and family.reads is not None  # as ControlNets were checked
+    assert family is not None and family.reads is not None  # ensured by check_controlnet
     reads = list(zip(*(family.reads(one.control_net, model) for one in controls), strict=True))
     found = []
     head = len(reads) - 1
@@ -112,7 +112,7 @@ def draw_control(
     common = {"control_net": control_net, "conditioning": text}
     inputs: dict[str, Any] = {**common, "image": use.image, "vae": vae}
     family = family_of(model.network).controls
-    assert family is not None and family.blocks is not None  # as the ControlNet was checked
+    assert family is not None and family.blocks is not None  # ensured by check_controlnet
     if family.reads_tokens(control_net.control_net):
         tokens = _embedded(nodes, f"{name}-embed", model, step, text)
         inputs |= {"model": model, "features": tokens}
