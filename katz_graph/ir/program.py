@@ -138,8 +138,8 @@ class Instruction:
     - `receive` and `send` move an instance (`target`, `output`, `evaluation`) from or to `peer`.
     - `run` executes a segment.
     - `advance` passes the prediction to the sampler, on the sampler's device.
-    - `begin` and `end` enclose an evaluation on this device. It retains the instances `keeps` for
-      later evaluations.
+    - `begin` and `end` enclose an evaluation on this device. `end` retains the instances `keeps`
+      for later evaluations and releases all others.
     """
 
     kind: InstructionKind

@@ -15,7 +15,7 @@ from katz_graph.ir.changes import PlanChanges
 from katz_graph.ir.device import Device, NetworkLink, Target
 from katz_graph.planner.places import parse_places
 
-MOST_LIKE_ONE = 8  # devices
+MOST_LIKE_ONE = 8  # maximum N of NAME*N
 PLACE = "place"
 PERMISSIONS = (PLACE, *APPROXIMATIONS)
 """Names the choices that the operator may leave to jobs: placement and execution of stages, and

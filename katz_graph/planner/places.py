@@ -9,10 +9,11 @@ from katz_graph.models.stage_registry import stage_groups, stages
 
 
 def parse_places(places: Sequence[str], devices: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
-    """Maps each stage to the devices that it may run on. Repeated stages accumulate devices.
+    """Maps each stage to the devices that it may run on. A stage given several times may run on any
+    of its devices.
 
-    A group's name stands for all its stages. Raises InputError for unknown stages, and for devices
-    that this run does not have.
+    A group's name pins all stages of the group. Raises InputError for unknown stages, and for
+    devices that this run does not have.
     """
     if not places:
         return {}  # avoids loading the families
