@@ -237,7 +237,7 @@ class ModelFamily:
     lora: LoraNames
     controls: Controls | None = None
     text_sets: tuple[TextSet, ...] = ()  # sets of text encoders in separate files
-    text_layout: TextLayout = DEFAULT_LAYOUT  # combines the outputs of the text encoders
+    text_layout: TextLayout = DEFAULT_LAYOUT  # how the network reads the encoders' outputs
     stages: tuple[Stage, ...] = ()  # in addition to stages shared by families
     # the map from latents to colours, by the latents' channels and scaling factor
     previews: Mapping[tuple[int, float], LinearMap] = field(default_factory=dict)

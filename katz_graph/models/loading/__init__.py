@@ -1,3 +1,3 @@
-"""Identifies model files, loads them, and keeps them within memory. Must not know what stages
-compute.
+"""Identifies and loads model files, within a memory budget. Must not know the computations of
+stages.
 """

@@ -1,4 +1,4 @@
-"""Finds the files of a component in a folder as diffusers saves it. Never imports torch."""
+"""Finds the files of a component in a folder of diffusers' layout. Never imports torch."""
 
 from __future__ import annotations
 
@@ -36,17 +36,16 @@ TOKENIZER_FILES = (
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
-    "chat_template.jinja",  # read with the others, though no prompt is written by it
+    "chat_template.jinja",  # read with the others, but unused for prompts
 )
 
 
 def component(folder: str | Path, kind: Kind, called: str = "") -> Component:
-    """Returns the component in `folder` as diffusers saves it: configuration and safetensors (whole
-    or in shards), or a tokenizer's files. `called`: its kind in messages, where that is another
-    word.
+    """Returns the component in a folder of diffusers' layout: configuration and safetensors (whole
+    or in shards), or a tokenizer's files. `called` replaces the kind's name in messages.
 
-    Without unsuffixed weights those of a variant are taken
-    (`diffusion_pytorch_model.fp16.safetensors`), fp16 first. InputError when something is missing,
+    Without unsuffixed weights, a variant's weights are used
+    (`diffusion_pytorch_model.fp16.safetensors`), preferably fp16. InputError if a file is missing,
     a pickle, truncated or inconsistent.
     """
     folder, called = resolve(folder), called or WORDS.get(kind, kind)
@@ -74,7 +73,7 @@ def component(folder: str | Path, kind: Kind, called: str = "") -> Component:
 
 
 def has_vocabulary(folder: Path) -> bool:
-    """Tells whether a tokenizer can be read from a folder."""
+    """Returns whether a folder has the vocabulary of a tokenizer."""
     return any((folder / name).exists() for name in VOCABULARIES)
 
 
@@ -114,16 +113,16 @@ def _weights(folder: Path, kind: Kind, called: str) -> list[FileIdentity]:
 
 
 def _suffix(name: str, stem: str) -> str:
-    """Returns `fp16` of `model.fp16.safetensors` and of `model.safetensors.index.fp16.json`; empty
-    for a name without variant.
+    """Returns the variant in a file name: `fp16` for `model.fp16.safetensors` and
+    `model.safetensors.index.fp16.json`, empty without one.
     """
     index = name.removeprefix(f"{stem}.safetensors.index").removesuffix(".json")
     return (index if index != name else without_ending(name).removeprefix(stem)).strip(".")
 
 
 def _shards(index: Path) -> list[FileIdentity]:
-    """Returns the files that hold the tensors of an index. InputError when one is missing, or lacks
-    a tensor.
+    """Returns the shards listed by an index. InputError if a shard or one of its tensors is
+    missing.
     """
     homes = read_json(index).get("weight_map")
     if not isinstance(homes, dict) or not all(

@@ -1,7 +1,7 @@
 """Derives the configuration of a VAE or text encoder from the shapes of its tensors, in the
-original layout (CompVis, Stability AI) or in diffusers' and transformers'.
+original layout (CompVis, Stability AI) or in diffusers' and transformers' layouts.
 
-What shapes cannot say is as the published models have it. Never imports torch.
+Values that shapes do not determine are those of the published models. Never imports torch.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from katz_graph.core.errors import InputError
 Shapes = Mapping[str, tuple[int, ...]]
 """Maps the tensors of one module, named without the file's prefix, to their shapes."""
 
-LATENTS = (4, 16)  # channels of latents of one picture
-GROUPS = 32  # of every normalisation
+LATENTS = (4, 16)  # supported numbers of latent channels
+GROUPS = 32  # of every group norm
 # a tensor of each half of a VAE in the original layout
 ORIGINAL_VAE = {"encoder.down.0.block.0.conv1.weight", "decoder.up.0.block.0.conv1.weight"}
 HEAD_WIDTH = 64  # of text encoders
-PROJECTING_WIDTH = 1280  # of OpenCLIP's ViT-bigG, the text encoder that projects
+PROJECTING_WIDTH = 1280  # of OpenCLIP's ViT-bigG, the text encoder with a projection
 OPEN_CLIP_WIDTHS = (1024, PROJECTING_WIDTH)  # ViT-H and ViT-bigG
 VOCABULARY, T5_VOCABULARY = 49408, 32128
 
 
 def vae_configuration(shapes: Shapes, scaling_factor: float, overflows: bool) -> dict[str, Any]:
-    """Derives that of an AutoencoderKL, or of a half of one; its scaling factor and behaviour in
-    half precision shapes cannot say.
+    """Derives the configuration of an AutoencoderKL, or of one of its halves. Shapes determine
+    neither the scaling factor nor the overflow in half precision.
     """
     original, encodes = not ORIGINAL_VAE.isdisjoint(shapes), "encoder.conv_in.weight" in shapes
     decodes = "decoder.conv_in.weight" in shapes
@@ -38,11 +38,11 @@ def vae_configuration(shapes: Shapes, scaling_factor: float, overflows: bool) ->
     levels = next(level for level in count() if resnet.format(level, 0) not in shapes)
     widths = [shapes[resnet.format(level, 0)][0] for level in range(levels)]
     layers = next(layer for layer in count() if resnet.format(0, layer) not in shapes)
-    if not encodes:  # a decoder has a layer more, and diffusers' names begin with its deepest
+    if not encodes:  # a decoder has one more layer; diffusers numbers its levels from the deepest
         widths, layers = widths if original else widths[::-1], layers - 1
     if decodes:
         latents, colours = shapes["decoder.conv_in.weight"][1], shapes["decoder.conv_out.weight"][0]
-    else:  # an encoder gives a mean and a variance of each channel
+    else:  # an encoder returns a mean and a variance per channel
         latents, colours = (
             shapes["encoder.conv_out.weight"][0] // 2,
             shapes["encoder.conv_in.weight"][1],
@@ -69,9 +69,9 @@ def vae_configuration(shapes: Shapes, scaling_factor: float, overflows: bool) ->
 
 
 def text_configuration(shapes: Shapes, projecting: bool | None = None) -> dict[str, Any]:
-    """Derives that of a CLIPTextModel, or of one that projects, a CLIPTextModelWithProjection.
+    """Derives the configuration of a CLIPTextModel or a CLIPTextModelWithProjection.
 
-    projecting: it is the latter; None tells it from the width.
+    projecting: true for a projection; None decides by the width.
     """
     open_clip = "positional_embedding" in shapes
     shapes = {name.removeprefix("text_model."): shape for name, shape in shapes.items()}
@@ -121,7 +121,7 @@ def text_configuration(shapes: Shapes, projecting: bool | None = None) -> dict[s
 
 
 def t5_configuration(shapes: Shapes) -> dict[str, Any]:
-    """Derives that of a T5EncoderModel of T5 1.1, whose feed-forward layers are gated."""
+    """Derives the configuration of a T5EncoderModel of T5 1.1, with gated feed-forward layers."""
     vocabulary, _ = shapes["shared.weight"]
     if vocabulary != T5_VOCABULARY:
         raise InputError(
@@ -132,7 +132,7 @@ def t5_configuration(shapes: Shapes) -> dict[str, Any]:
 
 
 def mt5_configuration(shapes: Shapes) -> dict[str, Any]:
-    """Derives that of an MT5EncoderModel, whatever the size of its vocabulary."""
+    """Derives the configuration of an MT5EncoderModel with a vocabulary of any size."""
     return _t5(shapes) | {"architectures": ["MT5EncoderModel"], "model_type": "mt5"}
 
 
@@ -155,7 +155,7 @@ def _t5(shapes: Shapes) -> dict[str, Any]:
 
 
 def bert_configuration(shapes: Shapes) -> dict[str, Any]:
-    """Derives that of a BertModel."""
+    """Derives the configuration of a BertModel."""
     vocabulary, width = shapes["embeddings.word_embeddings.weight"]
     return {
         "architectures": ["BertModel"],
@@ -172,7 +172,7 @@ def bert_configuration(shapes: Shapes) -> dict[str, Any]:
 
 
 def qwen3_configuration(shapes: Shapes) -> dict[str, Any]:
-    """Derives that of a Qwen3Model."""
+    """Derives the configuration of a Qwen3Model."""
     shapes = {name.removeprefix("model."): shape for name, shape in shapes.items()}
     vocabulary, width = shapes["embed_tokens.weight"]
     attention = "layers.0.self_attn."
@@ -197,14 +197,14 @@ def qwen3_configuration(shapes: Shapes) -> dict[str, Any]:
 
 
 def head_count(width: int, head: int) -> int:
-    """Returns how many heads share a width. ValueError unless it is theirs."""
+    """Returns the number of heads of size `head` in a width. ValueError unless `head` divides it."""
     if not head or not width or width % head:
         raise ValueError(width)
     return width // head
 
 
 def how_many(shapes: Shapes, pattern: str) -> int:
-    """Counts the numbers that stand in the pattern's place."""
+    """Counts the distinct numbers at the pattern's `{}` in the tensor names."""
     before, after = map(re.escape, pattern.split("{}"))
     numbered = re.compile(rf"{before}(\d+){after}")
     return len({match[1] for name in shapes if (match := numbered.match(name))})

@@ -1,5 +1,5 @@
-"""Reads the header of a safetensors file (names, shapes and number formats of its tensors), and
-small tensors: one number, or bytes. Never imports torch.
+"""Reads the header of a safetensors file (tensor names, shapes and dtypes), and small tensors: a
+scalar, or bytes. Never imports torch.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ LEADING = {"BF16": b"\0\0"}  # the lower half of a float32
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Holds the header of a safetensors file, without the scales and markers of its weights."""
+    """Holds the header of a safetensors file, without the scales and markers of weights."""
 
     identity: FileIdentity
     shapes: Shapes
-    types: Mapping[str, str]  # the number format of each tensor
+    types: Mapping[str, str]  # dtype by tensor
     metadata: Mapping[str, str]
 
     @property
@@ -36,7 +36,7 @@ class Contents:
         return self.identity.path
 
     def under(self, prefix: str) -> Shapes:
-        """Returns the tensors whose names begin with a prefix, without it."""
+        """Returns the tensors under a prefix, with the prefix removed."""
         return {
             name.removeprefix(prefix): shape
             for name, shape in self.shapes.items()
@@ -45,13 +45,13 @@ class Contents:
 
 
 def contents(path: str | Path) -> Contents:
-    """Reads a file's header. InputError when it is a pickle, truncated, or no safetensors file."""
+    """Reads a file's header. InputError if it is a pickle, truncated or not a safetensors file."""
     return contents_of(file_identity(path))
 
 
 @lru_cache(maxsize=64)
 def contents_of(identity: FileIdentity) -> Contents:
-    """Reads the header of a file that was named before."""
+    """Reads the header of a file by its identity."""
     _, entries = read_header(Path(identity.path))
     metadata = entries.pop("__metadata__", {})
     entries = {name: entry for name, entry in entries.items() if not is_beside(name)}
@@ -62,8 +62,8 @@ def contents_of(identity: FileIdentity) -> Contents:
 
 
 def read_number(file: FileIdentity, name: str) -> float:
-    """Returns the value of a tensor that is there. InputError unless it is one number in a format
-    that is read.
+    """Returns the value of a scalar tensor in the file. InputError for another shape or an
+    unsupported dtype.
     """
     entry, content = _read(file, name)
     shape, kind = entry["shape"], entry["dtype"]
@@ -74,7 +74,7 @@ def read_number(file: FileIdentity, name: str) -> float:
 
 
 def read_bytes(file: FileIdentity, name: str) -> bytes:
-    """Returns the content of a tensor that is there. InputError unless it is bytes."""
+    """Returns the content of a tensor in the file. InputError unless its dtype is bytes (U8)."""
     entry, content = _read(file, name)
     if entry["dtype"] != "U8":
         raise InputError(f"{file.path}: {name} is {entry['dtype']}, expected bytes (U8)")
@@ -82,7 +82,7 @@ def read_bytes(file: FileIdentity, name: str) -> bytes:
 
 
 def _read(file: FileIdentity, name: str) -> tuple[dict[str, Any], bytes]:
-    """Returns a tensor's entry in the header, and its content."""
+    """Returns a tensor's header entry and content."""
     path = Path(file.path)
     header, entries = read_header(path)
     begin, end = entries[name]["data_offsets"]

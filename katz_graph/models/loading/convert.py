@@ -1,5 +1,5 @@
-"""Makes the module of a component without its weights, and reads these from its files, named as
-diffusers and transformers name them: those of single files by diffusers' own converters.
+"""Builds the module of a component without weights, and reads its weights from files under the
+names of diffusers and transformers. Uses diffusers' converters for single files where available.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from katz_graph.models.stages import named
 from katz_graph.models.text.kinds import BERT, EncoderKind, kind_of
 from katz_graph.models.vae_halves import without_missing_half
 
-SHOWN = 3  # mismatches that an error names
+SHOWN = 3  # mismatches in an error message
 VAE = "AutoencoderKL"
 # VAEs of diffusers before 0.17
 OLD_ATTENTION = {"query": "to_q", "key": "to_k", "value": "to_v", "proj_attn": "to_out.0"}
-MARKS = ("difference",)  # tensors that say something by being there
-# of no use to a text encoder, or what it has under another name
+MARKS = ("difference",)  # marker tensors without weights
+# tensors unused by a text encoder, or duplicated under another name
 FORGOTTEN = re.compile(
     r"(^|\.)(position_ids|token_type_ids|logit_scale|encoder\.embed_tokens\.weight)$"
     r"|^(decoder|lm_head|pooler)\."
@@ -45,9 +45,7 @@ FORGOTTEN = re.compile(
 
 
 def blank(part: Component) -> Any:
-    """Makes a component's module without any weights, on torch's meta device: it takes no memory,
-    and nothing is initialised.
-    """
+    """Builds a component's module on torch's meta device, without memory or initialisation."""
     values = dict(config(part))
     with torch.device("meta"):
         if "_class_name" in values:
@@ -60,24 +58,24 @@ def blank(part: Component) -> Any:
 
 
 def text_module(values: Mapping[str, Any], kind: EncoderKind) -> Any:
-    """Makes a text encoder of a configuration, on torch's present device."""
+    """Builds a text encoder from a configuration, on torch's default device."""
     settings = getattr(transformers, kind.configuration)(**values)
-    settings.use_cache = False  # of language models, for what they would write
+    settings.use_cache = False  # language models need no cache: they generate no text here
     module = getattr(transformers, kind.model)(settings)
     if kind is BERT:
-        module.pooler = None  # which some files lack, and no network reads
-    if hasattr(module, "shared"):  # T5's embedding stands twice in it
+        module.pooler = None  # missing in some files and unused by networks
+    if hasattr(module, "shared"):  # T5 has its embedding under two names
         module.encoder.embed_tokens = module.shared
     return module
 
 
 def tensors(part: Component, module: Any) -> dict[str, Tensor]:
-    """Returns a component's weights and buffers as its module names them, in the files' number
-    formats. InputError names what is missing, unknown or of another shape.
+    """Returns a component's weights and buffers under its module's names, in the files' dtypes.
+    InputError names the tensors that are missing, unknown or of another shape.
 
-    What needs no conversion is the files' own bytes, mapped: it takes no memory, and must not be
-    kept, for a file that is written to changes it. Weights with scales are deferred: each is
-    widened, to the module's number format, when it is asked for.
+    Tensors without conversion are memory-mapped from the files. They take no memory, and must not
+    be retained because writes to a file change them. Weights with scales are deferred: each is
+    widened to the module's dtype when it is first read.
     """
     read = _tensors(part, next(module.parameters()).dtype)
     if module.__module__.startswith("transformers"):
@@ -89,14 +87,14 @@ def tensors(part: Component, module: Any) -> dict[str, Tensor]:
 
 
 def _text_buffers(module: Any) -> dict[str, Tensor]:
-    """Computes the buffers of a text encoder, which no file need hold."""
+    """Computes the buffers of a text encoder, because files may lack them."""
     found = {}
     for name, _ in module.named_buffers():
         if name.endswith("position_ids"):
             found[name] = torch.arange(module.config.max_position_embeddings)[None]
-        elif name.endswith("token_type_ids"):  # BERT's, for whom a text is the first of two
+        elif name.endswith("token_type_ids"):  # BERT: every token is of the first text of a pair
             found[name] = torch.zeros(1, module.config.max_position_embeddings, dtype=torch.long)
-        else:  # the frequencies of rotary positions, as they are, and as they were before scaling
+        else:  # frequencies of rotary positions, scaled and unscaled (equal here)
             found[name], _ = module.rotary_emb.compute_default_rope_parameters(module.config)
     return found
 
@@ -128,8 +126,8 @@ def _check(part: Component, called: str, found: Mapping[str, Tensor], module: An
 
 
 def _tensors(part: Component, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Reads the part's tensors without its prefix, deferring what is widened to `dtype`, and what
-    is rounded as the part says. A weight with a scale is of 8 bits, and is not rounded again.
+    """Reads the part's tensors and removes its prefix. Defers the widening of weights with scales
+    to `dtype`, and the part's rounding. Weights with scales are not rounded.
     """
     paths = [file.path for file in part.weight_files]
     stored = stored_weights(*(header(Path(path)) for path in paths))
@@ -163,8 +161,8 @@ def _converted(tensors: dict[str, Tensor], values: Mapping[str, Any]) -> dict[st
 
 
 def _text(module: Any, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Renames tensors as the module names them: files may have a level `text_model` that it has
-    not, or lack one that it has, and language models lie under `model`.
+    """Renames tensors to the module's names: adds or removes the level `text_model`, and removes
+    the level `model` of language models.
     """
     projects = hasattr(module, "text_projection")
     if "positional_embedding" in tensors:

@@ -1,5 +1,5 @@
-"""Makes tensors that are computed when they are asked for, so that what renames and cuts up the
-tensors of a file needs no memory for them.
+"""Creates tensors that are computed on demand, so code that renames and cuts a file's tensors needs
+no memory for their values.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ Compute = Callable[[], Tensor]
 
 
 class Deferred(Tensor):
-    """Stands for a tensor: has its shape and number format, and no values. What torch computes of
-    it is deferred too.
+    """Represents a tensor by its shape and dtype, without values. Torch functions of a deferred
+    tensor are deferred too.
     """
 
     outline: Tensor  # on torch's meta device
@@ -36,8 +36,8 @@ class Deferred(Tensor):
 
 
 class Latest:
-    """Keeps what was computed last, so that the parts of a tensor, asked for one after the other,
-    are cut out of one computation.
+    """Caches the last computed tensor, so parts of one tensor that are read one after the other
+    share its computation.
     """
 
     def __init__(self) -> None:
@@ -46,20 +46,20 @@ class Latest:
 
     def __call__(self, compute: Compute) -> Tensor:
         if compute is not self._compute or self._made is None:
-            self._compute = self._made = None  # before the next takes memory
+            self._compute = self._made = None  # frees memory before the next computation
             self._compute, self._made = compute, compute()
         return self._made
 
 
 def deferred(shape: Sequence[int], dtype: torch.dtype, compute: Compute, latest: Latest) -> Tensor:
-    """Returns a tensor of the host that `compute` makes when it is asked for."""
+    """Returns a deferred tensor on the host, computed on demand by `compute`."""
     outline = torch.empty(tuple(shape), dtype=dtype, device="meta")
     made: Tensor = _deferred(outline, partial(latest, compute))
     return made
 
 
 def now(tensor: Any) -> Any:
-    """Computes a deferred tensor; returns anything else as it is."""
+    """Computes a deferred tensor. Returns other values unchanged."""
     return tensor.compute() if isinstance(tensor, Deferred) else tensor
 
 
@@ -87,7 +87,7 @@ def _outline(value: Any) -> Any:
 
 
 def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
-    """Changes the tensors among the arguments of a function."""
+    """Applies `change` to the arguments of a function, inside lists, tuples and dicts."""
     if type(value) in (tuple, list):
         return type(value)(_mapped(change, one) for one in value)
     if type(value) is dict:

@@ -1,5 +1,5 @@
-"""Makes modules with memory of their own on a device, and copies weights into them, tensor by
-tensor, wherever they lie.
+"""Allocates modules on a device, and copies weights into them tensor by tensor, from files or from
+the host.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Change = Callable[[Tensor, Tensor], Any]
 
 @torch.inference_mode(False)
 def with_memory(module: nn.Module, place: torch.device, dtype: torch.dtype) -> nn.Module:
-    """Gives a module of the meta device memory on a device, as it will be computed with, its known
-    blocks prepared for that. What is in the memory is undefined. Its weights count how often they
-    are written into, in inference mode too.
+    """Allocates uninitialised memory on a device for a module on the meta device. Prepares the
+    module's known blocks and its memory layout for computing. The weights are normal rather
+    than inference tensors, so they count writes.
     """
     prepare(module)
     computed = [
@@ -35,10 +35,10 @@ def with_memory(module: nn.Module, place: torch.device, dtype: torch.dtype) -> n
         if name in one._non_persistent_buffers_set
     ]
     module.to(dtype)
-    for one, name, own in computed:  # what no file holds keeps its number format
+    for one, name, own in computed:  # buffers that no file holds keep their dtype
         one.register_buffer(name, one.get_buffer(name).to(own), persistent=False)
     module.to_empty(device=place)
-    # convolutions of GPUs are fastest so, and norms ready
+    # fastest layout for convolutions on GPUs, and the one that norms expect
     if uses_kernels(next(module.parameters())):
         module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         fuse_projections(module)
@@ -49,8 +49,8 @@ def with_memory(module: nn.Module, place: torch.device, dtype: torch.dtype) -> n
 
 @torch.no_grad()
 def fill(module: nn.Module, given: Mapping[str, Tensor], change: Change = Tensor.copy_) -> None:
-    """Copies tensors of the host, deferred ones as they are computed, into the weights and buffers
-    of these names, in their number format. `change`: what else is to be done with each weight.
+    """Copies host tensors into the weights and buffers of the same names, in the module's dtypes.
+    Computes deferred tensors on the way. `change` replaces the copy, for example by a sum.
     """
     there = named_tensors(module)
     upload = uploading(next(module.parameters()).device)
@@ -60,13 +60,13 @@ def fill(module: nn.Module, given: Mapping[str, Tensor], change: Change = Tensor
 
 @torch.no_grad()
 def refill(module: nn.Module, copies: Mapping[str, Tensor]) -> None:
-    """Copies weights and buffers back that lie on the host as in the module, without waiting."""
+    """Copies weights and buffers from equal host copies into the module, without waiting."""
     for name, weight in named_tensors(module).items():
         weight.copy_(copies[name], non_blocking=True)
 
 
 def stored_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Returns the parameters and the buffers of numbers that files hold, by name."""
+    """Returns the parameters and the floating-point buffers that files hold, by name."""
     computed = {
         f"{path}.{name}" if path else name
         for path, one in module.named_modules()

@@ -1,4 +1,4 @@
-"""Tells which modules differ by their weights alone."""
+"""Computes the form of a module: modules of equal form differ only by their weights."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from katz_graph.models.loading.convert import VAE
 from katz_graph.models.text.kinds import EncoderKind, kind_of
 from katz_graph.models.vae_halves import halves
 
-# what a configuration says of files, not of the module
+# configuration keys about files rather than the module
 OF_FILES = ("_name_or_path", "architectures", "dtype", "transformers_version")
 
 
 def form_of(part: Component, place: torch.device, dtype: torch.dtype) -> Hashable:
-    """Returns the form of a component's module: its class, its whole configuration, where what the
-    files do not say is the default, its device and number format.
+    """Returns the form of a component's module: its class, its configuration completed by defaults,
+    its device and dtype.
     """
     values = config(part)
     name = values.get("_class_name")

@@ -1,4 +1,4 @@
-"""Reads the headers of files, and identifies their version.
+"""Reads the headers of files, and identifies their versions.
 
 Never reads weights. Never imports torch.
 """
@@ -37,18 +37,18 @@ FOREIGN = {
     "the same model",
     b"\x80\x02": f"{PICKLE}, also under another name: take the .safetensors file of the same model",
     b"GGUF": "a GGUF file, which is not read: take the .safetensors file of the same model",
-}  # how files begin that people have in place of a model
+}  # signatures of files that users mistake for models
 LONGEST_SIGN = 64  # bytes
-LENGTH_BYTES = 8  # of the number before a header
+LENGTH_BYTES = 8  # of the header length
 PEFT_FILE, PEFT_CONFIGURATION = "adapter_model.safetensors", "adapter_config.json"
 COMPANIONS = {PEFT_FILE: (PEFT_CONFIGURATION,)}
-"""Maps the names of weights files, in small letters, to the files in their folder that say how to
-read them. Readers find those in the identity of the weights file, and look for none themselves.
+"""Maps lowercase names of weights files to the configuration files in the same folder. Readers take
+these files from the identity of the weights file and search for none themselves.
 """
 
 
 def check_unchanged(*files: FileIdentity) -> None:
-    """Raises InputError when one of the files has changed since it was named."""
+    """Raises InputError if a file or companion has changed since its identity was taken."""
     for file in (one for named in files for one in (named, *named.companions)):
         try:
             now = Path(file.path).stat()
@@ -59,12 +59,12 @@ def check_unchanged(*files: FileIdentity) -> None:
 
 
 def count_values(component: Component) -> int:
-    """Counts the numbers of its weights as they are kept, by the headers of its files."""
+    """Counts the values of a component's weights, from the headers of its files."""
     return sum(math.prod(entry["shape"]) for entry in _entries(component))
 
 
 def _entries(component: Component) -> Iterator[Mapping[str, Any]]:
-    """Yields the header entries of its weights."""
+    """Yields the header entries of a component's weights."""
     for file in component.weight_files:
         for name, entry in read_header(Path(file.path))[1].items():
             if name != "__metadata__" and name.startswith(component.prefix) and not is_beside(name):
@@ -72,10 +72,10 @@ def _entries(component: Component) -> Iterator[Mapping[str, Any]]:
 
 
 def resolve(path: str | Path) -> Path:
-    """Returns the absolute path, its folder without symbolic links; a linked file keeps its name
-    (the hub's cache links to nameless files).
+    """Returns the absolute path, with symbolic links resolved for its folder. A linked file keeps
+    its name, because the hub's cache links to files named by hash.
 
-    InputError when there is no such file, or links go in a circle.
+    InputError if the file does not exist or links form a circle.
     """
     path = Path(path).expanduser()
     try:
@@ -88,7 +88,7 @@ def resolve(path: str | Path) -> Path:
             else "no such file or folder"
         )
         raise InputError(f"{path}: {broken}") from None
-    # RuntimeError: a circle of links, in Python 3.11 and 3.12
+    # RuntimeError: links form a circle, in Python 3.11 and 3.12
     except (OSError, RuntimeError) as error:
         raise InputError(
             f"{path}: cannot be opened: "
@@ -97,20 +97,20 @@ def resolve(path: str | Path) -> Path:
 
 
 def configuration_identity(path: str | Path) -> FileIdentity:
-    """Returns the identity of a small file, by its content."""
+    """Returns the identity of a small file, with a hash of its content."""
     path = resolve(path)
     status = path.stat()
     return FileIdentity(str(path), status.st_size, status.st_mtime_ns, content_hash(path))
 
 
 def read_configuration(file: FileIdentity) -> dict[str, Any]:
-    """Reads the object in a JSON file. InputError when it has changed since it was named."""
+    """Reads the object in a JSON file. InputError if the file has changed since its identity."""
     check_content(file)
     return read_json(Path(file.path))
 
 
 def check_content(*files: FileIdentity) -> None:
-    """Raises InputError when the content of a small file is another than when it was named."""
+    """Raises InputError if the content of a small file has changed since its identity."""
     for file in files:
         if content_hash(file.path) != file.header:
             raise InputError(f"{file.path}: {CHANGED}")
@@ -122,9 +122,8 @@ def content_hash(path: str | Path) -> str:
 
 
 def file_identity(path: str | Path) -> FileIdentity:
-    """Returns the identity of a safetensors file, by its header, with that of the files in its
-    folder that say how to read it. InputError when it is a pickle, or when the header does not
-    agree with the file.
+    """Returns the identity of a safetensors file, with a hash of its header and the identities of
+    its companions. InputError for a pickle, and if the header contradicts the file.
     """
     path = resolve(path)
     if not path.is_file():
@@ -142,10 +141,11 @@ def file_identity(path: str | Path) -> FileIdentity:
 
 
 def read_header(path: Path) -> tuple[bytes, dict[str, Any]]:
-    """Reads the header of a safetensors file as bytes and JSON; checks it against the file's size.
+    """Reads the header of a safetensors file as bytes and JSON, and checks it against the file's
+    size.
 
-    Layout: 8 bytes length of the header (little-endian), the header, the tensors' bytes without
-    gaps (github.com/huggingface/safetensors).
+    Layout: header length in 8 bytes (little-endian), the header, the tensors' bytes without gaps
+    (github.com/huggingface/safetensors).
     """
     if is_pickle(path):
         load = (
@@ -169,7 +169,7 @@ def read_header(path: Path) -> tuple[bytes, dict[str, Any]]:
 
 
 def header(path: Path) -> Header:
-    """Returns a file's header, and where its tensors begin. Errors as of `read_header`."""
+    """Returns a file's header and the offset of its tensors. Raises errors of `read_header`."""
     text, entries = read_header(path)
     return Header(path, LENGTH_BYTES + len(text), entries)
 
@@ -177,9 +177,8 @@ def header(path: Path) -> Header:
 def read_header_of(
     name: str, read: Callable[[int], bytes], size: int | None
 ) -> tuple[bytes, dict[str, Any]]:
-    """Reads the header of a safetensors file from its beginning on. `read`: returns the next bytes,
-    as many as asked for unless there are no more; `size`: of the file, None where that is not
-    known.
+    """Reads the header of a safetensors file from its start. `read(n)` returns the next n bytes,
+    fewer only at the end of the file. `size`: bytes of the file, None if unknown.
     """
     start = read(LENGTH_BYTES)
     length = int.from_bytes(start, "little")
@@ -202,8 +201,8 @@ def read_header_of(
 
 
 def parse_header(name: str, header: bytes, size: int | None = None) -> dict[str, Any]:
-    """Returns the entries of a safetensors header. InputError when it contradicts itself, or the
-    size of the file, where that is given.
+    """Returns the entries of a safetensors header. InputError if the header contradicts itself or
+    the given size of the file.
     """
     try:
         entries = json.loads(header)
@@ -219,7 +218,7 @@ def parse_header(name: str, header: bytes, size: int | None = None) -> dict[str,
 
 
 def size_by_header(header: bytes, entries: Mapping[str, Any]) -> int:
-    """Returns the bytes of the file that a header describes."""
+    """Returns the size in bytes of the file described by a header."""
     ends = (entry["data_offsets"][1] for name, entry in entries.items() if name != "__metadata__")
     return LENGTH_BYTES + len(header) + max(ends, default=0)
 
@@ -273,7 +272,7 @@ def _check_layout(file: str, entries: dict[str, Any], available: int | None) -> 
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Reads the object in a JSON file. InputError when it is not one."""
+    """Reads the object in a JSON file. InputError for other content."""
     try:
         value = json.loads(_read(path))
     except (ValueError, RecursionError) as error:

@@ -12,8 +12,8 @@ from katz_graph.host.memory import GB
 
 @dataclass(frozen=True, slots=True)
 class Shells:
-    """Describes modules that are made first, and then filled with weights. `form`: modules of equal
-    form differ by their weights alone; `fill`: copies the weights into one of them.
+    """Describes modules that are allocated first and filled with weights later. `form`: modules of
+    equal form differ only by their weights. `fill`: copies the weights into such a module.
     """
 
     form: Callable[[], Hashable]
@@ -22,31 +22,29 @@ class Shells:
 
 @dataclass(frozen=True, slots=True)
 class Loadable:
-    """Describes a module that can be loaded. `size`: bytes of its weights, told when it is loaded;
-    `beside`: what loading takes besides them; `files`: what it is made of; `control_net`: true if
-    it counts towards the budget of ControlNets too. `shells`: how `load`'s module gets its weights,
-    None where it has them, and takes no other's place.
-    """
+    """Describes a module that can be loaded."""
 
     key: Hashable
     name: str
-    size: Callable[[], int]
+    size: Callable[[], int]  # bytes of the weights, computed at loading
     load: Callable[[], Any]
-    files: tuple[FileIdentity, ...] = ()
-    beside: int = 0
-    control_net: bool = False
+    files: tuple[FileIdentity, ...] = ()  # source files
+    beside: int = 0  # bytes that loading needs in addition to the weights
+    control_net: bool = False  # counts towards the ControlNet budget too
+    # fills the module from `load` with weights; None if `load` returns a filled module, and the
+    # module reuses no evicted one
     shells: Shells | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Resident:
-    """Holds a live module. `form` is None where no other can take its place."""
+    """Holds a loaded module. `form` is None if no other module can reuse its memory."""
 
     module: Any
     wanted: Loadable
     form: Hashable
     size: int
-    seconds: float  # that it took to load
+    seconds: float  # of loading
 
     def __str__(self) -> str:
         return f"{self.wanted.name} ({self.size / GB:.2f} GB, loaded in {self.seconds:.1f} s)"

@@ -10,12 +10,12 @@ import torch
 
 from katz_graph.host import memory as host_memory
 
-SHARED_POOL = (0, 0)  # torch's pool of all tensors that no CUDA graph made
+SHARED_POOL = (0, 0)  # torch's pool for all tensors outside CUDA graphs
 
 
 def unused_bytes(device: torch.device) -> int:
-    """Returns the bytes of a GPU that torch keeps and gives to the next tensors. What lies unused
-    in the private pools of CUDA graphs is no part of it: only graphs may take that.
+    """Returns the bytes of a GPU that torch has reserved and not allocated. Excludes the private
+    pools of CUDA graphs, because only their graphs may use them.
     """
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return 0
@@ -28,27 +28,27 @@ def unused_bytes(device: torch.device) -> int:
 
 
 class DeviceMemory:
-    """Measures the memory of a GPU, or that of the host as far as this process may take it."""
+    """Measures the memory of a GPU, or the host memory available to this process."""
 
     def __init__(self, device: torch.device | str) -> None:
         self.device = torch.device(device)
-        self._taken: float | None = None  # nothing is asked of a GPU before it is used
+        self._taken: float | None = None  # None until `watch`: does not initialise an unused GPU
 
     @property
     def total(self) -> float:
-        """Returns all bytes."""
+        """Returns the total bytes."""
         if self.device.type == "cuda":
             return float(torch.cuda.mem_get_info(self.device)[1])
         return host_memory.total_bytes()
 
     def free(self) -> float:
-        """Returns the bytes to be had now: with what torch keeps of a GPU and does not use."""
+        """Returns the bytes available now, including a GPU's bytes reserved but unused by torch."""
         if self.device.type != "cuda":
             return host_memory.free_bytes()
         return float(torch.cuda.mem_get_info(self.device)[0] + unused_bytes(self.device))
 
     def watch(self) -> None:
-        """Measures `peak` from now on."""
+        """Starts measuring `peak`."""
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
             self._taken = float(torch.cuda.memory_allocated(self.device))
@@ -57,8 +57,8 @@ class DeviceMemory:
             self._taken = host_memory.status_bytes("VmRSS")
 
     def peak(self) -> float:
-        """Returns the most bytes that were taken at once besides those that were when `watch` was
-        called last; 0 if it never was.
+        """Returns the peak bytes allocated since the last `watch`, minus the bytes allocated at
+        that call; 0 without a call.
         """
         if self._taken is None:
             return 0.0
@@ -68,9 +68,9 @@ class DeviceMemory:
         return max(0.0, most - self._taken) if math.isfinite(most) else 0.0
 
     def collect(self) -> None:
-        """Gives unused memory back."""
+        """Releases unused memory."""
         gc.collect()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         elif (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
-            trim(0)  # glibc keeps what was freed between what is in use
+            trim(0)  # glibc retains freed memory between blocks in use

@@ -1,5 +1,5 @@
-"""Makes recipes of merged models, and checks from configurations that two fit together. Computing
-the weights is the executor's.
+"""Makes recipes of merged models, and checks from configurations that two models fit. The executor
+computes the weights.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from katz_graph.models.loading.shapes import Shapes
 
 Scales = tuple[tuple[str, float, float], ...]
-"""Lists (beginning of a weight's name, factor of the first, factor of the second); the last
-beginning is empty.
+"""Lists (prefix of weight names, factor of the first, factor of the second); the last prefix is
+empty.
 """
 
 SHAPE_OF_TEXT = (
@@ -31,14 +31,14 @@ SHAPE_OF_TEXT = (
 )
 
 
-MOST_MERGED = 64  # models in one merge, each as often as it is used
+MOST_MERGED = 64  # models in one merge, repetitions included
 MAX_NAMES = 3  # of weights, in a message
 
 
 def merged_model(first: ModelRecipe, second: ModelRecipe, scales: Scales) -> ModelRecipe:
-    """Returns the first model with merged weights; the LoRAs of each are in its own. InputError
-    when their networks have different shapes. They may differ in further input channels, as one for
-    inpainting does: what reads those is the first's.
+    """Returns the first model with merged weights; each model's LoRAs are applied before the merge.
+    InputError if the networks have different shapes. The number of input channels may differ
+    (inpainting): the layers that read these are taken from the first.
     """
     one, other = architecture(first.network), architecture(second.network)
     if one != replace(other, input_channels=one.input_channels):
@@ -57,7 +57,7 @@ def merged_model(first: ModelRecipe, second: ModelRecipe, scales: Scales) -> Mod
 
 
 def merged_clip(first: ClipRecipe, second: ClipRecipe, scales: Scales) -> ClipRecipe:
-    """Returns the first's text encoders with merged weights. InputError for different shapes."""
+    """Returns the first text encoders with merged weights. InputError for different shapes."""
     if len(first.encoders) != len(second.encoders):
         raise InputError(
             f"{second.encoders[0].encoder.folder}: does not merge with "
@@ -80,8 +80,8 @@ def merged_clip(first: ClipRecipe, second: ClipRecipe, scales: Scales) -> ClipRe
 
 
 def merge_notes(first: ModelRecipe | ClipRecipe, second: ModelRecipe | ClipRecipe) -> Iterator[str]:
-    """Yields warnings about weights that only one of two merged models has, or has in this shape:
-    such of the first stay as they are, such of the second are left out.
+    """Yields warnings about weights that only one of two merged models has, or that differ in
+    shape. Such weights of the first stay unchanged, those of the second are left out.
     """
     for one, other in zip(_modules(first), _modules(second), strict=True):
         ours, theirs = _differing(one, other)
@@ -110,7 +110,7 @@ def _modules(model: ModelRecipe | ClipRecipe) -> list[Component]:
 
 
 def _check_shapes(one: Component, other: Component) -> None:
-    """Raises InputError where weights of one name have different shapes."""
+    """Raises InputError if weights of the same name have different shapes."""
     ours, theirs = _differing(one, other)
     for name in ours:
         if name in theirs and ours[name] != theirs[name]:
@@ -121,7 +121,7 @@ def _check_shapes(one: Component, other: Component) -> None:
 
 
 def _differing(one: Component, other: Component) -> tuple[Shapes, Shapes]:
-    """Returns the shapes of two modules' weights; nothing where one configuration is both's."""
+    """Returns the shapes of two modules' weights; nothing if their configurations are equal."""
     if dict(config(one)) == dict(config(other)):
         return {}, {}
     from katz_graph.models.loading.shapes import parameter_shapes  # imports torch

@@ -1,7 +1,7 @@
-"""Recognises weights that a safetensors file stores as 8-bit numbers with scales, as ComfyUI writes
-them, and widens them.
+"""Recognises and widens weights stored in a safetensors file as 8-bit numbers with scales, in
+ComfyUI's format.
 
-Recognition reads the header and the small tensors of JSON that mark layers; it never imports torch.
+Recognition reads the header and the JSON tensors that mark layers. It never imports torch.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Entries = Mapping[str, Any]
-"""The header of a safetensors file, by the names of its tensors."""
+"""The header of a safetensors file, by tensor name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Holds the header of a safetensors file whose tensors begin at the byte `begin`."""
+    """Holds the header of a safetensors file. `begin`: the byte offset of its tensors."""
 
     path: Path
     begin: int
@@ -39,13 +39,13 @@ BESIDE = re.compile(
 SCALE = re.compile(r"(|.*\.)(scale_weight|weight_scale)")
 MARKER, METADATA, OF_FILE = "comfy_quant", "_quantization_metadata", "scaled_fp8"
 FORMATS = {"float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "int8_tensorwise": "I8"}
-"""Maps the formats that are read, as markers name them, to the number format of the weight."""
-SCALED = (*FORMATS.values(), "F16", "BF16", "F32")  # some files give each layer a scale
+"""Maps the supported formats, by name in markers, to the weight's dtype."""
+SCALED = (*FORMATS.values(), "F16", "BF16", "F32")  # some files have a scale for every layer
 SCALES = ("F16", "BF16", "F32")
 OF_FILE_TYPES = ("F8_E4M3", "F8_E5M2", "F32")
-UNTOLD = ("I8", "U8")  # say nothing of the weight without a marker
-ROTATED_TOGETHER = 256  # inputs, where the marker does not say it
-IRRELEVANT = ("full_precision_matrix_mult", "orig_dtype", "per_row")  # to the values of a weight
+UNTOLD = ("I8", "U8")  # dtypes that need a marker to be understood
+ROTATED_TOGETHER = 256  # inputs per rotation, unless the marker sets it
+IRRELEVANT = ("full_precision_matrix_mult", "orig_dtype", "per_row")  # without effect on values
 UNDERSTOOD = ("format", "convrot", "convrot_groupsize", "orig_shape", "params", *IRRELEVANT)
 LONGEST_MARKER = 4096  # bytes
 WIDENED_AT_ONCE = 2**20  # values
@@ -54,8 +54,8 @@ FITS = "take a file of the same model with bf16, fp16, fp8 or int8_tensorwise we
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Describes how a weight is stored: the name of its scale, one or one a row, and how many
-    inputs are rotated together (0: none).
+    """Describes a stored weight: the name of its scale (one, or one per row), and the number of
+    inputs rotated together (0: none).
     """
 
     scale: str
@@ -64,23 +64,22 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """Says how a layer is stored."""
+    """Describes the storage of a marked layer."""
 
     format: str
     rotated: int = 0
 
 
 def is_beside(name: str) -> bool:
-    """Tells a scale or a marker from the tensors of a module, by its name."""
+    """Returns whether a tensor is a scale or a marker, by its name."""
     return BESIDE.search(name) is not None
 
 
 def stored_weights(*headers: Header) -> dict[str, Stored]:
-    """Returns how the weights with scales are stored, by their names. `headers`: of the file, or of
-    all shards of a module, of which one may hold a weight and another its scale.
+    """Returns the storage of the weights with scales, by weight name. `headers`: of the file, or of
+    all shards of a module, because a weight and its scale may be in different shards.
 
-    InputError for formats that are not read, markers that are not understood, and weights and
-    scales that do not fit each other.
+    InputError for unsupported formats, unknown markers, and weights and scales that do not fit.
     """
     entries = {name: entry for one in headers for name, entry in _tensors(one.entries)}
     homes = {name: one.path for one in headers for name, _ in _tensors(one.entries)}
@@ -105,13 +104,13 @@ def stored_weights(*headers: Header) -> dict[str, Stored]:
 
 
 def widened(weight: Tensor, scale: Tensor, rotated: int, dtype: torch.dtype) -> Tensor:
-    """Returns a stored weight times its scale, rotated back: the product in float32 is rounded
-    once to the number format asked for.
+    """Returns a stored weight times its scale, rotated back. Rounds the float32 product once, to
+    `dtype`.
 
-    The rotation (ConvRot, as comfy-kitchen 0.2.40 has it) comes before the scale, on whole numbers:
-    its sums are exact, so the result depends neither on their order nor on the device.
-    comfy-kitchen scales first, and differs by the rounding of its sums; without a rotation float32
-    is its result bit for bit. Beside the result it takes memory for a block of rows.
+    The rotation (ConvRot, as in comfy-kitchen 0.2.40) precedes the scale and works on whole
+    numbers. Its sums are exact, so the result depends neither on their order nor on the device.
+    comfy-kitchen scales first and differs by the rounding of its sums; without a rotation, float32
+    results are bit-equal. Takes memory for the result and one block of rows.
     """
     import torch
 
@@ -129,7 +128,7 @@ def widened(weight: Tensor, scale: Tensor, rotated: int, dtype: torch.dtype) -> 
 
 
 def rounded(weight: Tensor, kind: torch.dtype) -> Tensor:
-    """Returns a weight in a number format of fewer bits, what is too large as its largest."""
+    """Returns a weight in a narrower dtype, clamped to its range."""
     import torch
 
     limit = torch.finfo(kind).max
@@ -137,8 +136,8 @@ def rounded(weight: Tensor, kind: torch.dtype) -> Tensor:
 
 
 def hadamard(size: int) -> Tensor:
-    """Returns the regular Hadamard matrix of a power of four, scaled to be orthogonal. It is
-    symmetric, so its own inverse.
+    """Returns the regular Hadamard matrix for a size that is a power of four, scaled to be
+    orthogonal. The matrix is symmetric and therefore its own inverse.
     """
     import torch
 
@@ -156,7 +155,7 @@ def _tensors(entries: Entries) -> Iterator[tuple[str, Any]]:
 
 
 def _scales(homes: Mapping[str, Path]) -> Iterator[tuple[str, str]]:
-    """Yields the beginning of a layer's names, and the name of its scale."""
+    """Yields the name prefix of each layer with a scale, and the name of the scale."""
     found: dict[str, str] = {}
     for name, path in homes.items():
         if (match := SCALE.fullmatch(name)) is not None:
@@ -181,7 +180,7 @@ def _check_scale(path: Path, weight: str, scale: str, entries: Entries) -> None:
 
 
 def _markers(headers: Sequence[Header], entries: Entries) -> dict[str, Marker]:
-    """Returns what markers say, by the names of the weights."""
+    """Returns the markers by weight name."""
     found: dict[str, Marker] = {}
     for one in headers:
         for name, said in (*_in_metadata(one.path, one.entries), *_in_tensors(one)):
@@ -223,8 +222,8 @@ def _in_tensors(header: Header) -> Iterator[tuple[str, Any]]:
 
 
 def _weight(path: Path, layer: str, entries: Entries) -> str:
-    """Returns the name of a marked layer's weight; some files name layers without the prefix that
-    their tensors have.
+    """Returns the weight name of a marked layer. Markers in some files lack the prefix of the
+    tensors.
     """
     name = f"{layer}.weight" if layer else "weight"
     if name in entries:
@@ -236,7 +235,7 @@ def _weight(path: Path, layer: str, entries: Entries) -> str:
 
 
 def _understood(path: Path, weight: str, said: Any, entry: Any) -> Marker:
-    """Returns what a marker says of a weight."""
+    """Parses and checks the marker of a weight."""
     try:
         told = {**said, **said.get("params", {})}
     except (TypeError, AttributeError):

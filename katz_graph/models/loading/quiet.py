@@ -1,4 +1,4 @@
-"""Keeps the libraries that load models from printing."""
+"""Suppresses the output of libraries that load models."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from katz_graph.host.process_aspects import FILTERS
 
 @contextmanager
 def quiet(*libraries: ModuleType) -> Iterator[None]:
-    """Silences progress bars and notes of libraries, given by their logging modules, and what they
-    say of their own future: what matters of them becomes an error of ours.
+    """Silences the progress bars and log lines of libraries, given by their logging modules, and
+    FutureWarnings. Relevant problems become errors of this program instead.
     """
     before = [
         (library, library.get_verbosity(), library.is_progress_bar_enabled())

@@ -1,5 +1,5 @@
-"""Decides what stays in memory within a budget of bytes; an eviction policy chooses what goes.
-Must not know what the things are.
+"""Decides which items stay in memory within a budget of bytes; an eviction policy chooses the
+victims. Must not know what the items are.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from katz_graph.core.errors import InputError, RunError
 from katz_graph.core.eviction import Policy
 
-MODELS, CONTROL_NETS = "models", "ControlNets"  # what a budget is for
-STALE = 64  # loads: what was not used during so many makes room for what is used
+MODELS, CONTROL_NETS = "models", "ControlNets"  # the items of a budget
+STALE = 64  # loads: an item unused for this many is evicted before recently used ones
 
 
 class NoRoom(RunError):
-    """Signals that what is in use leaves no room now; there will be when some of it is no longer in
-    use. `what`: the things whose budget it is.
+    """Signals that items in use leave too little room; a retry may succeed after their release.
+    `what`: the items of the exceeded budget.
     """
 
     def __init__(self, message: str, what: str = MODELS) -> None:
@@ -27,28 +27,24 @@ class NoRoom(RunError):
 
 @dataclass(frozen=True, slots=True)
 class ModelUse:
-    """Reports models in a device's memory: modules loaded, `fills` of them into the place of one of
-    equal form, `returns` from a copy on the host, and evicted for others; seconds that loading
-    took, and that loading what was evicted would take again. `reserve_bytes` are kept free for
-    computing; `short` is how often memory ran out.
-    """
+    """Reports the use of a device's memory by models."""
 
-    loads: int
-    fills: int
-    returns: int
-    evictions: int
+    loads: int  # modules loaded
+    fills: int  # of these, into the memory of a module of equal form
+    returns: int  # of these, from a copy on the host
+    evictions: int  # modules evicted for others
     load_seconds: float
-    evicted_seconds: float
+    evicted_seconds: float  # load seconds of the evicted modules
     resident_bytes: int
     budget_bytes: float
-    reserve_bytes: float
-    short: int
+    reserve_bytes: float  # left free for computing
+    short: int  # times that memory ran out
 
 
 @dataclass(frozen=True, slots=True)
 class ControlNetUse:
-    """Counts uses of ControlNets that were in memory (`hits`), or had to be loaded (`misses`), and
-    what that took.
+    """Counts uses of ControlNets in memory (`hits`) and of ControlNets that had to be loaded
+    (`misses`), with the seconds of loading.
     """
 
     hits: int
@@ -60,9 +56,8 @@ class ControlNetUse:
 
 @dataclass(frozen=True, slots=True)
 class AdapterUse:
-    """Counts LoRA files that were in memory when wanted (`hits`), or had to be read (`misses`), the
-    seconds of reading, what they take of their budget; and how often sets of them were merged into
-    models, with the seconds of that.
+    """Counts uses of LoRA files in memory (`hits`) and of files that had to be read (`misses`), and
+    merges of LoRA sets into models, with the seconds of reads and merges.
     """
 
     hits: int
@@ -76,11 +71,10 @@ class AdapterUse:
 
 
 class Residency:
-    """Keeps the books of a budget: sizes of what is resident, what of it is pinned, hits and
-    misses. It moves no bytes itself.
+    """Tracks a budget: sizes and pins of resident items, hits and misses. Moves no bytes itself.
 
-    `reserve_bytes` of the budget are left free as long as there is something to evict for them.
-    Both may be set anew at any time.
+    Leaves `reserve_bytes` of the budget free as long as items can be evicted for them. Both
+    `budget_bytes` and `reserve_bytes` may be changed at any time.
     """
 
     def __init__(self, budget_bytes: float, policy: Policy, what: str = MODELS) -> None:
@@ -90,7 +84,7 @@ class Residency:
         self._policy = policy
         self._sizes: dict[Hashable, int] = {}
         self._pins: dict[Hashable, int] = {}
-        self._used: dict[Hashable, int] = {}  # misses until the last use
+        self._used: dict[Hashable, int] = {}  # number of misses at the last use
         self._total = 0
 
     @property
@@ -103,12 +97,12 @@ class Residency:
     def touch(
         self, key: Hashable, size: int, name: str = "", alike: Collection[Hashable] = ()
     ) -> tuple[Hashable, ...]:
-        """Notes a use of `key`, which takes `size` bytes and becomes resident. Returns the keys
-        that must be evicted for it, in this order; never what is pinned. Where something must go,
-        one of `alike` goes first, unless something else was not used during `STALE` misses.
+        """Records a use of `key`, which takes `size` bytes and becomes resident. Returns the keys
+        to evict for it, in order; never pinned ones. If a key must be evicted, one of `alike` is
+        the first, unless the policy's victim was unused for `STALE` misses.
 
-        InputError when it is larger than the budget, NoRoom when what is pinned leaves too little;
-        nothing is changed then.
+        InputError if the item exceeds the budget, NoRoom if pinned items leave too little. Neither
+        changes the state.
         """
         if key in self._sizes:
             self.hits += 1
@@ -147,7 +141,7 @@ class Residency:
         return chosen
 
     def _chosen(self, size: float, alike: frozenset[Hashable]) -> tuple[Hashable, ...]:
-        """Returns the keys to evict to free so many bytes, see `touch`."""
+        """Returns the keys to evict to free `size` bytes, see `touch`."""
         oldest = self.idle(size)
         if not oldest or self.misses - self._used[oldest[0]] >= STALE:
             return oldest
@@ -157,8 +151,8 @@ class Residency:
     def idle(
         self, size: float = math.inf, spared: frozenset[Hashable] = frozenset()
     ) -> tuple[Hashable, ...]:
-        """Returns the keys to evict, in this order, to free so many bytes: all that is neither
-        pinned nor `spared` where that is not enough.
+        """Returns the keys to evict, in order, to free `size` bytes. Returns all keys that are
+        neither pinned nor `spared` if they do not suffice.
         """
         chosen: list[Hashable] = []
         spared = spared | frozenset(self._pins)
@@ -169,7 +163,7 @@ class Residency:
         return tuple(chosen)
 
     def evict(self, key: Hashable) -> None:
-        """Counts an eviction for something else, and forgets the key."""
+        """Counts an eviction for another item, and forgets the key."""
         self.evictions += 1
         self.forget(key)
 
@@ -178,7 +172,7 @@ class Residency:
         return sum(self._sizes[pinned] for pinned in self._pins)
 
     def pin(self, key: Hashable) -> None:
-        """Keeps what is resident until it is unpinned as often as it was pinned."""
+        """Protects a resident item from eviction until `unpin` has been called as often as `pin`."""
         if key not in self._sizes:
             raise KeyError(key)
         self._pins[key] = self._pins.get(key, 0) + 1
@@ -196,7 +190,7 @@ class Residency:
             del self._pins[key]
 
     def forget(self, key: Hashable) -> None:
-        """Removes what is no longer resident: it was dropped, or could not be loaded."""
+        """Removes an item that was dropped or could not be loaded."""
         self._total -= self._sizes.pop(key)
         del self._used[key]
         self._policy.removed(key)

@@ -1,6 +1,4 @@
-"""Holds the live modules of one device within the bytes that they may take. Must not know what they
-compute.
-"""
+"""Holds the loaded modules of one device within a memory budget. Must not know what they compute."""
 
 from __future__ import annotations
 
@@ -28,14 +26,14 @@ Result = TypeVar("Result")
 
 
 class Residents:
-    """Loads modules by key, each once. Before one is loaded, evicts what was replaced by a newer
-    file, moves to the host what is movable beside modules (`room`), then evicts what was used
-    longest ago, until there is room; never what is in use. Before something is refused, what can
-    be made again goes (`on_short`). Where one of equal form can go, it alone goes, and the new
-    weights are copied into it: who knows its addresses need not learn others.
+    """Loads modules by key, each once. Before loading, evicts modules of replaced files, offloads
+    movable data to the host (`room`), then evicts the least recently used modules until the new one
+    fits. Never evicts modules in use. Before raising an error, releases data that can be computed
+    again (`on_short`). If an evicted module has the new module's form, the new weights are copied
+    into it, so addresses in recordings stay valid.
 
-    `model_bytes` and `memory` as of `Room`. ControlNets together keep within `control_net_bytes` as
-    well, where `policy` chooses the victim.
+    `model_bytes` and `memory`: see `Room`. ControlNets also have a budget of their own,
+    `control_net_bytes`, with `policy` as eviction policy.
     """
 
     def __init__(
@@ -45,18 +43,18 @@ class Residents:
         control_net_bytes: int | None = None,
         policy: str = "lru",
     ) -> None:
-        # says what went, for what, and what it had cost
+        # reports an eviction in one line: the module, its load time, and the reason
         self.on_evicted: Callable[[str], None] = lambda line: None
-        # what goes with the weights of a module, besides them
+        # returns further tensors to free with the weights of a module
         self.also_free: Callable[[Any], Iterable[Tensor]] = lambda module: ()
-        # is told that a module goes itself
+        # called before a module itself is freed
         self.on_gone: Callable[[Any], None] = lambda module: None
-        # may copy the weights of a module that is evicted for another
+        # called before a module with a form is evicted for another; may copy its weights
         self.on_leaving: Callable[[Hashable, Any], None] = lambda key, module: None
-        # returns such copies
+        # returns these copies, None without any
         self.copies: Callable[[Hashable], Mapping[str, Tensor] | None] = lambda key: None
-        # gives back what is kept besides modules and comes back by itself, when memory has run out,
-        # or before something is refused for want of it
+        # releases cached data other than modules; called when memory has run out, and before an
+        # error for lack of memory
         self.on_short: Callable[[], None] = lambda: None
         self.room = Room(model_bytes, memory)
         self._lock = RLock()
@@ -67,21 +65,21 @@ class Residents:
         self._load_seconds = self._control_net_seconds = self._evicted_seconds = 0.0
         self._short = self._fills = self._returns = 0
 
-    # what is wanted
+    # loading and using modules
 
     def get(self, wanted: Loadable) -> Any:
-        """Returns the live module. OutOfMemory when it is too large, InputError when it exceeds the
-        budget of ControlNets alone, NoRoom when what is in use leaves too little.
+        """Returns the loaded module. OutOfMemory if it is too large, InputError if it alone exceeds
+        the ControlNet budget, NoRoom if modules in use leave too little memory.
         """
         with self._lock:
             if self._books.is_pinned(wanted.key):
-                return self._here[wanted.key].module  # a use that was counted
+                return self._here[wanted.key].module  # this use is already counted
             return self._touched(wanted)
 
     @contextmanager
     def using(self, wanted: Loadable) -> Iterator[Any]:
-        """Yields the live module, which is not evicted inside the `with` statement; all that counts
-        as one use. Errors as of `get`.
+        """Yields the loaded module, and protects it from eviction inside the `with` statement.
+        Counts as one use. Raises the errors of `get`.
         """
         with self._lock:
             module = self._touched(wanted)
@@ -97,7 +95,7 @@ class Residents:
                     self._control_nets.unpin(wanted.key)
 
     def drop(self, key: Hashable) -> None:
-        """Drops a module, unless it is in use or not here."""
+        """Drops a module, unless it is in use or not loaded."""
         with self._lock:
             if key in self._here and not self._books.is_pinned(key):
                 self._let_go([key])
@@ -109,15 +107,15 @@ class Residents:
 
     @property
     def in_use(self) -> bool:
-        """Returns true inside of any `using`."""
+        """Returns whether any module is in use (inside `using`)."""
         with self._lock:
             return self._books.has_pins
 
-    # computing beside them
+    # memory for computing
 
     def with_room(self, what: str, work: Callable[[], Result], again: bool = True) -> Result:
-        """Returns the result of `work`; `again`: tries once more, with all evicted that is not in
-        use, when memory runs out. OutOfMemory, with `what`, the sizes and the way out, when it does
+        """Returns the result of `work`. If memory runs out, evicts all modules not in use and, with
+        `again`, retries once. OutOfMemory, with `what`, the sizes and the way out, if memory does
         not suffice.
         """
         done = self.attempt(what, work, again)
@@ -126,7 +124,7 @@ class Residents:
         return done
 
     def attempt(self, what: str, work: Callable[[], Result], again: bool = True) -> Result | RanOut:
-        """Does as `with_room`, but returns RanOut when memory does not suffice."""
+        """Works like `with_room`, but returns RanOut if memory does not suffice."""
         done = attempt(work)
         if isinstance(done, RanOut):
             self._short += 1
@@ -138,8 +136,8 @@ class Residents:
         return done
 
     def make_room(self, size: float, what: str) -> float:
-        """Evicts what is not in use until so many bytes are free, or nothing is left to evict.
-        Returns the bytes that are free then.
+        """Evicts modules not in use until `size` bytes are free or none is left. Returns the free
+        bytes.
         """
         if self.room.memory is None:
             self._give_up(math.inf if math.isinf(size) else 0.0, what)
@@ -154,30 +152,30 @@ class Residents:
             self._let_go(keys, what)
 
     def within_reach(self) -> float:
-        """Returns the bytes that `make_room` could free."""
+        """Returns the bytes that would be free after evicting and offloading everything unused."""
         with self._lock:
             idle = self._books.resident_bytes - self._books.pinned_bytes
             return self.room.free + self.room.movable_bytes + idle
 
     @contextmanager
     def keeping(self) -> Iterator[float]:
-        """Yields the bytes that movable things may take, as `Room.keeping`."""
+        """Yields the bytes available to movable data, see `Room.keeping`."""
         with self._lock, self.room.keeping(self._books.resident_bytes) as spare:
             yield spare
 
     def collect(self) -> None:
-        """Gives the memory of unreferenced objects back."""
+        """Releases the memory of unreferenced objects."""
         self.room.collect()
 
     def short_of_memory(self, what: str, why: str = "out of memory") -> OutOfMemory:
-        """Makes the error for something that does not fit, in one line."""
+        """Returns a one-line error for a computation or module that does not fit."""
         with self._lock:
             held = f"models in use take {self._books.pinned_bytes / GB:.2f} GB"
         parts = filter(None, (str(self.room), held))
         return OutOfMemory(f"{what}: {why}; {', '.join(parts)}; {WAY_OUT}")
 
     def too_much(self, what: str, wanted: Iterable[Loadable]) -> OutOfMemory:
-        """Makes the error for models that do not fit beside each other, with the size of each."""
+        """Returns the error for models that do not fit together, with the size of each."""
         sizes = {one.key: (one.size(), one.name) for one in wanted}
         largest_first = sorted(sizes.values(), reverse=True)
         listed = ", ".join(f"{name} {size / GB:.2f}" for size, name in largest_first)
@@ -220,14 +218,14 @@ class Residents:
 
     @property
     def capacity(self) -> float:
-        """Returns the bytes that models may take together: what can be evicted counts as free."""
+        """Returns the bytes available to all models together, as if all others were evicted."""
         budget, reserve = self._limits()
         return max(0.0, budget - reserve)
 
     def _limits(self, beside: float = 0.0, held: float = 0.0) -> tuple[float, float]:
         return self.room.limits(self._books.resident_bytes, beside, held)
 
-    # coming and going
+    # loading and evicting
 
     def _touched(self, wanted: Loadable) -> Any:
         if wanted.key not in self._here:
@@ -243,7 +241,7 @@ class Residents:
         self.room.measure()
         place = self._make_way(wanted, form, size)
         started = time.perf_counter()
-        self._books.pin(wanted.key)  # what is not here yet cannot go
+        self._books.pin(wanted.key)  # not loaded yet, so it cannot be evicted
         try:
             module = self.with_room(wanted.name, partial(self._made, wanted, place))
         except BaseException:
@@ -251,7 +249,7 @@ class Residents:
             self._books.forget(wanted.key)
             if wanted.control_net:
                 self._control_nets.forget(wanted.key)
-            self._free(place)  # it may be half one and half the other
+            self._free(place)  # its weights may be partly overwritten
             raise
         self._books.unpin(wanted.key)
         seconds = time.perf_counter() - started
@@ -263,7 +261,7 @@ class Residents:
         return module
 
     def _made(self, wanted: Loadable, place: Sequence[Resident]) -> Any:
-        """Makes a module, or takes that whose place it takes, and fills it."""
+        """Allocates a module, or reuses the evicted one in `place`, and fills it with weights."""
         module = place[0].module if place else wanted.load()
         if wanted.shells is not None:
             copies = self.copies(wanted.key)
@@ -275,8 +273,8 @@ class Residents:
         return module
 
     def _make_way(self, wanted: Loadable, form: Hashable, size: int) -> list[Resident]:
-        """Books a module that will be loaded, and evicts what has to go for it. Returns what it
-        takes the place of, if anything: a module of its form that was evicted, and not freed.
+        """Reserves room for a module before its loading, and evicts others for it. Returns the
+        evicted module of equal form to reuse, not yet freed, if there is one.
         """
         what = f"a newer file, {wanted.name}"
         place = self._let_go(self._superseded(wanted.files), what, form)
@@ -316,13 +314,13 @@ class Residents:
         return self._let_go(keys, wanted.name, form)
 
     def _leave(self, keys: Iterable[Hashable]) -> None:
-        """Tells of modules that are evicted, and may be wanted again."""
+        """Calls `on_leaving` for evicted modules that may be loaded again."""
         for key in keys:
             if self._here[key].form is not None:
                 self.on_leaving(key, self._here[key].module)
 
     def _superseded(self, files: Iterable[FileIdentity]) -> list[Hashable]:
-        """Returns modules of files that have been replaced by now, except those in use."""
+        """Returns the modules of files replaced by newer versions, except those in use."""
         newest = {file.path: file for one in self._here.values() for file in one.wanted.files} | {
             file.path: file for file in files
         }
@@ -336,8 +334,8 @@ class Residents:
     def _let_go(
         self, keys: Iterable[Hashable], what: str = "", form: Hashable = None
     ) -> list[Resident]:
-        """Evicts modules that are not in use; `what` they go for, if for anything. Frees them all
-        but the first that is of this form, and returns that.
+        """Evicts modules that are not in use. `what`: the reason, if they are evicted for another
+        module. Frees all but the first of this form, and returns that one.
         """
         kept: list[Resident] = []
         freed: list[Resident] = []
@@ -359,7 +357,7 @@ class Residents:
         return kept
 
     def _free(self, gone: list[Resident]) -> None:
-        """Frees modules, and empties the list."""
+        """Frees modules and empties the list."""
         weights: list[Tensor] = []
         while gone:
             module = gone.pop().module
@@ -368,7 +366,7 @@ class Residents:
             del module
         self.room.count()
         if weights:
-            # one after the other: threads that answer for this process are not kept waiting
+            # frees one tensor at a time, so threads that serve requests are not blocked
             while weights:
                 del weights[-1]
             self.collect()

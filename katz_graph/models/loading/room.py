@@ -1,4 +1,4 @@
-"""Tells how many bytes of a device models may take, beside computing and what is kept with them."""
+"""Computes the bytes of a device available to models, next to computing and movable data."""
 
 from __future__ import annotations
 
@@ -11,38 +11,37 @@ from typing import Protocol
 from katz_graph.host.memory import GB
 from katz_graph.models.loading.memory import DeviceMemory
 
-# stretches between two loads, of which the one that needed most for computing sets the reserve
+# recorded compute peaks, one per interval between two loads; the largest sets the reserve
 PEAKS = 32
-LEAST_RESERVE = 2**30  # bytes that are left for computing before it was measured,
-RESERVED = 1 / 8  # but no more than this part of the memory
+LEAST_RESERVE = 2**30  # minimum bytes reserved for computing,
+RESERVED = 1 / 8  # but at most this share of the memory
 
 
 class Movable(Protocol):
-    """Is kept on the device as long as there is room, and can go to the host at any time."""
+    """Stays on the device while room is available, and can move to the host at any time."""
 
     @property
     def device_bytes(self) -> int:
-        """Returns what it takes of the device."""
+        """Returns its bytes on the device."""
 
     def give_back(self, size: float) -> None:
-        """Frees so many bytes of the device, or all that it takes."""
+        """Frees `size` bytes of the device, or all of its bytes."""
 
 
 class Room:
-    """Counts the room of a device. `model_bytes`: what models and what is movable beside them may
-    take. None: what `memory` has free, less a reserve for computing, which is the most that was
-    needed lately.
+    """Computes the room on a device. `model_bytes`: the budget of models and movable data. None:
+    the free bytes of `memory`, less a reserve for computing, the largest recent compute peak.
     """
 
     def __init__(self, model_bytes: int | None, memory: DeviceMemory | None) -> None:
         self.memory, self._model_bytes = memory, model_bytes
         self.movable: Callable[[], Iterable[Movable]] = lambda: ()
-        self._moved: int = 0  # of these, bytes on the device; other threads read it
+        self._moved: int = 0  # bytes of movable data on the device; other threads read it
         self._peaks: deque[float] = deque(maxlen=PEAKS)
 
     @property
     def free(self) -> float:
-        """Returns the bytes of the device that nothing takes."""
+        """Returns the free bytes of the device."""
         return math.inf if self.memory is None else self.memory.free()
 
     @property
@@ -52,9 +51,9 @@ class Room:
     def limits(
         self, resident: float, beside: float = 0.0, held: float = 0.0
     ) -> tuple[float, float]:
-        """Returns the bytes that models may take, of which they take `resident`, and the part to
-        leave free while something can be evicted, at least `beside`. `held`: what modules take that
-        are evicted and not freed.
+        """Returns the budget of models in bytes, and its share to leave free while modules can be
+        evicted, at least `beside`. `resident`: bytes of loaded models. `held`: bytes of modules
+        evicted but not yet freed.
         """
         if self._model_bytes is not None:
             return self._model_bytes, 0.0
@@ -63,11 +62,11 @@ class Room:
         return self.memory.free() + resident + self._moved + held, max(self._reserve(), beside)
 
     def fit(self, needed: float, budget: float) -> None:
-        """Moves to the host what leaves less than `needed` bytes of a budget for models."""
+        """Moves movable data to the host until models have `needed` bytes of the budget."""
         self.give_back(needed + self._moved - budget)
 
     def give_back(self, size: float) -> float:
-        """Moves what is movable to the host, until so many bytes are free; returns how many are."""
+        """Moves movable data to the host until `size` bytes are freed. Returns the freed bytes."""
         before = self._moved
         for one in self.movable():
             one.give_back(size - (before - self._moved))
@@ -76,8 +75,8 @@ class Room:
 
     @contextmanager
     def keeping(self, resident: float) -> Iterator[float]:
-        """Yields the bytes that movable things may take from now on, without evicting any model.
-        What is taken inside the `with` statement does not count as computing.
+        """Yields the bytes that movable data may add without the eviction of a model. Allocations
+        inside the `with` statement do not count as computing.
         """
         self.measure()
         try:
@@ -87,38 +86,38 @@ class Room:
             self.watch()
 
     def _spare(self, resident: float) -> float:
-        """Returns the bytes that neither models, what is movable, nor computing take."""
+        """Returns the bytes left by models, movable data and computing."""
         of_budget = (
             math.inf if self._model_bytes is None else self._model_bytes - resident - self._moved
         )
         return of_budget if self.memory is None else min(of_budget, self.free - self._reserve())
 
     def count(self) -> None:
-        """Counts what is movable anew: some of it came or went."""
+        """Recounts the bytes of movable data after a change."""
         self._moved = sum(one.device_bytes for one in self.movable())
 
     def _reserve(self) -> float:
-        """Returns the bytes that are left for computing."""
+        """Returns the bytes reserved for computing."""
         total = 0.0 if self.memory is None else self.memory.total
         return max([min(LEAST_RESERVE, RESERVED * total), *self._peaks])
 
     def measure(self) -> None:
-        """Notes the memory that computing has needed since `watch`."""
+        """Records the peak memory of computing since `watch`."""
         if self.memory is not None:
             self._peaks.append(self.memory.peak())
 
     def watch(self) -> None:
-        """Measures what computing needs from now on."""
+        """Starts measuring the memory of computing."""
         if self.memory is not None:
             self.memory.watch()
 
     def collect(self) -> None:
-        """Gives the memory of unreferenced objects back."""
+        """Releases the memory of unreferenced objects."""
         if self.memory is not None:
             self.memory.collect()
 
     def __str__(self) -> str:
-        """Says for people what is free; empty where nobody measures."""
+        """Describes the free memory for messages; empty without measurements."""
         if self.memory is None:
             return ""
         free, total = self.memory.free() / GB, self.memory.total / GB

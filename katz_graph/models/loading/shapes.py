@@ -12,12 +12,12 @@ from katz_graph.models.costs.stage_cost import module_on_meta
 from katz_graph.models.loading.fill import stored_tensors
 
 Shapes = Mapping[str, Sequence[int]]
-"""Maps the names of a module's parameters, and of buffers that files hold, to their shapes."""
+"""Maps the names of a module's parameters, and of buffers stored in files, to their shapes."""
 MODULES_KNOWN = 16
 
 
 @lru_cache(maxsize=MODULES_KNOWN)
 def parameter_shapes(module: Component) -> Shapes:
-    """Returns the shapes of a module's weights; loads nothing."""
+    """Returns the shapes of a module's weights, without loading."""
     empty = module_on_meta(json.dumps(dict(config(module)), sort_keys=True))
     return {name: tuple(value.shape) for name, value in stored_tensors(empty).items()}

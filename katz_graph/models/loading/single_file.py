@@ -1,7 +1,7 @@
 """Identifies the contents of one safetensors file, in either layout: whole checkpoints, networks,
 text encoders, VAEs and ControlNets.
 
-Reads the header alone; refuses anything else by its name. Never imports torch.
+Reads the header only. Refuses other files with an error that names their kind. Never imports torch.
 """
 
 from __future__ import annotations
@@ -61,15 +61,15 @@ TEXT_ENCODERS = {
         lambda shapes, _: qwen3_configuration(shapes),
     ),
 }
-"""How files of their own hold text encoders; one of CLIP that projects is told by its width."""
+"""Layouts of text encoders in separate files; the width of a CLIP decides whether it projects."""
 CONFIGURATIONS: Mapping[EncoderKind, Callable[[Shapes], Configuration]] = {
     T5: t5_configuration,
     QWEN3: qwen3_configuration,
     MT5: mt5_configuration,
     BERT: bert_configuration,
 }
-"""How those of a checkpoint are configured, whose kind is told by their prefix; CLIP's by more."""
-STRANGERS = {  # what families are called that none of ours is, by the names of their tensors
+"""Configurations of text encoders in checkpoints, by kind; `text_configuration` is for CLIP."""
+STRANGERS = {  # unsupported families, by patterns of tensor names
     r"txt_in\.individual_token_": "HunyuanVideo",
     r"distilled_guidance_layer\.": "Chroma",
     r"(^|\.)double_stream_modulation_img\.": "FLUX.2",
@@ -122,17 +122,15 @@ PIPELINE_PARTS = {
 
 
 def network_component(file: Contents, rounding: str | None = None) -> Component:
-    """Returns a checkpoint's network, or that of its own file. InputError names what the file
-    is.
-    """
+    """Returns the network of a checkpoint or of a separate file. InputError for other files."""
     return _component(file, [files.network for files in all_files()], a_network(), rounding)
 
 
 def vae_component(
     file: Contents, scale: float = DEFAULT_LATENT_SPACE.scale, overflows: bool = False
 ) -> Component:
-    """Returns a checkpoint's VAE, or that of its own file. The file does not say its scaling
-    factor, nor whether it overflows in half precision.
+    """Returns the VAE of a checkpoint or of a separate file. The file contains neither the scaling
+    factor `scale` nor whether the VAE overflows in half precision.
     """
     layout = Layout(
         VAES,
@@ -143,13 +141,13 @@ def vae_component(
 
 
 def controlnet_component(file: Contents) -> Component:
-    """Returns a ControlNet, in either layout, also one for several kinds of reference."""
+    """Returns a ControlNet, in either layout, including union ControlNets."""
     layouts = [layout for controls in all_controls() for layout in controls.files]
     return _component(file, layouts, "a ControlNet")
 
 
 def text_encoders(file: Contents) -> tuple[TextEncoderRecipe, ...]:
-    """Returns the text encoders of a checkpoint, in order, or the one of a file of its own."""
+    """Returns the text encoders of a checkpoint, in order, or the one in a separate file."""
     inside = [(prefix, kind) for prefix, kind in _text_prefixes().items() if file.under(prefix)]
     if inside:
         return tuple(
@@ -162,7 +160,7 @@ def text_encoders(file: Contents) -> tuple[TextEncoderRecipe, ...]:
 
 
 def check_checkpoint(file: Contents) -> None:
-    """Raises InputError, naming what the file is, when it does not hold a network."""
+    """Raises InputError, naming the file's kind, if it has no network."""
     _refuse_others(file)
     if any(
         file.under(one.network.prefixes[0]) or one.network.prefix(file.shapes) is not None
@@ -188,7 +186,7 @@ def holds_vae(file: Contents) -> bool:
 
 
 def _tokenizer(file: Contents, prefix: str, kind: EncoderKind) -> Component | None:
-    """Returns the tokenizer that the family says a checkpoint's text encoder has of its own."""
+    """Returns the tokenizer that the family declares for a checkpoint's text encoder, if any."""
     for files in all_files():
         if (tensor := files.pieces.get(prefix)) is not None:
             if tensor not in file.shapes:
@@ -215,7 +213,7 @@ def _text_prefixes() -> dict[str, EncoderKind]:
 def _component(
     file: Contents, layouts: Sequence[Layout], wanted: str, rounding: str | None = None
 ) -> Component:
-    """Returns the module that the first layout recognises. `wanted`: what it is, in messages."""
+    """Returns the module in the first matching layout. `wanted`: the module's kind in messages."""
     _refuse_others(file)
     for layout in layouts:
         if (prefix := layout.prefix(file.shapes)) is not None:
@@ -247,7 +245,7 @@ def _configured(
 
 @lru_cache(maxsize=64)
 def _check_weights(identity: FileIdentity) -> None:
-    """Raises InputError for weights in a format that is not read."""
+    """Raises InputError for weights in an unsupported format."""
     stored_weights(header(Path(identity.path)))
 
 
@@ -275,9 +273,7 @@ def _other(file: Contents, wanted: str) -> InputError:
 
 
 def _kinds() -> Iterator[tuple[str, str, str]]:
-    """Yields what a file may be instead: a pattern of its tensors' names, what it is, and what to
-    do with it.
-    """
+    """Yields the other kinds of files: a pattern of tensor names, the kind, and the way out."""
     for mark, (kind, way) in KINDS.items():
         yield mark, kind, way
     for family in families():

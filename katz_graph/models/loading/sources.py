@@ -1,5 +1,5 @@
-"""Makes recipes from what users name: a pipeline's folder or hub id, a single file, or a part in a
-file or folder of its own.
+"""Makes recipes from the sources that users name: a pipeline's folder or hub id, a single file, or
+a part in a separate file or folder.
 
 Never imports torch.
 """
@@ -70,15 +70,15 @@ HUB_FILES = (
 )
 HUB_LEFT_OUT = ("*.non_ema.*", "safety_checker/*", "feature_extractor/*")
 TEXT_LOADERS = "take them from CLIPLoader, DualCLIPLoader or TripleCLIPLoader"
-DIFFERENCES = "difference"  # an empty tensor that says so by its name
+DIFFERENCES = "difference"  # an empty tensor that marks a file of differences
 
 
 def pipeline_recipes(source: str | Path) -> tuple[ModelRecipe, ClipRecipe, VaeRecipe]:
     """Returns the recipes of a pipeline: a single file, a folder in diffusers' layout, or a hub id
-    (`owner/name`), which is fetched. Text encoders and VAE may be missing: what uses them is
-    refused. In place of a folder's missing scheduler or tokenizer stands the usual one.
+    (`owner/name`), which is fetched. Text encoders and VAE may be missing; their later use is
+    refused. Default ones replace a folder's missing scheduler and tokenizers.
 
-    InputError when it is a pipeline of no known family, or its parts do not fit each other.
+    InputError if the pipeline is of no known family or its parts do not fit each other.
     """
     place = _local(source)
     model, clip, vae = _of_folder(place) if place.is_dir() else _of_file(place)
@@ -93,9 +93,9 @@ def pipeline_recipes(source: str | Path) -> tuple[ModelRecipe, ClipRecipe, VaeRe
 
 def network_recipe(source: str | Path, rounding: str | None = None) -> ModelRecipe:
     """Returns the recipe of a network alone: a single file in either layout, a whole checkpoint, or
-    a folder as diffusers saves it.
+    a folder in diffusers' layout.
 
-    rounding: the number format that its weights are rounded to.
+    rounding: the dtype to round the weights to.
     """
     place = _local(source)
     if place.is_dir():
@@ -115,11 +115,11 @@ def network_recipe(source: str | Path, rounding: str | None = None) -> ModelReci
 def clip_recipe(
     sources: Sequence[str | Path], kinds: Sequence[str] = (), layout: TextLayout = DEFAULT_LAYOUT
 ) -> ClipRecipe:
-    """Returns the recipe of text encoders: one file, or several in whatever order. `kinds`: the
-    names of theirs, in the order in which the model takes them, not told of one file; of two of
-    CLIP the one that projects comes last, the wider one if both do. `layout`: as the recipe has it.
+    """Returns the recipe of text encoders: one file, or several in any order. `kinds`: the names of
+    their kinds in the model's order, optional for one file. Of two CLIPs the one with a projection
+    comes last, the wider one if both have it. `layout`: the recipe's text layout.
 
-    InputError where they are not such a set.
+    InputError if the encoders are not of these kinds.
     """
     encoders = [encoder for source in sources for encoder in _encoders(_local(source))]
     names = [kind_of(one.encoder).name for one in encoders]
@@ -139,7 +139,7 @@ def clip_recipe(
     )
     clip, _ = split(encoders)
     projecting = [one for one in clip if kind_of(one).projects]
-    # where each gives pooled text, the first may hold a projection that is not used
+    # if every encoder gives pooled text, the first may have an unused projection
     alone = len(projecting) == 1 or (layout.pooled == "joined" and projecting)
     if len(sources) > 1 and len(clip) == 2 and not alone:
         raise InputError(
@@ -150,8 +150,8 @@ def clip_recipe(
 
 
 def vae_recipe(source: str | Path) -> VaeRecipe:
-    """Returns the recipe of a VAE: a single file in either layout, a whole checkpoint, a folder as
-    diffusers saves it, or a hub id.
+    """Returns the recipe of a VAE: a single file in either layout, a whole checkpoint, a folder in
+    diffusers' layout, or a hub id.
     """
     place = _local(source)
     recipe = VaeRecipe(
@@ -162,10 +162,10 @@ def vae_recipe(source: str | Path) -> VaeRecipe:
 
 
 def controlnet_recipe(source: str | Path, base: Component | None = None) -> ControlNetRecipe:
-    """Returns the recipe of a ControlNet: a single file in either layout, a folder as diffusers
-    saves it, or a hub id.
+    """Returns the recipe of a ControlNet: a single file in either layout, a folder in diffusers'
+    layout, or a hub id.
 
-    base: the network that a file of differences is added to. InputError for such a file without it.
+    base: the network to add a file of differences to. InputError for such a file without a base.
     """
     place = _local(source)
     if place.is_dir():
@@ -193,7 +193,7 @@ def controlnet_recipe(source: str | Path, base: Component | None = None) -> Cont
 
 
 def controlnet_files(source: str | Path) -> tuple[FileIdentity, ...]:
-    """Returns the files of a ControlNet, also of one that needs a network to be added to."""
+    """Returns the files of a ControlNet, including files of differences to a network."""
     place = _local(source)
     return component(place, "controlnet").files if place.is_dir() else (file_identity(place),)
 
@@ -242,8 +242,8 @@ def _of_folder(folder: Path) -> tuple[ModelRecipe, ClipRecipe, VaeRecipe]:
 
 
 def _family_in(parts: Mapping[str, Any]) -> ModelFamily:
-    """Returns the family of a pipeline's index: by its network's class, else by what the network is
-    called, the first family's where no other is known.
+    """Returns the family of a pipeline's index: by its network's class, else by the network's part
+    name, else the first family.
     """
     named = [one for one in families() if _present(parts, one.network.part)]
     of_class = [one for one in named if parts[one.network.part][-1] == one.network.class_name]
@@ -279,8 +279,8 @@ def _missing(place: Path, reason: str) -> MissingComponent:
 
 
 def _fitting(clip: ClipRecipe, model: ModelRecipe) -> ClipRecipe:
-    """Returns the text encoders of a pipeline; as missing where the network reads others or more of
-    them, so that they are refused where a text is written.
+    """Returns the text encoders of a pipeline. Marks them as missing if they do not fit the
+    network, so that text encode nodes refuse them.
     """
     try:
         check_pipeline_text(model, clip)
@@ -299,8 +299,8 @@ def _encoders(place: Path) -> tuple[TextEncoderRecipe, ...]:
 
 
 def _tokenizer_beside(folder: Path) -> Path | None:
-    """Returns where a text encoder's own tokenizer is: in its folder, or in the one beside it that
-    a pipeline keeps it in (`text_encoder_2` and `tokenizer_2`). None where there is neither.
+    """Returns the folder of a text encoder's tokenizer: its own folder, or the tokenizer's folder
+    next to it in a pipeline (`text_encoder_2` and `tokenizer_2`). None without either.
     """
     beside = folder.with_name(folder.name.replace("text_encoder", "tokenizer"))
     places = [one for one in dict.fromkeys((folder, beside)) if has_vocabulary(one)]
@@ -322,7 +322,7 @@ def _present(parts: Mapping[str, Any], name: str) -> bool:
 
 
 def _local(source: str | Path) -> Path:
-    """Returns the local folder or file of `source`, fetched from the hub when there is none and the
+    """Returns the local folder or file of `source`. Fetches it from the hub if none exists and the
     name can be a hub id.
     """
     if Path(source).expanduser().exists() or not HUB_ID.fullmatch(str(source)):
@@ -340,7 +340,7 @@ def _local(source: str | Path) -> Path:
                 name, allow_patterns=list(HUB_FILES), ignore_patterns=[*HUB_LEFT_OUT, *doubled]
             )
         )
-    # the hub's client lets errors of several network libraries through
+    # the hub's client raises errors of several network libraries
     except Exception as problem:
         reason = first_line(problem)
     try:

@@ -1,4 +1,4 @@
-"""Loads components as live modules of diffusers and transformers, each once. Local safetensors
+"""Loads components as modules of diffusers and transformers, each once, from local safetensors
 only.
 """
 
@@ -37,16 +37,16 @@ from katz_graph.models.text.tokens import load_tokenizer
 
 Result = TypeVar("Result")
 
-LIBRARIES = (diffusers_logging, transformers_logging)  # whose notes matter only as errors of ours
-LOADING = Lock()  # what libraries may print is set for all threads
+LIBRARIES = (diffusers_logging, transformers_logging)  # silenced, see `quiet`
+LOADING = Lock()  # the libraries' log levels are process-wide
 
 
 class ModelStore:
-    """Loads modules by component, device and dtype, in eval mode and without gradients: what is
-    equal is loaded once and shared.
+    """Loads modules by component, device and dtype, in eval mode and without gradients. Equal
+    requests share one module.
 
-    `residents` keeps them within the memory of a device. The holder of a module may patch its
-    weights in place (a weight set); the store knows nothing of that. It remembers which VAEs
+    `residents` keeps the modules within the memory of a device. Users of a module may patch its
+    weights in place (weight sets); the store does not track patches. Remembers the VAEs that
     overflow in half precision.
     """
 
@@ -76,7 +76,7 @@ class ModelStore:
         dtype: torch.dtype,
         base: Component | None = None,
     ) -> Any:
-        """Returns the module. base: the network that the file's weights are differences to."""
+        """Returns the module. base: the network to add to, if the file holds differences."""
         return self.residents.get(self.controlnet_of(part, device, dtype, base))
 
     def controlnet_of(
@@ -96,13 +96,13 @@ class ModelStore:
         return self.residents.get(self.vae_of(part, device, dtype))
 
     def vae_of(self, part: Component, device: torch.device | str, dtype: torch.dtype) -> Loadable:
-        """Describes a VAE, in float32 once it is known that another type overflows."""
+        """Describes a VAE to load, in float32 if it is known to overflow."""
         expect_class(part, "AutoencoderKL")
         dtype = torch.float32 if part in self._overflowing else dtype
         return loadable("VAE", part, device, dtype, partial(fill_from_files, part))
 
     def vae_overflows(self, part: Component) -> None:
-        """Notes that half precision does not suffice for this VAE."""
+        """Records that this VAE overflows in half precision."""
         self._overflowing.add(part)
 
     def text_encoder(self, part: Component, device: torch.device | str, dtype: torch.dtype) -> Any:
@@ -126,8 +126,8 @@ def loadable(
     write: Callable[[Any], None],
     more: tuple[FileIdentity, ...] = (),
 ) -> Loadable:
-    """Describes a module into which `write` copies its weights. `more`: files that it is made of
-    besides the part's own.
+    """Describes a module to load; `write` copies its weights. `more`: source files in addition to
+    the part's.
     """
     place = torch.device(device)
 
@@ -142,7 +142,7 @@ def loadable(
 
 
 def files_of(part: Component) -> tuple[FileIdentity, ...]:
-    """Returns all files that a module is made of."""
+    """Returns all source files of a module."""
     if not isinstance(part, MergedComponent):
         return part.files
     return tuple(
@@ -153,8 +153,8 @@ def files_of(part: Component) -> tuple[FileIdentity, ...]:
 
 
 def _called(part: Component) -> str:
-    """Returns the display name of a model: the name of its file, or of its folder; of a pipeline's
-    part that of the pipeline.
+    """Returns the display name of a model: the name of its file or folder, or of the pipeline for a
+    part of a pipeline.
     """
     path = Path(part.folder)
     if path.name.partition("_2")[0] in (
@@ -167,23 +167,23 @@ def _called(part: Component) -> str:
 
 
 def _size(part: Component, dtype: torch.dtype) -> int:
-    """Returns the bytes that its weights take in memory."""
+    """Returns the bytes of a component's weights in memory."""
     check_unchanged(*part.files)
     return count_values(part) * dtype.itemsize
 
 
 def _shell(part: Component, place: torch.device, dtype: torch.dtype) -> nn.Module:
-    """Makes a module as its stages take it, of whose memory nothing is written yet."""
+    """Builds a module prepared for its stages, with uninitialised memory."""
     module = _explained(part, partial(blank, part))
     family = family_of_class(config(part).get("_class_name"))
     module = module if family is None else family.prepared(module)
-    with LOADING, quiet(*LIBRARIES):  # diffusers warns of each cast
+    with LOADING, quiet(*LIBRARIES):  # diffusers warns about each cast
         return with_memory(module, place, dtype)
 
 
 def fill_from_files(part: Component, module: nn.Module) -> None:
-    """Copies a component's weights from its files. InputError when they are not those of such a
-    module, or change meanwhile.
+    """Copies a component's weights from its files into a module. InputError if the files do not fit
+    the module or change during the copy.
     """
     fill(module, _read(part, module))
     check_unchanged(*part.files)
@@ -198,7 +198,7 @@ def _fill_controlnet(part: Component, base: Component | None, module: nn.Module)
         weight += tensor.to(weight.dtype)
 
     there = dict(module.named_parameters())
-    # from its files: the live one may have LoRAs in it
+    # reads the files because the loaded network may have LoRAs merged
     given = _read(base, _explained(base, partial(blank, base)))
     fill(module, {name: tensor for name, tensor in given.items() if name in there}, add)
     check_unchanged(*base.files)
@@ -210,7 +210,7 @@ def _read(part: Component, module: nn.Module) -> Mapping[str, Tensor]:
 
 
 def _explained(part: Component, read: Callable[[], Result]) -> Result:
-    """Returns the result of `read`; makes errors of libraries errors of the files."""
+    """Returns the result of `read`. Turns library errors into InputErrors about the files."""
     with LOADING, quiet(*LIBRARIES):
         try:
             return read()
