@@ -1,1 +1,1 @@
-"""Counts what stages cost, without memory or weights. Must not know devices."""
+"""Counts the costs of stages, without memory or weights. Must not know devices."""

@@ -1,5 +1,5 @@
-"""Counts the work of stages of models: each configuration once, for all sizes and processes. Loads
-no model library to count nothing.
+"""Counts the work of stages: once per configuration, for all sizes and processes. Imports model
+libraries only if a count is needed.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from katz_graph.models.family import family_of_class
 from katz_graph.models.stage_registry import stage as declared
 from katz_graph.models.text.kinds import kind_named, row_in
 
-COUNTING = 3  # another number when our stages compute otherwise, or formulas are written otherwise
-LONG = 32  # long texts are counted as the next whole number of so many tokens
+COUNTING = 3  # version of the counts: change it if stages or the format of formulas change
+LONG = 32  # tokens; the lengths of long texts are rounded up to multiples
 
 
 class FormulaStore(Protocol):
-    """Stores formulas beyond the life of a process."""
+    """Stores formulas across processes."""
 
     def formula(self, key: str) -> str | None: ...
 
@@ -30,8 +30,9 @@ class FormulaStore(Protocol):
 
 
 class Counts:
-    """Counts the work of stages by configuration. Keeps the formulas in this object and, if given,
-    in `kept`. Any thread may ask; none waits for another one, whose priority may be low.
+    """Counts the work of stages by configuration. Caches formulas in this object and, if given, in
+    `kept`. Any thread may call it. Uses no lock, because a holder of low priority would block
+    others.
     """
 
     def __init__(self, kept: FormulaStore | None = None) -> None:
@@ -50,10 +51,10 @@ class Counts:
         last_block: int | None = None,
         value_bytes: int = 4,
     ) -> Work:
-        """Returns what `stage_cost.stage_work` would count; not for VAEs."""
+        """Returns the work as `stage_cost.stage_work`, from a formula if possible; not for VAEs."""
         row, filled = 0, _fills_to(config)
         tokens = tokens if filled == 1 else max(1, -(-tokens // filled)) * filled
-        # a row is never longer, so its length is not a size but a part of the stage
+        # rows have a maximum length, so the length is part of the stage rather than a size
         if declared(stage).encodes_text:
             if kind_named(config).rows:
                 whole = row_in(config)
@@ -72,8 +73,8 @@ class Counts:
         return formula.work(sizes(batch, height, width, tokens), value_bytes)
 
     def unprepared(self, config: Mapping[str, Any]) -> tuple[str, ...]:
-        """Returns which blocks of a network, ControlNet or text encoder keep their forward on GPUs:
-        how many of what kind, and why.
+        """Lists the blocks of a network, ControlNet or text encoder that keep their library's
+        forward on GPUs: count, kind and reason.
         """
         text = json.dumps(dict(config), sort_keys=True)
         key = digest((text, "unprepared", _software()))
@@ -105,20 +106,20 @@ class Counts:
 
 
 def _is_tiny(config: Mapping[str, Any], height: int, width: int) -> bool:
-    """Returns true if the deepest resolution is one cell wide or high: then fewer copies are made
-    than formulas know of.
+    """Returns true if the deepest resolution is one cell wide or high. Formulas count too many
+    copies then.
     """
     resolutions = len(config.get("block_out_channels", (0,)))
     return min(height, width) <= 1 << (resolutions - 1)
 
 
 def _fills_to(config: Mapping[str, Any]) -> int:
-    """Returns what numbers of tokens are filled up to multiples of."""
+    """Returns the number that token counts are padded to multiples of; 1 without padding."""
     family = family_of_class(config.get("_class_name"))
     return 1 if family is None else family.network.fills_to
 
 
 @lru_cache(maxsize=1)
 def _software() -> tuple[Any, ...]:
-    """Returns what decides the counts besides a configuration."""
+    """Returns the cache-key fields of counts beyond the configuration."""
     return COUNTING, *(version(name) for name in ("torch", "diffusers", "transformers"))

@@ -1,10 +1,10 @@
 """Derives the work of a stage from one count, as a formula of batch, tokens, height and width. Must
 not know models.
 
-Every operation of a network computes and writes products of sizes: of the batch, the text's tokens,
-and the latent's height and width at each resolution, which are halved and rounded up from one to
-the next. Counted where these sizes are different primes, each product shows what it is made of; so
-one count gives a formula that is exact for all sizes.
+The work of every operation is a product of sizes: the batch, the text's tokens, and the latent's
+height and width at each resolution, halved and rounded up from one resolution to the next. If these
+sizes are distinct primes, factoring each product reveals its sizes. One count therefore gives a
+formula that is exact for all sizes.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from typing import Self
 from katz_graph.ir.device import Work
 
 LEVELS = 5  # resolutions of a network, at most
-BATCH, TOKENS = 1009, 1297  # primes, as are all that HEIGHT and WIDTH are halved to
+BATCH, TOKENS = 1009, 1297  # primes, like all halves of HEIGHT and WIDTH
 HEIGHT, WIDTH = 24481, 109441
 
 Terms = Mapping[str, int]
-"""Sums products: the names of sizes, as "batch h0 w0" -> the factor of their product."""
+"""A sum of products: the names of sizes, such as "batch h0 w0" -> the factor of their product."""
 
 
 def sizes(batch: int, height: int, width: int, tokens: int) -> dict[str, int]:
-    """Returns sizes by the names that formulas use; height and width of the latent. `joint`: the
-    text's tokens and those of patches of two by two cells, which joint attention reads as one; at
-    PRIMES it is two times a prime.
+    """Returns sizes by their names in formulas; height and width are the latent's. `joint`: the
+    tokens of the text plus those of 2 x 2 patches, one sequence in joint attention; at PRIMES it is
+    two times a prime.
     """
     joint = tokens + -(-height // 2) * -(-width // 2)
     found = {"batch": batch, "tokens": tokens, "joint": joint}
@@ -42,7 +42,7 @@ PRIMES: Mapping[str, int] = sizes(BATCH, HEIGHT, WIDTH, TOKENS)
 
 
 def terms(counted: Iterable[int]) -> Terms:
-    """Sums numbers that were counted at PRIMES."""
+    """Turns numbers counted at PRIMES into a sum of products."""
     found: dict[str, int] = {}
     for number in counted:
         names = []
@@ -74,13 +74,13 @@ class Formula:
     copies: int  # kernels, in a batch of several only
 
     def work(self, at: Mapping[str, int], value_bytes: int) -> Work:
-        """Returns the work at `sizes`, in a number format of so many bytes."""
+        """Returns the work at `sizes`, for a dtype of `value_bytes`."""
         scale, alone = value_bytes / 4, at.get("batch") == 1
         written = value(self.written, at) + (0 if alone else value(self.copied, at))
         return Work(
             flops=float(value(self.flops, at)),
             weight_bytes=scale * self.weight_bytes,
-            activation_bytes=scale * 2 * written,  # what is written is read once
+            activation_bytes=scale * 2 * written,  # each written byte is read once
             output_bytes=scale * value(self.outputs, at),
             kernels=float(self.kernels + (0 if alone else self.copies)),
         )
@@ -90,7 +90,7 @@ class Formula:
 
     @classmethod
     def read(cls, text: str) -> Self | None:
-        """Parses what `text` wrote; None for anything else."""
+        """Parses the output of `text`; None for other strings."""
         try:
             return cls(**json.loads(text))
         except (TypeError, ValueError):

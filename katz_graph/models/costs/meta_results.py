@@ -1,5 +1,5 @@
-"""Calls operations on torch's meta device, each once for all arguments of the same shapes: torch
-derives most results there in Python, which takes a millisecond, and models repeat their blocks.
+"""Caches the results of operations on torch's meta device, by the shapes of their arguments. Torch
+derives most of them in Python, in about a millisecond each, and models repeat their blocks.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ PLAIN = (bool, int, float, str, torch.dtype, torch.device, torch.layout, torch.m
 
 
 def result_on_meta(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Returns the result of an operator (`torch._ops.OpOverload`), as if it were called. It is,
-    unless it writes new tensors on the meta device and was called with such arguments before.
+    """Returns the result of an operator (`torch._ops.OpOverload`). Calls the operator, unless its
+    outputs are new meta tensors and a result for equal arguments is cached.
     """
     if any(output.alias_info for output in function._schema.returns):
         return function(*args, **kwargs)
@@ -28,12 +28,12 @@ def result_on_meta(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 
 
 class _Indescribable(Exception):
-    """Is raised for values other than tensors on the meta device and plain numbers or names."""
+    """Raised for values other than meta tensors, plain numbers and strings."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Described:
-    """Holds all that there is to know of a tensor on the meta device."""
+    """Describes a meta tensor completely."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -49,7 +49,7 @@ def _known(function: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _described(value: Any) -> Any:
-    """Returns what nested values can be looked up by. Numbers with their types: 1 equals 1.0."""
+    """Returns a hashable key of nested values. Includes types of numbers, because 1 equals 1.0."""
     if isinstance(value, Tensor):
         if value.device.type != "meta":
             raise _Indescribable

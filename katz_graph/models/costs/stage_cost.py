@@ -1,6 +1,6 @@
 """Counts the operations and bytes of each stage from configurations alone.
 
-Runs modules without memory (torch's meta device) through the very functions that compute.
+Calls the stages' own functions with modules on torch's meta device.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ def stage_work(
     """Counts the work of one call of a stage of the module with this `config.json`.
 
     height, width: of the latent, for the VAE too; tokens: of the text; value_bytes: 2 for half
-    precision, 4 for float32; kept: cross-attention reads keys and values made before. Blocks as in
-    the stages' nodes. A multiply-add is two operations. Counted at these sizes, which
-    takes up to seconds; `counts.Counts` returns the same for all sizes from one count.
+    precision, 4 for float32; kept: cross-attention reads cached keys and values. The range of
+    blocks is as in stage nodes. A multiply-add is two operations. A count takes up to seconds;
+    `counts.Counts` returns the same for all sizes from one count.
     """
     return _work(
         json.dumps(dict(config), sort_keys=True),
@@ -77,8 +77,8 @@ def stage_work(
 def stage_call(
     config: Mapping[str, Any], stage: str, batch: int, height: int, width: int
 ) -> Callable[[], list[Tensor]]:
-    """Returns a stage of the module with this `config.json`, without memory, as a function that
-    gives its outputs; sizes as for `stage_work`.
+    """Returns a function that calls a stage of the module with this `config.json` on the meta
+    device and returns its outputs. Sizes are those of `stage_work`.
     """
     call, _ = declared(stage).sized(
         module_on_meta(json.dumps(dict(config), sort_keys=True)), Sized(batch, height, width)
@@ -111,11 +111,11 @@ def _work(
 def stage_formula(
     config: str, stage: str, row: int, first_block: int, last_block: int | None
 ) -> Formula:
-    """Derives the work of a stage, except those of VAEs, of the module with this `config.json`;
+    """Derives the formula of a stage, except those of VAEs, of the module with this `config.json`.
     `row`: tokens of a text encoder's row.
 
-    It holds where no resolution is one cell wide or high. InputError for a network of more
-    resolutions than formulas know.
+    The formula is valid unless a resolution is one cell wide or high. InputError for a network with
+    more than `LEVELS` resolutions.
     """
     module = module_on_meta(config)
     levels = len(getattr(module.config, "block_out_channels", ()))
@@ -134,20 +134,17 @@ def stage_formula(
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Holds the counts of a call on the meta device, where modules are float32: floating-point
-    operations of each operation that has some, bytes of each tensor that is written, of what is
-    copied because the batch is of several, and of each output.
-    """
+    """Holds the counts of a float32 call on the meta device."""
 
-    flops: Sequence[int]
-    written: Sequence[int]
-    copied: Sequence[int]
-    outputs: Sequence[int]
+    flops: Sequence[int]  # of each operation with floating-point work
+    written: Sequence[int]  # bytes of each written tensor
+    copied: Sequence[int]  # bytes of each copy made only for batches larger than one
+    outputs: Sequence[int]  # bytes of each output
     weight_bytes: int
     kernels: int
 
 
-@torch.inference_mode(False)  # in which linear layers are not told as products
+@torch.inference_mode(False)  # inference mode does not dispatch linear layers as products
 def _counted(module: Any, stage: str, sizes: Sized) -> Counted:
     with torch.no_grad(), FusedAttention():
         call, used = declared(stage).sized(module, sizes)
@@ -179,8 +176,9 @@ def _formula(counted: Counted, summed: Callable[[Iterable[int]], Terms]) -> Form
 @lru_cache(maxsize=16)
 @torch.inference_mode(False)
 def module_on_meta(config: str) -> Any:
-    """Makes a module of a configuration (JSON) without memory, in float32 whatever another thread
-    loads meanwhile, for libraries set torch's format for all; not to be changed.
+    """Builds a module on the meta device from a configuration (JSON). Converts it to float32,
+    because libraries change torch's default dtype for all threads while they load. The module is
+    cached and must not be changed.
     """
     values = json.loads(config)
     with torch.device("meta"), quiet():
@@ -192,8 +190,8 @@ def module_on_meta(config: str) -> Any:
 
 
 class FusedAttention(TorchFunctionMode):
-    """Counts attention as the one fused operation that it is on real devices: the meta device would
-    split it up, and write its scores.
+    """Counts attention as one fused operation, as on real devices. The meta device would split it
+    and write the attention scores.
     """
 
     def __init__(self) -> None:
@@ -214,7 +212,7 @@ class FusedAttention(TorchFunctionMode):
 
 
 class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts what each operation computes and writes; views write nothing."""
+    """Counts the operations and written bytes of each operation; views write nothing."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -245,8 +243,8 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class _Functions(FusedAttention):
-    """Also detects linear layers at work: they read one picture whose channels come last as it is,
-    but copy several.
+    """Also marks calls of linear layers, because these copy a channels-last input of several
+    pictures, but not of one picture.
     """
 
     def __init__(self, operations: _Operations) -> None:

@@ -9,7 +9,7 @@ from katz_graph.ir.device import Work
 
 
 def total(works: Sequence[Work]) -> Work:
-    """Sums works done one after the other."""
+    """Sums the work of consecutive calls."""
     return Work(
         flops=sum(work.flops for work in works),
         weight_bytes=sum(work.weight_bytes for work in works),
@@ -20,7 +20,9 @@ def total(works: Sequence[Work]) -> Work:
 
 
 def less(whole: Work, parts: Sequence[Work]) -> Work:
-    """Returns a work from which parts are left out that give what they read."""
+    """Subtracts the work of skipped parts. The outputs stay, because a skipped part passes its
+    input on.
+    """
     gone = total(parts)
     return replace(
         whole,

@@ -1,3 +1,3 @@
-"""Fetches the files that URLs name, in a process of its own, and keeps them within a budget. Must
-not know what is in them.
+"""Fetches files from URLs in a separate process, and caches them within a budget. Must not know
+their contents.
 """

@@ -1,5 +1,5 @@
-"""Reads safetensors files at URLs: what they are by their headers, and all of their bytes. Must not
-know where they are kept, nor what they are for.
+"""Reads safetensors files at URLs: identities from their headers, and all of their bytes. Must not
+know where files are cached, nor their use.
 """
 
 from __future__ import annotations
@@ -35,25 +35,23 @@ VERSIONS = (
     "ETag", "etag", "generation", "md5Hash", "checksum", "Last-Modified", "LastModified",
     "last_modified", "updated", "mtime", "modified", "created",
 )  # fmt: skip
-"""Which words of a server say that a file is the one that it was, the surest first."""
-PART_OF_FILE = 206  # HTTP's answer to who asked for a range (RFC 9110, section 15.3.7)
+"""Lists the metadata keys of servers that identify a file's version, most reliable first."""
+PART_OF_FILE = 206  # HTTP's status for a range request (RFC 9110, section 15.3.7)
 NO_SUCH_RANGE = 416
-POLL_S = 0.05  # between two looks at whether an identity is still wanted
-PIECE = 2**20  # bytes that are read at once
-BLOCK = 2**24  # bytes that are asked for at once, where a protocol has no streams
-HEADER_BLOCK = 2**19  # bytes that most headers are shorter than
+POLL_S = 0.05  # between two checks of `cancelled`
+PIECE = 2**20  # bytes per read
+BLOCK = 2**24  # bytes per request of a protocol without streams
+HEADER_BLOCK = 2**19  # bytes of the first request; most headers are shorter
 log = logging.getLogger("katz_graph")
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Says how long a server may be silent, in seconds: until it answers, and while it sends; and
-    how long it may take to send a file's header.
-    """
+    """Holds the timeouts for servers, in seconds."""
 
-    connecting: float = 30.0
-    silence: float = 60.0
-    header: float = 60.0
+    connecting: float = 30.0  # until the connection
+    silence: float = 60.0  # between two reads
+    header: float = 60.0  # for a file's whole header
 
 
 PATIENCE = Patience()
@@ -61,9 +59,9 @@ PATIENCE = Patience()
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A file as its server sends it, from byte `start` on. `size`: of the whole file; None where
-    the server does not say. `read`: returns the next bytes, at most as many as asked for, and none
-    at the end.
+    """Holds a server's response, the bytes of a file from `start`. `size`: bytes of the whole file,
+    None if the server does not report them. `read(n)` returns the next n bytes at most, and none at
+    the end.
     """
 
     read: Callable[[int], bytes]
@@ -73,7 +71,7 @@ class Answer:
 
 
 class Changed(InputError):
-    """Another file is at the URL than when it was named."""
+    """Signals that the file at a URL has changed since its identity was taken."""
 
     def __init__(self, url: str) -> None:
         super().__init__(
@@ -87,13 +85,13 @@ def identify(
     cancelled: Callable[[], bool] = never,
     rule: FetchRule = ANY,
 ) -> tuple[FileIdentity, bytes]:
-    """Returns the identity of the file at a URL, and its header, which is all that is read of it.
-    Cancelled as soon as `cancelled` says so; a request under way ends by itself.
+    """Returns the identity and the header of the file at a URL; reads no more than the header.
+    Raises Cancelled when `cancelled` returns true; a request in flight ends on its own.
 
-    url: of any protocol that fsspec and what is installed beside it know; `#sha256=` and the file's
-    hash may stand at its end. `rule`: which URLs may be asked, also those that answers lead to.
-    RunError, in one wording for every reason, which only the log says: the answer of a server that
-    only this machine reaches is not for whoever wrote the URL.
+    url: of any protocol supported by fsspec and its installed extensions, optionally followed by
+    `#sha256=` and the file's hash. `rule`: the permitted URLs, redirects included. RunError has the
+    same text for every reason, and only the log names the reason: responses of servers in the local
+    network must not reach the author of the URL.
     """
     checksum(url)
     asked: Future[tuple[FileIdentity, bytes]] = Future()
@@ -120,7 +118,9 @@ def _identify(url: str, patience: Patience, rule: FetchRule) -> tuple[FileIdenti
             begin = _read(url, answer, 0, LENGTH_BYTES)
             end = LENGTH_BYTES + int.from_bytes(begin, "little")
             if end > min(LONGEST_HEADER, answer.size or LONGEST_HEADER):
-                end = LENGTH_BYTES + LONGEST_SIGN  # no header: something else
+                end = (
+                    LENGTH_BYTES + LONGEST_SIGN
+                )  # not a safetensors header: reads a signature for the error
             begin += _read(url, answer, len(begin), min(end, HEADER_BLOCK))
         if end > HEADER_BLOCK:
             with _opened(url, rule, patience, HEADER_BLOCK, HEADER_BLOCK, end) as rest:
@@ -142,16 +142,16 @@ def download(
     cancelled: Callable[[], bool],
     patience: Patience = PATIENCE,
 ) -> None:
-    """Writes the bytes of a file that a URL names to `part`, going on behind those that are there.
+    """Writes the bytes of the file at a URL to `part`, and resumes after the bytes already there.
 
-    `cancelled` is asked between pieces; Cancelled when it says so. Changed when the server has
-    another file by now, RunError when the network fails; what has come by then is in `part`.
-    OSError is of the disk.
+    Checks `cancelled` between reads, and raises Cancelled if it returns true. Changed if the server
+    has another file, RunError if the network fails; `part` retains the bytes received. OSError is a
+    disk error.
     """
     url = file.path
     rule = FetchRule.parse(file.fetch) if file.fetch else ANY.naming(url)
     here = part.seek(0, os.SEEK_END)
-    # without a version nobody could tell that the rest is of the same file
+    # resuming needs a version, to check that the rest is of the same file
     start = here if file.version and here < file.size else 0
     with _errors_of(url, patience), _opened(url, rule, patience, start, BLOCK) as answer:
         if answer.version != file.version or answer.size not in (None, file.size):
@@ -174,7 +174,7 @@ def download(
 
 
 class _DiskError(KatzError):
-    """Carries an error of the disk through the `with` statements that are for those of networks."""
+    """Carries a disk error through `with` statements that handle network errors."""
 
 
 def _to_disk(write: Callable[[], Any]) -> None:
@@ -186,7 +186,7 @@ def _to_disk(write: Callable[[], Any]) -> None:
 
 @contextmanager
 def _errors_of(url: str, patience: Patience) -> Iterator[None]:
-    """Turns whatever goes wrong with a URL into one error, and logs the reason."""
+    """Turns all errors of a URL into one error, and logs the reason."""
     try:
         yield
     except _DiskError as error:
@@ -201,7 +201,7 @@ def _errors_of(url: str, patience: Patience) -> Iterator[None]:
             f"the server did not answer within {patience.connecting:g} s, or was silent for "
             f"{patience.silence:g} s"
         )
-    except Exception as error:  # network libraries of fsspec's protocols have errors of their own
+    except Exception as error:  # fsspec's network libraries raise errors of their own types
         reason = _reason(error)
     else:
         return
@@ -209,7 +209,7 @@ def _errors_of(url: str, patience: Patience) -> Iterator[None]:
 
 
 def _not_fetched(url: str, reason: str) -> RunError:
-    """Logs why a URL could not be fetched; returns the error, which does not say it."""
+    """Logs the reason that a URL could not be fetched. Returns the error, without the reason."""
     log.warning("%s: could not be fetched: %s", shown(url), reason)
     return RunError(f"{shown(url)}: could not be fetched; the log says why")
 
@@ -218,8 +218,8 @@ def _not_fetched(url: str, reason: str) -> RunError:
 def _opened(
     url: str, rule: FetchRule, patience: Patience, start: int, block: int, stop: int | None = None
 ) -> Iterator[Answer]:
-    """Asks for a file from byte `start` on, and for no more than up to `stop`. Who has no parts of
-    files, sends all of it.
+    """Requests a file from byte `start` to `stop`. Servers without range requests send the whole
+    file.
     """
     check_hop(address(url), rule)
     if urlsplit(url).scheme.lower() in WEB:
@@ -240,8 +240,8 @@ def _opened(
 def _stream(
     url: str, rule: FetchRule, patience: Patience, start: int, stop: int | None
 ) -> Iterator[Answer]:
-    """Asks web servers, one after the other where they redirect. Uncompressed, so that the length
-    is known; limits silence, but not the whole time that a large file takes.
+    """Requests a file from a web server, and follows redirects. Requests no compression, so the
+    length is known. Limits silence, but not the total time, because large files take long.
     """
     headers = {"Accept-Encoding": "identity"}
     if start or stop is not None:
@@ -265,8 +265,8 @@ def _stream(
 def _followed(
     url: str, rule: FetchRule, patience: Patience, headers: dict[str, str]
 ) -> tuple[str, Any]:
-    """Asks web servers, one after the other where they redirect. Returns the last URL and its
-    answer, which the caller closes.
+    """Requests a URL and follows redirects. Returns the last URL and its response; the caller
+    closes the response.
     """
     for _ in range(MAX_HOPS):
         with ExitStack() as closing:
@@ -285,8 +285,8 @@ def _followed(
 def _without_redirects(
     chain: str, rule: FetchRule, patience: Patience
 ) -> tuple[str, dict[str, Any]]:
-    """Replaces the web addresses in a chain of protocols by those that they redirect to. Returns
-    the chain, and the options of fsspec that forbid further redirects.
+    """Replaces the web addresses in a protocol chain by their redirect targets. Returns the chain
+    and the fsspec options that forbid further redirects.
     """
     parts, options = CHAIN.split(chain), dict[str, Any]()
     for place, part in enumerate(parts):
@@ -303,7 +303,7 @@ def _without_redirects(
 
 
 def _asked(url: str, rule: FetchRule, patience: Patience, headers: dict[str, str]) -> Any:
-    """Asks one web server, and follows no redirect."""
+    """Requests a URL from one web server, and follows no redirect."""
     from aiohttp import ClientTimeout
     from fsspec.implementations.http import HTTPFileSystem
 
@@ -315,7 +315,7 @@ def _asked(url: str, rule: FetchRule, patience: Patience, headers: dict[str, str
         get_client=client_of(url, rule),
         client_kwargs={"timeout": timeout, "trust_env": True},
     )
-    # a block size of 0: one stream; a size of any kind: it need not be asked for
+    # block size 0 means one stream; any `size` saves the request for it
     return files.open(url, block_size=0, size=1, headers=headers, allow_redirects=False)
 
 
@@ -324,8 +324,8 @@ def _version(said: Any) -> str:
 
 
 def _read(url: str, answer: Answer, start: int, stop: int) -> bytes:
-    """Reads the bytes of a file between the place that was reached and another; fewer at its end.
-    RunError when the connection ends before.
+    """Reads the bytes of a file from its position `start` to `stop`, fewer at the end of the file.
+    RunError if the connection ends early.
     """
     pieces, done = [], start
     while done < stop and (piece := answer.read(stop - done)):
@@ -345,7 +345,7 @@ def _ended(url: str, done: int, size: int) -> RunError:
 def _reason(error: BaseException) -> str:
     if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
-    # of aiohttp's answers; the rest of their text is the address, keys included
+    # for aiohttp's errors: the rest of their text is the URL, including secrets
     status = getattr(error, "status", None)
     if isinstance(status, int):
         said = str(getattr(error, "message", "")).strip().partition("\n")[0]

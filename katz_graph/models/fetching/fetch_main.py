@@ -1,4 +1,4 @@
-"""Runs the process that fetches files, each in a thread, until its parent is gone or lets it go."""
+"""Runs the fetch process: fetches each file in a thread, and exits when its parent disconnects."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def main() -> None:
     while True:
         asked, descriptors, _, _ = socket.recv_fds(control, LONGEST, 1, socket.MSG_CMSG_CLOEXEC)
         if not asked:
-            os._exit(0)  # what has come of files stays for those who go on with them
+            os._exit(0)  # partial files stay on disk for later downloads to resume
         asker = socket.socket(fileno=descriptors[0])
         threading.Thread(target=_answer, args=(unpack(asked), asker), daemon=True).start()
 
@@ -52,7 +52,7 @@ def _answer(asked: Any, asker: socket.socket) -> None:
         except BaseException:
             traceback.print_exc()
             return
-        with suppress(OSError):  # nobody waits any longer
+        with suppress(OSError):  # the requester has disconnected
             asker.send(pack(told))
 
 

@@ -1,5 +1,5 @@
-"""Has files that URLs name be fetched by a process of its own: network libraries read a file in
-hundreds of pieces, and those that compute in this process would wait for the interpreter each time.
+"""Fetches files from URLs in a separate process. Network libraries read a file in hundreds of
+pieces, and in this process each read would hold up computing threads at Python's lock.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from katz_graph.ipc.packing import pack, unpack
 from katz_graph.models.fetching.fetch import Changed, Patience
 
 MAIN = "katz_graph.models.fetching.fetch_main"
-POLL = 0.02  # seconds between two looks at whether the file is still wanted
+POLL = 0.02  # seconds between two checks of `cancelled`
 LONGEST = 1 << 17  # bytes of a message
-TRIES = 2  # as for a request whose worker is lost
+TRIES = 2  # the same as for requests whose worker is lost
 ERRORS = {kind.__name__: kind for kind in (Cancelled, InputError, RunError)}
 
 
 class Fetcher:
-    """Starts the process when the first file is wanted, and anew when it was lost. It fetches
-    several at a time, and ends with this process. Any thread may ask.
+    """Starts the fetch process at the first file, and restarts it after a loss. The process fetches
+    several files at a time and ends with this process. Any thread may call `fetch`.
     """
 
     def __init__(self) -> None:
@@ -46,9 +46,9 @@ class Fetcher:
         file: FileIdentity,
         cancelled: Callable[[], bool],
     ) -> None:
-        """Fetches a file to the cache of a folder, until `cancelled` says that nobody wants it.
-        Goes on with a new process when the process is lost. Raises what `FileCache.fetch_here`
-        raises, and RunError when the process was lost `TRIES` times.
+        """Fetches a file to the cache in a folder, unless `cancelled` returns true. Retries with a
+        new process if the process is lost. Raises the errors of `FileCache.fetch_here`, and
+        RunError after `TRIES` losses.
         """
         for _ in range(TRIES):
             if (told := self._answer(folder, most_bytes, patience, file, cancelled)) is not None:
@@ -66,7 +66,7 @@ class Fetcher:
         file: FileIdentity,
         cancelled: Callable[[], bool],
     ) -> tuple[str, str, int] | None:
-        """Asks the process for a file, and returns how that ended; None when it was lost."""
+        """Requests a file from the process. Returns (error kind, message, errno); None if lost."""
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours:
             with its:
@@ -100,7 +100,7 @@ FETCHER = Fetcher()
 
 
 def _raise(file: FileIdentity, kind: str, message: str, number: int) -> None:
-    """Raises what the other process did, if it raised anything."""
+    """Raises the error of the other process, if it reported one."""
     if kind == Changed.__name__:
         raise Changed(file.path)
     if kind == OSError.__name__:

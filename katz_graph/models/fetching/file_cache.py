@@ -1,10 +1,10 @@
-"""Keeps files that URLs name on this machine's disk, within a budget of bytes; each is fetched once
-for all threads and processes that want it. Must not know what the files are for.
+"""Caches files from URLs on this machine's disk, within a budget of bytes. Fetches each file once
+for all threads and processes. Must not know the use of the files.
 
-Of a file there are `KEY-NAME.safetensors`, whole and checked, or `KEY-NAME.safetensors.part`, which
-whoever fetches it has locked; of its URL `KEY.identity`, what the server said last; and
-`HASH.header`, which answers questions about its tensors without the file. Nothing else is kept, so
-that a process may be killed at any time.
+A file is stored as `KEY-NAME.safetensors`, whole and checked, or `KEY-NAME.safetensors.part`,
+locked by its fetcher. `KEY.identity` has the server's last report about a URL. `HASH.header` has a
+file's header, to describe its tensors without the file. No other state exists, so a process may be
+killed at any time.
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ from katz_graph.models.loading.identity import check_unchanged, parse_header, re
 from katz_graph.settings.environment import fetched_files
 
 WHOLE, PART, NEW, LOCK = USUAL_ENDING, ".part", ".new", ".lock"
-FRESH = 10.0  # seconds that the word of a server about its file counts
-LEFT_BEHIND = 24 * 3600.0  # seconds after which nobody goes on with a part of a file
-LONGEST_NAME = 100  # characters that are kept of a file's name
+FRESH = 10.0  # seconds that a server's report about its file stays valid
+LEFT_BEHIND = 24 * 3600.0  # seconds after which an unused partial file is removed
+LONGEST_NAME = 100  # characters of a file's name
 KEY = 24  # hexadecimal digits
-RECORDED = "size", "modified_ns", "header", "version"  # of the identity of a URL's file
-HASHED = 2**20  # bytes at once
+RECORDED = "size", "modified_ns", "header", "version"  # fields of the identity in a record
+HASHED = 2**20  # bytes per read
 
 log = logging.getLogger("katz_graph")
 
 
 @dataclass(frozen=True, slots=True)
 class FileCache:
-    """The files of URLs below a folder, which together take `most_bytes`; beyond that those go that
-    were used longest ago, except what is in use.
+    """Caches the files of URLs in a folder, in at most `most_bytes`. Beyond that, evicts the least
+    recently used files, except those in use.
 
-    `fresh`: seconds for which a server is not asked again what its file is. `fetcher`: the process
-    that fetches files; None: this one does.
+    `fresh`: seconds until a server is asked again about its file. `fetcher`: the process that
+    fetches files, None for this process.
     """
 
     folder: Path
@@ -69,18 +69,17 @@ class FileCache:
 
     @classmethod
     def of_this_machine(cls) -> FileCache:
-        """Returns the cache that the environment names (KATZ_CACHE, KATZ_FETCHED_GB)."""
+        """Returns the cache configured by the environment (KATZ_CACHE, KATZ_FETCHED_GB)."""
         return cls(*fetched_files(), fetcher=FETCHER)
 
     def identity(
         self, url: str, cancelled: Callable[[], bool] = never, rule: FetchRule = ANY
     ) -> FileIdentity:
-        """Returns the identity of the file at a URL. Of the file no more than its header is read.
-        Cancelled as soon as `cancelled` says so. `rule`: which URLs may be asked, also those that
-        answers lead to.
+        """Returns the identity of the file at a URL; reads no more than its header. Raises
+        Cancelled when `cancelled` returns true. `rule`: the permitted URLs, redirects included.
 
-        A server that cannot be asked does no harm where the file has been fetched before: it is
-        taken as it was then. Otherwise errors as of `identify`.
+        If the server cannot be reached, returns the identity of the cached file, if any. Otherwise
+        raises the errors of `identify`.
         """
         record = self._record(url)
         known, age = _recorded(record, url, rule.naming(url).words)
@@ -100,8 +99,8 @@ class FileCache:
         return file
 
     def entries(self, file: FileIdentity) -> Mapping[str, Any]:
-        """Returns the header of a file: names, types and shapes of its tensors. One that a URL
-        names is not fetched for that. Changed when there is another file by now.
+        """Returns the header of a file: names, dtypes and shapes of its tensors. Does not fetch the
+        file of a URL. Changed if the URL now has another file, InputError if a local one changed.
         """
         if not is_url(file.path):
             check_unchanged(file)
@@ -121,12 +120,12 @@ class FileCache:
         return parse_header(shown(file.path), header, file.size)
 
     def holds(self, file: FileIdentity) -> bool:
-        """Tells whether the file at a URL has been fetched."""
+        """Returns whether the file at a URL is in the cache."""
         return self.place(file).exists()
 
     def place(self, file: FileIdentity) -> Path:
-        """Returns where the file at a URL is kept. What it was made of is told by its name alone:
-        another version, or another checksum, is another file.
+        """Returns the cache path of the file at a URL. The path depends on the URL, the size, the
+        header, the version and the checksum: another version or checksum is another file.
         """
         made_of = address(file.path), file.size, file.header, file.version, checksum(file.path)
         name = without_ending(unquote(urlsplit(file.path).path).rpartition("/")[2])
@@ -134,24 +133,25 @@ class FileCache:
         return self.folder / f"{_key(repr(made_of))}-{name}{WHOLE}"
 
     def local_file(self, file: FileIdentity, cancelled: Callable[[], bool] = never) -> Path:
-        """Returns the path of a file, of a URL when it has been fetched; errors as of `using`.
+        """Returns the path of a file, and fetches it first if it has a URL. Raises the errors of
+        `using`.
 
-        It was used just now, so that others are evicted before it; who reads it for long, or shares
-        the disk with many, takes `using`.
+        The file counts as just used, so others are evicted before it. Callers that read it for long
+        or share the disk with many others should use `using`.
         """
         with self.using(file, cancelled) as path:
             return path
 
     @contextmanager
     def using(self, file: FileIdentity, cancelled: Callable[[], bool] = never) -> Iterator[Path]:
-        """Yields the path of a file, of a URL when it has been fetched. It is not evicted inside
-        the `with` statement; what has it open or mapped then may go on with it afterwards, since
-        its bytes stay on the disk until nobody has.
+        """Yields the path of a file, and fetches it first if it has a URL. The file is not evicted
+        inside the `with` statement. Files opened or mapped inside remain readable afterwards,
+        because their bytes stay on disk until they are closed.
 
-        Of several that want one file, one fetches it. `cancelled` is asked meanwhile: when it says
-        so, Cancelled is raised here, and another one goes on with the rest of the file.
-        InputError when the file has changed since it was named, or is not what its checksum says;
-        RunError when the network or the disk fails.
+        One of several concurrent callers fetches the file. If `cancelled` returns true meanwhile,
+        raises Cancelled, and another caller resumes the download. InputError if the file has
+        changed since its identity was taken or does not match its checksum; RunError if the network
+        or the disk fails.
         """
         if not is_url(file.path):
             check_unchanged(file)
@@ -179,7 +179,7 @@ class FileCache:
                     asked = self.folder, self.most_bytes, self.patience
                     self.fetcher.fetch(*asked, file, cancelled)
             except Changed:
-                self._record(file.path).unlink(missing_ok=True)  # who asks again is told the news
+                self._record(file.path).unlink(missing_ok=True)  # a retry asks the server again
                 raise
             except OSError as error:
                 raise RunError(
@@ -188,14 +188,14 @@ class FileCache:
                 ) from None
 
     def fetch_here(self, file: FileIdentity, cancelled: Callable[[], bool] = never) -> None:
-        """Fetches a file in this process, unless another one has meanwhile. Cancelled, InputError,
-        RunError as for `using`; OSError is of the disk.
+        """Fetches a file in this process, unless another process has fetched it meanwhile. Raises
+        Cancelled, InputError and RunError like `using`; OSError is a disk error.
         """
         place = self.place(file)
         self.folder.mkdir(parents=True, exist_ok=True)
         part = place.with_name(f"{place.name}{PART}")
         with exclusive(part, cancelled) as opened:
-            if place.exists():  # another one has fetched it meanwhile
+            if place.exists():  # another process has fetched it meanwhile
                 part.unlink()
                 return
             try:
@@ -204,21 +204,21 @@ class FileCache:
                 os.fsync(opened.fileno())
                 _check(file, part, opened, cancelled)
             except (Cancelled, RunError):
-                if not file.version:  # whoever is next cannot go on with it
+                if not file.version:  # cannot be resumed
                     part.unlink()
                 raise
             except BaseException:
                 part.unlink()
                 raise
-            # its name says which file it is, so that the time need not: fetched again, it is the
-            # same for all who have looked at it before
+            # a constant modification time: the name identifies the file, and readers that saw it
+            # before do not take a new download for a change
             os.utime(part, ns=(time.time_ns(), 0))
             part.replace(place)
-            self._make_room()  # others may have been fetched at the same time
+            self._make_room()  # other files may have been fetched at the same time
 
     def _make_room(self, coming: int = 0) -> None:
-        """Removes what was used longest ago, until `coming` bytes fit as well, and what killed
-        processes have left behind.
+        """Removes the least recently used files until `coming` bytes fit, and old partial files of
+        killed processes.
         """
         with exclusive(self.folder / f"all{LOCK}"):
             here = [found for path in self.folder.rglob("*") if (found := _used_file(path))]
@@ -248,7 +248,7 @@ class FileCache:
         return self.folder / f"{file.header}.header"
 
     def _write(self, path: Path, content: bytes) -> None:
-        """Writes a small file whole or not at all."""
+        """Writes a small file atomically. RunError if the disk fails."""
         new = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}{NEW}")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -264,12 +264,12 @@ class FileCache:
 def remote_identity(
     url: str, cancelled: Callable[[], bool] = never, rule: FetchRule = ANY
 ) -> FileIdentity:
-    """Returns the identity of the file at a URL, by this machine's cache (`FileCache.identity`)."""
+    """Returns the identity of the file at a URL, see `FileCache.identity`."""
     return FileCache.of_this_machine().identity(url, cancelled, rule)
 
 
 def local_file(file: FileIdentity, cancelled: Callable[[], bool] = never) -> Path:
-    """Returns the path of a file, by this machine's cache (`FileCache.local_file`)."""
+    """Returns the path of a file, see `FileCache.local_file`."""
     return FileCache.of_this_machine().local_file(file, cancelled)
 
 
@@ -278,7 +278,7 @@ def _key(text: str) -> str:
 
 
 def _recorded(record: Path, url: str, fetch: tuple[str, ...]) -> tuple[FileIdentity | None, float]:
-    """Returns what the server of a URL said last, and how many seconds ago that was."""
+    """Returns the identity last reported for a URL (None without one), and its age in seconds."""
     try:
         said = json.loads(record.read_bytes())
         age = time.time() - record.stat().st_mtime
@@ -289,17 +289,15 @@ def _recorded(record: Path, url: str, fetch: tuple[str, ...]) -> tuple[FileIdent
 
 
 def _note_use(path: Path) -> None:
-    """Notes a use in the file's time of access, which evictions go by."""
+    """Records a use as the file's access time, for eviction."""
     try:
         os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
-    except OSError:  # evicted meanwhile, or of another user
+    except OSError:  # evicted meanwhile, or another user's file
         return
 
 
 def _used_file(path: Path) -> tuple[float, Path, int] | None:
-    """Returns (time of last use in seconds, path, bytes) of a file of the cache; None for folders
-    and locks.
-    """
+    """Returns (last use in seconds, path, bytes) of a cached file; None for folders and locks."""
     try:
         state = path.stat()
     except FileNotFoundError:
@@ -310,9 +308,7 @@ def _used_file(path: Path) -> tuple[float, Path, int] | None:
 
 
 def _damage(place: Path, file: FileIdentity) -> str:
-    """Says what is wrong with a file that has been fetched, by its size and header; nothing when it
-    is whole.
-    """
+    """Describes the damage of a fetched file, from its size and header; empty if it is whole."""
     try:
         header, _ = read_header(place)
     except InputError as problem:
@@ -328,8 +324,8 @@ def _damage(place: Path, file: FileIdentity) -> str:
 
 
 def _check(file: FileIdentity, part: Path, opened: BinaryIO, cancelled: Callable[[], bool]) -> None:
-    """Raises Changed when what came is not the file that was named, InputError when it is not what
-    its checksum says.
+    """Raises Changed if the download does not match the file's identity, InputError if it does not
+    match the checksum.
     """
     if _damage(part, file):
         raise Changed(file.path)

@@ -1,5 +1,5 @@
-"""Holds the rule of permitted URLs at every hop of a redirect, and for the addresses of hosts. Must
-not know what is fetched.
+"""Applies the rule of permitted URLs to every redirect and to the addresses of hosts. Must not know
+what is fetched.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from katz_graph.files.urls import CHAIN, FetchRule
 MAX_HOPS = 10
 REDIRECTS = (301, 302, 303, 307, 308)  # RFC 9110, section 15.4
 NAT64 = ipaddress.ip_network("64:ff9b::/96")  # RFC 6052: its last 32 bits are an IPv4 address
-UNICAST = ipaddress.ip_network("2000::/3")  # RFC 4291, section 2.4: all that is assigned to hosts
+UNICAST = ipaddress.ip_network("2000::/3")  # RFC 4291, section 2.4: global unicast
 WEB = ("http", "https")
 
 Client = Callable[..., Awaitable[Any]]
 
 
 class NotPermitted(KatzError):
-    """The rule, or the address, of a URL forbids to fetch it. Only logs say so."""
+    """Signals a URL forbidden by the rule or by its host's address. Appears only in logs."""
 
 
 def check_hop(url: str, rule: FetchRule) -> None:
-    """Raises NotPermitted for a URL that the rule does not allow, or whose host is a private
-    address that the rule does not name. HTTP's host names are judged when they are resolved
+    """Raises NotPermitted for a URL that the rule does not allow, and for a host at a private
+    address that the rule does not name. HTTP host names are checked when they are resolved
     (`client_of`).
     """
     if not rule.allows(url):
@@ -41,14 +41,14 @@ def check_hop(url: str, rule: FetchRule) -> None:
 
 
 def redirected(url: str, status: int, location: str | None) -> str | None:
-    """Returns the URL that an answer leads to; None for an answer that is the file's."""
+    """Returns the target of a redirect; None for other responses."""
     return urljoin(url, location) if status in REDIRECTS and location else None
 
 
 def client_of(url: str, rule: FetchRule) -> Client:
-    """Returns a maker of sessions that connect to no private address of the URL's host, unless the
-    rule names the URL. The address that is judged is the one that is connected to. Where a proxy
-    connects, it alone knows the address.
+    """Returns a factory of sessions that refuse private addresses of the URL's host, unless the
+    rule names the URL. Checks the very address of the connection. Connections through a proxy are
+    not checked, because only the proxy knows the address.
     """
     from aiohttp import ClientSession, TCPConnector, ThreadedResolver
 
@@ -70,7 +70,7 @@ def client_of(url: str, rule: FetchRule) -> Client:
 def _addresses(host: str) -> list[str]:
     try:
         return [str(entry[4][0]) for entry in socket.getaddrinfo(host, None)]
-    except OSError:  # no host: a bucket, say
+    except OSError:  # not a host, for example a bucket
         return []
 
 
@@ -79,7 +79,7 @@ def _check_addresses(host: str, addresses: list[str]) -> None:
         try:
             address = ipaddress.ip_address(text.partition("%")[0])
         except ValueError:
-            continue  # a name
+            continue  # a host name
         if not _is_public(address):
             raise NotPermitted(f"{host} is the private address {address}, which nobody named")
 

@@ -172,7 +172,7 @@ class Residency:
         return sum(self._sizes[pinned] for pinned in self._pins)
 
     def pin(self, key: Hashable) -> None:
-        """Protects a resident item from eviction until `unpin` has been called as often as `pin`."""
+        """Protects a resident item from eviction until as many calls of `unpin` as of `pin`."""
         if key not in self._sizes:
             raise KeyError(key)
         self._pins[key] = self._pins.get(key, 0) + 1

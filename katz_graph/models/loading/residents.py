@@ -1,4 +1,4 @@
-"""Holds the loaded modules of one device within a memory budget. Must not know what they compute."""
+"""Holds the loaded modules of one device within a memory budget. Must not know their use."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Turns prompts into what networks take. Must not know the denoising loop."""
+"""Encodes prompts for networks. Must not know the denoising loop."""

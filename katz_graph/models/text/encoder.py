@@ -1,6 +1,6 @@
-"""Encodes a prompt as a network takes it: tokens, chunks, the right layer of each encoder, weights.
+"""Encodes a prompt for a network: tokens, chunks, a layer of each encoder, weights.
 
-An unweighted prompt of up to 75 tokens gives what diffusers' pipelines give, bit for bit.
+Unweighted prompts of up to 75 tokens are bit-equal to diffusers' pipelines.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from katz_graph.models.text.textual_inversion import tensor_name, vectors
 from katz_graph.models.text.tokens import token_rows
 from katz_graph.models.text.weighing import weigh
 
-STAND_IN = 0  # the id in the place of a vector that no token has
-# of OpenCLIP's ViT-H as it was trained; diffusers' folders leave out the last
+STAND_IN = 0  # placeholder id at the position of a learned vector
+# of OpenCLIP's ViT-H as trained; diffusers' folders omit the last layer
 OPEN_CLIP_LAYERS = 24
 
 
@@ -58,16 +58,18 @@ def encode(
     layout: TextLayout = DEFAULT_LAYOUT,
     absent: Sequence[int] = (),
 ) -> TextEncoding:
-    """Encodes a prompt with pairs (text encoder, tokenizer): those of CLIP give rows of one length,
-    77 tokens or what their configuration says, [1, length · chunks, D] side by side; how the
-    others come in says the layout.
+    """Encodes a prompt with pairs (text encoder, tokenizer). CLIP encoders read rows of fixed
+    length, 77 tokens or as configured; their states [1, length · chunks, D] are concatenated along
+    D. The other encoders' states follow along the tokens, padded to equal width, as the layout
+    declares.
 
-    last_layer: of CLIP's: -1 is the last layer of the encoder as it was trained, -2 the one before;
-    beyond the first it is the last again. None is the family's own. further: the texts for the
-    second encoder and those behind it, where they are others. absent: the numbers of encoders that
-    read nothing: zeros for one of CLIP's beside another, else nothing, and pooled zeros. learned:
-    the textual inversions that CLIP's text may name. The pooled text is the first chunk's.
-    InputError for a last_layer that is not negative, and where all encoders read nothing.
+    last_layer: of CLIP encoders: -1 is the last layer of the encoder as trained, -2 the one before;
+    numbers before the first layer mean the last. None is the family's default. further: different
+    texts for the second and later encoders. absent: numbers of encoders without a text: a CLIP next
+    to an active one gives zeros, others are left out, or masked zeros if the layout has `lengths`;
+    pooled texts are zeros. learned: the textual inversions available to CLIP prompts. The pooled
+    text is the first chunk's. InputError for a non-negative last_layer, and if no encoder has a
+    text.
     """
     if last_layer is not None and last_layer >= 0:
         raise InputError(
@@ -101,7 +103,7 @@ def encode(
 
 
 def _width(encoder: tuple[Any, Any]) -> int:
-    """Returns the width of a long text's tokens, whether it is read or not; 0 for CLIP."""
+    """Returns the width of a long-text encoder's tokens, absent or not; 0 for CLIP."""
     module, _ = encoder
     kind = kind_of_module(module)
     return 0 if kind.rows else int(getattr(module.config, kind.width))
@@ -114,8 +116,8 @@ def _encode_rows(
     layout: TextLayout,
     mute: Sequence[bool],
 ) -> tuple[Tensor, Tensor | None]:
-    """Returns the hidden states of CLIP's encoders side by side, and the pooled text; zeros of
-    those that are mute.
+    """Returns the hidden states of the CLIP encoders, concatenated along D, and the pooled text.
+    Mute encoders give zeros.
     """
     rows = [
         token_rows(
@@ -158,9 +160,9 @@ def _encode_rows(
 
 
 def _layer(config: Any, projects: bool, last_layer: int | None) -> Layer:
-    """Selects the layer. CLIP's own encoder alone: the last. Two, of which one projects: the last
-    but one of both, without norm. OpenCLIP's alone: the last but one as trained, the last in
-    diffusers' folders.
+    """Selects the layer. Default for CLIP-L alone: the last. For encoders with a projecting one:
+    the last but one of each, without norm. For OpenCLIP alone: the last but one as trained, which
+    is the last in diffusers' folders.
     """
     absent = (
         1
@@ -179,10 +181,11 @@ def _layer(config: Any, projects: bool, last_layer: int | None) -> Layer:
 def _encode(
     encoder: Encoder, rows: Sequence[Sequence[Token]], layer: Layer
 ) -> tuple[Tensor, Tensor]:
-    """Returns hidden states [1, length · rows, D] with weights applied, and the first row's
-    pooled text [1, D], not projected.
+    """Returns hidden states [1, length · rows, D] with weights applied, and the first row's pooled
+    text [1, D], not projected.
 
-    A token's state is weighed against the empty prompt's at its place: (z - z_empty) · w + z_empty.
+    Weighs a token's state relative to the empty prompt's at its position:
+    (z - z_empty) · w + z_empty.
     """
     runs = [_run(encoder, [token for token, _ in row], layer) for row in rows]
     states, pooled = [hidden for hidden, _ in runs], runs[0][1]
@@ -196,7 +199,7 @@ def _encode(
 
 
 def _run(encoder: Encoder, tokens: Sequence[int | Learned], layer: Layer) -> tuple[Tensor, Tensor]:
-    """Runs one row through one encoder: hidden states [1, length, D] and pooled text [1, D]."""
+    """Runs one encoder on one row. Returns hidden states [1, length, D] and pooled text [1, D]."""
     module, tokenizer = encoder.module, encoder.tokenizer
     vectors = {
         place: encoder.learned[token[0]][token[1]]
@@ -210,7 +213,7 @@ def _run(encoder: Encoder, tokens: Sequence[int | Learned], layer: Layer) -> tup
     ]
     ids += [tokenizer.pad_token_id] * (module.config.max_position_embeddings - len(ids))
     with torch.no_grad(), _placed(module, vectors):
-        inner = getattr(module, "text_model", module)  # of an encoder that projects
+        inner = getattr(module, "text_model", module)  # of an encoder with a projection
         output = inner(to_device(torch.tensor([ids]), module.device), output_hidden_states=True)
         hidden = output.hidden_states[-layer.from_end]
         if layer.normed:
@@ -220,7 +223,7 @@ def _run(encoder: Encoder, tokens: Sequence[int | Learned], layer: Layer) -> tup
 
 @contextmanager
 def _placed(module: Any, vectors: Mapping[int, Tensor]) -> Iterator[None]:
-    """Replaces the token embeddings at these positions of one row by these vectors."""
+    """Replaces token embeddings of one row by vectors, by position, inside the `with` statement."""
 
     def place(_: Any, __: Any, embedded: Tensor) -> Tensor:  # [1, length, D]
         embedded = embedded.clone()
@@ -239,7 +242,7 @@ def _placed(module: Any, vectors: Mapping[int, Tensor]) -> Iterator[None]:
 
 
 def _vectors(words: LearnedWords, number: int, module: Any) -> Tensor:
-    """Reads a textual inversion's vectors for the n-th text encoder: [n, D]; n is 0 without any."""
+    """Reads the vectors [n, D] of a textual inversion for one text encoder; n may be 0."""
     width = module.config.hidden_size
     name = tensor_name(words, number, width)
     if name is None:

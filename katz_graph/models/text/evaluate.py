@@ -1,5 +1,5 @@
-"""Computes text encodings from their recipes: joined, averaged, zeroed. Knows how prompts are
-encoded only as a function it is given.
+"""Computes text encodings from their recipes: joined, averaged, zeroed. Knows the encoding of
+prompts only as a function argument.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from katz_graph.core.recipe import Averaged, Encoding, Given, Joined, Prompt, Si
 from katz_graph.host.transfer import to_device
 from katz_graph.ir.values import TextEncoding
 
-SCORE = 6.0  # the aesthetic score that a model is told, if any, unless a prompt says another
+SCORE = 6.0  # default of the aesthetic score, for models conditioned on it
 
 
 def evaluate(
     encoding: Encoding, encode: Callable[[Prompt], TextEncoding], place: Callable[[Tensor], Tensor]
 ) -> TextEncoding:
-    """Computes the encoding [1, T, D], with pooled text [1, P] where there is one. InputError where
-    two do not fit each other.
+    """Computes the encoding [1, T, D], with pooled text [1, P] if available. InputError if two
+    encodings do not fit each other.
 
-    place: brings a ready-made tensor to the device and number format that prompts are encoded in.
+    place: moves a given tensor to the device and dtype of encoded prompts.
     """
     match encoding:
         case Prompt():
@@ -62,8 +62,8 @@ def evaluate(
 def with_sizes(
     encoding: TextEncoding, sizes: Sizes | None, height: int, width: int
 ) -> TextEncoding:
-    """Adds size conditioning to an encoding, for a picture of this size in pixels: where there is
-    pooled text or sizes are told. Other models' encodings stay as they are.
+    """Adds size conditioning to an encoding, for a picture of this size in pixels, if it has pooled
+    text or `sizes` are given. Returns other encodings unchanged.
     """
     if encoding.pooled is None and sizes is None:
         return encoding
@@ -84,7 +84,7 @@ def _average(first: Tensor | None, second: Tensor | None, share: float) -> Tenso
 
 
 def _like(encoding: TextEncoding, other: TextEncoding) -> TextEncoding:
-    """Returns the encoding as it is. InputError when it is not as wide as the other."""
+    """Returns the encoding unchanged. InputError if its width differs from the other's."""
     if encoding.hidden.shape[-1] != other.hidden.shape[-1]:
         raise InputError(
             f"two conditionings do not fit: their texts are {other.hidden.shape[-1]} and "

@@ -1,5 +1,5 @@
-"""Declares the kinds of text encoders: their classes in transformers, and what their
-configurations call things. Never imports torch.
+"""Declares the kinds of text encoders: their classes in transformers, and the keys of their
+configurations. Never imports torch.
 """
 
 from __future__ import annotations
@@ -12,30 +12,28 @@ from katz_graph.core.errors import InputError
 from katz_graph.core.recipe import ClipRecipe, Component, TextEncoderRecipe
 from katz_graph.models.configuration import config, config_value
 
-USUAL_ROW = 77  # tokens of a row of CLIP's, where a configuration does not say it
-POSITIONS = "max_position_embeddings"  # what configurations of CLIP's call that number
-SHORTEST_ROW = 3  # tokens: start, end, and one between them
+USUAL_ROW = 77  # tokens of a CLIP row, unless configured
+POSITIONS = "max_position_embeddings"  # the configuration key of this number
+SHORTEST_ROW = 3  # tokens: start, end, and one between
 
 
 @dataclass(frozen=True, slots=True)
 class EncoderKind:
-    """Declares a kind of text encoder. `title`: in messages; `model`, `configuration`, `tokenizer`:
-    classes of transformers; `width`: what the configuration calls the width of a token. `rows`: it
-    takes texts in rows of one length. `packs`: what packs call its tokens. `causal`: a token reads
-    those before it alone. `overflows`: float16 is too narrow for it.
+    """Declares a kind of text encoder. `model`, `configuration` and `tokenizer` are classes of
+    transformers.
     """
 
     name: str
-    title: str
+    title: str  # in messages
     model: str
     configuration: str
     tokenizer: str
-    packs: str
-    width: str = "hidden_size"
-    rows: bool = False
-    projects: bool = False
-    causal: bool = False
-    overflows: bool = False
+    packs: str  # name of its tokens in packs
+    width: str = "hidden_size"  # configuration key of a token's width
+    rows: bool = False  # reads texts in rows of fixed length
+    projects: bool = False  # has a text projection
+    causal: bool = False  # tokens attend to earlier tokens only
+    overflows: bool = False  # in float16
 
 
 CLIP = EncoderKind(
@@ -76,11 +74,11 @@ BERT = EncoderKind("bert", "BERT", "BertModel", "BertConfig", "BertTokenizer", "
 KINDS = {kind.model: kind for kind in (CLIP, PROJECTING, T5, MT5, QWEN3, BERT)} | {
     "Qwen3ForCausalLM": QWEN3
 }
-"""Maps the architectures that configurations name to their kinds."""
+"""Maps architectures in configurations to kinds."""
 
 
 def kind_of(encoder: Component) -> EncoderKind:
-    """Returns the kind of a text encoder. InputError for one that is not supported."""
+    """Returns the kind of a text encoder. InputError for an unsupported one."""
     try:
         return kind_named(config(encoder))
     except KeyError as error:
@@ -91,23 +89,23 @@ def kind_of(encoder: Component) -> EncoderKind:
 
 
 def kind_named(values: Mapping[str, Any]) -> EncoderKind:
-    """Returns the kind that a configuration names, CLIP where none. KeyError for another."""
+    """Returns the kind named by a configuration; CLIP without a name. KeyError if unsupported."""
     return KINDS[(values.get("architectures") or [CLIP.model])[0]]
 
 
 def kind_of_module(module: Any) -> EncoderKind:
-    """Returns the kind of a text encoder that is loaded."""
+    """Returns the kind of a loaded text encoder."""
     return KINDS[type(module).__name__]
 
 
 def width_of(encoder: Component) -> int:
-    """Returns the width of a token of its hidden states."""
+    """Returns the width of an encoder's hidden states."""
     return int(config_value(encoder, kind_of(encoder).width, int))
 
 
 def row_of(encoder: Component) -> int:
-    """Returns the tokens of each row that an encoder of CLIP's reads, start and end included.
-    InputError where they are too few.
+    """Returns the tokens per row of a CLIP encoder, including start and end. InputError for too
+    few.
     """
     row = int(config_value(encoder, POSITIONS, int, USUAL_ROW))
     if row < SHORTEST_ROW:
@@ -119,14 +117,14 @@ def row_of(encoder: Component) -> int:
 
 
 def row_in(values: Mapping[str, Any]) -> int:
-    """Returns the same from a configuration."""
+    """Returns the tokens per row from a configuration, unchecked."""
     return int(values.get(POSITIONS, USUAL_ROW))
 
 
 def joined_length(rows: Sequence[tuple[int, int]]) -> int:
-    """Returns the tokens of several encoders' rows side by side, of so many rows of so many tokens
-    each: those with fewer rows are filled up with empty ones; where rows are of unlike lengths,
-    the longer are cut instead, as in ComfyUI.
+    """Returns the tokens of several encoders' rows concatenated along D. `rows`: (number of rows,
+    tokens per row) of each encoder. Encoders with fewer rows are padded with empty rows. If row
+    lengths differ, longer texts are cut instead, as in ComfyUI.
     """
     counts = [count * length for count, length in rows]
     unlike = len({length for _, length in rows}) > 1
@@ -134,7 +132,7 @@ def joined_length(rows: Sequence[tuple[int, int]]) -> int:
 
 
 def split(encoders: Iterable[TextEncoderRecipe]) -> tuple[list[Component], list[Component]]:
-    """Returns those that take texts in rows, CLIP's, and those of long texts."""
+    """Returns the encoders that read rows (CLIP), and the encoders of long texts."""
     every = [one.encoder for one in encoders]
     return (
         [one for one in every if kind_of(one).rows],
@@ -150,7 +148,7 @@ def text_width(clip: ClipRecipe) -> int:
 
 
 def pooled_text_width(clip: ClipRecipe) -> int | None:
-    """Returns P of the pooled text [B, P]; None where the text encoders give none."""
+    """Returns P of the pooled text [B, P]; None without pooled text."""
     rows, _ = split(clip.encoders)
     if not rows:
         return None

@@ -1,4 +1,4 @@
-"""Parses prompt weights: `(text)` weighs 1.1, `(text:1.3)` sets the weight, nesting multiplies,
+"""Parses prompt weights: `(text)` has weight 1.1, `(text:1.3)` sets the weight, nesting multiplies,
 `\\(` is a parenthesis. Also splits tokens into chunks.
 
 Never imports torch.
@@ -9,28 +9,28 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-Learned = tuple[str, int]  # a textual inversion's name, and which of its vectors
+Learned = tuple[str, int]  # a textual inversion's name, and the number of its vector
 Token = tuple[int | Learned, float]  # id and weight
 
 GROUP_WEIGHT = 1.1
-WORD = 8  # shorter runs of tokens are not torn apart at the end of a chunk
+WORD = 8  # tokens; shorter runs are not split at the end of a chunk
 ESCAPES = {"\\(": "\ue000", "\\)": "\ue001"}
 
 
 def weighted_segments(text: str) -> list[tuple[str, float]]:
-    """Splits the prompt into runs of one weight, in order. `(a:1.3)` inside another group weighs
-    1.3.
+    """Splits the prompt into runs of equal weight, in order. `(a:1.3)` has weight 1.3 inside
+    another group too.
 
-    Unbalanced parentheses: a `(` without partner makes the rest of its group plain text, unless
-    that ends in the `)` of a group inside, which then closes it; after a `)` too many the next `(`
-    is text.
+    Unbalanced parentheses: an unmatched `(` turns the rest of its group into plain text. If this
+    rest ends in the `)` of an inner group, that `)` closes it instead. After a surplus `)`, the
+    next `(` is text.
     """
     for escape, stand_in in ESCAPES.items():
         text = text.replace(escape, stand_in)
     closing = _pairs(text)
     segments: list[tuple[str, float]] = []
-    # Of the groups that are open; an end: of the group's text, of the group; surplus: how many `)`
-    # too many it has had.
+    # One entry per open group. An end is (end of the group's text, end of the group); `surplus`
+    # counts its unmatched `)`.
     weights, ends, surplus = [1.0], [(len(text), len(text))], [0]
     start = position = 0
 
@@ -65,7 +65,7 @@ def weighted_segments(text: str) -> list[tuple[str, float]]:
 
 
 def unescaped(text: str) -> str:
-    """Returns a text whose weights do not count, with its escaped parentheses as they are meant."""
+    """Replaces the escaped parentheses in a text without weights."""
     for escape in ESCAPES:
         text = text.replace(escape, escape[1])
     return text
@@ -73,7 +73,7 @@ def unescaped(text: str) -> str:
 
 def chunks(segments: Sequence[Sequence[Token]], size: int) -> list[list[Token]]:
     """Splits tokens into rows of at most `size`, at least one row. A segment of fewer than 8 tokens
-    begins a new row rather than being torn.
+    starts a new row instead of being split.
     """
     rows: list[list[Token]] = [[]]
     for segment in segments:
@@ -98,7 +98,7 @@ def _pairs(text: str) -> dict[int, int]:
 
 
 def _group(text: str, start: int, end: int, outer: float) -> tuple[float, int]:
-    """Returns the weight of the group between two parentheses, and where its text ends."""
+    """Returns the weight of the group between two parentheses, and the end of its text."""
     colon = text.rfind(":", start + 2, end)
     if colon > 0:
         try:

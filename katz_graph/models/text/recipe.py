@@ -1,6 +1,4 @@
-"""Answers from a text encoding's recipe what it is made of and how long it will be. Never imports
-torch.
-"""
+"""Finds the parts and the length of a text encoding from its recipe. Never imports torch."""
 
 from __future__ import annotations
 
@@ -12,24 +10,21 @@ from katz_graph.core.recipe import Averaged, ClipRecipe, Encoding, Given, Joined
 
 @dataclass(frozen=True, slots=True)
 class TextSize:
-    """How long a text is for the text encoders of a kind, which `encoder` names. CLIP's read its
-    tokens in `chunks` of at most `most` each. Others read it at once, in 0 chunks: of any length
-    where `most` is 0, else the first so many tokens. What begins and ends a text is not counted.
-    """
+    """Holds the length of a text for a text encoder. Counts no start and end tokens."""
 
-    encoder: str
+    encoder: str  # title of the encoder's kind
     tokens: int
-    chunks: int
-    most: int
+    chunks: int  # of a CLIP encoder; 0 for encoders that read the text as one sequence
+    most: int  # tokens per chunk, or of the one sequence (0: no limit)
 
 
 def prompts(encoding: Encoding) -> Iterator[Prompt]:
-    """Yields the prompts that an encoding is made of."""
+    """Yields the prompts of an encoding."""
     return (one for one in _leaves(encoding) if isinstance(one, Prompt))
 
 
 def givens(encoding: Encoding) -> Iterator[Given]:
-    """Yields the encodings that somebody made among those that an encoding is made of."""
+    """Yields the encodings made by packs among the parts of an encoding."""
     return (one for one in _leaves(encoding) if isinstance(one, Given))
 
 
@@ -45,7 +40,7 @@ def _leaves(encoding: Encoding) -> Iterator[Prompt | Given]:
 
 
 def parts(encoding: Encoding) -> int:
-    """Counts the encodings that it is put together from, each as often as it is used."""
+    """Counts the prompts and given encodings of an encoding, repetitions included."""
     match encoding:
         case Zeroed(encoding=inner):
             return parts(inner)
@@ -55,7 +50,7 @@ def parts(encoding: Encoding) -> int:
 
 
 def clips(encoding: Encoding) -> tuple[ClipRecipe, ...]:
-    """Returns the text encoders that an encoding needs, each once."""
+    """Returns the text encoders needed by an encoding, each once."""
     return tuple(dict.fromkeys(prompt.clip for prompt in prompts(encoding)))
 
 

@@ -1,8 +1,8 @@
-"""Reads sentencepiece's models of T5 and mT5 in place of the package sentencepiece: pieces with
-their scores, and the table that text is normalised with, go to the tokenizers library, whose
-unigram model cuts a text into the same pieces.
+"""Reads sentencepiece models of T5 and mT5, in place of the package sentencepiece. Passes the
+scored pieces and the normalisation table to the tokenizers library; its unigram model splits a text
+into the same pieces.
 
-Left out: models that are not unigram, which are refused, and symbols of a user's own.
+Left out: models other than unigram, which are refused, and user-defined symbols.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from tokenizers.models import Unigram
 # fields by number, and their values: sentencepiece_model.proto (github.com/google/sentencepiece)
 PIECES, TRAINING, NORMALISING = 1, 2, 3
 TEXT, SCORE, TYPE = 1, 2, 3  # of a piece
-KIND, BYTES = 3, 35  # of how it was trained; the second: unknown letters are spelled in bytes
-TABLE = 2  # of how text is normalised
+KIND, BYTES = 3, 35  # of the training; BYTES: unknown letters are encoded as bytes
+TABLE = 2  # of the normalisation
 UNIGRAM, UNKNOWN = 1, 2  # a kind of model, a type of piece
-PADDING, END = "<pad>", "</s>"  # what T5's models call them
+PADDING, END = "<pad>", "</s>"  # their names in T5's models
 SPACE = "▁"
 FIXED = {1: 8, 5: 4}  # bytes of values of a wire type
 
 
 def sentence_piece_tokenizer(model: bytes) -> Any:
-    """Makes a tokenizer that ends each text, as T5's does. ValueError where the bytes are no model
-    of that kind.
+    """Builds a tokenizer that appends the end token, like T5's. ValueError if the bytes are not a
+    unigram sentencepiece model.
     """
     try:
         fields = _fields(model)
@@ -66,8 +66,8 @@ def sentence_piece_tokenizer(model: bytes) -> Any:
 
 
 def _fields(message: bytes) -> dict[int, list[Any]]:
-    """Returns a protocol buffer's fields by number, each with all its values: whole numbers, or
-    bytes. ValueError or LookupError where it is none.
+    """Parses a protocol buffer. Returns its fields by number, each with all its values: integers or
+    bytes. ValueError or LookupError for other bytes.
     """
     found: dict[int, list[Any]] = {}
     place = 0
@@ -86,7 +86,7 @@ def _fields(message: bytes) -> dict[int, list[Any]]:
 
 
 def _number(message: bytes, place: int) -> tuple[int, int]:
-    """Returns a number of variable length, and the place behind it."""
+    """Returns a varint and the position after it."""
     value = shift = 0
     while True:
         byte = message[place]

@@ -1,6 +1,4 @@
-"""Encodes long texts with T5, BERT or a language model: one sequence of tokens, whatever its
-length.
-"""
+"""Encodes long texts with T5, BERT or a language model, as one sequence of tokens."""
 
 from __future__ import annotations
 
@@ -21,9 +19,9 @@ from katz_graph.models.text.weighing import weigh
 def encode_sequence(
     module: Any, tokenizer: Any, text: str, layout: TextLayout, length: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """Returns hidden states [1, T, D] of a text, with its weights applied, and its mask [1, T]:
-    true for what it says. What fills it up to `length` is masked; what fills it up otherwise is
-    read too, as the published models were trained.
+    """Returns hidden states [1, T, D] of a text, with its weights applied, and its mask [1, T],
+    true for the text's tokens. Padding up to a non-zero `length` is masked in attention. Other
+    padding is read too, because the published models were trained so.
     """
     tokens = said(tokenizer, text, layout, length)
     whole = layout.filled(len(tokens), length)
@@ -35,8 +33,8 @@ def encode_sequence(
 
 
 def outputs(module: Any, ids: Tensor, **options: Any) -> Any:
-    """Calls a text encoder on ids [B, T]. A language model's tokens read those before them, which
-    it need not find out by looking at a mask.
+    """Calls a text encoder on ids [B, T]. Passes a language model its causal mask as None, so it
+    does not inspect mask values.
     """
     if kind_of_module(module).causal:
         options["attention_mask"] = {"full_attention": None}
@@ -52,7 +50,7 @@ def _run(
     layout: TextLayout,
     masked: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Runs tokens, filled up to `length`; returns hidden states and mask."""
+    """Runs tokens, padded to `length`. Returns hidden states and mask."""
     missing = length - len(tokens)
     ids = [token for token, _ in tokens] + [tokenizer.pad_token_id] * missing
     told = [True] * len(tokens) + [False] * missing

@@ -1,7 +1,7 @@
 """Resolves textual inversions: the names in prompts, their files, and the number of their vectors.
 
-Never imports torch. A prompt says `embedding:NAME` where the vectors go (Gal et al. 2022), at its
-beginning or after a space.
+Never imports torch. `embedding:NAME` in a prompt, at its start or after a space, marks the position
+of the vectors (Gal et al. 2022).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from katz_graph.models.text.prompt import weighted_segments
 
 CALL = re.compile(r"(?<!\S)embedding:(\S+?)(?=,*(?:\s|$))")
 KIND = "embeddings"
-OWN_NAME = ("clip_l", "clip_g")  # of the first and second of two text encoders
+OWN_NAME = ("clip_l", "clip_g")  # tensors for the first and second text encoder
 
 
 def pieces(text: str) -> Iterator[tuple[str, bool]]:
-    """Splits a run of a prompt in order: text, and names of textual inversions (True)."""
+    """Splits a run of a prompt into text (False) and names of textual inversions (True)."""
     parts = CALL.split(text)
     for index, part in enumerate(parts):
         if index % 2:
@@ -51,11 +51,11 @@ def called(text: str) -> list[str]:
 def with_learned_words(
     clip: ClipRecipe, texts: Sequence[str], folders: Folders, warn: Callable[[str], None]
 ) -> ClipRecipe:
-    """Adds the textual inversions that the texts name to the text encoders. One that is not there
-    is left out with a warning, for shared prompts name what others had. InputError for a pickle.
+    """Adds the textual inversions named by the texts to the text encoders. Leaves out missing ones
+    with a warning, because shared prompts name files of other users. InputError for a pickle.
     """
     for encoder in clip.encoders:
-        kind_of(encoder.encoder)  # refuses those that a checkpoint does not hold
+        kind_of(encoder.encoder)  # raises for encoders missing from a checkpoint
     found = []
     for name in dict.fromkeys(name for text in texts for name in called(text)):
         path = find(name, folders)
@@ -80,14 +80,14 @@ def with_learned_words(
 
 
 def identities(texts: Sequence[str], folders: Folders) -> list[str | None]:
-    """Returns the identities of the files that the texts name, on which their meaning depends."""
+    """Returns the identities of the files named by the texts, as part of the texts' cache keys."""
     paths = [find(name, folders) for text in texts for name in called(text)]
     return [None if path is None else repr(file_identity(path)) for path in paths]
 
 
 def find(name: str, folders: Folders) -> Path | None:
-    """Finds the file of a textual inversion, whose ending a prompt may leave out. InputError when
-    there is only a pickle.
+    """Finds the file of a textual inversion; the name may lack the file's ending. Returns None
+    without one. InputError if only a pickle exists.
     """
     choices = folders.choices(KIND)
     meant = [choice for choice in choices if name in (choice, without_ending(choice))]
@@ -113,7 +113,7 @@ def find(name: str, folders: Folders) -> Path | None:
 
 
 def tensor_name(words: LearnedWords, encoder: int, width: int) -> str | None:
-    """Returns the file's tensor for the n-th text encoder, of this width; None without one."""
+    """Returns the file's tensor for a text encoder, by number and width; None without one."""
     shapes = contents_of(words.file).shapes
     fitting = [
         name for name, shape in shapes.items() if shape and shape[-1] == width and len(shape) <= 2
@@ -123,8 +123,8 @@ def tensor_name(words: LearnedWords, encoder: int, width: int) -> str | None:
 
 
 def vectors(learned: Sequence[LearnedWords], encoder: int, width: int) -> dict[str, int]:
-    """Counts the vectors that each textual inversion brings to the n-th text encoder, by name;
-    without those that bring none.
+    """Counts the vectors of each textual inversion for a text encoder, by name. Omits inversions
+    without vectors for it.
     """
     counts = {}
     for words in learned:

@@ -31,11 +31,10 @@ def token_rows(
     segments: Sequence[tuple[str, float]],
     learned: Mapping[str, int] | None = None,
 ) -> list[list[Token]]:
-    """Returns weighted tokens in rows that leave room for the start and end tokens; `row` is the
-    length of an encoder's row with them.
+    """Returns weighted tokens in rows, without the start and end tokens. `row`: the length of an
+    encoder's row, including these two.
 
-    learned: the number of vectors of the textual inversions that the prompt may name; a name that
-    is not among them gives no tokens.
+    learned: the number of vectors of each available textual inversion; other names give no tokens.
     """
     groups: list[list[Token]] = []
     for segment, weight in segments:
@@ -52,8 +51,8 @@ def token_rows(
 
 
 def prompt_length(prompt: Prompt) -> int:
-    """Returns T of the encoding [1, T, D] of a prompt: of CLIP's encoders whole rows, and the
-    tokens of long texts behind them.
+    """Returns T of the encoding [1, T, D] of a prompt: the whole rows of CLIP encoders, followed by
+    the tokens of long texts.
     """
     layout, long = prompt.clip.layout, 0
     in_rows: list[tuple[int, int]] = []
@@ -71,7 +70,7 @@ def prompt_length(prompt: Prompt) -> int:
 
 
 def text_size(prompt: Prompt, number: int) -> TextSize:
-    """Returns how long the text of a prompt is for its n-th text encoder."""
+    """Returns the length of a prompt's text for the text encoder of this number."""
     encoder, text, layout = prompt.clip.encoders[number], prompt.text_of(number), prompt.clip.layout
     tokenizer, kind = load_tokenizer(encoder), kind_of(encoder.encoder)
     if kind.rows:
@@ -85,15 +84,15 @@ def text_size(prompt: Prompt, number: int) -> TextSize:
 
 
 def sequence(tokenizer: Any, text: str, layout: TextLayout, length: int = 0) -> list[Token]:
-    """Returns `said`, filled up to `length` or what the layout has, whatever is more."""
+    """Returns `said`, padded to `length` or to the layout's length, whichever is more."""
     tokens = said(tokenizer, text, layout, length)
     missing = layout.filled(len(tokens), length) - len(tokens)
     return tokens + [(tokenizer.pad_token_id, 1.0)] * missing
 
 
 def said(tokenizer: Any, text: str, layout: TextLayout, length: int = 0) -> list[Token]:
-    """Returns the weighted tokens of a long text with what begins and ends it, at most `length`
-    where that is not 0. A textual inversion gives no tokens; with a template there are no weights.
+    """Returns the weighted tokens of a long text, including start and end tokens, at most `length`
+    unless it is 0. Textual inversions give no tokens. With a template, all weights are 1.
     """
     if layout.template:
         whole = layout.template.format(unescaped(text))
@@ -118,7 +117,7 @@ def said(tokenizer: Any, text: str, layout: TextLayout, length: int = 0) -> list
 
 @lru_cache(maxsize=16)
 def load_tokenizer(encoder: TextEncoderRecipe) -> Any:
-    """Loads the tokenizer of a text encoder once. InputError when the files are not one."""
+    """Loads and caches the tokenizer of a text encoder. InputError for files of another kind."""
     part, name = encoder.tokenizer, kind_of(encoder.encoder).tokenizer
     with quiet(logging):
         try:
@@ -138,7 +137,7 @@ def load_tokenizer(encoder: TextEncoderRecipe) -> Any:
 
 
 def _sentence_pieces(part: Component) -> bytes | None:
-    """Returns sentencepiece's model, where a tokenizer is nothing but that."""
+    """Returns the sentencepiece model of a tokenizer without other vocabulary; None for others."""
     if part.prefix:  # a tensor of a checkpoint
         return read_bytes(part.files[0], part.prefix)
     vocabularies = {Path(file.path).name for file in part.files} & set(VOCABULARIES)

@@ -1,5 +1,5 @@
-"""Finds the tokenizers of text encoders: beside them, in the package, in a tensor of the same file,
-or in a folder of the hub, fetched once. Never imports torch.
+"""Finds the tokenizers of text encoders: next to them, in the package, in a tensor of the same
+file, or in a folder of the hub, fetched once. Never imports torch.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ PADDING = {"quick_gelu": "<|endoftext|>", "gelu": "!"}  # CLIP's own text encode
 
 
 def text_encoder(encoder: Component, own: Component | None = None) -> TextEncoderRecipe:
-    """Returns a text encoder with its own tokenizer, or else the vocabulary that the package
-    ships.
+    """Returns a text encoder with its own tokenizer, or else with the tokenizer shipped in the
+    package. InputError if neither exists.
     """
     kind = kind_of(encoder)
     if own is not None:
@@ -38,20 +38,20 @@ def text_encoder(encoder: Component, own: Component | None = None) -> TextEncode
         )
     folder = TOKENIZERS / "clip_tokenizer"
     files = tuple(configuration_identity(folder / name) for name in ("vocab.json", "merges.txt"))
-    # the two kinds of CLIP's fill up their rows with different tokens
+    # the two kinds of CLIP pad their rows with different tokens
     padding = PADDING[config(encoder).get("hidden_act", "quick_gelu")]
     settings = {"pad_token": padding, "model_max_length": row_of(encoder)}
     return TextEncoderRecipe(encoder, Component(str(folder), files, json.dumps(settings)))
 
 
 def in_file(file: FileIdentity, tensor: str) -> Component:
-    """Returns a tokenizer that a tensor of a file holds, as sentencepiece's model."""
+    """Returns a tokenizer stored in a tensor of a file, as a sentencepiece model."""
     return Component(file.path, (file,), prefix=tensor)
 
 
 def on_hub(place: str, whose: str) -> Component:
-    """Returns the tokenizer in a folder of the Hugging Face hub (`owner/name/folder`), which is
-    asked where it was not fetched before. `whose` it is: for the InputError where it cannot be had.
+    """Returns the tokenizer in a folder of the Hugging Face hub (`owner/name/folder`), and fetches
+    it if it is not cached. InputError, naming `whose` tokenizer it is, if it cannot be fetched.
     """
     from huggingface_hub import snapshot_download
 
@@ -61,12 +61,12 @@ def on_hub(place: str, whose: str) -> Component:
         there = snapshot_download(repository, allow_patterns=wanted, local_files_only=True)
         return component(Path(there) / folder, "tokenizer")
     except (InputError, OSError):
-        pass  # never fetched, or other parts of it alone
+        pass  # not fetched yet, or only other parts of the repository
     try:
         return component(
             Path(snapshot_download(repository, allow_patterns=wanted)) / folder, "tokenizer"
         )
-    # the hub's client lets errors of several network libraries through
+    # the hub's client raises errors of several network libraries
     except Exception as problem:
         raise InputError(
             f"{whose} has its tokenizer in {place} on the Hugging Face hub, from where it could "

@@ -1,4 +1,4 @@
-"""Weighs the tokens of a text against those of an empty one."""
+"""Weighs the tokens of a text relative to an empty text."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from katz_graph.host.transfer import to_device
 
 
 def weigh(hidden: Tensor, empty: Tensor, weights: Sequence[float]) -> Tensor:
-    """Returns (hidden - empty) · w + empty, both [1, T, D], for the first tokens' weights; others
-    have weight 1.
+    """Returns (hidden - empty) · w + empty, for `hidden` and `empty` [1, T, D]. `weights` are those
+    of the first tokens; the rest has weight 1.
     """
     factors = hidden.new_ones(1, hidden.shape[1], 1)
     told = torch.tensor(weights, dtype=hidden.dtype)
