@@ -75,7 +75,7 @@ def tensors(part: Component, module: Any) -> dict[str, Tensor]:
 
     Tensors without conversion are memory-mapped from the files. They take no memory, and must not
     be retained because writes to a file change them. Weights with scales are deferred: each is
-    widened to the module's dtype when it is first read.
+    widened to the module's dtype when it is read.
     """
     read = _tensors(part, next(module.parameters()).dtype)
     if module.__module__.startswith("transformers"):

@@ -80,8 +80,8 @@ def merged_clip(first: ClipRecipe, second: ClipRecipe, scales: Scales) -> ClipRe
 
 
 def merge_notes(first: ModelRecipe | ClipRecipe, second: ModelRecipe | ClipRecipe) -> Iterator[str]:
-    """Yields warnings about weights that only one of two merged models has, or that differ in
-    shape. Such weights of the first stay unchanged, those of the second are left out.
+    """Yields warnings about weights missing from one of two merged models, and weights of different
+    shapes. The merged model keeps such weights of the first and omits those of the second.
     """
     for one, other in zip(_modules(first), _modules(second), strict=True):
         ours, theirs = _differing(one, other)
