@@ -13,7 +13,7 @@ from katz_graph.node import Node, Widget
 from katz_graph.node.knobs import TURNS, Crop, Flip, Rotation, ScaleFactor, Share, WholeCells
 from katz_graph.node.wires import Latent, Mask
 
-SMALLEST = 64  # pixels of a side that is chosen by hand
+MIN_SIDE_PIXELS = 64  # pixels of a side that is chosen by hand
 cells = DEFAULT_LATENT_SPACE.cells
 
 Method = Literal["nearest-exact", "bilinear", "area", "bicubic", "bislerp"]
@@ -34,8 +34,12 @@ class LatentUpscale(Node, category="latent", title="Upscale Latent"):
         if not (self.width or self.height):
             return samples
         high, wide = samples["samples"].shape[-2:]
-        width = max(SMALLEST, self.width or round(wide * max(SMALLEST, self.height) / high))
-        height = max(SMALLEST, self.height or round(high * max(SMALLEST, self.width) / wide))
+        width = max(
+            MIN_SIDE_PIXELS, self.width or round(wide * max(MIN_SIDE_PIXELS, self.height) / high)
+        )
+        height = max(
+            MIN_SIDE_PIXELS, self.height or round(high * max(MIN_SIDE_PIXELS, self.width) / wide)
+        )
         return scaled(samples, cells(width), cells(height), self.upscale_method, self.crop)
 
 
@@ -93,7 +97,7 @@ class LatentCrop(Node, category="latent/transform"):
         from katz_graph.picture.latents import crop
 
         high, wide = samples["samples"].shape[-2:]
-        smallest = cells(SMALLEST)
+        smallest = cells(MIN_SIDE_PIXELS)
         x = min(cells(self.x), max(0, wide - smallest))
         y = min(cells(self.y), max(0, high - smallest))
         return crop(samples, x, y, cells(self.width), cells(self.height))

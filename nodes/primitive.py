@@ -12,13 +12,15 @@ from katz_graph.node.knobs import Text
 from katz_graph.node.ui_results import with_ui
 from katz_graph.node.wires import Anything
 
-LARGEST = 2**63 - 1
+MAX_INTEGER = 2**63 - 1
 
 
 class PrimitiveInt(Node, category="utils/primitive", title="Int"):
     """A whole number."""
 
-    value: Annotated[int, Field(ge=-LARGEST, le=LARGEST), Widget(control_after_generate=True)] = 0
+    value: Annotated[
+        int, Field(ge=-MAX_INTEGER, le=MAX_INTEGER), Widget(control_after_generate=True)
+    ] = 0
 
     def run(self) -> int:
         return self.value
@@ -27,7 +29,7 @@ class PrimitiveInt(Node, category="utils/primitive", title="Int"):
 class PrimitiveFloat(Node, category="utils/primitive", title="Float"):
     """A number."""
 
-    value: Annotated[float, Field(ge=-LARGEST, le=LARGEST), Widget(step=0.1)] = 0.0
+    value: Annotated[float, Field(ge=-MAX_INTEGER, le=MAX_INTEGER), Widget(step=0.1)] = 0.0
 
     def run(self) -> float:
         return self.value

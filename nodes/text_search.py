@@ -11,14 +11,14 @@ import regex
 from katz_graph.core.errors import InputError
 from katz_graph.core.messages import show
 
-LONGEST = 10.0  # seconds
-LARGEST = 4 * 2**20  # characters of a text that is made from others
+SEARCH_TIMEOUT_S = 10.0  # seconds
+MAX_TEXT_CHARACTERS = 4 * 2**20  # characters of a text that is made from others
 REFERENCE = regex.compile(r"\\[1-9g]")  # to a group, in a replacement
 
 
 class TimedSearch:
     """Searches by a regular expression in Python's syntax. InputError when it is malformed, and
-    when a search takes longer than LONGEST.
+    when a search takes longer than SEARCH_TIMEOUT_S.
     """
 
     def __init__(
@@ -39,25 +39,29 @@ class TimedSearch:
         self.groups: int = self._compiled.groups
 
     def found(self, text: str) -> bool:
-        return self._ended(lambda: self._compiled.search(text, timeout=LONGEST)) is not None
+        return (
+            self._ended(lambda: self._compiled.search(text, timeout=SEARCH_TIMEOUT_S)) is not None
+        )
 
     def all(self, text: str, group: int = 0, count: int = 0) -> list[str]:
         """Returns one group (0 is the whole) of each match, or of the first `count`; a group that
         took no part is empty.
 
-        InputError when they have more than LARGEST characters together, a line end with each.
+        InputError if they have more than MAX_TEXT_CHARACTERS together, a line end with each.
         """
         return list(self._ended(lambda: self._all(text, group, count)))
 
     def replaced(self, text: str, replacement: str, count: int = 0) -> str:
         """Replaces each match in `text`, or the first `count`. InputError when the replacements
-        could make it larger than LARGEST.
+        could make it larger than MAX_TEXT_CHARACTERS.
         """
         self._ended(lambda: self._check_replaced(text, replacement, count))
         try:
             return str(
                 self._ended(
-                    lambda: self._compiled.sub(replacement, text, count=count, timeout=LONGEST)
+                    lambda: self._compiled.sub(
+                        replacement, text, count=count, timeout=SEARCH_TIMEOUT_S
+                    )
                 )
             )
         except (regex.error, IndexError) as error:
@@ -83,19 +87,21 @@ class TimedSearch:
             check_size("the text with what replaces regex_pattern", size)
 
     def _matches(self, text: str, count: int) -> Iterable[regex.Match[str]]:
-        return islice(self._compiled.finditer(text, timeout=LONGEST), count or None)
+        return islice(self._compiled.finditer(text, timeout=SEARCH_TIMEOUT_S), count or None)
 
     def _ended(self, search: Callable[[], Any]) -> Any:
         try:
             return search()
         except TimeoutError:
             raise InputError(
-                f"regex_pattern {show(self._pattern)} took longer than {LONGEST:g} s on this text; "
-                "make it simpler"
+                f"regex_pattern {show(self._pattern)} took longer than {SEARCH_TIMEOUT_S:g} s on "
+                "this text; make it simpler"
             ) from None
 
 
 def check_size(what: str, size: int) -> None:
-    """Raises InputError for a text of more than LARGEST characters; called before it is made."""
-    if size > LARGEST:
-        raise InputError(f"{what} comes to more than {LARGEST:,} characters, which is too long")
+    """Raises InputError for a text of more than MAX_TEXT_CHARACTERS; called before it is made."""
+    if size > MAX_TEXT_CHARACTERS:
+        raise InputError(
+            f"{what} comes to more than {MAX_TEXT_CHARACTERS:,} characters, which is too long"
+        )

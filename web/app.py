@@ -26,7 +26,7 @@ from katz_graph.web.routes import frontend
 from katz_graph.web.state import State
 
 CLOSED = 499  # the client disconnected; nobody reads the response
-SOON = 2.0  # seconds until a client may retry a request that the server cannot serve now
+RETRY_AFTER_S = 2.0  # seconds until a client may retry a request that the server cannot serve now
 log = logging.getLogger("katz.web")
 
 TWICE = (
@@ -81,7 +81,7 @@ def _refusals(app: FastAPI, concealment: PathRedactor) -> None:
         kind, wait = getattr(error, "kind", "invalid_request"), getattr(error, "retry_after", None)
         details = error.details if isinstance(error, Refusal) else ""
         if status == 503 and wait is None:
-            wait = SOON
+            wait = RETRY_AFTER_S
         return refuse(
             request, status, concealment.text(str(error)), kind, concealment.text(details), wait
         )

@@ -14,7 +14,7 @@ from katz_graph.executor.graph.node_state import NodeState, Outputs, States, out
 from katz_graph.node.types import NodeType
 
 # limit of nodes from all expansions of one run; an endless loop would fill the memory
-MOST = 100_000
+MAX_EXPANDED_NODES = 100_000
 
 
 class Splicer:
@@ -57,10 +57,10 @@ class Splicer:
         Raises RunError if the run has created too many nodes.
         """
         self._made += len(expansion.graph.nodes)
-        if self._made > MOST:
+        if self._made > MAX_EXPANDED_NODES:
             raise RunError(
-                f"expands on and on: this run has made more than {MOST:,} nodes; a loop in it "
-                "does not end"
+                f"expands on and on: this run has made more than {MAX_EXPANDED_NODES:,} nodes; a "
+                "loop in it does not end"
             )
         ids = self._new_ids(node.origin, expansion)
 

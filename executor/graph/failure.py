@@ -15,7 +15,7 @@ from katz_graph.executor.worker.device_fault import device_fault
 from katz_graph.files.output_files import FULL
 from katz_graph.host.memory import is_out_of_memory, memory_message
 
-LONGEST = 400  # characters of the message of an unknown exception
+MAX_MESSAGE_CHARACTERS = 400  # characters of the message of an unknown exception
 
 
 def node_failure(name: str, error: BaseException) -> KatzError:
@@ -77,6 +77,5 @@ def _foreign(error: BaseException) -> str:
     message = next((line.strip() for line in str(error).split("\n") if line.strip()), "")
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    return one_line(
-        f"{type(error).__name__}{': ' if message else ''}{shorten(message, LONGEST)}{place}"
-    )
+    shown = shorten(message, MAX_MESSAGE_CHARACTERS)
+    return one_line(f"{type(error).__name__}{': ' if message else ''}{shown}{place}")

@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import NoReturn
 
-from katz_graph.executor.launch.fork_server import LONGEST
+from katz_graph.executor.launch.fork_server import MAX_MESSAGE_BYTES
 from katz_graph.executor.launch.worker_main import begin, run_worker
 from katz_graph.host.environment import environment
 from katz_graph.host.garbage import imports_are_done
@@ -34,7 +34,7 @@ WORKER = "katz_graph.executor.launch.worker_main"
 CONNECTION = "katz_graph.executor.transport.connection"
 # the second makes torch count GPUs by the first instead of asking CUDA's runtime
 NO_GPUS = {"CUDA_VISIBLE_DEVICES": "", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
-LOOKS, LOOK = 10, 0.005  # at most 10 checks, 5 ms apart
+THREAD_CHECKS, THREAD_CHECK_INTERVAL_S = 10, 0.005  # at most 10 checks, 5 ms apart
 THREADS = Path("/proc/self/task")
 
 
@@ -79,7 +79,7 @@ class ForkLoop:
 
     def _fork(self) -> None:
         asked, descriptors, _, _ = socket.recv_fds(
-            self._control, LONGEST, 3, socket.MSG_CMSG_CLOEXEC
+            self._control, MAX_MESSAGE_BYTES, 3, socket.MSG_CMSG_CLOEXEC
         )
         if not asked:
             os._exit(0)
@@ -191,11 +191,11 @@ def _other_threads() -> list[str]:
     """Returns the names of this process's other threads, including native threads. Waits briefly
     for threads that are ending.
     """
-    for _ in range(LOOKS):
+    for _ in range(THREAD_CHECKS):
         others = [thread for thread in THREADS.iterdir() if thread.name != str(os.getpid())]
         if not others:
             return []
-        time.sleep(LOOK)
+        time.sleep(THREAD_CHECK_INTERVAL_S)
     return [_name(thread) for thread in others]
 
 

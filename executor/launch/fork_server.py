@@ -18,8 +18,8 @@ from katz_graph.executor.launch.entries import MODULE
 from katz_graph.ipc.child import PYTHON, ChildOutput, kill_session, start_child
 
 MAIN = "katz_graph.executor.launch.fork_main"
-LONGEST = 1 << 12  # bytes of a message
-ENDING = 2.0  # seconds for a process to end after its last connection ended
+MAX_MESSAGE_BYTES = 1 << 12  # bytes of a message
+EXIT_TIMEOUT_S = 2.0  # seconds for a process to end after its last connection ended
 
 
 class ForkServer:
@@ -112,7 +112,7 @@ class ForkServer:
             self._control = None
         if self._process is not None:
             try:
-                self._process.wait(ENDING)
+                self._process.wait(EXIT_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
@@ -186,7 +186,7 @@ class Forked:
         """
         while True:
             try:
-                told = self._life.recv(LONGEST)
+                told = self._life.recv(MAX_MESSAGE_BYTES)
             except BlockingIOError:
                 return
             except OSError:  # the server is lost, or the process was released

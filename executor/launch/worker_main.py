@@ -20,7 +20,7 @@ from katz_graph.settings.environment import prepare_to_compute
 
 # seconds between switches of threads; lets the receiving thread interrupt the computing thread
 # sooner than the default of 5 ms
-SWITCH = 5e-4
+SWITCH_INTERVAL_S = 5e-4
 
 
 def main() -> None:
@@ -46,7 +46,7 @@ def run_worker(entry: str, connected: socket.socket) -> NoReturn:
     try:
         end_with(connected.fileno())
         serve = pkgutil.resolve_name(entry)
-        sys.setswitchinterval(SWITCH)
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
         imports_are_done()
         from katz_graph.executor.transport.connection import Connection  # loads torch
 

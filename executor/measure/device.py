@@ -24,12 +24,12 @@ from katz_graph.ir.device import Device
 
 METHOD = 7  # version of the measurements below; increase it when they change
 BYTES = 1 << 26  # of the copied array
-WIDE, LARGE = 128, 64  # channels and side of an arithmetic-bound convolution
-NARROW, SMALL = 32, 8  # channels and side of a block dominated by kernel starts
+BUSY_CHANNELS, BUSY_SIDE = 128, 64  # channels and side of an arithmetic-bound convolution
+IDLE_CHANNELS, IDLE_SIDE = 32, 8  # channels and side of a block dominated by kernel starts
 # for a GPU: side of a matrix product, bytes of a copy, kernels in a graph
 MATRIX, GPU_BYTES, KERNELS = 8192, 1 << 30, 1000
 # maximum runs per kind of work, and seconds after which fewer runs suffice
-REPEATS, ENOUGH = 9, 1.0
+REPEATS, MAX_SECONDS_PER_KIND = 9, 1.0
 
 
 def device_key(device: torch.device, dtype: torch.dtype, threads: int) -> str:
@@ -111,15 +111,19 @@ class Probe:
 
 
 def _probe_processor(device: torch.device, dtype: torch.dtype) -> Probe:
-    convolution = nn.Conv2d(WIDE, WIDE, 3, padding=1).to(device, dtype)
-    large = torch.randn(1, WIDE, LARGE, LARGE, device=device, dtype=dtype)
-    half = (nn.GroupNorm(8, NARROW), nn.SiLU(), nn.Conv2d(NARROW, NARROW, 3, padding=1))
+    convolution = nn.Conv2d(BUSY_CHANNELS, BUSY_CHANNELS, 3, padding=1).to(device, dtype)
+    large = torch.randn(1, BUSY_CHANNELS, BUSY_SIDE, BUSY_SIDE, device=device, dtype=dtype)
+    half = (
+        nn.GroupNorm(8, IDLE_CHANNELS),
+        nn.SiLU(),
+        nn.Conv2d(IDLE_CHANNELS, IDLE_CHANNELS, 3, padding=1),
+    )
     block = nn.Sequential(*half, *half).to(device, dtype)
-    small = torch.randn(1, NARROW, SMALL, SMALL, device=device, dtype=dtype)
+    small = torch.randn(1, IDLE_CHANNELS, IDLE_SIDE, IDLE_SIDE, device=device, dtype=dtype)
     array = torch.zeros(BYTES // 4, device=device)
     return Probe(
         lambda: convolution(large),
-        2 * WIDE**2 * 9 * LARGE**2,
+        2 * BUSY_CHANNELS**2 * 9 * BUSY_SIDE**2,
         array,
         torch.empty_like(array),
         lambda: [block(small) for _ in range(20)],
@@ -173,7 +177,7 @@ def _timed(run: Callable[[], object], device: torch.device, stretch: float) -> l
     began = time.perf_counter()
     least, most = (2, math.inf) if stretch else (1, REPEATS)
     while len(times) < least or (
-        len(times) < most and time.perf_counter() - began < (stretch or ENOUGH)
+        len(times) < most and time.perf_counter() - began < (stretch or MAX_SECONDS_PER_KIND)
     ):
         _wait(device)
         started = time.perf_counter()

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 REQUEST = "probe"
 ROUNDS = 20  # small round trips that measure the time of an answer
-LOOK = 2e-5  # seconds between checks of the mailbox
+MAILBOX_POLL_S = 2e-5  # seconds between checks of the mailbox
 TIMEOUT = 60.0  # seconds for a transfer
 
 
@@ -65,7 +65,7 @@ def ask(worker: Partner, peer: str, attempt: int) -> tuple[NetworkLink, bool]:
         return time.perf_counter() - started
 
     try:
-        back = min(there_and_back(FEW) for _ in range(ROUNDS)) / 2
+        back = min(there_and_back(LATENCY_MESSAGE_BYTES) for _ in range(ROUNDS)) / 2
         link = measure_link(lambda size: there_and_back(size) - back)
         return link, _was_disturbed(before)
     finally:
@@ -102,7 +102,7 @@ def _wait(worker: Partner, address: Address) -> Any:
     while not worker.mailbox.has(address):
         if time.monotonic() > deadline:
             raise RunError(f"nothing came over a link within {TIMEOUT:g} s")
-        time.sleep(LOOK)
+        time.sleep(MAILBOX_POLL_S)
     return worker.mailbox.take(address)
 
 
@@ -154,12 +154,12 @@ PROBES: Mapping[str, Callable[..., Any]] = {"ask": ask, "answer": answer}
 Probe = Callable[[int], float]
 """Sends that many bytes one way. Returns the seconds until the peer has all of them."""
 
-FEW = 64  # bytes of a latency-bound message
-SMALLEST, LARGEST = 1 << 16, 1 << 26
-LONG = 0.05  # seconds of a transfer that is long enough to time
-REPEATS, FEWEST = 7, 3
+LATENCY_MESSAGE_BYTES = 64  # bytes of a latency-bound message
+MIN_TRANSFER_BYTES, MAX_TRANSFER_BYTES = 1 << 16, 1 << 26
+MIN_TIMED_TRANSFER_S = 0.05  # seconds of a transfer that is long enough to time
+REPEATS, MIN_REPEATS = 7, 3
 WARM_UP = 2  # number of the repeats
-BUDGET = 3.0  # seconds of transfers after which FEWEST repeats suffice
+BUDGET = 3.0  # seconds of transfers after which MIN_REPEATS repeats suffice
 
 
 def measure_link(probe: Probe) -> NetworkLink:
@@ -171,13 +171,15 @@ def measure_link(probe: Probe) -> NetworkLink:
     follow without pauses that would refill it. If a bucket holds several long transfers, its speed
     counts as the link's speed.
     """
-    latency = statistics.median(probe(FEW) for _ in range(REPEATS))
-    size = SMALLEST
-    while size < LARGEST and probe(size) < LONG:
+    latency = statistics.median(probe(LATENCY_MESSAGE_BYTES) for _ in range(REPEATS))
+    size = MIN_TRANSFER_BYTES
+    while size < MAX_TRANSFER_BYTES and probe(size) < MIN_TIMED_TRANSFER_S:
         size *= 2
     quarters: list[float] = []
     wholes: list[float] = []
-    while len(wholes) < FEWEST or (len(wholes) < REPEATS and sum(wholes) + sum(quarters) < BUDGET):
+    while len(wholes) < MIN_REPEATS or (
+        len(wholes) < REPEATS and sum(wholes) + sum(quarters) < BUDGET
+    ):
         wholes.append(probe(size))
         quarters.append(probe(size // 4))
     skipped = min(WARM_UP, len(wholes) // 2)

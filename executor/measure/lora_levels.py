@@ -12,7 +12,9 @@ from katz_graph.adapters.recipes import LoraUse
 from katz_graph.core.recipe import Component, FileIdentity, ModelRecipe, digest
 from katz_graph.files.urls import is_url
 
-ALIKE = 0.99  # cosine similarity from which latents count as equal (Katz, section 6)
+MIN_COSINE_SIMILARITY = (
+    0.99  # cosine similarity from which latents count as equal (Katz, section 6)
+)
 LEEWAY = 0.99  # tolerance for a profile's first level, which differs slightly between schedulers
 
 
@@ -47,7 +49,7 @@ class LoraProfile:
         """Returns K, the number of steps that may run without the LoRA while the latents stay
         equal. The last step always uses the LoRA.
         """
-        alike = [similarity >= ALIKE for similarity in self.similarities[:-1]]
+        alike = [similarity >= MIN_COSINE_SIMILARITY for similarity in self.similarities[:-1]]
         return alike.index(False) if False in alike else len(alike)
 
     @property

@@ -17,7 +17,9 @@ from katz_graph.executor.transport.faults import Closed, ProtocolError
 from katz_graph.executor.transport.mailbox import Address, Mailbox
 
 QUEUED = 8  # queue length of a slow link; when full, senders block
-LOOK = 0.1  # seconds between checks for the end of the connection while a sender blocks
+SENDER_CHECK_INTERVAL_S = (
+    0.1  # seconds between checks for the end of the connection while a sender blocks
+)
 JOIN = 5.0  # seconds to wait for a thread to end
 
 
@@ -75,7 +77,7 @@ class Peer:
             return
         while not self._ended.is_set():
             try:
-                return self._queue.put(transfer, timeout=LOOK)
+                return self._queue.put(transfer, timeout=SENDER_CHECK_INTERVAL_S)
             except queue.Full:
                 continue
         raise Closed(f"the connection with {self.name} has ended")

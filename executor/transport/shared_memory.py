@@ -30,7 +30,7 @@ from katz_graph.executor.transport.faults import ProtocolError
 from katz_graph.executor.transport.registration import Mapping, Register, registering
 
 HEAD = 64  # bytes before the data; the first is 1 while the segment is in use
-SMALLEST = 64 << 10  # minimum bytes of data in a segment
+MIN_SEGMENT_BYTES = 64 << 10  # minimum bytes of data in a segment
 LIMIT = 4 << 30  # bytes per direction
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 USED, FREE = 1, 0
@@ -269,4 +269,4 @@ def _mapped(descriptor: int, size: int) -> Mapping:
 def _rounded(size: int) -> int:
     """Rounds up to an eighth of a power of two, so that similar sizes share segments."""
     step = max(1 << max(size.bit_length() - 4, 0), mmap.PAGESIZE)
-    return max(-(-size // step) * step, SMALLEST)
+    return max(-(-size // step) * step, MIN_SEGMENT_BYTES)

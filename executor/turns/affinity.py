@@ -117,11 +117,11 @@ def _hold(processor: int) -> socket.socket | None:
     return held
 
 
-TAKEN = 1e-3  # seconds without a processor that count as lost; an interrupt takes less
-# Other programs compute here if more than MUCH seconds are lost within WINDOW seconds; the system's
-# own services take less.
-WINDOW, MUCH = 0.05, 0.01
-RESPITE = 0.5  # seconds for which a waiting thread then sleeps instead of spinning
+MIN_LOST_S = 1e-3  # seconds without a processor that count as lost; an interrupt takes less
+# Other programs compute here if more than MAX_LOST_S are lost within LOSS_WINDOW_S; services of the
+# system take less.
+LOSS_WINDOW_S, MAX_LOST_S = 0.05, 0.01
+RELEASE_S = 0.5  # seconds for which a waiting thread then sleeps instead of spinning
 
 
 give_way: Callable[[], object] = (
@@ -168,12 +168,17 @@ class Awake:
     def goes_on(self) -> bool:
         """Returns whether to check again instead of sleeping."""
         now = self._clock()
-        if now - self._looked > TAKEN and (lost := now - self._used() - self._without) > TAKEN:
+        if (
+            now - self._looked > MIN_LOST_S
+            and (lost := now - self._used() - self._without) > MIN_LOST_S
+        ):
             self._without += lost
             self._since, self._lost = (
-                (now, lost) if now - self._since > WINDOW else (self._since, self._lost + lost)
+                (now, lost)
+                if now - self._since > LOSS_WINDOW_S
+                else (self._since, self._lost + lost)
             )
-            if self._lost > MUCH:
-                self._ends, self._resumes = now, now + RESPITE
+            if self._lost > MAX_LOST_S:
+                self._ends, self._resumes = now, now + RELEASE_S
         self._looked = now
         return now < self._ends

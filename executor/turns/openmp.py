@@ -24,12 +24,12 @@ from katz_graph.core.devices import processors
 from katz_graph.host.schedule import THREADS, scheduled
 from katz_graph.settings.environment import waiting_is_ours
 
-LOOK = 0.1  # seconds per measurement
+LOAD_CHECK_INTERVAL_S = 0.1  # seconds per measurement
 # number of processors that this process's threads waited for, above which other programs want them
-WANTED = 0.3
+MAX_PROCESSORS_LOST = 0.3
 # seconds for which idle teams are held until the next measurement; doubled each time that other
 # programs still compute
-FIRST, LONGEST = 1.0, 8.0
+FIRST_HOLD_S, MAX_HOLD_S = 1.0, 8.0
 GRAIN = 32768  # torch's minimum number of values per thread
 
 
@@ -73,16 +73,16 @@ class SpinGuard:
             self._watcher.join()
 
     def _watch(self) -> None:
-        seconds = FIRST
+        seconds = FIRST_HOLD_S
         while self._computes.wait() and not self._closed.is_set():
             before, began = scheduled(), time.perf_counter()
-            self._closed.wait(LOOK)
-            if (scheduled() - before).waited < WANTED * (time.perf_counter() - began):
-                seconds = FIRST
+            self._closed.wait(LOAD_CHECK_INTERVAL_S)
+            if (scheduled() - before).waited < MAX_PROCESSORS_LOST * (time.perf_counter() - began):
+                seconds = FIRST_HOLD_S
                 continue
             with idle_teams(self._teams, self._threads):
                 self._closed.wait(seconds)
-            seconds = min(2 * seconds, LONGEST)
+            seconds = min(2 * seconds, MAX_HOLD_S)
 
 
 def teams_beyond(available: int, threads: int) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from katz_graph.core.events import Span, SpanKind, Timeline
 from katz_graph.executor.worker.stream import Clock, Moment
 
-APART = 0.25  # minimum seconds between two reports; the last one is exempt
+MIN_REPORT_INTERVAL_S = 0.25  # minimum seconds between two reports; the last one is exempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class SpanRecorder:
         while self._enqueued and (last or self._enqueued[0].ended.known):
             self._ended.append(self._span(self._enqueued.popleft()))
         now = time.perf_counter()
-        if self._ended and (last or now - self._reported >= APART):
+        if self._ended and (last or now - self._reported >= MIN_REPORT_INTERVAL_S):
             self._report(Timeline(self._node, tuple(self._ended)))
             self.told += self._ended
             self._ended, self._reported = [], now

@@ -77,7 +77,9 @@ ENDINGS = {
     "magnitude": "lora_magnitude_vector",  # ai-toolkit
 }
 """Maps endings of tensor names in files to the tensor names of `methods.FORMS`."""
-LONGEST = max(ending.count(".") for ending in ENDINGS) + 2  # words, including an adapter's name
+MAX_ENDING_WORDS = (
+    max(ending.count(".") for ending in ENDINGS) + 2
+)  # words, including an adapter's name
 NAMED = ("lora_", "hada_", "lokr_")  # PEFT may append the adapter's name to these
 
 FILES_KNOWN = 8
@@ -193,7 +195,7 @@ def _network_renaming() -> Mapping[str, str]:
 def _split(name: str) -> tuple[str, str]:
     """Returns the module, and the tensor's name in its method ("": unknown)."""
     words = name.split(".")
-    for start in range(max(1, len(words) - LONGEST), len(words)):
+    for start in range(max(1, len(words) - MAX_ENDING_WORDS), len(words)):
         first, *rest = words[start:]
         known = ENDINGS.get(".".join((first, *rest)))
         if known is None and first.startswith(NAMED):

@@ -19,7 +19,7 @@ from katz_graph.core.devices import (
 )
 from katz_graph.core.errors import InputError
 from katz_graph.executor.launch.ahead import Ahead
-from katz_graph.host.garbage import RARELY, imports_are_done
+from katz_graph.host.garbage import COLLECTION_THRESHOLD_OBJECTS, imports_are_done
 from katz_graph.planner.places import parse_places
 from katz_graph.settings.environment import Settings
 from katz_graph.settings.options import PlacementOptions
@@ -68,7 +68,9 @@ class DeviceSetup:
         """
         start = self._start_workers if self.devices.several else self._start_here
         engine = start(settings, say, tell_evictions)
-        if gc.get_threshold()[0] == RARELY:  # embedding programs configure the collector themselves
+        if (
+            gc.get_threshold()[0] == COLLECTION_THRESHOLD_OBJECTS
+        ):  # embedding programs configure the collector themselves
             imports_are_done()
         return engine
 

@@ -24,7 +24,7 @@ from katz_graph.testing.server_process import Served, resident, serving
 GROWTH_BOUND = 0.02
 SLACK = 1.01  # of the largest checkpoint's weights
 TOGETHER = 5  # jobs in the queue at once
-LONGEST = 600.0  # seconds that those may take
+JOB_TIMEOUT_S = 600.0  # seconds that those may take
 BASES, FINISHING = ("first", "second"), "finishing"
 
 
@@ -178,7 +178,7 @@ def _painted(server: Served, scale: Scale) -> tuple[list[bytes], list[tuple[int,
         ids = [
             server.submit(prompt).data["prompt_id"] for prompt in prompts[start : start + TOGETHER]
         ]
-        history = server.wait_for(ids, LONGEST)
+        history = server.wait_for(ids, JOB_TIMEOUT_S)
         pictures += [
             picture for identifier in ids for picture in server.pictures(history[identifier])
         ]

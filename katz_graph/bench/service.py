@@ -26,7 +26,7 @@ from katz_graph.testing.server_process import Served, painting, processor_second
 COST_BOUND = 0.01
 QUEUE_BOUND = 0.005  # seconds, median
 STOP_BOUND = 0.05  # seconds beyond one step
-LONG = 1000  # steps of a job that is cancelled
+CANCELLED_JOB_STEPS = 1000  # steps of a job that is cancelled
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +145,9 @@ def _stopped(server: Served, socket: ClientConnection, number: int, scale: Scale
     """Returns the seconds from cancelling a job, by its route or by an interrupt, until it is told
     to be over.
     """
-    identifier = server.submit(painting(100 + number, LONG, scale.side), client_id="bench").data[
-        "prompt_id"
-    ]
+    identifier = server.submit(
+        painting(100 + number, CANCELLED_JOB_STEPS, scale.side), client_id="bench"
+    ).data["prompt_id"]
     _until(socket, lambda event: event["type"] == "progress" and event["data"]["value"] >= 3)
     asked = time.perf_counter()
     answer = (

@@ -23,7 +23,7 @@ CAPACITIES = {"controlnets": (1, 2, 3, 4, 5, 6, 8, 10, 15, 20), "loras": (1, 2, 
 ELIMINATED = {"A": 5, "B": 8}  # ControlNets in memory that the paper finds to be enough
 # misses a request, which each bring two loads: of the rare one, and of the popular one that went
 # for it
-FEW = 0.2
+MAX_MISSES = 0.2
 # misses of service B (§3.2)
 LORAS_KEPT, PUBLISHED, TOLERANCE = 10, {"lru": 0.54, "lfu": 0.57}, 0.05
 COLOURS = {"controlnets": "#1f6fb4", "loras": "#e8801a"}
@@ -89,7 +89,7 @@ def run(number: int = REQUESTS) -> BenchResult:
         bounds[f"{service}, {kept} ControlNets, LRU"] = (
             curves[service, "controlnets", "lru"][kept],
             0.0,
-            FEW,
+            MAX_MISSES,
         )
     for policy, expected in PUBLISHED.items():
         found = curves["B", "loras", policy][LORAS_KEPT]

@@ -19,7 +19,7 @@ from types import FrameType
 from katz_graph.core.errors import Cancelled
 from katz_graph.host.garbage import imports_are_expected
 
-AGAIN = 0.01  # seconds until a lost interrupt is raised again
+RAISE_AGAIN_AFTER_S = 0.01  # seconds until a lost interrupt is raised again
 IMPORTS = "<frozen importlib._bootstrap>"
 
 
@@ -37,7 +37,7 @@ def heeded() -> Iterator[None]:
     def lost(error: sys.UnraisableHookArgs) -> None:
         if error.exc_type is KeyboardInterrupt:
             # raise it later: here it would be lost again
-            timer = threading.Timer(AGAIN, _thread.interrupt_main)
+            timer = threading.Timer(RAISE_AGAIN_AFTER_S, _thread.interrupt_main)
             timer.daemon = True
             timer.start()
         else:

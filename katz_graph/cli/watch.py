@@ -26,7 +26,7 @@ PATIENCE = 120.0  # seconds without a connection
 PAUSES = (0.2, 0.5, 1.0, 2.0, 5.0)  # seconds between attempts; the last one repeats
 FRAME_BYTES = 512 * 2**20
 CLOSING = 1.0  # seconds to wait for the closing handshake
-LOOK = 0.25  # seconds of one wait; Ctrl-C just before a wait is handled at its end
+POLL_INTERVAL_S = 0.25  # seconds of one wait; Ctrl-C just before a wait is handled at its end
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ def _read(socket: ClientConnection) -> Mapping[str, Any]:
     """
     while True:
         with suppress(TimeoutError):
-            data = socket.recv(LOOK)
+            data = socket.recv(POLL_INTERVAL_S)
             return msgpack.unpackb(data) if isinstance(data, bytes) else {}
 
 

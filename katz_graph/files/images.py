@@ -19,7 +19,7 @@ from katz_graph.files.output_files import filled_prefix, write_numbered
 from katz_graph.files.picture_kinds import PICTURE_KINDS
 
 # greyscale modes of more than 8 bits: the value of white
-DEEP = {"I": 65535.0, "I;16": 65535.0, "I;16B": 65535.0, "I;16L": 65535.0, "F": 1.0}
+WHITE_BY_MODE = {"I": 65535.0, "I;16": 65535.0, "I;16B": 65535.0, "I;16L": 65535.0, "F": 1.0}
 STILL = ("MPO",)  # formats whose additional frames are other views of the same picture
 # for all frames together; Pillow's limit for one frame
 MOST_PIXELS = 2 * (Image.MAX_IMAGE_PIXELS or 0)
@@ -77,10 +77,10 @@ def _frames(path: Path, all_of_them: bool) -> list[Image.Image]:
 
 def _colours(frame: Image.Image) -> Tensor:
     """Converts a frame to [H, W, 3] in 0..1."""
-    if frame.mode in DEEP:
+    if frame.mode in WHITE_BY_MODE:
         grey = (
             torch.from_numpy(numpy.array(frame).astype(numpy.float32))
-            .div(DEEP[frame.mode])
+            .div(WHITE_BY_MODE[frame.mode])
             .clamp(0, 1)
         )
         return grey.unsqueeze(-1).repeat(1, 1, 3)
@@ -88,7 +88,9 @@ def _colours(frame: Image.Image) -> Tensor:
 
 
 def _has_alpha(frame: Image.Image) -> bool:
-    return frame.mode not in DEEP and ("A" in frame.getbands() or "transparency" in frame.info)
+    return frame.mode not in WHITE_BY_MODE and (
+        "A" in frame.getbands() or "transparency" in frame.info
+    )
 
 
 def _alpha(frame: Image.Image) -> Tensor:

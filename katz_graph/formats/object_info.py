@@ -31,7 +31,7 @@ LIMIT = 256 * 2**20  # bytes; ComfyUI's own nodes take 1.6 MB
 TIMEOUT = 30.0  # seconds
 UPLOADS = ("image_upload", "video_upload", "audio_upload", "animated_image_upload")
 DEPTH = 8  # nested dynamic choices
-MOST = 100  # wires of a growing group
+MAX_GROUP_WIRES = 100  # wires of a growing group
 
 
 def read_object_info(source: str) -> dict[str, Signature]:
@@ -189,10 +189,10 @@ def _wires(port: Port, declared: Any) -> list[Port]:
     names = _list(template.get("names"))
     most = template.get("max")
     if "prefix" in template and isinstance(most, int):
-        names = [f"{template['prefix']}{number}" for number in range(min(most, MOST))]
+        names = [f"{template['prefix']}{number}" for number in range(min(most, MAX_GROUP_WIRES))]
     kinds = [kind for _, kind in _declared(template.get("input"))]
     one = _port(port.name, kinds[0] if kinds else "*")
-    return [Port(f"{port.name}.{name}", one.socket, port.name) for name in names[:MOST]]
+    return [Port(f"{port.name}.{name}", one.socket, port.name) for name in names[:MAX_GROUP_WIRES]]
 
 
 def _brought(name: str, choices: list[Any]) -> Iterator[tuple[str, str, Any]]:

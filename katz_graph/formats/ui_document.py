@@ -20,8 +20,8 @@ from katz_graph.formats.strict_json import parse_json
 NEWEST = 1.0
 LINK_KEYS = ("id", "origin_id", "origin_slot", "target_id", "target_slot")
 SHOWN = 20  # problems listed in one message
-SLOTS = 1000  # inputs, or outputs, of a node
-FAR = 10**100  # upper bound of node and link numbers
+MAX_SLOTS = 1000  # inputs, or outputs, of a node
+MAX_ABSOLUTE_NUMBER = 10**100  # upper bound of node and link numbers
 INTERNAL = "$$"  # name prefix of display elements that are not widgets, such as a preview
 ID_LENGTH = 200  # characters; ids inside subgraphs are concatenated from several
 
@@ -192,7 +192,7 @@ def _last_node(document: Mapping[str, Any]) -> int:
     last = document.get(
         "last_node_id", state.get("lastNodeId") if isinstance(state, Mapping) else 0
     )
-    return last if isinstance(last, int) and 0 < last < FAR else 0
+    return last if isinstance(last, int) and 0 < last < MAX_ABSOLUTE_NUMBER else 0
 
 
 class _Reader:
@@ -388,9 +388,9 @@ class _Reader:
 
     def slots(self, raw: Any, where: str) -> list[Any]:
         slots = self.list(raw, where)
-        if len(slots) > SLOTS:
-            self.report(f"{where} are {len(slots):,}, expected at most {SLOTS:,}")
-        return slots[:SLOTS]
+        if len(slots) > MAX_SLOTS:
+            self.report(f"{where} are {len(slots):,}, expected at most {MAX_SLOTS:,}")
+        return slots[:MAX_SLOTS]
 
     def list(self, raw: Any, where: str) -> list[Any]:
         if raw is None:
@@ -438,7 +438,9 @@ def _id(value: Any) -> str | None:
         return value if 0 < len(value) <= ID_LENGTH else None
     return (
         str(value)
-        if isinstance(value, int) and not isinstance(value, bool) and abs(value) < FAR
+        if isinstance(value, int)
+        and not isinstance(value, bool)
+        and abs(value) < MAX_ABSOLUTE_NUMBER
         else None
     )
 

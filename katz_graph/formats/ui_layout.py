@@ -14,11 +14,11 @@ from katz_graph.formats.front_end.browser_nodes import NOTES
 from katz_graph.formats.ui_document import UiDocument
 from katz_graph.formats.ui_flatten import Member, Scope
 
-LOOKS = ("pos", "size", "flags", "color", "bgcolor", "shape", "properties")
+LAYOUT_KEYS = ("pos", "size", "flags", "color", "bgcolor", "shape", "properties")
 GAP = 100.0  # pixels between blocks
 TITLE = 60.0  # pixels above the first node of a group
 PLAIN = (300.0, 120.0)  # default size of a node
-FAR = 1e9  # pixels; limit of positions and sizes
+MAX_POSITION_PIXELS = 1e9  # pixels; limit of positions and sizes
 
 
 def layout_of(
@@ -81,14 +81,14 @@ def pair(value: Any) -> tuple[float, float] | None:
         isinstance(n, (int, float))
         and not isinstance(n, bool)
         and math.isfinite(n)
-        and abs(n) < FAR
+        and abs(n) < MAX_POSITION_PIXELS
         for n in (first, second)
     )
     return (first, second) if sound else None
 
 
 def _look(raw: Mapping[str, Any]) -> dict[str, Any]:
-    look = {name: raw[name] for name in LOOKS if raw.get(name) not in (None, {}, [])}
+    look = {name: raw[name] for name in LAYOUT_KEYS if raw.get(name) not in (None, {}, [])}
     return look | {
         "pos": list(pair(raw.get("pos")) or (0.0, 0.0)),
         "size": list(pair(raw.get("size")) or PLAIN),

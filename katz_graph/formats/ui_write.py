@@ -16,7 +16,7 @@ from katz_graph.formats.front_end.file_names import WIDGET
 from katz_graph.formats.front_end.prompt_text import typed_text
 from katz_graph.formats.queued import OWN, SENT, is_rewritten
 from katz_graph.formats.signature import FILTER, Port, Signature, Signatures, chosen, is_seed
-from katz_graph.formats.ui_layout import GAP, LOOKS, bounds, pair
+from katz_graph.formats.ui_layout import GAP, LAYOUT_KEYS, bounds, pair
 from katz_graph.formats.workflow import Workflow
 
 PARTS: Mapping[str, type] = {"nodes": Mapping, "notes": list, "groups": list, "view": Mapping}
@@ -74,7 +74,7 @@ def _place(
         look = looks.get(key, {})
         node |= {
             name: look[name]
-            for name in LOOKS
+            for name in LAYOUT_KEYS
             if isinstance(look.get(name), type(node.get(name, ""))) and name in look
         }
         size, place = pair(look.get("size")) or pair(node["size"]), pair(look.get("pos"))

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 USUAL = gc.get_threshold()
-RARELY = 100_000  # allocations between collections
+COLLECTION_THRESHOLD_OBJECTS = 100_000  # allocations between collections
 
 
 def expect_imports() -> None:
     """Reduces collection until `imports_are_done`, and disables it at process exit."""
-    gc.set_threshold(RARELY)
+    gc.set_threshold(COLLECTION_THRESHOLD_OBJECTS)
     atexit.register(gc.freeze)
 
 
@@ -27,7 +27,7 @@ def imports_are_done() -> None:
 
 def imports_are_expected() -> bool:
     """Returns whether imports are in progress, between `expect_imports` and `imports_are_done`."""
-    return gc.get_threshold()[0] == RARELY
+    return gc.get_threshold()[0] == COLLECTION_THRESHOLD_OBJECTS
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgpack
 
-WIDE = 1  # extension type of integers beyond 64 bits
+BIG_INTEGER_TYPE = 1  # extension type of integers beyond 64 bits
 UNREADABLE = (ValueError, TypeError, msgpack.UnpackException)
 """Errors raised when unpacking bytes that `pack` did not make."""
 
@@ -33,11 +33,11 @@ def unpacker(largest: int) -> msgpack.Unpacker:
 def _widen(value: Any) -> msgpack.ExtType:
     if not isinstance(value, int):
         raise TypeError(f"cannot send a {type(value).__module__}.{type(value).__qualname__}")
-    return msgpack.ExtType(WIDE, f"{value:x}".encode())
+    return msgpack.ExtType(BIG_INTEGER_TYPE, f"{value:x}".encode())
 
 
 def _extension(code: int, data: bytes) -> int:
-    if code != WIDE:
+    if code != BIG_INTEGER_TYPE:
         raise ValueError(f"extension {code} is not known")
     return int(data, 16)
 

@@ -13,7 +13,7 @@ from katz_graph.core.latent_space import DEFAULT_LATENT_SPACE, LinearMap
 from katz_graph.host.transfer import to_device
 
 # limits of a preview's longer side in pixels; between them previews have the picture's size
-LONGEST, SHORTEST = 512, 128
+MAX_PREVIEW_SIDE, MIN_PREVIEW_SIDE = 512, 128
 QUALITY = 80  # of JPEG
 
 
@@ -36,7 +36,9 @@ def as_jpeg(picture: Tensor) -> bytes:
     pixels.
     """
     longer = max(picture.shape[:2])
-    ratio = min(max(DEFAULT_LATENT_SPACE.pixels(longer), SHORTEST), LONGEST) / longer
+    ratio = (
+        min(max(DEFAULT_LATENT_SPACE.pixels(longer), MIN_PREVIEW_SIDE), MAX_PREVIEW_SIDE) / longer
+    )
     height, width = (max(round(side * ratio), 1) for side in picture.shape[:2])
     written = io.BytesIO()
     Image.fromarray(picture.numpy()).resize((width, height), Image.Resampling.BILINEAR).save(

@@ -21,7 +21,7 @@ from typing import Any, Self
 from katz_graph.core.errors import RunError
 
 READY = 120.0  # seconds in which a server has to be ready
-ENDING = 60.0  # seconds in which it has to end
+EXIT_TIMEOUT_S = 60.0  # seconds in which it has to end
 POLL = 0.05  # seconds
 IN_QUEUE = 32  # jobs that wait at once
 
@@ -139,7 +139,7 @@ class Served:
         assert self._process is not None  # it was started
         started = time.perf_counter()
         self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(ENDING), time.perf_counter() - started
+        return self._process.wait(EXIT_TIMEOUT_S), time.perf_counter() - started
 
     def get(self, path: str, headers: Mapping[str, str] | None = None) -> Answer:
         return self._ask("GET", path, None, headers or {})

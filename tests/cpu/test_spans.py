@@ -50,7 +50,7 @@ def told() -> list[Timeline]:
 def test_spans_have_the_device_s_times_and_wait_until_it_has_ended_them(
     told: list[Timeline], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spans, "APART", 0.0)
+    monkeypatch.setattr(spans, "MIN_REPORT_INTERVAL_S", 0.0)
     device = SlowDevice()
     recorder = SpanRecorder("cuda:0", "5", device, told.append)
     recorder.add("segment", "v0.0", device(), 0)

@@ -62,7 +62,7 @@ def test_an_expansion_may_read_nodes_outside_of_it() -> None:
 def test_an_expansion_without_end_fails_and_leaves_others_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("katz_graph.executor.graph.expansion.MOST", 100)
+    monkeypatch.setattr("katz_graph.executor.graph.expansion.MAX_EXPANDED_NODES", 100)
     inner = Graph({"again": NodeCall("Expand", {})})
     document = {
         "1": node("Expand"),

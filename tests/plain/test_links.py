@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from katz_graph.executor.measure.links import LARGEST, measure_link
+from katz_graph.executor.measure.links import MAX_TRANSFER_BYTES, measure_link
 
 
 @dataclass
@@ -73,7 +73,7 @@ def test_a_fast_link_is_asked_for_little_and_a_slow_one_not_for_long() -> None:
     fast, slow = Wire(1e10, 10e-6, full_speed=1e10), Wire(1.25e5, 0.05)
     measure_link(fast.probe)
     measure_link(slow.probe)
-    assert fast.largest <= LARGEST and fast.total < 0.5
+    assert fast.largest <= MAX_TRANSFER_BYTES and fast.total < 0.5
     assert slow.total < 5
 
 

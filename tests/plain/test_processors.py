@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from katz_graph.executor.turns import affinity as processors
-from katz_graph.executor.turns.affinity import RESPITE, Awake, claim
+from katz_graph.executor.turns.affinity import RELEASE_S, Awake, claim
 
 WAIT = """
 import subprocess, sys, time
@@ -195,7 +195,7 @@ def test_who_waits_keeps_awake_until_the_end_or_until_others_came_and_for_a_whil
     clocks.pass_by(1.0)
     assert waits(*[(1e-5, 3e-3)] * 5) == [True, True, True, False, False]
     assert waits((1e-5, 0.0)) == [False]
-    clocks.pass_by(0.0, RESPITE)
+    clocks.pass_by(0.0, RELEASE_S)
     assert waits((1e-5, 0.0)) == [True]
     awake.begin()
     clocks.pass_by(0.0, 0.3)

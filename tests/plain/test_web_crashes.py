@@ -180,7 +180,7 @@ def test_a_cancelled_job_whose_runner_was_killed_says_which_node_ran(tmp_path: P
 def test_jobs_that_find_the_disk_full_wait_for_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("katz_graph.web.jobs.dispatch.AGAIN", 0.01)
+    monkeypatch.setattr("katz_graph.web.jobs.dispatch.FULL_DISK_RETRY_S", 0.01)
     room = [False]
     monkeypatch.setattr(JobFiles, "have_room", lambda files: room[0])
 
@@ -216,7 +216,7 @@ def test_jobs_that_find_the_disk_full_wait_for_room(
 def test_a_full_disk_that_refuses_a_job_is_told_until_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("katz_graph.web.jobs.dispatch.AGAIN", 0.01)
+    monkeypatch.setattr("katz_graph.web.jobs.dispatch.FULL_DISK_RETRY_S", 0.01)
     room = [False]
     monkeypatch.setattr(JobFiles, "have_room", lambda files: room[0])
     add = JobStore.add
@@ -362,7 +362,7 @@ def test_a_killed_servers_jobs_are_taken_up_once(tmp_path: Path) -> None:
 def test_results_wait_for_a_full_disk_and_nothing_is_started_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("katz_graph.web.jobs.dispatch.AGAIN", 0.05)
+    monkeypatch.setattr("katz_graph.web.jobs.dispatch.FULL_DISK_RETRY_S", 0.05)
     opened = open_folder(tmp_path)
 
     async def use(service: Service) -> None:

@@ -92,7 +92,7 @@ def test_a_message_over_the_limit_is_refused() -> None:
 def test_a_message_that_the_other_side_would_not_take_is_not_sent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(wire, "LARGEST", 1000)
+    monkeypatch.setattr(wire, "MAX_MESSAGE_BYTES", 1000)
     with pytest.raises(ValueError, match="more than the 1,000"):
         packed(Answer(b"x" * 2000))
 

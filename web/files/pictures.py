@@ -22,7 +22,7 @@ LONGEST_SIDE = 16_383  # of a WebP picture
 
 Channel = Literal["rgba", "rgb", "a"]
 Preview = tuple[Literal["webp", "jpeg"], int]  # format and quality in 1..100
-SMALL: Preview = ("webp", 80)  # of a thumbnail
+THUMBNAIL_FORMAT: Preview = ("webp", 80)  # of a thumbnail
 
 
 def checked_format(file: IO[bytes], most_pixels: int) -> str:
@@ -59,7 +59,7 @@ def shown(
     black.
     """
     if preview is None and channel == "rgba":
-        preview = SMALL
+        preview = THUMBNAIL_FORMAT
     with path.open("rb") as file, _opened(file, READ, most_pixels) as picture:
         scale = min(1.0, width / picture.width) if width else 1.0
         if preview is not None and max(picture.size) * scale > LONGEST_SIDE:

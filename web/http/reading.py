@@ -42,7 +42,7 @@ LARGE_AT_ONCE = 4
 PARSED_AT_ONCE = 2  # of those: parsing blocks other threads
 MAX_WAIT_S = 30.0  # for a place among the large bodies
 PICTURE_HEAD_BYTES = 12  # bytes needed to recognize a picture
-LARGE = "katz.large"  # scope key: the request holds a place among the large bodies
+LARGE_BODY_KEY = "katz.large"  # scope key: the request holds a place among the large bodies
 NO_NUMBERS = (b"NaN", b"Infinity")  # Python parses them as numbers, but JSON does not have them
 
 
@@ -280,9 +280,9 @@ def _reading(request: Request) -> Reading:
 
 async def _hold(request: Request) -> None:
     """Takes a place among the large bodies, once per request."""
-    if not request.scope.get(LARGE):
+    if not request.scope.get(LARGE_BODY_KEY):
         await _reading(request).hold(request)
-        request.scope[LARGE] = True
+        request.scope[LARGE_BODY_KEY] = True
 
 
 def _check_size(size: int, limits: Limits) -> None:

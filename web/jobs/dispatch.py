@@ -35,7 +35,7 @@ T = TypeVar("T")
 CRASHES = 2  # runner crashes after which a job fails
 STOP_SECONDS = 30.0  # default time for a cancelled job to stop
 PREPARE_S = 10.0  # the next runner starts its imports this long before the current one is replaced
-AGAIN = 2.0  # seconds between attempts to write to a full disk
+FULL_DISK_RETRY_S = 2.0  # seconds between attempts to write to a full disk
 log = logging.getLogger("katz.jobs")
 
 
@@ -337,7 +337,7 @@ class Dispatcher:
 
     async def _until_room(self) -> None:
         while not await asyncio.to_thread(self._files.have_room):
-            await asyncio.sleep(AGAIN)
+            await asyncio.sleep(FULL_DISK_RETRY_S)
         log.info("the disk has room again")
         self._full = ""
         self.dispatch()
@@ -399,7 +399,7 @@ class Dispatcher:
                 if job.id not in self._unwritten:
                     log.error("the result of job %s waits for the disk: %s", job.id, error)
                 self._unwritten.add(job.id)
-                await asyncio.sleep(AGAIN)
+                await asyncio.sleep(FULL_DISK_RETRY_S)
             except Exception as error:
                 if kept is not result:
                     raise

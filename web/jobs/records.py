@@ -17,7 +17,7 @@ from katz_graph.web.jobs.job import Job, Status, Submission, workflow_id
 from katz_graph.web.options import MB
 
 VERSION = 2  # of the tables
-LARGEST = 64 * MB  # bytes of one document, far below SQLite's limit for a row
+MAX_DOCUMENT_BYTES = 64 * MB  # bytes of one document, far below SQLite's limit for a row
 # large texts come last, so that a scan of the other columns never reads them; `finished` numbers
 # jobs in the order of their ends
 SCHEMA = """
@@ -88,11 +88,11 @@ STATUSES = get_args(Status)
 
 def as_text(value: Any) -> str:
     """Serializes to JSON, including NaN and infinities. Raises ValueError for values that JSON
-    cannot represent, and for more than LARGEST bytes.
+    cannot represent, and for more than MAX_DOCUMENT_BYTES bytes.
     """
     data = to_json(value, inf_nan_mode="constants")
-    if len(data) > LARGEST:
-        raise ValueError(f"it has {len(data):,} bytes, more than {LARGEST:,}")
+    if len(data) > MAX_DOCUMENT_BYTES:
+        raise ValueError(f"it has {len(data):,} bytes, more than {MAX_DOCUMENT_BYTES:,}")
     return data.decode()
 
 

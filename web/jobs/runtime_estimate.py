@@ -21,7 +21,7 @@ from katz_graph.web.jobs.records import as_text
 SEEDS = ("seed", "noise_seed", "control_after_generate")
 # inputs with such a name, or `..._<name>`, `<name>_...`
 TEXTS = ("text", "prompt", "negative", "positive", "prefix", "image", "title", "value")
-LONG = 200  # characters; longer strings are texts, never choices
+MIN_TEXT_CHARACTERS = 200  # characters; longer strings are texts, never choices
 SAME_SHAPE = 5  # stored samples of one shape; their median is the prediction
 SHAPES = 1_000
 RECENT = 100  # jobs of any shape used to fit seconds to work
@@ -125,7 +125,7 @@ def _lasting(inputs: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 def _is_text(name: str, value: Any) -> bool:
     return isinstance(value, str) and (
-        len(value) > LONG or any(part in TEXTS for part in name.split("_"))
+        len(value) > MIN_TEXT_CHARACTERS or any(part in TEXTS for part in name.split("_"))
     )
 
 

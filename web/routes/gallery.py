@@ -24,7 +24,7 @@ from katz_graph.web.jobs.retention import shown_by
 from katz_graph.web.routes.documented import answers, refusals, takes
 from katz_graph.web.state import State
 
-MOST = 200  # files per page
+MAX_PAGE_FILES = 200  # files per page
 AT_ONCE = 2  # concurrently read folders
 JOBS = 2_000  # jobs searched for the writers of a page's files
 MOVED = answers("the files that were moved", MovedFiles) | refusals(403, 409, 503, 507)
@@ -38,7 +38,7 @@ def router(state: State) -> APIRouter:
     @routes.get("/files", responses=answers("a page of files", FilePage) | refusals())
     async def files(
         type: Literal["input", "output"] = "output",
-        limit: Annotated[int, Query(ge=1, le=MOST)] = 50,
+        limit: Annotated[int, Query(ge=1, le=MAX_PAGE_FILES)] = 50,
         after: Annotated[
             str, Query(max_length=NAME_BYTES + 32, description="`next` of the page before")
         ] = "",

@@ -38,7 +38,7 @@ from katz_graph.web.routes.documented import answers, refusals, takes
 from katz_graph.web.state import State
 
 JSON = "application/json"
-LARGEST = 2**31
+MAX_QUERY_NUMBER = 2**31
 STATUSES: tuple[Status, ...] = ("pending", "in_progress", *FINISHED)
 
 
@@ -181,8 +181,10 @@ def history(state: State) -> APIRouter:
 
     @routes.get("/history", responses=answers("finished jobs by id, oldest first") | refusals())
     async def history(
-        max_items: Annotated[int | None, Query(ge=0, le=LARGEST)] = None,
-        offset: Annotated[int, Query(ge=-1, le=LARGEST, description="-1: the last ones")] = -1,
+        max_items: Annotated[int | None, Query(ge=0, le=MAX_QUERY_NUMBER)] = None,
+        offset: Annotated[
+            int, Query(ge=-1, le=MAX_QUERY_NUMBER, description="-1: the last ones")
+        ] = -1,
     ) -> Response:
         count, first = max_items, max(0, offset)
         if max_items is not None and offset < 0:
@@ -222,8 +224,8 @@ def listing(state: State) -> APIRouter:
         workflow_id: Annotated[str | None, Query(max_length=200)] = None,
         sort_by: Literal["created_at", "execution_duration"] = "created_at",
         sort_order: Literal["asc", "desc"] = "desc",
-        limit: Annotated[int | None, Query(gt=0, le=LARGEST)] = None,
-        offset: Annotated[int, Query(ge=0, le=LARGEST)] = 0,
+        limit: Annotated[int | None, Query(gt=0, le=MAX_QUERY_NUMBER)] = None,
+        offset: Annotated[int, Query(ge=0, le=MAX_QUERY_NUMBER)] = 0,
     ) -> Response:
         jobs, total = await state.jobs.listed(
             _statuses(status), workflow_id, sort_by, sort_order == "desc", limit, offset

@@ -36,10 +36,10 @@ from katz_graph.web.runner_client.wire import Numbered, ThreadedEnd
 IMPORTED = ("katz_graph.web.runner.service", "katz_graph.web.runner.devices")
 # seconds without a switch between Python threads after which the process exits: native pack code
 # holds the interpreter
-STUCK = 60.0
-PULSE = 5.0
+WATCHDOG_S = 60.0
+WATCHDOG_REARM_S = 5.0
 LOCK_PATIENCE = 20.0
-ENDING = 5.0  # seconds for an orderly exit after the server has disconnected
+EXIT_TIMEOUT_S = 5.0  # seconds for an orderly exit after the server has disconnected
 
 
 def main() -> None:
@@ -129,7 +129,7 @@ def _receive(
     serving: threading.Event,
 ) -> None:
     """Answers pings and queues the other messages until the server disconnects. Then requests a
-    stop and forces the exit after ENDING seconds, or immediately if serving has not started.
+    stop and forces the exit after EXIT_TIMEOUT_S, or immediately if serving has not started.
     """
     for arrived in wire.receive():
         match arrived.message:
@@ -141,7 +141,7 @@ def _receive(
                 messages.put(arrived)
     messages.put(Numbered(0, Stop()))
     if serving.is_set():
-        time.sleep(ENDING)
+        time.sleep(EXIT_TIMEOUT_S)
     unkept.delete()
     end()
 
@@ -151,8 +151,8 @@ def _pulse() -> None:
     thread can run.
     """
     while True:
-        faulthandler.dump_traceback_later(STUCK, exit=True)
-        time.sleep(PULSE)
+        faulthandler.dump_traceback_later(WATCHDOG_S, exit=True)
+        time.sleep(WATCHDOG_REARM_S)
 
 
 if __name__ == "__main__":

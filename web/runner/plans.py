@@ -41,7 +41,7 @@ WAITING, WAITING_OF_ONE = 16, 12  # requests, in total and per address
 # at a higher niceness on busy processors, the thread holds Python's lock while it is not scheduled,
 # and the threads that drive jobs wait for it
 NICENESS = 5
-LOOK = 0.05  # minimum seconds between two checks of the clocks
+CLOCK_CHECK_INTERVAL_S = 0.05  # minimum seconds between two checks of the clocks
 
 
 class Plans:
@@ -203,7 +203,7 @@ def _limit(request: _Request, used: Callable[[], float], ended: threading.Event)
     """
     ends, most = time.monotonic() + SECONDS, used() + PROCESSOR_SECONDS
     while (left := min(ends - time.monotonic(), most - used())) > 0:
-        if ended.wait(max(left, LOOK)):
+        if ended.wait(max(left, CLOCK_CHECK_INTERVAL_S)):
             return
     request.give_up("late")
 

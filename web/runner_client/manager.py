@@ -69,7 +69,9 @@ __all__ = ["DeviceStats", "Runner", "RunnerDown", "RunnerFacts", "Stats"]
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 STANDBY_S = 60.0  # that a prepared process waits before it is ended
 LOST_UNDER_ONE_QUESTION = 2  # lost runners after which the question is blamed
-BARREN = 2  # failed starts because of the same device, after which the device is excluded
+MAX_FAILED_STARTS_PER_DEVICE = (
+    2  # failed starts because of the same device, after which the device is excluded
+)
 Arguments = ParamSpec("Arguments")
 log = logging.getLogger("katz.runner")
 
@@ -362,7 +364,9 @@ class Runner:
                 )
                 failed.update(error.devices if isinstance(error, KatzError) else ())
                 self._workers = no_fork_server  # the inherited fork server may be the cause
-            if barren := [device for device, times in failed.items() if times == BARREN]:
+            if barren := [
+                device for device, times in failed.items() if times == MAX_FAILED_STARTS_PER_DEVICE
+            ]:
                 self._leave_out(barren)
                 pause, failed = FIRST_PAUSE, Counter()
             await asyncio.sleep(pause)

@@ -23,7 +23,7 @@ from katz_graph.web.runner_client.messages import (
     to_plain,
 )
 
-LARGEST = 256 * 2**20  # bytes of one message
+MAX_MESSAGE_BYTES = 256 * 2**20  # bytes of one message
 CHUNK = 2**18  # bytes that one read returns at most
 
 
@@ -45,15 +45,17 @@ def packed(message: ToRunner | FromRunner, number: int = 0) -> bytes:
     """
     kind, body = to_plain(message)
     data = pack([kind, number, body])
-    if len(data) > LARGEST:
-        raise ValueError(f"{len(data):,} bytes are more than the {LARGEST:,} of a message")
+    if len(data) > MAX_MESSAGE_BYTES:
+        raise ValueError(
+            f"{len(data):,} bytes are more than the {MAX_MESSAGE_BYTES:,} of a message"
+        )
     return data
 
 
 class RunnerMessages:
     """Parses received bytes into messages."""
 
-    def __init__(self, largest: int = LARGEST + CHUNK) -> None:
+    def __init__(self, largest: int = MAX_MESSAGE_BYTES + CHUNK) -> None:
         self._unpacker = unpacker(largest)
 
     def take(self, data: bytes) -> Iterator[Numbered]:

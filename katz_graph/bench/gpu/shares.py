@@ -14,7 +14,10 @@ CLASSES: Mapping[str, tuple[str, ...]] = {
     "copy": ("memcpy", "memset", "copy", "cat"),
 }
 OTHER = "other"
-MOST, NAME = 20, 70  # kernels that are told by themselves, and letters of their names
+MAX_KERNELS_LISTED, MAX_NAME_LETTERS = (
+    20,
+    70,
+)  # kernels that are told by themselves, and letters of their names
 
 
 def shares(taken: Mapping[str, float], total: float) -> dict[str, float]:
@@ -28,8 +31,8 @@ def shares(taken: Mapping[str, float], total: float) -> dict[str, float]:
     for name, took in taken.items():
         found[class_of(name)] += took / total
     found["gaps"] = 1 - sum(found.values())
-    most = sorted(taken, key=lambda name: -taken[name])[:MOST]
-    return found | {name[:NAME]: taken[name] / total for name in most}
+    most = sorted(taken, key=lambda name: -taken[name])[:MAX_KERNELS_LISTED]
+    return found | {name[:MAX_NAME_LETTERS]: taken[name] / total for name in most}
 
 
 def class_of(name: str) -> str:

@@ -12,7 +12,7 @@ from katz_graph.comfy.running import ProgressBar
 from katz_graph.core.latent_space import LinearMap
 from katz_graph.models.family import linear_map
 from katz_graph.node.scope import current
-from katz_graph.picture.preview import LONGEST, latent_picture
+from katz_graph.picture.preview import MAX_PREVIEW_SIDE, latent_picture
 
 __getattr__ = missing_names(
     __name__, "Latent2RGBPreviewer LatentPreviewer LatentPreviewMethod TAESD TAESDPreviewerImpl"
@@ -30,7 +30,7 @@ class _Previewer:
         return Image.fromarray(latent_picture(x0, self._colours).cpu().numpy())
 
     def decode_latent_to_preview_image(self, preview_format: str, x0: Any) -> tuple[str, Any, int]:
-        return preview_format, self.decode_latent_to_preview(x0), LONGEST
+        return preview_format, self.decode_latent_to_preview(x0), MAX_PREVIEW_SIDE
 
 
 def get_previewer(device: Any, latent_format: Any) -> _Previewer | None:

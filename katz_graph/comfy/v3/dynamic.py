@@ -23,7 +23,7 @@ from katz_graph.core.messages import show
 from katz_graph.node import ShownFor
 from katz_graph.node.types import Growing
 
-MOST = 100  # inputs of a group; ComfyUI's limit
+MAX_GROUP_INPUTS = 100  # inputs of a group; ComfyUI's limit
 
 
 class _MatchTemplate:
@@ -65,7 +65,7 @@ class _GrowTemplate:
 
     def __init__(self, input: Input, names: Sequence[str], least: int, prefix: str | None) -> None:
         self.input, self.least, self.prefix = copy(input), least, prefix
-        self.names = list(names)[:MOST]
+        self.names = list(names)[:MAX_GROUP_INPUTS]
         if isinstance(self.input, WidgetInput):
             self.input.force_input = True
         if hasattr(self.input, "widget"):  # an input of several types, drawn as one of them

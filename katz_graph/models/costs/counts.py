@@ -18,7 +18,7 @@ from katz_graph.models.stage_registry import stage as declared
 from katz_graph.models.text.kinds import kind_named, row_in
 
 COUNTING = 3  # version of the counts: change it if stages or the format of formulas change
-LONG = 32  # tokens; the lengths of long texts are rounded up to multiples
+TOKEN_GRANULARITY = 32  # tokens; the lengths of long texts are rounded up to multiples
 
 
 class FormulaStore(Protocol):
@@ -60,7 +60,7 @@ class Counts:
                 whole = row_in(config)
                 row, batch = min(whole, tokens), batch * -(-tokens // whole)
             else:
-                row = -(-tokens // LONG) * LONG
+                row = -(-tokens // TOKEN_GRANULARITY) * TOKEN_GRANULARITY
         elif _is_tiny(config, height, width) or filled > 1:
             from katz_graph.models.costs.stage_cost import stage_work
 

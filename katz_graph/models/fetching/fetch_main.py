@@ -17,7 +17,7 @@ from katz_graph.core.recipe import FileIdentity
 from katz_graph.ipc.child_main import adopt, ignore_signals
 from katz_graph.ipc.packing import pack, unpack
 from katz_graph.models.fetching.fetch import Changed, Patience
-from katz_graph.models.fetching.fetcher import ERRORS, LONGEST
+from katz_graph.models.fetching.fetcher import ERRORS, MAX_MESSAGE_BYTES
 from katz_graph.models.fetching.file_cache import FileCache
 
 
@@ -25,7 +25,9 @@ def main() -> None:
     ignore_signals()
     control = adopt(int(sys.argv[1]))
     while True:
-        asked, descriptors, _, _ = socket.recv_fds(control, LONGEST, 1, socket.MSG_CMSG_CLOEXEC)
+        asked, descriptors, _, _ = socket.recv_fds(
+            control, MAX_MESSAGE_BYTES, 1, socket.MSG_CMSG_CLOEXEC
+        )
         if not asked:
             os._exit(0)  # partial files stay on disk for later downloads to resume
         asker = socket.socket(fileno=descriptors[0])

@@ -23,7 +23,7 @@ from katz_graph.models.fetching.fetch import Changed, Patience
 
 MAIN = "katz_graph.models.fetching.fetch_main"
 POLL = 0.02  # seconds between two checks of `cancelled`
-LONGEST = 1 << 17  # bytes of a message
+MAX_MESSAGE_BYTES = 1 << 17  # bytes of a message
 TRIES = 2  # the same as for requests whose worker is lost
 ERRORS = {kind.__name__: kind for kind in (Cancelled, InputError, RunError)}
 
@@ -75,7 +75,7 @@ class Fetcher:
             while not select.select([ours], [], [], POLL)[0]:
                 if cancelled():
                     raise Cancelled(f"{shown(file.path)}: no longer wanted")
-            told = ours.recv(LONGEST)
+            told = ours.recv(MAX_MESSAGE_BYTES)
         if not told:
             return None
         kind, message, number = unpack(told)

@@ -20,8 +20,8 @@ from katz_graph.planner.searching.placement_rules import PlacementRules
 from katz_graph.planner.simulation.simulate import ADVANCE, STEP, Simulation, simulate
 
 BINDS = 0.98  # of the period: a resource that is busy for this share limits it
-EQUAL = 0.01  # relative difference below which two times count as equal
-LITTLE = 0.005  # of the period: shorter parts of a path are not listed
+TIE_TOLERANCE = 0.01  # relative difference below which two times count as equal
+MIN_PERIOD_SHARE = 0.005  # of the period: shorter parts of a path are not listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def _notes(program: Program, simulation: Simulation, others: Sequence[Compared])
     )
     if len(used) > 1:
         slower = next(
-            (one for one in others if one.seconds >= simulation.seconds * (1 - EQUAL)), None
+            (one for one in others if one.seconds >= simulation.seconds * (1 - TIE_TOLERANCE)), None
         )
         if slower is not None:
             yield f"{slower.name} lost: {_against(simulation, slower)}"
@@ -193,7 +193,7 @@ def _why_not_stale(
 
 def _against(simulation: Simulation, other: Compared) -> str:
     more = other.seconds / simulation.seconds - 1 if simulation.seconds else 0.0
-    if abs(more) < EQUAL and not other.stale:
+    if abs(more) < TIE_TOLERANCE and not other.stale:
         return f"{other.seconds:.3f} s, no faster, and sends more or holds more models"
     return (
         f"{other.seconds:.3f} s, {abs(more):.1%} {'more' if more >= 0 else 'less'}, bound by "
@@ -235,7 +235,7 @@ def _path(simulation: Simulation) -> tuple[list[str], float, int]:
         if span.what == STEP and not span.stage and " -> " not in span.resource:
             return parts, end - began, simulation.steady - (span.evaluation or 0) + 1
         seconds = began - span.start  # includes a link's latency
-        if seconds >= LITTLE * simulation.period:
+        if seconds >= MIN_PERIOD_SHARE * simulation.period:
             parts.insert(0, f"{span.what} on {span.resource} {_ms(seconds)}")
         began, after = span.start, span.after
     return parts, end - began, simulation.steady + 1

@@ -34,8 +34,10 @@ MAX_MOVES_TIMED = 60
 MAX_TIMED_PER_ROUND = 6
 """Maximum number of neighbours of each kind timed per round, those with the lowest bounds."""
 BETTER = 1 - 1e-6
-EQUAL = 1.01  # times within this factor count as equal, the accuracy of predictions
-WORTH = 0.98  # of the best exact time: an approximating plan must be faster than this
+TIE_FACTOR = 1.01  # times within this factor count as equal, the accuracy of predictions
+MAX_APPROXIMATE_SHARE = (
+    0.98  # of the best exact time: an approximating plan must be faster than this
+)
 LISTED = 6
 
 
@@ -153,7 +155,7 @@ def chosen(bench: CandidateTimer, found: Sequence[Timed]) -> Program:
         )
 
     def best(some: Sequence[Timed]) -> Timed:
-        limit = min(one.seconds for one in some) * EQUAL
+        limit = min(one.seconds for one in some) * TIE_FACTOR
         return min((one for one in some if one.seconds <= limit), key=simple)
 
     named: dict[str, list[Timed]] = {}
@@ -173,7 +175,11 @@ def chosen(bench: CandidateTimer, found: Sequence[Timed]) -> Program:
     exact = [one for one in wanted if not one.candidate.delayed]
     stale = [one for one in wanted if one.candidate.delayed]
     winner = best(exact or stale)
-    if exact and stale and min(one.seconds for one in stale) < WORTH * winner.seconds:
+    if (
+        exact
+        and stale
+        and min(one.seconds for one in stale) < MAX_APPROXIMATE_SHARE * winner.seconds
+    ):
         winner = best(stale)
     program = replace(bench.built(winner), delayed=tuple(sorted(winner.candidate.delayed)))
     program = decompose(program) if program.delayed else program

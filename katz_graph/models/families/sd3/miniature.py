@@ -16,7 +16,7 @@ from katz_graph.models.families.sd3.family import FAMILY
 from katz_graph.models.families.sd3.files import RENAMING
 from katz_graph.models.families.shared.miniature import Miniature
 
-PATCH, LARGEST = 2, 32  # cells: side of a token, longest side of a picture
+PATCH, MAX_SIDE_CELLS = 2, 32  # cells: side of a token, longest side of a picture
 WIDTH, HEADS, BLOCKS, CONTROL_BLOCKS = 144, 3, 6, 3
 LORA_LAYERS = (
     "x_block.attn.qkv",
@@ -45,7 +45,7 @@ def network(text_width: int) -> SD3Transformer2DModel:
         joint_attention_dim=2 * text_width,
         caption_projection_dim=WIDTH,
         pooled_projection_dim=2 * text_width,
-        pos_embed_max_size=LARGEST // PATCH,
+        pos_embed_max_size=MAX_SIDE_CELLS // PATCH,
         qk_norm="rms_norm",
     )
     for module in model.transformer_blocks.modules():
