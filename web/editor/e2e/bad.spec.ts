@@ -137,7 +137,7 @@ for (const [what, broken] of [
     await page.goto("/");
     await expect(page.getByText("connected", { exact: true })).toBeVisible();
     await openTemplate(page, "Text to image");
-    await expect(alert(page)).toContainText("the browser keeps nothing here");
+    await expect(alert(page)).toContainText("This browser cannot store documents");
     await run(page).click();
     await expect(page.locator(".toolbar .state")).toContainText("completed in", {
       timeout: 45_000,

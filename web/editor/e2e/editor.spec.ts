@@ -34,7 +34,7 @@ test("P0.34 P0.36 P0.38 the plan stands on the sampler, and in words beside it",
   await expect(node(page, "5").locator(".strip")).toContainText("an evaluation, predicted");
   await page.keyboard.press("Shift+E");
   const panel = page.getByLabel("plan", { exact: true });
-  await expect(panel).toContainText("What was weighed");
+  await expect(panel).toContainText("Alternatives");
   await expect(panel).toContainText("Bound by");
   const spans = panel.locator(".timeline rect");
   expect(await spans.count()).toBeGreaterThan(4);

@@ -86,7 +86,7 @@ test("P0.16 P0.19 P0.32 the server is killed under two documents: editing goes o
     }
     await expect(page.locator(".tab")).toHaveCount(2);
     server.signal("SIGKILL");
-    await expect(page.getByText("line lost, trying again")).toBeVisible({ timeout: 40_000 });
+    await expect(page.getByText("connection lost, reconnecting")).toBeVisible({ timeout: 40_000 });
     const prompt = node(page, "2").locator("textarea");
     await prompt.fill("typed while nobody listens");
     await server.start();
@@ -123,7 +123,7 @@ test("P0.32 a line that is silent for half a minute comes back with the job's en
     await page.getByRole("button", { name: "Run", exact: true }).click();
     await expect(node(page, "5").locator(".badge")).toBeVisible({ timeout: 20_000 });
     server.signal("SIGSTOP");
-    await expect(page.getByText("line lost, trying again")).toBeVisible({ timeout: 60_000 });
+    await expect(page.getByText("connection lost, reconnecting")).toBeVisible({ timeout: 60_000 });
     await setSeed(page, 33);
     await page.waitForTimeout(5_000);
     server.signal("SIGCONT");

@@ -31,8 +31,8 @@ test("P1.26 colours are set by variables, texts of nodes are larger, and both st
   const before = (await node(page, "5").boundingBox())?.height ?? 0;
   await page.keyboard.press("Shift+T");
   const look = page.getByRole("dialog", { name: "Appearance" });
-  await look.getByLabel("lesser texts, dark").fill("#23262c");
-  await expect(look.getByRole("status")).toContainText("lesser texts (dim) on nodes and panels");
+  await look.getByLabel("secondary text, dark").fill("#23262c");
+  await expect(look.getByRole("status")).toContainText("secondary text (dim) on nodes and panels");
   const text = look.getByLabel("As a text");
   await expect(text).toHaveValue("--dark-dim: #23262c;");
   await text.fill("--dark-panel: #203040;\n--dark-panel: url(//far.example)\n");
@@ -60,7 +60,7 @@ test("P1.26 colours are set by variables, texts of nodes are larger, and both st
   await other.close();
   await page.keyboard.press("Shift+T");
   const reset = page.waitForResponse(/settings\/katz.look/);
-  await look.getByRole("button", { name: "All as usual" }).click();
+  await look.getByRole("button", { name: "Reset all" }).click();
   await reset;
   await expect(page.locator("html")).not.toHaveAttribute("style", /--/);
 });

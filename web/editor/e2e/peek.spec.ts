@@ -20,6 +20,6 @@ test("P1.06 what a node gives is shown at the node, run only to there, and the d
   await steps.fill("3");
   await steps.press("Enter");
   await expect(peek).toContainText("of an earlier graph");
-  await peek.getByRole("button", { name: "Put away" }).click();
+  await peek.getByRole("button", { name: "Close preview" }).click();
   await expect(peek).toHaveCount(0);
 });

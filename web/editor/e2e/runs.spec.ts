@@ -73,7 +73,7 @@ test("P1.11 with run on change the newest change runs, with the same seeds; a mo
   await node(page, "5").getByLabel("next run").selectOption("random");
   const cfg = node(page, "5").getByLabel("cfg");
   await page.getByRole("main").press("Alt+r");
-  const toggle = page.getByRole("button", { name: "Run after each change" });
+  const toggle = page.getByRole("button", { name: "Run on change" });
   await expect(toggle).toHaveAttribute("aria-pressed", "true");
   await page.waitForTimeout(1_000);
   expect(sent).toEqual([]); // nothing has changed

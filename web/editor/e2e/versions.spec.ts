@@ -26,7 +26,7 @@ test("P1.12 saving keeps what it replaces: what is another is told, and it is re
   const versions = dialog.getByRole("list", { name: "versions" }).getByRole("button");
   await expect(versions).toHaveCount(1);
   await versions.click();
-  const told = dialog.getByRole("region", { name: "what is another" });
+  const told = dialog.getByRole("region", { name: "changes" });
   await expect(told.getByRole("listitem")).toHaveText(["≠ KSampler #5steps: 20 → 7"]);
   await told.getByRole("button", { name: "Restore" }).click();
   await expect(steps).toHaveValue("20");

@@ -37,7 +37,7 @@ export function Peeked({ session, node, peek }: PeekedAt) {
         {peek.label}
         <small>{made === undefined ? state : isOld ? "of an earlier graph" : ""}</small>
         <button type="button" onClick={() => putAway(session, node)}>
-          Put away
+          Close preview
         </button>
       </p>
       <div className={isOld ? "old" : ""}>

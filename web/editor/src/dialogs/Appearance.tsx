@@ -55,7 +55,7 @@ export function Appearance({ onClose }: { readonly onClose: () => void }) {
             {look.text} px
           </label>
           <button type="button" onClick={() => (setLook(USUAL), setText(""), setWrong([]))}>
-            All as usual
+            Reset all
           </button>
         </p>
         <table>
@@ -91,7 +91,7 @@ export function Appearance({ onClose }: { readonly onClose: () => void }) {
         </table>
         <div>
           <label>
-            As a text, to give away or to take over
+            Export or import as text
             <textarea
               rows={8}
               spellCheck={false}

@@ -54,9 +54,7 @@ export function Shortcuts({ onClose }: { readonly onClose: () => void }) {
   return (
     <Modal label="Shortcuts" onClose={onClose}>
       <div className="sheet-head">
-        <p role="status">
-          {words || "Press the button of a shortcut, and then the key that it is to have."}
-        </p>
+        <p role="status">{words || "Click a shortcut, then press its new key."}</p>
         {taking !== null && (
           <>
             <button type="button" autoFocus onClick={() => give(taking.action, taking.keys)}>
@@ -69,7 +67,7 @@ export function Shortcuts({ onClose }: { readonly onClose: () => void }) {
                 setWords("");
               }}
             >
-              Leave it
+              Cancel
             </button>
           </>
         )}
@@ -78,7 +76,7 @@ export function Shortcuts({ onClose }: { readonly onClose: () => void }) {
           onClick={() => {
             setKeys({});
             setTaking(null);
-            setWords("All shortcuts are as they were at first.");
+            setWords("All shortcuts were reset.");
           }}
         >
           Reset all

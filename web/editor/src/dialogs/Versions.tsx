@@ -27,7 +27,7 @@ export function Versions({ onClose }: { readonly onClose: () => void }) {
   return (
     <Modal label="Earlier versions" onClose={onClose}>
       {file === null && (
-        <p>Save the document: from the second time on, what it replaces is kept.</p>
+        <p>Save the document first. Each later save keeps the version it replaces.</p>
       )}
       {versions?.length === 0 && <p>No earlier version of {file} is kept yet.</p>}
       <div className="versions">
@@ -45,7 +45,7 @@ export function Versions({ onClose }: { readonly onClose: () => void }) {
           ))}
         </ul>
         {chosen !== null && (
-          <section aria-label="what is another">
+          <section aria-label="changes">
             <Changes before={chosen.doc} after={docOf(session)} />
             <button
               type="button"
@@ -65,7 +65,7 @@ export function Versions({ onClose }: { readonly onClose: () => void }) {
                 onClose();
               }}
             >
-              Open beside
+              Open in a new tab
             </button>
           </section>
         )}
@@ -79,7 +79,7 @@ const SIGNS = { added: "+", removed: "−", changed: "≠" };
 function Changes({ before, after }: { readonly before: Doc; readonly after: Doc }) {
   const catalog = useLive((live) => live.catalog);
   const found = difference(before, after, catalog);
-  if (found.length === 0) return <p>Nothing is another now.</p>;
+  if (found.length === 0) return <p>No changes.</p>;
   return (
     <ul className="changes">
       {found.map(({ inside, id, title, kind, lines }) => (

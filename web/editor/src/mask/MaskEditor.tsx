@@ -224,7 +224,7 @@ export function MaskEditor({ masking }: { readonly masking: Masking }) {
           </div>
         </div>
         <p className="steering">
-          <span>What is red is painted anew. The picture's own file stays as it is.</span>
+          <span>Red areas are repainted. The image file is not changed.</span>
           <button type="button" onClick={close}>
             Cancel
           </button>

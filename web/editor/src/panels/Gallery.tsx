@@ -161,7 +161,9 @@ export function Gallery() {
         </div>
       )}
       {shown.length === 0 && (
-        <p className="empty">{filtered ? "no picture is like that" : "no picture is here yet"}</p>
+        <p className="empty">
+          {filtered ? "No pictures match the filter" : "no picture is here yet"}
+        </p>
       )}
       {chosen.length > 0 && (
         <Marked

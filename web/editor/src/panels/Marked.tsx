@@ -17,7 +17,7 @@ export function Marked({
     <p className="steering" role="group" aria-label="marked pictures">
       {addresses.length} marked
       <button type="button" onClick={() => star(addresses, !all)}>
-        {all ? "Take the stars" : "Star"}
+        {all ? "Remove stars" : "Star"}
       </button>
       <button type="button" onClick={() => addresses.forEach(download)}>
         Download

@@ -120,7 +120,7 @@ function Notes({
           ))}
         </p>
       )}
-      {Object.keys(notes).length === 0 && <p className="remark">Its file says nothing of it.</p>}
+      {Object.keys(notes).length === 0 && <p className="remark">No metadata.</p>}
       <dl>
         {Object.entries(notes).map(([key, value]) => (
           <div key={key}>

@@ -110,7 +110,7 @@ export function NodeLibrary() {
 function Help({ type, input = "" }: { readonly type: NodeType; readonly input?: string }) {
   return (
     <div className="help">
-      <p>{type.description || "Its author says nothing of it."}</p>
+      <p>{type.description || "No description."}</p>
       <p>
         <small>
           {type.name}, from {type.pack}

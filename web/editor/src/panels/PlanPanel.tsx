@@ -28,9 +28,7 @@ export function PlanPanel({
     <aside className="side plan" aria-label="plan">
       <h2>Plan</h2>
       {planned?.old && <p className="old-plan">planned for an earlier graph</p>}
-      {plans.length === 0 && (
-        <p className="empty">the plan of a sampler stands here once the graph can run</p>
-      )}
+      {plans.length === 0 && <p className="empty">Plans appear here once the graph can run</p>}
       {planned?.notes.map((note) => (
         <p className="remark" key={note}>
           {note}
@@ -85,7 +83,7 @@ function Sampler({
         <dd>{timeText(plan.planned)}</dd>
         {spent > 0 && (
           <>
-            <dt>took, models and all</dt>
+            <dt>total time, including model loading</dt>
             <dd>{timeText(spent)}</dd>
           </>
         )}
@@ -101,7 +99,7 @@ function Sampler({
       <p>Bound by {plan.binding}.</p>
       {plan.timeline !== null && <Chain timeline={plan.timeline} />}
       {plan.timeline !== null && <Idle plan={plan} timeline={plan.timeline} />}
-      <h4>What was weighed</h4>
+      <h4>Alternatives</h4>
       <ol className="weighed">
         {plan.alternatives.map(({ name, seconds, chosen }) => (
           <li key={name} className={chosen ? "chosen" : ""}>

@@ -25,8 +25,8 @@ export function Token() {
       }}
     >
       <p>
-        The server asks for its token. It stands in the file that the server was started with
-        (--token-file), or in its KATZ_TOKEN. What you do here stays. <b role="status">{words}</b>
+        The server asks for its token. Find it in the file passed with --token-file or in
+        KATZ_TOKEN. Your work here is not lost. <b role="status">{words}</b>
       </p>
       <label>
         Token <input name="token" type="password" autoComplete="current-password" required />

@@ -48,7 +48,7 @@ export function WhatIf({ planned }: { readonly planned: Planned }) {
       >
         <Fields plans={planned.plans} choices={choices} onChange={setChoices} />
         <button type="submit" disabled={words === "" || asking}>
-          Plan so
+          Plan with these
         </button>
       </form>
       <Trials planned={planned} session={session.id} />
@@ -202,10 +202,14 @@ function Trials({ planned, session }: { readonly planned: Planned; readonly sess
                 <button
                   type="button"
                   disabled={!canRun(choices)}
-                  title={canRun(choices) ? "A job with these choices" : "not all of it is there"}
+                  title={
+                    canRun(choices)
+                      ? "A job with these choices"
+                      : "Some of these devices or links do not exist here"
+                  }
                   onClick={() => void run({ keepSeeds: true, instead: insteadOf(choices) })}
                 >
-                  Run so
+                  Run with these
                 </button>
               )}
               <button

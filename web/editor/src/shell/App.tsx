@@ -161,7 +161,7 @@ function Line() {
   const words = {
     connected: "connected",
     connecting: "connecting …",
-    lost: "line lost, trying again",
+    lost: "connection lost, reconnecting",
   };
   return (
     <span className={`line ${line}`} role="status">

@@ -72,13 +72,13 @@ const RUNNING: readonly Action[] = [
   { id: "run-to", title: "Run the selected outputs only", keys: ["Shift+R"], act: runTo },
   {
     id: "rerun",
-    title: "Run after each change, with the newest only",
+    title: "Run on change",
     keys: ["Alt+r"],
     act: toggleRerunning,
   },
   {
     id: "peek",
-    title: "Show what an output of the node gives: run to there",
+    title: "Preview an output of the node",
     keys: ["Alt+p"],
     act: peek,
   },
@@ -203,7 +203,7 @@ const LOOKING: readonly Action[] = [
   { id: "fit", title: "Show all", keys: ["."], act: () => canvas().fit() },
   {
     id: "fit-selected",
-    title: "Show what is selected",
+    title: "Show the selection",
     keys: [">"],
     act: () => canvas().fit(canvas().selected),
   },
@@ -228,7 +228,7 @@ const LOOKING: readonly Action[] = [
   },
   {
     id: "form-field",
-    title: "Show the field in the form, or take it back",
+    title: "Add the field to the form, or remove it",
     keys: ["Mod+Shift+F"],
     act: chooseField,
     anywhere: true,
@@ -268,7 +268,7 @@ const LOOKING: readonly Action[] = [
   },
   {
     id: "heat",
-    title: "Colour nodes by what they took, and mark the critical path",
+    title: "Colour nodes by run time and mark the critical path",
     keys: ["h"],
     act: () => page(({ heat }) => ({ heat: !heat })),
   },

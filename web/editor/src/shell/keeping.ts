@@ -129,7 +129,7 @@ export function keepOpen(): () => void {
     [parts, written] = [now, active];
     const kept: Kept = { active: sessions.findIndex(({ id }) => id === active), documents };
     stored(kept).catch(() => {
-      if (!warned) tell("the browser keeps nothing here: download what is to stay");
+      if (!warned) tell("This browser cannot store documents: download your work");
       warned = true;
     });
   };

@@ -28,6 +28,6 @@ test("P1.26 a text that cannot be told from what it stands on is named", () => {
         ? "#000000"
         : "#ffffff";
   expect(unreadable(holds)).toEqual([
-    "light: lesser texts (dim) on nodes and panels (panel): 1.4 to 1, less than 4.5",
+    "light: secondary text (dim) on nodes and panels (panel): 1.4 to 1, less than 4.5",
   ]);
 });

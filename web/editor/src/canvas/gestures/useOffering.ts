@@ -123,7 +123,7 @@ export function useOffering(
       if (insert(text, { x, y }, "paste")) return;
       const file = new File([text], "pasted.json");
       if (text.trimStart().startsWith("{")) void openFiles([file]);
-      else if (text !== "") tell("what was copied are no nodes and no workflow");
+      else if (text !== "") tell("The clipboard contains neither nodes nor a workflow");
     };
     window.addEventListener("paste", paste);
     return () => window.removeEventListener("paste", paste);

@@ -502,9 +502,7 @@ export interface CountedTexts {
   };
 }
 /**
- * How long a text is for the text encoders of a kind, which `encoder` names. CLIP's read its
- * tokens in `chunks` of at most `most` each. Others read it at once, in 0 chunks: of any length
- * where `most` is 0, else the first so many tokens. What begins and ends a text is not counted.
+ * Holds the length of a text for a text encoder. Counts no start and end tokens.
  */
 export interface TextSize {
   encoder: string;
@@ -612,8 +610,8 @@ export interface OthersThere {
   };
 }
 /**
- * A shipped workflow. `picture`: its address below the server's own; `description`: one line
- * for people.
+ * A shipped workflow. `picture`: its URL path on the server; `description`: one line for the
+ * user.
  */
 export interface Template {
   name: string;
@@ -673,7 +671,7 @@ export interface NodeReport {
   why: string;
 }
 /**
- * Devices worked for a node: all that was not told before.
+ * Reports the spans of a node since its last report.
  */
 export interface Timeline {
   node: string;
@@ -681,12 +679,12 @@ export interface Timeline {
   kind: "timeline";
 }
 /**
- * A device worked for a while, on what `name` tells people.
+ * Reports that a device was busy for a time. `name`: label for users.
  *
- * `kind` says what it did, `target` on what: a segment, an operation (`send`, `prepare`), a weight
- * set (`patch`), a stage that is no sampler's, a type of node; `peer` is who was sent something.
- * `start` is on the clock of `time.perf_counter`; clients read it in seconds since the job
- * started. On a GPU times are its own, not those of the launch.
+ * `kind` is the kind of work. `target` is its object: a segment, an operation (`send`, `prepare`),
+ * a weight set (`patch`), a stage outside samplers or a node type. `peer` is the receiver of a
+ * transfer. `start` uses the clock of `time.perf_counter`; clients get seconds since the start of
+ * the job. GPU times are measured on the GPU, not at launch.
  */
 export interface Span {
   device: string;
