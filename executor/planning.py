@@ -87,7 +87,7 @@ def plan_region(
     from katz_graph.planner.compile import Known, compile_region
     from katz_graph.planner.passes.cost import count_work, unprepared_blocks
     from katz_graph.planner.passes.fit import fit
-    from katz_graph.planner.passes.late import nobody_looked
+    from katz_graph.planner.passes.late import no_profile
     from katz_graph.planner.sampling import decider, evaluations_of, sampling_of
 
     spec, table = sampling_of(region.begin)
@@ -99,7 +99,7 @@ def plan_region(
         count=partial(count_work, value_bytes=target.devices[0].value_bytes, counts=counts),
         fit=fit,
         length=lambda encoding: length(encoding, prompt_length),
-        profiled=profiled or nobody_looked,
+        profiled=profiled or no_profile,
         taken_by_texts=taken_by_texts,
         unprepared=partial(unprepared_blocks, counts=counts),
     )

@@ -16,7 +16,7 @@ from katz_graph.node.knobs import Text
 from katz_graph.node.wires import Socket
 
 # a float overflows at 1,024 bits; what is much larger takes long
-MOST_BITS, MOST_CHARACTERS, MOST_DIGITS = 10_000, 5_000, 4_000
+MAX_BITS, MAX_CHARACTERS, MAX_DIGITS = 10_000, 5_000, 4_000
 Number = float | int | bool
 Numbers = Annotated[
     Mapping[str, Number],
@@ -37,13 +37,13 @@ def _sum(*given: Any) -> Any:
 
 def _power(base: Any, exponent: Any) -> Any:
     whole = isinstance(base, int) and isinstance(exponent, int)
-    if whole and base.bit_length() * exponent > MOST_BITS:
+    if whole and base.bit_length() * exponent > MAX_BITS:
         raise ValueError("a power in it is too large")
     return pow(base, exponent)
 
 
 def _round(number: Any, digits: int | None = None) -> Any:
-    return round(number) if digits is None else round(number, max(-MOST_DIGITS, digits))
+    return round(number) if digits is None else round(number, max(-MAX_DIGITS, digits))
 
 
 def _of_size(operator: Callable[..., Any]) -> Callable[..., Any]:
@@ -51,7 +51,7 @@ def _of_size(operator: Callable[..., Any]) -> Callable[..., Any]:
 
     def call(*given: Any) -> Any:
         result = operator(*given)
-        if isinstance(result, int) and result.bit_length() > MOST_BITS:
+        if isinstance(result, int) and result.bit_length() > MAX_BITS:
             raise ValueError("a number in it is too large")
         return result
 
@@ -99,8 +99,8 @@ def _evaluated(expression: str, values: Mapping[str, Any]) -> Number:
     """Computes an expression. Raises what says why it cannot be."""
     from simpleeval import DEFAULT_OPERATORS, SimpleEval
 
-    if len(expression) > MOST_CHARACTERS:
-        raise ValueError(f"it has more than {MOST_CHARACTERS:,} characters")
+    if len(expression) > MAX_CHARACTERS:
+        raise ValueError(f"it has more than {MAX_CHARACTERS:,} characters")
     known = {name: _number(name, value) for name, value in values.items()}
     tree = ast.parse(expression.strip(), mode="eval").body
     for part in ast.walk(tree):

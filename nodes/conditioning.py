@@ -33,8 +33,8 @@ from katz_graph.node.wires import Clip, Conditioning, ControlNet, Image, Mask, V
 
 cells = DEFAULT_LATENT_SPACE.cells
 
-MOST_ENTRIES = 1000  # a sampler takes far fewer
-MOST_TEXTS = 256
+MAX_ENTRIES = 1000  # a sampler takes far fewer
+MAX_TEXTS = 256
 AreaSide = Annotated[int, Field(ge=64, le=16384), Widget(step=8)]
 
 
@@ -111,9 +111,9 @@ class ConditioningCombine(Node, category="conditioning"):
     """Both conditionings act: each is predicted for, and the predictions are blended."""
 
     def run(self, conditioning_1: Conditioning, conditioning_2: Conditioning) -> Conditioning:
-        if len(conditioning_1) + len(conditioning_2) > MOST_ENTRIES:
+        if len(conditioning_1) + len(conditioning_2) > MAX_ENTRIES:
             raise InputError(
-                f"the conditionings have more than {MOST_ENTRIES} entries together; combine fewer"
+                f"the conditionings have more than {MAX_ENTRIES} entries together; combine fewer"
             )
         return (*conditioning_1, *conditioning_2)
 
@@ -309,9 +309,9 @@ def _bounded(encoding: Joined | Averaged) -> Joined | Averaged:
     """Returns the encoding. InputError when a chain of nodes, each of which doubles it, made it too
     large to compute.
     """
-    if parts(encoding) > MOST_TEXTS:
+    if parts(encoding) > MAX_TEXTS:
         raise InputError(
-            f"the conditioning is put together from more than {MOST_TEXTS} texts; use fewer"
+            f"the conditioning is put together from more than {MAX_TEXTS} texts; use fewer"
         )
     return encoding
 

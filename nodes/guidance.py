@@ -10,10 +10,10 @@ from katz_graph.core.errors import InputError
 from katz_graph.core.patches import (
     NormedDifference,
     NormedGuidance,
-    PassedOver,
     RescaledGuidance,
-    WeakenedGuidance,
-    WeakenedNegative,
+    SkipLayerGuidance,
+    SkipLayerNegative,
+    SkippedBlocks,
     ZeroStar,
 )
 from katz_graph.models.family import block_numbers
@@ -101,23 +101,23 @@ class SkipLayerGuidanceDiTSimple(Node, category=GUIDANCE):
 
     def run(self, model: Model) -> Model:
         blocks = _blocks(self, self.double_layers, self.single_layers)
-        return model if blocks is None else model.with_patch(WeakenedNegative(blocks))
+        return model if blocks is None else model.with_patch(SkipLayerNegative(blocks))
 
 
 def _blocks(
     node: SkipLayerGuidanceDiT | SkipLayerGuidanceSD3 | SkipLayerGuidanceDiTSimple,
     double: str,
     single: str,
-) -> PassedOver | None:
+) -> SkippedBlocks | None:
     """Returns the blocks that a node names, None where it names none."""
     try:
         numbers = block_numbers(double), block_numbers(single)
     except InputError as error:
         raise InputError(f"{type(node).__name__}, layers: {error}") from None
-    return PassedOver(*numbers, node.start_percent, node.end_percent) if any(numbers) else None
+    return SkippedBlocks(*numbers, node.start_percent, node.end_percent) if any(numbers) else None
 
 
-def _weakened(model: Model, blocks: PassedOver | None, scale: float, rescaling: float) -> Model:
+def _weakened(model: Model, blocks: SkippedBlocks | None, scale: float, rescaling: float) -> Model:
     if blocks is None or scale == 0.0:
         return model
-    return model.with_patch(WeakenedGuidance(blocks, scale, rescaling))
+    return model.with_patch(SkipLayerGuidance(blocks, scale, rescaling))

@@ -27,7 +27,7 @@ from katz_graph.node.wires import Clip, Conditioning, Image, Latent
 from katz_graph.nodes.conditioning import mapped
 
 Told = Annotated[float, Field(ge=0.0, le=100.0), Widget(step=0.1)]
-MOST_REFERENCES = 16
+MAX_REFERENCES = 16
 EDITED = (  # width and height of the pictures that models for editing were trained on
     (672, 1568), (688, 1504), (720, 1456), (752, 1392), (800, 1328), (832, 1248), (880, 1184),
     (944, 1104), (1024, 1024), (1104, 944), (1184, 880), (1248, 832), (1328, 800), (1392, 752),
@@ -119,9 +119,9 @@ class ReferenceLatent(Node, category="advanced/conditioning/edit_models"):
 
         def with_reference(entry: ConditioningEntry) -> ConditioningEntry:
             known = entry.references or References(())
-            if len(known.latents) >= MOST_REFERENCES:
+            if len(known.latents) >= MAX_REFERENCES:
                 raise InputError(
-                    f"ReferenceLatent: the conditioning carries {MOST_REFERENCES} references "
+                    f"ReferenceLatent: the conditioning carries {MAX_REFERENCES} references "
                     "already; take fewer"
                 )
             return replace(entry, references=replace(known, latents=(*known.latents, added)))

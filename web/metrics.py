@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 STEP_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 JOB_SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
 REQUEST_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
-MOST_SAMPLERS = 1_000  # nodes whose last step is stored; far more than can run concurrently
-MOST_STEPS = 1_000  # steps counted for one event
+MAX_SAMPLERS = 1_000  # nodes whose last step is stored; far more than can run concurrently
+MAX_STEPS = 1_000  # steps counted for one event
 
 
 OF_DEVICES = (
@@ -126,9 +126,9 @@ class Metrics:
         """
         key, now = (job, event.node), self._clock()
         steps, since = self._steps.get(key, (event.value, now))
-        for _ in range(min(event.value - steps, MOST_STEPS)):
+        for _ in range(min(event.value - steps, MAX_STEPS)):
             self._step.observe((now - since) / (event.value - steps))
-        if len(self._steps) < MOST_SAMPLERS:
+        if len(self._steps) < MAX_SAMPLERS:
             self._steps[key] = (event.value, now)
 
 

@@ -315,6 +315,6 @@ class Losses:
         self.not_ready = 0 if was_ready else self.not_ready + 1
         if len(self.deaths) >= patience.deaths:
             return f"died {len(self.deaths)} times within {patience.within:g} s"
-        if self.not_ready >= patience.barren:
+        if self.not_ready >= patience.max_failed_starts:
             return f"did not start {self.not_ready} times in a row"
         return ""

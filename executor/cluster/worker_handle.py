@@ -32,7 +32,7 @@ class WorkerPatience:
     stop: float = 2.0  # to end when asked
     deaths: int = 5  # not replaced after this many deaths within `within`
     within: float = 60.0
-    barren: int = 2  # not replaced after this many consecutive failures to start
+    max_failed_starts: int = 2  # not replaced after this many consecutive failures to start
 
 
 PATIENCE = WorkerPatience()

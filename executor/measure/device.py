@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from katz_graph.core.devices import format_name
 from katz_graph.executor.measure.store import DISTURBED, Contention, CostStore, Rates
-from katz_graph.host.schedule import scheduled, scheduled_beside
+from katz_graph.host.schedule import scheduled, scheduled_with_neighbours
 from katz_graph.ir.device import Device
 
 METHOD = 7  # version of the measurements below; increase it when they change
@@ -70,7 +70,7 @@ def measure(
     throughout. Processes started by this process's parent then count as neighbours, which may use
     processors.
     """
-    clock = partial(scheduled_beside, os.getppid()) if stretch else scheduled
+    clock = partial(scheduled_with_neighbours, os.getppid()) if stretch else scheduled
     before = clock()
     with torch.inference_mode():
         probe = (_probe_gpu if device.type == "cuda" else _probe_processor)(device, dtype)

@@ -21,7 +21,7 @@ from katz_graph.executor.transport.mailbox import Address, Mailbox
 from katz_graph.executor.transport.peer import Peer
 from katz_graph.executor.transport.transports import transport_for
 from katz_graph.executor.worker.batching import on_device
-from katz_graph.host.schedule import Scheduled, scheduled_beside
+from katz_graph.host.schedule import Scheduled, scheduled_with_neighbours
 from katz_graph.ir.device import NetworkLink
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def ask(worker: Partner, peer: str, attempt: int) -> tuple[NetworkLink, bool]:
     """Measures the link to a peer that runs `answer` with the same attempt number. Returns the
     link, and whether other programs took processor time meanwhile.
     """
-    before = scheduled_beside(os.getppid())
+    before = scheduled_with_neighbours(os.getppid())
     numbers = iter(range(1 << 30))
 
     def there_and_back(size: int) -> float:
@@ -77,7 +77,7 @@ def answer(worker: Partner, peer: str, attempt: int) -> bool:
     """Answers each transfer after its payload has reached this worker's device, until an empty one
     arrives. Returns whether other programs took processor time meanwhile.
     """
-    before = scheduled_beside(os.getppid())
+    before = scheduled_with_neighbours(os.getppid())
     number = 0
     while (payload := _wait(worker, Address(REQUEST, attempt, "ask", number))) is not None:
         on_device(payload, worker.models.device)
@@ -89,7 +89,7 @@ def answer(worker: Partner, peer: str, attempt: int) -> bool:
 
 
 def _was_disturbed(before: Scheduled) -> bool:
-    return (scheduled_beside(os.getppid()) - before).share_disturbed > DISTURBED
+    return (scheduled_with_neighbours(os.getppid()) - before).share_disturbed > DISTURBED
 
 
 def _finish(device: torch.device) -> None:

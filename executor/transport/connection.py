@@ -27,9 +27,9 @@ from katz_graph.executor.transport.faults import Closed, ProtocolError
 MAGIC = b"KZ6\n"
 PREFIX = struct.Struct("<4sIII")
 LARGEST_HEADER = 64 << 20
-MOST_TENSORS = 1 << 16
-MOST_DESCRIPTORS = 64
-ROOM = socket.CMSG_SPACE(MOST_DESCRIPTORS * array.array("i").itemsize)
+MAX_TENSORS = 1 << 16
+MAX_DESCRIPTORS = 64
+ROOM = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
 TENSOR_LIMIT = 4 << 30
 VECTORS = 512  # buffers per system call; Linux allows 1024
 _TIMEOUT = struct.Struct("@ll")  # struct timeval
@@ -140,7 +140,7 @@ class Connection:
         if (
             len(encoded.header) > LARGEST_HEADER
             or sum(map(len, payloads)) > self._tensor_limit
-            or len(payloads) > MOST_TENSORS
+            or len(payloads) > MAX_TENSORS
         ):
             size = f"{len(encoded.header)} bytes and {sum(map(len, payloads))} of tensors"
             raise TypeError(f"a message of type {type(body).__name__} is too large: {size}")
@@ -216,7 +216,7 @@ class Connection:
                 f"a message begins with {magic!r}; this is another program, or another "
                 "version of this one"
             )
-        if header_length > LARGEST_HEADER or tensor_count > MOST_TENSORS:
+        if header_length > LARGEST_HEADER or tensor_count > MAX_TENSORS:
             raise ProtocolError(
                 f"a message announces {header_length} bytes and {tensor_count} tensors, more "
                 "than is allowed"
@@ -255,7 +255,7 @@ class Connection:
                     descriptors += received
             if flags & socket.MSG_CTRUNC:
                 raise ProtocolError(
-                    f"a message brings more than {MOST_DESCRIPTORS} file descriptors"
+                    f"a message brings more than {MAX_DESCRIPTORS} file descriptors"
                 )
             if count == 0:
                 raise Closed("the other side closed the connection")

@@ -11,11 +11,11 @@ from typing import Any
 
 from katz_graph.adapters.recipes import without
 from katz_graph.core.recipe import Component, Lora, ModelRecipe
-from katz_graph.ir.program import Instruction, LateLoras, Program
+from katz_graph.ir.program import DeferredLoras, Instruction, Program
 from katz_graph.ir.region import Operation
 from katz_graph.planner.queries import weight_sets
 
-NOTHING_LATE = LateLoras((), (), ())
+NOTHING_LATE = DeferredLoras((), (), ())
 
 Weights = tuple[Component, tuple[Lora, ...]]
 """A network, and the LoRAs merged into it."""

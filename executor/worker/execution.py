@@ -30,7 +30,7 @@ from katz_graph.executor.worker.lora_check import LoraCheck
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.executor.worker.run_ahead import RunAhead
 from katz_graph.executor.worker.spans import SpanRecorder
-from katz_graph.executor.worker.stream import Moment, Reading
+from katz_graph.executor.worker.stream import Reading, StreamEvent
 from katz_graph.executor.worker.timing import Timing
 from katz_graph.executor.worker.values import Values
 from katz_graph.files.urls import shown
@@ -234,7 +234,7 @@ class Execution:
         began = spans.clock()
         match instruction.kind:
             case "weights":
-                self._heed_arrivals(index)
+                self._update_available_loras(index)
             case "patch":
                 model = self._version.weight_sets[instruction.target]
                 self._make_resident([model], index, began)
@@ -270,7 +270,7 @@ class Execution:
                 spans.tell()
                 self.timing.denoise = time.perf_counter() - self._opened
 
-    def _heed_arrivals(self, evaluation: int | None) -> None:
+    def _update_available_loras(self, evaluation: int | None) -> None:
         """Updates the set of available deferred LoRAs. The sampler's device checks which files have
         arrived and publishes the set; other devices use the published set. Inserts the calls before
         the loop that must run again with the new weights.
@@ -290,8 +290,8 @@ class Execution:
                 self.timing.arrivals[shown(file.path)] = evaluation or 0
 
     def _make_resident(
-        self, models: Iterable[ModelRecipe], evaluation: int | None, began: Moment
-    ) -> Moment:
+        self, models: Iterable[ModelRecipe], evaluation: int | None, began: StreamEvent
+    ) -> StreamEvent:
         """Makes the weight sets of the next calls resident, because other requests, other segments
         and deferred LoRAs may have changed them. Returns the start of the calls on the device's
         clock.

@@ -91,7 +91,7 @@ class DeviceModels:
         self.compute = computing(self.stream)
         self.copies = copies or HostCopies()
         self.residents.on_leaving, self.residents.copies = self._keep_copy, self.copies.get
-        self.residents.on_gone = lambda module: self.compute.forget(module)
+        self.residents.on_freed = lambda module: self.compute.forget(module)
         self.residents.on_short = lambda: self.compute.drop()
         # switches of a model's LoRAs, and their seconds
         self.lora_merges, self.lora_seconds = 0, 0.0

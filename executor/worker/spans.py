@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from katz_graph.core.events import Span, SpanKind, Timeline
-from katz_graph.executor.worker.stream import Clock, Moment
+from katz_graph.executor.worker.stream import Clock, StreamEvent
 
 MIN_REPORT_INTERVAL_S = 0.25  # minimum seconds between two reports; the last one is exempt
 
@@ -19,8 +19,8 @@ class _Enqueued:
     target: str
     peer: str | None
     evaluation: int | None
-    began: Moment
-    ended: Moment
+    began: StreamEvent
+    ended: StreamEvent
 
 
 class SpanRecorder:
@@ -42,7 +42,7 @@ class SpanRecorder:
         self,
         kind: SpanKind,
         target: str,
-        began: Moment,
+        began: StreamEvent,
         evaluation: int | None = None,
         peer: str | None = None,
     ) -> None:

@@ -25,7 +25,7 @@ Reading = Callable[[], Tensor]
 """Waits until a tensor is on the host, and returns it."""
 
 
-class Moment(Protocol):
+class StreamEvent(Protocol):
     """Marks a position in a device's queue, like a CUDA event."""
 
     @property
@@ -37,7 +37,7 @@ class Moment(Protocol):
         """Waits for the event; returns its time on the clock of `time.perf_counter`."""
 
 
-Clock = Callable[[], Moment]
+Clock = Callable[[], StreamEvent]
 """Records an event after all work enqueued so far."""
 
 
@@ -118,11 +118,11 @@ class HostStream:
         return lambda: HostLap(time.perf_counter() - began)
 
     def clock(self) -> Clock:
-        return lambda: HostMoment(time.perf_counter())
+        return lambda: HostEvent(time.perf_counter())
 
 
 @dataclass(frozen=True, slots=True)
-class HostMoment:
+class HostEvent:
     """CPU event, complete when recorded."""
 
     at: float
@@ -217,11 +217,11 @@ class CudaStream:
         origin = _event()
         origin.synchronize()
         began = time.perf_counter()
-        return lambda: CudaMoment(_event(), origin, began)
+        return lambda: CudaEvent(_event(), origin, began)
 
 
 @dataclass(frozen=True, slots=True)
-class CudaMoment:
+class CudaEvent:
     """CUDA event, timed relative to the event `origin`, which completed at host time `began`."""
 
     event: torch.cuda.Event

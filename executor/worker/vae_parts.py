@@ -19,7 +19,9 @@ TILES = (Tile(512, 64), Tile(256, 64), Tile(128, 32))
 PICTURE_BYTES = 12  # RGB pixel in float32
 # copies of the whole image beyond the VAE's own memory: sums, weights, the result and the input
 COPIES = 4
-GENEROUS = 8  # times the widest layer for every pixel: if that fits, no exact count is needed
+UPPER_BOUND_FACTOR = (
+    8  # times the widest layer for every pixel: if that fits, no exact count is needed
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,8 @@ def surely_enough(
     widest = max(config(part)["block_out_channels"])
     at_once = parts.pictures * min(side, height) * min(side, width)
     return float(
-        GENEROUS * widest * value_bytes * at_once + COPIES * PICTURE_BYTES * batch * height * width
+        UPPER_BOUND_FACTOR * widest * value_bytes * at_once
+        + COPIES * PICTURE_BYTES * batch * height * width
     )
 
 

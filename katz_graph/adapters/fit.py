@@ -14,7 +14,7 @@ from katz_graph.adapters.encoders import TITLES, TextParts, text_parts
 from katz_graph.adapters.layers import layouts
 from katz_graph.adapters.lora import LoraFile, describe
 from katz_graph.adapters.methods import Method
-from katz_graph.adapters.naming import NETWORK, families_told
+from katz_graph.adapters.naming import NETWORK, matching_families
 from katz_graph.core.errors import InputError
 from katz_graph.core.recipe import (
     ClipRecipe,
@@ -115,7 +115,7 @@ def _joined(shapes: Sequence[Sequence[int]]) -> list[int]:
 
 def _made_for(lora: LoraFile, target: Target) -> str:
     """Describes, for a message, the families that a misfit file was made for, from its names."""
-    told = families_told(lora.parts[NETWORK]) if isinstance(target, ModelFamily) else ()
+    told = matching_families(lora.parts[NETWORK]) if isinstance(target, ModelFamily) else ()
     if not isinstance(target, ModelFamily) or not told or target in told:
         return "made for another architecture"
     return f"made for {' or '.join(one.title for one in told)}, not for {target.title}"

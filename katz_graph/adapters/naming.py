@@ -143,7 +143,7 @@ def layer_of(key: str) -> str:
     return _split(key)[0]
 
 
-def families_told(names: Iterable[str]) -> tuple[ModelFamily, ...]:
+def matching_families(names: Iterable[str]) -> tuple[ModelFamily, ...]:
     """Returns the families that match the most layer names of a file."""
     counts: Counter[int] = Counter()
     for name in names:

@@ -40,7 +40,7 @@ AT_ONCE = 3
 FORMATS = (torch.float32, torch.float16, torch.bfloat16)
 FAILING = "failing"  # how names of files begin whose reading fails
 STRENGTHS = (-1.0, 0.3, 0.8, 1.0)
-STEPS, MOST_LATE = 4, 3
+STEPS, MAX_LATE = 4, 3
 SLOWEST = 0.05  # seconds that reading is made to take
 ENDINGS = ("done", "failed", "cancelled")
 
@@ -131,7 +131,7 @@ def _drawn(models: Models, failing: Sequence[Path], ending: str, chance: random.
         loras=tuple((path, chance.choice(STRENGTHS)) for path in paths),
     )
     cancelled_after = chance.randint(1, STEPS - 2) if ending == "cancelled" else None
-    return _Request(case, chance.randint(0, MOST_LATE), cancelled_after)
+    return _Request(case, chance.randint(0, MAX_LATE), cancelled_after)
 
 
 def _carry_out(engine: DeviceEngine, request: _Request) -> str:

@@ -23,7 +23,7 @@ from katz_graph.files.folders import Folders
 from katz_graph.node.types import NodeType
 
 SHIMS = Path(__file__).parent / "shims"
-HOLLOW = frozenset(
+NAME_ONLY_MODULES = frozenset(
     (
         "app",
         "comfy.checkpoint_pickle",
@@ -106,7 +106,7 @@ class Shims(MetaPathFinder, Loader):
         stand_in = missing_names(name, None)
 
         def get(attribute: str) -> Any:
-            if f"{name}.{attribute}" in HOLLOW:
+            if f"{name}.{attribute}" in NAME_ONLY_MODULES:
                 return importlib.import_module(f"{name}.{attribute}")
             if attribute in self.types and name.startswith("comfy_extras"):
                 return getattr(importlib.import_module("nodes"), attribute)
@@ -148,4 +148,4 @@ def _found() -> Shims | None:
 
 def _is_hollow(name: str) -> bool:
     parts = name.split(".")
-    return any(".".join(parts[:length]) in HOLLOW for length in range(1, len(parts) + 1))
+    return any(".".join(parts[:length]) in NAME_ONLY_MODULES for length in range(1, len(parts) + 1))

@@ -19,7 +19,7 @@ from katz_graph.files.folders import Folders
 from katz_graph.node.types import NodeType
 
 EXTRA = "katz-graph[packs]"
-BROUGHT = frozenset(
+COMFYUI_DEPENDENCIES = frozenset(
     (
         *(
             "aiohttp",
@@ -102,7 +102,7 @@ def _explained(start: Path, error: ImportError | AttributeError) -> Exception:
     if unknown:
         return InputError(f"imports {', '.join(unknown)}, which Katz Graph does not have")
     module = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
-    if module in BROUGHT:
+    if module in COMFYUI_DEPENDENCIES:
         return InputError(
             f"needs the Python package {module}, which comes with ComfyUI: pip install '{EXTRA}'"
         )

@@ -17,8 +17,8 @@ from katz_graph.ir.device import DTYPES
 if TYPE_CHECKING:
     import torch
 
-MOST_THREADS = 1024
-MOST_DEVICES = 64
+MAX_THREADS = 1024
+MAX_DEVICES = 64
 AUTO = "auto"
 PATTERN = re.compile(r"(cpu|cuda)(?::(\d+))?(?:\*(\d+))?")
 
@@ -80,15 +80,15 @@ def parse_devices(text: str) -> DeviceList:
                 "cpu*2, cuda:0,cuda:1, cuda*4 or ray"
             )
         kind, index, times = match[1], match[2], match[3]
-        if times is not None and not 1 <= int(times) <= MOST_DEVICES:
-            raise InputError(f"--devices {text}: expected 1 to {MOST_DEVICES} devices")
+        if times is not None and not 1 <= int(times) <= MAX_DEVICES:
+            raise InputError(f"--devices {text}: expected 1 to {MAX_DEVICES} devices")
         choices += _expanded(kind, index, int(times) if times else None)
     names = [choice.name for choice in choices]
-    if len(set(names)) < len(names) or len(names) > MOST_DEVICES:
+    if len(set(names)) < len(names) or len(names) > MAX_DEVICES:
         twice = next((name for name in names if names.count(name) > 1), None)
         raise InputError(
             f"--devices {text}: "
-            f"{f'{twice} comes twice' if twice else f'more than {MOST_DEVICES} devices'}"
+            f"{f'{twice} comes twice' if twice else f'more than {MAX_DEVICES} devices'}"
         )
     return DeviceList(text, tuple(choices))
 
@@ -180,8 +180,8 @@ def threads_for(devices: DeviceList, threads: int | None) -> int:
     """Returns the threads per worker: `threads` if set, else all cores for one device and one core
     each for several. Raises InputError if out of range.
     """
-    if threads is not None and not 1 <= threads <= MOST_THREADS:
-        raise InputError(f"--threads {threads}: expected 1 to {MOST_THREADS}")
+    if threads is not None and not 1 <= threads <= MAX_THREADS:
+        raise InputError(f"--threads {threads}: expected 1 to {MAX_THREADS}")
     return threads or (1 if devices.several else processors())
 
 

@@ -90,7 +90,7 @@ class ZeroStar:
 
 
 @dataclass(frozen=True, slots=True)
-class PassedOver:
+class SkippedBlocks:
     """Names the transformer blocks that a side skips within a window of the schedule (fractions),
     by number in the double and in the single chain.
     """
@@ -102,23 +102,23 @@ class PassedOver:
 
 
 @dataclass(frozen=True, slots=True)
-class WeakenedGuidance:
+class SkipLayerGuidance:
     """Adds `scale` times the difference from a prediction without some blocks, as guidance does for
     one without the text (Ahn et al. 2024, "Self-Rectifying Diffusion Sampling with
     Perturbed-Attention Guidance", with whole blocks). `rescaling`: weight of the result rescaled to
     the conditional prediction's standard deviation.
     """
 
-    blocks: PassedOver
+    blocks: SkippedBlocks
     scale: float
     rescaling: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class WeakenedNegative:
+class SkipLayerNegative:
     """Skips some blocks on the negative side."""
 
-    blocks: PassedOver
+    blocks: SkippedBlocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,13 +149,13 @@ class OpaquePatch:
 
 SamplingPatch = DiscreteSampling | ContinuousSampling | FlowSampling
 GuidancePatch = RescaledGuidance | NormedDifference
-AfterGuidance = NormedGuidance | ZeroStar | WeakenedGuidance
+AfterGuidance = NormedGuidance | ZeroStar | SkipLayerGuidance
 Patch = (
     SamplingPatch
     | FreeU
     | GuidancePatch
     | AfterGuidance
-    | WeakenedNegative
+    | SkipLayerNegative
     | GradualMask
     | OpaquePatch
 )
@@ -189,14 +189,14 @@ def post_guidance_patches(patches: Iterable[Patch]) -> tuple[AfterGuidance | Opa
     )
 
 
-def weakened_guidance(patches: Iterable[Patch]) -> tuple[WeakenedGuidance, ...]:
+def weakened_guidance(patches: Iterable[Patch]) -> tuple[SkipLayerGuidance, ...]:
     """Returns all patches that need a further side, in order."""
-    return tuple(patch for patch in patches if isinstance(patch, WeakenedGuidance))
+    return tuple(patch for patch in patches if isinstance(patch, SkipLayerGuidance))
 
 
-def weakened_negative(patches: Iterable[Patch]) -> WeakenedNegative | None:
+def weakened_negative(patches: Iterable[Patch]) -> SkipLayerNegative | None:
     """Returns the last patch of the negative side."""
-    return _last(patch for patch in patches if isinstance(patch, WeakenedNegative))
+    return _last(patch for patch in patches if isinstance(patch, SkipLayerNegative))
 
 
 def network_wrapper(patches: Iterable[Patch]) -> OpaquePatch | None:

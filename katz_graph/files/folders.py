@@ -102,7 +102,7 @@ SHIPPED: Mapping[str, Mapping[str, str]] = {
 PRESENT = {"text_encoders": "clip", "diffusion_models": "unet"}
 SAME_AS = PRESENT | {"t2i_adapter": "controlnet"}
 # kinds that lie in the input folder unless the name ends in another one: `x.png [output]`
-PEOPLES_FILES = ("input", "latents")
+USER_FILE_KINDS = ("input", "latents")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ class Folders:
         fetch. A picture's name may end in `[input]`, `[output]` or `[temp]`, the folder that holds
         it.
         """
-        annotated = ANNOTATED.fullmatch(name) if kind in PEOPLES_FILES else None
+        annotated = ANNOTATED.fullmatch(name) if kind in USER_FILE_KINDS else None
         if annotated:
             name = annotated[1]
             kind = kind if annotated[2] == "input" else f"{kind} [{annotated[2]}]"
@@ -239,7 +239,7 @@ class Folders:
         )
 
     def _unknown(self, kind: str, name: str) -> str:
-        if is_pickle(name) and _base(kind) not in PEOPLES_FILES:
+        if is_pickle(name) and _base(kind) not in USER_FILE_KINDS:
             return f"{show(name)} {PICKLED}"
         choices = self.choices(kind)
         suggestion = suggest(name, choices) or (
@@ -251,7 +251,7 @@ class Folders:
         )
 
     def _roots(self, kind: str) -> list[Path]:
-        if _base(kind) in PEOPLES_FILES:
+        if _base(kind) in USER_FILE_KINDS:
             place = kind.removeprefix(_base(kind)).strip(" []") or "input"
             return [{"input": self.input, "output": self.output, "temp": self.output / TEMP}[place]]
         folders = _kind(kind).folders

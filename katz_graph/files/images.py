@@ -22,7 +22,7 @@ from katz_graph.files.picture_kinds import PICTURE_KINDS
 WHITE_BY_MODE = {"I": 65535.0, "I;16": 65535.0, "I;16B": 65535.0, "I;16L": 65535.0, "F": 1.0}
 STILL = ("MPO",)  # formats whose additional frames are other views of the same picture
 # for all frames together; Pillow's limit for one frame
-MOST_PIXELS = 2 * (Image.MAX_IMAGE_PIXELS or 0)
+MAX_PIXELS = 2 * (Image.MAX_IMAGE_PIXELS or 0)
 WITHOUT_ALPHA = 64  # side of the empty mask of pictures without transparency
 SAVED_BANDS = {1: "L", 3: "RGB", 4: "RGBA"}
 
@@ -62,8 +62,8 @@ def _frames(path: Path, all_of_them: bool) -> list[Image.Image]:
                 if not frames or upright.size == frames[0].size:
                     frames.append(upright)
                 pixels += upright.width * upright.height
-                if pixels > MOST_PIXELS:
-                    raise ValueError(f"its frames have more than {MOST_PIXELS:,} pixels")
+                if pixels > MAX_PIXELS:
+                    raise ValueError(f"its frames have more than {MAX_PIXELS:,} pixels")
                 if not all_of_them or opened.format in STILL:
                     break
     except FileNotFoundError:

@@ -20,7 +20,7 @@ from katz_graph.formats.object_info_write import input_config
 from katz_graph.node.types import NodeType
 
 TOLD = 100  # problems listed in one answer; the others are counted
-CHOICES_TOLD = 20
+MAX_CHOICES_LISTED = 20
 LONGEST_VALUE = 1000  # characters of a value repeated in an error
 
 KINDS: Mapping[ProblemKind, tuple[str, str]] = {
@@ -164,7 +164,7 @@ def _called(problem: Problem) -> dict[str, Any]:
 def _short(config: Sequence[Any]) -> list[Any] | None:
     """Returns the config; None if it has a long list of choices."""
     choices = config[0] if isinstance(config[0], list) else config[1].get("options")
-    return None if isinstance(choices, list) and len(choices) > CHOICES_TOLD else list(config)
+    return None if isinstance(choices, list) and len(choices) > MAX_CHOICES_LISTED else list(config)
 
 
 def _socket(link: Link, graph: Graph, types: Types) -> str | None:

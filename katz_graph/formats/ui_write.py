@@ -23,8 +23,8 @@ PARTS: Mapping[str, type] = {"nodes": Mapping, "notes": list, "groups": list, "v
 ACROSS, DOWN = 90.0, 70.0  # pixels between columns and between rows; titles are above nodes
 CONTROL, UPLOAD = "fixed", "image"  # values of the helper widgets: the seed stays fixed
 ANY = Port("*", "*")
-MOST_OUTPUTS = 1000  # of a node of unknown type
-MOST_ID = 2**53  # limit of exact integers in JavaScript
+MAX_OUTPUTS = 1000  # of a node of unknown type
+MAX_ID = 2**53  # limit of exact integers in JavaScript
 WIDTH = 320.0  # pixels
 # heights in pixels: frame, slot or widget, multiline widget, image picker
 HEAD, ROW, TEXT, PICTURE = 40.0, 24.0, 130.0, 170.0
@@ -266,7 +266,7 @@ class EditorDrawing:
                 f"{where}: links to node {show(link.node)}, which is not in the workflow"
             )
         signature = self.known(source.type)
-        most = len(signature.outputs) if signature else MOST_OUTPUTS
+        most = len(signature.outputs) if signature else MAX_OUTPUTS
         if not 0 <= link.output < most:
             raise InputError(
                 f"{where}: links to output {link.output} of {node_name(link.node, source.type)}, "
@@ -305,7 +305,7 @@ def _numbers(graph: Graph) -> dict[str, int]:
     kept = {
         key: int(key)
         for key in graph.nodes
-        if key.isascii() and key.isdecimal() and str(int(key[:17])) == key and int(key) < MOST_ID
+        if key.isascii() and key.isdecimal() and str(int(key[:17])) == key and int(key) < MAX_ID
     }
     following = max(kept.values(), default=0)
     ids: dict[str, int] = {}

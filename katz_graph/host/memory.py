@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 
 PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
-ENDLESS = 1 << 60  # bytes; cgroups version 1 reports about this much for no limit
+UNLIMITED_BYTES = 1 << 60  # bytes; cgroups version 1 reports about this much for no limit
 SIGNS = (  # message parts of out-of-memory errors without a class
     "DefaultCPUAllocator",
     "not enough memory",
@@ -97,7 +97,7 @@ def _limits(
         if not folder.is_relative_to(root):
             return
         most = _text(folder / limit).strip()
-        if most.isdigit() and int(most) < ENDLESS:
+        if most.isdigit() and int(most) < UNLIMITED_BYTES:
             files = re.search(
                 rf"^{reclaimable} (\d+)$", _text(folder / "memory.stat"), re.MULTILINE
             )

@@ -65,7 +65,7 @@ def scheduled() -> Scheduled:
     return Scheduled(computed / 1e9, waited / 1e9)
 
 
-def scheduled_beside(parent: int) -> Scheduled:
+def scheduled_with_neighbours(parent: int) -> Scheduled:
     """Returns the statistics with the CPU time of neighbours (`parent` and its descendants) and of
     all other processes on the machine.
     """

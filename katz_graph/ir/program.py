@@ -83,7 +83,7 @@ class Instance:
 
 
 @dataclass(frozen=True, slots=True)
-class LateLoras:
+class DeferredLoras:
     """Lists the deferred LoRA files, which early evaluations may run without.
 
     Before each evaluation the sampler's device broadcasts a mask: bit i is set if file i is
@@ -174,7 +174,7 @@ class Program:
     target: Target
     name: str = ""
     before: tuple[Operation, ...] = ()  # hoist: computed once per request, in topological order
-    late: LateLoras | None = None  # late
+    late: DeferredLoras | None = None  # late
     variants: tuple[Variant, ...] = ()  # variants
     trees: tuple[Tree, ...] = ()  # decompose: one per variant
     work: Mapping[str, Work] = field(default_factory=dict)  # cost: by operation

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from katz_graph.core.errors import InputError
 from katz_graph.core.graph import Link, NodeCall
 from katz_graph.core.latent_space import LatentSpace, LinearMap
-from katz_graph.core.patches import PassedOver
+from katz_graph.core.patches import SkippedBlocks
 from katz_graph.core.recipe import (
     DEFAULT_LAYOUT,
     ClipRecipe,
@@ -119,7 +119,7 @@ class Network:
     # the skippable blocks, in order: double or single, and the configuration key of their count
     chains: tuple[tuple[Chain, str], ...] = ()
     overflows: bool = False  # in float16
-    fills_to: int = 1  # tokens are padded to a multiple of this number
+    token_multiple: int = 1  # tokens are padded to a multiple of this number
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,7 +347,7 @@ def block_numbers(text: str) -> tuple[int, ...]:
     return tuple(sorted({int(number) for number in re.findall(r"\d+", text)}))
 
 
-def passed_over(blocks: PassedOver, model: ModelRecipe) -> tuple[int, ...]:
+def passed_over(blocks: SkippedBlocks, model: ModelRecipe) -> tuple[int, ...]:
     """Returns the numbers, among all blocks of the network, of the blocks to skip. InputError if
     the network has no such chain or fewer blocks.
     """

@@ -155,7 +155,7 @@ class Stage:
     # its weights count as memory; False if another stage of the module counts them
     holds_weights: bool = False
     # the output that may come from the previous evaluation (stale-controlnet)
-    may_lag: int | None = None
+    stale_output: int | None = None
     pooled: bool = False  # otherwise idle devices may serve it to several requests
     encodes_text: bool = False  # computes from a prompt
     reads_text: bool = False  # computes from encoded text

@@ -15,7 +15,7 @@ from katz_graph.ir.changes import PlanChanges
 from katz_graph.ir.device import Device, NetworkLink, Target
 from katz_graph.planner.places import parse_places
 
-MOST_LIKE_ONE = 8  # maximum N of NAME*N
+MAX_REPLICAS = 8  # maximum N of NAME*N
 PLACE = "place"
 PERMISSIONS = (PLACE, *APPROXIMATIONS)
 """Names the choices that the operator may leave to jobs: placement and execution of stages, and
@@ -70,10 +70,10 @@ def _devices(target: Target, wanted: Sequence[str]) -> Iterator[Device]:
     for text in wanted:
         name, _, times = text.partition("*")
         count = int(times) if times.isdecimal() else 0 if times else 1
-        if name not in known or not 0 < count <= MOST_LIKE_ONE:
+        if name not in known or not 0 < count <= MAX_REPLICAS:
             raise InputError(
                 f"{text} is none of the devices {', '.join(known)}; give a name, or NAME*2 for "
-                f"two like one (at most {MOST_LIKE_ONE})"
+                f"two like one (at most {MAX_REPLICAS})"
             )
         for number in range(count):
             yield replace(known[name], name=f"{name}+{number}" if number else name)

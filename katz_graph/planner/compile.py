@@ -15,7 +15,7 @@ from katz_graph.planner.passes.cost import Count, Length, Unprepared, all_prepar
 from katz_graph.planner.passes.decompose import decompose
 from katz_graph.planner.passes.emit import emit
 from katz_graph.planner.passes.hoist import hoist
-from katz_graph.planner.passes.late import Profiled, TakenByTexts, late, nobody_looked
+from katz_graph.planner.passes.late import HasTextWeights, Profiled, late, no_profile
 from katz_graph.planner.passes.segment import segment
 from katz_graph.planner.passes.variants import Decide, variants
 from katz_graph.planner.searching.search import search
@@ -44,8 +44,8 @@ class Known:
     count: Count  # work of an operation
     length: Length  # of a prompt, in tokens
     fit: Callable[[Program], Program]  # raises InputError if models do not fit each other
-    profiled: Profiled = nobody_looked
-    taken_by_texts: TakenByTexts = lambda file: True
+    profiled: Profiled = no_profile
+    taken_by_texts: HasTextWeights = lambda file: True
     unprepared: Unprepared = all_prepared
 
 

@@ -15,7 +15,7 @@ from katz_graph.core.recipe import ConditioningEntry, Picture, digest
 from katz_graph.ir.region import Operation, Ref, Region
 from katz_graph.node.types import NodeType
 
-TELLS_GUIDANCE = "FluxGuidance"  # the node type that sets the guidance input of a distilled model
+GUIDANCE_NODE = "FluxGuidance"  # the node type that sets the guidance input of a distilled model
 CHANGED = frozenset(("CONDITIONING", "GUIDER", "NOISE", "MODEL"))
 """Output sockets of the nodes whose effect a step's own nodes reproduce."""
 
@@ -190,14 +190,14 @@ class _Writer:
         known = {
             (one.values.get("guidance"), one.sources.get("conditioning")): one.name
             for one in self.nodes
-            if one.type == TELLS_GUIDANCE
+            if one.type == GUIDANCE_NODE
         }
         name = known.get((guidance, source))
         if name is None:
             name = f"told{len(known) or ''}"
             values = {"guidance": guidance}
             self.nodes.append(
-                StepNode(name, TELLS_GUIDANCE, "", values, {}, {"conditioning": source})
+                StepNode(name, GUIDANCE_NODE, "", values, {}, {"conditioning": source})
             )
         return name
 

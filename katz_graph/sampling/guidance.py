@@ -18,7 +18,7 @@ from katz_graph.core.patches import (
     NormedGuidance,
     OpaquePatch,
     RescaledGuidance,
-    WeakenedGuidance,
+    SkipLayerGuidance,
     ZeroStar,
     guidance_patch,
     post_guidance_patches,
@@ -160,7 +160,7 @@ def patched_guidance(
                 denoised = normed(denoised, cond, strength)
             case ZeroStar() if uncond is not None:
                 denoised = zero_star(denoised, cond, uncond, guidance, step)
-            case WeakenedGuidance(_, scale, rescaling) if (one := next(further, None)) is not None:
+            case SkipLayerGuidance(_, scale, rescaling) if (one := next(further, None)) is not None:
                 denoised = away_from(denoised, cond, one, scale, rescaling)
     return denoised
 

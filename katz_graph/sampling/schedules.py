@@ -23,7 +23,7 @@ ddim_uniform and beta.
 """
 
 TURBO_PARTS = 10
-MOST_STEPS = 1_000_000  # of a whole schedule, of which a small denoise uses the end
+MAX_STEPS = 1_000_000  # of a whole schedule, of which a small denoise uses the end
 
 FLIPPED_ZERO = 1e-4  # replaces 0 at the start of a flipped list; the ecosystem's value
 
@@ -127,17 +127,17 @@ def schedule(
 
     `denoise` below 1 returns the end of a longer schedule: the last `steps` intervals of int(steps
     / denoise). Raises InputError for an unknown scheduler, fewer than one step, and a longer
-    schedule of more than `MOST_STEPS` steps.
+    schedule of more than `MAX_STEPS` steps.
     """
     require_scheduler(scheduler)
     if steps < 1:
         raise InputError(f"steps: expected at least 1, got {steps}")
     if denoise <= 0:
         return ()
-    if denoise * MOST_STEPS < steps:
+    if denoise * MAX_STEPS < steps:
         raise InputError(
             f"denoise {denoise:g} of {steps} steps is the end of a schedule of more than "
-            f"{MOST_STEPS} steps"
+            f"{MAX_STEPS} steps"
         )
     cut = denoise <= 0.9999
     longer = int(steps / denoise) if cut else steps

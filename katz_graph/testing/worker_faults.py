@@ -30,7 +30,7 @@ from katz_graph.testing.requests import bare_context
 SIGNALS = (signal.SIGKILL, signal.SIGSTOP)
 SPARE_TIMEOUT = 120.0  # seconds for the next spare to be loaded
 LINK = NetworkLink(1e9, 1e-4)  # plans are pinned: nothing depends on it
-FORGIVING = WorkerPatience(deaths=1000, barren=1000)
+FORGIVING = WorkerPatience(deaths=1000, max_failed_starts=1000)
 GUIDANCE = 5.0
 
 

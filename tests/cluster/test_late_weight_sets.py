@@ -23,7 +23,7 @@ from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.planning import plan_region
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.ir.device import NetworkLink, Target
-from katz_graph.ir.program import LateLoras
+from katz_graph.ir.program import DeferredLoras
 from katz_graph.ir.region import Region
 from katz_graph.models.loading.identity import file_identity
 from katz_graph.models.loading.sources import pipeline_recipes
@@ -144,14 +144,14 @@ def drawn(models: Models, case: Sampled) -> Region:
     return bind(Graph(nodes), "end")
 
 
-def _held(late: LateLoras | None, case: Sampled, models: Models) -> LateLoras:
+def _held(late: DeferredLoras | None, case: Sampled, models: Models) -> DeferredLoras:
     """Keeps the held LoRAs: the others must be there before the first evaluation, however slowly a
     busy machine reads them.
     """
     assert late is not None
     held = {str(models.loras[number]) for number in case.held}
     bits = [bit for bit, file in enumerate(late.files) if file.path in held]
-    return LateLoras(
+    return DeferredLoras(
         *(tuple(of[bit] for bit in bits) for of in (late.files, late.waits, late.affects))
     )
 

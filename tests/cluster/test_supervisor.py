@@ -35,7 +35,7 @@ from katz_graph.testing.worker_threads import WorkerThreads
 
 # seconds: a silence that is suspect, with much room until it is too long; and one that never is
 PATIENT = WorkerPatience(suspect=0.5, frozen=5.0)
-ENDLESS = WorkerPatience(suspect=600.0, frozen=600.0)
+UNLIMITED_BYTES = WorkerPatience(suspect=600.0, frozen=600.0)
 
 
 class Told:
@@ -110,7 +110,7 @@ def test_workers_answer_and_end_with_the_block(told: Told) -> None:
 
 def test_a_killed_worker_is_noticed_by_its_end_and_replaced(told: Told) -> None:
     """Not by its silence. Within how many seconds is bounded by `katz bench faults`."""
-    with told.make(names=("a", "b"), patience=ENDLESS) as supervisor:
+    with told.make(names=("a", "b"), patience=UNLIMITED_BYTES) as supervisor:
         first = supervisor.start()
         pid = supervisor.pids()["a"]
         assert pid is not None
@@ -131,7 +131,7 @@ def test_a_killed_worker_is_noticed_by_its_end_and_replaced(told: Told) -> None:
 
 def test_a_spare_takes_the_place_of_a_killed_worker(told: Told) -> None:
     """Within how many seconds is bounded by `katz bench faults`."""
-    with told.make(spares=True, patience=ENDLESS) as supervisor:
+    with told.make(spares=True, patience=UNLIMITED_BYTES) as supervisor:
         supervisor.start()
         eventually(lambda: "spare 0" in supervisor.pids(), 30)
         pids = supervisor.pids()
@@ -149,7 +149,7 @@ def test_a_spare_takes_the_place_of_a_killed_worker(told: Told) -> None:
 
 @pytest.mark.defect(44)
 def test_a_spare_that_dies_is_replaced_at_once(told: Told) -> None:
-    with told.make(spares=True, patience=ENDLESS) as supervisor:
+    with told.make(spares=True, patience=UNLIMITED_BYTES) as supervisor:
         supervisor.start()
         eventually(lambda: "spare 0" in supervisor.pids(), 30)
         lost = supervisor.pids()["spare 0"]
@@ -164,7 +164,7 @@ def test_a_spare_that_always_dies_is_started_again_only_with_a_replacement(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     launcher = FailsAsSpare()
-    patience = WorkerPatience(barren=3)
+    patience = WorkerPatience(max_failed_starts=3)
     replaced = threading.Event()
     supervisor = Supervisor(
         {"a": launcher},

@@ -38,7 +38,7 @@ def said(vendor: str = "AuthenticAMD", family: str = "26", flags: str = "fpu avx
 @pytest.fixture
 def forced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "BY_ONEDNN", True)
-    monkeypatch.setattr(products, "FEWEST_ROWS", 1)
+    monkeypatch.setattr(products, "MIN_ROWS", 1)
     monkeypatch.setattr(products, "LEAST", 1)
 
 
@@ -95,9 +95,9 @@ def test_small_products_are_torch_s_own(monkeypatch: pytest.MonkeyPatch) -> None
     called = []
     monkeypatch.setattr(F, "linear", lambda x, weight, bias: called.append(x.shape))
     weight = torch.zeros(256, 256)
-    for rows in (1, products.FEWEST_ROWS - 1, products.FEWEST_ROWS):
+    for rows in (1, products.MIN_ROWS - 1, products.MIN_ROWS):
         products.linear(torch.zeros(rows, 256), weight, None)
-    assert called == [(1, 256), (products.FEWEST_ROWS - 1, 256)]
+    assert called == [(1, 256), (products.MIN_ROWS - 1, 256)]
     products.linear(torch.zeros(64, 64), torch.zeros(64, 64), None)
     assert called[-1] == (64, 64)
 

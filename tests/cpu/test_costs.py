@@ -32,7 +32,7 @@ from katz_graph.executor.measure.survey import STRETCH, estimated, survey
 from katz_graph.executor.planning import Choices
 from katz_graph.executor.weights.weight_set import WeightSets
 from katz_graph.host import schedule
-from katz_graph.host.schedule import Scheduled, scheduled, scheduled_beside
+from katz_graph.host.schedule import Scheduled, scheduled, scheduled_with_neighbours
 from katz_graph.ir.device import NetworkLink
 from katz_graph.ir.region import Region
 from katz_graph.planner.simulation.simulate import simulate
@@ -321,10 +321,10 @@ def test_what_others_compute_is_told_from_what_neighbours_do(
     (tmp_path / "stat").write_text(
         f"cpu {' '.join(str(one * tick) for one in machine)}\ncpu0 1 2\n"
     )
-    seen = scheduled_beside(7)
+    seen = scheduled_with_neighbours(7)
     assert (seen.neighbours, seen.others) == (101.0, 1000.0)
     (tmp_path / "stat").unlink()
-    assert scheduled_beside(77).neighbours == 0.0
+    assert scheduled_with_neighbours(77).neighbours == 0.0
 
 
 def test_hosts_can_be_told_where_names_of_machines_say_otherwise() -> None:

@@ -22,10 +22,10 @@ from katz_graph.core.guidance_spec import Guider
 from katz_graph.core.patches import (
     NormedDifference,
     NormedGuidance,
-    PassedOver,
     Patch,
-    WeakenedGuidance,
-    WeakenedNegative,
+    SkipLayerGuidance,
+    SkipLayerNegative,
+    SkippedBlocks,
     ZeroStar,
 )
 from katz_graph.core.recipe import ConditioningEntry, ControlUse, ModelRecipe, Picture, Prompt
@@ -60,7 +60,7 @@ CHAINED: tuple[Kind, ...] = ("sd35", "flux")
 GUIDANCE = 4.0
 ALWAYS = (0.0, 1.0)
 ONE = Target((Device("cpu", 1e9, 1e9),))
-MIDDLE = PassedOver((1,), (0,), *ALWAYS)
+MIDDLE = SkippedBlocks((1,), (0,), *ALWAYS)
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +145,7 @@ def test_patches_after_guidance_act_in_their_order() -> None:
     def found(*patches: Patch, uncond: Tensor | None = uncond, weak: Any = ()) -> Tensor:
         return patched_guidance(Patched(patches), one, cond, uncond, GUIDANCE, False, weak)
 
-    weak, blocks = drawn(4), WeakenedGuidance(MIDDLE, 2.0)
+    weak, blocks = drawn(4), SkipLayerGuidance(MIDDLE, 2.0)
     first = normed(zero_star(plain, cond, uncond, GUIDANCE, one), cond, 0.9)
     assert torch.equal(found(ZeroStar(), NormedGuidance(0.9)), first)
     second = zero_star(normed(plain, cond, 0.9), cond, uncond, GUIDANCE, one)
@@ -234,7 +234,7 @@ def test_a_residual_is_added_where_a_block_is_passed_over() -> None:
 
 @pytest.mark.parametrize("kind", CHAINED)
 def test_what_is_passed_over_is_not_counted(kind: Kind, folders: dict[Kind, Path]) -> None:
-    wanted = region(folders[kind], kind, WeakenedGuidance(MIDDLE, 2.0))
+    wanted = region(folders[kind], kind, SkipLayerGuidance(MIDDLE, 2.0))
     program = plan_region(wanted, ONE)
     whole, less = (program.work[name] for name in ("positive-blocks", "positive-weakened1-blocks"))
     blocks = 4 if kind == "flux" else 3
@@ -275,10 +275,10 @@ def test_a_step_of_skip_layer_guidance_is_made_of_three_predictions(
             return space.normalised(sample(engine, one))
 
         cond, whole = picture(cfg=1.0), picture()
-        weak = picture(WeakenedNegative(MIDDLE), cfg=0.0, texts=PROMPTS[:1] * 2)
-        found = picture(WeakenedGuidance(MIDDLE, 2.5, 0.4))
+        weak = picture(SkipLayerNegative(MIDDLE), cfg=0.0, texts=PROMPTS[:1] * 2)
+        found = picture(SkipLayerGuidance(MIDDLE, 2.5, 0.4))
         wanted = away_from(whole, cond, weak, 2.5, 0.4)
-        alone = picture(WeakenedGuidance(MIDDLE, 2.5), cfg=1.0)
+        alone = picture(SkipLayerGuidance(MIDDLE, 2.5), cfg=1.0)
         bound = 1e-5 * whole.abs().max()
         assert (weak - cond).abs().max() > 100 * bound
         assert (found - wanted).abs().max() <= bound
@@ -292,15 +292,15 @@ def test_a_weakened_negative_takes_the_place_of_the_negative_side(
     folders: dict[Kind, Path],
 ) -> None:
     """And none is computed where there is no negative side."""
-    whole = region(folders["sd35"], "sd35", WeakenedNegative(MIDDLE))
+    whole = region(folders["sd35"], "sd35", SkipLayerNegative(MIDDLE))
     assert stages_of(whole, "-blocks") == ["negative-weakened-blocks", "positive-blocks"]
-    part = region(folders["sd35"], "sd35", WeakenedNegative(PassedOver((1,), (), 0.0, 0.5)))
+    part = region(folders["sd35"], "sd35", SkipLayerNegative(SkippedBlocks((1,), (), 0.0, 0.5)))
     assert set(stages_of(part, "-blocks")) == {
         "negative-weakened-blocks",
         "negative-blocks",
         "positive-blocks",
     }
-    alone = region(folders["sd35"], "sd35", WeakenedNegative(MIDDLE), cfg=1.0)
+    alone = region(folders["sd35"], "sd35", SkipLayerNegative(MIDDLE), cfg=1.0)
     assert stages_of(alone, "-blocks") == ["positive-blocks"]
 
 
@@ -309,8 +309,8 @@ def test_outside_of_its_window_nothing_is_computed_without_blocks(
 ) -> None:
     """The window is open where the noise level lies between those of its two shares."""
     start, end = 0.2, 0.6
-    guidance = WeakenedGuidance(PassedOver((1,), (), start, end), 2.0)
-    negative = WeakenedNegative(PassedOver((0,), (), start, end))
+    guidance = SkipLayerGuidance(SkippedBlocks((1,), (), start, end), 2.0)
+    negative = SkipLayerNegative(SkippedBlocks((0,), (), start, end))
     wanted = region(folders["sd35"], "sd35", guidance, negative, steps=8)
     program = plan_region(wanted, ONE)
     table = table_of(wanted.begin.inputs["model"])
@@ -332,8 +332,8 @@ def test_outside_of_its_window_nothing_is_computed_without_blocks(
 def test_any_placement_gives_the_same_bits(
     kind: Kind, folders: dict[Kind, Path], costs: Path
 ) -> None:
-    early = PassedOver((1,), (), 0.0, 0.5)
-    patches = WeakenedGuidance(early, 2.0), WeakenedGuidance(MIDDLE, 1.0), ZeroStar()
+    early = SkippedBlocks((1,), (), 0.0, 0.5)
+    patches = SkipLayerGuidance(early, 2.0), SkipLayerGuidance(MIDDLE, 1.0), ZeroStar()
     wanted_region = region(folders[kind], kind, *patches)
     with local_engine(batching=False, cache=costs) as engine:
         wanted = sample(engine, wanted_region)
@@ -357,7 +357,7 @@ def test_a_weakened_side_reads_the_controlnet_of_its_side(
 ) -> None:
     draw_controlnet("sd35", 2).save_pretrained(tmp_path)
     model, clip, vae = pipeline_recipes(folders["sd35"])
-    model = model.with_patch(WeakenedGuidance(PassedOver((1,), (), *ALWAYS), 2.0))
+    model = model.with_patch(SkipLayerGuidance(SkippedBlocks((1,), (), *ALWAYS), 2.0))
     image = Picture.of(torch.rand(1, 64, 64, 3, generator=torch.Generator().manual_seed(1)))
     use = ControlUse(controlnet_recipe(tmp_path), image, vae=vae)
     entry = ConditioningEntry(Prompt(clip, PROMPTS[0]), control=(use,))
@@ -389,7 +389,7 @@ def test_guiders_of_three_prompts_weaken_the_inner_side(
 ) -> None:
     model, clip, _ = pipeline_recipes(folders["sd35"])
     sides = [(ConditioningEntry(Prompt(clip, text)),) for text in ("a", "b", "c")]
-    model = model.with_patch(WeakenedGuidance(MIDDLE, 2.0)).with_patch(WeakenedNegative(MIDDLE))
+    model = model.with_patch(SkipLayerGuidance(MIDDLE, 2.0)).with_patch(SkipLayerNegative(MIDDLE))
     guider = Guider(kind, model, *sides, guidance=3.0, outer=2.0)
     names = stages_of(region_of_guider(guider, "sd35"), "-blocks")
     weakened = "positive" if kind == "nested" else "middle"
@@ -406,13 +406,13 @@ def test_nodes_patch_a_model(folders: dict[Kind, Path]) -> None:
         found: ModelRecipe = call(name, model=model, **inputs)
         return found.patches
 
-    blocks = PassedOver((7, 8, 9), (7, 8, 9), 0.01, 0.15)
-    assert patches("SkipLayerGuidanceDiT") == (WeakenedGuidance(blocks, 3.0, 0.0),)
+    blocks = SkippedBlocks((7, 8, 9), (7, 8, 9), 0.01, 0.15)
+    assert patches("SkipLayerGuidanceDiT") == (SkipLayerGuidance(blocks, 3.0, 0.0),)
     assert patches("SkipLayerGuidanceSD3", layers="9,7 7") == (
-        WeakenedGuidance(PassedOver((7, 9), (), 0.01, 0.15), 3.0),
+        SkipLayerGuidance(SkippedBlocks((7, 9), (), 0.01, 0.15), 3.0),
     )
     assert patches("SkipLayerGuidanceDiTSimple", single_layers="") == (
-        WeakenedNegative(PassedOver((7, 8, 9), (), 0.0, 1.0)),
+        SkipLayerNegative(SkippedBlocks((7, 8, 9), (), 0.0, 1.0)),
     )
     assert patches("CFGNorm") == (NormedGuidance(1.0),)
     assert patches("CFGNorm", strength=0.5, pre_cfg=True) == (NormedDifference(0.5),)
@@ -447,8 +447,8 @@ def test_blocks_that_a_model_has_not_are_named(
     kind: Kind, blocks: Any, line: str, folders: dict[Kind, Path]
 ) -> None:
     for patch in (
-        WeakenedGuidance(PassedOver(*blocks, *ALWAYS), 2.0),
-        WeakenedNegative(PassedOver(*blocks, *ALWAYS)),
+        SkipLayerGuidance(SkippedBlocks(*blocks, *ALWAYS), 2.0),
+        SkipLayerNegative(SkippedBlocks(*blocks, *ALWAYS)),
     ):
         with pytest.raises(InputError, match=line) as refused:
             region(folders[kind], kind, patch)
@@ -457,7 +457,7 @@ def test_blocks_that_a_model_has_not_are_named(
 
 def test_a_region_drawn_by_hand_links_the_weakened_prediction(folders: dict[Kind, Path]) -> None:
     model, clip, _ = pipeline_recipes(folders["sd35"])
-    model = model.with_patch(WeakenedGuidance(MIDDLE, 2.0))
+    model = model.with_patch(SkipLayerGuidance(MIDDLE, 2.0))
     text = (ConditioningEntry(Prompt(clip, PROMPTS[0])),)
     common, begin = {"model": model, "conditioning": text}, Link("begin", 0)
     nodes = {

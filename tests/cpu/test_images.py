@@ -142,7 +142,7 @@ def test_damaged_files_are_one_clear_line(tmp_path: Path, name: str) -> None:
 
 
 def test_an_endless_animation_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("katz_graph.files.images.MOST_PIXELS", 100)
+    monkeypatch.setattr("katz_graph.files.images.MAX_PIXELS", 100)
     frames = [Image.new("RGB", (6, 4), (shade, 0, 0)) for shade in range(10, 60, 10)]
     frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:])
     with pytest.raises(InputError, match="more than 100 pixels"):

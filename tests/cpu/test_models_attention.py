@@ -9,7 +9,7 @@ import torch
 from tiny_models import FAMILIES, diffusers_arguments, random_step, random_text, unet
 
 from katz_graph.models.families.unet import blocks as stages
-from katz_graph.models.families.unet.attention import KeptAttention, cross_attention_keys_values
+from katz_graph.models.families.unet.attention import CachedKVAttention, cross_attention_keys_values
 
 
 def run(model, step, text, kept):
@@ -79,4 +79,6 @@ def test_diffusers_forward_takes_kept_ones_without_a_warning(caplog):
         logging.getLogger("diffusers").removeHandler(caplog.handler)
     assert torch.equal(got, expected)
     assert not caplog.records
-    assert all(isinstance(processor, KeptAttention) for processor in model.attn_processors.values())
+    assert all(
+        isinstance(processor, CachedKVAttention) for processor in model.attn_processors.values()
+    )

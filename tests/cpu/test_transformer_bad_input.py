@@ -159,7 +159,7 @@ def refused(engine: katz.Engine, workflow: dict[str, Any]) -> str:
 
 # Files
 
-STRANGERS = {
+UNSUPPORTED_FAMILIES = {
     "HunyuanVideo": ("txt_in.individual_token_refiner.blocks.0.norm1.weight", "double_blocks.0.img_attn.norm.query_norm.scale"),
     "Wan": ("head.modulation", "blocks.0.cross_attn.norm_k.weight", "patch_embedding.weight"),
     "LTX-Video": ("patchify_proj.weight", "transformer_blocks.0.attn1.to_q.weight"),
@@ -176,12 +176,12 @@ STRANGERS = {
 
 
 @pytest.mark.parametrize("prefix", ["", made.PREFIX])
-@pytest.mark.parametrize("name", STRANGERS)
+@pytest.mark.parametrize("name", UNSUPPORTED_FAMILIES)
 def test_a_model_of_another_family_is_called_by_its_name(
     name: str, prefix: str, engine: katz.Engine, place: Path
 ) -> None:
     path = place / "models" / "diffusion_models" / "other.safetensors"
-    save(path, {prefix + one: torch.zeros(4, 4) for one in STRANGERS[name]})
+    save(path, {prefix + one: torch.zeros(4, 4) for one in UNSUPPORTED_FAMILIES[name]})
     line = refused(engine, parts("other.safetensors"))
     assert f"{path}: this is a {name} checkpoint; {RUNS}" in line
 

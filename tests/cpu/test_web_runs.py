@@ -51,13 +51,13 @@ def runs_in(
     folder: Path,
     tell: Callable[[JobEvent], None],
     registry: Mapping[str, Any] | None = None,
-    wear_out: Callable[[str], None] = lambda why: None,
+    request_replacement: Callable[[str], None] = lambda why: None,
 ) -> Runs:
     folders = Folders((folder,), folder, folder)
     place = RunnerDevices(
         Engine(), registry or {}, folders, Caches(ResultCache()), "cpu", False, 1000, ProcessState()
     )  # type: ignore[arg-type]
-    return Runs(place, tell, UncommittedFiles(), wear_out)
+    return Runs(place, tell, UncommittedFiles(), request_replacement)
 
 
 def ends(told: list[JobEvent]) -> list[Ended]:

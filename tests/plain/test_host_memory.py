@@ -42,7 +42,7 @@ FIRST = {
     "memory.usage_in_bytes": str(3 * GB),
     "memory.stat": f"total_inactive_file {GB}",
 }
-ENDLESS = {"memory.limit_in_bytes": "9223372036854771712", "memory.usage_in_bytes": "7"}
+UNLIMITED_BYTES = {"memory.limit_in_bytes": "9223372036854771712", "memory.usage_in_bytes": "7"}
 
 
 @pytest.mark.parametrize(
@@ -53,10 +53,10 @@ ENDLESS = {"memory.limit_in_bytes": "9223372036854771712", "memory.usage_in_byte
         # the limit of the group above counts too
         ("0::/a/b\n", {"a/b": {"memory.max": "max"}, "a": SECOND}, 16, 6),
         ("0::/\n", {".": SECOND}, 16, 6),  # in a container the group is the root of what is seen
-        ("4:memory:/job\n0::/\n", {"memory/job": FIRST, "memory": ENDLESS}, 8, 6),
+        ("4:memory:/job\n0::/\n", {"memory/job": FIRST, "memory": UNLIMITED_BYTES}, 8, 6),
         # a path of the host's, which a container does not see
         ("4:cpu,memory:/gone\n", {"memory": FIRST}, 8, 6),
-        ("4:memory:/\n", {"memory": ENDLESS}, 64, 40),
+        ("4:memory:/\n", {"memory": UNLIMITED_BYTES}, 64, 40),
         pytest.param("\nno group\n0::/a\n\n", {"a": SECOND}, 16, 6, marks=pytest.mark.defect(42)),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 from katz_graph.core.errors import InputError
 from katz_graph.ir.changes import PlanChanges
 from katz_graph.ir.device import Device, NetworkLink, Target
-from katz_graph.planner.changes import MOST_LIKE_ONE, changed
+from katz_graph.planner.changes import MAX_REPLICAS, changed
 
 FAST, SLOW = NetworkLink(1e10, 1e-5), NetworkLink(1e8, 1e-3)
 TWO = Target(
@@ -63,7 +63,7 @@ def test_pins_approximations_and_batching_take_the_place_of_others() -> None:
         (PlanChanges(devices=("c",)), "c is none of the devices a, b"),
         (PlanChanges(devices=("a*0",)), "a*0 is none"),
         (PlanChanges(devices=("a*-1",)), "a*-1 is none"),
-        (PlanChanges(devices=(f"a*{MOST_LIKE_ONE + 1}",)), f"at most {MOST_LIKE_ONE}"),
+        (PlanChanges(devices=(f"a*{MAX_REPLICAS + 1}",)), f"at most {MAX_REPLICAS}"),
         (PlanChanges(devices=("a", "a")), "named twice"),
         (PlanChanges(devices=("a",), place=("controlnet=b",)), "has the devices a only"),
         (PlanChanges(place=("nothing=a",)), "no stage 'nothing'"),

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
 import itertools
 import json
 import logging
@@ -387,6 +388,18 @@ def test_requests_that_never_become_whole(
                 answer += piece
             assert time.monotonic() - began < 3, beginning
             assert answer.startswith(b"HTTP/1.1 ") == (beginning not in (b"", b"GET /queue HT"))
+
+
+def test_an_idle_connection_outlives_what_usual_clients_keep(server: Attacked) -> None:
+    """uvicorn closes after 5 s, often under a request that is on its way."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    with contextlib.closing(connection):
+        for pause in (5.5, 0.0):
+            connection.request("GET", "/livez")
+            assert connection.getresponse().read()
+            kept = connection.sock
+            time.sleep(pause)
+        assert connection.sock is kept is not None
 
 
 def test_a_websocket_lasts_longer_than_a_request_may_take(

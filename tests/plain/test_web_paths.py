@@ -17,7 +17,7 @@ import pytest
 from web_files import ADDRESS, everything_below, file_server, picture
 
 from katz_graph.files.folders import Folders
-from katz_graph.web.files.paths import inside, parts_of, people_file
+from katz_graph.web.files.paths import find_user_file, inside, parts_of
 from katz_graph.web.http.responses import Refusal
 
 NAMES = 10_000
@@ -161,7 +161,7 @@ def test_no_name_becomes_a_path_outside(folder: Path) -> None:
                 assert all(len(part.encode()) <= 255 for part in path.parts)
     for name in hostile(NAMES, seed=6):
         try:
-            found, _ = people_file(folders, name, "", "output")
+            found, _ = find_user_file(folders, name, "", "output")
         except Refusal as refused:
             assert refused.status in (400, 403, 404)
         else:

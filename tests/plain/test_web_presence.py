@@ -7,7 +7,7 @@ from pathlib import Path
 
 from web_server import serving
 
-from katz_graph.web.live.presence import MOST_PAGES, STAYS, Presence
+from katz_graph.web.live.presence import MAX_PAGES, STAYS, Presence
 
 
 def test_pages_hear_of_each_other_until_they_are_left() -> None:
@@ -25,11 +25,9 @@ def test_pages_hear_of_each_other_until_they_are_left() -> None:
 
 def test_pages_are_bounded() -> None:
     there = Presence(lambda: 0.0)
-    for number in range(MOST_PAGES + 50):
+    for number in range(MAX_PAGES + 50):
         there.tell("", str(number), "", [f"{number}.json"])
-    assert there.tell("", "new", "", ["0.json", f"{MOST_PAGES}.json"]) == {
-        f"{MOST_PAGES}.json": [""]
-    }
+    assert there.tell("", "new", "", ["0.json", f"{MAX_PAGES}.json"]) == {f"{MAX_PAGES}.json": [""]}
 
 
 def test_the_route_takes_what_is_as_expected(tmp_path: Path) -> None:

@@ -229,7 +229,7 @@ def test_a_person_has_a_quota_of_bytes_and_files(
     assert store(server, "a", b"x" * 100).status_code == 200
     assert server.post("/settings/a", json="x").status_code == 413
     assert store(server, "a", b"").status_code == 200
-    monkeypatch.setattr("katz_graph.web.files.users.MOST_FILES", 2)
+    monkeypatch.setattr("katz_graph.web.files.users.MAX_FILES", 2)
     assert [store(server, name, b"x").status_code for name in ("b", "c", "b")] == [200, 413, 200]
     assert everything_below(tmp_path / "data/users") == {"default/a", "default/b"}
 

@@ -30,11 +30,11 @@ from katz_graph.web.runner_client.messages import (
     Pong,
     Ready,
     Refused,
+    ReplaceRequested,
     Run,
     Start,
     Stop,
     Taken,
-    WornOut,
 )
 from katz_graph.web.runner_client.wire import Numbered, ThreadedEnd
 
@@ -133,7 +133,7 @@ def run(wire: ThreadedEnd, job: str, what: str) -> None:
         print("a pack's last line", flush=True)
         os._exit(9)
     elif what.startswith("wear out"):
-        wire.send(WornOut("a device's worker died too often", what.split()[2:]))
+        wire.send(ReplaceRequested("a device's worker died too often", what.split()[2:]))
     elif what == "speak nonsense":
         wire.send(Happened({"kind": "warned", "job": job, "message": 7}))
         wire.send(Happened({"kind": "ended", "job": job, "status": "wonderful"}))

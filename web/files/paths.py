@@ -79,7 +79,7 @@ def folder_of(folders: Folders, place: Place) -> Path:
     return {"input": folders.input, "output": folders.output, "temp": folders.output / TEMP}[place]
 
 
-def people_file(
+def find_user_file(
     folders: Folders, filename: str, subfolder: str, place: Place
 ) -> tuple[Path, os.stat_result]:
     """Finds a file in the users' folders, and its state. `filename` may end in ` [input]`, `

@@ -29,11 +29,11 @@ ONLY_USER = "default"
 SETTINGS = "comfy.settings.json"
 NAMES = "users.json"
 INCOMING = ".incoming"
-MOST_USERS = 1_000
-MOST_SETTINGS = 2**20  # bytes
+MAX_USERS = 1_000
+MAX_SETTINGS = 2**20  # bytes
 LONGEST_NAME = 100
-MOST_FILES = 10_000
-MOST_FOLDERS = 5_000
+MAX_FILES = 10_000
+MAX_FOLDERS = 5_000
 log = logging.getLogger("katz.web")
 
 
@@ -79,12 +79,12 @@ class Users:
             names = await asyncio.to_thread(self.names)
             if name in names.values():
                 raise Refusal(400, "Duplicate username.")
-            if len(names) >= MOST_USERS:
-                raise Refusal(400, f"there are {MOST_USERS:,} users already")
+            if len(names) >= MAX_USERS:
+                raise Refusal(400, f"there are {MAX_USERS:,} users already")
             user = f"{re.sub(r'[^A-Za-z0-9]+', '-', name).strip('-') or 'user'}_{uuid4()}"
             await asyncio.to_thread(
                 self._write,
-                UserFiles(self._root, self._most_bytes * MOST_USERS),
+                UserFiles(self._root, self._most_bytes * MAX_USERS),
                 NAMES,
                 {**names, user: name},
             )
@@ -152,8 +152,8 @@ class Users:
 
     def _write(self, files: UserFiles, name: str, data: Mapping[str, Any]) -> None:
         text = json.dumps(data, ensure_ascii=False, indent=1).encode()
-        if len(text) > MOST_SETTINGS:
-            raise Refusal(413, f"settings may have {MOST_SETTINGS:,} bytes", "too_large")
+        if len(text) > MAX_SETTINGS:
+            raise Refusal(413, f"settings may have {MAX_SETTINGS:,} bytes", "too_large")
         with arriving(self._root / INCOMING) as (arrived, temporary):
             arrived.write(text)
             arrived.flush()
@@ -305,10 +305,10 @@ class UserFiles:
             files = files + (not entry.folder)
             folders = folders + entry.folder
             taken = taken + entry.size
-        if files + more_files > MOST_FILES or folders > MOST_FOLDERS:
+        if files + more_files > MAX_FILES or folders > MAX_FOLDERS:
             raise Refusal(
                 413,
-                f"you may keep {MOST_FILES:,} files in {MOST_FOLDERS:,} folders; delete some first",
+                f"you may keep {MAX_FILES:,} files in {MAX_FOLDERS:,} folders; delete some first",
                 "too_large",
             )
         return taken

@@ -17,15 +17,15 @@ from katz_graph.ir.changes import PlanChanges
 from katz_graph.web.http.responses import Refusal
 
 KEY = re.compile(r"[\x21-\x7e]{1,255}")
-MOST_IDS = 10_000
-MOST_FILES = 1_000
+MAX_IDS = 10_000
+MAX_FILES = 1_000
 
 Id = Field(max_length=200)
 Model = TypeVar("Model", bound=BaseModel)
 
 
 ShortText = Annotated[str, Field(max_length=200)]
-MOST_CHOICES = 64
+MAX_CHOICES = 64
 
 
 class Body(BaseModel):
@@ -53,7 +53,7 @@ class PromptBody(Body):
     extra_data: dict[str, Any] | None = None
     number: FiniteFloat | None = Field(None, description="place in the queue, lowest first")
     front: bool = False
-    partial_execution_targets: list[str] | None = Field(None, max_length=MOST_IDS)
+    partial_execution_targets: list[str] | None = Field(None, max_length=MAX_IDS)
     deadline_seconds: FiniteFloat | None = Field(
         None, gt=0, description="refused at arrival if it cannot be met"
     )
@@ -65,9 +65,9 @@ class ChoicesBody(OwnBody):
     """
 
     devices: list[ShortText] = Field(
-        [], max_length=MOST_CHOICES, description="names, and NAME*N for so many like one"
+        [], max_length=MAX_CHOICES, description="names, and NAME*N for so many like one"
     )
-    place: list[ShortText] = Field([], max_length=MOST_CHOICES, description="STAGE=DEVICE")
+    place: list[ShortText] = Field([], max_length=MAX_CHOICES, description="STAGE=DEVICE")
     allow: str | None = Field(None, max_length=200)
     link: str | None = Field(None, max_length=200, description="GBPS[,MS]")
     batching: bool | None = None
@@ -83,7 +83,7 @@ class PlanBody(ChoicesBody):
 
     prompt: dict[str, Any]
     client_id: str | None = Field(None, max_length=200)
-    partial_execution_targets: list[str] | None = Field(None, max_length=MOST_IDS)
+    partial_execution_targets: list[str] | None = Field(None, max_length=MAX_IDS)
     packs: bool = False
 
 
@@ -103,7 +103,7 @@ class ForgetBody(Body):
     """`POST /queue` and `POST /history`: all, or these."""
 
     clear: bool = False
-    delete: list[str] = Field([], max_length=MOST_IDS)
+    delete: list[str] = Field([], max_length=MAX_IDS)
 
 
 class InterruptBody(Body):
@@ -116,13 +116,13 @@ class FreeBody(Body):
 
 
 class CancelBody(Body):
-    job_ids: list[str] = Field(max_length=MOST_IDS)
+    job_ids: list[str] = Field(max_length=MAX_IDS)
 
 
 class FilesBody(OwnBody):
     """`POST /katz/files/trash` and `/katz/files/restore`."""
 
-    names: list[str] = Field(max_length=MOST_FILES)
+    names: list[str] = Field(max_length=MAX_FILES)
     type: Literal["input", "output"] = "output"
 
 

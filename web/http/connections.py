@@ -34,6 +34,9 @@ ASKING = 20.0  # seconds for a request's line and headers to arrive
 # the response before the connection closes (RFC 9112, section 9.6)
 UNWANTED_BYTES, UNWANTED_S = 2**20, 1.0
 TOO_MANY = "the server has too many connections at the moment"
+# seconds for which an idle connection stays open: longer than usual clients keep theirs (aiohttp:
+# 15), so that none is closed under a request that is on its way
+KEEP_ALIVE_S = 75
 DATE = 1.0  # seconds between updates of the Date header
 GATHERED = 2**16  # buffered bytes that trigger a write
 
@@ -112,6 +115,7 @@ class HttpServer(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
+                timeout_keep_alive=KEEP_ALIVE_S,
                 timeout_graceful_shutdown=int(FAREWELL),
             )
         )

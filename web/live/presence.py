@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 STAYS = 45.0  # seconds without a heartbeat after which a page is dropped
-MOST_PAGES = 1_000  # of all users; beyond it, the page with the oldest heartbeat is dropped
+MAX_PAGES = 1_000  # of all users; beyond it, the page with the oldest heartbeat is dropped
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Presence:
         now = self._clock()
         self._pages.pop(page, None)
         while self._pages and (
-            len(self._pages) >= MOST_PAGES or next(iter(self._pages.values())).at < now - STAYS
+            len(self._pages) >= MAX_PAGES or next(iter(self._pages.values())).at < now - STAYS
         ):
             self._pages.popitem(last=False)
         others = [one for one in self._pages.values() if one.user == user]

@@ -19,7 +19,7 @@ from starlette.staticfiles import NotModifiedResponse
 from katz_graph.core.errors import InputError
 from katz_graph.files.folders import Folders
 from katz_graph.files.weights import is_weights
-from katz_graph.web.files.paths import NAME_BYTES, Place, people_file
+from katz_graph.web.files.paths import NAME_BYTES, Place, find_user_file
 from katz_graph.web.files.pictures import Channel, Preview, checked_format, shown, with_alpha_of
 from katz_graph.web.files.thumbnails import Thumbnails
 from katz_graph.web.files.uploads import PARTS, Upload, described, keep_picture, picture_name
@@ -85,7 +85,9 @@ def router(state: State) -> APIRouter:
             int, Query(ge=0, le=4096, description="at most so many pixels wide; 0: as it is")
         ] = 0,
     ) -> Response:
-        path, found = await asyncio.to_thread(people_file, state.folders, filename, subfolder, type)
+        path, found = await asyncio.to_thread(
+            find_user_file, state.folders, filename, subfolder, type
+        )
         wanted = _preview(preview)
         if wanted is None and channel == "rgba" and not width:
             return await stored_file(request, path)
@@ -126,7 +128,7 @@ def router(state: State) -> APIRouter:
                     400, "the multipart field 'original_ref' names no picture for the mask"
                 )
             original, _ = await asyncio.to_thread(
-                people_file, state.folders, wanted.filename, wanted.subfolder, wanted.type
+                find_user_file, state.folders, wanted.filename, wanted.subfolder, wanted.type
             )
             masked = await decoded(
                 lambda: with_alpha_of(upload.file, original, limits.upload_pixels)

@@ -41,15 +41,24 @@ from katz_graph.web.runner_client.facts import DeviceFacts, Stats
 
 class Devices:
     """Forks a worker for each requested device that is still available, from the process that loads
-    `ahead`. Raises KatzError with one line if a worker cannot be started. Calls `wear_out(why,
-    devices)` when devices are permanently lost; the server then replaces this process.
+    `ahead`. Raises KatzError with one line if a worker cannot be started. Calls
+    `request_replacement(why, devices)` when devices are permanently lost; the server then replaces
+    this process.
     """
 
     def __init__(
-        self, start: RunnerStart, settings: Settings, ahead: Ahead, wear_out: Callable[..., None]
+        self,
+        start: RunnerStart,
+        settings: Settings,
+        ahead: Ahead,
+        request_replacement: Callable[..., None],
     ) -> None:
         options = start.options
-        self._options, self._wear_out, self.torch = options, wear_out, torch.__version__
+        self._options, self._request_replacement, self.torch = (
+            options,
+            request_replacement,
+            torch.__version__,
+        )
         asked = options.device_list()
         devices = asked.without(start.gone)
         check_present(devices)
@@ -95,7 +104,7 @@ class Devices:
             self._cluster = self._engine.cluster
             self._restarts = 0
             self._count_restarts()
-            self._cluster.on_given_up = lambda error: wear_out(str(error), error.devices)
+            self._cluster.on_given_up = lambda error: request_replacement(str(error), error.devices)
             self._figures = opened.enter_context(contextlib.closing(DeviceFigures(self._cluster)))
             self._opened = opened.pop_all()
 
@@ -123,7 +132,7 @@ class Devices:
             shown,
             process,
         )
-        return Runs(place, tell, unkept, self._wear_out)
+        return Runs(place, tell, unkept, self._request_replacement)
 
     def plans(self, registry: Registry, folders: Folders, process: ProcessState) -> Plans:
         """Creates the `Plans` of these devices, and closes them with the devices."""
@@ -133,7 +142,7 @@ class Devices:
             folders,
             process,
             self._options.stop_seconds,
-            self._wear_out,
+            self._request_replacement,
         )
         self._opened.callback(plans.close)
         return plans

@@ -60,7 +60,8 @@ class RunnerDevices:
 
 class Runs:
     """Runs jobs; thread-safe. `tell` receives the events of all jobs; `Ended` is each job's last.
-    `wear_out` is called when a device fails in this process, because later jobs cannot use it.
+    `request_replacement` is called when a device fails in this process, because later jobs cannot
+    use it.
     """
 
     def __init__(
@@ -68,9 +69,14 @@ class Runs:
         place: RunnerDevices,
         tell: Callable[[JobEvent], None],
         unkept: UncommittedFiles,
-        wear_out: Callable[[str], None],
+        request_replacement: Callable[[str], None],
     ) -> None:
-        self._place, self._tell, self._unkept, self._wear_out = place, tell, unkept, wear_out
+        self._place, self._tell, self._unkept, self._request_replacement = (
+            place,
+            tell,
+            unkept,
+            request_replacement,
+        )
         self._changed = threading.Condition()
         # None until the job's thread has created it
         self._contexts: dict[str, RunContext | None] = {}
@@ -261,7 +267,7 @@ class Runs:
             return "cancelled", None
         except KatzError as error:
             if fault := device_fault(error):
-                self._wear_out(f"a device failed in the runner: {fault}")
+                self._request_replacement(f"a device failed in the runner: {fault}")
             failed = reporter.failure or described(error)
             return "failed", replace(failed, message=str(error))
         except BaseException as error:

@@ -55,10 +55,10 @@ from katz_graph.web.runner_client.messages import (
     Question,
     Ready,
     Refused,
+    ReplaceRequested,
     Run,
     Taken,
     Unfold,
-    WornOut,
 )
 from katz_graph.web.runner_client.wire import Numbered, ThreadedEnd
 
@@ -107,7 +107,7 @@ class RunnerService:
             ANSWERS_AT_ONCE,
             SLOW_ANSWER_S,
             max(options.stop_seconds, MIN_DEADLINE_S),
-            self._wear_out,
+            self._request_replacement,
         )
         self._starting.add_done_callback(lambda _: post(None))
 
@@ -167,7 +167,7 @@ class RunnerService:
     def _start(self) -> Devices:
         from katz_graph.web.runner.devices import Devices
 
-        return Devices(self._start_with, self._settings, self._ahead, self._wear_out)
+        return Devices(self._start_with, self._settings, self._ahead, self._request_replacement)
 
     def _begin(self, devices: Devices) -> None:
         from katz_graph.web.runner.dry_runs import DryRuns
@@ -246,11 +246,11 @@ class RunnerService:
             case GetTemplate(name):
                 return template(name, registry)
 
-    def _wear_out(self, why: str, devices: Sequence[str] = ()) -> None:
+    def _request_replacement(self, why: str, devices: Sequence[str] = ()) -> None:
         """Asks the server to replace this process once its jobs have ended, by a runner without
         these devices.
         """
-        self._wire.send(WornOut(why, devices))
+        self._wire.send(ReplaceRequested(why, devices))
 
     def _facts(self, devices: Devices) -> RunnerFacts:
         return RunnerFacts(

@@ -48,10 +48,10 @@ from katz_graph.web.runner_client.messages import (
     MakePlan,
     Order,
     Question,
+    ReplaceRequested,
     Run,
     Taken,
     Unfold,
-    WornOut,
 )
 from katz_graph.web.runner_client.process import (
     PATIENCE,
@@ -118,7 +118,7 @@ class Runner:
         self._waiting: dict[str, tuple[Order, asyncio.Future[None]]] = {}
         self._unwanted: set[str] = set()  # the cancelled jobs among `_waiting`
         self._taken: set[str] = set()
-        self._worn = ""  # the reason why the current runner gets no more jobs
+        self._drain_reason = ""  # the reason why the current runner gets no more jobs
         self._gone: tuple[str, ...] = ()  # devices that the next runner excludes
         self._keeper: asyncio.Task[None] | None = None
         self._figures: asyncio.Task[Any] | None = None  # a pending question for statistics
@@ -131,7 +131,7 @@ class Runner:
             self._child is not None
             and self._working
             and not self._child.ended.done()
-            and not self._worn
+            and not self._drain_reason
             and not self._refuses
         )
 
@@ -338,7 +338,7 @@ class Runner:
             why = await asyncio.shield(child.ended)
             log.error("the runner ended: %s", why)
             self._none()
-            self._worn = ""
+            self._drain_reason = ""
             self.restarts += 1
             lost, self._taken = sorted(self._taken), set()
             if lost:
@@ -364,10 +364,10 @@ class Runner:
                 )
                 failed.update(error.devices if isinstance(error, KatzError) else ())
                 self._workers = no_fork_server  # the inherited fork server may be the cause
-            if barren := [
+            if failing_devices := [
                 device for device, times in failed.items() if times == MAX_FAILED_STARTS_PER_DEVICE
             ]:
-                self._leave_out(barren)
+                self._leave_out(failing_devices)
                 pause, failed = FIRST_PAUSE, Counter()
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
@@ -441,22 +441,22 @@ class Runner:
                 self._taken.add(job)
                 if (waiting := self._waiting.get(job)) is not None and not waiting[1].done():
                     waiting[1].set_result(None)
-            case WornOut(why, devices):
+            case ReplaceRequested(why, devices):
                 log.error("the runner gets no more jobs and is replaced when it has none: %s", why)
-                self._worn = why
+                self._drain_reason = why
                 if devices:
                     self._leave_out(devices)
-                self._replace_if_worn()
+                self._replace_if_drained()
             case Happened(body):
                 event = _event(body)
                 if isinstance(event.event, Ended):
                     self._taken.discard(event.job)
                 self._heard(event)
-                self._replace_if_worn()
+                self._replace_if_drained()
 
-    def _replace_if_worn(self) -> None:
-        if self._worn and not self._taken and self._child is not None:
-            # `_worn` may contain pack output, which clients must not see
+    def _replace_if_drained(self) -> None:
+        if self._drain_reason and not self._taken and self._child is not None:
+            # `_drain_reason` may contain pack output, which clients must not see
             self._child.kill("it lost a device for good")
 
 

@@ -238,7 +238,7 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class WornOut:
+class ReplaceRequested:
     """Asks to be replaced, after the current jobs end, by a runner without these devices."""
 
     message: str
@@ -286,7 +286,7 @@ ToRunner = (
     | Free
     | GetStats
 )
-FromRunner = Pong | Ready | Failed | Taken | WornOut | Happened | Answer | Refused
+FromRunner = Pong | Ready | Failed | Taken | ReplaceRequested | Happened | Answer | Refused
 KINDS = {kind.__name__: kind for kind in (*get_args(ToRunner), *get_args(FromRunner))}
 
 

@@ -29,11 +29,11 @@ from katz_graph.web.runner_client.messages import (
     Prepare,
     Ready,
     Refused,
+    ReplaceRequested,
     Start,
     Stop,
     Taken,
     ToRunner,
-    WornOut,
 )
 from katz_graph.web.runner_client.wire import AsyncEnd, Numbered
 
@@ -220,7 +220,7 @@ class RunnerProcess:
             case Refused(message):
                 if asked is not None and not asked.done():
                     asked.set_exception(RunError(message))
-            case Taken() | WornOut() | Happened() as message:
+            case Taken() | ReplaceRequested() | Happened() as message:
                 self._heard(message)
 
     def _watch(self) -> None:

@@ -18,7 +18,7 @@ from katz_graph.formats.signature import Signatures
 from katz_graph.formats.ui_widgets import positions
 
 PREFIXES = ("workflow>", "workflow/")
-MOST_NODES = 10_000  # in all expanded group nodes together
+MAX_NODES = 10_000  # in all expanded group nodes together
 ENTRY, EXIT = -10, -20
 
 
@@ -98,8 +98,8 @@ class _Replacing:
         if not members:
             raise InputError(f"{where}: extra.groupNodes does not say which nodes it has")
         self.count += len(members)
-        if self.count > MOST_NODES:
-            raise InputError(f"has group nodes of more than {MOST_NODES:,} nodes")
+        if self.count > MAX_NODES:
+            raise InputError(f"has group nodes of more than {MAX_NODES:,} nodes")
         links = [link for link in _lists(group.get("links")) if _is_link(link, len(members))]
         shown = _interface(group, members, links, self.known)
         inner = self._members(node, members, shown)

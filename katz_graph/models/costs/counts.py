@@ -52,7 +52,7 @@ class Counts:
         value_bytes: int = 4,
     ) -> Work:
         """Returns the work as `stage_cost.stage_work`, from a formula if possible; not for VAEs."""
-        row, filled = 0, _fills_to(config)
+        row, filled = 0, _token_multiple(config)
         tokens = tokens if filled == 1 else max(1, -(-tokens // filled)) * filled
         # rows have a maximum length, so the length is part of the stage rather than a size
         if declared(stage).encodes_text:
@@ -113,10 +113,10 @@ def _is_tiny(config: Mapping[str, Any], height: int, width: int) -> bool:
     return min(height, width) <= 1 << (resolutions - 1)
 
 
-def _fills_to(config: Mapping[str, Any]) -> int:
+def _token_multiple(config: Mapping[str, Any]) -> int:
     """Returns the number that token counts are padded to multiples of; 1 without padding."""
     family = family_of_class(config.get("_class_name"))
-    return 1 if family is None else family.network.fills_to
+    return 1 if family is None else family.network.token_multiple
 
 
 @lru_cache(maxsize=1)

@@ -16,7 +16,7 @@ from katz_graph.core.errors import InputError
 from katz_graph.core.recipe import FileIdentity
 from katz_graph.models.loading.configurations import Shapes
 from katz_graph.models.loading.identity import LENGTH_BYTES, file_identity, read_header
-from katz_graph.models.loading.quantised import is_beside
+from katz_graph.models.loading.quantised import is_scale_or_marker
 
 FORMATS = {"F64": "<d", "F32": "<f", "F16": "<e", "BF16": "<f", "I64": "<q", "I32": "<i"}
 LEADING = {"BF16": b"\0\0"}  # the lower half of a float32
@@ -54,7 +54,7 @@ def contents_of(identity: FileIdentity) -> Contents:
     """Reads the header of a file by its identity."""
     _, entries = read_header(Path(identity.path))
     metadata = entries.pop("__metadata__", {})
-    entries = {name: entry for name, entry in entries.items() if not is_beside(name)}
+    entries = {name: entry for name, entry in entries.items() if not is_scale_or_marker(name)}
     shapes = {name: tuple(entry["shape"]) for name, entry in entries.items()}
     return Contents(
         identity, shapes, {name: entry["dtype"] for name, entry in entries.items()}, metadata

@@ -27,7 +27,7 @@ from katz_graph.models.family import family_of_class
 from katz_graph.models.loading.configurations import ORIGINAL_VAE
 from katz_graph.models.loading.deferred import Latest, deferred
 from katz_graph.models.loading.identity import header
-from katz_graph.models.loading.quantised import is_beside, rounded, stored_weights, widened
+from katz_graph.models.loading.quantised import is_scale_or_marker, rounded, stored_weights, widened
 from katz_graph.models.stages import named
 from katz_graph.models.text.kinds import BERT, EncoderKind, kind_of
 from katz_graph.models.vae_halves import without_missing_half
@@ -138,7 +138,7 @@ def _tensors(part: Component, dtype: torch.dtype) -> dict[str, Tensor]:
             read |= {name: content.get_tensor(name) for name in there}
     found, latest = {}, Latest()
     for name, tensor in read.items():
-        if not name.startswith(part.prefix) or name in MARKS or is_beside(name):
+        if not name.startswith(part.prefix) or name in MARKS or is_scale_or_marker(name):
             continue
         if (how := stored.get(name)) is not None:
             widen = partial(widened, tensor, read[how.scale], how.rotated, dtype)

@@ -16,7 +16,7 @@ from typing import Any
 from katz_graph.core.errors import InputError
 from katz_graph.core.recipe import Component, FileIdentity
 from katz_graph.files.weights import USUAL_ENDING, is_pickle
-from katz_graph.models.loading.quantised import Header, is_beside
+from katz_graph.models.loading.quantised import Header, is_scale_or_marker
 
 LONGEST_HEADER = 100_000_000  # bytes; the limit of the safetensors library
 VALUE_BITS = {
@@ -67,7 +67,11 @@ def _entries(component: Component) -> Iterator[Mapping[str, Any]]:
     """Yields the header entries of a component's weights."""
     for file in component.weight_files:
         for name, entry in read_header(Path(file.path))[1].items():
-            if name != "__metadata__" and name.startswith(component.prefix) and not is_beside(name):
+            if (
+                name != "__metadata__"
+                and name.startswith(component.prefix)
+                and not is_scale_or_marker(name)
+            ):
                 yield entry
 
 

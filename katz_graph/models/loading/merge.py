@@ -31,7 +31,7 @@ SHAPE_OF_TEXT = (
 )
 
 
-MOST_MERGED = 64  # models in one merge, repetitions included
+MAX_MERGED = 64  # models in one merge, repetitions included
 MAX_NAMES = 3  # of weights, in a message
 
 
@@ -149,8 +149,8 @@ def _merged(
         (first, second),
         scales,
     )
-    if _parts(merged) > MOST_MERGED:
-        raise InputError(f"{part.folder}: a merge of more than {MOST_MERGED} models; merge fewer")
+    if _parts(merged) > MAX_MERGED:
+        raise InputError(f"{part.folder}: a merge of more than {MAX_MERGED} models; merge fewer")
     return merged
 
 

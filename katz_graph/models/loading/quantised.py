@@ -43,7 +43,7 @@ FORMATS = {"float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "int8_tensorwis
 SCALED = (*FORMATS.values(), "F16", "BF16", "F32")  # some files have a scale for every layer
 SCALES = ("F16", "BF16", "F32")
 OF_FILE_TYPES = ("F8_E4M3", "F8_E5M2", "F32")
-UNTOLD = ("I8", "U8")  # dtypes that need a marker to be understood
+MARKER_REQUIRED_DTYPES = ("I8", "U8")  # dtypes that need a marker to be understood
 ROTATED_TOGETHER = 256  # inputs per rotation, unless the marker sets it
 IRRELEVANT = ("full_precision_matrix_mult", "orig_dtype", "per_row")  # without effect on values
 UNDERSTOOD = ("format", "convrot", "convrot_groupsize", "orig_shape", "params", *IRRELEVANT)
@@ -70,7 +70,7 @@ class Marker:
     rotated: int = 0
 
 
-def is_beside(name: str) -> bool:
+def is_scale_or_marker(name: str) -> bool:
     """Returns whether a tensor is a scale or a marker, by its name."""
     return BESIDE.search(name) is not None
 
@@ -92,13 +92,17 @@ def stored_weights(*headers: Header) -> dict[str, Stored]:
         path = homes[weight]
         _check_scale(path, weight, scale, entries)
         marker = markers.get(weight)
-        if marker is None and entries[weight]["dtype"] in UNTOLD:
+        if marker is None and entries[weight]["dtype"] in MARKER_REQUIRED_DTYPES:
             _refuse(path, f"{weight} is 8-bit integers, and nothing says of which format")
         found[weight] = Stored(scale, 0 if marker is None else marker.rotated)
     for weight in sorted(markers.keys() - scales.keys()):
         _refuse(homes[weight], f"{weight} has a marker and no scale")
     for name, entry in entries.items():
-        if name.endswith("weight") and entry["dtype"] in UNTOLD and name not in scales:
+        if (
+            name.endswith("weight")
+            and entry["dtype"] in MARKER_REQUIRED_DTYPES
+            and name not in scales
+        ):
             _refuse(homes[name], f"{name} is 8-bit integers without a scale")
     return found
 

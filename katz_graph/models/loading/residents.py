@@ -48,7 +48,7 @@ class Residents:
         # returns further tensors to free with the weights of a module
         self.also_free: Callable[[Any], Iterable[Tensor]] = lambda module: ()
         # called before a module itself is freed
-        self.on_gone: Callable[[Any], None] = lambda module: None
+        self.on_freed: Callable[[Any], None] = lambda module: None
         # called before a module with a form is evicted for another; may copy its weights
         self.on_leaving: Callable[[Hashable, Any], None] = lambda key, module: None
         # returns these copies, None without any
@@ -361,7 +361,7 @@ class Residents:
         weights: list[Tensor] = []
         while gone:
             module = gone.pop().module
-            self.on_gone(module)
+            self.on_freed(module)
             weights += (*module.parameters(), *module.buffers(), *self.also_free(module))
             del module
         self.room.count()

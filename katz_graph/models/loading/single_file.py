@@ -69,7 +69,7 @@ CONFIGURATIONS: Mapping[EncoderKind, Callable[[Shapes], Configuration]] = {
     BERT: bert_configuration,
 }
 """Configurations of text encoders in checkpoints, by kind; `text_configuration` is for CLIP."""
-STRANGERS = {  # unsupported families, by patterns of tensor names
+UNSUPPORTED_FAMILIES = {  # unsupported families, by patterns of tensor names
     r"txt_in\.individual_token_": "HunyuanVideo",
     r"distilled_guidance_layer\.": "Chroma",
     r"(^|\.)double_stream_modulation_img\.": "FLUX.2",
@@ -252,7 +252,11 @@ def _check_weights(identity: FileIdentity) -> None:
 def _refuse_others(file: Contents) -> None:
     names = "\n".join(file.shapes)
     stranger = next(
-        (stranger for mark, stranger in STRANGERS.items() if re.search(mark, names, re.MULTILINE)),
+        (
+            stranger
+            for mark, stranger in UNSUPPORTED_FAMILIES.items()
+            if re.search(mark, names, re.MULTILINE)
+        ),
         None,
     )
     if stranger is not None:

@@ -18,7 +18,7 @@ from katz_graph.core.guidance_spec import Guider
 from katz_graph.core.latent_space import DEFAULT_LATENT_SPACE
 from katz_graph.core.patches import (
     OpaquePatch,
-    PassedOver,
+    SkippedBlocks,
     guidance_patch,
     needs_uncond,
     post_guidance_patches,
@@ -140,7 +140,7 @@ def _controlled(
 class Side(Protocol):
     """Adds the branches of a side to the region."""
 
-    def __call__(self, name: str, without: PassedOver | None = None, number: int = 0) -> Link:
+    def __call__(self, name: str, without: SkippedBlocks | None = None, number: int = 0) -> Link:
         """Returns the side's prediction. `without` skips blocks; `number` is its index among such
         predictions.
         """
@@ -223,7 +223,7 @@ def _negative(nodes: dict[str, NodeCall], model: ModelRecipe, side: Side) -> Lin
     return within(nodes, "weakened-negative", weak, window, outside=side("negative"))
 
 
-def _window(blocks: PassedOver) -> tuple[float, float]:
+def _window(blocks: SkippedBlocks) -> tuple[float, float]:
     return blocks.start_percent, blocks.end_percent
 
 

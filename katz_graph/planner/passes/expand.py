@@ -14,7 +14,7 @@ from typing import Any
 from katz_graph.core.errors import InputError
 from katz_graph.core.graph import Expansion, Graph, Link, NodeCall
 from katz_graph.core.guidance_spec import Guider
-from katz_graph.core.patches import PassedOver
+from katz_graph.core.patches import SkippedBlocks
 from katz_graph.core.recipe import Area, Conditioning, ConditioningEntry, ControlUse, ModelRecipe
 from katz_graph.ir.region import CROP, SLOTS
 from katz_graph.models.family import Control, check_controlnet, family_of, passed_over
@@ -60,7 +60,7 @@ def expand_guider(begin: str, begin_inputs: Mapping[str, Any], guider: Guider) -
     given = {**begin_inputs, "latent_image": latent, "model": model}
     nodes: dict[str, NodeCall] = {"begin": NodeCall(begin, given)}
 
-    def side(name: str, without: PassedOver | None = None, number: int = 0) -> Link:
+    def side(name: str, without: SkippedBlocks | None = None, number: int = 0) -> Link:
         suffix = "" if without is None else f"-weakened{number or ''}"
         passed = () if without is None else passed_over(without, model)
         return _side(nodes, name, model, sides[name], passed, suffix)

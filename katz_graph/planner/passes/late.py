@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from katz_graph.adapters.recipes import LoraUse, loras_of
 from katz_graph.core.recipe import FileIdentity, ModelRecipe
-from katz_graph.ir.program import EvaluationPoint, LateLoras, Program
+from katz_graph.ir.program import DeferredLoras, EvaluationPoint, Program
 from katz_graph.ir.provenance import lora_bound
 from katz_graph.ir.region import Operation
 from katz_graph.planner.queries import lora_strengths
@@ -24,15 +24,15 @@ starts at the given level; None if it was not measured.
 """
 
 
-TakenByTexts = Callable[[FileIdentity], bool]
+HasTextWeights = Callable[[FileIdentity], bool]
 """Returns whether a LoRA file may contain weights for text encoders."""
 
 
-def nobody_looked(model: ModelRecipe, use: LoraUse, begins: float) -> None:
+def no_profile(model: ModelRecipe, use: LoraUse, begins: float) -> None:
     """Returns None: no LoRA was measured."""
 
 
-def late(program: Program, profiled: Profiled, taken_by_texts: TakenByTexts) -> Program:
+def late(program: Program, profiled: Profiled, taken_by_texts: HasTextWeights) -> Program:
     """Sets `late` to the LoRAs that steps may run without. Uses the user's number of steps, or the
     measured noise level of each LoRA. At least the last step has all LoRAs.
     """
@@ -49,7 +49,7 @@ def late(program: Program, profiled: Profiled, taken_by_texts: TakenByTexts) -> 
         return program
     return replace(
         program,
-        late=LateLoras(
+        late=DeferredLoras(
             files,
             tuple(waits[file] for file in files),
             tuple(_taking(file, program.before, taken_by_texts(file)) for file in files),

@@ -165,7 +165,7 @@ def delay(program: Program, sessions: Sequence[str]) -> Program:
     """
     slots = {name: SLOTS + number for number, name in enumerate(sessions, start=1)}
     lagging = {
-        op.id: stage_of(op).may_lag or 0
+        op.id: stage_of(op).stale_output or 0
         for variant in program.variants
         for op in variant.operations
         if op.id in slots

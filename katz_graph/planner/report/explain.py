@@ -161,7 +161,7 @@ def _why_not_stale(
     program: Program, simulation: Simulation, others: Sequence[Compared]
 ) -> Iterator[str]:
     if not any(
-        stage_of(operation).may_lag is not None
+        stage_of(operation).stale_output is not None
         for variant in program.variants
         for operation in variant.operations
     ):
@@ -262,7 +262,7 @@ class Describer:
             name for name, op in operations.items() if stage_of(op).module == "control_net"
         }
         self._sessions = {
-            name for name, op in operations.items() if stage_of(op).may_lag is not None
+            name for name, op in operations.items() if stage_of(op).stale_output is not None
         }
         self._edges = {
             (ref.operation, op.id)

@@ -392,7 +392,7 @@ def _runs(program: Program) -> dict[str, int]:
     acting: dict[str, set[int]] = {}
     for variant in program.variants:
         for operation in variant.operations:
-            if stage_of(operation).may_lag is not None:
+            if stage_of(operation).stale_output is not None:
                 acting.setdefault(operation.id, set()).update(variant.evaluations)
     return {
         name: sum(index - 1 not in evaluations for index in evaluations)

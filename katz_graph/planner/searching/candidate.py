@@ -205,7 +205,7 @@ class _Graph:
         self.sessions = {
             name: tuple(self._edges[name])
             for name, op in operations.items()
-            if stage_of(op).may_lag is not None
+            if stage_of(op).stale_output is not None
         }
 
     def complete(self, placement: Mapping[str, str], owner: str) -> dict[str, str]:

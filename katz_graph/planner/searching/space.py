@@ -262,7 +262,9 @@ def items_of(
             known |= set(fresh)
             found += [fresh] if fresh else []
     total = sum(seconds(name) for item in found for name in item)
-    found = _glued(program, found, lambda item: sum(map(seconds, item)) < GLUED_SHARE * total)
+    found = _absorb_small(
+        program, found, lambda item: sum(map(seconds, item)) < GLUED_SHARE * total
+    )
     found = [part for item in found for part in _by_pins(item, sites)]
     return sorted(found, key=lambda item: -sum(map(seconds, item)))
 
@@ -305,7 +307,9 @@ def _items(
     return [item + spine if item is heaviest else item for item in found]
 
 
-def _glued(program: Program, items: list[Item], little: Callable[[Item], bool]) -> list[Item]:
+def _absorb_small(
+    program: Program, items: list[Item], little: Callable[[Item], bool]
+) -> list[Item]:
     """Joins items of little work to the item that reads them first."""
     readers: dict[str, str] = {}
     for variant in program.variants:

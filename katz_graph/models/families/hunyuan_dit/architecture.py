@@ -13,7 +13,7 @@ from katz_graph.core.errors import InputError
 from katz_graph.core.latent_space import LatentSpace
 from katz_graph.core.recipe import Component, ConditioningEntry, ModelRecipe, Sizes
 from katz_graph.models.configuration import config, config_value, expect_class
-from katz_graph.models.families.shared.conditioning import check_told
+from katz_graph.models.families.shared.conditioning import check_unsupported_conditioning
 from katz_graph.models.family import Architecture, Configuration
 
 TRANSFORMER = "HunyuanDiT2DModel"
@@ -78,7 +78,7 @@ def complete(
     """Adds the default sizes for versions that take them, if the conditioning sets none. Raises
     InputError for conditioning that the family does not support.
     """
-    check_told(entry, model)
+    check_unsupported_conditioning(entry, model)
     if not config(model.network).get("use_style_cond_and_image_meta_size", True):
         return replace(entry, sizes=None)
     height, width = map(model.latent.pixels, latent["samples"].shape[-2:])

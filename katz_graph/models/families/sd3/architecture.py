@@ -12,7 +12,7 @@ from katz_graph.core.errors import InputError
 from katz_graph.core.latent_space import LatentSpace
 from katz_graph.core.recipe import Component, ConditioningEntry, ModelRecipe
 from katz_graph.models.configuration import config, config_value, expect_class
-from katz_graph.models.families.shared.conditioning import check_told
+from katz_graph.models.families.shared.conditioning import check_unsupported_conditioning
 from katz_graph.models.family import Architecture, Configuration
 
 TRANSFORMER, CONTROLNET = "SD3Transformer2DModel", "SD3ControlNetModel"
@@ -64,7 +64,7 @@ def complete(
     """Returns the entry unchanged. Raises InputError if the picture exceeds the position table, and
     for conditioning that the family does not support.
     """
-    check_told(entry, model)
+    check_unsupported_conditioning(entry, model)
     controls = [use.control_net.control_net for use in entry.control]
     parts = [model.network, *(one for one in controls if not reads_tokens(one))]
     sizes = latent["samples"].shape[-2:]

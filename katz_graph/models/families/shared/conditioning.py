@@ -38,7 +38,7 @@ def check_channels(what: str, latent: Picture, model: ModelRecipe) -> None:
         )
 
 
-def check_told(entry: ConditioningEntry, model: ModelRecipe) -> None:
+def check_unsupported_conditioning(entry: ConditioningEntry, model: ModelRecipe) -> None:
     """Raises InputError for guidance or reference latents in the conditioning of a model that reads
     neither.
     """

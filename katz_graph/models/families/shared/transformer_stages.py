@@ -164,7 +164,7 @@ STAGES = (
         rows=("strength",),
         gives=("hidden", "counted"),
         hoists=BLOCKS,
-        may_lag=1,
+        stale_output=1,
     ),
     REFERENCE,
     HINT,

@@ -19,7 +19,7 @@ width] each.
 """
 
 
-class KeptAttention(AttnProcessor2_0):  # type: ignore[misc]
+class CachedKVAttention(AttnProcessor2_0):  # type: ignore[misc]
     """Computes scaled dot-product attention with precomputed keys and values from `kept`; computes
     those that are missing. Self-attention uses one matrix product if its weights are fused.
 
@@ -74,7 +74,10 @@ class KeptAttention(AttnProcessor2_0):  # type: ignore[misc]
 def install(module: Any) -> None:
     """Installs the processor in every attention layer of a UNet or ControlNet."""
     module.set_attn_processor(
-        {name: KeptAttention(name.removesuffix(".processor")) for name in module.attn_processors}
+        {
+            name: CachedKVAttention(name.removesuffix(".processor"))
+            for name in module.attn_processors
+        }
     )
 
 
@@ -96,7 +99,7 @@ def _cross_attention_layers(module: nn.Module) -> Iterator[tuple[str, Any]]:
     for name, layer in module.named_modules():
         if (
             isinstance(layer, Attention)
-            and isinstance(layer.processor, KeptAttention)
+            and isinstance(layer.processor, CachedKVAttention)
             and layer.is_cross_attention
             and not _normalises(layer)
         ):

@@ -17,7 +17,10 @@ from katz_graph.core.recipe import (
     ModelRecipe,
     Sizes,
 )
-from katz_graph.models.families.shared.conditioning import check_told, with_channels
+from katz_graph.models.families.shared.conditioning import (
+    check_unsupported_conditioning,
+    with_channels,
+)
 from katz_graph.models.families.unet.architecture import unet_architecture
 from katz_graph.models.family import Control
 
@@ -31,7 +34,7 @@ def complete(
     refiner's negative side, if the conditioning sets none.
     """
     shape = unet_architecture(model.network)
-    check_told(entry, model)
+    check_unsupported_conditioning(entry, model)
     entry = with_channels(entry, model, latent)
     sizes = entry.sizes or Sizes()
     if shape.is_refiner and not positive and sizes.aesthetic_score is None:

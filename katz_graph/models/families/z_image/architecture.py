@@ -10,7 +10,7 @@ from katz_graph.core.errors import InputError
 from katz_graph.core.latent_space import LatentSpace
 from katz_graph.core.recipe import Component, ConditioningEntry, ModelRecipe
 from katz_graph.models.configuration import config, config_value, expect_class
-from katz_graph.models.families.shared.conditioning import check_told
+from katz_graph.models.families.shared.conditioning import check_unsupported_conditioning
 from katz_graph.models.family import Architecture, Configuration
 
 TRANSFORMER, CONTROLNET = "ZImageTransformer2DModel", "ZImageControlNetModel"
@@ -87,5 +87,5 @@ def complete(
     """Returns the entry unchanged. Raises InputError for conditioning that the family does not
     support.
     """
-    check_told(entry, model)
+    check_unsupported_conditioning(entry, model)
     return entry

@@ -43,7 +43,7 @@ FAMILY = ModelFamily(
         complete=complete,
         stack=f"{FOLDER}.stack",
         overflows=True,
-        fills_to=32,
+        token_multiple=32,
     ),
     files=Files(
         network=Layout(

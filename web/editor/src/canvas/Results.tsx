@@ -88,10 +88,11 @@ function Made({ made }: { readonly made: Readonly<Record<string, readonly unknow
 function Preview({ picture }: { readonly picture: Picture }) {
   const [address, setAddress] = useState("");
   useEffect(() => {
-    const blob = new Blob([picture.image as BlobPart], { type: picture.mediaType });
-    const made = URL.createObjectURL(blob);
-    setAddress(made);
-    return () => URL.revokeObjectURL(made);
+    // unlike an object URL, a data URL cannot be revoked while the browser still loads it
+    const reader = new FileReader();
+    reader.onload = () => setAddress(String(reader.result));
+    reader.readAsDataURL(new Blob([picture.image as BlobPart], { type: picture.mediaType }));
+    return () => reader.abort();
   }, [picture]);
   return address === "" ? null : <img className="preview" src={address} alt="preview" />;
 }
