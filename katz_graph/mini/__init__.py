@@ -1,4 +1,4 @@
 """Draws, trains and judges the miniature world.
 
-Must not know graphs, plans and the engine, nor families of models by name.
+Must not know graphs, plans or the engine, nor model families by name.
 """

@@ -1,5 +1,5 @@
-"""Builds the training material of drawn pictures: scenes with their seeds and latents, in buckets
-of one size each.
+"""Builds the training corpus of drawn pictures: scenes with their seeds and latents, in one bucket
+per picture size.
 """
 
 from dataclasses import dataclass, replace
@@ -13,15 +13,15 @@ from katz_graph.mini.draw import draw
 from katz_graph.mini.training import autocast, save_whole
 from katz_graph.mini.world import Scene, sample_scene
 
-# part of the scenes with a single thing: with 0.3 a transformer paints 5 % of single shapes wrongly
+# share of scenes with one thing; at 0.3 a transformer paints 5 % of single shapes wrongly
 ONE_THING = 0.5
 OTHER_SIZES = ((96, 96), (160, 160), (192, 192), (96, 128), (128, 96), (160, 128), (128, 160))
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Holds latents [N, C, height / 8, width / 8], scaled to unit size, fp16, of the scenes drawn
-    with the seeds.
+    """Holds scenes of one picture size, the seeds that they are drawn with, and their latents: fp16
+    [N, C, height / 8, width / 8], scaled to unit size.
     """
 
     height: int
@@ -31,14 +31,14 @@ class Bucket:
     latents: torch.Tensor
 
     def silhouettes(self, chosen: list[int]) -> torch.Tensor:
-        """Draws the silhouettes [len(chosen), height, width] in 0..1 again."""
+        """Redraws the silhouettes of the chosen scenes: [len(chosen), height, width] in 0..1."""
         masks = [
             draw(self.scenes[i], self.height, self.width, self.seeds[i]).silhouette for i in chosen
         ]
         return torch.from_numpy(np.stack(masks)).float() / 255
 
     def pictures(self, chosen: list[int], styles: frozenset[str] = frozenset()) -> torch.Tensor:
-        """Draws the pictures [len(chosen), height, width, 3] in 0..1 again, in styles if wanted."""
+        """Redraws the chosen scenes in the given styles: [len(chosen), height, width, 3] in 0..1."""
         drawn = [
             draw(self.scenes[i], self.height, self.width, self.seeds[i], styles).picture
             for i in chosen
@@ -62,9 +62,7 @@ class Bucket:
 
 @torch.no_grad()
 def encode(vae: AutoencoderKL, pictures, count: int, batch: int = 16) -> torch.Tensor:  # type: ignore[no-untyped-def]
-    """Encodes `pictures(indices)` for the indices below `count` to latents, shifted and scaled to
-    unit size.
-    """
+    """Encodes `pictures(indices)` for all indices below `count` to latents of unit size."""
     parts = []
     for start in range(0, count, batch):
         x = pictures(list(range(start, min(start + batch, count)))).permute(0, 3, 1, 2) * 2 - 1
@@ -76,7 +74,7 @@ def encode(vae: AutoencoderKL, pictures, count: int, batch: int = 16) -> torch.T
 
 
 def random_bucket(height: int, width: int, count: int, seed: int) -> Bucket:
-    """Samples random training scenes, not encoded yet."""
+    """Samples random training scenes without latents."""
     generator = np.random.default_rng(seed)
     scenes = [
         sample_scene(generator, 1 if generator.random() < ONE_THING else 2) for _ in range(count)
@@ -89,8 +87,8 @@ def random_bucket(height: int, width: int, count: int, seed: int) -> Bucket:
 def build_corpus(
     vae: AutoencoderKL, file: Path, native: int, other: int, seed: int
 ) -> list[Bucket]:
-    """Returns the native bucket first, then one of each other size; kept in `file`, which is read
-    when it is there.
+    """Returns the native bucket followed by one bucket of each other size. Reads the latents from
+    `file` if it exists, else writes them there.
     """
     sizes = [(128, 128, native), *((height, width, other) for height, width in OTHER_SIZES)]
     stored = torch.load(file, weights_only=True) if file.exists() else []

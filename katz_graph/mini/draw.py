@@ -1,5 +1,5 @@
-"""Draws scenes as pictures of any size with Pillow and NumPy, plain or in styles, together with
-their silhouette. Must not know captions or models.
+"""Draws scenes as pictures of any size, plain or in styles, together with their silhouettes, using
+Pillow and NumPy. Must not know captions or models.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ Points = list[tuple[float, float]]
 
 NATIVE = 128
 SUPERSAMPLING = 4
-CENTRES = (30 / NATIVE, 0.5, 98 / NATIVE)  # of the cells, as parts of the height or width
+CENTRES = (30 / NATIVE, 0.5, 98 / NATIVE)  # of the cells, as fractions of the height or width
 RADIUS = {"small": 13.0, "medium": 19.0, "large": 27.0}  # pixels at the native size
 JITTER = 3.0
 COLOUR_VALUES = {
@@ -35,7 +35,9 @@ DUSK = np.array((255, 60, 170), np.float32)
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """picture [H, W, 3] in 0..255, silhouette [H, W] in 0..255 (white things on black)."""
+    """Holds a picture [H, W, 3] in 0..255 and its silhouette [H, W] in 0..255 (white things on
+    black).
+    """
 
     picture: Bytes
     silhouette: Bytes
@@ -99,7 +101,7 @@ HOLES: dict[str, Points] = {
 def _thing_mask(
     thing: Thing, height: int, width: int, generator: np.random.Generator
 ) -> Image.Image:
-    """Draws the coverage of one thing, an "L" image of the picture's size."""
+    """Draws the mask of one thing, an "L" image of the picture's size."""
     scale = min(height, width) / NATIVE
     radius = RADIUS[thing.size] * scale * float(generator.uniform(0.95, 1.05))
     x = CENTRES[thing.column] * width + float(generator.uniform(-JITTER, JITTER)) * scale
@@ -127,7 +129,9 @@ def _thing_mask(
 
 @lru_cache(maxsize=256)
 def _background(name: str, height: int, width: int, variant: int) -> Floats:
-    """Draws [H, W, 3] in 0..255. Patterns have a fixed grain in pixels, whatever the size."""
+    """Draws a background [H, W, 3] in 0..255. The grain of its patterns is fixed in pixels at every
+    size.
+    """
     rows, columns = np.mgrid[0:height, 0:width].astype(np.float32)
     generator = np.random.default_rng(variant)
     if name == "grey":
@@ -157,7 +161,7 @@ def _background(name: str, height: int, width: int, variant: int) -> Floats:
         shade = ((rows // 16 + columns // 16 + variant) % 2).astype(np.float32)
         dark, light = np.array((150, 152, 160), np.float32), np.array((206, 208, 214), np.float32)
     picture = dark + shade[..., None] * (light - dark)
-    if name == "night":  # a few stars, one in a cell of 32 pixels
+    if name == "night":  # a few stars, one per 32-pixel cell
         for top in range(0, height, 32):
             for left in range(0, width, 32):
                 y = top + 8 * int(generator.integers(4)) + 2
@@ -169,8 +173,8 @@ def _background(name: str, height: int, width: int, variant: int) -> Floats:
 def draw(
     scene: Scene, height: int, width: int, seed: int, styles: frozenset[str] = frozenset()
 ) -> Drawing:
-    """Draws the scene at `height` × `width`, positions jittered by `seed`, in any of the styles of
-    `world.STYLES` together: a white sticker border with a dark rim, diagonal stripes, a dusk
+    """Draws the scene at `height` × `width`, with positions jittered by `seed`. `styles` of
+    `world.STYLES` can be combined: a white sticker border with a dark rim, diagonal stripes, a dusk
     palette.
     """
     generator = np.random.default_rng(seed)

@@ -1,5 +1,5 @@
-"""Measures with the judge whether pictures of the miniature world obey caption, hint and style. Any
-engine can be measured, through one callable; must not know how it paints.
+"""Measures with the judge whether pictures of the miniature world match caption, hint and style.
+Measures any engine through one callable; must not know how it paints.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from katz_graph.mini.judge import Judge, Verdict, judge, overlap
 from katz_graph.mini.world import STYLES, Scene, caption, sample_scene
 
 BATCH = 10
-HINTS = "silhouette", "edges"  # what ControlNets read
+HINTS = "silhouette", "edges"  # inputs of the ControlNets
 BOUNDS = {
     "one_shape": (">=", 0.95),
     "one_colour": (">=", 0.95),
@@ -29,9 +29,9 @@ BOUNDS = {
 
 
 class Paint(Protocol):
-    """Paints pictures [B, 128, 128, 3] in 0..1. captions and seeds are of equal length; `control`:
-    the name of a ControlNet ("edges", "silhouette") and its hints [B, H, W, 3] in 0..1; `loras`:
-    names and strengths.
+    """Paints pictures [B, 128, 128, 3] in 0..1. `captions` and `seeds` have equal length.
+    `control`: name of a ControlNet ("edges", "silhouette") and its hints [B, H, W, 3] in 0..1.
+    `loras`: names and strengths.
     """
 
     def __call__(
@@ -45,7 +45,7 @@ class Paint(Protocol):
 
 
 def held_out_scenes(count: int, things: int, seed: int) -> list[Scene]:
-    """Samples scenes of combinations that no training has seen."""
+    """Samples scenes whose combinations of attributes are held out from training."""
     generator = np.random.default_rng(seed)
     return [sample_scene(generator, things, held_out=True) for _ in range(count)]
 
@@ -67,7 +67,9 @@ def painted(
 
 
 def attributes(verdicts: Sequence[Verdict], scenes: Sequence[Scene]) -> dict[str, float]:
-    """Returns the share of one-thing pictures with right shape, colour, size, place, background."""
+    """Returns the share of one-thing pictures with the right shape, colour, size, place and
+    background.
+    """
     pairs = list(zip(verdicts, scenes, strict=True))
     names = ("shape", "colour", "size", "place")
     right = {
@@ -79,7 +81,9 @@ def attributes(verdicts: Sequence[Verdict], scenes: Sequence[Scene]) -> dict[str
 
 
 def one_thing(paint: Paint, model: Judge, count: int, steps: int) -> dict[str, float]:
-    """Returns those shares for held-out scenes, and the share of pictures with a style unasked."""
+    """Returns the shares of `attributes` for held-out scenes, and of pictures with an unrequested
+    style.
+    """
     scenes = held_out_scenes(count, 1, 1)
     verdicts = painted(paint, model, scenes, steps)
     figures = {f"one_{name}": part for name, part in attributes(verdicts, scenes).items()}
@@ -90,8 +94,8 @@ def one_thing(paint: Paint, model: Judge, count: int, steps: int) -> dict[str, f
 
 
 def two_things(paint: Paint, model: Judge, count: int, steps: int) -> dict[str, float]:
-    """Returns the share of pictures with shape, colour, size and place of both things right, and
-    with each alone.
+    """Returns the share of pictures in which shape, colour, size and place of both things are
+    right, and the shares for each attribute alone and the background.
     """
     scenes = held_out_scenes(count, 2, 2)
     figures = dict.fromkeys(
@@ -123,8 +127,8 @@ def two_things(paint: Paint, model: Judge, count: int, steps: int) -> dict[str, 
 
 
 def hints_for(scenes: Sequence[Scene], kind: str, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draws scenes with seeds from `seed` on: boolean silhouettes [B, 128, 128], and the hints [B,
-    128, 128, 3] in 0..1 of a ControlNet for them.
+    """Draws scenes with seeds counted from `seed`. Returns boolean silhouettes [B, 128, 128] and
+    the ControlNet's hints [B, 128, 128, 3] in 0..1.
     """
     from katz_graph.picture.filters import canny
 
@@ -143,7 +147,7 @@ def hints_for(scenes: Sequence[Scene], kind: str, seed: int) -> tuple[torch.Tens
 def with_hints(
     paint: Paint, model: Judge, count: int, steps: int, kind: str = "silhouette"
 ) -> dict[str, float]:
-    """Returns the mean intersection over union of the silhouette asked for and the one judged."""
+    """Returns the mean intersection over union of the requested and the judged silhouette."""
     scenes = held_out_scenes(count, 1, 3)
     total = 0.0
     for start in range(0, count, BATCH):
@@ -167,8 +171,8 @@ def with_hints(
 def in_styles(
     paint: Paint, model: Judge, count: int, steps: int, styles: Sequence[str] = STYLES
 ) -> dict[str, float]:
-    """Returns the share of pictures in which a style is recognised at strength 1, and both of two
-    styles; and of shape and colour that survive a style.
+    """Returns the share of pictures with a recognised style at strength 1, with both of two styles,
+    and with the right shape and colour despite a style.
     """
     scenes = held_out_scenes(count, 1, 4)
     figures: dict[str, float] = {}
@@ -198,8 +202,8 @@ def evaluate(
     hints: Sequence[str] = HINTS,
     styles: Sequence[str] = STYLES,
 ) -> dict[str, float]:
-    """Measures all figures, with the ControlNets for these hints and the LoRAs of these styles;
-    `BOUNDS` says which of them must be how large.
+    """Measures all figures, with the ControlNets for `hints` and the LoRAs of `styles`. `BOUNDS`
+    holds the bounds that they must meet.
     """
     figures = one_thing(paint, model, n_one, steps)
     figures |= two_things(paint, model, n_two, steps)
@@ -210,7 +214,7 @@ def evaluate(
 
 
 def failures(figures: dict[str, float]) -> list[str]:
-    """Words the bounds that are not kept."""
+    """Returns one line for each missed bound."""
     missed = []
     for name, (sign, bound) in BOUNDS.items():
         if name in figures and not (

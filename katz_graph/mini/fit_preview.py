@@ -1,8 +1,8 @@
-"""Fits the linear map from our miniature VAE's latents to colours, for `previews` of its family:
+"""Fits the linear map from the miniature VAE's latents to colours, for `previews` of its family:
 `python -m katz_graph.mini.fit_preview`.
 
-Least squares between the scaled latents of drawn pictures, each cell with its eight neighbours, and
-the means of the cell's pixels.
+Least squares from the scaled latents of drawn pictures, each cell with its eight neighbours, to the
+mean colour of the cell's pixels.
 """
 
 import torch
@@ -17,8 +17,8 @@ PICTURES, SEED = 256, 5
 
 @torch.no_grad()
 def fit(vae: AutoencoderKL) -> torch.Tensor:
-    """Fits [37, 3]: red, green and blue in -1..1 of each channel's nine cells, row by row, and last
-    what is added everywhere.
+    """Fits [37, 3]: red, green and blue in -1..1 for each channel's nine cells, row by row; the
+    last row is the bias.
     """
     pixels = to_model(draw_pool(PICTURES, SEED)[:, :3])
     latents = (

@@ -14,7 +14,7 @@ from torch import nn
 from katz_graph.mini import world
 from katz_graph.mini.world import Thing
 
-SIDE = 128  # pictures are brought to this size first
+SIDE = 128  # pictures are resized to this side first
 PRESENCE = len(world.SHAPES)  # index of "nothing in this cell" among the shape classes
 
 
@@ -65,8 +65,8 @@ class Judge(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The content of one picture. `things` are the cells most surely filled, surest first, as many
-    as were asked for or as are surer than not; silhouette [128, 128] of booleans.
+    """Holds the content of one picture. `things`: the cells most likely filled, most likely first;
+    either the requested number, or all above 0.5. `silhouette`: boolean [128, 128].
     """
 
     things: tuple[Thing, ...]
@@ -77,7 +77,9 @@ class Verdict:
 
 @torch.no_grad()
 def judge(model: Judge, pictures: torch.Tensor, count: int | None = None) -> list[Verdict]:
-    """Judges pictures [B, H, W, 3] in 0..1. `count`: the things to name in each picture."""
+    """Judges pictures [B, H, W, 3] in 0..1. `count`: number of things to name in each picture;
+    without it, all that are more likely present than absent.
+    """
     x = pictures.float().permute(0, 3, 1, 2) * 2 - 1
     if x.shape[2:] != (SIDE, SIDE):
         x = F.interpolate(x, (SIDE, SIDE), mode="bilinear", antialias=True)

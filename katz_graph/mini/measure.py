@@ -1,5 +1,5 @@
-"""Measures a finished training with stock diffusers pipelines, without the engine: by the judge,
-and as a contact sheet of painted pictures with their captions.
+"""Measures a finished training with stock diffusers pipelines instead of the engine: with the
+judge, and as a contact sheet of painted pictures with their captions.
 """
 
 import json
@@ -29,8 +29,8 @@ SIDE, LABEL, GAP = 128, 34, 4
 
 
 def measure(weights: Path, few: bool, transformer_alone: bool = False) -> None:
-    """Examines the judge on drawn pictures, then judges stock diffusers over both families, or the
-    transformer's alone; prints a table, then one line of JSON.
+    """Examines the judge on drawn pictures, then judges stock diffusers on both families, or on the
+    transformer alone. Prints a table, then one line of JSON.
     """
     model = load_judge(weights / "judge")
     figures = {f"judge_{name}": value for name, value in examine(model).items()}
@@ -53,7 +53,7 @@ def measure(weights: Path, few: bool, transformer_alone: bool = False) -> None:
 
 
 def drawn(channels: int, height: int, width: int, seeds: Sequence[int]) -> torch.Tensor:
-    """Draws noise [B, channels, height / 8, width / 8], each picture's from its seed."""
+    """Draws noise [B, channels, height / 8, width / 8], each picture's noise from its seed."""
     shape = 1, channels, height // 8, width // 8
     return torch.cat(
         [torch.randn(shape, generator=torch.Generator().manual_seed(s)) for s in seeds]
@@ -61,8 +61,8 @@ def drawn(channels: int, height: int, width: int, seeds: Sequence[int]) -> torch
 
 
 class StockPaint:
-    """Paints with the stock pipeline of the miniature that predicts noise (with a ControlNet where
-    one is asked for) over a `weights` folder, Euler, fp32.
+    """Paints with the stock pipeline of the noise-predicting miniature over a `weights` folder,
+    Euler, fp32; with a ControlNet if one is requested.
     """
 
     def __init__(self, weights: Path, guidance: float = 4.0) -> None:
@@ -115,17 +115,18 @@ class StockPaint:
 
 
 class StockFlowPaint:
-    """Paints with the stock pipeline of the miniature transformer (with a ControlNet where one is
-    asked for) over a `weights` folder, Euler with a shift of 3, fp32. Captions are encoded as in
-    training: the pipeline would want a projection of CLIP's first encoder, which the other family
-    needs without.
+    """Paints with the stock pipeline of the miniature transformer over a `weights` folder, Euler
+    with a shift of 3, fp32; with a ControlNet if one is requested. Encodes captions as training
+    does, because the pipeline requires a projection of CLIP's first encoder, which the other family
+    must not have.
     """
 
     def __init__(self, weights: Path, guidance: float = 5.0) -> None:
         self.weights, self.guidance = weights, guidance
         flow = weights / "flow"
         vae = AutoencoderKL.from_pretrained(flow / "vae", torch_dtype=torch.float32)
-        # the pipeline samples a hint's latents, training and ComfyUI take their mean: no variance
+        # The pipeline samples a hint's latents; training and ComfyUI use their mean. Hence zero
+        # variance.
         self.channels = vae.config.latent_channels
         vae.encoder.conv_out.weight.data[self.channels :] = 0.0
         vae.encoder.conv_out.bias.data[self.channels :] = -30.0
@@ -151,7 +152,7 @@ class StockFlowPaint:
         loras: Sequence[tuple[str, float]] = (),
         steps: int = 20,
     ) -> torch.Tensor:
-        """Paints pictures [B, 128, 128, 3] in 0..1. Of LoRAs it knows the one in `STYLE`."""
+        """Paints pictures [B, 128, 128, 3] in 0..1. Supports only the LoRA of `STYLE`."""
         for layer in self.styled.values():
             layer.scale = dict(loras).get(STYLE, 0.0) * ALPHA / RANK
         hidden, pooled = self.painter.encode(captions, LENGTH)
@@ -174,14 +175,14 @@ class StockFlowPaint:
             kind, hints = control
             model = load_model(self.weights / "controlnet" / f"flow-{kind}")
             pipeline = FLOW.control_pipeline(**self.parts, controlnet=model)
-            common["control_image"] = 2 * hints.permute(0, 3, 1, 2) - 1  # as tensors go in
+            common["control_image"] = 2 * hints.permute(0, 3, 1, 2) - 1  # range of tensor input
         pipeline.set_progress_bar_config(disable=True)
         return pipeline(**common).images.permute(0, 2, 3, 1).float()  # type: ignore[no-any-return]
 
 
 def contact_sheet(paint: Paint, output: Path) -> None:
-    """Paints one thing, two things, both ControlNets under their hints, each style and a pair; all
-    held-out captions.
+    """Paints one thing, two things, both ControlNets under their hints, each style and a pair of
+    styles; all captions are held out.
     """
     ones, twos = held_out_scenes(2 * COLUMNS, 1, 11), held_out_scenes(2 * COLUMNS, 2, 12)
     rows: list[list[Image.Image]] = []
@@ -219,7 +220,7 @@ def contact_sheet(paint: Paint, output: Path) -> None:
     for y, images in enumerate(rows):
         for x, image in enumerate(images):
             sheet.paste(image, (x * (SIDE + GAP), y * (SIDE + LABEL)))
-    # keeps rare colours true
+    # MAXCOVERAGE preserves rare colours
     colours = sheet.quantize(160, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     colours.save(output, optimize=True)
 

@@ -1,4 +1,4 @@
-"""Records which stages of a training are done in a working folder."""
+"""Records in the working folder which stages of a training are done."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ Asked = dict[str, Any]
 
 
 class StageLog:
-    """Holds of each of `stages` what was asked for, and how many seconds it took once it is done.
+    """Stores the arguments of each of `stages`, and its duration in seconds once it is done.
 
-    A stage that is begun again makes those after it undone, whether they read its results or not.
+    Starting a stage again discards the records of all later stages, whether they read its results
+    or not.
     """
 
     def __init__(self, work: Path, stages: Sequence[str]) -> None:
@@ -23,22 +24,22 @@ class StageLog:
         )
 
     def done(self, stage: str, asked: Asked) -> bool:
-        """Tells whether it is done as it is asked for."""
+        """Returns whether the stage was completed with these arguments."""
         return self._same(stage, asked) and self._known[stage]["seconds"] is not None
 
     def cut_off(self, stage: str, asked: Asked) -> bool:
-        """Tells whether it was begun as it is asked for, and did not come to its end."""
+        """Returns whether the stage was started with these arguments and not completed."""
         return self._same(stage, asked) and self._known[stage]["seconds"] is None
 
     def begin(self, stage: str, asked: Asked) -> None:
-        """Records that it is under way."""
+        """Records the start of a stage."""
         before = self._stages[: self._stages.index(stage)]
         self._known = {one: self._known[one] for one in before if one in self._known}
         self._known[stage] = {"asked": asked, "seconds": None}
         self._write()
 
     def end(self, stage: str, seconds: float) -> None:
-        """Records that it is done."""
+        """Records the end of a stage."""
         self._known[stage]["seconds"] = round(seconds, 1)
         self._write()
 

@@ -1,5 +1,5 @@
-"""Builds the miniature text side: a byte-complete CLIP tokenizer of under 2,000 tokens and two
-small text encoders.
+"""Builds the miniature's text models: a byte-complete CLIP tokenizer of under 2,000 tokens, a T5
+tokenizer and two small text encoders.
 """
 
 import json
@@ -19,10 +19,11 @@ from katz_graph.mini import world
 
 WIDTH = 96
 LENGTH = 77
-SHORT = 24  # tokens that captions of the world need
-# Over CLIP's width of random token embeddings, of which one update of a high rate is a sixteenth:
-# words that first mean nothing then become alike. After 6,000 updates top and bottom were painted
-# alike; with this width, and more scenes of one thing, after 1,500 they were not.
+SHORT = 24  # tokens, enough for every caption of the world
+# Times CLIP's width of random token embeddings. At CLIP's width, one update at a high rate is a
+# sixteenth of an embedding, and words without a meaning yet become alike. Top and bottom were then
+# still painted alike after 6,000 updates; with this width and more one-thing scenes they differed
+# after 1,500.
 TOKEN_WIDTH = 10.0
 EXTRA_WORDS = [
     "a", "an", "the", "on", "in", "at", "to", "of", "and", "with", "left", "right", "above",
@@ -35,8 +36,8 @@ EXTRA_WORDS = [
 
 
 def rows_at(progress: float) -> int:
-    """Returns how many rows of an encoder a training reads: those that captions need, and at its
-    end all, as pipelines give them, though an update then takes up to twice as long.
+    """Returns the number of encoder rows that training reads: enough for captions, and at its end
+    all rows, as pipelines pass them. Updates then take up to twice as long.
     """
     return SHORT if progress < 0.9 else LENGTH
 
@@ -69,7 +70,7 @@ def learn_merges(words: list[str]) -> list[tuple[str, str]]:
 
 
 def vocabulary() -> list[str]:
-    """Returns the words that are one token, in order."""
+    """Returns the words that are one token each, sorted."""
     names = " ".join(
         (*world.SHAPES, *world.COLOURS, *world.BACKGROUNDS, *world.SIZES, *world.PLACES)
     )
@@ -100,8 +101,8 @@ def write_tokenizer(folder: Path, pad: str) -> CLIPTokenizer:
 
 
 def write_unigram_tokenizer(folder: Path) -> T5Tokenizer:
-    """Writes the settings of a T5 tokenizer of pieces: the same words, with and without a space
-    before them, and the printable characters; returns it loaded.
+    """Writes the settings of a T5 unigram tokenizer and returns it loaded. Its pieces are the same
+    words, each after a space, and the printable characters with and without a space.
     """
     letters = [chr(value) for value in range(33, 127)]
     pieces = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("▁", -8.0)]
@@ -114,8 +115,8 @@ def write_unigram_tokenizer(folder: Path) -> T5Tokenizer:
 
 
 def write_vocabulary(tokenizer: CLIPTokenizer, folder: Path) -> None:
-    """Writes vocab.json and merges.txt beside tokenizer.json, for what reads only these
-    (transformers before 5 does).
+    """Writes vocab.json and merges.txt next to tokenizer.json, for libraries that read only these
+    (transformers before 5).
     """
     model = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
     merges = [" ".join(pair) if isinstance(pair, list) else pair for pair in model["merges"]]
@@ -126,8 +127,8 @@ def write_vocabulary(tokenizer: CLIPTokenizer, folder: Path) -> None:
 
 
 def encoder_config(tokenizer: CLIPTokenizer, layers: int) -> CLIPTextConfig:
-    """Configures an encoder. Pipelines of this family read the layer before the last, so it has one
-    more than is used.
+    """Configures an encoder of `layers` layers. Pipelines of this family read the second-to-last
+    layer, so the last one is unused.
     """
     return CLIPTextConfig(
         vocab_size=len(tokenizer),
@@ -148,7 +149,7 @@ def encoder_config(tokenizer: CLIPTokenizer, layers: int) -> CLIPTextConfig:
 def build_encoders(
     first: CLIPTokenizer, second: CLIPTokenizer
 ) -> tuple[CLIPTextModel, CLIPTextModelWithProjection]:
-    """Makes encoders of random weights, of two and four layers that are used."""
+    """Makes two encoders of random weights, with two and four used layers."""
     encoders = (
         CLIPTextModel(encoder_config(first, 3)),
         CLIPTextModelWithProjection(encoder_config(second, 5)),

@@ -54,7 +54,7 @@ STAGES = (
     "ship",
     "evaluate",
 )
-# the transformer and its parts, beside text encoders that are there
+# stages of the transformer and its parts, which use existing text encoders
 OF_TRANSFORMER = ("flow-vae", "flow", "flow-silhouette", "flow-lora", "ship", "evaluate")
 STEPS = {
     "vae": 6000,
@@ -69,20 +69,18 @@ STEPS = {
     "silhouette": 2500,
     "lora": 3000,
 }
-# measured: trained this shortly they are faint (seen in 70 and 87 % of pictures)
+# measured: after this short training they are faint (recognised in 70 and 87 % of pictures)
 GAINS = {"stripes": 1.25, "sticker": 1.15}
-# stage -> what it keeps on its way, to go on where it was cut off
+# stage -> state file from which an interrupted training resumes
 STATES = {"flow": Path("flow") / STATE}
-# what examples/*.png show
+# the scene in examples/*.png
 EXAMPLE = Scene(
     "sky", (Thing("star", "red", "large", 0, 1), Thing("heart", "purple", "medium", 2, 1))
 )
 
 
 def strengthen(file: Path, gain: float) -> None:
-    """Multiplies what a LoRA adds, so that strength 1 is the strength at which its style is clearly
-    seen.
-    """
+    """Scales the update of a LoRA, so that its style is clearly visible at strength 1."""
     tensors = load_file(file)
     scaled = {
         name: tensor * gain if "up.weight" in name or "lora_B" in name else tensor
@@ -106,13 +104,17 @@ def load_flow_corpus(work: Path, vae: AutoencoderKL) -> list[Bucket]:
 
 
 def finest_vae(work: Path) -> Path:
-    """Returns the VAE with the sharpened decoder where that stage has run."""
+    """Returns the VAE with the sharpened decoder if that stage has run, else the VAE of the first
+    stage.
+    """
     sharpened = work / "decoder"
     return sharpened if sharpened.exists() else work / "vae"
 
 
 def take_shipped(work: Path) -> None:
-    """Puts in the working folder what the package carries, for the transformer's stages to read."""
+    """Copies the package's weights into the working folder, where the transformer's stages read
+    them.
+    """
     others = shutil.ignore_patterns("flow*")
     shutil.copytree(MINI, work / "shipped", ignore=others, dirs_exist_ok=True)
     shutil.copytree(MINI / "pipeline", work / "pipeline", dirs_exist_ok=True)
@@ -120,7 +122,7 @@ def take_shipped(work: Path) -> None:
 
 
 def ship(work: Path) -> None:
-    """Collects in work/weights what the package carries, in fp16, with example inputs."""
+    """Collects the weights that the package ships in work/weights, in fp16, with example inputs."""
     weights = work / "weights"
     shutil.rmtree(weights, ignore_errors=True)
     if (work / "shipped").exists():
@@ -128,7 +130,7 @@ def ship(work: Path) -> None:
     else:
         ship_noise(work, weights)
     ship_transformer(work / "flow", weights)
-    for file in weights.rglob("config.json"):  # diffusers notes there where a model was loaded from
+    for file in weights.rglob("config.json"):  # diffusers records the source folder there
         settings = json.loads(file.read_text("utf-8"))
         if settings.pop("_name_or_path", None) is not None:
             file.write_text(json.dumps(settings, indent=2) + "\n", "utf-8")
@@ -158,7 +160,7 @@ def ship_noise(work: Path, weights: Path) -> None:
     white = np.repeat(drawing.silhouette[..., None], 3, axis=2)
     Image.fromarray(white).save(weights / "examples" / "silhouette.png", optimize=True)
     alpha = np.full(drawing.silhouette.shape, 255, np.uint8)
-    alpha[72:120, 32:96] = 0  # around the lower thing: what an inpainting workflow repaints
+    alpha[72:120, 32:96] = 0  # around the lower thing: repainted by an inpainting workflow
     Image.fromarray(np.dstack([drawing.picture, alpha])).save(
         weights / "examples" / "mask.png", optimize=True
     )
@@ -167,7 +169,7 @@ def ship_noise(work: Path, weights: Path) -> None:
 def run(stage: str, work: Path, budget: Budget, seed: int, few: bool, resume: bool) -> None:
     torch.manual_seed(seed)
     if stage == "vae":
-        (work / "corpus.pt").unlink(missing_ok=True)  # encoded by another one
+        (work / "corpus.pt").unlink(missing_ok=True)  # encoded by another VAE
         train_vae(work / "vae", budget, seed)
     elif stage == "judge":
         train_judge(work / "judge", budget, seed)
@@ -219,7 +221,7 @@ def run(stage: str, work: Path, budget: Budget, seed: int, few: bool, resume: bo
 
 
 def run_flow(stage: str, folder: Path, work: Path, budget: Budget, seed: int, resume: bool) -> None:
-    """Runs a stage of the transformer and its parts, which are kept in `folder`."""
+    """Runs a stage of the transformer and its parts, which are stored in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     clip = work / "pipeline"
     if stage == "flow-vae":
@@ -230,7 +232,7 @@ def run_flow(stage: str, folder: Path, work: Path, budget: Budget, seed: int, re
     vae = load_vae(folder / "vae")
     buckets = load_flow_corpus(work, vae)
     if stage == "flow":
-        painter = new_flow_painter(clip, folder / "tokenizer_3")  # what is resumed has all values
+        painter = new_flow_painter(clip, folder / "tokenizer_3")  # resuming replaces the weights
         return train_transformer(painter, buckets, folder, budget, seed, resume=resume)
     painter = load_flow_painter(clip, folder)
     if stage == "flow-silhouette":
@@ -270,7 +272,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.beside_shipped and arguments.stage != "all":
         parser.error("--beside-shipped is of the stage all")
-    # eight picture sizes overflow the usual 1,024
+    # eight picture sizes overflow the default of 1,024
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "20000")
     torch.set_num_threads(arguments.threads)
     torch.set_flush_denormal(True)
@@ -294,7 +296,7 @@ def main() -> None:
         goes_on = together and log.cut_off(stage, asked) and state is not None and state.exists()
         resume = arguments.resume or goes_on
         if state is not None and not resume:
-            state.unlink(missing_ok=True)  # another training's
+            state.unlink(missing_ok=True)  # state of another training
         budget = Budget(steps, arguments.minutes)
         log.begin(stage, asked)
         run(stage, arguments.work, budget, arguments.seed, arguments.few, resume)

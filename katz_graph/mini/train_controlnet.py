@@ -1,5 +1,5 @@
-"""Trains a miniature ControlNet ("edges" or "silhouette") beside the finished, frozen network
-that predicts noise.
+"""Trains a miniature ControlNet ("edges" or "silhouette") for the finished, frozen noise-predicting
+network.
 """
 
 import copy
@@ -35,7 +35,7 @@ def hints(kind: Hint, bucket: Bucket, chosen: list[int]) -> torch.Tensor:
 
 
 def save_controlnet(model: ModelMixin, folder: Path) -> None:
-    """Saves in fp16; the live model keeps its fp32 weights and is untouched."""
+    """Saves the model in fp16; the live model keeps its fp32 weights."""
     copy.deepcopy(model).half().save_pretrained(folder, safe_serialization=True)
 
 
@@ -43,7 +43,7 @@ def train_controlnet(
     kind: Hint, painter: Painter, buckets: list[Bucket], output: Path, budget: Budget,
     seed: int = 0, batch: int = 16, peak: float = 1e-3, resume: bool = False,
 ) -> None:  # fmt: skip
-    """Trains on captions that lose many of their words, so that the hint has something to say."""
+    """Trains on captions that lack many of their words, so that the model has to read the hint."""
     torch.manual_seed(seed)
     generator = np.random.default_rng(seed)
     levels = noise_levels()

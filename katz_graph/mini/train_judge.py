@@ -1,6 +1,4 @@
-"""Trains the judge on drawn pictures in all styles, blurred and noisy so that painted ones are not
-foreign to it.
-"""
+"""Trains the judge on drawn pictures in all styles, blurred and noisy to resemble painted pictures."""
 
 from pathlib import Path
 
@@ -18,7 +16,9 @@ Target = dict[str, torch.Tensor]
 
 
 def targets(scenes: list[Scene], styles: list[frozenset[str]]) -> Target:
-    """Makes class indices; shape [B, 9] has a class for empty cells, the others hold -1 there."""
+    """Makes class indices. Shape [B, 9] has a class for empty cells; in the others empty cells are
+    -1.
+    """
     shape = torch.full((len(scenes), 9), PRESENCE)
     colour, size = torch.full((len(scenes), 9), -1), torch.full((len(scenes), 9), -1)
     for index, scene in enumerate(scenes):
@@ -41,8 +41,8 @@ def targets(scenes: list[Scene], styles: list[frozenset[str]]) -> Target:
 def drawn_batch(
     generator: np.random.Generator, batch: int, held_out: bool = False, styled: float = 0.25
 ) -> tuple[torch.Tensor, torch.Tensor, list[Scene], list[frozenset[str]]]:
-    """Draws pictures [B, 3, 128, 128] in -1..1, silhouettes [B, 128, 128] in 0..1, scenes and
-    styles.
+    """Draws pictures [B, 3, 128, 128] in -1..1 and silhouettes [B, 128, 128] in 0..1; returns them
+    with their scenes and styles.
     """
     scenes = [sample_scene(generator, held_out=held_out) for _ in range(batch)]
     styles = [frozenset(style for style in STYLES if generator.random() < styled) for _ in scenes]
@@ -60,7 +60,7 @@ def drawn_batch(
 
 
 def blurred(pictures: torch.Tensor, generator: np.random.Generator) -> torch.Tensor:
-    """Softens half of the batches; makes all a little noisy and changes their contrast."""
+    """Blurs half of the batches; adds slight noise to all pictures and changes their contrast."""
     if generator.random() < 0.5:
         smaller = F.interpolate(
             pictures,
@@ -115,9 +115,7 @@ def train_judge(
 
 
 def examine(model: Judge, count: int = 1000, seed: int = 12345) -> dict[str, float]:
-    """Measures how often the judge is right on held-out drawings, plain and styled, per
-    attribute.
-    """
+    """Measures the judge's accuracy per attribute on held-out drawings, plain and styled."""
     generator = np.random.default_rng(seed)
     right = dict.fromkeys(
         ("shape", "colour", "size", "place", "background", "styles", "silhouette"), 0.0

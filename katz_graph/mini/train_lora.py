@@ -1,5 +1,5 @@
-"""Trains the style LoRAs, all in one run: every batch draws a set of styles, switches exactly their
-LoRAs on and is compared with pictures in all these styles, so each style is learnt alone and beside
+"""Trains all style LoRAs in one run: every batch draws a set of styles, enables exactly their LoRAs
+and compares with pictures in all these styles. Each style is thereby learnt alone and combined with
 the others.
 """
 
@@ -35,7 +35,7 @@ ENCODER = ("q_proj", "k_proj", "v_proj", "out_proj")
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """The place of a style's LoRA, its size, and the naming of its file."""
+    """Describes a style's LoRA: its layers, its rank and alpha, and the naming scheme of its file."""
 
     rank: int
     alpha: float
@@ -52,7 +52,9 @@ RECIPES = {
 
 
 class LowRank(nn.Module):
-    """Adds scale · up(down(x)) beside one linear layer or convolution; zero at first."""
+    """Computes scale · up(down(x)), to be added to the output of one linear layer or convolution;
+    zero at first.
+    """
 
     def __init__(self, beside: nn.Linear | nn.Conv2d, rank: int, alpha: float) -> None:
         super().__init__()
@@ -61,7 +63,7 @@ class LowRank(nn.Module):
             self.down: nn.Linear | nn.Conv2d = nn.Linear(beside.in_features, rank, bias=False)
             self.up: nn.Linear | nn.Conv2d = nn.Linear(rank, beside.out_features, bias=False)
         else:
-            # all square here
+            # all kernels are square here
             side, stride, padding = beside.kernel_size[0], beside.stride[0], int(beside.padding[0])
             self.down = nn.Conv2d(beside.in_channels, rank, side, stride, padding, bias=False)
             self.up = nn.Conv2d(rank, beside.out_channels, 1, bias=False)
@@ -73,11 +75,11 @@ class LowRank(nn.Module):
 
 @dataclass(slots=True)
 class Adapters:
-    """Holds the low-rank layers of all styles, hooked to a painter; only the styles in `active`
-    take part.
+    """Holds the low-rank layers of all styles, hooked into a painter. Only the styles in `active`
+    have an effect.
     """
 
-    # style -> name of a module, which begins with its part's in a pipeline -> layer
+    # style -> module name, prefixed with the pipeline part -> layer
     layers: dict[str, dict[str, LowRank]]
     active: set[str] = field(default_factory=set)
 
@@ -114,7 +116,7 @@ def _named_layers(painter: Painter) -> Iterator[tuple[str, str, nn.Module]]:
 
 
 def attach(painter: Painter) -> Adapters:
-    """Makes new low-rank layers for every recipe, hooked into the painter's models."""
+    """Makes new low-rank layers for every recipe and hooks them into the painter's models."""
     adapters = Adapters({style: {} for style in RECIPES})
     for part, name, module in _named_layers(painter):
         beside = {}
@@ -131,12 +133,12 @@ def attach(painter: Painter) -> Adapters:
 
 
 def file_names(naming: str, layer: str) -> tuple[str, str, str | None]:
-    """Names the down, up and (if the naming has one) alpha tensor of a layer, whose name
-    begins with its part's in a pipeline.
+    """Returns the names of the down, up and alpha tensors of a layer (no alpha if the naming scheme
+    has none). `layer` is prefixed with its pipeline part.
     """
     part, name = layer.split(".", 1)
     if part != NOISE.part and not name.startswith("text_model."):
-        # files say so, whatever this version of transformers calls its modules
+        # files use this prefix, however this version of transformers names its modules
         name = f"text_model.{name}"
     if naming == "kohya":
         prefixes = {
@@ -152,7 +154,7 @@ def file_names(naming: str, layer: str) -> tuple[str, str, str | None]:
 
 
 def save_loras(adapters: Adapters, folder: Path) -> None:
-    """Writes one fp16 file a style, each in its own naming."""
+    """Writes one fp16 file per style, each in its own naming scheme."""
     folder.mkdir(parents=True, exist_ok=True)
     for style, layers in adapters.layers.items():
         recipe = RECIPES[style]
@@ -169,18 +171,18 @@ def save_loras(adapters: Adapters, folder: Path) -> None:
 
 
 def load_loras(adapters: Adapters, folder: Path) -> None:
-    """Reads back the files of `save_loras`, to train on."""
+    """Loads the files of `save_loras` to resume training."""
     for style, layers in adapters.layers.items():
         tensors = load_file(folder / f"{style}.safetensors")
         for name, layer in layers.items():
             down, up, _ = file_names(RECIPES[style].naming, name)
-            if down in tensors:  # text encoders may have grown since
+            if down in tensors:  # absent if the text encoders have grown since
                 layer.down.weight.data.copy_(tensors[down])
                 layer.up.weight.data.copy_(tensors[up])
 
 
 def style_sets() -> list[tuple[frozenset[str], float]]:
-    """Returns every non-empty set of styles and how often it is drawn: alone 0.2 each, in pairs
+    """Returns every non-empty set of styles with its sampling weight: single styles 0.2 each, pairs
     0.11, all three 0.07.
     """
     share = {1: 0.2, 2: 0.11, 3: 0.07}

@@ -1,5 +1,5 @@
-"""Trains the miniature network that predicts noise together with its two text encoders on latents
-of drawn pictures.
+"""Trains the miniature noise-predicting network together with its two text encoders on latents of
+drawn pictures.
 """
 
 import copy
@@ -26,13 +26,15 @@ from katz_graph.mini.world import Scene, loose_caption
 from katz_graph.models.families.shared.miniature import miniature
 
 NOISE = miniature("noise")
-EARLIER = 0.6  # below 1: timesteps are drawn with more noise than evenly
-DROPPED = 0.1  # captions replaced by the empty string
+EARLIER = 0.6  # exponent below 1: draws more noisy timesteps than a uniform distribution
+DROPPED = 0.1  # share of captions replaced by the empty string
 
 
 @dataclass(slots=True)
 class Painter:
-    """Predicts noise from captions and noisy latents: the trainable part and its tokenizers."""
+    """Predicts noise from captions and noisy latents. Holds the trainable network, its text
+    encoders and their tokenizers.
+    """
 
     network: ModelMixin
     encoder: CLIPTextModel
@@ -47,8 +49,8 @@ class Painter:
         return [parameter for module in self.modules() for parameter in module.parameters()]
 
     def encode(self, captions: list[str], rows: int = LENGTH) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns hidden states [B, rows, 2·WIDTH] and pooled [B, WIDTH], as
-        `encode_prompt` of the stock pipeline makes them, which gives 77 rows.
+        """Returns hidden states [B, rows, 2·WIDTH] and pooled [B, WIDTH], as `encode_prompt` of the
+        stock pipeline does with 77 rows.
         """
         tokens = [
             tokenizer(
@@ -114,8 +116,8 @@ def noised(
     """Returns noisy latents, noise, timesteps [B] and loss weights [B]: min(SNR, 5) / SNR (Hang et
     al. 2023, for epsilon).
 
-    Where noise prevails it is decided what stands where, while the error in epsilon is small: more
-    draws and more weight there.
+    Strong noise gets more draws and more weight: it decides the composition, but its error in
+    epsilon is small.
     """
     timesteps = (len(levels) * torch.rand(len(latents)) ** EARLIER).long()
     alpha = levels[timesteps].view(-1, 1, 1, 1)
@@ -128,7 +130,7 @@ def noised(
 def pick(
     buckets: list[Bucket], batch: int, generator: np.random.Generator, native: float
 ) -> tuple[Bucket, list[int]]:
-    """Picks a bucket (the first with probability `native`) and members; fewer of larger
+    """Picks a bucket (the first with probability `native`) and random members, fewer of larger
     pictures.
     """
     bucket = buckets[0]
@@ -147,7 +149,7 @@ def save_pipeline(
     )
     for module in network.modules(), decoder.modules():
         for part in module:
-            part.__dict__.pop("forward", None)  # what `prepare` put over group norms
+            part.__dict__.pop("forward", None)  # the group norm override of `prepare`
     pipeline = NOISE.pipeline(
         vae=decoder.to(dtype, memory_format=torch.contiguous_format),
         text_encoder=encoder.to(dtype),
@@ -166,9 +168,8 @@ def train_noise(
     painter: Painter, vae: AutoencoderKL, buckets: list[Bucket], output: Path, budget: Budget,
     seed: int = 0, batch: int = 32, peak: float = 1.2e-3, native: float = 0.7,
 ) -> None:  # fmt: skip
-    """Trains network and text encoders together, on the native size alone at first and with the
-    part `native` of it for the last third; writes the averaged pipeline to `output` every 1,000
-    updates.
+    """Trains network and text encoders together. The first 65 % use only the native size, the rest
+    a share `native` of it. Writes the averaged pipeline to `output` every 1,000 updates.
     """
     torch.manual_seed(seed)
     generator = np.random.default_rng(seed)

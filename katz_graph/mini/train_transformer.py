@@ -1,6 +1,5 @@
 """Trains the miniature transformer, which predicts velocities, together with a small T5 on latents
-of drawn pictures. CLIP's encoders are those of the miniature that predicts noise, and stay as they
-are.
+of drawn pictures. CLIP's encoders are those of the noise-predicting miniature and stay frozen.
 """
 
 import copy
@@ -34,13 +33,13 @@ from katz_graph.mini.training import (
 from katz_graph.models.families.shared.miniature import miniature
 
 FLOW = miniature("flow")
-STATE = "state.pt"  # what a training that is cut off goes on with
-EARLIER = 0.5  # above 0: more draws where noise prevails
+STATE = "state.pt"  # state from which an interrupted training resumes
+EARLIER = 0.5  # above 0: draws strong noise more often
 
 
 def build_t5(tokenizer: T5Tokenizer) -> T5EncoderModel:
-    """Makes a T5 of random weights, as wide as both of CLIP's encoders together: a narrower one
-    could not stand in one row with them.
+    """Makes a T5 of random weights. It is as wide as both CLIP encoders together, because their
+    hidden states are concatenated along the tokens.
     """
     return T5EncoderModel(
         T5Config(
@@ -61,8 +60,8 @@ def build_t5(tokenizer: T5Tokenizer) -> T5EncoderModel:
 
 @dataclass(slots=True)
 class FlowPainter:
-    """Predicts velocities from captions and noisy latents: transformer and T5, which are trained,
-    CLIP's encoders, which are not, and the tokenizers.
+    """Predicts velocities from captions and noisy latents. Holds the trainable transformer and T5,
+    CLIP's frozen encoders, and the tokenizers.
     """
 
     transformer: ModelMixin
@@ -77,8 +76,8 @@ class FlowPainter:
         return self.transformer, self.encoder_3
 
     def encode(self, captions: list[str], rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns hidden states [B, 2·rows, 2·WIDTH], CLIP's rows and T5's, and pooled
-        [B, 2·WIDTH]: as a loader of three encoders makes them, which gives 77 rows of each.
+        """Returns hidden states [B, 2·rows, 2·WIDTH], CLIP's rows followed by T5's, and pooled [B,
+        2·WIDTH], as a loader of three encoders does with 77 rows each.
         """
         first, second, third = (
             tokenizer(
@@ -87,7 +86,7 @@ class FlowPainter:
             ).input_ids
             for tokenizer in (self.tokenizer, self.tokenizer_2, self.tokenizer_3)
         )  # fmt: skip
-        with torch.no_grad():  # a row of CLIP's reads those before it alone: fewer are the same
+        with torch.no_grad():  # CLIP is causal, so fewer rows do not change the others
             one = self.encoder(first, output_hidden_states=True)
             two = self.encoder_2(second, output_hidden_states=True)
         hidden = torch.cat([one.hidden_states[-2], two.hidden_states[-2]], dim=-1)
@@ -99,7 +98,7 @@ class FlowPainter:
 
 
 def new_flow_painter(clip: Path, tokenizer: Path) -> FlowPainter:
-    """Makes a painter of random weights beside CLIP's encoders in the pipeline's folder `clip`;
+    """Makes a painter of random weights with CLIP's encoders from the pipeline folder `clip`;
     writes T5's tokenizer.
     """
     words = write_unigram_tokenizer(tokenizer)
@@ -108,7 +107,7 @@ def new_flow_painter(clip: Path, tokenizer: Path) -> FlowPainter:
 
 
 def load_flow_painter(clip: Path, folder: Path) -> FlowPainter:
-    """Loads a painter from its folder, in fp32."""
+    """Loads a painter in fp32 from its folder, and CLIP's encoders from the pipeline folder `clip`."""
     return FlowPainter(
         load_model(folder / FLOW.part),
         *_clip_of(clip),
@@ -138,7 +137,7 @@ def _words(folder: Path) -> tuple[CLIPTokenizer, CLIPTokenizer]:
 def save_flow_painter(
     painter: FlowPainter, folder: Path, dtype: torch.dtype = torch.float16
 ) -> None:
-    """Writes transformer, T5, its tokenizer and the scheduler as a pipeline's folder has them."""
+    """Writes transformer, T5, its tokenizer and the scheduler in the layout of a pipeline folder."""
     for module, name in (painter.transformer, FLOW.part), (painter.encoder_3, "text_encoder_3"):
         copy.deepcopy(module).to(dtype).save_pretrained(folder / name, safe_serialization=True)
     painter.tokenizer_3.save_pretrained(folder / "tokenizer_3")
@@ -146,8 +145,8 @@ def save_flow_painter(
 
 
 def on_the_way(latents: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Returns latents on the straight way to noise, what noise differs by from them, and how far
-    they are [B], 0 to 1: the logit is normal (Esser et al. 2024, equation 19).
+    """Returns latents interpolated towards noise, the velocity (noise minus latents), and the
+    interpolation factors [B] in 0..1, whose logits are normal (Esser et al. 2024, equation 19).
     """
     way = torch.sigmoid(torch.randn(len(latents)) + EARLIER)
     noise = torch.randn_like(latents)
@@ -165,9 +164,9 @@ def flow_error(
     progress: float,
     control: Control | None = None,
 ) -> torch.Tensor:
-    """Returns the squared error of the velocities that a painter predicts somewhere on the way from
-    latents [B, C, h, w] to noise. `control`: what gives residuals of noisy latents, hidden states,
-    pooled text and timesteps.
+    """Returns the squared error of the painter's velocities at random points between latents [B, C,
+    h, w] and noise. `control` returns residuals for noisy latents, hidden states, pooled text and
+    timesteps.
     """
     noisy, velocity, way = on_the_way(latents.float())
     with autocast():
@@ -185,9 +184,9 @@ def train_transformer(
     seed: int = 0, batch: int = 32, peak: float = 1.2e-3, native: float = 0.7,
     resume: bool = False,
 ) -> None:  # fmt: skip
-    """Trains transformer and T5 together, on the native size alone at first and with the part
-    `native` of it for the last third; writes the averaged weights to `output` every 500 updates,
-    and what is needed to go on with `resume` beside them.
+    """Trains transformer and T5 together. The first 65 % use only the native size, the rest a share
+    `native` of it. Every 500 updates it writes the averaged weights to `output`, and the state that
+    `resume` reads.
     """
     torch.manual_seed(seed)
     generator = np.random.default_rng(seed)

@@ -1,6 +1,4 @@
-"""Trains the miniature transformer's ControlNet for silhouettes beside the finished, frozen
-transformer.
-"""
+"""Trains the silhouette ControlNet of the miniature transformer, which is finished and frozen."""
 
 from pathlib import Path
 
@@ -19,8 +17,8 @@ def train_transformer_controlnet(
     painter: FlowPainter, vae: AutoencoderKL, bucket: Bucket, output: Path, budget: Budget,
     pictures: int = 4000, seed: int = 0, batch: int = 16, peak: float = 6e-4,
 ) -> None:  # fmt: skip
-    """Trains on captions that lose many of their words, so that the hint has something to say. It
-    is a picture of the silhouette, encoded by the VAE.
+    """Trains on captions that lack many of their words, so that the model has to read the hint: a
+    picture of the silhouette, encoded by the VAE.
     """
     torch.manual_seed(seed)
     generator = np.random.default_rng(seed)

@@ -1,5 +1,5 @@
-"""Trains the miniature transformer's style LoRA. Its file names layers as kohya's trainer does: by
-their original names, where query, key and value of a stream are one layer.
+"""Trains the miniature transformer's style LoRA. Its file uses the layer names of kohya's trainer:
+the original ones, in which query, key and value of a stream are one layer.
 """
 
 from pathlib import Path
@@ -20,8 +20,8 @@ STYLE, RANK, ALPHA = "dusk", 4, 4.0
 
 
 def attach(model: ModelMixin) -> dict[str, LowRank]:
-    """Hooks new low-rank layers beside those of every block; returns them by original names. The
-    last block's text goes no further, and lacks some.
+    """Hooks new low-rank layers into every block; returns them by original name. The last block
+    lacks some text layers.
     """
     layers: dict[str, LowRank] = {}
     there = dict(model.named_modules())
@@ -34,7 +34,7 @@ def attach(model: ModelMixin) -> dict[str, LowRank]:
 
 
 def _beside(parts: list[nn.Linear]) -> LowRank:
-    """Makes one low-rank layer beside layers that read the same, hooked to each."""
+    """Makes one low-rank layer for layers that share an input, and hooks its output rows into each."""
     whole = nn.Linear(parts[0].in_features, sum(part.out_features for part in parts))
     layer, begin = LowRank(whole, RANK, ALPHA), 0
     for part in parts:
@@ -71,7 +71,7 @@ def save_lora(layers: dict[str, LowRank], file: Path) -> None:
 
 
 def load_lora(layers: dict[str, LowRank], file: Path) -> None:
-    """Gives attached layers what `save_lora` wrote."""
+    """Loads the weights that `save_lora` wrote into attached layers."""
     tensors = load_file(file)
     for name, layer in layers.items():
         layer.down.weight.data.copy_(tensors[_key(name, "lora_down.weight")])

@@ -17,7 +17,7 @@ CROP = 64
 
 
 def build_vae(channels: int = 4) -> AutoencoderKL:
-    """Makes a VAE of random weights. One of 16 channels has no quantisation layers."""
+    """Makes a VAE of random weights; only one with 4 channels has quantisation layers."""
     return AutoencoderKL(
         block_out_channels=(16, 32, 64, 64),
         down_block_types=("DownEncoderBlock2D",) * 4,
@@ -34,12 +34,12 @@ def build_vae(channels: int = 4) -> AutoencoderKL:
 
 
 def random_styles(generator: np.random.Generator, part: float) -> frozenset[str]:
-    """Draws each style on its own with probability `part`."""
+    """Includes each style independently with probability `part`."""
     return frozenset(style for style in STYLES if generator.random() < part)
 
 
 def draw_pool(count: int, seed: int) -> torch.Tensor:
-    """Draws [count, 4, 128, 128] uint8 of random scenes, some of them styled; the fourth channel is
+    """Draws random scenes, some of them styled: uint8 [count, 4, 128, 128]; the fourth channel is
     the silhouette.
     """
     generator = np.random.default_rng(seed)
@@ -52,8 +52,8 @@ def draw_pool(count: int, seed: int) -> torch.Tensor:
 
 
 def take_what_fits(vae: AutoencoderKL, other: AutoencoderKL) -> None:
-    """Copies the weights that have a place of the same shape, and the settings of the latents where
-    all of them have.
+    """Copies the weights whose shape matches. If all of them match, copies the scaling and shift
+    factors too.
     """
     wanted, given = vae.state_dict(), other.state_dict()
     fitting = {
@@ -73,9 +73,9 @@ def to_model(pictures: torch.Tensor) -> torch.Tensor:
 
 
 def crops(pool: torch.Tensor, batch: int, generator: torch.Generator) -> torch.Tensor:
-    """Cuts crops [batch, 4, 64, 64] uint8. Half of them are the fullest of eight (they show a
-    thing), and half have their corner on the 8-pixel grid, so that pattern phases are seen as the
-    whole picture shows them.
+    """Cuts crops [batch, 4, 64, 64] uint8. Half of them are the fullest of eight candidates, so
+    that they show a thing. Half have their corner on the 8-pixel grid, so that pattern phases
+    appear as in the whole picture.
     """
     found = []
     for index in range(batch):
@@ -94,10 +94,10 @@ def train_vae(
     output: Path, budget: Budget, seed: int = 0, batch: int = 24, peak: float = 2e-3,
     start_from: Path | None = None, decoder_only: bool = False, space: LatentSpace | None = None,
 ) -> None:  # fmt: skip
-    """Trains a VAE and writes `output` (a diffusers VAE folder, fp32). `start_from`: continue from
-    that folder, one of other channels too, instead of from random weights; `decoder_only`: sharpen
-    the decoder for the latents as they are, which models trained on them need. `space`: channels,
-    scale and shift of the latents; without it four channels, of the scale that they come out with.
+    """Trains a VAE and writes it to `output` (a diffusers VAE folder, fp32). `start_from`: VAE
+    folder to continue from instead of random weights; its channels may differ. `decoder_only`:
+    sharpens the decoder and keeps the latents, on which other models are already trained. `space`:
+    channels, scale and shift of the latents; without it, four channels at their measured scale.
     """
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
@@ -123,10 +123,10 @@ def train_vae(
             mean, log_variance = vae._encode(x).float().chunk(2, dim=1)
             decoded = vae._decode(mean + 0.05 * torch.randn_like(mean)).sample
         error = decoded.float() - x
-        # things and their rims count more
+        # things and their rims weigh more
         weight = 1 + 2 * (F.max_pool2d(both[:, 3:].float(), 9, 1, 4) / 255)
-        # a weak pull towards unit size keeps the latents bounded; the variance head only has to
-        # stay finite
+        # a weak pull towards unit size bounds the latents; the variance head only has to stay
+        # finite
         pull = 1e-4 * mean.square().mean() + 1e-4 * (log_variance + 6).square().mean()
         loss = (weight * (error.abs() + error.square())).mean() + pull
         optimizer.zero_grad(set_to_none=True)
@@ -151,9 +151,9 @@ def finish(
     keep_scale: bool,
     space: LatentSpace | None,
 ) -> None:
-    """Measures the size of the latents on whole pictures and saves. Without a space the size is
-    written as scaling factor; with one the outermost layers take it up, so that scaled and shifted
-    as in the space the latents are of unit size.
+    """Measures the size of the latents on whole pictures and saves the VAE. Without a space, writes
+    the size as scaling factor. With a space, changes the outermost layers so that the space's scale
+    and shift give latents of unit size.
     """
     vae.eval()
     x = to_model(pictures)
@@ -176,9 +176,9 @@ def finish(
 
 
 def move_latents(vae: AutoencoderKL, latents: torch.Tensor, space: LatentSpace) -> None:
-    """Changes the last layer of the encoder and the first of the decoder, so that latents like
-    these come out with the size and shift of the space. At the rim, where the decoder's first layer
-    reads zeros beside them, pictures change a little.
+    """Changes the encoder's last and the decoder's first layer, so that latents get the size and
+    shift of the space. Pictures change slightly at the rim, where the decoder's first layer reads
+    zero padding.
     """
     mean, size = float(latents.mean()), space.scale * float(latents.std())
     last, first = vae.encoder.conv_out, vae.decoder.conv_in

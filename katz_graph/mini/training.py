@@ -1,8 +1,8 @@
-"""Runs a training under its limit (a number of updates, or of minutes), with the learning rate set
-along the way, and speeds it up on CPUs with bfloat16 matrix units.
+"""Runs a training within a budget (updates or minutes) with a learning-rate schedule, and speeds it
+up on CPUs with bfloat16 matrix units.
 
 Group norms stay in fp32 (their bfloat16 kernel is slow), attention runs as plain matrix products,
-everything else under autocast: no change of weights, nor of results beyond rounding.
+and the rest runs under autocast. Weights do not change, and results differ only by rounding.
 """
 
 import math
@@ -19,21 +19,21 @@ from diffusers import AutoModel, ModelMixin
 from diffusers.models.attention_processor import Attention, AttnProcessor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-# Muon's rate over AdamW's 1.2e-3: 2, 5, 10 and 20 times that end at 0.472, 0.382, 0.365 and 0.371
-# after 350 updates, AdamW alone at 0.488
+# Muon's rate as a multiple of AdamW's 1.2e-3. Factors of 2, 5, 10 and 20 end at a loss of 0.472,
+# 0.382, 0.365 and 0.371 after 350 updates, AdamW alone at 0.488.
 HIDDEN = 8.0
 
 
 @dataclass(slots=True)
 class Budget:
-    """Limits a training: to `steps`, which can be repeated exactly, or to wall-clock `minutes`."""
+    """Limits a training to `steps`, which is exactly repeatable, or to wall-clock `minutes`."""
 
     steps: int | None = None
     minutes: float | None = None
     started: float = field(default_factory=time.time)
 
     def progress(self, step: int) -> float:
-        """Returns 0 at the start, 1 or more when the budget is used up."""
+        """Returns 0 at the start, and 1 or more when the budget is used up."""
         if self.steps is not None:
             return step / self.steps
         if self.minutes is not None:
@@ -48,7 +48,7 @@ class Budget:
 def set_rate(
     optimizer: torch.optim.Optimizer, peak: float, step: int, progress: float, warm: int = 100
 ) -> None:
-    """Sets the rate: a short linear rise, then half a cosine down to 2 % of the peak."""
+    """Sets the learning rate: a short linear warm-up, then half a cosine down to 2 % of the peak."""
     rate = (
         peak
         * min(1.0, (step + 1) / warm)
@@ -67,13 +67,13 @@ def squared_error(
 
 
 def save_whole(value: object, file: Path) -> None:
-    """Writes a file of torch whole or not at all."""
+    """Saves a value with torch atomically: the file is complete or does not appear."""
     torch.save(value, file.with_suffix(".new"))
     file.with_suffix(".new").replace(file)
 
 
 class Average:
-    """Keeps the exponential moving average of parameters."""
+    """Tracks the exponential moving average of parameters."""
 
     def __init__(self, parameters: list[torch.nn.Parameter], decay: float) -> None:
         self.parameters, self.decay = parameters, decay
@@ -84,7 +84,7 @@ class Average:
         torch._foreach_lerp_(self.kept, [p.detach() for p in self.parameters], 1 - decay)
 
     def swap(self) -> None:
-        """Exchanges the average and the live values; call again to undo."""
+        """Swaps the average and the live values; call again to undo."""
         for parameter, kept in zip(self.parameters, self.kept, strict=True):
             live = parameter.detach().clone()
             parameter.data.copy_(kept)
@@ -92,7 +92,7 @@ class Average:
 
 
 def hidden_weights(*models: torch.nn.Module) -> list[torch.nn.Parameter]:
-    """Returns the matrices of the linear layers in the blocks of transformers."""
+    """Returns the weight matrices of the linear layers in transformer blocks."""
     layers = (
         module
         for model in models
@@ -103,11 +103,13 @@ def hidden_weights(*models: torch.nn.Module) -> list[torch.nn.Parameter]:
 
 
 class Descent:
-    """Trains parameters by AdamW under a budget; those that are `hidden`, a transformer's matrices,
-    by Muon (Jordan 2024), which makes all directions of an update equally long and needs a third of
-    the updates. `peak`: the highest rate, of Muon `HIDDEN` times that. `average`: the decay of the
-    average that `save` finds in their place, None where there is none; `every`: updates between two
-    savings.
+    """Trains parameters with AdamW under a budget, and the `hidden` ones, a transformer's matrices,
+    with Muon (Jordan 2024). Muon gives all directions of an update equal length and needs a third
+    of the updates.
+
+    `peak`: the highest rate, times `HIDDEN` for Muon. `average`: decay of the moving average that
+    `save` writes instead of the live values; None saves the live values. `every`: updates between
+    saves.
     """
 
     def __init__(
@@ -140,15 +142,15 @@ class Descent:
         save: Callable[[], None],
         saved: Callable[[], None] = lambda: None,
     ) -> None:
-        """Goes on until the budget is used up. `loss(progress)` draws a batch; `saved` is called
-        after every saving on the way, when the live values are back.
+        """Trains until the budget is used up. `loss(progress)` draws a batch. Calls `saved` after
+        every save but the last, once the live values are restored.
         """
         shown = 1.0
         while (progress := self.budget.progress(self.step)) < 1:
             for optimizer in self.optimizers:
                 set_rate(optimizer, self.peak, self.step, progress)
                 optimizer.zero_grad(set_to_none=True)
-            with sdpa_kernel(SDPBackend.MATH):  # of short rows an eighth faster than fused
+            with sdpa_kernel(SDPBackend.MATH):  # an eighth faster than fused for short rows
                 one = loss(progress)
                 one.backward()  # type: ignore[no-untyped-call]
             torch.nn.utils.clip_grad_norm_(self.parameters, 1.0)
@@ -175,7 +177,7 @@ class Descent:
         self.average.swap()
 
     def keep(self, file: Path, generator: np.random.Generator) -> None:
-        """Writes what `go_on` needs, whole or not at all."""
+        """Writes the state that `go_on` needs, atomically."""
         state = {
             "step": self.step,
             "seconds": self.budget.seconds,
@@ -188,7 +190,9 @@ class Descent:
         save_whole(state, file)
 
     def go_on(self, file: Path, generator: np.random.Generator) -> None:
-        """Goes on from what `keep` wrote, with the same updates as without the interruption."""
+        """Resumes from the state that `keep` wrote; the updates are the same as without the
+        interruption.
+        """
         state = torch.load(file, weights_only=True)
         for parameter, kept in zip(self.parameters, state["parameters"], strict=True):
             parameter.data.copy_(kept)
@@ -218,7 +222,7 @@ def prepare(model: torch.nn.Module) -> torch.nn.Module:
 
 def load_model(folder: Path) -> ModelMixin:
     """Loads a network or ControlNet of any class, in fp32."""
-    return AutoModel.from_pretrained(str(folder), torch_dtype=torch.float32)  # it takes no Path
+    return AutoModel.from_pretrained(str(folder), torch_dtype=torch.float32)  # rejects a Path
 
 
 def autocast() -> torch.autocast:

@@ -1,6 +1,5 @@
 """Defines the small world of the miniature models: shapes, colours, backgrounds, places, sizes and
-styles. Samples scenes, says them in words and decides which ones are held out; must not know
-pixels.
+styles. Samples scenes, captions them and decides which are held out. Must not know pixels.
 """
 
 import hashlib
@@ -65,8 +64,8 @@ class Scene:
 
     @property
     def held_out(self) -> bool:
-        """Tells whether the scene is in a fixed tenth of all combinations of attributes, decided by
-        a hash of its content (not of the order in which it is said).
+        """Returns whether the scene belongs to the fixed tenth of attribute combinations that is
+        held out. A hash of its content decides, regardless of the order of its things.
         """
         things = sorted(f"{t.shape} {t.colour} {t.size} {t.row} {t.column}" for t in self.things)
         digest = hashlib.sha256("|".join([self.background, *things]).encode()).digest()
@@ -81,7 +80,7 @@ def sample_scene(
     generator: np.random.Generator, count: int | None = None, held_out: bool = False
 ) -> Scene:
     """Samples a random scene of `count` things (by default one or two), from the training or the
-    held-out part.
+    held-out share.
     """
     while True:
         number = count if count is not None else int(generator.integers(1, 3))
@@ -116,7 +115,7 @@ def _where(background: str) -> str:
 
 
 def caption(scene: Scene) -> str:
-    """Words the complete sentence, e.g. "a small red star above a large blue circle on sand"."""
+    """Returns the complete sentence, e.g. "a small red star above a large blue circle on sand"."""
     nouns = [_noun(thing.shape, thing.colour, thing.size) for thing in scene.things]
     if scene.relation is not None:
         return f"{nouns[0]} {scene.relation} {nouns[1]} {_where(scene.background)}"
@@ -124,8 +123,8 @@ def caption(scene: Scene) -> str:
 
 
 def loose_caption(scene: Scene, generator: np.random.Generator, keep: float = 0.9) -> str:
-    """Words the same scene as people might type it: attributes left out (each kept with probability
-    `keep`), other orders, tags instead of a sentence.
+    """Returns a caption of the same scene as a user might type it: attributes omitted (each
+    included with probability `keep`), other orders, tags instead of a sentence.
     """
 
     def kept(word: str) -> str | None:
