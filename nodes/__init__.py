@@ -1,4 +1,4 @@
-"""Defines the built-in nodes, loaded as anyone's pack is.
+"""Defines the built-in nodes, loaded like any other pack.
 
-Must not import the executor and the server, nor torch before a node runs.
+Must not import the executor or the server, nor torch before a node runs.
 """

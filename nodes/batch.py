@@ -1,4 +1,4 @@
-"""Joins any number of pictures, masks or latents to one batch."""
+"""Joins any number of pictures, masks or latents into one batch."""
 
 from __future__ import annotations
 

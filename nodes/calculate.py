@@ -15,7 +15,7 @@ from katz_graph.node import Grows, Node
 from katz_graph.node.knobs import Text
 from katz_graph.node.wires import Socket
 
-# a float overflows at 1,024 bits; what is much larger takes long
+# a float overflows at 1,024 bits; much larger integers take long to compute
 MAX_BITS, MAX_CHARACTERS, MAX_DIGITS = 10_000, 5_000, 4_000
 Number = float | int | bool
 Numbers = Annotated[
@@ -24,7 +24,7 @@ Numbers = Annotated[
     Grows(tuple(string.ascii_lowercase)),
 ]
 Value = Annotated[Any, Socket("INT,FLOAT,STRING,BOOLEAN")]
-# what an expression may consist of: no attributes, texts, lists and assignments
+# syntax allowed in an expression: no attributes, strings, lists or assignments
 PARTS = (
     *(ast.Name, ast.Constant, ast.UnaryOp, ast.BinOp, ast.BoolOp, ast.Compare, ast.IfExp),
     *(ast.Call, ast.Subscript),
@@ -47,7 +47,7 @@ def _round(number: Any, digits: int | None = None) -> Any:
 
 
 def _of_size(operator: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes the operator refuse a result that takes long to go on with."""
+    """Wraps an operator to refuse results that are too large to compute with."""
 
     def call(*given: Any) -> Any:
         result = operator(*given)
@@ -89,14 +89,14 @@ class ComfyMathExpression(
             as_float = float(result)
             if not math.isfinite(as_float):
                 raise ValueError(f"it gives {as_float}, which no number is")
-        except Exception as error:  # of anything that people may write
+        except Exception as error:  # expressions by users can raise anything
             said = one_line(shorten(str(error) or type(error).__name__))
             raise InputError(f"expression {show(self.expression)}: {said}") from error
         return as_float, int(result), bool(result)
 
 
 def _evaluated(expression: str, values: Mapping[str, Any]) -> Number:
-    """Computes an expression. Raises what says why it cannot be."""
+    """Computes an expression. Raises an error that explains a failure."""
     from simpleeval import DEFAULT_OPERATORS, SimpleEval
 
     if len(expression) > MAX_CHARACTERS:
@@ -120,7 +120,7 @@ def _evaluated(expression: str, values: Mapping[str, Any]) -> Number:
 
 
 def _number(name: str, value: Any) -> Number:
-    """Returns the number. A wire may bring anything, with methods of its own."""
+    """Returns the number. A wire can carry any object, with methods of its own."""
     if isinstance(value, bool):
         return value
     if isinstance(value, numbers.Integral):
@@ -144,6 +144,6 @@ class ComfyNumberConvert(
         except (TypeError, ValueError, OverflowError):
             raise InputError(f"value is {show(value)}, expected a number") from None
         try:
-            return as_float, int(text)  # large ones exactly
+            return as_float, int(text)  # keeps large integers exact
         except ValueError:
             return as_float, int(as_float)

@@ -1,4 +1,4 @@
-"""Chooses: one of two values, and the size of a picture of some proportions."""
+"""Chooses one of two values, and a picture size for given proportions."""
 
 from __future__ import annotations
 

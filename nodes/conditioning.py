@@ -1,5 +1,5 @@
-"""Encodes prompts; joins and averages conditionings, limits them to parts of the schedule and of
-the picture, and applies ControlNets to them.
+"""Encodes prompts; joins and averages conditionings, limits them to parts of the schedule and the
+picture, and applies ControlNets to them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from katz_graph.node.wires import Clip, Conditioning, ControlNet, Image, Mask, V
 
 cells = DEFAULT_LATENT_SPACE.cells
 
-MAX_ENTRIES = 1000  # a sampler takes far fewer
+MAX_ENTRIES = 1000  # samplers need far fewer
 MAX_TEXTS = 256
 AreaSide = Annotated[int, Field(ge=64, le=16384), Widget(step=8)]
 
@@ -301,13 +301,13 @@ class ControlNetApply(Node, category="conditioning/controlnet", title="Apply Con
 def mapped(
     conditioning: Conditioning, change: Callable[[ConditioningEntry], ConditioningEntry]
 ) -> Conditioning:
-    """Changes every entry."""
+    """Applies `change` to every entry."""
     return tuple(change(entry) for entry in conditioning)
 
 
 def _bounded(encoding: Joined | Averaged) -> Joined | Averaged:
-    """Returns the encoding. InputError when a chain of nodes, each of which doubles it, made it too
-    large to compute.
+    """Returns the encoding. Raises InputError if it is too large to compute, as after a chain of
+    nodes that each double it.
     """
     if parts(encoding) > MAX_TEXTS:
         raise InputError(
@@ -317,7 +317,7 @@ def _bounded(encoding: Joined | Averaged) -> Joined | Averaged:
 
 
 def _single(conditioning: Conditioning, node: str, context: Context) -> ConditioningEntry:
-    """Returns the first entry; warns where there are more, and raises where there is none."""
+    """Returns the first entry. Warns if more exist; raises InputError if none exists."""
     if not conditioning:
         raise InputError(
             f"{node}, conditioning_from: the conditioning is empty; link a CLIPTextEncode"

@@ -1,5 +1,5 @@
-"""Opens up the denoising loop: begin and end of a step, the parts of a UNet and the features
-between them, ControlNets, guidance, and switches between them.
+"""Exposes the denoising loop as nodes: begin and end of a step, the parts of a UNet and the
+features between them, ControlNets, guidance, and switches.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ SlotOutputs = tuple[
 
 
 class OutsideRegion(InputError):
-    """A node of the denoising loop was asked to run on its own."""
+    """Reports that a node of the denoising loop ran outside of a loop."""
 
     def __init__(self, node: Node) -> None:
         super().__init__(

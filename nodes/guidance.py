@@ -1,4 +1,4 @@
-"""Changes how a model's predictions are combined. All of it is recipes."""
+"""Changes how a model's predictions are combined. All nodes return recipes."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _blocks(
     double: str,
     single: str,
 ) -> SkippedBlocks | None:
-    """Returns the blocks that a node names, None where it names none."""
+    """Returns the blocks that a node names, or None if it names none."""
     try:
         numbers = block_numbers(double), block_numbers(single)
     except InputError as error:

@@ -1,4 +1,4 @@
-"""Reads, writes and makes pictures and their transparency; joins, repeats, cuts and rebatches
+"""Reads, writes and creates pictures and their transparency; joins, repeats, crops and rebatches
 them.
 """
 
@@ -28,12 +28,12 @@ def _content(context: Context, name: str) -> str:
 
 
 def _saved(images: Image, context: Context, place: Place, prefix: str) -> Image:
-    """Returns the pictures themselves, once they are written."""
+    """Writes pictures and returns them unchanged, with their file names for editors."""
     return with_ui(images, images=_written(images, context, place, prefix))
 
 
 def _written(images: Image, context: Context, place: Place, prefix: str) -> list[dict[str, str]]:
-    """Writes pictures, and returns them as clients name them."""
+    """Writes pictures and returns their locations in the form that clients use."""
     from katz_graph.files.images import save_images
 
     paths = save_images(images, place_folder(context, place), prefix, context.metadata)
@@ -120,7 +120,7 @@ class SaveImageWebsocket(Node, category="api/image", output=True):
     """Send PNG files to the client that asked for this run, and write none."""
 
     def fingerprint(self, context: Context) -> float:
-        """Returns a value equal to nothing: a client gets its pictures however often it asks."""
+        """Returns NaN, which equals nothing, so that every run sends the client its pictures."""
         return float("nan")
 
     def run(self, images: Image, context: Context) -> None:

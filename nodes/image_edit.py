@@ -1,5 +1,5 @@
-"""Scales, cuts, turns and continues pictures, and changes their pixels in place: inverts, blends,
-blurs, sharpens, lays over one another, reduces to edges.
+"""Scales, crops, turns and extends pictures, and edits their pixels: inverts, blends, blurs,
+sharpens, composites and detects edges.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Sigma = Annotated[float, Field(ge=0.1, le=10.0), Widget(step=0.1)]
 
 
 def proportional(image: Tensor, width: int, height: int) -> tuple[int, int]:
-    """Returns the wanted width and height of pictures [B, H, W, ...]. A side of 0 keeps the
+    """Returns the target width and height for pictures [B, H, W, ...]. One side of 0 keeps the
     proportions; two keep the size.
     """
     high, wide = image.shape[1:3]
@@ -216,7 +216,7 @@ class ImageStitch(Node, category="image/transform"):
         return self.direction in ("right", "left")
 
     def _matched(self, image: Tensor, other: Tensor) -> Tensor:
-        """Resizes the picture to the other's height, or width where they lie above one another."""
+        """Resizes a picture to the other's height if they stand side by side, else to its width."""
         from katz_graph.files.images import resize
 
         height, width = image.shape[1:3]

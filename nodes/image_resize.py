@@ -1,4 +1,4 @@
-"""Changes the size of pictures and masks in one of several ways."""
+"""Resizes pictures and masks in one of several modes."""
 
 from __future__ import annotations
 

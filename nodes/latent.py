@@ -1,4 +1,4 @@
-"""Makes empty latents, masks and batches of latents, and reads and writes their files."""
+"""Creates empty latents, masks and batches of latents; reads and writes latent files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LatentSide = Annotated[int, Field(ge=16, le=16384), Widget(step=8)]
-TokenSide = Annotated[int, Field(ge=16, le=16384), Widget(step=16)]  # of tokens of 2x2 cells
+TokenSide = Annotated[int, Field(ge=16, le=16384), Widget(step=16)]  # for tokens of 2x2 cells
 Latents = Annotated["list[LatentSamples]", Socket("LATENT")]
 
 

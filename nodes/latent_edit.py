@@ -1,5 +1,5 @@
-"""Resizes, turns, cuts, mixes latents and lays them over one another. Sizes and places are in
-pixels of the picture.
+"""Resizes, turns, crops, mixes and composites latents. Sizes and positions are in pixels of the
+picture.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from katz_graph.node import Node, Widget
 from katz_graph.node.knobs import TURNS, Crop, Flip, Rotation, ScaleFactor, Share, WholeCells
 from katz_graph.node.wires import Latent, Mask
 
-MIN_SIDE_PIXELS = 64  # pixels of a side that is chosen by hand
+MIN_SIDE_PIXELS = 64  # smallest side after a resize or crop
 cells = DEFAULT_LATENT_SPACE.cells
 
 Method = Literal["nearest-exact", "bilinear", "area", "bicubic", "bislerp"]

@@ -1,4 +1,4 @@
-"""Loads models into a graph as recipes: nothing is loaded before something runs."""
+"""Loads models into a graph as recipes: weights load only when a node runs."""
 
 from __future__ import annotations
 
@@ -310,7 +310,7 @@ class LoraLoaderModelOnly(Node, category="loaders"):
 
 
 def _checkpoint(name: str, context: Context) -> tuple[Model, Clip, Vae]:
-    """Returns the recipes of a checkpoint; warns of parts that it does not hold."""
+    """Returns the recipes of a checkpoint; warns of missing parts."""
     model, clip, vae = pipeline_recipes(context.folders.resolve("checkpoints", name))
     for one in (clip.missing, vae.missing):
         if one is not None:
@@ -319,7 +319,7 @@ def _checkpoint(name: str, context: Context) -> tuple[Model, Clip, Vae]:
 
 
 def _lora(context: Context, name: str) -> FileIdentity:
-    """Returns what a LoRA's file is; one that a URL names is not fetched for that."""
+    """Returns the identity of a LoRA's file, without downloading a LoRA from a URL."""
     if not is_url(name):
         return file_identity(context.folders.resolve("loras", name))
     here = context.folders.of_url("loras", name)
@@ -335,7 +335,9 @@ def _lora(context: Context, name: str) -> FileIdentity:
 
 
 def _control_net(context: Context, name: str) -> Path:
-    """Returns its file or folder; fetches what a URL names when it is not there yet."""
+    """Returns the file or folder of a ControlNet; downloads it if `name` is a URL that is not
+    cached.
+    """
     if not is_url(name):
         return context.folders.resolve("controlnet", name)
     here = context.folders.of_url("controlnet", name)
@@ -351,7 +353,7 @@ def _control_net(context: Context, name: str) -> Path:
 
 @contextmanager
 def _cancellation(context: Context) -> Iterator[Callable[[], bool]]:
-    """Yields a function that tells whether the run was cancelled."""
+    """Yields a function that returns whether the run was cancelled."""
     stopped = Event()
     forget = context.on_cancel(stopped.set)
     try:
@@ -361,7 +363,7 @@ def _cancellation(context: Context) -> Iterator[Callable[[], bool]]:
 
 
 def _clip(node: Node, kind: str, names: Sequence[str], context: Context) -> Clip:
-    """Returns the text encoders of these files, as models of this type read them."""
+    """Returns the text encoders of these files in the layout of a model type."""
     expected = text_sets(len(names))
     if kind not in expected:
         runs = known(lambda family: family.short)

@@ -1,4 +1,4 @@
-"""Makes, cuts, grows and combines masks. 1 is where something is to be done."""
+"""Creates, crops, grows and combines masks. 1 marks the area to change."""
 
 from __future__ import annotations
 

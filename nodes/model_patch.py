@@ -1,4 +1,4 @@
-"""Loads networks that act on a model by themselves, without a conditioning, and puts them on it."""
+"""Loads networks that patch a model directly, without a conditioning, and applies them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Changes a model besides LoRAs: sampling, FreeU, masks, and merges of two models. All of it is
-recipes.
+"""Changes a model by means other than LoRAs: sampling, FreeU, masks and merges of two models. All
+nodes return recipes.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ FlowShift = Annotated[float, Field(ge=0.0, le=100.0), Widget(step=0.01)]
 PictureSide = Annotated[int, Field(ge=16, le=16384), Widget(step=8)]
 MERGING = "advanced/model_merging"
 TOKEN_PIXELS = 16 * 16
-SMALL_TOKENS, LARGE_TOKENS = 256, 4096  # of pictures of 256² and 1024² pixels
-LARGEST_LOGARITHM = 80.0  # of a shift: e^80 fits a float32
+SMALL_TOKENS, LARGE_TOKENS = 256, 4096  # in pictures of 256² and 1024² pixels
+LARGEST_LOGARITHM = 80.0  # of a shift; e^80 fits in a float32
 
 
 class FreeU(Node, category="model_patches/unet"):
@@ -227,7 +227,7 @@ class CLIPMergeSimple(Node, category=MERGING):
 
 
 def _merged_models(context: Context, model1: Model, model2: Model, scales: Scales) -> Model:
-    """Returns the merged model; warns of weights that only one of the two has."""
+    """Returns the merged model; warns of weights that only one of the two models has."""
     merged = merged_model(model1, model2, scales)
     for note in merge_notes(model1, model2):
         context.warn(note)

@@ -1,4 +1,6 @@
-"""Gives plain values as nodes, so that several inputs can share one; and any value as text."""
+"""Provides plain values as nodes, so that several inputs can share one, and shows any value as
+text.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Samples latents, each sampler being a step region that replaces its node before planning, and
-makes the noise and the guiders of custom samplers.
+"""Samples latents: each sampler expands to a step region before planning. Also creates the noise
+and guiders of custom samplers.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class DiffusersSampler(Node, category="sampling", title="Diffusers Sampler"):
             name: value for name, value in self.model_dump().items() if name != "guidance_scale"
         }
         begin |= {"model": model, "latent_image": latent_image}
-        guidance = max(self.guidance_scale, 1.0)  # the stock pipelines use guidance above 1 only
+        guidance = max(self.guidance_scale, 1.0)  # stock pipelines guide only above 1
         return expand_sampling("DiffusersStepBegin", begin, model, positive, negative, guidance)  # type: ignore[return-value]
 
 

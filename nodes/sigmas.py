@@ -1,4 +1,4 @@
-"""Gives noise levels and samplers as values on wires, for the samplers that take them."""
+"""Provides noise levels and samplers as values on wires, for custom samplers."""
 
 from __future__ import annotations
 
@@ -279,7 +279,7 @@ class SetFirstSigma(Node, category=SIGMAS):
 
 
 def _choice(node: Node, name: str) -> SamplerChoice:
-    """Returns the sampler with the node's knobs as its options."""
+    """Returns the sampler with the node's knobs as options."""
     return SamplerChoice(
         name,
         tuple(

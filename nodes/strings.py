@@ -1,4 +1,4 @@
-"""Joins, cuts, compares and searches text."""
+"""Joins, slices, compares and searches text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Searches texts by regular expressions with a time limit, which Python's own do not have."""
+"""Searches text with regular expressions under a time limit, which Python's `re` lacks."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from katz_graph.core.errors import InputError
 from katz_graph.core.messages import show
 
 SEARCH_TIMEOUT_S = 10.0  # seconds
-MAX_TEXT_CHARACTERS = 4 * 2**20  # characters of a text that is made from others
-REFERENCE = regex.compile(r"\\[1-9g]")  # to a group, in a replacement
+MAX_TEXT_CHARACTERS = 4 * 2**20  # characters of a generated text
+REFERENCE = regex.compile(r"\\[1-9g]")  # group reference in a replacement
 
 
 class TimedSearch:
-    """Searches by a regular expression in Python's syntax. InputError when it is malformed, and
-    when a search takes longer than SEARCH_TIMEOUT_S.
+    """Searches with a regular expression in Python's syntax. Raises InputError if the expression is
+    malformed, and if a search takes longer than SEARCH_TIMEOUT_S.
     """
 
     def __init__(
@@ -44,16 +44,16 @@ class TimedSearch:
         )
 
     def all(self, text: str, group: int = 0, count: int = 0) -> list[str]:
-        """Returns one group (0 is the whole) of each match, or of the first `count`; a group that
-        took no part is empty.
+        """Returns one group (0 is the whole match) of each match, or of the first `count`; a group
+        that did not match is empty.
 
-        InputError if they have more than MAX_TEXT_CHARACTERS together, a line end with each.
+        Raises InputError if the results, with one line end each, exceed MAX_TEXT_CHARACTERS.
         """
         return list(self._ended(lambda: self._all(text, group, count)))
 
     def replaced(self, text: str, replacement: str, count: int = 0) -> str:
-        """Replaces each match in `text`, or the first `count`. InputError when the replacements
-        could make it larger than MAX_TEXT_CHARACTERS.
+        """Replaces each match in `text`, or the first `count`. Raises InputError if the
+        replacements could make it longer than MAX_TEXT_CHARACTERS.
         """
         self._ended(lambda: self._check_replaced(text, replacement, count))
         try:
@@ -100,7 +100,7 @@ class TimedSearch:
 
 
 def check_size(what: str, size: int) -> None:
-    """Raises InputError for a text of more than MAX_TEXT_CHARACTERS; called before it is made."""
+    """Raises InputError if `size` exceeds MAX_TEXT_CHARACTERS. Call it before creating the text."""
     if size > MAX_TEXT_CHARACTERS:
         raise InputError(
             f"{what} comes to more than {MAX_TEXT_CHARACTERS:,} characters, which is too long"

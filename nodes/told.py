@@ -1,5 +1,5 @@
-"""Tells models beside the text: guidance that they were distilled with, latents to edit, and a text
-of its own for each text encoder.
+"""Conditions models on more than text: distilled guidance, latents to edit, and a separate text for
+each text encoder.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from katz_graph.nodes.conditioning import mapped
 
 Told = Annotated[float, Field(ge=0.0, le=100.0), Widget(step=0.1)]
 MAX_REFERENCES = 16
-EDITED = (  # width and height of the pictures that models for editing were trained on
+EDITED = (  # width and height of the pictures that editing models were trained on
     (672, 1568), (688, 1504), (720, 1456), (752, 1392), (800, 1328), (832, 1248), (880, 1184),
     (944, 1104), (1024, 1024), (1104, 944), (1184, 880), (1248, 832), (1328, 800), (1392, 752),
     (1456, 720), (1504, 688), (1568, 672),
@@ -166,7 +166,7 @@ class FluxKontextImageScale(Node, category="advanced/conditioning/flux"):
 
 
 def _check_encoders(node: Node, clip: ClipRecipe, *wanted: tuple[str, ...]) -> None:
-    """Raises InputError where the text encoders are none of the sets that are wanted."""
+    """Raises InputError if the CLIP's text encoders match none of the sets in `wanted`."""
     kinds = tuple(kind_of(one.encoder).name for one in clip.encoders)
     if kinds not in wanted:
         raise InputError(

@@ -1,4 +1,6 @@
-"""Opens up a transformer in the denoising loop: its tokens, ranges of its blocks, its head."""
+"""Exposes a transformer in the denoising loop as nodes: its tokens, ranges of its blocks, its
+head.
+"""
 
 from __future__ import annotations
 

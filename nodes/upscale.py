@@ -1,4 +1,4 @@
-"""Enlarges pictures by a network."""
+"""Enlarges pictures with a network."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from katz_graph.node.wires import Image, UpscaleModel
 if TYPE_CHECKING:
     from torch import Tensor
 
-TILE = 512  # pixels of a side that a network is given at once
-SMALLEST_TILE = 128  # on a device with little memory
+TILE = 512  # pixels per side of the first tiles
+SMALLEST_TILE = 128  # below this, out of memory is an error
 OVERLAP = 32
 
 
@@ -66,8 +66,8 @@ def _enlarged(model: UpscaleModel, picture: Tensor, context: Context) -> Tensor:
 def _in_tiles_of(
     side: int, model: UpscaleModel, picture: Tensor, context: Context
 ) -> Tensor | None:
-    """Enlarges in tiles. None when memory does not suffice and smaller tiles are worth a try; what
-    was made is gone by then. OutOfMemory when they are not.
+    """Enlarges a picture in tiles. Returns None if memory does not suffice and smaller tiles may
+    help, after releasing the tiles computed so far. Raises OutOfMemory at SMALLEST_TILE.
     """
     from katz_graph.core.errors import OutOfMemory
     from katz_graph.picture.compose import in_tiles

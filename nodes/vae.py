@@ -1,5 +1,5 @@
-"""Converts pictures to latents and back, through a VAE, and makes the conditionings of models that
-take an encoded picture beside the noisy latent.
+"""Converts pictures to latents and back with a VAE, and makes the conditionings of models that read
+an encoded picture in addition to the noisy latent.
 """
 
 from __future__ import annotations
@@ -162,7 +162,9 @@ def _tile(side: int, overlap: int) -> Tile:
 def with_mask(
     node: Node, pixels: Image, mask: Mask, vae: Vae, context: Context
 ) -> tuple[Tensor, Tensor]:
-    """Returns the colours [B, H, W, 3] and the mask [b, H, W] in their size, in whole cells."""
+    """Returns the colours [B, H, W, 3] and the mask [b, H, W] resized to match, both cropped to
+    whole cells.
+    """
     from katz_graph.files.images import resize
 
     height, width = pixels.shape[1:3]
@@ -173,7 +175,9 @@ def with_mask(
 
 
 def whole_cells(node: Node, picture: Tensor, vae: Vae, context: Context) -> Tensor:
-    """Crops [B, H, W, C] around the centre to whole cells of the VAE's latents."""
+    """Crops a picture [B, H, W, C] around its centre to whole cells of the VAE's latents. Raises
+    InputError if it is smaller than one cell.
+    """
     name, cell, (height, width) = type(node).__name__, latent_space(vae).factor, picture.shape[1:3]
     if height < cell or width < cell:
         raise InputError(
@@ -189,8 +193,8 @@ def whole_cells(node: Node, picture: Tensor, vae: Vae, context: Context) -> Tens
 
 
 def _grown(mask: Tensor, by: int) -> Tensor:
-    """Marks pixels 1 wherever a square of `by` pixels around holds some of the mask [B, H, W],
-    which is rounded; shifted by half a pixel if even.
+    """Grows a rounded mask [B, H, W]: sets pixels to 1 if the surrounding square of `by` pixels
+    contains part of the mask; an even `by` shifts the mask by half a pixel.
     """
     import torch
 

@@ -38,7 +38,9 @@ class Bucket:
         return torch.from_numpy(np.stack(masks)).float() / 255
 
     def pictures(self, chosen: list[int], styles: frozenset[str] = frozenset()) -> torch.Tensor:
-        """Redraws the chosen scenes in the given styles: [len(chosen), height, width, 3] in 0..1."""
+        """Redraws the chosen scenes in the given styles: [len(chosen), height, width, 3] in
+        0..1.
+        """
         drawn = [
             draw(self.scenes[i], self.height, self.width, self.seeds[i], styles).picture
             for i in chosen

@@ -1,4 +1,6 @@
-"""Trains the judge on drawn pictures in all styles, blurred and noisy to resemble painted pictures."""
+"""Trains the judge on drawn pictures in all styles, blurred and noisy to resemble painted
+pictures.
+"""
 
 from pathlib import Path
 

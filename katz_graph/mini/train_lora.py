@@ -35,7 +35,9 @@ ENCODER = ("q_proj", "k_proj", "v_proj", "out_proj")
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Describes a style's LoRA: its layers, its rank and alpha, and the naming scheme of its file."""
+    """Describes a style's LoRA: its layers, its rank and alpha, and the naming scheme of its
+    file.
+    """
 
     rank: int
     alpha: float

@@ -107,7 +107,9 @@ def new_flow_painter(clip: Path, tokenizer: Path) -> FlowPainter:
 
 
 def load_flow_painter(clip: Path, folder: Path) -> FlowPainter:
-    """Loads a painter in fp32 from its folder, and CLIP's encoders from the pipeline folder `clip`."""
+    """Loads a painter in fp32 from its folder, and CLIP's encoders from the pipeline folder
+    `clip`.
+    """
     return FlowPainter(
         load_model(folder / FLOW.part),
         *_clip_of(clip),
@@ -137,7 +139,9 @@ def _words(folder: Path) -> tuple[CLIPTokenizer, CLIPTokenizer]:
 def save_flow_painter(
     painter: FlowPainter, folder: Path, dtype: torch.dtype = torch.float16
 ) -> None:
-    """Writes transformer, T5, its tokenizer and the scheduler in the layout of a pipeline folder."""
+    """Writes transformer, T5, its tokenizer and the scheduler in the layout of a pipeline
+    folder.
+    """
     for module, name in (painter.transformer, FLOW.part), (painter.encoder_3, "text_encoder_3"):
         copy.deepcopy(module).to(dtype).save_pretrained(folder / name, safe_serialization=True)
     painter.tokenizer_3.save_pretrained(folder / "tokenizer_3")

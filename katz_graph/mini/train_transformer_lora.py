@@ -34,7 +34,9 @@ def attach(model: ModelMixin) -> dict[str, LowRank]:
 
 
 def _beside(parts: list[nn.Linear]) -> LowRank:
-    """Makes one low-rank layer for layers that share an input, and hooks its output rows into each."""
+    """Makes one low-rank layer for layers that share an input, and hooks its output rows into
+    each.
+    """
     whole = nn.Linear(parts[0].in_features, sum(part.out_features for part in parts))
     layer, begin = LowRank(whole, RANK, ALPHA), 0
     for part in parts:

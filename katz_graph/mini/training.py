@@ -48,7 +48,9 @@ class Budget:
 def set_rate(
     optimizer: torch.optim.Optimizer, peak: float, step: int, progress: float, warm: int = 100
 ) -> None:
-    """Sets the learning rate: a short linear warm-up, then half a cosine down to 2 % of the peak."""
+    """Sets the learning rate: a short linear warm-up, then half a cosine down to 2 % of the
+    peak.
+    """
     rate = (
         peak
         * min(1.0, (step + 1) / warm)
