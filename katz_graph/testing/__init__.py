@@ -1,3 +1,3 @@
-"""Provides what tests and benches share: requests, models of random weights, references to compare
-with, workers in threads, faults, server processes. The engine must not import it.
+"""Holds code that tests and benches share: requests, models with random weights, reference
+implementations, thread workers, fault injection, server processes. The engine must not import it.
 """

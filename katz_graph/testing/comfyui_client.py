@@ -1,8 +1,8 @@
-"""Talks to a server as a stranger's ComfyUI client does, with `urllib` and `websockets` alone: an
-open port is a server that serves.
+"""Imitates a third-party ComfyUI client, using only `urllib` and `websockets`. Assumes that a
+server is ready as soon as its port is open.
 
-It asks for what front ends ask for at their start, uploads a picture, posts a graph at once and
-waits for its picture, and tries nothing twice.
+The client sends the requests that front ends send at startup, uploads a picture, posts a graph
+immediately and waits for the result. It retries nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from katz_graph.core.errors import RunError
 
-ANSWER = 150.0  # seconds that it waits for one answer
+ANSWER = 150.0  # seconds, timeout of one HTTP response
 POLL = 0.01
 PIXEL = bytes.fromhex(
     "89504e470d0a1a0a0000000d49484452000000010000000108020000009077"
@@ -31,21 +31,19 @@ PIXEL = bytes.fromhex(
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """`picture` is a PNG, the rest seconds since `since`: until the port was open, all node types
-    were told, and the picture was here.
-    """
+    """Records when a client got its responses, in seconds after `since`."""
 
-    port: float
-    object_info: float
-    first_picture: float
-    picture: bytes
+    port: float  # the port was open
+    object_info: float  # all node types were received
+    first_picture: float  # the picture was received
+    picture: bytes  # PNG
 
 
 def visit(
     address: str, port: int, prompt: Mapping[str, Any], since: float, patience: float
 ) -> Seen:
-    """Waits for the port, then uses the server. `since` is of `time.perf_counter`. urllib's
-    HTTPError for any answer but 200, RunError for a job that failed.
+    """Waits for the port, then uses the server. `since` is a time of `time.perf_counter`. Raises
+    urllib's HTTPError for an HTTP error status, RunError if the job failed.
     """
     _wait_for_port(address, port, since + patience)
     opened = time.perf_counter()
@@ -93,8 +91,8 @@ def _uploaded(url: str, picture: bytes) -> bytes:
 
 
 def _shown(watched: ClientConnection, prompt: str, until: float) -> dict[str, str]:
-    """Returns the first picture that a prompt's nodes showed, once it has ended. RunError where it
-    failed.
+    """Waits for the end of a prompt; returns the first picture of its outputs. Raises RunError if
+    the prompt failed.
     """
     image: dict[str, str] = {}
     while True:

@@ -1,5 +1,5 @@
-"""Defines a ComfyUI V1 pack with loops: a closing node expands to a clone of what lies between it
-and its opening node, and of itself, until the condition is false.
+"""Defines a ComfyUI V1 pack with loops. While the condition is true, a closing node expands to a
+copy of itself, its opening node, and the nodes between them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Paints with the miniature models through planner and engine, as their judge asks."""
+"""Generates pictures with the miniature models, through planner and engine, for their judge."""
 
 from __future__ import annotations
 
@@ -37,34 +37,33 @@ from katz_graph.node.types import Engine
 from katz_graph.planner.passes.expand import expand_sampling
 from katz_graph.testing.requests import bare_context, bind
 
-SIDE = 128  # pixels of a picture
+SIDE = 128  # pixels, picture height and width
 
 
 @dataclass(frozen=True, slots=True)
 class Miniature:
-    """The miniature models of one family, and what was trained for them: ControlNets for `hints`,
-    LoRAs of `styles`, whose names begin with `prefix` and which change the text encoders too where
-    they have `texts`.
-    """
+    """Holds the miniature models of one family, and the adapters trained for them."""
 
     model: ModelRecipe
     clip: ClipRecipe
     vae: VaeRecipe
     scheduler: str
     guidance: float
-    hints: Sequence[str]
-    styles: Sequence[str]
-    prefix: str = ""
-    texts: bool = True
+    hints: Sequence[str]  # kinds of control pictures, one ControlNet each
+    styles: Sequence[str]  # one LoRA each
+    prefix: str = ""  # of the ControlNets' and LoRAs' file names
+    texts: bool = True  # the LoRAs also patch the text encoders
 
 
 def noise_miniature() -> Miniature:
-    """Returns those whose network predicts noise."""
+    """Returns the noise-predicting models."""
     return Miniature(*pipeline_recipes(MINI / "pipeline"), "normal", 4.0, HINTS, STYLES)
 
 
 def flow_miniature() -> Miniature:
-    """Returns the transformer's, with CLIP's encoders of the other's."""
+    """Returns the flow-matching transformer's models. They include the CLIP encoders of the
+    noise-predicting pipeline.
+    """
     flow, pipeline = MINI / "flow", MINI / "pipeline"
     encoders = pipeline / "text_encoder", pipeline / "text_encoder_2", flow / "text_encoder_3"
     ((family, texts),) = text_sets(len(encoders)).values()
@@ -82,8 +81,8 @@ def flow_miniature() -> Miniature:
 
 
 class EnginePaint:
-    """Paints captions with the engine: the callable that the evaluation asks for. `measured` counts
-    over all pictures.
+    """Generates pictures of captions with the engine, as the callable that the miniature evaluation
+    expects. `measured` accumulates over all pictures.
     """
 
     def __init__(self, engine: Engine, miniature: Miniature | None = None) -> None:
@@ -98,7 +97,7 @@ class EnginePaint:
         loras: Sequence[tuple[str, float]] = (),
         steps: int = 20,
     ) -> Tensor:
-        """Paints pictures [B, 128, 128, 3] in 0..1."""
+        """Returns pictures [B, 128, 128, 3] in 0..1, one per caption."""
         return torch.cat(
             [
                 self._one(*pair, control, number, loras, steps)

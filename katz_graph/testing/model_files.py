@@ -1,4 +1,4 @@
-"""Makes or finds the files of one family of models, and compares what two engines make of them."""
+"""Creates or finds the model files of one family, and compares the outputs of two engines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from katz_graph.testing.random_models import Kind, make_controlnet, make_lora, m
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """The files of one family."""
+    """Holds the model files of one family."""
 
     name: str
     pipeline: Path
@@ -22,10 +22,10 @@ class Models:
 
 
 def random_models(folder: Path, family: Kind, layers: int = 2) -> Models:
-    """Makes a pipeline, three ControlNets, and two LoRAs of different rank and alpha that share
-    layers, the second with a text-encoder part. `layers`: of each of a network's blocks.
+    """Creates a pipeline, three ControlNets, and two LoRAs of different rank and alpha that patch
+    common layers; the second also patches the text encoder. `layers`: layers per network block.
 
-    A folder in which they have been made already is taken as it is.
+    Reuses the files if the folder already has them.
     """
     controls = tuple(folder / f"{family}-control{number}" for number in range(3))
     loras = (folder / f"{family}-first.safetensors", folder / f"{family}-second.safetensors")
@@ -41,7 +41,7 @@ def random_models(folder: Path, family: Kind, layers: int = 2) -> Models:
 
 
 def mini_models() -> Models:
-    """Returns the miniature that predicts noise, with what was trained for it."""
+    """Returns the noise-predicting miniature model, with its ControlNets and LoRAs."""
     controls = tuple(MINI / "controlnet" / name for name in ("edges", "silhouette"))
     return Models(
         "mini",
@@ -52,5 +52,5 @@ def mini_models() -> Models:
 
 
 def difference(ours: Tensor, theirs: Tensor) -> float:
-    """Computes the largest absolute difference over the range of `theirs`."""
+    """Computes the largest absolute difference, divided by the range of `theirs`."""
     return float((ours - theirs).abs().max() / (theirs.max() - theirs.min()))

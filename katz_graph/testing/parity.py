@@ -1,4 +1,6 @@
-"""Compares the engine with plain loops over diffusers' modules, and weights before and after."""
+"""Compares the engine with plain loops over diffusers' modules, and weights before and after a
+run.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +24,17 @@ from katz_graph.testing.requests import (
     sampler_region,
 )
 
-# strength and window of each ControlNet
+# strength, start and end of each ControlNet
 CONTROLS = ((0.8, 0.0, 1.0), (1.0, 0.0, 0.55), (0.5, 0.25, 1.0))
 STRENGTHS = (0.4, 0.25)  # of each LoRA
-# at 5, DPM++ 2M lets the rounding of batched products grow to 1.1e-5, at 8 to 2.4e-6, at 12 to
-# 0.9e-6
+# DPM++ 2M amplifies the rounding differences of batched products: to 1.1e-5 with 5 steps, 2.4e-6
+# with 8, 0.9e-6 with 12
 EXTRAPOLATING_STEPS = 12
 
 
 def cases(models: Models) -> Iterator[Case]:
-    """Yields 0, 1, 3 ControlNets with 0, 1, 2 LoRAs, from noise, from a picture, under a mask, in a
-    batch; the samplers take turns.
+    """Yields combinations of 0, 1, 3 ControlNets and 0, 1, 2 LoRAs: each from noise, from a
+    picture, with a mask, and as a batch. Alternates the samplers.
     """
     size = 16 if models.name == "mini" else 8
     generator = torch.Generator().manual_seed(3)
@@ -65,10 +67,9 @@ def cases(models: Models) -> Iterator[Case]:
 
 
 def against_plain_loop(case: Case, engine: DeviceEngine) -> tuple[float, float]:
-    """Compares final latents with the plain loop with the same batching: on the engine's modules,
-    and on others.
-
-    The engine's batching must be decided.
+    """Returns the difference of the engine's final latent from a plain loop with the same batching:
+    first on the engine's modules, then on separately loaded ones. The engine's batching must be
+    set.
     """
     region = sampler_region(case)
     spec, _ = sampling_of(region.begin)
@@ -81,8 +82,8 @@ def against_plain_loop(case: Case, engine: DeviceEngine) -> tuple[float, float]:
 
 
 def engines_modules(case: Case, engine: DeviceEngine, region: Region) -> tuple[Any, list[Any]]:
-    """Makes a stock pipeline around the modules that the engine has just run, LoRAs in place;
-    returns it with the engine's ControlNets.
+    """Builds a stock pipeline around the engine's modules, with LoRAs applied; returns it with the
+    engine's ControlNets. The engine must have just run the region.
     """
     models = engine.models
     _, clip, _ = pipeline_recipes(case.pipeline)
@@ -96,7 +97,7 @@ def engines_modules(case: Case, engine: DeviceEngine, region: Region) -> tuple[A
 
 
 def unchanged_weights(case: Case) -> bool:
-    """Tells whether a run with LoRAs and one without leave every weight bit-equal."""
+    """Returns whether every weight is bit-equal after a run with LoRAs and a run without."""
     with local_engine() as engine:
         model, clip, _ = pipeline_recipes(case.pipeline)
         modules = [engine.models.patch(model)] + [

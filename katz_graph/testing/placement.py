@@ -1,5 +1,5 @@
-"""Runs requests of random models on workers in turns, by plans made by hand or by the planner:
-shared by the benches of several devices.
+"""Runs requests of random models on workers in alternation, with pinned or planner-made plans.
+Benches of several devices share it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from katz_graph.testing.random_models import make_controlnet, make_pipeline, usu
 from katz_graph.testing.requests import bare_context, local_engine, sample, sampler_region
 
 NETWORK: tuple[str, ...] = usual().stages
-PROFILED = 6  # steps, of which the first does not count
+PROFILED = 6  # steps of a profiled request; the first is not measured
 COLUMNS = ("seconds", "predicted", "median", "least", "most")
 
 Pins = Mapping[str, tuple[str, ...]]
@@ -36,25 +36,23 @@ Pins = Mapping[str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Sets the size of a bench: channels of a network's blocks and layers of each, cells of a
-    latent's side, steps of a request, and runs.
-    """
+    """Sets the size of a bench."""
 
-    channels: tuple[int, ...] = (64, 128, 256)  # 31 M parameters, 15 M in a ControlNet
-    side: int = 32
-    steps: int = 10
+    channels: tuple[int, ...] = (64, 128, 256)  # by block: 31 M parameters, 15 M in a ControlNet
+    side: int = 32  # latent height and width
+    steps: int = 10  # per request
     runs: int = 9
-    layers: int = 2
+    layers: int = 2  # per block
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Returns the sizes of a network, as `random_models` takes them."""
+        """Returns the network sizes as keyword arguments of `random_models`."""
         return {"channels": self.channels, "layers": self.layers}
 
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """A pipeline and ControlNets, in files."""
+    """Holds the files of a pipeline and its ControlNets."""
 
     pipeline: Path
     controls: tuple[Path, ...]
@@ -69,11 +67,11 @@ class Models:
         return cls(folder / "pipeline", paths)
 
     def profiled(self, scale: Scale, guidance: float, controls: int = 1) -> Region:
-        """Makes the same request, with as many steps as the times of its stages need."""
+        """Builds the same request, with only the steps that stage profiling needs."""
         return self.request(replace(scale, steps=min(scale.steps, PROFILED)), guidance, controls)
 
     def request(self, scale: Scale, guidance: float, controls: int = 1, seed: int = 7) -> Region:
-        """Makes the request of a KSampler with Euler from noise; guidance 1 leaves one branch."""
+        """Builds a KSampler request: Euler, from noise. Guidance 1 leaves one branch."""
         generator = torch.Generator().manual_seed(seed)
         case = Case(
             name=f"seed {seed}",
@@ -96,7 +94,7 @@ class Models:
 
 
 def pins(network: str, control_net: str) -> Pins:
-    """Pins all of the network to one device, all ControlNets to one."""
+    """Pins the whole network to one device, and all ControlNets to another (or the same)."""
     return {**dict.fromkeys(NETWORK, (network,)), "controlnet": (control_net,)}
 
 
@@ -107,8 +105,8 @@ def plan(
     batching: bool | None = None,
     devices: Sequence[Device] = (),
 ) -> Program:
-    """Plans for an engine's workers, with its own pins; `devices` replaces what is known of the
-    workers.
+    """Plans a region for an engine's workers, with the pins `places`. `devices` replaces the
+    descriptions of the workers.
     """
     cluster = engine.cluster
     return plan_region(
@@ -119,7 +117,7 @@ def plan(
 
 
 def reference(region: Region) -> Tensor:
-    """Samples on one device with one thread in this process, every branch by itself."""
+    """Samples on one device with one thread in this process, without batching the branches."""
     torch.set_num_threads(1)
     with local_engine(batching=False) as engine:
         return sample(engine, region)
@@ -127,8 +125,8 @@ def reference(region: Region) -> Tensor:
 
 @dataclass(slots=True)
 class Track:
-    """Carries out a request in one way, planned anew for every run; keeps the programs and what
-    they took.
+    """Runs a request in one way, planning it again for every run; stores the programs and their
+    outcomes.
     """
 
     name: str
@@ -138,7 +136,7 @@ class Track:
     outcomes: list[Outcome] = field(default_factory=list)
 
     def run(self) -> Outcome:
-        """Runs once; the run counts."""
+        """Runs once, and records the run."""
         self.programs.append(self.plan())
         self.outcomes.append(self.engine.cluster.run(self.program, bare_context(self.engine)))
         return self.outcomes[-1]
@@ -153,13 +151,13 @@ class Track:
 
     @property
     def sampling(self) -> list[float]:
-        """Returns the seconds of the loop, on the device that has the sampler."""
+        """Returns the seconds of the sampling loop by run, on the device that samples."""
         runs = zip(self.programs, self.outcomes, strict=True)
         return [outcome.timings[program.owner].denoise for program, outcome in runs]
 
     @property
     def whole(self) -> list[float]:
-        """Returns the seconds of all that the plan predicts: the loop, and what precedes it."""
+        """Returns the seconds that a plan predicts, by run: preparation and sampling loop."""
         runs = zip(self.programs, self.outcomes, self.sampling, strict=True)
         return [
             outcome.timings[program.owner].prepare + seconds for program, outcome, seconds in runs
@@ -167,7 +165,7 @@ class Track:
 
     @property
     def planned(self) -> list[float]:
-        """Returns the seconds that the programs predicted."""
+        """Returns the predicted seconds, by program with a prediction."""
         return [
             program.prediction.planned
             for program in self.programs
@@ -176,7 +174,9 @@ class Track:
 
     @property
     def error(self) -> float:
-        """Returns how far the seconds are from the predicted ones, as a part of these."""
+        """Returns the relative prediction error: how far the median ratio of measured to predicted
+        seconds is from 1.
+        """
         runs = zip(self.whole, self.planned, strict=True)
         return abs(median(seconds / planned for seconds, planned in runs) - 1)
 
@@ -191,12 +191,12 @@ class Track:
 
 
 def speedups(one: Track, two: Track) -> list[float]:
-    """Returns how many times as fast as `one` the other was, by round."""
+    """Returns the speed-ups of `two` over `one`, by round."""
     return [alone / together for alone, together in zip(one.sampling, two.sampling, strict=True)]
 
 
 def share(gained: Sequence[float], ideals: Sequence[float]) -> float:
-    """Returns the median share of the ideal speed-ups that was reached, over rounds."""
+    """Returns the reached share of the ideal speed-up, median over rounds."""
     return median(speedup / ideal for speedup, ideal in zip(gained, ideals, strict=True))
 
 
@@ -207,10 +207,11 @@ Last = TypeVar("Last")
 def take_turns(
     tracks: Sequence[Track], runs: int, first: Callable[[], First], last: Callable[[], Last]
 ) -> tuple[list[First], list[Last]]:
-    """Warms up, then runs all in turns between two measurements, which it returns by round.
+    """Warms up, then runs all tracks once per round, between the measurements `first` and `last`.
+    Returns both measurements by round.
 
-    What is compared was measured within seconds: a machine shared with others is a third slower at
-    one time than at another.
+    All compared times lie within seconds of each other, because the speed of a shared machine
+    varies by a third over time.
     """
     for track in tracks:
         track.warm_up()
@@ -224,7 +225,7 @@ def take_turns(
 
 
 def middle(stages: Sequence[Stages]) -> Stages:
-    """Returns the median of each time over several measurements."""
+    """Returns the median of each stage time over several measurements."""
     by_call: dict[tuple[str, int], list[StageTime]] = {}
     for measured in stages:
         for call, time in measured.times.items():
@@ -243,7 +244,7 @@ def _middle(times: Sequence[StageTime]) -> StageTime:
 
 
 class Stages:
-    """Holds measured seconds of the stages of the loop, by stage and members of a call."""
+    """Holds the measured seconds of the loop's stages, by stage and number of members per call."""
 
     def __init__(self, times: Sequence[StageTime]) -> None:
         self.times = {
@@ -254,18 +255,18 @@ class Stages:
         return self._known(self.times[call.stage, len(call.operations)].alone, call)
 
     def busy(self, call: Call) -> float:
-        """Returns a call's seconds while the other workers do the same work."""
+        """Returns a call's seconds while the other workers do the same work concurrently."""
         return self._known(self.times[call.stage, len(call.operations)].busy, call)
 
     def single_calls(self) -> tuple[float, float]:
-        """Sums over all stages of one call for one branch, alone and busy."""
+        """Sums the seconds of all stages, one call for one branch each: alone, and busy."""
         single = [time for (_, members), time in self.times.items() if members == 1]
         return sum(self._known(time.alone, time) for time in single), sum(
             self._known(time.busy, time) for time in single
         )
 
     def _known(self, seconds: float | None, what: Call | StageTime) -> float:
-        assert seconds is not None, what  # profiled with this request on these devices
+        assert seconds is not None, what  # this request was profiled on these devices
         return seconds
 
     @property
@@ -275,7 +276,7 @@ class Stages:
         }
 
     def rows(self) -> list[list[object]]:
-        """Makes the table rows of one call, alone and busy."""
+        """Returns the table rows of each stage, alone and busy."""
         alone = [
             [f"{_title(time)} alone", time.roofline, time.alone or 0.0, "", ""]
             for time in self.times.values()
@@ -295,8 +296,8 @@ def seconds_of(
     device: str | None = None,
     stages: Sequence[str] = (),
 ) -> float:
-    """Sums an evaluation of the commonest kind over its calls of these stages or all costed ones,
-    on one device or all, in seconds.
+    """Sums the seconds of the most frequent evaluation variant over its calls: of `stages`, or of
+    all costed stages; on one device, or on all.
     """
     number = commonest_variant(program)
     calls = program.calls[number] if number is not None else ()

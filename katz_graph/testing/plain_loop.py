@@ -1,7 +1,8 @@
-"""Samples the plain way, without anything of ours: diffusers' own modules and forwards, LoRAs fused
-by diffusers, loops from papers.
+"""Samples without the engine, as a reference: diffusers' modules and forwards, LoRAs fused by
+diffusers, sampler loops from papers.
 
-Fed with the same seed, step count and files as the engine; whatever differs is the engine's doing.
+The reference gets the same seed, step count and files as the engine, so the engine causes any
+difference.
 """
 
 from __future__ import annotations
@@ -33,9 +34,7 @@ class ControlCase:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One request. `latent` is unscaled [B, 4, h, w]; `mask` [h, w] at the latent's size, 1 =
-    repaint.
-    """
+    """Describes one request."""
 
     name: str
     pipeline: Path
@@ -45,7 +44,9 @@ class Case:
     guidance: float = 5.0
     seed: int = 7
     latent: Tensor = field(default_factory=lambda: torch.zeros(1, 4, 8, 8))
+    """[B, 4, h, w], unscaled."""
     mask: Tensor | None = None
+    """[h, w], the latent's size; 1 = repaint."""
     image: Tensor = field(
         default_factory=lambda: torch.rand(1, 64, 64, 3, generator=torch.Generator().manual_seed(5))
     )
@@ -56,8 +57,8 @@ class Case:
 
 
 class Table:
-    """Computes the noise table in double precision: scaled-linear betas, epsilon or v-prediction
-    from the scheduler's file.
+    """Computes the noise table in double precision, from scaled-linear betas. The scheduler's
+    configuration selects epsilon or v-prediction.
     """
 
     def __init__(self, scheduler: Any) -> None:
@@ -82,7 +83,7 @@ class Table:
 
 
 def load_with_controls(case: Case) -> Any:
-    """Loads the stock pipeline for the case's ControlNets, if it has any."""
+    """Loads the stock pipeline, with the case's ControlNets if it has any."""
     if not case.controls:
         return load(case)
     plain = load(case)
@@ -99,13 +100,12 @@ def load(case: Case) -> Any:
     )
     names = []
     for number, (path, _) in enumerate(case.loras):
-        assert isinstance(path, Path)  # a pipeline fetches nothing
+        assert isinstance(path, Path)  # stock pipelines load local files only
         names.append(f"lora{number}")
         pipeline.load_lora_weights(path.parent, weight_name=path.name, adapter_name=names[-1])
     if names:
         pipeline.set_adapters(names, [strength for _, strength in case.loras])
-        # `fuse_lora` multiplies by each adapter's own scale, which set_adapters has set to its
-        # strength
+        # `fuse_lora` multiplies by each adapter's scale; set_adapters has set it to the strength
         encoders = [name for name in ("text_encoder", "text_encoder_2") if _has(pipeline, name)]
         components = [part(pipeline), *encoders]
         pipeline.fuse_lora(components=components, adapter_names=names)
@@ -115,7 +115,7 @@ def load(case: Case) -> Any:
 
 
 def part(pipeline: Any) -> str:
-    """Names the part of a pipeline that is its network."""
+    """Returns the name of a pipeline's network component."""
     names = {family.network.part for family in families()}
     (name,) = (name for name in names if _has(pipeline, name))
     return name
@@ -126,7 +126,7 @@ def _has(pipeline: Any, name: str) -> bool:
 
 
 def encode(pipeline: Any, case: Case) -> tuple[list[Tensor], list[dict[str, Tensor] | None]]:
-    """Encodes text and added conditions of [negative, positive], for every picture of the batch."""
+    """Encodes text and added conditions for [negative, positive], repeated over the batch."""
     batch, _, height, width = case.latent.shape
     if not _has(pipeline, "text_encoder_2"):
         positive, negative = pipeline.encode_prompt(case.prompt, "cpu", 1, True, case.negative)
@@ -152,8 +152,8 @@ def sample(
     pipeline: Any = None,
     control_nets: Sequence[Any] | None = None,
 ) -> Tensor:
-    """Computes the final latent, unscaled, by a plain loop over `forward` of network and
-    ControlNets: those given, or loaded here.
+    """Returns the final latent, unscaled, from a plain loop over `forward` of the network and
+    ControlNets. Loads the modules that are not passed.
     """
     pipeline = pipeline or load(case)
     table = Table(pipeline.scheduler)
@@ -296,5 +296,5 @@ LOOPS: dict[str, Callable[[Denoiser, Tensor, Tensor, torch.Generator], Tensor]] 
     "heun": heun,
     "dpmpp_2m": dpmpp_2m,
     "euler_ancestral": euler_ancestral,
-    "ddim": euler,  # but for a mask's noise
+    "ddim": euler,  # differs only in the mask's noise
 }

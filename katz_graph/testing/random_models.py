@@ -1,5 +1,5 @@
-"""Makes small pipelines, ControlNets and LoRAs with random weights, in the shapes of all kinds of
-models that the `random_models` of the families list.
+"""Creates small pipelines, ControlNets and LoRAs with random weights, for each model kind that a
+family's `random_models` module lists.
 """
 
 from __future__ import annotations
@@ -21,25 +21,27 @@ Kind = str
 
 @cache
 def kinds() -> Mapping[Kind, Any]:
-    """Returns what makes each kind, by name; its methods say which sizes they take."""
+    """Returns the factory of each model kind, by name. A factory's methods define its size
+    arguments.
+    """
     names = [f"katz_graph.models.families.{family}.random_models" for family in FAMILIES]
     modules = [import_module(name) for name in names if find_spec(name) is not None]
     return {kind: made for module in modules for kind, made in module.KINDS.items()}
 
 
 def playing(role: Role) -> tuple[Kind, ...]:
-    """Names the kinds that benches take for something."""
+    """Returns the names of the kinds with a role in benches."""
     return tuple(kind for kind, made in kinds().items() if role in made.roles)
 
 
 def usual_kind() -> Kind:
-    """Names the kind that benches measure unless they say otherwise."""
+    """Returns the name of the kind that benches measure by default."""
     (kind,) = playing("usual")
     return kind
 
 
 def usual() -> Any:
-    """Returns what makes that kind."""
+    """Returns the factory of the default kind."""
     return kinds()[usual_kind()]
 
 
@@ -54,15 +56,15 @@ def make_controlnet(folder: str | Path, kind: Kind, seed: int, *sizes: Any, **ch
 
 
 def make_lora(path: str | Path, kind: Kind, *sizes: Any, **changed: Any) -> None:
-    """Writes a LoRA for the network of `make_pipeline`; not for transformers."""
+    """Writes a LoRA for the network of `make_pipeline`; transformer kinds do not support it."""
     kinds()[kind].make_lora(path, *sizes, **changed)
 
 
 def draw_network(kind: Kind, seed: int, *sizes: Any, **changed: Any) -> Any:
-    """Makes a network alone, of transformers."""
+    """Creates only a network; transformer kinds only."""
     return kinds()[kind].draw_network(seed, *sizes, **changed)
 
 
 def draw_controlnet(kind: Kind, seed: int, *sizes: Any, **changed: Any) -> Any:
-    """Makes a ControlNet alone, of transformers."""
+    """Creates only a ControlNet; transformer kinds only."""
     return kinds()[kind].draw_controlnet(seed, *sizes, **changed)

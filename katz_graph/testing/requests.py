@@ -1,5 +1,5 @@
-"""Runs one sampler's request on an engine without a workflow file around it: for benches and tests
-that compare latents.
+"""Runs a sampler's request on an engine without a workflow file, for benches and tests that compare
+latents.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from katz_graph.testing.plain_loop import Case
 
 
 def region_of(begin: str, inputs: Mapping[str, Any], case: Case) -> Region:
-    """Makes the region of a sampler for a case; `begin` and `inputs` say which kind, the case says
-    the rest.
+    """Builds the region of a sampler for a case. `begin` and `inputs` select the sampler; the case
+    supplies everything else.
     """
     model, clip, vae = pipeline_recipes(case.pipeline)
     for path, strength in case.loras:
@@ -75,12 +75,12 @@ def region_of(begin: str, inputs: Mapping[str, Any], case: Case) -> Region:
 
 
 def bind(graph: Graph, end: str) -> Region:
-    """Makes a region whose inputs are all values."""
+    """Builds a region without inputs from other nodes."""
     return bind_region(graph, builtin_types(), region_nodes(graph, end), {})
 
 
 def sampler_region(case: Case) -> Region:
-    """Makes the region of a KSampler."""
+    """Builds the region of a KSampler."""
     inputs = {
         "sampler_name": case.sampler,
         "scheduler": "normal",
@@ -92,7 +92,7 @@ def sampler_region(case: Case) -> Region:
 
 
 def sample(engine: DeviceEngine, region: Region, context: Context | None = None) -> Tensor:
-    """Samples the final latent, unscaled."""
+    """Samples a region; returns the final latent, unscaled."""
     return engine.sample(region, context or bare_context(engine))[0]["samples"]
 
 
@@ -104,8 +104,8 @@ def local_engine(
     model_bytes: int | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> DeviceEngine:
-    """Starts an engine on one device of this process, with as many threads as are set here unless
-    told otherwise.
+    """Starts an engine on one device of this process. `threads` defaults to torch's current thread
+    count.
     """
     config = WorkerConfig(
         device, device, threads or torch.get_num_threads(), dtype, model_bytes=model_bytes
@@ -114,5 +114,7 @@ def local_engine(
 
 
 def bare_context(engine: Engine, **types: NodeType) -> RunContext:
-    """Makes a context that writes nothing. `types`: of nodes besides the built-in ones."""
+    """Creates a context that writes no files. `types`: node types in addition to the built-in
+    ones.
+    """
     return RunContext(engine, Folders(), Path(), types={**builtin_types(), **types})

@@ -1,5 +1,5 @@
-"""Starts a server as a person does: a process of its own in a folder of its own, reached over HTTP
-and the websocket alone.
+"""Starts a server as a user does: a separate process in a separate folder, reached only over HTTP
+and the websocket.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from typing import Any, Self
 
 from katz_graph.core.errors import RunError
 
-READY = 120.0  # seconds in which a server has to be ready
-EXIT_TIMEOUT_S = 60.0  # seconds in which it has to end
+READY = 120.0  # seconds, timeout of a server's start
+EXIT_TIMEOUT_S = 60.0  # timeout of a server's exit
 POLL = 0.05  # seconds
-IN_QUEUE = 32  # jobs that wait at once
+IN_QUEUE = 32  # jobs submitted before the queue is drained to half
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer. `seconds`: from asking to the last byte."""
+    """Holds an HTTP response. `seconds`: from the request to the last byte."""
 
     status: int
     headers: Mapping[str, str]
@@ -41,8 +41,9 @@ class Answer:
 
 
 class Served:
-    """Runs `katz serve` in `folder`, with the miniature models. Started again on the same folder it
-    is the same server. `cache`: the place of what it measures; in the folder as well, unless told.
+    """Runs `katz serve` in `folder`, with the miniature models. A restart on the same folder
+    continues with the same data. `cache`: folder of the server's measurements, by default inside
+    `folder`.
     """
 
     def __init__(self, folder: Path, *options: str, cache: Path | None = None) -> None:
@@ -60,7 +61,7 @@ class Served:
             self.kill()
 
     def start(self, wait: bool = True) -> Self:
-        """Starts the server. RunError with what it printed last when it does not become ready."""
+        """Starts the server. Raises RunError with its last output if it does not become ready."""
         self.folder.mkdir(parents=True, exist_ok=True)
         places = {name: self.folder / name for name in ("data", "output", "input")}
         command = [
@@ -96,8 +97,8 @@ class Served:
         return {**os.environ, "KATZ_CACHE": str(self._cache)}
 
     def beside(self, *arguments: str) -> str:
-        """Runs `katz` with the server's measurements; returns what it prints. CalledProcessError
-        when it fails.
+        """Runs `katz` in another process, with the server's measurements; returns its output.
+        Raises CalledProcessError if it fails.
         """
         command = [sys.executable, "-m", "katz_graph.cli.main", *arguments]
         return subprocess.run(
@@ -114,7 +115,7 @@ class Served:
         return (self.folder / "server.log").read_text(errors="replace")
 
     def wait_until_ready(self) -> float:
-        """Waits for readiness; returns the seconds."""
+        """Waits until the server is ready; returns the seconds waited."""
         assert self._process is not None  # it was started
         started = time.perf_counter()
         while time.perf_counter() - started < READY:
@@ -129,13 +130,13 @@ class Served:
         raise RunError(f"the server was not ready; it last printed: {self.log[-600:]}")
 
     def kill(self) -> None:
-        """Sends SIGKILL."""
+        """Sends SIGKILL, and waits for the end of the process."""
         assert self._process is not None  # it was started
         self._process.kill()
         self._process.wait()
 
     def stop(self) -> tuple[int, float]:
-        """Sends SIGTERM; returns the exit status, and the seconds it took."""
+        """Sends SIGTERM; returns the exit status and the seconds until the exit."""
         assert self._process is not None  # it was started
         started = time.perf_counter()
         self._process.send_signal(signal.SIGTERM)
@@ -169,22 +170,22 @@ class Served:
         return self.post("/prompt", {"prompt": prompt, **more})
 
     def finished(self) -> dict[str, Any]:
-        """Returns the history by id."""
+        """Returns the history, by job id."""
         found: dict[str, Any] = self.get("/history").data
         return found
 
     def waiting(self) -> int:
-        """Counts the jobs that have not ended."""
+        """Returns the number of jobs that have not ended."""
         left: int = self.get("/prompt").data["exec_info"]["queue_remaining"]
         return left
 
     def drain(self, left: int = 0) -> None:
-        """Waits until no more than `left` jobs have not ended."""
+        """Waits until at most `left` jobs remain in the queue or running."""
         while self.waiting() > left:
             time.sleep(POLL)
 
     def wait_for(self, ids: Sequence[str], seconds: float) -> dict[str, Any]:
-        """Waits until all are in the history; returns it. RunError when they are not in time."""
+        """Waits until all jobs are in the history, and returns it. Raises RunError on timeout."""
         ends = time.perf_counter() + seconds
         while time.perf_counter() < ends:
             history = self.finished()
@@ -197,7 +198,7 @@ class Served:
         )
 
     def pictures(self, entry: Mapping[str, Any]) -> list[bytes]:
-        """Returns the pictures that a history entry names."""
+        """Returns the pictures of a history entry."""
         images = [
             image for output in entry["outputs"].values() for image in output.get("images", ())
         ]
@@ -209,11 +210,11 @@ class Served:
         ]
 
     def fetched(self) -> list[Path]:
-        """Returns the files that it has fetched, whole or in part."""
+        """Returns the files that the server has fetched, completely or in part."""
         return [path for path in (self._cache / "fetched").rglob("*") if path.is_file()]
 
     def family(self) -> list[int]:
-        """Returns its process and all below it."""
+        """Returns the process ids of the server and all its descendants."""
         parents = {pid: _parent(pid) for pid in _processes()}
         found = [self.pid]
         for pid in found:
@@ -225,14 +226,14 @@ class Served:
 
 @contextmanager
 def serving(folder: Path, *options: str, cache: Path | None = None) -> Iterator[Served]:
-    """Starts a server that is ready, and is killed at the end unless it ended."""
+    """Yields a server that is ready; kills it at the end if it still runs."""
     with Served(folder, *options, cache=cache) as server:
         yield server
 
 
 def resident(pids: Sequence[int]) -> int:
-    """Sums the bytes of memory that processes filled, alone or in shares; not the files they map,
-    which depend on who else maps them.
+    """Sums the bytes of anonymous and shared memory (PSS) of processes. Excludes mapped files,
+    because their share depends on other processes that map them.
     """
     total = 0
     for pid in pids:
@@ -249,7 +250,7 @@ def resident(pids: Sequence[int]) -> int:
 
 
 def descriptors(pids: Sequence[int]) -> list[str]:
-    """Returns the targets of the open file descriptors of processes."""
+    """Returns the targets of the processes' open file descriptors."""
     found = []
     for pid in pids:
         try:
@@ -260,15 +261,15 @@ def descriptors(pids: Sequence[int]) -> list[str]:
 
 
 def shared_memory(pids: Sequence[int]) -> int:
-    """Counts descriptors of memory files, and entries of the machine's shared memory."""
+    """Counts the processes' memfd descriptors and the entries of `/dev/shm`."""
     return sum("memfd:" in target for target in descriptors(pids)) + sum(
         1 for _ in Path("/dev/shm").iterdir()
     )
 
 
 def carry_out(server: Served, prompts: Iterable[Mapping[str, Any]]) -> None:
-    """Submits jobs as fast as the queue takes them; all have ended afterwards, the last one
-    well.
+    """Submits jobs as fast as the queue accepts them, and waits for all; asserts that the last one
+    succeeded.
     """
     ids: list[str] = []
     for prompt in prompts:
@@ -283,8 +284,8 @@ def carry_out(server: Served, prompts: Iterable[Mapping[str, Any]]) -> None:
 
 
 def processor_seconds(pid: int) -> float:
-    """Sums the seconds of a process's threads, to the nanosecond: `stat` counts whole ticks, and
-    charges one to whoever wakes with the timer.
+    """Sums the CPU seconds of a process's threads, in nanosecond resolution. `stat` counts only
+    whole ticks, and charges a whole tick to a thread that wakes with the timer.
     """
     counts = (
         Path(entry, "schedstat").read_text().split()[0]
@@ -294,14 +295,14 @@ def processor_seconds(pid: int) -> float:
 
 
 def alive(pids: Sequence[int]) -> list[int]:
-    """Returns those that have not ended."""
+    """Returns the processes that have not ended."""
     return [pid for pid in pids if _state(pid) not in ("", "Z", "X")]
 
 
 def painting(
     seed: int, steps: int, side: int = 64, prefix: str = "bench", guidance: float = 4.0
 ) -> dict[str, Any]:
-    """Makes a text-to-picture graph on the miniature models."""
+    """Builds a text-to-picture graph with the miniature models."""
     return {
         "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "katz-mini"}},
         "2": {

@@ -1,6 +1,6 @@
-"""Runs diffusers' stock pipelines over transformers, asked as a KSampler is: from the same noise,
-with the same texts and levels. Tests and `katz bench parity` compare pictures with theirs,
-`katz bench overhead` seconds.
+"""Runs diffusers' stock transformer pipelines with a KSampler's inputs: the same noise, texts and
+sigmas. Tests and `katz bench parity` compare pictures with them, `katz bench overhead` compares
+seconds.
 """
 
 from __future__ import annotations
@@ -33,42 +33,39 @@ from katz_graph.testing.requests import bare_context, bind
 
 TEXTS = "a red circle above sand", "grey, blurred"
 Shown = Literal["controlnet", "fill", "control", "reference"]
-"""What a picture is shown to: a ControlNet, or the model, to be filled in, as its control, or to be
-edited.
+"""Use of a picture: input of a ControlNet, or of the model, for inpainting (`fill`), as its control
+picture, or as the reference of an edit.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Holds what is asked of the pipeline in a folder: `texts`, the positive and the negative;
-    `noise` [B, C, h, w]; `image` [1, H, W, 3] in 0..1, `shown` to the ControlNet in the folder's
-    `controlnet` or to the model, None without one; `told`: further arguments of the pipeline.
-    """
+    """Describes a request to a pipeline."""
 
-    folder: Path
+    folder: Path  # of the pipeline
     kind: Kind
-    noise: Tensor
+    noise: Tensor  # [B, C, h, w]
     steps: int
-    texts: tuple[str, str] = TEXTS
-    guidance: float = 4.0  # between both sides, of models that are not told it
-    image: Tensor | None = None
-    strength: float = 1.0
-    told: dict[str, Any] = field(default_factory=dict)
-    shown: Shown = "controlnet"
+    texts: tuple[str, str] = TEXTS  # positive, negative
+    guidance: float = 4.0  # classifier-free guidance, for models without a guidance embedding
+    image: Tensor | None = None  # [1, H, W, 3] in 0..1
+    strength: float = 1.0  # of the ControlNet
+    told: dict[str, Any] = field(default_factory=dict)  # further arguments of the pipeline
+    shown: Shown = "controlnet"  # use of `image`; the ControlNet is in the folder's `controlnet`
 
 
 def schedule(kind: Kind) -> str:
-    """Names the schedule whose levels are the pipeline's."""
+    """Returns the name of the schedule that has the pipeline's sigmas."""
     return str(kinds()[kind].stock.schedule)
 
 
 def cfg(kind: Kind, guidance: float) -> float:
-    """Returns a sampler's guidance: 1 where the model is told it or has none."""
+    """Returns a sampler's guidance: 1 if the model has a guidance embedding or no guidance."""
     return guidance if kinds()[kind].stock.told is None else 1.0
 
 
 def hole(image: Tensor) -> Tensor:
-    """Returns a mask [1, H, W] of a picture [1, H, W, 3]: 1 where it is to be filled in."""
+    """Returns an inpainting mask [1, H, W] for a picture [1, H, W, 3]; 1 = repaint."""
     mask = torch.zeros(image.shape[:3])
     height, width = image.shape[1:3]
     mask[:, height // 4 : -height // 4 - 3, width // 3 : -5] = 1.0
@@ -76,8 +73,8 @@ def hole(image: Tensor) -> Tensor:
 
 
 def region(asked: Asked, seed: int, engine: Engine) -> Region:
-    """Makes the region of a KSampler that begins with the noise of the seed. The engine encodes
-    what the model is shown.
+    """Builds the region of a KSampler that starts from the noise of the seed. The engine encodes
+    the picture.
     """
     model, clip, vae = pipeline_recipes(asked.folder)
     seen = {} if asked.image is None else _seen(asked, asked.image, vae, engine)
@@ -96,7 +93,7 @@ def region(asked: Asked, seed: int, engine: Engine) -> Region:
 
 
 def _seen(asked: Asked, image: Tensor, vae: VaeRecipe, engine: Engine) -> dict[str, Any]:
-    """Returns what a conditioning holds of the picture."""
+    """Returns the picture's fields of a conditioning entry."""
     if asked.shown == "controlnet":
         control = controlnet_recipe(asked.folder / "controlnet")
         return {"control": (ControlUse(control, Picture.of(image), asked.strength, vae=vae),)}
@@ -109,7 +106,7 @@ def _seen(asked: Asked, image: Tensor, vae: VaeRecipe, engine: Engine) -> dict[s
 
 
 def _given(asked: Asked, image: Tensor) -> dict[str, Any]:
-    """Returns what a pipeline is given of the picture."""
+    """Returns the picture's arguments of a pipeline call."""
     pixels = image.movedim(-1, 1)
     match asked.shown:
         case "fill":
@@ -118,7 +115,7 @@ def _given(asked: Asked, image: Tensor) -> dict[str, Any]:
             area = image.shape[1] * image.shape[2]
             return {"image": pixels, "max_area": area, "_auto_resize": False}
         case "control":
-            return {"control_image": 2 * pixels - 1}  # tensors are taken as they are
+            return {"control_image": 2 * pixels - 1}  # pipelines do not normalize tensors
         case _:
             strength = {"controlnet_conditioning_scale": asked.strength}
             return {"control_image": 2 * pixels - 1} | strength
@@ -130,10 +127,9 @@ def stock(
     device: torch.device | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> Callable[[], Tensor]:
-    """Loads a pipeline with all its text encoders, onto the processor unless told. Returns a call
-    of it that gives pictures [B, H, W, 3] in 0..1, or the latent [B, C, h, w] as its VAE takes it.
-    A pipeline whose scheduler draws noise gets Euler's, unless the call is told anything of its
-    own.
+    """Loads a pipeline with all its text encoders, by default onto the CPU. Returns a function that
+    calls the pipeline and returns pictures [B, H, W, 3] in 0..1, or the latent [B, C, h, w] as the
+    VAE decodes it. Replaces a stochastic scheduler by Euler's, unless `asked.told` is set.
     """
     called, noise = kinds()[asked.kind].stock, asked.noise
     height, width = (8 * side for side in noise.shape[-2:])
@@ -166,7 +162,7 @@ def stock(
 
 
 def _loaded(asked: Asked, dtype: torch.dtype) -> Any:
-    """Loads the pipeline, of the class that takes a ControlNet where it has one."""
+    """Loads the pipeline; uses the ControlNet or editing class if the request has a picture."""
     made = kinds()[asked.kind]
     parts: dict[str, Any] = {}
     name = made.pipeline

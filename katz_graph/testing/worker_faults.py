@@ -1,5 +1,5 @@
-"""Injects faults: sends signals to workers in the middle of requests, for `katz bench faults` and
-the tests of faults.
+"""Injects faults: sends signals to workers during requests, for `katz bench faults` and tests of
+fault handling.
 """
 
 from __future__ import annotations
@@ -28,15 +28,17 @@ from katz_graph.testing.placement import Models, Scale, pins, plan, reference
 from katz_graph.testing.requests import bare_context
 
 SIGNALS = (signal.SIGKILL, signal.SIGSTOP)
-SPARE_TIMEOUT = 120.0  # seconds for the next spare to be loaded
-LINK = NetworkLink(1e9, 1e-4)  # plans are pinned: nothing depends on it
+SPARE_TIMEOUT = 120.0  # seconds, for the next spare worker to start
+LINK = NetworkLink(1e9, 1e-4)  # any value would do, because plans are pinned
 FORGIVING = WorkerPatience(deaths=1000, max_failed_starts=1000)
 GUIDANCE = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Blow:
-    """A signal to a device's worker when its request has done so many evaluations."""
+    """Describes a fault: a signal to a device's worker once a request has completed `evaluation`
+    evaluations.
+    """
 
     signal: signal.Signals
     device: str
@@ -45,18 +47,18 @@ class Blow:
 
 @dataclass(slots=True)
 class Struck:
-    """Runs a request whose workers, on this host, are struck: one blow in each attempt, while there
-    are any left.
-
-    Times on the clock of `time.monotonic`: of the blows, of the notes that it begins again, of the
-    first evaluation done after each.
+    """Runs a request and injects faults into its workers: one per attempt, until none remain. The
+    workers must run on this host. Times are on the clock of `time.monotonic`.
     """
 
     engine: DeviceEngine
     blows: Sequence[Blow]
     hit: list[float] = field(default_factory=list)
+    """Times of the signals."""
     noticed: list[float] = field(default_factory=list)
+    """Times of the warnings that the request restarts."""
     recovered: list[float] = field(default_factory=list)
+    """Times of the first completed evaluation after each restart."""
     pids: dict[str, int] = field(default_factory=dict)
 
     def run(self, program: Program) -> Outcome:
@@ -88,21 +90,19 @@ class Struck:
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """The result of one blow: seconds until it was noticed and until the request was on its way
-    again, and its picture's difference.
-    """
+    """Holds the result of one fault."""
 
     signal: str
     device: str
-    noticed: float
-    recovered: float
+    noticed: float  # seconds from the signal to its detection
+    recovered: float  # seconds from the signal to the first evaluation of the new attempt
     attempts: int
-    difference: float
+    difference: float  # of the latent from an undisturbed run
 
 
 @dataclass(frozen=True, slots=True)
 class Undisturbed:
-    """Requests on another worker meanwhile."""
+    """Summarizes the requests that another worker ran at the same time."""
 
     number: int
     attempts: int
@@ -110,7 +110,7 @@ class Undisturbed:
 
 
 def wait_for_spare(engine: DeviceEngine) -> None:
-    """Waits until a worker waits to stand in. RunError when none does in time."""
+    """Waits until a spare worker is ready. Raises RunError on timeout."""
     deadline = time.monotonic() + SPARE_TIMEOUT
     while "spare 0" not in engine.cluster.pids():
         if time.monotonic() > deadline:
@@ -120,7 +120,9 @@ def wait_for_spare(engine: DeviceEngine) -> None:
 
 @contextmanager
 def bystander(engine: DeviceEngine, program: Program) -> Iterator[list[Outcome]]:
-    """Runs a program again and again beside what is done in the block; the list fills."""
+    """Runs a program repeatedly, concurrently with the `with` block; yields the growing list of
+    outcomes.
+    """
     ended, outcomes = threading.Event(), list[Outcome]()
 
     def repeat() -> None:
@@ -139,10 +141,10 @@ def bystander(engine: DeviceEngine, program: Program) -> Iterator[list[Outcome]]
 def strike(
     engine: DeviceEngine, folder: Path, scale: Scale, repeats: int, seed: int
 ) -> tuple[list[Strike], Undisturbed | None]:
-    """Strikes each of the first two devices with `repeats` blows of each signal, one request each,
-    in random evaluations of its first half.
+    """Sends each signal `repeats` times to each of the first two devices, once per request, after a
+    random evaluation in the request's first half.
 
-    Where there is a third device it has requests of its own.
+    A third device, if present, runs separate requests at the same time.
     """
     base, control, *others = engine.cluster.assignments
     models = Models.make(folder, scale)

@@ -1,5 +1,5 @@
-"""Starts workers as threads that stand in for processes: they are watched and replaced, and all
-that they are told goes over a socket.
+"""Starts workers as threads instead of processes. The threads are supervised and replaced like
+processes, and receive all messages over a socket.
 """
 
 from __future__ import annotations
