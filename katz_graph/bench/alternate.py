@@ -1,8 +1,8 @@
 """`katz bench alternate`: runs two checkpoints and one that finishes in a server with memory
 for one model: same bytes, flat memory.
 
-Each picture is begun by one of the two in turn and finished by the third. The reference
-is a server without a budget.
+The two checkpoints alternate in starting a picture; the third checkpoint finishes every picture.
+The reference is a server without a memory budget.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from katz_graph.testing.random_models import make_pipeline, playing, usual_kind
 from katz_graph.testing.server_process import Served, resident, serving
 
 GROWTH_BOUND = 0.02
-SLACK = 1.01  # of the largest checkpoint's weights
-TOGETHER = 5  # jobs in the queue at once
-JOB_TIMEOUT_S = 600.0  # seconds that those may take
+SLACK = 1.01  # memory budget / bytes of the largest checkpoint's weights
+TOGETHER = 5  # jobs in the queue at the same time
+JOB_TIMEOUT_S = 600.0  # for all jobs in the queue
 BASES, FINISHING = ("first", "second"), "finishing"
 
 
@@ -88,8 +88,8 @@ def run(scale: Scale | None = None) -> BenchResult:
 
 
 def write_models(folder: Path, channels: tuple[int, ...]) -> Sequence[int]:
-    """Writes two pipelines and one that finishes what they have begun; returns the bytes of each
-    one's weights.
+    """Writes two pipelines, and a third that finishes their pictures; returns the bytes of each
+    pipeline's weights.
     """
     (kind,) = playing("finishing")
     for number, name in enumerate(BASES):
@@ -109,7 +109,9 @@ def write_models(folder: Path, channels: tuple[int, ...]) -> Sequence[int]:
 
 
 def painting(base: str, seed: int, scale: Scale) -> dict[str, Any]:
-    """Gives the first three quarters of the steps to a checkpoint, the rest to the third."""
+    """Builds a graph: `base` runs the first three quarters of the steps, the third checkpoint the
+    remaining ones.
+    """
     change = scale.steps * 3 // 4
     shared = {
         "noise_seed": seed,
@@ -170,7 +172,9 @@ def painting(base: str, seed: int, scale: Scale) -> dict[str, Any]:
 
 
 def _painted(server: Served, scale: Scale) -> tuple[list[bytes], list[tuple[int, int]]]:
-    """Returns all pictures in order, and the memory of the server's processes after every few."""
+    """Returns all pictures in order, and the memory of the server's processes after every TOGETHER
+    jobs, with the number of pictures so far.
+    """
     pictures: list[bytes] = []
     looks: list[tuple[int, int]] = []
     prompts = [painting(BASES[seed % len(BASES)], seed, scale) for seed in range(scale.pictures)]
@@ -187,7 +191,7 @@ def _painted(server: Served, scale: Scale) -> tuple[list[bytes], list[tuple[int,
 
 
 def _figures(server: Served) -> dict[str, float]:
-    """Reads the figures of models in `/metrics`."""
+    """Reads the figures of device `cpu` from `/metrics`, by name."""
     text = server.get("/metrics").body.decode()
     return {
         name: float(value)

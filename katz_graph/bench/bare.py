@@ -1,10 +1,10 @@
 """Measures what two cores of this machine give now: two processes share a sampler's work with
 nothing of the engine between them.
 
-The same stages on modules of the same sizes, one thread each. Every step the other process gets the
-latent over a pipe, and its part comes back over it. Both wait awake, as workers do. The machine
-takes what this loop misses of the ideal: memory that the cores share, other machines on the same
-host.
+Both run the engine's stages on modules of the same sizes, with one thread each. In every step, one
+process sends the latent over a socket and receives the result of the other. Both spin while they
+wait, as workers do. The gap between this loop and the ideal is the machine's: shared memory
+bandwidth, other virtual machines on the host.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Part = Literal["branch", "controlnet"]
 
 
 class Bare:
-    """Runs one process here, and one beside it. `controls` of 0 or 1 ControlNets."""
+    """Runs the loop in this process and a second one. `controls`: 0 or 1 ControlNets."""
 
     def __init__(self, models: Models, scale: Scale, controls: int) -> None:
         self._half, self._scale, self._controls = _half(models, scale), scale, controls
@@ -49,8 +49,8 @@ class Bare:
         self._other.wait()
 
     def seconds(self, branches: int, apart: Part | None) -> float:
-        """Times all steps. `apart`: the work of the other process, the second branch or the
-        ControlNet; None: it waits.
+        """Returns the seconds of all steps. `apart`: the work of the other process, either the
+        second branch or the ControlNet; if None, the other process waits.
         """
         with torch.inference_mode():
             latent = torch.randn(1, 4, self._scale.side, self._scale.side)
@@ -79,13 +79,13 @@ class Bare:
 
 
 def _half(models: Models, scale: Scale) -> Any:
-    """Loads the modules of one process."""
+    """Loads one process's modules."""
     torch.set_num_threads(1)
     return usual().by_hand(models.pipeline, models.controls[0], scale.side)
 
 
 def _serve(end: Connection) -> None:
-    """Runs the other process until nobody asks any more."""
+    """Runs the other process until the connection closes."""
     models, scale, controls = end.recv()
     half = _half(models, scale)
     with torch.inference_mode():
@@ -99,7 +99,7 @@ def _serve(end: Connection) -> None:
 
 
 def _received(end: Connection) -> Any:
-    """Receives the next message; the processor stays awake for AWAKE seconds until it is there."""
+    """Receives the next message; spins for up to AWAKE seconds before it blocks."""
     ends = time.perf_counter() + AWAKE
     while not end.poll() and time.perf_counter() < ends:
         pass

@@ -1,9 +1,9 @@
 """Measures a run beside two processes that compute, against its fair share of the processors, and
-the cost of leaving them room when there are none. A part of `katz bench overhead`.
+the cost of yielding to other processes when none run. Part of `katz bench overhead`.
 
-Painters are processes that sample a shipped workflow when they are asked to, with their models
-loaded. They take turns, since a machine shared with others is slower at one time than at another;
-one waits as OpenMP does by itself, which a person may have too, by saying so.
+Painters are processes that sample a shipped workflow on request, with their models loaded. They
+alternate, because the speed of a shared machine varies over time. One painter's threads wait by
+OpenMP's default spinning, which users also get if they set its variable.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from katz_graph.core.devices import parse_devices, processors
 OTHERS, ROUNDS = 2, 9
 DEVICES = {"run": "cpu", "workers": "cpu*2"}
 QUIET_BOUND, BUSY_BOUND = 1.05, 3.0
-# one look more than by itself: somebody has said it, so that we keep out
+# one spin more than the default: any other value counts as set by the user, and is not overridden
 OPENMPS_OWN = {"GOMP_SPINCOUNT": "300001"}
 BOUNDS = {"quiet_run": f"<= {QUIET_BOUND} x waiting as OpenMP does"} | {
     f"busy_{name}": f"<= {BUSY_BOUND} x its fair share" for name in DEVICES
@@ -34,8 +34,8 @@ BOUNDS = {"quiet_run": f"<= {QUIET_BOUND} x waiting as OpenMP does"} | {
 
 
 class Painter:
-    """Runs a process with its models loaded. `environment`: its variables beside those of this
-    process.
+    """Controls a process that samples with its models loaded. `environment`: variables in addition
+    to those of this process.
     """
 
     def __init__(self, devices: str, environment: Mapping[str, str] | None = None) -> None:
@@ -56,7 +56,7 @@ class Painter:
         self._process.communicate()
 
     def seconds(self) -> float:
-        """Samples once more; returns the seconds."""
+        """Samples once; returns the seconds."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
@@ -64,7 +64,7 @@ class Painter:
 
 
 def measure() -> dict[str, float]:
-    """Measures median seconds of sampling, and what is held to BOUNDS."""
+    """Measures the median seconds of sampling, and the ratios that BOUNDS limits."""
     with ExitStack() as opened:
         painters = {
             name: opened.enter_context(Painter(devices)) for name, devices in DEVICES.items()
@@ -107,9 +107,7 @@ def rows(figures: Mapping[str, float]) -> list[list[object]]:
 
 
 def fair_share(devices: str) -> float:
-    """Returns how many times as long a run takes with no more than its fair share of the
-    processors.
-    """
+    """Returns the slowdown of a run that gets exactly its fair share of the CPUs."""
     return max(1.0, (len(parse_devices(devices).choices) + OTHERS) / processors())
 
 
@@ -122,7 +120,7 @@ def _in_turns(painters: Mapping[str, Painter]) -> dict[str, float]:
 
 
 def main(devices: str) -> None:
-    """Samples whenever a line comes, and tells the seconds."""
+    """Samples once per line of standard input, and prints the seconds."""
     workflow = Path(str(files("katz_graph.workflows") / "controlnet_lora.json"))
     with (
         tempfile.TemporaryDirectory() as folder,

@@ -1,5 +1,5 @@
 """Sets the conditions under which a bench measures: silent libraries, and busy processors beside
-it.
+the bench.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keeps the libraries' progress bars, notes and warnings out of a bench's table."""
+    """Suppresses the libraries' progress bars, messages and warnings."""
     from katz_graph.models.loading.quiet import quiet as quiet_libraries
     from katz_graph.models.loading.store import LIBRARIES
 
@@ -25,7 +25,9 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def library_products() -> Iterator[None]:
-    """Has layers compute as torch does on any processor, where bits are compared."""
+    """Disables oneDNN products, so that layers compute as torch does on any CPU. Needed for bitwise
+    comparisons.
+    """
     from katz_graph.kernels import products
 
     with patch.object(products, "BY_ONEDNN", False):
@@ -34,7 +36,7 @@ def library_products() -> Iterator[None]:
 
 @contextmanager
 def computing(number: int) -> Iterator[None]:
-    """Keeps so many processors busy, by processes that never wait."""
+    """Keeps `number` CPUs busy with processes that never wait."""
     with ExitStack() as opened:
         for _ in range(number):
             process = opened.enter_context(

@@ -10,12 +10,12 @@ from xml.sax.saxutils import escape
 from PIL import Image
 from torch import Tensor
 
-SIDE, GAP, LEFT, TOP = 112, 4, 76, 24  # pixels: of a picture, between two, and for the names
+SIDE, GAP, LEFT, TOP = 112, 4, 76, 24  # pixels: picture, gap, margins for row and column names
 QUALITY = 85  # of JPEG
 
 
 def contact_sheet(rows: Mapping[str, Sequence[Tensor]], columns: Sequence[str]) -> str:
-    """Draws an SVG document of pictures [H, W, 3] in 0..1, a column for each of a row."""
+    """Returns an SVG document of pictures [H, W, 3] in 0..1, one column per picture of a row."""
     width = LEFT + len(columns) * (SIDE + GAP)
     height = TOP + len(rows) * (SIDE + GAP)
     parts = [

@@ -1,12 +1,13 @@
 """`katz bench controlnet`: runs a ControlNet on a second worker, guidance off: against the plan's
 prediction, and against the ideal speed-up.
 
-Two workers of one thread each, the network on one, the ControlNet on the other. The ideal is made
-of stage times that were measured while the other worker was equally busy: one worker's stages
-alone, one after the other, over encoder and mid or ControlNet busy, the longer of the two, and the
-decoder alone, as nothing is left for the other worker then. Every round measures the stages, plans
-and runs; shares and errors are those of a round. Beside it the share that a bare loop of two
-processes reaches, which is what the machine allows.
+Two workers with one thread each run the network and the ControlNet. The ideal speed-up follows from
+measured stage times. Its numerator is the sequential time of all stages on one worker. Its
+denominator is the longer of two times, encoder with mid block and ControlNet, both measured while
+the other worker is busy, plus the decoder measured alone, because the other worker idles then.
+Every round measures the stages, plans and runs; shares and errors are computed per round. For
+comparison, the bench reports the share that a bare loop of two processes reaches: the machine's
+limit.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ PREDICTION_BOUND, IDEAL_BOUND = 0.10, 0.93
 
 
 def run(scale: Scale | None = None) -> BenchResult:
-    # 512 px; the steps of a KSampler
+    # 512 px; 20 steps, as usual in a KSampler
     scale = scale or Scale(side=64, steps=20, runs=7)
     with quiet(), tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -69,7 +70,7 @@ def run(scale: Scale | None = None) -> BenchResult:
                 lambda: Stages(pair.profile(profiled, bare_context(pair))),
                 lambda: bare.seconds(1, None) / bare.seconds(1, "controlnet"),
             )
-        # once the processors are free again
+        # after the two workers have released the CPUs
         with DeviceEngine([WorkerConfig("cpu:0", threads=2)], cache=folder) as wide:
             wide.profile(profiled, bare_context(wide))
             threads = Track("one worker, two threads", wide, lambda: plan(wide, region))
@@ -117,8 +118,8 @@ def run(scale: Scale | None = None) -> BenchResult:
 
 
 def ideal_speedup(one: Program, two: Program, stages: Stages) -> float:
-    """Returns an evaluation's speed-up with free communication: `one` on one worker, `two` with the
-    ControlNet on another.
+    """Returns the speed-up of an evaluation with free communication, from program `one` on one
+    worker to program `two` with the ControlNet on a second worker.
     """
     *encoding, decoder = NETWORK
     before = seconds_of(two, stages.busy, stages=tuple(encoding))

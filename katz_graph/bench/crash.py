@@ -1,5 +1,5 @@
 """`katz bench crash`: kills a server with jobs in its queue again and again. Each job has to end
-once, with the bytes of an undisturbed run.
+exactly once, with the same bytes as in an undisturbed run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from katz_graph.bench.result import BenchResult
 from katz_graph.testing.server_process import Served, alive, painting, serving
 
-# seconds for what is left of a killed server to end; it may use five to put things in order
+# seconds, timeout for the remaining processes of a killed server; their cleanup may take five
 PATIENCE = 10.0
 
 
@@ -26,8 +26,8 @@ class Scale:
     steps: int = 12
     side: int = 64
     seed: int = 1
-    longest: float = 4.0  # seconds that a server lives once it is ready
-    patience: float = 300.0  # seconds for all jobs at the end
+    longest: float = 4.0  # seconds, maximum time from a server's start to its kill
+    patience: float = 300.0  # seconds, timeout for all jobs after the last kill
 
 
 def run(scale: Scale | None = None) -> BenchResult:
@@ -50,7 +50,7 @@ def run(scale: Scale | None = None) -> BenchResult:
                 left += rest
                 gone.append(seconds)
                 server.start(wait=False)
-                if draw.random() < 0.75:  # else it is killed while it starts
+                if draw.random() < 0.75:  # otherwise the server is killed during its start
                     starts.append(server.wait_until_ready())
             server.wait_until_ready()
             history = server.wait_for(ids, scale.patience)
@@ -106,8 +106,8 @@ def _undisturbed(folder: Path, prompts: list[dict[str, Any]], patience: float) -
 
 
 def _remaining(family: list[int]) -> tuple[list[int], float]:
-    """Returns the survivors of a killed server after PATIENCE, and the seconds until none was
-    left.
+    """Waits until all processes of a killed server have ended, at most PATIENCE. Returns the
+    survivors, and the seconds waited.
     """
     started = time.perf_counter()
     while (rest := alive(family)) and time.perf_counter() - started < PATIENCE:

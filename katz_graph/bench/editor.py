@@ -1,13 +1,13 @@
 """`katz bench editor`: measures the browser editor with a graph of 1,000 nodes: how soon the page
-can be used, how soon the graph is open, and what the page's main thread works a frame while
-somebody pans, zooms and drags. Needs a clone with Node and Chromium, as `make check-editor` does.
+can be used, how soon the graph is open, and how long the page's main thread works per frame while
+a user pans, zooms and drags. Needs a clone with Node and Chromium, as `make check-editor` does.
 
-The browser's trace gives the work. Beside it stands what of it the processor spent, without what it
-waited for on a busy machine, and the work of a frame with one node in view, which is the browser's
-own. One gesture is made while the server plans what was opened, on the same processors; it stands
-outside of the bounds, which are of a machine that does nothing else. The last gesture is a control:
-a page that is made to compute 30 ms at every movement has to be told from ours. Figures are told on
-stderr as soon as they are there.
+The work per frame comes from the browser's trace. The bench also reports its CPU time, which
+excludes waiting on a busy machine, and the work per frame with one node in view, which is the
+browser's base cost. One gesture runs while the server plans the opened graph on the same CPUs. The
+bounds exclude this gesture, because they assume an otherwise idle machine. The last gesture is a
+control: the page computes 30 ms at every movement, and the bench must detect this. Figures are
+printed to stderr as soon as they are measured.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from katz_graph.bench.result import BenchResult
 from katz_graph.core.errors import InputError, RunError
 from katz_graph.testing.server_process import serving
 
-OPEN_BOUND = 1.5  # seconds, of the page and of the graph
+OPEN_BOUND = 1.5  # seconds, for opening the page and the graph
 P95_BOUND, P99_BOUND, TASK_BOUND = 8.0, 16.7, 50.0  # milliseconds
 CONTROL, FLOOR, BESIDE = "control", "one node", "pan all beside planning"
 TOLD = "FIGURES "
@@ -91,7 +91,7 @@ def run() -> BenchResult:
 
 
 def _measured(folder: Path, port: int) -> dict[str, Any]:
-    """Runs the measurement in a browser; returns what it printed."""
+    """Runs the measurement in a browser; returns its figures. Raises RunError on failure."""
     found: dict[str, Any] = {}
     others: list[str] = []
     with subprocess.Popen(

@@ -1,9 +1,10 @@
 """`katz bench faults`: kills or freezes workers in the middle of requests, and times detection and
 recovery.
 
-Every request has to end with the bytes of an undisturbed run, and one that does not use the lost
-worker must not notice. Recovery counts from the signal until an evaluation of the new attempt is
-done, models loaded anew included. Processes, and Ray actors where it can run.
+Every request has to end with the same bytes as in an undisturbed run. A request that does not use
+the lost worker must not be affected. Recovery time runs from the signal to the first completed
+evaluation of the new attempt, and includes reloading models. Workers are processes, and also Ray
+actors if Ray can run.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ COLUMNS = ("seconds until", "noticed, median", "most", "recovered, median", "mos
 
 
 def run(scale: Scale = SCALE, repeats: int = 5, seed: int = 4) -> BenchResult:
-    """Sends `repeats` of each signal to each of two workers, in random evaluations."""
+    """Sends each signal `repeats` times to each of two workers, at random evaluations."""
     with quiet(), tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with DeviceEngine(
@@ -71,7 +72,7 @@ def run(scale: Scale = SCALE, repeats: int = 5, seed: int = 4) -> BenchResult:
 
 
 def most(strikes: Sequence[Strike], undisturbed: Undisturbed | None) -> dict[str, Any]:
-    """Returns the worst of every figure that is held to a limit."""
+    """Returns the worst value of every figure with a limit."""
     figures = {
         "noticed_killed": max(one.noticed for one in strikes if one.signal == KILLED),
         "noticed_frozen": max(one.noticed for one in strikes if one.signal == FROZEN),

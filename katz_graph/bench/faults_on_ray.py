@@ -1,5 +1,5 @@
 """Runs the part of `katz bench faults` that has Ray actors for workers, in namespaces of its own:
-Ray listens on all interfaces.
+Ray would otherwise listen on all network interfaces of the host.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from katz_graph.testing.worker_faults import FORGIVING, LINK, Strike, strike
 UNSHARE = ("unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
 LOOPBACK = 'ip link set lo up && exec "$@"'
 DEVICES = 2
-TIMEOUT = 1200.0  # seconds for all of it
+TIMEOUT = 1200.0  # seconds for the whole part
 
 
 def can_run() -> bool:
-    """Tells whether Ray is installed and this user may make network namespaces."""
+    """Returns whether Ray is installed and this user may create network namespaces."""
     if (
         importlib.util.find_spec("ray") is None
         or shutil.which("unshare") is None
@@ -36,7 +36,9 @@ def can_run() -> bool:
 
 
 def in_namespaces(scale: Scale, repeats: int, seed: int) -> list[Strike]:
-    """Strikes there, in a process of its own. RunError with its last line when that fails."""
+    """Runs `strike` in a separate process with new namespaces. Raises RunError with the last line
+    of its stderr if it fails.
+    """
     home = tempfile.mkdtemp(prefix="ray", dir="/tmp")  # short: it holds UNIX sockets
     asked = json.dumps({"scale": asdict(scale), "repeats": repeats, "seed": seed})
     try:
@@ -61,7 +63,7 @@ def in_namespaces(scale: Scale, repeats: int, seed: int) -> list[Strike]:
 
 
 def main(scale: Scale, repeats: int, seed: int) -> None:
-    """Prints the strikes as a line of JSON."""
+    """Runs the strikes on Ray actors; prints the results as a line of JSON."""
     from katz_graph.executor.cluster.network import WorkerNetwork
     from katz_graph.executor.engine import DeviceEngine
     from katz_graph.executor.launch.ray import RayCluster

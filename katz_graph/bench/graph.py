@@ -1,5 +1,5 @@
 """Times a graph besides its nodes: parses, validates, signs and runs chains and fans of trivial
-nodes, cold and fully cached, and loops that expand as those of packs do.
+nodes, cold and fully cached, and loops that expand like those of node packs.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from katz_graph.core.events import Event
 
 SIZES = (1_000, 10_000)
-ROUNDS = (250, 1_000)  # of a loop
+ROUNDS = (250, 1_000)  # iterations of a loop
 REPEATS = 5
-COLD_SECONDS = 2.0  # of the largest size
+COLD_SECONDS = 2.0  # bound at the largest size
 CACHED_SECONDS = 0.5
 FLATNESS = 2.0  # time per node, largest size against smallest
 
@@ -70,7 +70,7 @@ REGISTRY = Registry({kind.name: kind for kind in (*NODES, *LOOPS)})
 
 
 class QuietContext:
-    """Serves nodes that need nothing of a context."""
+    """Implements a context for nodes that use none of its services."""
 
     metadata: Mapping[str, Any] = {}
     previews = False
@@ -102,7 +102,7 @@ class QuietContext:
 
 
 def chain(size: int) -> str:
-    """Makes a chain: each node reads the one before; the last one is the output."""
+    """Returns the text of a chain: each node reads the previous one; the last is the output."""
     nodes: dict[str, Any] = {"1": {"class_type": "Add", "inputs": {"step": 1}}}
     for number in range(2, size):
         nodes[str(number)] = {
@@ -114,7 +114,9 @@ def chain(size: int) -> str:
 
 
 def fan(size: int) -> str:
-    """Makes a fan: one node, read by all but one of the others, and these by the output."""
+    """Returns the text of a fan: one source, `size` - 2 nodes that read the source, and an output
+    that reads these nodes.
+    """
     nodes: dict[str, Any] = {"1": {"class_type": "Add", "inputs": {"step": 1}}}
     for number in range(2, size):
         nodes[str(number)] = {"class_type": "Add", "inputs": {"step": number, "source": ["1", 0]}}
@@ -126,7 +128,7 @@ def fan(size: int) -> str:
 
 
 def loop(rounds: int) -> str:
-    """Makes a loop of four nodes, by expansion."""
+    """Returns the text of a loop of four nodes that runs by expansion."""
     nodes: dict[str, Any] = {
         "1": {"class_type": "LoopOpen", "inputs": {"value": ["2", 0]}},
         "2": {"class_type": "Add", "inputs": {"step": 0}},
@@ -142,7 +144,7 @@ def loop(rounds: int) -> str:
 
 
 def run_text(text: str, cache: ResultCache) -> GraphResult:
-    """Runs a graph from a file's text to its outputs."""
+    """Parses, checks and runs a graph. Raises the failures of its nodes."""
     graph = check(parse_workflow(parse_json(text)).graph, REGISTRY).or_raise()
     result = run_graph(graph, QuietContext(), cache)
     result.raise_failures()
@@ -164,7 +166,7 @@ def run() -> BenchResult:
     for rounds, text in ((rounds, loop(rounds)) for rounds in ROUNDS):
         actions[f"loop_{rounds}_cold"] = lambda text=text: run_text(text, ResultCache())  # type: ignore[misc]
     gc.collect()
-    gc.freeze()  # what the bench itself holds is not part of what it measures
+    gc.freeze()  # excludes the bench's own objects from garbage collection
     try:
         seconds = medians(actions, REPEATS)
     finally:

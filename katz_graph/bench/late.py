@@ -1,9 +1,9 @@
 """`katz bench late`: measures what it costs a picture that its LoRA arrives after some steps (Katz,
 section 6 and Figure 13).
 
-The same held-out captions and seeds on the miniature models, in each style: with the LoRA from the
-start, after K steps, after as many as its profile allows, and never; by the judge, and by how alike
-the pictures are.
+For each style, the miniature models generate the same held-out captions and seeds: with the LoRA
+from the start, after K steps, after its profile's number of steps, and without the LoRA. The bench
+compares the judge's verdicts and the similarity of the pictures.
 """
 
 from __future__ import annotations
@@ -42,24 +42,24 @@ from katz_graph.node.types import Context
 from katz_graph.testing.miniature import EnginePaint
 from katz_graph.testing.requests import local_engine
 
-PROMPTS = 100  # of each style
+PROMPTS = 100  # per style
 STEPS = 20
 BOUNDS = (0, 2, 5, 10)  # K
-PROFILED, SEEDS = 4, 4  # captions, other than those that are judged, and seeds of each
-JUDGED_SCENES, PROFILED_SCENES = 7, 8  # seeds of what is asked for
-POINTS = 0.02  # of styles recognised that a profile's K may lose
-SHOWN = 2  # prompts of each style in the picture
+PROFILED, SEEDS = 4, 4  # captions for profiling, different from the judged ones; seeds per caption
+JUDGED_SCENES, PROFILED_SCENES = 7, 8  # seeds of the scenes
+POINTS = 0.02  # maximum loss of recognised styles, as a share, with a profile's K
+SHOWN = 2  # prompts per style in the contact sheet
 NEVER = "never"
 
 
 class PunctualEngine(DeviceEngine):
-    """Has every LoRA arrive exactly before the evaluation `arrival`."""
+    """Delays the arrival of every LoRA until just before the evaluation `arrival`."""
 
     def __init__(self) -> None:
         config = WorkerConfig("cpu", threads=os.cpu_count() or 1)
         super().__init__([config], launchers={config.name: InProcess()})
         self._arrived = threading.Event()
-        # nothing stays, so that each picture reads its LoRA
+        # capacity 0, so that each picture reads its LoRA again
         self.models.adapters = AdapterStore(0, self._read)
         self.arrive_before(0)
 
@@ -95,7 +95,7 @@ class Painted:
     pictures: Mapping[int | str, Tensor]
 
     def figures(self, model: Judge) -> dict[str, dict[str, float]]:
-        """Judges pictures, and compares them with those that had the LoRA from the start."""
+        """Judges the pictures, and compares them with those that had the LoRA from the start."""
         exact = self.pictures[0]
         found: dict[str, dict[str, float]] = {}
         for way, pictures in self.pictures.items():
@@ -117,8 +117,8 @@ def run(
     profiled: int = PROFILED,
     seeds: int = SEEDS,
 ) -> BenchResult:
-    """Makes `number` pictures of each style and K. K of a profile is found with `profiled`
-    captions, `seeds` of each.
+    """Generates `number` pictures per style and K. A profile's K is measured with `profiled`
+    captions, `seeds` seeds each.
     """
     torch.set_num_threads(1)
     scenes = held_out_scenes(number, 1, JUDGED_SCENES)
@@ -145,7 +145,7 @@ def run(
 
 
 def steps_without(engine: DeviceEngine, style: str, captions: int, seeds: int) -> int:
-    """Returns K of a style's profile: the mean over captions that are not judged."""
+    """Returns K of a style's profile: the mean over captions other than the judged ones."""
     profiler = LoraProfiler(engine, seeds)
     texts = [caption(scene) for scene in held_out_scenes(captions, 1, PROFILED_SCENES)]
     EnginePaint(profiler)(texts, list(range(captions)), None, [(style, 1.0)], STEPS)
@@ -156,7 +156,7 @@ def steps_without(engine: DeviceEngine, style: str, captions: int, seeds: int) -
 def _result(
     painted: Sequence[Painted], model: Judge, bounds: Sequence[int], punctual: bool
 ) -> BenchResult:
-    """Writes the table, a row for each style and K, and the picture."""
+    """Builds the result: a table with a row per style and K, and a contact sheet."""
     metrics: dict[str, Any] = {"punctual": punctual}
     changes: dict[str, float] = {}
     rows: list[tuple[str, ...]] = []
@@ -181,7 +181,7 @@ def _result(
 
 
 def _picture(painted: Sequence[Painted], bounds: Sequence[int]) -> str:
-    """Draws rows of K and columns of prompts, as in the paper's figure."""
+    """Draws a contact sheet with a row per K and a column per prompt, like the paper's figure."""
     rows: dict[str, list[Tensor]] = {}
     for one in painted:
         shown = {f"K = {steps}": one.pictures[steps] for steps in bounds}

@@ -1,12 +1,12 @@
 """`katz bench latent`: runs the two branches of guidance on two workers, with and without a
 ControlNet, against the ideal speed-up.
 
-The ideal is made of stage times that were measured while the other worker was equally busy: one
-worker's calls alone, one after the other (batched if the planner finds that faster), over the calls
-of the worker that has more to do, busy. Every round measures the stages, plans and runs; shares are
-those of a round. Beside them the share that a bare loop of two processes reaches of its ideal,
-which is what the machine allows. Four workers, planned as if there were a core for each, have to
-give the same picture.
+The ideal speed-up follows from measured stage times. Its numerator is the sequential time of all
+calls on one worker (batched if the planner finds that faster). Its denominator is the time of the
+calls on the worker with more work, measured while the other worker is equally busy. Every round
+measures the stages, plans and runs; shares are computed per round. For comparison, the bench
+reports the share that a bare loop of two processes reaches of its ideal: the machine's limit. Four
+workers, planned as if each had a separate core, have to give the same picture.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ from katz_graph.testing.requests import bare_context
 
 IDEAL_BOUND = 0.95
 GUIDANCE = 5.0
-KINDS = {"plain": 0, "controlnet": 1}  # ControlNets
+KINDS = {"plain": 0, "controlnet": 1}  # numbers of ControlNets
 FREE = NetworkLink(bytes_per_second=1e12)
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One kind of request on one worker and on two."""
+    """Holds the measurements of one kind of request, on one worker and on two."""
 
     one: Track
     two: Track
     stages: Sequence[Stages]  # by round
-    bare: Sequence[float]  # what two processes gain without the engine, by round
+    bare: Sequence[float]  # speed-up of two processes without the engine, by round
     expected: Tensor
 
     @property
@@ -85,7 +85,7 @@ class Measured:
 
 
 def run(scale: Scale | None = None) -> BenchResult:
-    # 512 px; the steps of a KSampler
+    # 512 px; 20 steps, as usual in a KSampler
     scale = scale or Scale(side=64, steps=20, runs=7)
     with quiet(), tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -148,8 +148,8 @@ def _measure(
 
 
 def _four_workers(folder: Path, region: Region) -> Track:
-    """Runs once on four workers, worth using all wherever they really run: they take no notice of
-    each other, on links that cost nothing.
+    """Runs once on four workers. The plan uses all four on any machine, because it assumes separate
+    hosts and free links.
     """
     with DeviceEngine(
         [WorkerConfig(f"cpu:{number}") for number in range(4)], cache=folder, link=FREE
@@ -167,8 +167,8 @@ def _four_workers(folder: Path, region: Region) -> Track:
 
 
 def ideal_speedup(one: Program, two: Program, stages: Stages) -> float:
-    """Returns an evaluation's speed-up with free communication: `one` on one worker, `two` where
-    the busier worker never waits.
+    """Returns the speed-up of an evaluation with free communication, from program `one` on one
+    worker to program `two`, whose busier worker never waits.
     """
     devices = set(two.placement.values())
     return seconds_of(one, stages.alone) / max(
@@ -177,6 +177,6 @@ def ideal_speedup(one: Program, two: Program, stages: Stages) -> float:
 
 
 def bare_ideal(stages: Stages) -> float:
-    """Returns the ideal speed-up of two branches, two calls each way."""
+    """Returns the ideal speed-up of two unbatched branches on two workers."""
     alone, busy = stages.single_calls()
     return 2 * alone / busy

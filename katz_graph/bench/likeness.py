@@ -14,15 +14,15 @@ LUMINANCE, CONTRAST = 0.01**2, 0.03**2  # SSIM's constants for values in 0..1
 
 def psnr(one: Tensor, other: Tensor) -> float:
     """Computes the peak signal-to-noise ratio of two pictures [H, W, C] in 0..1, in decibels;
-    infinite when they are equal.
+    infinite for equal pictures.
     """
     error = float((one.double() - other.double()).square().mean())
     return -10 * math.log10(error) if error else math.inf
 
 
 def ssim(one: Tensor, other: Tensor) -> float:
-    """Computes the structural similarity of two pictures [H, W, C] in 0..1, mean over channels and
-    windows inside the picture (Wang et al. 2004).
+    """Computes the structural similarity of two pictures [H, W, C] in 0..1: the mean over channels
+    and over windows inside the picture (Wang et al. 2004).
     """
     a, b = (picture.double().cpu().numpy() for picture in (one, other))
 

@@ -1,10 +1,10 @@
 """`katz bench loading`: requests whose LoRAs come from a slow store while the first K steps run,
-against the same requests without LoRAs plus what patching and restoring take.
+against the same requests without LoRAs plus the time to patch and restore the weights.
 
-The store is an HTTP server with a byte rate, so that loading takes 0.3, 0.6 and 1.5 times as long
-as K steps; every request finds its file under an address of its own, in no cache. Requests take
-turns: a plain one, one with LoRAs, and a plain one that restores the weights, which is charged to
-the second.
+The store is an HTTP server with a limited byte rate, so that loading takes 0.3, 0.6 and 1.5 times
+as long as K steps. Every request uses a new URL, so no cache has its file. Each round runs a
+request without LoRAs, one with LoRAs, and one without that restores the weights. The time to
+restore is added to the request with LoRAs.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from katz_graph.testing.plain_loop import Case
 from katz_graph.testing.random_models import make_lora, make_pipeline, usual_kind
 from katz_graph.testing.requests import bare_context, sampler_region
 
-SHARES = (0.3, 0.6, 1.5)  # of the time of K steps, that loading takes
+SHARES = (0.3, 0.6, 1.5)  # loading time / time of K steps
 HIDDEN_BOUND, WAITED_BOUND = 1.05, 1.05
-RESAMPLED = 2000  # medians that an interval is made of
+RESAMPLED = 2000  # bootstrap samples
 RANK = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One kind of request: a pipeline with LoRA files, on so many workers."""
+    """Describes one kind of request: a pipeline with LoRA files, on a number of workers."""
 
     name: str
     pipeline: Path
@@ -58,23 +58,21 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Seconds of one round: without LoRAs, with them, of patching and of restoring, of reading the
-    slowest file; and before which evaluation the last one came.
-    """
+    """Holds the seconds of one round, and the arrival of its LoRAs."""
 
-    without: float
-    with_them: float
+    without: float  # request without LoRAs
+    with_them: float  # request with LoRAs
     patch: float
     restore: float
-    read: float
-    arrived: int
+    read: float  # slowest file
+    arrived: int  # first evaluation with all LoRAs
 
     @property
     def ratio(self) -> float:
         return (self.with_them + self.restore) / (self.without + self.patch + self.restore)
 
     def waited(self, hidden: float) -> float:
-        """Returns the time over what it has to be where `hidden` seconds of reading are hidden."""
+        """Returns the measured time / the expected time if `hidden` seconds of reading overlap."""
         due = self.without + self.patch + self.restore + max(0.0, self.read - hidden)
         return (self.with_them + self.restore) / due
 
@@ -151,7 +149,7 @@ def _pairs(folder: Path, setting: Setting, scale: Scale, share: float) -> list[P
         )
         plain = _region(setting, scale, ())
         local = _region(setting, scale, setting.loras)
-        for region in (plain, local, plain):  # loads, and has the originals kept
+        for region in (plain, local, plain):  # loads the models, and stores the original weights
             _run(engine, region)
         step = median(_run(engine, plain)[0] for _ in range(3)) / scale.steps
         rate = max(path.stat().st_size for path in setting.loras) / (share * bound * step)
@@ -183,8 +181,8 @@ def _region(setting: Setting, scale: Scale, loras: Sequence[Any]) -> Region:
 
 
 def _run(engine: DeviceEngine, region: Region) -> tuple[float, float, float, int]:
-    """Plans and runs a request. Returns its seconds, and of those the most that a worker switched
-    its weights and its slowest file was read; and when the last LoRA came.
+    """Plans and runs a request. Returns its seconds, the seconds of the slowest worker's weight
+    switch, the seconds to read the slowest file, and the first evaluation with all LoRAs.
     """
     before = _switching(engine)
     began = time.perf_counter()
@@ -199,7 +197,7 @@ def _run(engine: DeviceEngine, region: Region) -> tuple[float, float, float, int
 
 
 def _switching(engine: DeviceEngine) -> list[float]:
-    """Returns the seconds that each worker has spent on switching between LoRAs."""
+    """Returns the total seconds that each worker has spent on switching between LoRAs."""
     return [
         engine.cluster.call(name, "adapter_use").value.merge_seconds
         for name in engine.cluster.assignments
@@ -208,7 +206,7 @@ def _switching(engine: DeviceEngine) -> list[float]:
 
 @contextmanager
 def slow_store(files: Sequence[Path]) -> Iterator[int]:
-    """Starts the slow store, in a process of its own; yields its port."""
+    """Runs the slow store in a separate process; yields its port."""
     command = [sys.executable, "-m", "katz_graph.bench.slow_store", str(files[0].parent)]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -221,12 +219,12 @@ def slow_store(files: Sequence[Path]) -> Iterator[int]:
 
 
 def _cache(folder: Path) -> AbstractContextManager[None]:
-    """Has files be fetched to a folder of the bench, by this process and those that it starts."""
+    """Sets the download folder of this process and its children to one of the bench."""
     return environment({"KATZ_CACHE": str(folder)})
 
 
 def _upper(ratios: Sequence[float]) -> float:
-    """Returns the upper end of the 95 % interval of the median, by bootstrap."""
+    """Returns the upper end of the bootstrap 95 % interval of the median."""
     draw = random.Random(0)
     medians = sorted(median(draw.choices(ratios, k=len(ratios))) for _ in range(RESAMPLED))
     return medians[int(0.975 * RESAMPLED)]

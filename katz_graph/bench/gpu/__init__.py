@@ -1,8 +1,8 @@
 """`katz bench gpu`: what a GPU makes of full-size models with random weights, in parts that end
 within minutes.
 
-Every figure is printed, and written to `PART.jsonl`, as soon as it was measured: a bench that is
-cut off has lost nothing.
+Every figure is printed, and written to `PART.jsonl`, as soon as it is measured, so an interrupted
+bench loses no results.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ PARTS = ("check", "kernels", "step", "requests", "transformers", "compiled")
 
 
 def run(part: str | None = None, out: Path | None = None, write: Path | None = None) -> BenchResult:
-    """Runs a part, the first unless told. `out`: a folder for the rows. `write`: a file for the
-    table of tiles, of the part that measures them. InputError where there is no GPU, for a part
-    that is not known, and for one that has no use for `write`.
+    """Runs a part, by default the first. `out`: folder of the rows' file. `write`: file for the
+    tile table, for the part that measures tiles. Raises InputError if no GPU is available, the part
+    is unknown, or the part does not accept `write`.
     """
     part = part or next(iter(PARTS))
     if part not in PARTS:

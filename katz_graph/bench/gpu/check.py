@@ -1,5 +1,5 @@
 """Measures what the device can do at all, and checks in short that kernels are right on it. Takes
-ten seconds on an H200.
+10 s on an H200.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from katz_graph.bench.gpu.rows import Rows
 from katz_graph.bench.gpu.setting import Setting
 from katz_graph.bench.result import BenchResult
 
-SUSTAINED = 2.0  # seconds that clocks take to settle under load
-BURST = 10  # products in a row
+SUSTAINED = 2.0  # seconds of load until the GPU's clock rates settle
+BURST = 10  # consecutive products
 LAUNCHES = 1000
-WORST = 2.0  # × the reference's error
+WORST = 2.0  # × the reference's error, maximum
 
 
 def run(setting: Setting, rows: Rows) -> BenchResult:
@@ -64,8 +64,8 @@ def versions(device: torch.device) -> Mapping[str, Any]:
 
 
 def peaks(setting: Setting) -> dict[str, float]:
-    """Returns products' operations a second in a burst and over seconds, and bytes a second of a
-    copy on the device and from the host's memory, pinned and not.
+    """Returns the device's peak rates: operations per second of matrix products, in a burst and
+    sustained; bytes per second of a copy on the device, and from pinned and pageable host memory.
     """
     device, side = setting.device, setting.product
     first, second = (torch.randn(side, side, device=device, dtype=setting.dtype) for _ in range(2))
@@ -95,7 +95,7 @@ def peaks(setting: Setting) -> dict[str, float]:
 
 
 def _settled(action: Callable[[], object], device: torch.device) -> float:
-    """Returns the seconds of an action once the device has been busy with it for a while."""
+    """Returns the median seconds of an action under sustained load."""
     found, ends = [], time.perf_counter() + SUSTAINED
     while time.perf_counter() < ends:
         found.append(seconds(lambda: [action() for _ in range(BURST)], device) / BURST)
@@ -103,7 +103,7 @@ def _settled(action: Callable[[], object], device: torch.device) -> float:
 
 
 def launch_seconds(setting: Setting) -> float:
-    """Measures a kernel that has next to nothing to do, among many in a graph."""
+    """Returns the seconds of a trivial kernel, averaged over a graph of LAUNCHES."""
     one = torch.zeros(1, device=setting.device)
     many = repeated(lambda: one.add_(1), setting.device, LAUNCHES)
     return interleaved({"it": many}, setting.device, setting.rounds)["it"] / LAUNCHES

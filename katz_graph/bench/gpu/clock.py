@@ -12,7 +12,7 @@ Action = Callable[[], object]
 
 
 def seconds(action: Action, device: torch.device) -> float:
-    """Measures an action once, until the device has ended it."""
+    """Returns the seconds of one run of an action, until the device has completed it."""
     if device.type != "cuda":
         began = time.perf_counter()
         action()
@@ -29,7 +29,7 @@ def seconds(action: Action, device: torch.device) -> float:
 def interleaved(
     actions: Mapping[str, Action], device: torch.device, rounds: int
 ) -> dict[str, float]:
-    """Returns the median seconds of each action. They take turns after one round that warms up."""
+    """Returns the median seconds of each action. Actions alternate, after one warm-up round."""
     found: dict[str, list[float]] = {name: [] for name in actions}
     for number in range(rounds + 1):
         for name, action in actions.items():
@@ -40,8 +40,8 @@ def interleaved(
 
 
 def repeated(action: Action, device: torch.device, times: int) -> Action:
-    """Returns an action that does another so many times: on a GPU as one graph, so that launches
-    take no time.
+    """Returns an action that runs another `times` times: on a GPU as one CUDA graph, which excludes
+    launch overhead.
     """
     if device.type != "cuda":
         return lambda: [action() for _ in range(times)]

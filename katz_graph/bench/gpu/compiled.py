@@ -1,5 +1,5 @@
 """Measures a step of diffusers' network under torch.compile, as a whole and block by block. Takes
-eight minutes.
+8 min.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from katz_graph.bench.gpu.setting import Setting
 from katz_graph.bench.result import BenchResult
 from katz_graph.testing.requests import local_engine, sample
 
-BOUND = 1.1  # × ours
-RECOMPILES = 64  # at the usual 8 it silently falls back to eager
+BOUND = 1.1  # × the engine's seconds, minimum
+RECOMPILES = 64  # with the default limit of 8, torch silently falls back to eager
 
 
 def run(setting: Setting, rows: Rows) -> BenchResult:
@@ -68,7 +68,9 @@ def _per_step(setting: Setting, half: Callable[[], object], whole: Callable[[], 
 
 
 def ways(setting: Setting) -> dict[str, Callable[[Any], Any]]:
-    """Returns what makes of diffusers' module one that is called in its place."""
+    """Returns the ways to run diffusers' module: functions from the module to its replacement, by
+    name.
+    """
 
     def last(module: Any) -> Any:
         return module.to(memory_format=torch.channels_last)

@@ -23,8 +23,8 @@ Call = tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...]]
 
 
 def of_kernels(device: torch.device) -> dict[str, float]:
-    """Returns for each kernel and number format its error as a multiple of its reference's, root
-    mean square. Where both are exact it is 1.
+    """Returns the RMS error of each kernel and dtype, as a multiple of its reference's error. Equal
+    errors, zero included, give 1.
     """
     return {
         f"{name}, {str(dtype).removeprefix('torch.')}": _relative(*call)
@@ -34,7 +34,7 @@ def of_kernels(device: torch.device) -> dict[str, float]:
 
 
 def _calls(device: torch.device, dtype: torch.dtype) -> dict[str, Call]:
-    """Returns kernel, reference and arguments; sizes that divide nothing."""
+    """Returns kernel, reference and arguments, by name. No tile divides the sizes evenly."""
     generator = torch.Generator(device).manual_seed(0)
 
     def random(*shape: int) -> Tensor:
@@ -94,6 +94,6 @@ def _relative(
 
 
 def _last(made: Any) -> Tensor:
-    """Returns the last result, which depends on all that was computed."""
+    """Returns the last result, which depends on all computation."""
     result: Tensor = made[-1] if isinstance(made, tuple) else made
     return result

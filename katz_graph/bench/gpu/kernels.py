@@ -1,6 +1,6 @@
 """Measures our kernels at the sizes of a step of the network against a copy of their bytes,
-those that multiply with all their tiles, and what the libraries make of its products, convolutions
-and attention. Takes four minutes.
+those that multiply with all their tiles, and the libraries' products, convolutions and attention at
+the same sizes. Takes 4 min.
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ from katz_graph.kernels.geglu import geglu
 from katz_graph.kernels.group_norm_silu import group_norm_silu
 from katz_graph.kernels.residual_layer_norm import residual_layer_norm
 
-TIMES = 20  # calls in a graph
+TIMES = 20  # calls per CUDA graph
 COPY = "copy"
 LARGE_BOUND, SMALL_BOUND = 1.25, 1.3
-"""× the copy's time: of arrays that exceed the cache (80 % of its bandwidth), and of others."""
+"""× the copy's time: for arrays larger than the cache (80 % of the copy's bandwidth), and for
+smaller ones.
+"""
 BACKENDS = {
     "cudnn": SDPBackend.CUDNN_ATTENTION,
     "flash": SDPBackend.FLASH_ATTENTION,
@@ -40,14 +42,14 @@ BACKENDS = {
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Pairs a kernel's call with the bytes that it reads and writes."""
+    """Pairs a kernel's call with the number of bytes read and written."""
 
     call: Action
     bytes: int
 
 
 def run(setting: Setting, rows: Rows, write: Path | None = None) -> BenchResult:
-    """Measures. `write`: a file for the table of tiles with what was fastest here."""
+    """Measures all kernels. `write`: file for the tile table, updated with the fastest tiles."""
     listed = layers_of_step(setting, setting.sides[0])
     worst = {"large": 0.0, "small": 0.0}
     for layer, count in listed.items():
@@ -67,7 +69,7 @@ def run(setting: Setting, rows: Rows, write: Path | None = None) -> BenchResult:
             )
     found = dict(_tried(setting, listed, rows))
     for trial, took in found.items():
-        if trial.kernel == "lora_patch":  # which moves much and computes little
+        if trial.kernel == "lora_patch":  # limited by memory bandwidth, unlike the other trials
             worst["large"] = max(worst["large"], took[trial.chosen] / took[COPY])
     if write is not None:
         best = {trial: tiles.fastest(trial, took) for trial, took in found.items()}
@@ -96,7 +98,9 @@ def run(setting: Setting, rows: Rows, write: Path | None = None) -> BenchResult:
 def _tried(
     setting: Setting, listed: Counter[Layer], rows: Rows
 ) -> Iterator[tuple[tiles.Trial, dict[str, float]]]:
-    """Measures kernels with all their tiles; yields the seconds of each way, and of a copy."""
+    """Measures kernels with all their tiles; yields each trial with the seconds of its ways and of
+    a copy.
+    """
     for trial in tiles.trials(setting, listed):
         ways = {name: way for name, way in trial.ways.items() if _can(way)}
         took = _compared({**ways, COPY: _copy(setting, trial.bytes)}, setting)
@@ -117,7 +121,7 @@ def _tried(
 
 
 def _compared(actions: dict[str, Action], setting: Setting) -> dict[str, float]:
-    """Returns the seconds of a call of each, without launches."""
+    """Returns the seconds per call of each action, without launch overhead."""
     many = {name: repeated(one, setting.device, TIMES) for name, one in actions.items()}
     took = interleaved(many, setting.device, setting.rounds)
     return {name: one / TIMES for name, one in took.items()}
@@ -130,7 +134,7 @@ def _copy(setting: Setting, moved: int) -> Action:
 
 
 def _ours(setting: Setting, layer: Layer) -> dict[str, Moved]:
-    """Returns the kernels that compute a layer, or what stands beside it."""
+    """Returns our kernels for a layer, including those fused with its neighbours."""
     x = _random(setting, layer.shapes[0])
     rows = x.nbytes
     match layer.kind:
@@ -158,7 +162,7 @@ def _ours(setting: Setting, layer: Layer) -> dict[str, Moved]:
 
 
 def _libraries(setting: Setting, layer: Layer) -> Iterator[tuple[str, Action]]:
-    """Yields the ways in which libraries compute a layer."""
+    """Yields the libraries' ways to compute a layer, by name."""
     if layer.kind not in ("product", "convolution", "attention"):
         return
     x, other = (_random(setting, shape) for shape in (layer.shapes[0], layer.shapes[-1]))
@@ -194,7 +198,7 @@ def _attention(queries: Tensor, keys: Tensor, backend: SDPBackend) -> Callable[[
 
 
 def _can(action: Action) -> bool:
-    """Tells whether a backend takes these sizes."""
+    """Returns whether a backend supports the sizes of an action."""
     try:
         action()
     except RuntimeError:

@@ -1,5 +1,5 @@
 """Lists what a network computes by the sizes of its operations, from a run on torch's meta
-device.
+device, which allocates no memory.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from katz_graph.bench.gpu.models import network
 from katz_graph.bench.gpu.setting import Setting
 
 Shape = tuple[int, ...]
-TEXTS = 77  # tokens of a prompt
+TEXTS = 77  # tokens per prompt
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Names an operation and the shapes of its tensors: of a product input and weight; of a
-    convolution these and its stride; of attention queries and keys; of a norm its input.
+    """Describes an operation by its kind and tensor shapes: input and weight of a product or
+    convolution, queries and keys of attention, input of a norm or gate.
     """
 
     kind: str
@@ -81,7 +81,7 @@ class _Listing(TorchFunctionMode):
 
 
 def layers_of_step(setting: Setting, side: int) -> Counter[Layer]:
-    """Returns how often each layer is called in a step with guidance, both branches at once."""
+    """Counts the calls of each layer in a step with guidance, both branches in one batch."""
     listing = _Listing()
     with torch.device("meta"), listing:
         module = network(setting)

@@ -27,8 +27,8 @@ from katz_graph.testing.requests import sampler_region
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Holds the paths of a pipeline, another one of equal sizes, ControlNets and LoRAs, as far as
-    they were made.
+    """Holds the paths of a pipeline, another pipeline of the same size, ControlNets and LoRAs. The
+    last three exist only after `write` with `whole`.
     """
 
     pipeline: Path
@@ -46,7 +46,7 @@ class Files:
         strength: float = 0.8,
         other: bool = False,
     ) -> Region:
-        """Makes a request with guidance. `controls`: the numbers of ControlNets."""
+        """Builds a request with guidance. `controls`: indices of ControlNets."""
         pixels = torch.rand(1, 8 * side, 8 * side, 3, generator=torch.Generator().manual_seed(5))
         return sampler_region(
             Case(
@@ -63,9 +63,7 @@ class Files:
 
 
 def write(folder: Path, setting: Setting, whole: bool) -> Files:
-    """Writes a pipeline; where `whole` is asked for, another one, three ControlNets and two LoRAs,
-    too.
-    """
+    """Writes a pipeline; with `whole`, also another pipeline, three ControlNets and two LoRAs."""
     files = Files(
         folder / "pipeline",
         folder / "other",
@@ -83,12 +81,12 @@ def write(folder: Path, setting: Setting, whole: bool) -> Files:
 
 
 def network(setting: Setting) -> Any:
-    """Makes the network that is measured."""
+    """Creates the measured network."""
     return usual().network_of(setting.network).eval()
 
 
 def control_net(setting: Setting) -> Any:
-    """Makes a ControlNet whose zero convolutions are not zero."""
+    """Creates a ControlNet; initializes its zero convolutions to random values."""
     made = usual().controlnet_of(setting.network, setting.hints)
     for layer in (*made.controlnet_down_blocks, made.controlnet_mid_block):
         nn.init.normal_(layer.weight, std=0.02)
@@ -97,7 +95,7 @@ def control_net(setting: Setting) -> Any:
 
 @contextmanager
 def made_on(device: torch.device, dtype: torch.dtype, seed: int) -> Iterator[None]:
-    """Has modules made on a device, in a number format."""
+    """Creates modules on a device, in a dtype, inside the `with` statement."""
     usual = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     numbers = [device.index or 0] if device.type == "cuda" else []

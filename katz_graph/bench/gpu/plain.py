@@ -1,5 +1,5 @@
 """Takes steps of diffusers' network with guidance, as its pipelines do: what ours is compared
-with.
+against.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def network(setting: Setting, pipeline: Path) -> Any:
 def steps(
     setting: Setting, module: Callable[..., Any], config: Any, side: int, count: int
 ) -> Action:
-    """Returns an action that takes so many steps of Euler's method from noise."""
+    """Returns an action that runs `count` steps of Euler's method from noise."""
     device, dtype = setting.device, setting.dtype
     pooled = config.projection_class_embeddings_input_dim - 6 * config.addition_time_embed_dim
 

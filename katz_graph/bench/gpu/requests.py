@@ -1,5 +1,5 @@
 """Runs requests through the engine: with ControlNets and LoRAs, with switches of all of them, and
-many in turn. Takes two minutes on an H200.
+a long alternating series. Takes 2 min on an H200.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from katz_graph.executor.worker.computing import Computing, Eagerly
 from katz_graph.models.loading.identity import file_identity
 from katz_graph.testing.requests import local_engine, sample
 
-# ControlNets and LoRAs of a request
+# numbers of ControlNets and LoRAs of a request
 KINDS = {"0C0L": (0, 0), "1C0L": (1, 0), "3C0L": (3, 0), "0C2L": (0, 2), "2C2L": (2, 2)}
-GROWTH_BOUND = 0.01  # of memory
-LORA_BOUND = 0.010  # seconds, of patching and restoring one beyond its way to the device
+GROWTH_BOUND = 0.01  # of memory, relative
+LORA_BOUND = 0.010  # seconds to patch and restore a LoRA, without its copy to the device
 
 
 def run(setting: Setting, rows: Rows) -> BenchResult:
@@ -72,8 +72,9 @@ def _captures(engine: DeviceEngine) -> int:
 
 
 def _streams(setting: Setting, engine: DeviceEngine, files: Files) -> dict[str, float]:
-    """Measures a request with a ControlNet on one stream, and on two where the engine found that
-    its calls are faster so; and the milliseconds of the pairs that it tried.
+    """Measures a request with a ControlNet: on one stream, and with two streams for the pairs of
+    calls that the engine found faster concurrently. Also returns the milliseconds of all pairs that
+    it tried.
     """
     region = files.request(setting, setting.sides[0], setting.steps, (0,))
     two, on_gpu = engine.models.compute, setting.device.type == "cuda"
@@ -94,8 +95,8 @@ def _streams(setting: Setting, engine: DeviceEngine, files: Files) -> dict[str, 
 
 
 def _lora(setting: Setting, engine: DeviceEngine, files: Files) -> dict[str, float]:
-    """Measures one LoRA in and out of the network, its file read before; and its way to the device
-    alone.
+    """Measures patching and restoring one LoRA, with its file already read, and separately its copy
+    to the device.
     """
     models = engine.models
     plain, patched = (
@@ -129,12 +130,12 @@ def _lora(setting: Setting, engine: DeviceEngine, files: Files) -> dict[str, flo
 
 
 def _switches(setting: Setting, engine: DeviceEngine, files: Files) -> dict[str, float]:
-    """Measures the first request after a switch, as a multiple of the same one again, and counts
-    the modules that it loaded and the calls that were recorded anew.
+    """Measures the first request after a switch, as a multiple of its repetition. Counts the loaded
+    modules and the newly recorded calls.
     """
     side = setting.sides[-1]
     steps = setting.steps
-    for controls in ((), (1,)):  # what is of the same form
+    for controls in ((), (1,)):  # records the calls of requests with the same shapes
         sample(engine, files.request(setting, side, steps, controls))
     switched = {
         "other_lora": files.request(setting, side, steps, loras=2, strength=0.5),
@@ -153,8 +154,9 @@ def _switches(setting: Setting, engine: DeviceEngine, files: Files) -> dict[str,
 
 
 def _many(setting: Setting, engine: DeviceEngine, files: Files) -> dict[str, float]:
-    """Returns how much more memory there is after many requests than after a tenth of them, and
-    how many calls were recorded once half had been made: two streams are tried in many.
+    """Returns the relative growth of memory between a tenth and the end of many requests, and the
+    number of calls recorded in the second half. The first half may still record, because trying two
+    streams takes many requests.
     """
     regions = [
         files.request(setting, setting.sides[-1], 2, tuple(range(controls)), loras)

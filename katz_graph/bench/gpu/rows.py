@@ -13,7 +13,7 @@ from katz_graph.core.errors import RunError
 
 
 class Rows:
-    """Collects the rows of one part. RunError when the file cannot be written."""
+    """Collects the rows of one part. Raises RunError if the file cannot be written."""
 
     def __init__(self, part: str, folder: Path | None) -> None:
         self._part, self._file = part, None if folder is None else _opened(folder, part)
@@ -40,7 +40,7 @@ class Rows:
             print(json.dumps(row), file=self._file, flush=True)
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
-        """Returns columns and rows of a table for people."""
+        """Returns columns and rows of the printed table."""
         names = list(dict.fromkeys(name for row in self.kept for name in row if name != "part"))
         return names, [[row.get(name, "") for name in names] for row in self.kept]
 

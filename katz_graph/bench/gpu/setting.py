@@ -14,9 +14,7 @@ from katz_graph.testing.random_models import Kind, kinds, playing, usual
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Holds the device and its number format; configurations of the parts of what is measured and
-    of transformers, but for the widths of their texts, which are small; and the sizes of requests.
-    """
+    """Holds the device, the model configurations, and the sizes of requests."""
 
     device: torch.device
     dtype: torch.dtype
@@ -24,20 +22,20 @@ class Setting:
     vae: Mapping[str, Any]
     texts: tuple[CLIPTextConfig, CLIPTextConfig]
     hints: tuple[int, ...]  # channels of a ControlNet's embedding of its picture
-    transformers: Mapping[Kind, Mapping[str, Any]]
-    sides: tuple[int, ...]  # of latents
-    product: int  # the side of matrices that measure the peak
-    array: int  # bytes that measure the bandwidth
-    large: int  # bytes from which an array does not fit into the cache
+    transformers: Mapping[Kind, Mapping[str, Any]]  # full size, except for small text widths
+    sides: tuple[int, ...]  # height and width of latents
+    product: int  # rows and columns of the matrices for peak operations
+    array: int  # bytes of the arrays for bandwidth
+    large: int  # bytes, minimum of an array that exceeds the cache
     rank: int  # of LoRAs
-    steps: int  # of a request
+    steps: int  # per request
     rounds: int
     many: int  # requests over which memory must stay flat
-    compiler: str  # of torch.compile
+    compiler: str  # backend of torch.compile
 
 
 def full_size(device: torch.device) -> Setting:
-    """Returns models as published, in float16; transformers' format is the bench's own."""
+    """Returns the published model sizes, in float16; the transformer bench sets another dtype."""
     made = kinds()
     parts = usual().full_size
     return Setting(

@@ -17,13 +17,13 @@ OTHER = "other"
 MAX_KERNELS_LISTED, MAX_NAME_LETTERS = (
     20,
     70,
-)  # kernels that are told by themselves, and letters of their names
+)  # kernels reported individually, and characters of their names
 
 
 def shares(taken: Mapping[str, float], total: float) -> dict[str, float]:
-    """Returns each class's share of `total` seconds, that of `gaps`, in which no kernel ran where
-    they do not run at once, and those of the kernels that took most; none without kernels. `taken`:
-    seconds by kernels' names.
+    """Returns shares of `total` seconds: of each kernel class, of `gaps` without a running kernel,
+    and of the longest kernels. `gaps` assumes that kernels do not overlap. Returns nothing if no
+    kernels ran. `taken`: seconds by kernel name.
     """
     if not taken:
         return {}

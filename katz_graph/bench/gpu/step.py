@@ -1,5 +1,5 @@
 """Measures a denoising step with guidance through the engine against diffusers' network as it is;
-the VAE; and where the time of our step goes. Takes two minutes on an H200.
+the VAE; and the shares of kernels in the engine's step. Takes 2 min on an H200.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.testing.requests import local_engine, sample
 
 STEP_BOUND = 0.034  # seconds, at the largest size
-EAGER_BOUND = 1.7  # × ours
+EAGER_BOUND = 1.7  # × the engine's seconds, minimum
 GAP_BOUND = 0.03
 VAE_BOUND = 0.035  # seconds
-PROFILED = 2, 6  # steps of the requests whose kernels are listed
+PROFILED = 2, 6  # steps of the two profiled requests
 
 
 def run(setting: Setting, rows: Rows) -> BenchResult:
@@ -72,7 +72,9 @@ def run(setting: Setting, rows: Rows) -> BenchResult:
 def _steps(
     setting: Setting, engine: DeviceEngine, files: Files, module: torch.nn.Module, side: int
 ) -> dict[str, float]:
-    """Returns the seconds of a step: requests of two lengths differ by their steps alone."""
+    """Returns the seconds of a step: the difference of two requests that differ only in their
+    numbers of steps.
+    """
     few, many = setting.steps // 2, setting.steps
     regions = {count: files.request(setting, side, count) for count in (few, many)}
     took = interleaved(
@@ -96,8 +98,8 @@ def _steps(
 
 
 def _shares(setting: Setting, engine: DeviceEngine, files: Files, step: float) -> dict[str, float]:
-    """Returns what kinds of kernels take of a step's seconds, and the longest of them: requests of
-    two lengths differ by their steps alone.
+    """Returns the shares of kernel classes and of the longest kernels in a step, from two requests
+    that differ only in their numbers of steps.
     """
     few, many = (
         _kernels(setting, engine, files.request(setting, setting.sides[0], count))
@@ -108,7 +110,7 @@ def _shares(setting: Setting, engine: DeviceEngine, files: Files, step: float) -
 
 
 def _kernels(setting: Setting, engine: DeviceEngine, region: Region) -> Mapping[str, float]:
-    """Returns the seconds of a device's kernels in a request, by their names."""
+    """Returns the seconds of the device's kernels in a request, by kernel name."""
     on_gpu = setting.device.type == "cuda"
     kind = torch.profiler.ProfilerActivity.CUDA if on_gpu else torch.profiler.ProfilerActivity.CPU
     with torch.profiler.profile(activities=[kind]) as profile:

@@ -29,10 +29,7 @@ LIBRARY = "library"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trial:
-    """Holds the ways to compute the same. `tiles` of those that the table may say (none: the
-    library's), which is nothing but that where kernels do not work; `chosen`: the way that it says
-    for these `sizes`. `bytes` are read and written, `operations` computed.
-    """
+    """Holds alternative ways to compute the same result."""
 
     kernel: str
     what: str
@@ -40,13 +37,20 @@ class Trial:
     sizes: tuple[int, ...]
     ways: Mapping[str, Action]
     tiles: Mapping[str, Tiles]
+    """Tiles of the ways that may enter the tile table. Empty tiles select the library. Without
+    working kernels, no other way is listed.
+    """
     chosen: str
+    """The way that the tile table selects for `sizes`."""
     bytes: int
+    """Bytes read and written."""
     operations: float
 
 
 def trials(setting: Setting, listed: Counter[Layer]) -> Iterator[Trial]:
-    """Yields the gated products of a step by their sizes, and a LoRA for all of its weights."""
+    """Yields a trial for each size of gated product in a step, and one that patches all its weights
+    with a LoRA.
+    """
     for layer, count in listed.items():
         if _is_gated(layer, listed):
             yield _gated_product(setting, layer, count)
@@ -54,7 +58,7 @@ def trials(setting: Setting, listed: Counter[Layer]) -> Iterator[Trial]:
 
 
 def _is_gated(layer: Layer, listed: Iterable[Layer]) -> bool:
-    """Tells whether the second half of a product's columns gates its first."""
+    """Returns whether the second half of a product's columns gates the first half."""
     if layer.kind != "product":
         return False
     (*rows, _), (columns, _) = layer.shapes
@@ -79,7 +83,7 @@ def _gated_product(setting: Setting, layer: Layer, count: int) -> Trial:
 
 
 def _patch(setting: Setting, listed: Counter[Layer]) -> Trial:
-    """Patches weights as large as those of all products and convolutions."""
+    """Returns a trial that patches weights of the sizes of all products and convolutions."""
     shapes = [
         layer.shapes[1]
         for layer, count in listed.items()
@@ -124,7 +128,7 @@ def _always(cut: Tiles, rank: int) -> Tiles:
 
 
 def _listed(kernel: str) -> dict[str, Tiles]:
-    """Returns all tiles that are listed for a kernel, by a name for people."""
+    """Returns all listed tiles of a kernel, by a readable name."""
     return {
         " ".join(map(str, cut.values())): cut
         for by_size in read()[kernel].values()
@@ -134,13 +138,13 @@ def _listed(kernel: str) -> dict[str, Tiles]:
 
 
 def _chosen(known: Mapping[str, Tiles], cut: Tiles) -> str:
-    """Returns the way with these tiles; the library's where there are no kernels."""
+    """Returns the way with the tiles `cut`, or the library's if none has them."""
     return next((name for name, one in known.items() if one == cut), LIBRARY)
 
 
 def write(file: Path, device: torch.device, found: Mapping[Trial, str]) -> None:
-    """Writes the committed table with the tiles that were fastest on a device, for its architecture
-    and the sizes that were tried; what else counts there stays. RunError when it cannot be written.
+    """Writes the committed tile table with the fastest tiles of a device, for its architecture and
+    the tried sizes; all other entries stay. Raises RunError if the file cannot be written.
     """
     table = {
         kernel: {name: dict(by_size) for name, by_size in by_architecture.items()}
@@ -160,7 +164,7 @@ def write(file: Path, device: torch.device, found: Mapping[Trial, str]) -> None:
 
 
 def _text(table: Mapping[str, Mapping[str, Mapping[str, Tiles]]]) -> str:
-    """Writes a table with a line for each size, as it is committed."""
+    """Returns the table as JSON, one line per size, as committed."""
 
     def block(depth: int, parts: Iterable[tuple[str, str]]) -> str:
         indent = "  " * depth
@@ -184,7 +188,7 @@ def _text(table: Mapping[str, Mapping[str, Mapping[str, Tiles]]]) -> str:
 
 
 def fastest(trial: Trial, took: Mapping[str, float]) -> str:
-    """Returns, of what was measured, the fastest way that the table may say."""
+    """Returns the fastest measured way that may enter the tile table."""
     return min(trial.tiles.keys() & took.keys(), key=lambda way: took[way], default=LIBRARY)
 
 

@@ -1,5 +1,5 @@
 """Measures a denoising step of transformers through the engine against diffusers' stock pipelines,
-in bfloat16. Takes two minutes on an H200.
+in bfloat16. Takes 2 min on an H200.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from katz_graph.testing.random_models import Kind, make_pipeline
 from katz_graph.testing.requests import local_engine, sample
 from katz_graph.testing.stock_pipelines import Asked, region, stock
 
-BOUND = 1.0  # × ours
+BOUND = 1.0  # × the engine's seconds, minimum
 DTYPE = torch.bfloat16
-SPREAD = 0.02  # of weights, with which activations stay small at these widths
+SPREAD = 0.02  # standard deviation of weights; keeps activations small at these widths
 SEED = 7
 
 
@@ -50,8 +50,9 @@ def run(setting: Setting, rows: Rows) -> BenchResult:
 
 
 def _steps(setting: Setting, kind: Kind, folder: Path) -> tuple[dict[str, float], dict[str, Any]]:
-    """Returns the seconds of a step, as requests of two lengths differ by their steps alone, and
-    how far the latents of the longer are apart, over their spread. Besides, how calls were made.
+    """Returns the seconds of a step, from the difference of two requests that differ only in their
+    numbers of steps; the difference of the longer request's latents, relative to their standard
+    deviation; and the counts of calls.
     """
     sizes, side = setting.transformers[kind], setting.sides[0]
     with made_on(setting.device, DTYPE, SEED):

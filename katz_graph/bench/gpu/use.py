@@ -9,11 +9,13 @@ from katz_graph.executor.recorded.recorder import NOT_DECLARED, WARMING_UP
 from katz_graph.executor.worker.computing import AS_DECLARED
 
 EXPECTED = {AS_DECLARED, WARMING_UP, NOT_DECLARED}
-"""Why calls are not replayed where nothing is wrong."""
+"""Expected reasons for eager calls."""
 
 
 def use_of(engine: DeviceEngine) -> dict[str, Any]:
-    """Counts calls that were recorded, replayed and neither, and says why some never were."""
+    """Returns the numbers of recorded, replayed and eager calls, and the unexpected reasons for
+    eager calls.
+    """
     use = engine.models.compute.use
     return {
         "captures": use.captures,
