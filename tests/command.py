@@ -1,5 +1,5 @@
-"""`katz` without a subprocess; and with workers that are threads, where a test is not about
-processes: one takes seconds to start.
+"""Runs `katz` in the test process. Workers are threads if a test is not about processes, because a
+process takes seconds to start.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Result:
 
     @property
     def data(self) -> Any:
-        """The last line of the output, as JSON."""
+        """Returns the last line of the output, parsed as JSON."""
         return json.loads(self.out.strip().splitlines()[-1])
 
     @property
@@ -37,7 +37,9 @@ Katz = Callable[..., Result]
 def command(
     monkeypatch: pytest.MonkeyPatch, captured: pytest.CaptureFixture[str], folder: Path, costs: Path
 ) -> Katz:
-    """`katz ARGUMENT...` in a folder, with the costs that are kept in another."""
+    """Returns a function that runs `katz ARGUMENT...` in `folder`, with the cost cache in
+    `costs`.
+    """
     from katz_graph.cli.main import main
 
     monkeypatch.chdir(folder)
@@ -56,8 +58,8 @@ def command(
 
 
 def use_threads(monkeypatch: pytest.MonkeyPatch, module: ModuleType, cache: Path) -> None:
-    """Have the engines that a module makes start their workers so, with what was measured of the
-    machine.
+    """Makes the engines that a module creates run their workers as threads, with the machine's
+    costs from `cache`.
     """
     from katz_graph.api import devices
     from katz_graph.executor.engine import DeviceEngine
@@ -75,5 +77,5 @@ def use_threads(monkeypatch: pytest.MonkeyPatch, module: ModuleType, cache: Path
 
     monkeypatch.setattr(module, "DeviceEngine", engine)
     monkeypatch.setattr(devices, "Ahead", lambda *_: contextlib.nullcontext())
-    # of all threads, and they would mix it up
+    # redirects the output of all threads, which would then mix
     monkeypatch.setattr(contextlib, "redirect_stdout", lambda target: contextlib.nullcontext())

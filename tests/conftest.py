@@ -1,5 +1,5 @@
-"""Fixtures of all tests: what this machine was measured to do, and random-weight models, made once
-however many processes run tests; and what each of these forks real workers from.
+"""Fixtures of all tests: the machine's measured costs, random-weight models, both made once for all
+test processes, and the fork server of each test process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 expect_imports()
 os.environ["KATZ_CHECK_WEIGHTS"] = "1"
-os.environ["KATZ_LIBRARY_PRODUCTS"] = "1"  # bits that do not depend on the machine
+os.environ["KATZ_LIBRARY_PRODUCTS"] = "1"  # results do not depend on the machine
 
 
 def pytest_collection_finish() -> None:
@@ -31,7 +31,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session")
 def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that all test processes of a session share."""
+    """Returns a folder that all test processes of a session share."""
     own = tmp_path_factory.getbasetemp()
     folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "shared"
     folder.mkdir(exist_ok=True)
@@ -40,8 +40,8 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def costs(shared_folder: Path) -> Iterator[Path]:
-    """A cache folder for rates, contention and links: the first engine that opens measures, later
-    ones read, also what was measured while other programs ran: test processes never run alone.
+    """Yields a cache folder for rates, contention and links. The first engine measures and later
+    ones read. Accepts measurements on a busy machine, because test processes never run alone.
     """
     from katz_graph.executor.measure import store
     from katz_graph.host.schedule import Scheduled
@@ -64,9 +64,9 @@ def sdxl(shared_folder: Path) -> Models:
 
 
 def made_once(folder: Path, family: str, layers: int) -> Models:
-    """A pipeline, ControlNets and LoRAs of random weights, with so many layers a block: one takes
-    half the time of two, which is enough for one of the families. Drawn by whichever test process
-    comes first.
+    """Returns a pipeline, ControlNets and LoRAs of random weights with `layers` layers per block.
+    The first test process creates them. One layer takes half the time of two and is enough for one
+    of the families.
     """
     from katz_graph.testing.model_files import random_models
 
@@ -76,17 +76,17 @@ def made_once(folder: Path, family: str, layers: int) -> Models:
 
 @pytest.fixture(scope="session")
 def fork_server_output() -> list[str]:
-    """The lines that the server of real workers prints while it loads."""
+    """Collects the lines that the fork server prints while it loads."""
     return []
 
 
 @pytest.fixture(scope="session")
 def fork_server(fork_server_output: list[str]) -> Iterator[ForkServer]:
-    """What real workers are forked from; they can run entries of tests as well."""
+    """Yields the fork server of real workers; it can also run entry points of tests."""
     with pytest.MonkeyPatch.context() as environment:
         for variable in WAITING:
             environment.delenv(variable, raising=False)
-        # OpenMP says what it read when torch loaded it
+        # OpenMP prints its settings when torch loads it
         environment.setenv("OMP_DISPLAY_ENV", "VERBOSE")
         prefix = ("env", f"PYTHONPATH={Path(__file__).parent / 'cluster'}")
         server = ForkServer(prefix=prefix, echo=fork_server_output.append)

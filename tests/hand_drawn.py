@@ -1,4 +1,4 @@
-"""UNets of a step region as a person draws them."""
+"""Builds UNets of a step region as users draw them."""
 
 from __future__ import annotations
 

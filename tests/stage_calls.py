@@ -1,4 +1,4 @@
-"""Stages that compute otherwise, as tests need them: slowly, or with errors."""
+"""Replaces the computation of stages for tests, to slow them down or make them fail."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Compute = Callable[[Any, Mapping[str, Any]], Outputs]
 def replace_stage(
     monkeypatch: pytest.MonkeyPatch, name: str, instead: Callable[[Compute], Compute]
 ) -> None:
-    """Have `instead(compute)` computed for a stage."""
+    """Replaces a stage's computation by `instead(compute)`."""
     real = Stage.computed
 
     def computed(stage: Stage, module: Any, given: Mapping[str, Any]) -> Outputs:
@@ -34,7 +34,7 @@ def none(module: Any, given: Mapping[str, Any]) -> Tensor:
 
 @dataclass(frozen=True)
 class Computed(Stage):
-    """Is computed by a function rather than by the name of one."""
+    """Computes a stage with a function instead of looking one up by name."""
 
     name: str = "test"
     count: Count = uncounted

@@ -1,4 +1,6 @@
-"""Fixtures of tests that run models: one thread, and random-weight pipelines in a models folder."""
+"""Fixtures for tests that run models: one thread, and random-weight pipelines in a models
+folder.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ def one_thread() -> None:
 
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory: pytest.TempPathFactory, sd1: Models, sdxl: Models) -> Path:
-    """checkpoints/sd1, checkpoints/sdxl, controlnet/<family>-control0,
+    """Contains checkpoints/sd1, checkpoints/sdxl, controlnet/<family>-control0,
     loras/<family>-first.safetensors ...
     """
     root = tmp_path_factory.mktemp("models")
@@ -41,7 +43,7 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory, sd1: Models, sdxl: Mo
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[Kind, Path]:
-    """Returns the pipeline of a transformer of each family."""
+    """Returns the pipeline folder of each transformer family."""
     made = {kind: tmp_path_factory.mktemp(kind) for kind in EACH}
     for kind, place in made.items():
         make_pipeline(place, kind, 1)
@@ -56,7 +58,7 @@ def workshop(tmp_path: Path, model_folder: Path, costs: Path) -> Iterator[Worksh
 
 @pytest.fixture
 def counted(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> Workshop:
-    """Counts encodings of text outside of sampling."""
+    """Counts text encodings outside of sampling."""
     encode: Callable[..., Any] = workshop.engine.encode_text
 
     def counting(*arguments: Any) -> Any:

@@ -1,8 +1,8 @@
-"""Data whose denoiser and exact solutions are known, N(MEAN, SPREAD²), and the loop that drives a
-sampler on it.
+"""Provides data N(MEAN, SPREAD²), whose denoiser and exact solutions are known, and the loop that
+runs a sampler on it.
 
-denoised(x, σ) = MEAN + s² / (s² + σ²) (x - MEAN), and the flow keeps (x - MEAN) / sqrt(s² + σ²)
-constant.
+denoised(x, σ) = MEAN + s² / (s² + σ²) (x - MEAN), and the flow conserves (x - MEAN) / sqrt(s² +
+σ²).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def gaussian_denoiser(x: Tensor, sigma: Tensor) -> Tensor:
 
 
 def flowed(x: float, sigma: float, sigma_end: float) -> float:
-    """The exact solution."""
+    """Returns the exact solution."""
     return MEAN + (x - MEAN) * math.sqrt((SPREAD**2 + sigma_end**2) / (SPREAD**2 + sigma**2))
 
 
 def fresh_noise(x: Tensor, seed: int = 0) -> NoiseSource:
-    """Independent draws in x's dtype, whatever the interval."""
+    """Returns independent noise in x's dtype, whatever the interval."""
     generator = torch.Generator().manual_seed(seed)
     return lambda sigma, sigma_next: torch.randn(x.shape, generator=generator, dtype=x.dtype)
 
@@ -53,5 +53,5 @@ def solve(
 
 
 def karras(first: float, last: float, steps: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    """[steps + 1] levels, the last one included."""
+    """Returns [steps + 1] levels from `first` to `last`."""
     return torch.linspace(first ** (1 / 7), last ** (1 / 7), steps + 1, dtype=dtype) ** 7

@@ -1,4 +1,4 @@
-"""Loads all that a recipe describes."""
+"""Loads every model that a recipe describes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from katz_graph.upscale.networks import load_upscaler
 
 
 def load(recipe: Any) -> None:
-    """Loads all that a recipe describes."""
+    """Loads every model that a recipe describes."""
     store = ModelStore()
     match recipe:
         case ModelRecipe():

@@ -1,6 +1,6 @@
-"""Loads transformers' files in a process of its own and prints, a line each, how many bytes beyond
-the module's own weights it took at most, and the bytes of its largest weight. Arguments: a small
-file of the same kind, which loads the libraries; each file and its number format.
+"""Loads transformer files in a separate process. Prints one line per file: the peak memory in bytes
+beyond the module's own weights, and the bytes of its largest weight. Arguments: a small file of the
+same kind, which loads the libraries; then each file and its dtype.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from katz_graph.models.loading.store import ModelStore
 
 
 def own_memory() -> int:
-    """Returns the bytes of the process that are no file's."""
+    """Returns the anonymous memory of the process in bytes, without mapped files."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
 
@@ -30,7 +30,7 @@ def main(small: str, *given: str) -> None:
 
 
 def taken(file: str, dtype: torch.dtype) -> tuple[int, int]:
-    gc.collect()  # modules of before, or what they free later would hide what is taken
+    gc.collect()  # earlier modules, if freed later, would hide the memory taken
     store = ModelStore()
     before, most, ended = own_memory(), [0], threading.Event()
 

@@ -1,4 +1,4 @@
-"""One node run by itself, as the graph run would, with a context that writes below a folder."""
+"""Runs a single node as the graph run does, with a context that writes into a folder."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class PlainEngine:
 
     models: DeviceModels = field(default_factory=DeviceModels)
     tiles: list[tuple[int, int]] = field(default_factory=list)
-    most_pixels: int = 1 << 40  # above which memory does not suffice
+    most_pixels: int = 1 << 40  # larger pictures raise OutOfMemory
 
     def upscale(
         self, model: UpscaleModelRecipe, picture: torch.Tensor, context: Any
@@ -50,13 +50,13 @@ def context_in(folder: Path, **options: Any) -> RunContext:
 
 
 def call(name: str, context: RunContext | None = None, **inputs: Any) -> Any:
-    """A node's only output, or the tuple of all."""
+    """Returns a node's only output, or the tuple of all outputs."""
     return call_with_ui(name, context, **inputs)[0]
 
 
 def call_with_ui(name: str, context: RunContext | None = None, **inputs: Any) -> tuple[Any, Any]:
-    """A node's only output or the tuple of all, and what it has for editors. Knobs are checked as
-    literals of a file are.
+    """Returns a node's only output or the tuple of all outputs, and its `ui` for editors. Checks
+    knobs like literals from a file.
     """
     kind = registry()[name]
     assert set(inputs) <= set(kind.inputs)
@@ -73,12 +73,12 @@ def call_with_ui(name: str, context: RunContext | None = None, **inputs: Any) ->
 
 
 def picture(*rows: list[float]) -> torch.Tensor:
-    """[1, H, W, 3] of grey values."""
+    """Returns a picture [1, H, W, 3] of grey values."""
     return torch.tensor(rows).unsqueeze(0).unsqueeze(-1).repeat(1, 1, 1, 3)
 
 
 def grey(image: torch.Tensor) -> list[list[float]]:
-    """The first picture's red channel, rounded."""
+    """Returns the first picture's red channel, rounded."""
     return rounded(image[0, ..., 0])
 
 

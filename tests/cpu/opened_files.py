@@ -1,4 +1,4 @@
-"""Watches which files are opened below a folder, by whatever library: Linux's inotify."""
+"""Records which files any library opens below a folder, with Linux's inotify."""
 
 from __future__ import annotations
 
@@ -35,6 +35,6 @@ def opened_files(root: Path) -> Iterator[set[Path]]:
                     if name and not mask & IS_FOLDER:
                         found.add(watched[watch] / name)
         except BlockingIOError:
-            pass  # there is no more
+            pass  # all events are read
     finally:
         os.close(watching)

@@ -1,4 +1,4 @@
-"""A pack of one node over small random models, and graphs around it."""
+"""Provides a pack of one node over small random models, and graphs around it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NODE_CLASS_MAPPINGS = {{"Change": Change}}
 
 @dataclass
 class Workshop:
-    """A pack of one node over the random models of one family, and graphs with it."""
+    """Holds a pack of one node over the random models of one family, and graphs that use it."""
 
     folder: Path
     models: Path
@@ -58,7 +58,7 @@ class Workshop:
         cache: ResultCache | None = None,
         listener: Callable[[Event], None] = lambda _: None,
     ) -> GraphResult:
-        """Run a document in which Change is a node whose function has this body."""
+        """Runs a document in which the function of node Change has this body."""
         inputs = ", ".join(f'"{name}": ("{socket}",)' for name, socket in wires.items())
         lines = "\n        ".join(line for line in body.strip().splitlines())
         outputs = ", ".join(f'"{socket}"' for socket in gives.split())
@@ -86,7 +86,7 @@ class Workshop:
         return result
 
     def outputs(self, *arguments: Any, **named: Any) -> dict[str, Any]:
-        """The first output of each target."""
+        """Returns the first output of each target."""
         result = self.run(*arguments, **named)
         result.raise_failures()
         return {name: values[0] for name, values in result.outputs.items()}

@@ -1,4 +1,4 @@
-"""Makes safetensors files whose weights are 8-bit numbers with scales, and what they stand for."""
+"""Makes safetensors files of 8-bit weights with scales, and the weights that they represent."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ FP8 = {"float8_e4m3fn": torch.float8_e4m3fn, "float8_e5m2": torch.float8_e5m2}
 
 
 def turned(size: int) -> Tensor:
-    """The regular Hadamard matrix, by the digits to base 4 of row and column: an entry is negative
-    where an odd number of pairs of digits add up to 3.
+    """Returns the regular Hadamard matrix from the base-4 digits of row and column: an entry is
+    negative if an odd number of digit pairs add up to 3.
     """
     digits = [[number // 4**place % 4 for place in range(8)] for number in range(size)]
     places = range(round(torch.tensor(float(size)).log2().item()) // 2)
@@ -35,7 +35,7 @@ def turned(size: int) -> Tensor:
 
 
 def reference(weight: Tensor, scale: Tensor, rotated: int = 0) -> Tensor:
-    """What a stored weight stands for, in float32."""
+    """Returns the float32 weight that a stored weight represents."""
     rows = scale.double().reshape(-1, *[1] * (weight.ndim - 1))
     values = weight.double()
     if rotated:
@@ -44,7 +44,7 @@ def reference(weight: Tensor, scale: Tensor, rotated: int = 0) -> Tensor:
 
 
 def stored(weight: Tensor, kind: str, rows: bool = True, rotated: int = 0) -> tuple[Tensor, Tensor]:
-    """Returns a weight in a format with scales, and those: [N, 1], or one."""
+    """Returns a weight in a scaled format and its scales: [N, 1], or one for the whole weight."""
     values = weight.float().flatten(1)
     if rotated:
         groups = values.reshape(len(weight), -1, rotated).double()
@@ -62,7 +62,7 @@ def marker(**said: Any) -> Tensor:
 
 
 class Files:
-    """Makes the tensors of a scaled file, and of the wide one of the same numbers."""
+    """Makes the tensors of a scaled file, and of a full-precision file of the same values."""
 
     def __init__(self, tensors: dict[str, Tensor], mark: str, prefix: str = "") -> None:
         self.scaled, self.wide = dict(tensors), dict(tensors)

@@ -1,9 +1,8 @@
-"""Stands for the streams of a GPU: what is enqueued on one is done late, when somebody waits for it,
-and of other streams only what it waits for.
+"""Simulates the streams of a GPU. Enqueued work runs as late as possible: when the host or another
+stream waits for it.
 
-Knows copies between tensors and what fills them, which are enqueued; all else that is to be enqueued
-is handed over.
-Tensors lie on it that it was told of.
+Enqueues copies and fills of tensors by itself; tests enqueue all other work. Only tensors passed to
+`Gpu.has` are on the GPU.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Stream:
         self.enqueue(lambda: other.run(there))
 
     def run(self, until: int) -> None:
-        """Does what is first in the queue, so many of all that was ever enqueued."""
+        """Runs the queue's first work items, up to `until` of all that were ever enqueued."""
         while self.done < until:
             work, self.done = self._work[self.done], self.done + 1
             with torch._C.DisableTorchFunction():
@@ -45,7 +44,7 @@ class Stream:
 
 
 class Event:
-    waits = 0  # of the host, for any of them
+    waits = 0  # number of host waits on any event
 
     def __init__(self, **options: Any) -> None:
         self._stream, self._until = DEFAULT, 0
@@ -66,7 +65,7 @@ DEVICE = torch.device("cuda:0")
 
 
 class Gpu(TorchFunctionMode):
-    """Enqueues copies on the stream that is current. `held`: tensors whose memory waits for a
+    """Enqueues copies on the current stream. `held`: tensors with `record_stream`, and the
     stream.
     """
 
@@ -82,13 +81,13 @@ class Gpu(TorchFunctionMode):
         return self.streams[-1]
 
     def run(self, chance: random.Random) -> None:
-        """Does all that is enqueued, on streams drawn by chance."""
+        """Runs all enqueued work, choosing streams at random."""
         while left := [one for one in self.streams if one.done < one.enqueued]:
             drawn = chance.choice(left)
             drawn.run(drawn.done + 1)
 
     def has(self, tensor: Tensor) -> Tensor:
-        """Is told that the memory of a tensor is the GPU's."""
+        """Marks the memory of a tensor as the GPU's."""
         self._there.add(_memory(tensor))
         return tensor
 

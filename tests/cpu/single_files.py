@@ -1,5 +1,5 @@
-"""Random pipelines with CLIP's vocabulary, and the single files that people have of such: the
-inverse of how they are converted.
+"""Makes random pipelines with CLIP's vocabulary, and the single-file checkpoints that users have of
+them: the inverse of the loader's conversion.
 """
 
 import json
@@ -104,7 +104,7 @@ def unet_settings(kind: str, in_channels: int = 4) -> dict[str, Any]:
 
 @cache
 def parts(kind: str, in_channels: int = 4) -> dict[str, Any]:
-    """The live modules of a random pipeline."""
+    """Returns the live modules of a random pipeline."""
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(KINDS.index(kind))
         made: dict[str, Any] = {
@@ -148,7 +148,7 @@ def text_encoder(sizes: dict[str, Any], projection: int, projects: bool) -> nn.M
 
 @cache
 def pipeline_folder(kind: str, in_channels: int = 4) -> Path:
-    """A pipeline in diffusers' folder layout."""
+    """Returns a pipeline in diffusers' folder layout."""
     place = folder() / f"single-{kind}-{in_channels}"
     index: dict[str, Any] = {
         "_class_name": "StableDiffusionXLPipeline" if kind in POOLED else "StableDiffusionPipeline"
@@ -178,7 +178,7 @@ def pipeline_folder(kind: str, in_channels: int = 4) -> Path:
 
 @cache
 def checkpoint(kind: str, in_channels: int = 4) -> Path:
-    """The same pipeline as one file, in the layout of the original code."""
+    """Returns the same pipeline as one file in the layout of the original code."""
     path = folder() / f"single-{kind}-{in_channels}.safetensors"
     save(path, checkpoint_tensors(kind, in_channels))
     return path
@@ -218,7 +218,7 @@ def save(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None
 
 
 def original_unet(module: Any) -> dict[str, Tensor]:
-    """Also of a ControlNet."""
+    """Returns the weights of a UNet or ControlNet in the original layout."""
     stride = module.config.layers_per_block + 1
     ups = [hasattr(block, "attentions") for block in getattr(module, "up_blocks", ())]
 
@@ -337,8 +337,8 @@ def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _shake(module: nn.Module) -> None:
-    """Move norms away from one and zero, so that a forgotten one shows; not so far that Stable
-    Diffusion 2 seems to be one for v.
+    """Moves norms away from one and zero, so that a missing one is noticed, but not so far that
+    Stable Diffusion 2 is detected as a v-prediction model.
     """
     for part in module.modules():
         if isinstance(part, nn.GroupNorm | nn.LayerNorm):
@@ -365,7 +365,7 @@ def controlnet(kind: str) -> Any:
 
 @cache
 def union_controlnet() -> Any:
-    """A ControlNet for several kinds of reference, as there are for SDXL."""
+    """Returns a ControlNet for several kinds of reference, as exists for SDXL."""
     taken = {
         name: value for name, value in unet_settings("sdxl").items() if name != "up_block_types"
     }

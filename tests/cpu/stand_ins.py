@@ -1,6 +1,7 @@
-"""Makes small random files in the layouts that people have of transformers, text encoders and VAEs.
+"""Makes small random files in the layouts in which transformers, text encoders and VAEs are
+published.
 
-The names and shapes are written from the published files; nothing here reads the loader's tables.
+Names and shapes are copied from the published files; the loader's tables are not used.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from torch import Tensor
 from katz_graph.models.families.shared.random_parts import seeded
 from katz_graph.models.text.vocabularies import TOKENIZERS
 
-WIDTH, HEAD, LONG, POOLED = 64, 32, 64, 32  # of tokens, heads, long texts, CLIP-L's pooled text
+WIDTH, HEAD, LONG, POOLED = 64, 32, 64, 32  # of tokens, heads, long texts and CLIP-L's pooled text
 PREFIX = "model.diffusion_model."
 SPREAD = 0.05
 
@@ -150,8 +151,8 @@ def t5() -> dict[str, Tensor]:
 
 
 def sentence_pieces(extra: Sequence[tuple[str, int]] = (), spelled: bool = False) -> bytes:
-    """T5's vocabulary as sentencepiece keeps it, and behind it further pieces with their types.
-    `spelled`: letters that are unknown in bytes.
+    """Returns T5's vocabulary as a sentencepiece model, followed by `extra` pieces with their
+    types. `spelled`: unknown letters are encoded in bytes.
     """
     read = json.loads((TOKENIZERS / "t5_tokenizer" / "tokenizer.json").read_text())
     (table,) = (
@@ -174,7 +175,7 @@ def sentence_pieces(extra: Sequence[tuple[str, int]] = (), spelled: bool = False
 
 
 def _field(number: int, value: bytes | float) -> bytes:
-    """A field of a protocol buffer: bytes, a whole number, or a float of four bytes."""
+    """Returns a protocol buffer field: bytes, an integer, or a four-byte float."""
     if isinstance(value, bytes):
         return _varint(number << 3 | 2) + _varint(len(value)) + value
     if isinstance(value, int):
@@ -236,7 +237,7 @@ def clip_g(projection: int = 40) -> dict[str, Tensor]:
 
 
 def vae() -> dict[str, Tensor]:
-    """Of 16 channels, in the original layout."""
+    """Returns the weights of a 16-channel VAE in the original layout."""
     from diffusers import AutoencoderKL
 
     with seeded(8):
@@ -257,9 +258,9 @@ def under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def write(path: Path, tensors: dict[str, Tensor], kind: str = "") -> None:
-    """Writes a file. `kind`: `fp8` for numbers of 8 bits without scales, a marker of
-    `scaled_files.Files` for those with, as its weights of two dimensions are; `convrot` for
-    integers that are rotated.
+    """Writes a file. `kind`: empty for bfloat16; `fp8` for 8-bit weights without scales; `convrot`
+    for rotated 8-bit integers; else a marker of `scaled_files.Files`, for two-dimensional weights
+    with scales.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if not kind:

@@ -1,4 +1,4 @@
-"""Random models on disk for tests, made once per test process, and what a test needs around them."""
+"""Makes random models on disk, once per test process, and helpers for tests around them."""
 
 import atexit
 import shutil
@@ -18,7 +18,7 @@ from katz_graph.models.loading.store import ModelStore
 from katz_graph.testing.random_models import Kind, make_controlnet, make_lora, make_pipeline
 
 FAMILIES: tuple[Kind, ...] = ("sd1", "sd2", "sdxl")
-ONE_LAYER = ("sd1", "sd2")  # in each block: half the work, and SDXL has two
+ONE_LAYER = ("sd1", "sd2")  # families with one layer per block, which halves the work; SDXL has two
 
 torch.set_num_threads(1)
 
@@ -42,7 +42,7 @@ def pipeline_folder(family: Kind) -> Path:
 
 def controlnet_folder(family: Kind, seed: int = 10) -> Path:
     path = folder() / f"{family}-controlnet-{seed}"
-    # however it was asked for before: a file that is written again is another one to recipes
+    # clears the cache for all spellings: recipes treat a rewritten file as a different one
     if not path.exists():
         make_controlnet(path, family, seed, **sizes(family))
     return path
@@ -76,7 +76,7 @@ def lora(family: Kind, strength: float = 1.0, **made: Any) -> Lora:
 
 @cache
 def unet(family: Kind, dtype: torch.dtype = torch.float32) -> Any:
-    """A module that tests may read but not change."""
+    """Returns a module that tests may read but not change."""
     return ModelStore().network(recipes(family)[0].network, "cpu", dtype)
 
 
@@ -102,7 +102,7 @@ def random_step(
 
 
 def rows(step: Step, strength: float) -> Tensor:
-    """The same strength for each row of a step."""
+    """Returns the same strength for each row of a step."""
     return torch.full((len(step.x),), strength)
 
 
@@ -119,7 +119,7 @@ def random_text(
 
 
 def diffusers_arguments(step: Step, text: TextEncoding) -> dict[str, Any]:
-    """Arguments of diffusers' own forward."""
+    """Returns the arguments of diffusers' own forward."""
     added = None if text.pooled is None else {"text_embeds": text.pooled, "time_ids": text.sizes}
     return {
         "sample": step.model_input,

@@ -1,5 +1,5 @@
-"""Runs small transformers of all families: in stages, through their own `forward`, whole pictures
-by the engine and by diffusers' pipelines.
+"""Runs small transformers of all families: in stages, through their own `forward`, and whole
+pictures with the engine and with diffusers' pipelines.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KINDS: tuple[Kind, ...] = (
     "hunyuan_dit",
     "hunyuan_dit11",
 )
-EACH: tuple[Kind, ...] = ("sd35", "flux", "z_image", "hunyuan_dit")  # one of each family
+EACH: tuple[Kind, ...] = ("sd35", "flux", "z_image", "hunyuan_dit")  # one per family
 PROMPTS, STEPS, GUIDANCE = TEXTS, 4, 4.0
 COSTED = ("transformer_embed", "transformer_blocks", "transformer_head")
 
@@ -53,8 +53,8 @@ def region(
 def region_of(
     model: ModelRecipe, clip: ClipRecipe, kind: Kind, latent: Tensor, **changed: Any
 ) -> Region:
-    """`changed`: of what a KSampler is told, or a DiffusersSampler where it names a class of
-    schedulers, and `texts`, the positive's and the negative's.
+    """Returns a sampling region. `changed`: inputs of the KSampler, or of the DiffusersSampler if
+    they name a scheduler class, and `texts`, the positive and the negative prompt.
     """
     texts = changed.pop("texts", PROMPTS)
     factor = changed.pop("cfg", guidance(kind))
@@ -68,7 +68,7 @@ def region_of(
 
 
 def inputs(module: Any, batch: int, dtype: torch.dtype, seed: int = 4) -> tuple[Step, TextEncoding]:
-    """Draws a step of 6 x 10 cells and a text of 9 tokens."""
+    """Draws a step of 6 x 10 cells and a text of 9 tokens (HunyuanDiT: two texts)."""
     draw = torch.Generator().manual_seed(seed)
     config = module.config
     if type(module).__name__ == "HunyuanDiT2DModel":
@@ -90,8 +90,8 @@ def inputs(module: Any, batch: int, dtype: torch.dtype, seed: int = 4) -> tuple[
 def _inputs_of_two_encoders(
     config: Any, batch: int, dtype: torch.dtype, draw: torch.Generator
 ) -> tuple[Step, TextEncoding]:
-    """Draws a step of the same size, and texts of 7 and 5 tokens, in the second row of 70 and 200,
-    filled up.
+    """Draws a step of the same size, and padded texts of 7 and 5 tokens; in the second row 70 and
+    200.
     """
     short, long = (
         torch.randn(shape, generator=draw).to(dtype)
@@ -112,8 +112,8 @@ def _inputs_of_two_encoders(
 
 
 def forward(module: Any, step: Step, text: TextEncoding, **more: Any) -> Any:
-    """Returns diffusers' raw prediction, or a ControlNet's residuals, as its pipelines call the
-    module. `more`: what HunyuanDiT's are told besides.
+    """Returns diffusers' raw prediction, or a ControlNet's residuals, called as its pipelines call
+    the module. `more`: further arguments of HunyuanDiT.
     """
     x, time = step.model_input, step.timestep.float()
     batch, _, height, width = x.shape
@@ -162,8 +162,8 @@ def in_stages(
     first: int = 0,
     passed: str = "",
 ) -> Tensor:
-    """Runs the stages with the blocks, from `first` on, cut behind those numbers, those of `passed`
-    left out. Returns the raw prediction.
+    """Runs the stages with the blocks from `first` on, split behind the given numbers, without the
+    blocks in `passed`. Returns the raw prediction.
     """
 
     def run(name: str, **given: Any) -> Any:

@@ -1,4 +1,6 @@
-"""A web server of model files, whose manners a test chooses; and safetensors files for it."""
+"""Runs a web server of model files with the behaviour that a test chooses; makes safetensors files
+for it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from typing import Any
 
 
 def safetensors(values: int = 1_000, fill: int = 0, name: str = "weight") -> bytes:
-    """A file of one tensor whose bytes are all `fill`."""
+    """Returns a file of one tensor whose bytes are all `fill`."""
     header = json.dumps(
         {name: {"dtype": "F32", "shape": [values], "data_offsets": [0, 4 * values]}}
     ).encode()
@@ -22,8 +24,9 @@ def safetensors(values: int = 1_000, fill: int = 0, name: str = "weight") -> byt
 
 @dataclass
 class Served:
-    """A file as the server has it. `told`: the length that it says; `sent`: the bytes after which
-    it stops, `hangs` or not; `pause`: seconds before each 4 kB.
+    """Describes a served file. `told`: reported length if it differs; `sent`: number of bytes after
+    which the body stops; `hangs`: keeps the connection open afterwards; `pause`: seconds after each
+    4 kB.
     """
 
     content: bytes
@@ -53,7 +56,7 @@ class FileServer:
     stopping: threading.Event = field(default_factory=threading.Event)
 
     def put(self, path: str, content: bytes, **manners: Any) -> str:
-        """Serves a file; returns its URL."""
+        """Serves a file and returns its URL."""
         self.files[path] = Served(content, **manners)
         return self.url(path)
 
@@ -121,7 +124,7 @@ class _Answers(BaseHTTPRequestHandler):
         ]
         for begin in range(0, len(body), 4096) if file.pause else (0,):
             piece = body[begin : begin + 4096] if file.pause else body
-            for at in range(0, len(piece), 1 << 16):  # so that what was sent is known
+            for at in range(0, len(piece), 1 << 16):  # small writes keep `sent` exact
                 self.wfile.write(piece[at : at + (1 << 16)])
                 request.sent += len(piece[at : at + (1 << 16)])
             if file.pause and stopping.wait(file.pause):

@@ -1,4 +1,4 @@
-"""Packs of the ecosystem's conventions written to a folder, loaded, and forgotten again."""
+"""Writes packs of the ecosystem's conventions to a folder, loads them and unloads them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from katz_graph.packs import Registry, load_registry
 
 @contextmanager
 def forgetting_shims() -> Iterator[None]:
-    """Find neither finder nor shim modules that others left, and leave none."""
+    """Removes finders and shim modules of other tests, and those of this test afterwards."""
     _forget()
     try:
         yield
@@ -35,7 +35,7 @@ def _forget() -> None:
 
 
 def write(folder: Path, files: Mapping[str, str] | None = None, **others: str) -> Path:
-    """`name="text"` becomes the file name.py, as does `{"inside/name": "text"}`."""
+    """Writes files: `name="text"` becomes name.py, as does `{"inside/name": "text"}`."""
     for name, text in {**(files or {}), **others}.items():
         path = folder / f"{name}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -44,8 +44,8 @@ def write(folder: Path, files: Mapping[str, str] | None = None, **others: str) -
 
 
 def load(packs: Path, root: Path) -> tuple[Registry, list[str]]:
-    """The node types and problems of a folder of packs, with model, input and output folders below
-    `root`.
+    """Loads a folder of packs; returns its node types and problems. Model, input and output folders
+    are below `root`.
     """
     folders = Folders((root / "models",), root / "input", root / "output")
     registry, problems = load_registry([packs], folders)

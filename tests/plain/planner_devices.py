@@ -1,4 +1,6 @@
-"""Programs on several devices for planner tests: seconds per stage, links, and placements by hand."""
+"""Builds programs on several devices for planner tests: seconds per stage, links, and placements by
+hand.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +16,15 @@ from katz_graph.ir.region import Region
 from katz_graph.planner.passes.variants import delay
 
 MS = 1e-3
-# as in proofs: 15, 19, 15
+# as in `proofs`: 15, 19, 15
 SECONDS = {
     "unet_encoder": 12 * MS,
     "unet_mid": 3 * MS,
     "unet_decoder": 19 * MS,
     "controlnet": 15 * MS,
 }
-RATE = 1e9  # bytes a second of a link
-STEP = 4 * 16 * 16 * (4 + 4) / RATE  # seconds that a step of the tests' latent takes on such a link
+RATE = 1e9  # link rate in bytes per second
+STEP = 4 * 16 * 16 * (4 + 4) / RATE  # seconds to send a step of the tests' latent over such a link
 
 
 def region(controls: int = 1, branches: int = 1) -> Region:
@@ -38,7 +40,9 @@ def work(
     weights: float = 0.0,
     kernels: float = 0.0,
 ) -> Any:
-    """Counts an operation of a stage as so many seconds of a device of 1 FLOP/s, and so many bytes."""
+    """Returns a counting function: an operation's stage determines its seconds on a device of 1
+    FLOP/s and its output bytes.
+    """
 
     def count(operation: Any, shape: tuple[int, ...], tokens: int) -> Work:
         heavy = operation.stage in seconds
@@ -74,8 +78,8 @@ def several(
     evaluations: int = 10,
     **known: Any,
 ) -> Program:
-    """Compiled for devices of these speeds; a ControlNet's residuals, and a UNet's skips, take
-    `transfer` seconds on every link.
+    """Compiles for devices of these speeds. The residuals of a ControlNet and the skips of a UNet
+    take `transfer` seconds on every link.
     """
     size = transfer * RATE
     sizes = {"controlnet": size, "unet_encoder": size}
@@ -90,8 +94,8 @@ def several(
 def laid(
     program: Program, homes: Mapping[str, str], owner: str = "cpu:0", delayed: Sequence[str] = ()
 ) -> Program:
-    """The program with every operation on `homes` (by the end of its name; others on the owner),
-    each a call of its own, in its order.
+    """Places every operation by the end of its name in `homes`, others on the owner. Each operation
+    becomes a separate call, in its order.
     """
     program = delay(program, delayed) if delayed else program
     operations = [operation for variant in program.variants for operation in variant.operations]

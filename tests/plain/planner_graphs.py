@@ -1,5 +1,5 @@
-"""Regions for planner tests: recipes of files that need not exist, graphs bound without loading
-anything.
+"""Builds regions for planner tests: recipes of files that need not exist, and graphs bound without
+loading.
 """
 
 from __future__ import annotations
@@ -130,8 +130,8 @@ def compiled(
 
 
 def deep_features(offset: int = 0, initial: bool = False) -> Graph:
-    """Deep blocks every other evaluation: the shallow ones read the deep features of the evaluation
-    before.
+    """Computes deep blocks in every other evaluation; the shallow ones between read the deep
+    features of the previous evaluation.
     """
     text = (prompt("a"),)
     common = {"model": MODEL, "conditioning": text}

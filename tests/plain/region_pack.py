@@ -1,4 +1,4 @@
-"""A pack of the ecosystem's first convention whose node stands inside of a step region, and a
+"""Provides a pack of the ecosystem's first convention whose node is used in a step region, and a
 workflow with it.
 """
 
@@ -41,8 +41,8 @@ COMBINED = "(uncond + (undeclared['again'] - uncond) * guidance,)"
 
 
 def guided_by_pack(folder: Path, body: str = COMBINED, steps: int = 3) -> tuple[Path, Path, Path]:
-    """The loop with the built-in node, the same with the pack's in its place, and the folder of
-    packs.
+    """Returns the loop with the built-in node, the same loop with the pack's node, and the folder
+    of packs.
     """
     document: dict[str, Any] = json.loads(LOOP.read_text())
     begin = next(node for node in document.values() if node["class_type"] == "StepBegin")

@@ -1,4 +1,4 @@
-"""A graph of trivial nodes, and a way to add one node type to them."""
+"""Provides a graph of trivial nodes, and adds one node type to them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SUM = {
 def custom(
     name: str, run: Any, inputs: tuple[Input, ...] = (), outputs: int = 1, **options: Any
 ) -> Registry:
-    """The trivial nodes and one more."""
+    """Returns a registry of the trivial nodes and one more."""
     ports = tuple(Output(f"out{number}", ANY) for number in range(outputs))
     kind = NodeType(
         name,

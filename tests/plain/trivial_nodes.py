@@ -1,4 +1,4 @@
-"""Nodes that compute next to nothing, a context for them, and short ways to build and run their
+"""Nodes that compute almost nothing, a context for them, and helpers that build and run their
 graphs.
 """
 
@@ -159,7 +159,7 @@ TYPES = Registry(
 
 @dataclass
 class RecordingContext:
-    """Remembers what nodes said."""
+    """Records the reports of nodes."""
 
     engine: Any = None
     folders: Folders = field(default_factory=Folders)
@@ -214,7 +214,7 @@ def kind_of(event: NodeEvent) -> Literal["start", "done", "cached", "blocked", "
 
 @dataclass
 class Ran:
-    """A run and what it told of itself."""
+    """Holds a finished run and its reports."""
 
     result: GraphResult
     events: list[NodeEvent]
@@ -236,7 +236,7 @@ def run(
     types: Registry = TYPES,
     **options: Any,
 ) -> Ran:
-    """Run an API document, or a graph, of trivial nodes."""
+    """Runs an API document or a graph of trivial nodes."""
     graph = document if isinstance(document, Graph) else from_api(document)
     events: list[NodeEvent] = []
     context = options.pop("context", None) or RecordingContext()

@@ -1,4 +1,4 @@
-"""Classes as packs of the ecosystem's first convention write them, and short ways to run them."""
+"""Makes node classes in the style of the ecosystem's first convention, and runs them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from katz_graph.packs import Registry
 
 
 class AnyType(str):
-    """The usual way to say that an input takes everything."""
+    """Matches every input type, in the way that packs commonly declare it."""
 
     def __ne__(self, other: object) -> bool:
         return False
@@ -32,7 +32,7 @@ def pack_class(
     returns: Any = ("*",),
     **attributes: Any,
 ) -> type:
-    """A node class as packs write them, whose function is `function`."""
+    """Returns a node class as packs write them, with `function` as its function."""
 
     def input_types(cls: type) -> dict[str, Any]:
         return {
@@ -63,7 +63,7 @@ def run_v1(
     cache: ResultCache | None = None,
     **options: Any,
 ) -> Ran:
-    """Validated and run, as a client would have it."""
+    """Validates and runs a class as a client's prompt would."""
     registry = types(**classes)
     return run(check(from_api(document), registry).or_raise(), cache, registry, **options)
 

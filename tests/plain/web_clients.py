@@ -1,4 +1,4 @@
-"""A queue, jobs and a hub without a server, for tests of what clients are told."""
+"""Provides a queue, jobs and a hub without a server, for tests of the messages to clients."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FACTS = {"version": "1"}
 
 @dataclass(slots=True)
 class FakeJobs:
-    """`ended`: what the store has."""
+    """Holds jobs by state. `ended`: jobs in the store."""
 
     running: list[Job] = field(default_factory=list)
     pending: list[Job] = field(default_factory=list)
@@ -53,7 +53,7 @@ def connect(hub: Hub, channel: Channel, client: str = "ann", recent: Sequence[Jo
 
 
 def drained(session: Session) -> list[str | bytes]:
-    """All that waits to be sent."""
+    """Removes and returns all frames waiting to be sent."""
     frames = []
     while (frame := session.outbox.pop()) is not None:
         frames.append(frame.data)
@@ -61,7 +61,7 @@ def drained(session: Session) -> list[str | bytes]:
 
 
 def texts(session: Session) -> list[dict[str, Any]]:
-    """The JSON messages that wait, as data."""
+    """Returns the waiting JSON messages, parsed."""
     return [json.loads(frame) for frame in drained(session) if isinstance(frame, str)]
 
 

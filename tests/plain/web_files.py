@@ -1,4 +1,4 @@
-"""A server's routes over folders of a test, with nothing that runs jobs."""
+"""Serves a server's routes over folders of a test, without a runner."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from katz_graph.web.options import ServeOptions
 from katz_graph.web.state import State
 
 ADDRESS = "http://127.0.0.1:8188"
-# what a browser says of this server's own pages
+# headers that a browser sends for the server's own pages
 PAGE = {"Origin": ADDRESS, "Sec-Fetch-Site": "same-origin"}
 
 
 def file_server(folder: Path, **options: Any) -> TestClient:
-    """Folders `models`, `input`, `output` and `data` below `folder`. Asking for what needs jobs or
-    a runner fails.
+    """Serves the folders `models`, `input`, `output` and `data` below `folder`. Requests that need
+    jobs or a runner fail.
     """
     settings = ServeOptions(
         data=folder / "data", input=folder / "input", output=folder / "output", **options
@@ -47,7 +47,7 @@ def picture(
     colour: Any = (200, 10, 30, 128),
     **texts: str,
 ) -> bytes:
-    """A picture file of one colour; `texts` are chunks of a PNG."""
+    """Returns a picture file of one colour; `texts` are chunks of a PNG."""
     file = io.BytesIO()
     chunks = PngInfo()
     for key, text in texts.items():
@@ -60,7 +60,7 @@ def picture(
 
 
 def bomb(width: int, height: int) -> bytes:
-    """A PNG of few bytes whose header promises many pixels."""
+    """Returns a small PNG whose header declares many pixels."""
 
     def chunk(name: bytes, data: bytes) -> bytes:
         return (
@@ -77,5 +77,5 @@ def bomb(width: int, height: int) -> bytes:
 
 
 def everything_below(folder: Path) -> set[str]:
-    """Names of all files."""
+    """Returns the names of all files below a folder."""
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}

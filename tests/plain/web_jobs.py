@@ -1,4 +1,4 @@
-"""Jobs over a runner that does what a test says, for tests of the queue and the store."""
+"""Provides jobs over a runner that a test controls, for tests of the queue and the store."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def ended(job: Job, at: float = 1010.0, status: str = "completed", **given: Any)
 
 @dataclass(slots=True)
 class Clock:
-    """Stands still until a test moves it on."""
+    """Changes only when a test sets it."""
 
     now: float = 1_000_000.0
 
@@ -53,8 +53,8 @@ class Clock:
 
 @dataclass(slots=True)
 class FakeRunner:
-    """`taken`: jobs that it has or had, in order. Jobs end when a test says so, or by themselves
-    after `seconds`. Events bear the time of the service's clock.
+    """Accepts jobs. They end when a test ends them, or automatically after `seconds`. `taken`: all
+    accepted jobs, in order. Events carry the time of the service's clock.
     """
 
     jobs: Jobs | None = None
@@ -64,9 +64,9 @@ class FakeRunner:
     taken: list[Job] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
     safe: list[str] = field(default_factory=list)
-    obedient: bool = True  # ends what is cancelled
-    replaced: list[str] = field(default_factory=list)  # the reasons
-    prepared: int = 0  # times that the next one was to get ready
+    obedient: bool = True  # ends cancelled jobs
+    replaced: list[str] = field(default_factory=list)  # reasons for replacements
+    prepared: int = 0  # number of `prepare` calls
     clock: Callable[[], float] = time.time
 
     async def run(self, job: Job) -> None:
@@ -112,7 +112,9 @@ class FakeRunner:
 
 @dataclass(slots=True)
 class Service:
-    """Jobs with all that they need. `events`: what was published, with the job's status."""
+    """Holds jobs with everything that they need. `events`: published events with the job's
+    status.
+    """
 
     jobs: Jobs
     runner: FakeRunner
@@ -131,7 +133,7 @@ class Service:
         return {job.id: job.status for job in await self.jobs.history()}
 
     async def until(self, holds: Callable[[], bool], seconds: float = 5.0) -> None:
-        """Wait for something that is under way."""
+        """Waits until a condition holds."""
         end = time.monotonic() + seconds
         while not holds():
             assert time.monotonic() < end, "nothing happened"
@@ -154,7 +156,7 @@ async def serving(
     store: JobStore | None = None,
     stop_seconds: float = STOP_SECONDS,
 ) -> AsyncIterator[Service]:
-    """Started jobs on a data folder. Leaving ends them as a server does that does not drain."""
+    """Yields started jobs on a data folder. On exit ends them as a server without draining does."""
     store = store or JobStore.open(data)
     events: list[tuple[Job, ClientEvent]] = []
     runner = runner or FakeRunner()

@@ -1,4 +1,4 @@
-"""The websocket route on a real port, in a thread, with jobs that a test tells what to do."""
+"""Runs the websocket route on a real port, in a thread, with jobs that a test controls."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ Result = TypeVar("Result")
 
 @dataclass(slots=True)
 class Live:
-    """`do` runs a function on the server's loop, where hub and jobs live."""
+    """Holds a running server. `do` runs a function on the server's event loop, which owns hub and
+    jobs.
+    """
 
     jobs: FakeJobs
     hub: Hub
@@ -46,7 +48,7 @@ class Live:
 def live(
     more: Callable[[Live], Sequence[BaseRoute]] = lambda live: (), graceful: int = 1
 ) -> Iterator[Live]:
-    """`more`: routes beside `/ws`."""
+    """Runs a server. `more`: routes in addition to `/ws`."""
     jobs = FakeJobs()
     server = Live(jobs, make_hub(jobs))
     state: Any = SimpleNamespace(

@@ -1,4 +1,4 @@
-"""A server of real parts over a runner that runs nothing: jobs end when a test says so."""
+"""Provides a server of real parts over a runner that executes nothing: a test ends its jobs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ GRAPH = {
 
 
 class ScriptedRunner:
-    """Takes jobs and keeps them until `end`. `refusal`: what `check` answers instead of accepting."""
+    """Accepts jobs and holds them until `end`. `refusal`: the answer of `check` instead of
+    acceptance.
+    """
 
     def __init__(
         self,
@@ -88,7 +90,7 @@ class ScriptedRunner:
         outputs: Mapping[str, Any] | None = None,
         cached: tuple[str, ...] = (),
     ) -> None:
-        """The job is over, with files or with an error."""
+        """Ends a job with files or with an error."""
         status: EndStatus = "failed" if error else "completed"
         ended = Ended(
             status, time.time(), error, outputs or {}, seconds={"total": 0.5}, cached=cached
@@ -163,26 +165,26 @@ class ScriptedRunner:
 
 
 class Served:
-    """A running server as a test holds it."""
+    """Wraps a running server for tests."""
 
     def __init__(self, client: httpx.AsyncClient, state: State) -> None:
         self.client, self.state = client, state
         self.runner: ScriptedRunner = state.runner  # type: ignore[assignment]
 
     async def submit(self, **body: Any) -> str:
-        """Queue the graph; the job's id."""
+        """Queues the graph; returns the job's id."""
         answer = await self.client.post("/prompt", json={"prompt": GRAPH, **body})
         assert answer.status_code == 200, answer.text
         return str(answer.json()["prompt_id"])
 
     async def settled(self, condition: Any) -> None:
-        """Wait until a condition on the state holds."""
+        """Waits until a condition on the state holds."""
         async with asyncio.timeout(5):
             while not condition():
                 await asyncio.sleep(0.005)
 
     async def finished(self, job_id: str) -> dict[str, Any]:
-        """The history entry of a job, once it is there."""
+        """Waits for a job's history entry and returns it."""
         async with asyncio.timeout(5):
             while True:
                 history = (await self.client.get(f"/history/{job_id}")).json()
@@ -195,7 +197,7 @@ class Served:
 async def serving(
     folder: Path, limits: Limits | None = None, **options: Any
 ) -> AsyncIterator[Served]:
-    """A server on a data folder of its own, put together as `katz serve` does it."""
+    """Runs a server on a separate data folder, assembled as `katz serve` does it."""
     folders = {name: folder / name for name in ("data", "input", "output")}
     settings = replace(ServeOptions(**folders, limits=limits or Limits()), **options)
     store = JobStore.open(settings.data)
@@ -216,7 +218,7 @@ def run(
     limits: Limits | None = None,
     **options: Any,
 ) -> Any:
-    """Plays a scenario with a server, and returns what it gives."""
+    """Runs a scenario with a server and returns its result."""
 
     async def main() -> Any:
         async with serving(folder, limits, **options) as server:
