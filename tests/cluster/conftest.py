@@ -1,4 +1,4 @@
-"""Fixtures of tests on several workers."""
+"""Fixtures for tests with several workers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from katz_graph.executor.weights import adapters
 
 @pytest.fixture(scope="session")
 def fake_server() -> Iterator[ForkServer]:
-    """What fake workers are forked from: entries of `fake_worker`."""
+    """Yields the fork server of fake workers, whose entry points are in `fake_worker`."""
     with ForkServer(
         module="fake_worker", prefix=("env", f"PYTHONPATH={Path(__file__).parent}")
     ) as server:
@@ -26,14 +26,14 @@ def fake_server() -> Iterator[ForkServer]:
 
 @pytest.fixture
 def katz_on_threads(katz: Katz, monkeypatch: pytest.MonkeyPatch, costs: Path) -> Katz:
-    """`katz` whose workers are threads."""
+    """Returns a `katz` command whose workers are threads."""
     use_threads(monkeypatch, starting, costs)
     return katz
 
 
 @pytest.fixture
 def shelf(monkeypatch: pytest.MonkeyPatch) -> Iterator[Shelf]:
-    """Reads the LoRA files of all engines of the test."""
+    """Yields a shelf that reads the LoRA files for all engines of the test."""
     shelf = Shelf()
     monkeypatch.setattr(adapters, "read_lora", shelf.read)
     yield shelf

@@ -1,6 +1,4 @@
-"""What tests launch in the place of the real worker loop: it answers pings as that does, and
-misbehaves as it is told.
-"""
+"""Replaces the real worker loop in tests: answers pings as it does, and misbehaves on request."""
 
 from __future__ import annotations
 
@@ -40,7 +38,7 @@ def serve(connection: Connection) -> None:
                 case "described", _:
                     connection.send(("described", bool(builtin_nodes.cache_info().currsize)))
                 case "hold", seconds:
-                    ctypes.PyDLL(None).usleep(int(seconds * 1e6))  # with the interpreter lock held
+                    ctypes.PyDLL(None).usleep(int(seconds * 1e6))  # holds the interpreter lock
                 case "child", _:
                     connection.send(("child", subprocess.Popen(["sleep", "600"]).pid))
                 case "compute", seconds:
@@ -53,13 +51,13 @@ def serve(connection: Connection) -> None:
 
 
 def serve_stubbornly(connection: Connection) -> None:
-    """Does not stop when asked."""
+    """Keeps running after a request to stop."""
     serve(connection)
     time.sleep(600)
 
 
 def serve_once(connection: Connection) -> None:
-    """Says hello and dies."""
+    """Sends hello, then kills its process."""
     connection.send(hello())
     time.sleep(0.02)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Holds LoRA files back until a test releases them."""
+"""Delays the reading of LoRA files until a test releases them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from katz_graph.executor.graph.context import RunContext
 
 @dataclass
 class Shelf:
-    """Hands out LoRA files when they are released; a failure is raised instead."""
+    """Reads LoRA files once they are released; raises the failure set for a file instead, if
+    any.
+    """
 
     gates: dict[str, threading.Event] = field(default_factory=dict)
     failures: dict[str, KatzError] = field(default_factory=dict)
@@ -35,7 +37,7 @@ class Shelf:
 
 
 def when(context: RunContext, evaluations: int, do: Callable[[], None]) -> RunContext:
-    """Does something when so many evaluations are done."""
+    """Returns a context that calls `do` after this number of evaluations."""
 
     def listen(event: Event) -> None:
         if isinstance(event, Progress) and event.value == evaluations:

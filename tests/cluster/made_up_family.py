@@ -1,5 +1,5 @@
-"""A family that nobody else knows: a network that adds the mean of its text to each prediction, in
-one stage, and a stage that makes a prediction stronger by a strength for each row.
+"""Declares a family unknown to the engine: a one-stage network that adds the mean of its text to
+each prediction, and a stage that scales a prediction by a strength per row.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A family of transformers that nobody else knows, in one file: diffusers' Sana, with its
-ControlNet, in the form of a declaration and of the parts that it is computed in.
+"""Declares in one file a transformer family unknown to the engine: diffusers' Sana with its
+ControlNet, as a declaration and the stages that compute it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def architecture(part: Component) -> Architecture:
 
 
 def reads(control: ControlNetRecipe, model: ModelRecipe) -> tuple[int | None, ...]:
-    """Residual i is added behind block i + 1."""
+    """Adds residual i after block i + 1."""
     blocks, given = (
         config_value(part, "num_layers", int) for part in (model.network, control.control_net)
     )
@@ -48,7 +48,7 @@ FAMILY = ModelFamily(
     ),
     controls=Controls(
         ("SanaControlNetModel",),
-        (),  # from folders alone
+        (),  # loads only from folders
         lambda control, model: check_sizes(control.control_net, model.network, architecture),
         draw_control,
         reads,
@@ -81,7 +81,7 @@ def vectors(module: Any, text: Any) -> Any:
 
 
 def fixed(module: Any, rows: int, columns: int, tokens: int, beside: Any = None) -> Any:
-    return (torch.empty(1, rows, columns, device=module.device),)  # its shape is what is read
+    return (torch.empty(1, rows, columns, device=module.device),)  # only its shape is used
 
 
 def embedding(module: Any, timestep: Any, vectors: Any) -> Any:

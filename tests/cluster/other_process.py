@@ -1,4 +1,6 @@
-"""Starts the other process of the transport tests, and looks at what processes hold."""
+"""Starts the other process of the transport tests, and inspects the resources that processes
+hold.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from katz_graph.executor.transport.peer import Peer
 
 
 class Other:
-    """A process that answers what a Peer sends it, forked from `server`."""
+    """Runs a process, forked from `server`, that answers the messages of a Peer."""
 
     def __init__(self, server: ForkServer) -> None:
         self._process = server.fork("other_side:serve")
@@ -28,7 +30,7 @@ class Other:
         assert ready == "ready" and self.pid == self._process.pid
 
     def connect(self, kind: str, body: Any, make_bulk: Callable[[Connection], Any]) -> End:
-        """A peer here and one there."""
+        """Connects a peer in this process with one in the other process."""
         ours, theirs = socket.socketpair()
         self.control.send((kind, body), [theirs.fileno()])
         theirs.close()
@@ -44,7 +46,7 @@ class Other:
 
 
 class End:
-    """This side's peer, with the values that came, and the moment that it was lost and why."""
+    """Holds this side's peer with the received values, and the time and reason of its loss."""
 
     def __init__(self, connection: Connection, bulk: Any) -> None:
         self.lost: list[float] = []
@@ -71,7 +73,7 @@ class End:
         return self.mailbox.take(address)
 
     def lost_within(self, seconds: float) -> bool:
-        """Whether it is lost, once, and in time."""
+        """Returns whether the peer is lost exactly once within the time."""
         deadline = time.monotonic() + seconds
         while not self.lost and time.monotonic() < deadline:
             time.sleep(0.005)
@@ -79,22 +81,22 @@ class End:
 
 
 def ended_by_the_other(end: End) -> bool:
-    """Whether the loss was told by the system, for whom the other's end of a connection is gone,
-    and not by a timeout.
+    """Returns whether the operating system reported the loss, because the other end of a connection
+    was closed, rather than a timeout.
     """
     return any(word in end.reasons[0] for word in ("closed", "reset by peer", "Broken pipe"))
 
 
 def descriptors_open() -> list[str]:
-    """What the file descriptors of this process stand for."""
+    """Returns the targets of this process's file descriptors."""
     found = []
     for link in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # the one that lists them
+        with contextlib.suppress(FileNotFoundError):  # the descriptor of the listing itself
             found.append(str(link.readlink()))
     return found
 
 
 def memory_files() -> int:
-    """How many memory files this process has open or mapped."""
+    """Returns the number of memory files that this process has open or mapped."""
     maps = Path("/proc/self/maps").read_text().splitlines()
     return len([name for name in [*descriptors_open(), *maps] if "memfd:katz" in name])

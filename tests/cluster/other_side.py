@@ -1,5 +1,5 @@
-"""The other process of the transport tests: answers values until its connection ends. Forked by
-`other_process.py`.
+"""Runs the other process of the transport tests: answers values until its connection ends. Forked
+by `other_process.py`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def serve(control: Connection) -> None:
 
 
 class Announcing(Mailbox):
-    """Says which values came, in order."""
+    """Reports received values in order."""
 
     def __init__(self, came: threading.Condition, addresses: list[Address]) -> None:
         super().__init__()
@@ -61,7 +61,9 @@ def connect(control: Connection, mailbox: Mailbox, ended: threading.Event) -> Pe
 
 
 def answer(peer: Peer, address: Address, value: Any) -> None:
-    """`keep`: nothing comes back; `echo`: the value; `size`: how many bytes its tensor has."""
+    """Answers a value. `keep`: no answer; `echo`: the value; `size`: the byte size of its
+    tensor.
+    """
     if address.operation == "echo":
         peer.send(address, value)
     elif address.operation == "size":

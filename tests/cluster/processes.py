@@ -1,4 +1,4 @@
-"""Which processes run below another one, and waiting for something to hold."""
+"""Lists the descendants of a process, and waits for conditions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def eventually(holds: Callable[[], bool], timeout: float) -> float:
-    """Seconds until it holds."""
+    """Waits until a condition holds; returns the seconds that it took."""
     began = time.monotonic()
     while not holds():
         assert time.monotonic() - began < timeout
@@ -19,14 +19,14 @@ def eventually(holds: Callable[[], bool], timeout: float) -> float:
 
 
 def runs(pid: int) -> bool:
-    """Whether a process runs; one that only waits to be collected by its parent does not."""
+    """Returns whether a process runs. A zombie, which only waits for its parent, does not run."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in ("Z", "X")
     return False
 
 
 def below(pid: int) -> set[int]:
-    """All descendants of a process."""
+    """Returns all descendants of a process."""
     found: set[int] = set()
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         for task in Path(f"/proc/{pid}/task").iterdir():
@@ -36,7 +36,7 @@ def below(pid: int) -> set[int]:
 
 
 def as_before(before: set[int]) -> None:
-    """No more processes are below this one than `before`; who forked them collects them soon after
-    they ended.
+    """Waits until this process has no descendants other than those in `before`. The forking process
+    reaps its children shortly after they end.
     """
     eventually(lambda: below(os.getpid()) <= before, 5)

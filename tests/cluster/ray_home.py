@@ -1,5 +1,5 @@
-"""Runs a script with a Ray session in namespaces and a home of its own, since Ray listens on all
-interfaces; gives what it saw.
+"""Runs a script with a Ray session in separate namespaces and a separate home, because Ray listens
+on all interfaces. Returns the script's report.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ UNSHARE = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"
 
 
 def run_session(script: str, costs: Path, models: Path, timeout: float = 300) -> dict[str, Any]:
-    """What a script of this folder has seen. Skips where Ray, or the right to make namespaces, is
-    missing.
+    """Returns the report of a script in this folder. Skips the test if Ray, or the permission to
+    create namespaces, is missing.
     """
     if importlib.util.find_spec("ray") is None:
         pytest.skip("Ray is not installed")
@@ -31,7 +31,7 @@ def run_session(script: str, costs: Path, models: Path, timeout: float = 300) ->
         or subprocess.run([*UNSHARE, "true"], capture_output=True).returncode
     ):
         pytest.skip("this user may not make network namespaces")
-    home = tempfile.mkdtemp(prefix="ray", dir="/tmp")  # short: it holds UNIX sockets
+    home = tempfile.mkdtemp(prefix="ray", dir="/tmp")  # short, because it contains UNIX sockets
     environment = {
         **os.environ,
         "HOME": home,

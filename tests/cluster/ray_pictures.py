@@ -1,4 +1,4 @@
-"""Pictures on Ray actors: of several placements, and of one whose worker is killed in the middle.
+"""Samples pictures on Ray actors with several placements, and one whose worker is killed midway.
 Part of `ray_session.py`.
 """
 
@@ -23,8 +23,9 @@ from katz_graph.testing.requests import bare_context, local_engine, sample
 
 
 def pictures(ray: RayCluster, costs: Path, models: Path) -> dict[str, Any]:
-    """Whether each placement gave the bits of one device; attempts, bits and seconds of the request
-    whose worker was killed.
+    """Returns for each placement whether its result is bitwise equal to that of one device. For the
+    request whose worker was killed, also returns the attempts, the bitwise comparison and the
+    seconds.
     """
     torch.set_num_threads(1)
     regions = cases(random_models(models, "sd1"))[3::3]

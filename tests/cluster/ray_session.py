@@ -1,5 +1,5 @@
-"""One Ray session from start to end, in namespaces of its own: prints as JSON what was seen.
-Started by `test_launch_ray.py`.
+"""Runs one Ray session in separate namespaces and prints the observations as JSON. Started by
+`test_launch_ray.py`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ told: queue.Queue[tuple[Any, ...]] = queue.Queue()
 
 
 def wait_for(kind: str) -> tuple[Any, ...]:
-    """The next thing of a kind that the supervisor tells."""
+    """Returns the supervisor's next report of this kind."""
     while True:
         item = told.get(timeout=60)
         if item[0] == kind:
@@ -49,8 +49,8 @@ def supervise(cluster: RayCluster, workers: int, spares: bool) -> Supervisor:
 
 
 def lose(connection: Any, sent: signal.Signals) -> tuple[Any, float, float, str]:
-    """Send a signal to worker ray:0; its next connection, the seconds until the loss was told and
-    until it was replaced, and the reason.
+    """Sends a signal to worker ray:0. Returns its next connection, the seconds until the loss was
+    reported and until the worker was replaced, and the reason.
     """
     connection.send(("process", None))
     pid = wait_for("process")[2]
@@ -63,7 +63,7 @@ def lose(connection: Any, sent: signal.Signals) -> tuple[Any, float, float, str]
 
 
 def others() -> list[str]:
-    """Every other process of this namespace that runs."""
+    """Returns every other running process of this namespace."""
     pids = {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()} - {
         1,
         2,

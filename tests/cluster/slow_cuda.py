@@ -1,5 +1,5 @@
-"""Stands for a machine with a GPU whose CUDA takes seconds to begin, with the interpreter's lock
-held, whatever is asked of it first.
+"""Simulates a machine with a GPU on which the first CUDA call takes seconds and holds the
+interpreter lock.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from katz_graph.executor.launch import work as real
 from katz_graph.executor.transport.connection import Connection
 
 NAME = "stand-in"
-SECONDS = 4.0  # longer than a worker may be silent
+SECONDS = 4.0  # longer than the silence allowed for a worker
 
 
 @cache

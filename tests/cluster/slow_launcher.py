@@ -1,5 +1,5 @@
-"""A worker on a slow link: it says hello, and then sends one frame over some seconds during which
-it answers no ping.
+"""Simulates a worker on a slow link: it sends hello, then one frame that takes seconds, during
+which it answers no pings.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The benches of several workers at the size of toys: what they measure and report; bounds on times
-are for a quiet machine.
+"""Runs the benches of several workers at toy size and checks their measurements and reports. Their
+time bounds hold only on a quiet machine.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def test_controlnet_on_a_second_worker_gives_the_same_picture_and_states_its_ide
 def test_the_pipeline_bench_compares_the_same_on_the_fastest_link(
     tmp_path: Path, costs: Path
 ) -> None:
-    """On a link where the planner sees nothing to hide, and plans no delay of its own."""
+    """Uses a link on which the planner has nothing to hide, so that it plans no delay."""
     region = pipeline.Models.make(tmp_path, TOY).request(TOY, guidance=1.0)
     workers = [WorkerConfig(name) for name in (BASE, CONTROL)]
     rates: list[float] = []
@@ -66,7 +66,7 @@ def test_the_pipeline_bench_compares_the_same_on_the_fastest_link(
         metrics = pipeline.compare(engine, region, rates.append, runs=1).metrics
         program, _ = pipeline.pipelined(engine, region)
     assert program.delayed and len(program.instructions) == 2
-    # of the skips, at 8x8, 4x4 and 2x2 cells; the middle is as the last
+    # of the skips at 8x8, 4x4 and 2x2 cells; the middle block's residual has the shape of the last
     widths = (16, 16, 16, 16, 24, 24, 24, 32, 32, 32)
     cells = (64, 64, 64, 16, 16, 16, 4, 4, 4, 4)
     expected = 4 * sum(width * size for width, size in zip(widths, cells, strict=True))
@@ -78,7 +78,7 @@ def test_the_pipeline_bench_compares_the_same_on_the_fastest_link(
 def test_the_streaming_bench_gives_the_same_picture_and_compares_both_placements(
     tmp_path: Path, costs: Path
 ) -> None:
-    """On links that are given, not measured, and not shaped."""
+    """Uses given links, neither measured nor shaped."""
     scale = Scale(side=8, steps=3, runs=1)
     models = streaming.Shape(heads=1, blocks=4, control_blocks=2).make(tmp_path, scale.side)
     region = models.request(scale, guidance=1.0)
@@ -100,8 +100,8 @@ def test_the_streaming_bench_gives_the_same_picture_and_compares_both_placements
         )
     assert metrics["difference"] == 0 and metrics["ideal_speedup"] > 0
     assert set(metrics["stages"]) == {*streaming.NETWORK, *streaming.CONTROLNET}
-    # six blocks and their ends one after the other, over no less than the transformer's own, each
-    # at the faster of its two measurements, for a toy's may be the wrong way round
+    # At most: six blocks and their ends in sequence, over at least the transformer's own time, each
+    # at the faster of its two measurements, because a toy's busy one may be faster.
     alone = sum(
         seconds for times in streaming.by_stage([local]).values() for seconds in times["alone"]
     )

@@ -1,4 +1,4 @@
-"""A small version of `katz bench restore`."""
+"""Runs a small version of `katz bench restore`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from katz_graph.testing.model_files import Models
 def test_whatever_happens_weights_are_those_of_the_files(
     sd1: Models, tmp_path: Path, costs: Path, kind: torch.dtype, number: int
 ) -> None:
-    """Fewer requests where processors are slow. Weights of 16 bits are merged in one way, whichever
-    format they have.
+    """Runs fewer requests in bfloat16, which is slow on CPUs. All 16-bit weights are merged in the
+    same way.
     """
-    # LoRA files that no engine has read
+    # new LoRA files that no engine has read
     models = replace(sd1, loras=tuple(Path(copy(path, tmp_path)) for path in sd1.loras))
     ended, merges, different = restore.carried_out(models, number, kind, costs)
     assert all(ended[ending] for ending in restore.ENDINGS), ended

@@ -1,8 +1,8 @@
-"""A cancelled run ends at once, whatever it waits for, and what it has left on a worker is in
-nobody's way. Workers are threads.
+"""A cancelled run ends immediately, whatever it waits for, and its remains on a worker do not
+obstruct others. Workers are threads.
 
-What it waits for lasts until the run has ended. In how many seconds a job of a server stops is
-bounded by `katz bench service`.
+The awaited work lasts until the run has ended. `katz bench service` bounds the seconds in which a
+server's job stops.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from katz_graph.testing.requests import bare_context, local_engine, sample, samp
 from katz_graph.testing.worker_faults import LINK
 from katz_graph.testing.worker_threads import WorkerThreads
 
-LONG = 60.0  # seconds that a call or an evaluation takes when nobody lets it go on
+LONG = 60.0  # seconds that a call or an evaluation takes unless it is released
 
 
 @pytest.fixture(scope="module")
@@ -64,8 +64,8 @@ def engine(request: pytest.FixtureRequest, costs: Path) -> Iterator[DeviceEngine
 
 @dataclass
 class Seen:
-    """`heard`: names of what workers were told, and have taken in. What they do waits for
-    `goes_on`, which is set when a run that was cancelled has ended.
+    """Records the messages that workers have handled in `heard`. Their work waits for `goes_on`,
+    which is set once the cancelled run has ended.
     """
 
     heard: list[str] = field(default_factory=list)
@@ -93,8 +93,8 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
 
 @pytest.fixture
 def services(monkeypatch: pytest.MonkeyPatch, seen: Seen) -> list[str]:
-    """Two more things that a worker can be asked for: `nap`, which takes until it may go on, and
-    `sign`, which leaves its name in this list.
+    """Adds two calls to workers: `nap` blocks until released, and `sign` appends a name to the
+    returned list.
     """
     signed: list[str] = []
 
@@ -114,8 +114,9 @@ def cancelled_soon(
     when: Callable[[], bool],
     seen: Seen | None = None,
 ) -> Iterator[None]:
-    """Runs `what` in a thread, cancels once `when`, and expects it to end with Cancelled before
-    what it waits for goes on, which it does for the block, once the worker was told to stop.
+    """Runs `what` in a thread, cancels it once `when` holds, and expects it to end with Cancelled
+    before the awaited work continues. Releases that work for the block, once the worker has
+    received the cancellation.
     """
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(what)
@@ -140,7 +141,7 @@ def test_a_sampler_ends_within_the_evaluation_and_the_next_has_its_picture(
     seen: Seen,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    expected = sample(engine, region)  # loads what both need
+    expected = sample(engine, region)  # loads the models that both need
     working = threading.Event()
     begun: list[str] = []
 
@@ -222,12 +223,12 @@ def test_who_waits_for_a_worker_to_come_back(costs: Path) -> None:
             opened.cluster.call(SECOND, "identity", context=context)
 
         with cancelled_soon(context, ask, asked.is_set):
-            pass  # the worker never comes back
+            pass  # the worker does not return
 
 
 def test_two_runs_at_once_are_told_apart(region: Region, models: Models, costs: Path) -> None:
-    """Events, warnings and figures of a run go to its own context, and one that is cancelled leaves
-    the other alone.
+    """Events, warnings and figures of a run go to its own context. Cancelling one run does not
+    affect the other.
     """
     other = sampler_region(Case("other", models.pipeline, "euler", 7, seed=3))
     long = sampler_region(Case("cancelled", models.pipeline, "euler", 500, seed=4))

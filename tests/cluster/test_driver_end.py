@@ -1,5 +1,5 @@
-"""Whatever ends the driver, in whatever phase, its workers end with it: with a driver process of
-its own.
+"""Workers end with their driver, however and in whatever phase it ends. Uses a separate driver
+process.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ finally:
 def start_driver(
     phase: str, finally_: str = "supervisor.close()"
 ) -> tuple[subprocess.Popen[str], Callable[[], set[int]]]:
-    """A driver of its own, in the phase; and what it, its workers and their children are, as far as
-    they run.
+    """Starts a driver process and waits for the phase. Returns it, and a function that returns the
+    running processes among it, its workers and their children.
     """
     script = DRIVER.format(here=str(HERE), finally_=finally_)
     driver = subprocess.Popen(
@@ -69,7 +69,7 @@ def start_driver(
     known = set[int]()
 
     def are_there() -> bool:
-        known.update(below(driver.pid))  # which misses some where another one just ends
+        known.update(below(driver.pid))  # misses processes while another one ends
         return len(known) >= 2
 
     try:
@@ -87,8 +87,8 @@ def test_nothing_outlives_a_driver_that_is_killed_while_it_starts() -> None:
 
 
 def test_nothing_outlives_a_driver_that_is_killed_at_work() -> None:
-    """Before, it is stopped for a while (Ctrl-Z, a lid that is closed), of which it makes no
-    worker's fault.
+    """The driver is first suspended for a while (Ctrl-Z, a closed lid), which it must not blame on
+    its workers.
     """
     driver, running = start_driver("working")
     with driver:
@@ -104,7 +104,7 @@ def test_nothing_outlives_a_driver_that_is_killed_at_work() -> None:
 def end(driver: subprocess.Popen[str], running: Callable[[], set[int]]) -> None:
     driver.kill()
     driver.wait()
-    seconds = eventually(lambda: not running(), 5)  # by themselves they would work for 600 s
+    seconds = eventually(lambda: not running(), 5)  # alone they would work for 600 s
     print(f"all workers had ended {seconds:.3f} s after SIGKILL of the driver")
 
 
@@ -113,8 +113,9 @@ def end(driver: subprocess.Popen[str], running: Callable[[], set[int]]) -> None:
     [("starting", "supervisor.close()"), ("starting", "pass"), ("working", "pass")],
 )
 def test_nothing_outlives_a_driver_that_is_interrupted(phase: str, finally_: str) -> None:
-    """Ctrl-C reaches the driver's process group. Without a `close` of its own the exit handler ends
-    the workers. That takes no longer than to start them and what they are given to stop.
+    """Ctrl-C reaches the driver's process group. If the driver does not call `close`, its exit
+    handler ends the workers. This takes no longer than their start and the time that they get to
+    stop.
     """
     created = time.monotonic()
     driver, running = start_driver(phase, finally_)

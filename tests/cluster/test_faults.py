@@ -1,5 +1,5 @@
-"""Workers that die, freeze, pause or lose each other in the middle of requests: each that is not
-cancelled ends with its picture.
+"""Workers die, freeze, pause or lose each other during requests. Each request that is not cancelled
+ends with its picture.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def placed(engine: DeviceEngine, region: Region, places: dict[str, tuple[str, ..
 
 
 class TestProcesses:
-    """Two workers share a request, the third has one of its own."""
+    """Tests two workers that share a request, and a third with its own request."""
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -133,7 +133,7 @@ class TestProcesses:
         sent: signal.Signals,
         victim: str,
     ) -> None:
-        """By a spare. In how many seconds is bounded by `katz bench faults`."""
+        """A spare takes over. `katz bench faults` bounds the seconds."""
         wait_for_spare(engine)
         spare = engine.cluster.pids()["spare 0"]
         seed = random.randrange(1 << 16)
@@ -185,12 +185,12 @@ class TestProcesses:
         assert f"sampler {program.name}: {BASE}: " in str(error.value)
         assert "in 2 attempts" in str(error.value) and "\n" not in str(error.value)
         assert all(one.attempts == 1 and torch.equal(one.samples, expected_plain) for one in others)
-        outcome = engine.cluster.run(program, bare_context(engine))  # waits for the replacement
+        outcome = engine.cluster.run(program, bare_context(engine))  # waits for the replaced worker
         assert outcome.attempts == 1 and torch.equal(outcome.samples, expected)
 
 
 class TestThreads:
-    """Three workers in this process, whose insides can be seen."""
+    """Tests three workers in this process, whose state is accessible."""
 
     @pytest.fixture
     def hosts(self, monkeypatch: pytest.MonkeyPatch) -> list[Host]:
@@ -241,7 +241,7 @@ class TestThreads:
         send, sent = lost.send, itertools.count(1)
 
         def cut(address: Address, value: object) -> None:
-            if next(sent) == 3:  # what the request still needs
+            if next(sent) == 3:  # a value that the request still needs
                 lost._connection.shut_down()
             send(address, value)
 
@@ -295,7 +295,7 @@ class TestThreads:
         expected: Tensor,
         expected_plain: Tensor,
     ) -> None:
-        """Two at a time, every stage anywhere."""
+        """Runs two requests at a time, with every stage on a random worker."""
         seed = random.randrange(1 << 16)
         print(f"seed {seed}")
         draw = random.Random(seed)
@@ -332,12 +332,12 @@ class TestThreads:
         assert [len(host.mailbox) for host in hosts] == [0, 0, 0]
         eventually(lambda: threading.active_count() <= threads, 5)
         assert open_descriptors(hosts) <= descriptors
-        # what was sent before a cancellation may still be on its way
+        # messages sent before a cancellation may still arrive
         eventually(lambda: all(segment.free for segment in segments(hosts)), 5)
 
 
 def segments(hosts: list[Host]) -> list[MemorySegment]:
-    """Of shared memory, which stay to be used again."""
+    """Returns the shared memory segments, which remain for reuse."""
     pools = [peer._bulk for host in hosts for peer in host.peers.values()]
     return [
         segment
@@ -348,7 +348,7 @@ def segments(hosts: list[Host]) -> list[MemorySegment]:
 
 
 def open_descriptors(hosts: list[Host]) -> int:
-    """Without those that keep segments, one at either end."""
+    """Returns the number of open descriptors, without those of segments, one at either end."""
     return len(list(Path("/proc/self/fd").iterdir())) - 2 * len(segments(hosts))
 
 
@@ -356,7 +356,7 @@ def open_descriptors(hosts: list[Host]) -> int:
 def test_shared_memory_that_cannot_be_had_is_told(
     region: Region, costs: Path, fork_server: ForkServer
 ) -> None:
-    """No file of the workers, and so no memory file, may be larger than 32 KiB."""
+    """Limits every file of the workers, including memory files, to 32 KiB."""
     before, shared = below(os.getpid()), set(Path("/dev/shm").iterdir())
     launchers = dict.fromkeys((BASE, CONTROL), Spawn(fork_server, echo=lambda line: None))
     with DeviceEngine(

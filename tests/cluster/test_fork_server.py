@@ -1,5 +1,5 @@
-"""Processes that are forked from one that has loaded what they need: how they begin and end, and
-what becomes of them when it is lost.
+"""Forks processes from a server that has loaded their modules; tests how they start and end, and
+what happens if the server is lost.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ Make = Callable[..., ForkServer]
 
 
 def server_of(folder: Path, loaded: str) -> ForkServer:
-    """A server of a module that does something when it is loaded."""
+    """Returns a server of a module that runs code when it is loaded."""
     (folder / "made_for_a_test.py").write_text(CODE.format(loaded=loaded))
     return ForkServer(3, "made_for_a_test", ("env", f"PYTHONPATH={folder}"))
 
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
-    """Makes servers that end with the test."""
+    """Returns a function that makes servers, which end with the test."""
     made: list[ForkServer] = []
 
     def server(loaded: str = "") -> ForkServer:
@@ -58,19 +58,19 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 @pytest.fixture(scope="module")
 def loads(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where `server` notes that it loads its module."""
+    """Returns the file in which `server` records each load of its module."""
     return tmp_path_factory.mktemp("server") / "loads"
 
 
 @pytest.fixture(scope="module")
 def server(loads: Path) -> Iterator[ForkServer]:
-    """One for tests that need nothing special loaded."""
+    """Yields a server for tests without special modules."""
     with server_of(loads.parent, f"Path({str(loads)!r}).open('a').write('once ')") as server:
         yield server
 
 
 def told(forked: Forked) -> tuple[Connection, Any]:
-    """Its connection, and what it says of itself."""
+    """Returns a forked process's connection and its description of itself."""
     connection = Connection(forked.connected)
     return connection, connection.receive()[1]
 
@@ -82,8 +82,8 @@ torch.cuda._raw_device_count_nvml = lambda: -1
 torch._C._cuda_getDeviceCount = lambda: threading.Thread(target=time.sleep, args=(600,), daemon=True).start() or 0
 torch.cuda.is_available()
 """
-"""What a library does when it is loaded, with a build for CUDA where NVML gives no answer: torch asks
-CUDA's runtime, which starts threads.
+"""Source of a library that asks for GPUs when it is loaded, with a CUDA build and without an answer
+from NVML: torch then asks CUDA's runtime, which starts threads.
 """
 
 
@@ -101,7 +101,7 @@ def test_all_are_alike_and_none_holds_what_is_of_another(server: ForkServer, loa
     forked = [server.fork("made_for_a_test:tell") for _ in range(3)]
     connections, said = zip(*map(told, forked), strict=True)
     last, (_, _, descriptors, _) = told(server.fork("made_for_a_test:tell"))
-    assert loads.read_text() == loaded  # nothing is loaded again
+    assert loads.read_text() == loaded  # the module is not loaded again
     assert len({pid for pid, _, _, _ in said}) == 3
     assert {descriptors} == {count for _, _, count, _ in said}
     assert {threads for _, _, _, threads in said} == {"3"}
@@ -114,8 +114,8 @@ def test_all_are_alike_and_none_holds_what_is_of_another(server: ForkServer, loa
 def test_a_library_that_asks_for_gpus_when_it_is_loaded_leaves_workers_to_be_forked(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the two variables that hide GPUs meanwhile, one had a value and gets it back; the other is
-    gone again.
+    """Two variables hide the GPUs during loading. The one with a value gets it back; the other is
+    removed again.
     """
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     monkeypatch.delenv("PYTORCH_NVML_BASED_CUDA_CHECK", raising=False)
@@ -148,7 +148,9 @@ def test_a_library_that_asks_for_gpus_when_it_is_loaded_leaves_workers_to_be_for
 def test_who_cannot_be_forked_begins_anew(
     make: Make, tmp_path: Path, loaded: str, why: str
 ) -> None:
-    """In a process with the same number; a process with threads is not forked even for that."""
+    """Execs a new interpreter under the same process id. A process with threads is not even forked
+    for this.
+    """
     forks = tmp_path / "forks"
     noted = f"os.register_at_fork(before=lambda: Path({str(forks)!r}).touch())"
     loaded = loaded.replace("DRIVER", str(os.getpid()))
@@ -163,7 +165,7 @@ def test_who_cannot_be_forked_begins_anew(
     eventually(lambda: forked.is_over, 10)
     assert forked.code == 7
     forked.let_go()
-    eventually(lambda: not runs(child), 10)  # of its session
+    eventually(lambda: not runs(child), 10)  # belongs to its session
     connection.close()
 
 
@@ -180,7 +182,7 @@ def test_it_ends_as_it_is_told_and_its_number_stays_its_own_until_it_is_let_go(
     assert Path(f"/proc/{pid}").exists() and runs(child)
     forked.let_go()
     eventually(lambda: not Path(f"/proc/{pid}").exists() and not runs(child), 10)
-    forked.kill()  # again, and nobody who may have its number now
+    forked.kill()  # again, without killing a process that reuses its id
     assert forked.code == 7 and forked.is_over
     connection.close()
 
@@ -205,7 +207,7 @@ def test_it_is_killed_before_it_is_made(make: Make) -> None:
     assert forked.is_over and forked.code is None
     with pytest.raises(Closed):
         Connection(forked.connected).receive()
-    connection, _ = told(server.fork("made_for_a_test:tell"))  # the next is not struck
+    connection, _ = told(server.fork("made_for_a_test:tell"))  # the next process is not killed
     connection.close()
 
 
@@ -220,7 +222,7 @@ def test_when_the_server_is_lost_its_processes_go_on_and_another_takes_its_place
     connection.send(("child", None))
     assert runs(connection.receive()[1])
     eventually(lambda: first.is_over, 10)
-    assert first.code is None  # nobody can tell
+    assert first.code is None  # the exit code is unknown
     second, (other, *_) = told(server.fork("made_for_a_test:tell"))
     assert other != pid and parent(other) != lost
     connection.send(("end", None))
@@ -250,7 +252,7 @@ def test_it_ends_with_its_driver_while_it_loads_and_afterwards(make: Make) -> No
         time.sleep(0.3)
         (pid,) = below(os.getpid()) - before
         assert runs(pid)
-        server._control.close()  # as when the driver is killed
+        server._control.close()  # as if the driver were killed
         eventually(lambda pid=pid: not runs(pid), 10)  # type: ignore[misc]
 
 

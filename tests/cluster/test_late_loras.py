@@ -1,5 +1,5 @@
-"""LoRAs that arrive while sampling: every device changes its weights at the same evaluation, and the
-picture is that of a run without them up to there, and with them from there on.
+"""LoRAs arrive while sampling. Every device changes its weights at the same evaluation: the picture
+is that of a run without them before it, and with them from it on.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ STRENGTHS = (0.7, -0.4)
 
 @pytest.fixture
 def models(sd1: Models, tmp_path: Path) -> Models:
-    """With LoRA files that no engine has read."""
+    """Returns models with new LoRA files that no engine has read."""
     return replace(sd1, loras=tuple(Path(copy(path, tmp_path)) for path in sd1.loras))
 
 
 @pytest.fixture(scope="module")
 def alone(costs: Path) -> Iterator[DeviceEngine]:
-    """What expected pictures are made with."""
+    """Yields the engine that computes the expected pictures."""
     torch.set_num_threads(1)
     with local_engine(batching=False, cache=costs) as engine:
         yield engine
@@ -56,7 +56,7 @@ def alone(costs: Path) -> Iterator[DeviceEngine]:
 
 @pytest.fixture(scope="module")
 def without(alone: DeviceEngine, sd1: Models) -> Tensor:
-    """The picture without any LoRA."""
+    """Returns the picture without any LoRA."""
     return by_parts(alone, sd1, [(STEPS, [])])
 
 
@@ -81,7 +81,7 @@ def case_of(models: Models, loras: int, sampler: str = "euler", **changes: objec
 
 
 def scattered(engine: DeviceEngine, case: Case, allowed: str, seed: int = 0) -> Program:
-    """A program with every kind of stage on a device drawn by chance."""
+    """Plans a program with every kind of stage on a random device."""
     draw, devices = random.Random(seed), engine.cluster.devices
     pins = {stage: (draw.choice(devices).name,) for stage in COSTED}
     return plan_region(
@@ -96,7 +96,7 @@ def by_parts(
     models: Models,
     parts: Sequence[tuple[int, Sequence[tuple[Path, float]]]],
 ) -> Tensor:
-    """Samples with Euler: of each part up to which step it goes, and with which LoRAs."""
+    """Samples with Euler in parts: each has its last step and its LoRAs."""
     latent, first = torch.zeros(1, 4, 8, 8), 0
     for last, loras in parts:
         case = replace(case_of(models, 0), loras=tuple(loras), latent=latent)
@@ -135,7 +135,7 @@ def test_the_picture_is_made_without_it_up_to_there_and_with_it_from_there_on(
     assert outcome.timings[program.owner].arrivals == {str(path): arrives}
     expected = by_parts(alone, models, [(arrives, []), (STEPS, case.loras)])
     assert difference(outcome.samples, expected) <= 1e-5
-    assert difference(outcome.samples, without) > 1e-3  # it did change the picture
+    assert difference(outcome.samples, without) > 1e-3  # the LoRA changed the picture
 
 
 def test_two_arrive_each_in_its_time(
@@ -159,7 +159,7 @@ def test_two_arrive_each_in_its_time(
 def test_what_is_there_in_time_changes_nothing(
     models: Models, engine: DeviceEngine, alone: DeviceEngine, shelf: Shelf, sampler: str
 ) -> None:
-    """The second time it is in memory, so it is there before the first step."""
+    """In the second run the LoRA is cached, so it is available before the first step."""
     case = case_of(models, 2, sampler)
     expected = sample(alone, sampler_region(case))
     strict = scattered(engine, case, "async-lora=0", seed=7)

@@ -1,5 +1,5 @@
-"""Late LoRAs with several weight sets on one network: every evaluation computes with its own set,
-whichever came last.
+"""Deferred LoRAs with several weight sets on one network: every evaluation computes with its own
+set, regardless of the last arrival.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ LINK = NetworkLink(1e9, 1e-4)
 STEPS = 6
 
 Sets = tuple[int, ...]
-"""Numbers of LoRA files."""
+"""Indices of LoRA files."""
 
 
 Parts = Sequence[tuple[int, Sets]]
-"""From which step on which LoRAs are there."""
+"""First step and LoRAs of each part."""
 
 
 @dataclass(frozen=True)
 class Sampled:
-    """Says which LoRAs are in the network, in that of the other side of guidance, and in the text
-    encoder. The `held` ones come at the evaluation `arrives`.
+    """Describes the LoRAs of the network, of the network on the other side of guidance, and of the
+    text encoder. The `held` ones arrive at evaluation `arrives`.
     """
 
     network: Parts
@@ -56,7 +56,7 @@ class Sampled:
 
     @property
     def expected(self) -> Sampled:
-        """The same where switches take the held LoRAs in, and none is late."""
+        """Returns the same case without deferral: switches add the held LoRAs."""
         return replace(
             self,
             network=self._known(self.network),
@@ -87,13 +87,13 @@ CASES = {
 
 @pytest.fixture
 def models(sd1: Models, tmp_path: Path) -> Models:
-    """With LoRA files that no engine has read."""
+    """Returns models with new LoRA files that no engine has read."""
     return replace(sd1, loras=tuple(Path(copy(path, tmp_path)) for path in sd1.loras))
 
 
 @pytest.fixture(scope="module")
 def alone(costs: Path) -> Iterator[DeviceEngine]:
-    """What expected latents are made with."""
+    """Yields the engine that computes the expected latents."""
     torch.set_num_threads(1)
     with local_engine(batching=False, cache=costs) as engine:
         yield engine
@@ -108,7 +108,7 @@ def engine(request: pytest.FixtureRequest, costs: Path) -> Iterator[DeviceEngine
 
 
 def drawn(models: Models, case: Sampled) -> Region:
-    """A region whose UNets take what switches choose."""
+    """Returns a region whose UNets read the models chosen by switches."""
     model, clip, _ = pipeline_recipes(models.pipeline)
     files = [Lora(file_identity(path), 0.8 + bit) for bit, path in enumerate(models.loras)]
     latent = torch.rand(1, 4, 8, 8, generator=torch.Generator().manual_seed(3))
@@ -145,8 +145,8 @@ def drawn(models: Models, case: Sampled) -> Region:
 
 
 def _held(late: DeferredLoras | None, case: Sampled, models: Models) -> DeferredLoras:
-    """Keeps the held LoRAs: the others must be there before the first evaluation, however slowly a
-    busy machine reads them.
+    """Defers only the held LoRAs. The others must be loaded before the first evaluation, however
+    slowly a busy machine reads them.
     """
     assert late is not None
     held = {str(models.loras[number]) for number in case.held}
@@ -157,7 +157,9 @@ def _held(late: DeferredLoras | None, case: Sampled, models: Models) -> Deferred
 
 
 def late(engine: DeviceEngine, models: Models, shelf: Shelf, case: Sampled, seed: int) -> Tensor:
-    """Samples where the held LoRAs come at their evaluation, with operations anywhere."""
+    """Samples with the held LoRAs arriving at their evaluation, and operations on random
+    devices.
+    """
     region = drawn(models, case)
     draw, devices = random.Random(seed), engine.cluster.devices
     pins = {one.id: (draw.choice(devices).name,) for one in region.operations}
@@ -193,7 +195,9 @@ def test_every_evaluation_computes_with_its_own_weight_set(
 def test_what_is_batched_before_the_loop_has_one_weight_set(
     models: Models, engine: DeviceEngine, alone: DeviceEngine
 ) -> None:
-    """Both sides begin with one set, in one call; later a switch gives one side another."""
+    """Both sides start with one set, in one call. Later a switch selects another set for one
+    side.
+    """
     case = Sampled([(0, (1,))], arrives=0, other_side=[(0, (1,)), (3, ())])
     region, cluster = drawn(models, case), engine.cluster
     pins = {one.id: (cluster.devices[0].name,) for one in region.operations}

@@ -1,6 +1,4 @@
-"""Each way of starting a worker gives one that answers on its connection, in the surroundings that
-were asked for.
-"""
+"""Each launcher starts a worker that answers on its connection, in the requested environment."""
 
 from __future__ import annotations
 
@@ -63,7 +61,7 @@ def live_and_end(process: WorkerProcess, printed: list[str]) -> None:
     assert process.wait(5) and not process.is_alive() and not runs(process.pid)
     assert printed == ["the disk is on fire\n"]
     assert process.last_words() == "exit status 3; it last printed: the disk is on fire"
-    process.kill()  # again, and on nobody else who may have its number now
+    process.kill()  # again, without killing a process that reuses its id
     process.connection.close()
 
 
@@ -158,5 +156,5 @@ def test_a_gpu_that_takes_long_to_begin_is_not_taken_for_a_frozen_worker(
         patience=replace(PATIENCE, deaths=1),
         launchers={"cuda:0": launcher},
     ) as engine:
-        # of 8, less what is kept for computing
+        # of 8 GiB, minus the reserve for computing
         assert engine.cluster.call("cuda:0", "identity").value["memory_bytes"] == 7 << 30

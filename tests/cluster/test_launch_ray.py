@@ -1,4 +1,6 @@
-"""Ray actors as workers: one session in a network of its own, since Ray listens on all interfaces."""
+"""Runs Ray actors as workers, in one session in a separate network, because Ray listens on all
+interfaces.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ def test_actors_serve_as_processes_do(session: dict[str, Any]) -> None:
 
 
 def test_a_lost_actor_is_noticed_and_replaced(session: dict[str, Any]) -> None:
-    """Within how many seconds is bounded by `katz bench faults`."""
+    """`katz bench faults` bounds the seconds."""
     lost, _, reason = session["killed"]
     assert lost < 5 and "did not answer" not in reason
     lost, _, reason = session["frozen"]
@@ -82,7 +84,7 @@ def test_processors_are_taken_only_where_there_is_no_gpu_unless_more_devices_are
 
     nodes = [node(2, CPU=2.0), node(1, CPU=4.0, GPU=2.0), node(3, alive=False, GPU=8.0)]
     gpu, cpu = RayPlace("id1", "10.0.0.1", "cuda:0"), RayPlace("id2", "10.0.0.2", "cpu")
-    # with a processor among them all would compute in float32
+    # with a CPU among them all devices would compute in float32
     assert find_places(nodes) == (gpu, gpu)
     assert find_places([nodes[0], node(4, CPU=1.0)]) == (cpu, RayPlace("id4", "10.0.0.4", "cpu"))
     assert find_places(nodes, 3) == (gpu, gpu, cpu)
@@ -97,7 +99,9 @@ def test_processors_are_taken_only_where_there_is_no_gpu_unless_more_devices_are
 
 
 class RayStandIn:
-    """What `RayLauncher` uses of Ray. Its actor connects to the driver after a silent stranger."""
+    """Implements the part of Ray that `RayLauncher` uses. Its actor connects to the driver after a
+    silent stranger.
+    """
 
     def __init__(self) -> None:
         self.opened: list[Any] = []

@@ -1,5 +1,5 @@
-"""Devices that a server does without, since earlier runners lost them: the others serve, and who
-needs these is told so.
+"""A server omits devices that earlier runners lost. The others serve, and requests that need a lost
+device get an error that says so.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What a made-up family declares is loaded, planned, placed, drawn, recorded and computed by those
-who know no names.
+"""The engine loads, plans, places, draws, records and computes a made-up family from its
+declaration alone, without knowing names.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def family() -> Iterator[None]:
 
 
 def region(models: Models, *strengths: float) -> Region:
-    """Two UNets side by side, each followed by the stage unless its strength is 1, and their
+    """Returns a region of two UNets, each followed by the stage unless its strength is 1, and their
     guidance.
     """
     model, clip, _ = pipeline_recipes(models.pipeline)

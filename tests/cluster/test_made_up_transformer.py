@@ -1,5 +1,5 @@
-"""A made-up family of transformers is one file and one line of registration: it is loaded, checked,
-planned on two devices, sampled, and its ControlNet's residuals stream.
+"""A made-up transformer family is one file and one line of registration. The engine loads, checks,
+plans on two devices and samples it, and streams its ControlNet's residuals.
 """
 
 from __future__ import annotations
@@ -153,7 +153,8 @@ def test_its_residuals_stream_between_two_devices_bit_for_bit(
             for instruction in program.instructions[control]
             if instruction.kind == "send" and "block" in instruction.target
         }
-        # each as soon as its block has run; the last blocks may run where residuals are made
+        # Each residual is sent once its block has run. The last blocks may run on the ControlNet's
+        # device.
         assert len(sent) >= 2
         streamed = min(program.alternatives.values())
         assert program.alternatives["one device"] > 1.3 * streamed

@@ -1,5 +1,5 @@
-"""Workers with little memory: requests wait for each other, what does not fit is done in parts, or
-fails alone and says so.
+"""Workers have little memory: requests wait for each other; work that does not fit runs in parts,
+or fails alone with a clear error.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from katz_graph.testing.random_models import make_pipeline
 from katz_graph.testing.requests import bare_context, sample, sampler_region
 from katz_graph.testing.worker_threads import WorkerThreads
 
-ROOM = 300_000_000  # bytes besides what the worker takes with its models
+ROOM = 300_000_000  # bytes in addition to the worker's use with its models
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +47,8 @@ def engine(costs: Path, fork_server: ForkServer) -> Iterator[DeviceEngine]:
 def test_requests_on_two_workers_keep_nothing_while_they_wait(
     models: Models, tmp_path: Path, costs: Path
 ) -> None:
-    """UNets of two models on one worker, two ControlNets on the other: nobody keeps what it has
-    while it waits for the rest.
+    """One worker has the UNets of two models, the other two ControlNets. No request holds a model
+    while it waits for another.
     """
     make_pipeline(tmp_path / "other", "sd1", seed=5, layers=1)
     pairs = [
@@ -115,7 +115,7 @@ def test_a_limited_worker_does_what_it_can_and_survives_the_rest(
     assert pid is not None
     limit(pid, ROOM)
     context = bare_context(engine)
-    # 1280 x 1280 pixels, 0.4 GB at once
+    # 1280 x 1280 pixels, 0.4 GB if decoded in one piece
     large = torch.randn(1, 4, 160, 160, generator=torch.Generator().manual_seed(0))
     picture = engine.decode_latent(pipeline_recipes(models.pipeline)[2], large, context)
     assert picture.shape == (1, 1280, 1280, 3) and picture.isfinite().all()

@@ -1,4 +1,6 @@
-"""`katz profile` on two workers: stages alone and beside a busy neighbour, devices, and links."""
+"""Runs `katz profile` on two workers: stages alone and concurrently with a busy neighbour, devices,
+and links.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pack's node inside of a step region on workers: the same picture as in this process."""
+"""A pack's node in a step region on workers gives the same picture as in this process."""
 
 from __future__ import annotations
 

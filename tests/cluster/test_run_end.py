@@ -1,5 +1,5 @@
-"""However `katz run` on several workers ends, it says so in one line, and leaves no process, socket
-or shared memory: in real processes.
+"""However `katz run` on several worker processes ends, it reports the reason in one line and leaves
+no process, socket or shared memory.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CODE = (
 
 @dataclass
 class Run:
-    """`katz run` at a terminal of its own, where it draws its progress."""
+    """Runs `katz run` in a separate terminal, where it draws its progress."""
 
     process: subprocess.Popen[bytes]
     terminal: int
@@ -49,28 +49,26 @@ class Run:
         if phase == "importing":
             self.read_until(b"starting 2 workers")
         elif phase == "loading":
-            # what was measured; planning and loading come next
+            # the measured costs are written; planning and loading follow
             eventually(lambda: any(self.cache.iterdir()), 60)
         else:
             self.read_until(b"it/s")
 
     def rest(self) -> str:
-        """All that it told, when it has ended."""
+        """Waits for the end and returns the whole output."""
         while True:
             try:
                 if not (more := os.read(self.terminal, 1 << 16)):
                     break
-            except OSError:  # how Linux says that nobody has the other side any more
+            except OSError:  # on Linux: no process has the other side open
                 break
             self.told += more
-        return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self.told.decode())  # without what colours it
+        return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self.told.decode())  # without colour codes
 
 
 @pytest.fixture
 def cache(request: pytest.FixtureRequest, tmp_path: Path, costs: Path) -> Path:
-    """Where measured costs are kept: those of all tests, or, for a test in which they are measured,
-    its own.
-    """
+    """Returns the cost cache: that of all tests, or an empty one for tests that measure."""
     if getattr(request, "param", None) is None:
         return costs
     (tmp_path / "cache").mkdir()
@@ -162,7 +160,7 @@ def test_a_worker_that_cannot_start_is_told_in_one_line(
 
 
 def engine(names: list[str], cache: Path, server: ForkServer, last: str = ENTRY) -> DeviceEngine:
-    """Workers on this host, the last with another entry."""
+    """Opens an engine on workers of this host; the last has the entry point `last`."""
     launchers = {
         name: Spawn(server, last if name == names[-1] else ENTRY, echo=lambda line: None)
         for name in names

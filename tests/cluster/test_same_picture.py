@@ -1,5 +1,5 @@
-"""The same picture wherever it is made: final latents of any placement on several workers equal
-those of one device, bit for bit.
+"""The picture does not depend on placement: final latents of any placement on several workers equal
+those of one device bit for bit.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def models(sdxl: Models) -> Models:
 
 
 def cases(models: Models) -> list[Region]:
-    """0 to 3 ControlNets, each with guidance on and off, and Euler and Heun, in pairs by turns; the
-    last with a LoRA.
+    """Returns regions with 0 to 3 ControlNets, each with guidance on and off, alternating Euler and
+    Heun; the last ones with a LoRA.
     """
     regions = []
     for number in range(4):
@@ -77,13 +77,13 @@ def engine_of(number: int, launcher: Launcher, costs: Path) -> DeviceEngine:
 
 @pytest.fixture(scope="module", params=[1, 4])
 def threads(request: pytest.FixtureRequest, costs: Path) -> Iterator[DeviceEngine]:
-    """One worker and four; two are processes below."""
+    """Yields an engine with one worker or four. A test below covers two as processes."""
     with engine_of(request.param, WorkerThreads(), costs) as engine:
         yield engine
 
 
 def scattered(engine: DeviceEngine, region: Region, seed: int) -> Program:
-    """A program with every stage of every branch on a device drawn by chance."""
+    """Plans a program with every stage of every branch on a random device."""
     draw = random.Random(seed)
     names = [device.name for device in engine.cluster.devices]
     pins = {
@@ -111,7 +111,7 @@ def test_the_planner_s_own_choice_gives_the_same_picture(
     threads: DeviceEngine, models: Models, expected: list[Tensor]
 ) -> None:
     for region, latent in list(zip(cases(models), expected, strict=True))[::2]:
-        # equal stages may share a call: float rounding
+        # equal stages may share a call, which changes float rounding
         assert difference(made(threads, threads.plan(region)), latent) <= 1e-5
 
 

@@ -1,5 +1,5 @@
-"""ControlNets as a service: a budget of bytes that requests share, and what cannot be sent to
-workers.
+"""Serves ControlNets from a worker: requests share a budget of bytes, and values that cannot be
+sent to workers are rejected.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ def request(models: Models, controls: Sequence[int], seed: int = 7) -> Region:
 
 
 def service(models: Models, costs: Path) -> DeviceEngine:
-    """The UNet on one worker; on the other room for one ControlNet and a half."""
+    """Opens an engine with the UNet on one worker, and room for one and a half ControlNets on the
+    other.
+    """
     size = 4 * count_values(controlnet_recipe(models.controls[0]).control_net)
     assignments = [WorkerConfig("cpu:0"), WorkerConfig("cpu:1", control_net_bytes=size * 3 // 2)]
     pins = {**dict.fromkeys(UNET, ("cpu:0",)), "controlnet": ("cpu:1",)}

@@ -1,6 +1,4 @@
-"""What pictures and scripts are told of an approximation: that it was in force, not that it was
-allowed.
-"""
+"""Pictures and scripts record an approximation if it was in force, not if it was merely allowed."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ def test_a_picture_says_whether_its_controlnet_was_late(
     katz_on_threads: Katz, place: str, expected: list[str]
 ) -> None:
     places = ("--place", f"controlnet={place}", "--place", "unet=cpu:0")
-    # as if a message took a second: waiting never pays
+    # a message takes one second, so waiting never pays
     allowed = ("--allow", "stale-controlnet", "--link", "10,1000")
     told = katz_on_threads(
         "run",

@@ -1,5 +1,5 @@
-"""Workers are noticed when they die or freeze, replaced, and never left behind: with real
-processes.
+"""The supervisor detects dead and frozen workers, replaces them and never leaves one behind. Uses
+real processes.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from katz_graph.executor.transport.connection import Connection
 from katz_graph.executor.transport.faults import Closed
 from katz_graph.testing.worker_threads import WorkerThreads
 
-# seconds: a silence that is suspect, with much room until it is too long; and one that never is
+# in seconds: PATIENT suspects silence early and forgives much more; UNLIMITED_BYTES suspects none
 PATIENT = WorkerPatience(suspect=0.5, frozen=5.0)
 UNLIMITED_BYTES = WorkerPatience(suspect=600.0, frozen=600.0)
 
 
 class Told:
-    """What a supervisor told, with times."""
+    """Records the reports of a supervisor with their times."""
 
     def __init__(self, server: ForkServer) -> None:
         self._server = server
@@ -65,7 +65,7 @@ class Told:
         )
 
     def next(self, kind: str, timeout: float = 30.0) -> tuple[str, Any, float]:
-        """The next thing told, which has to be of this kind: name, content, time."""
+        """Returns the name, content and time of the next report, which must be of this kind."""
         got, name, content, when = self.items.get(timeout=timeout)
         assert got == kind, (got, name, content)
         return name, content, when
@@ -78,7 +78,7 @@ def told(fake_server: ForkServer) -> Told:
 
 @pytest.fixture(autouse=True)
 def nothing_left() -> Iterator[None]:
-    """No process, no open socket or pipe, no thread of ours and no shared memory outlives a test."""
+    """Checks that no process, open socket or pipe, and no shared memory outlives a test."""
 
     def descriptors() -> int:
         return len(list(Path("/proc/self/fd").iterdir()))
@@ -86,7 +86,7 @@ def nothing_left() -> Iterator[None]:
     before, open_before, shared = below(os.getpid()), descriptors(), set(Path("/dev/shm").iterdir())
     yield
     as_before(before)
-    eventually(lambda: descriptors() <= open_before, 5)  # threads close some a moment later
+    eventually(lambda: descriptors() <= open_before, 5)  # threads close some shortly afterwards
     eventually(lambda: set(Path("/dev/shm").iterdir()) <= shared, 5)
 
 
@@ -105,11 +105,11 @@ def test_workers_answer_and_end_with_the_block(told: Told) -> None:
         began = time.monotonic()
     print(f"closed after {time.monotonic() - began:.2f} s")
     assert not any(map(runs, pids))
-    assert time.monotonic() - began < patience.stop / 2  # asked, not killed after a wait
+    assert time.monotonic() - began < patience.stop / 2  # stopped on request, not killed
 
 
 def test_a_killed_worker_is_noticed_by_its_end_and_replaced(told: Told) -> None:
-    """Not by its silence. Within how many seconds is bounded by `katz bench faults`."""
+    """Its silence is not the cause. `katz bench faults` bounds the seconds."""
     with told.make(names=("a", "b"), patience=UNLIMITED_BYTES) as supervisor:
         first = supervisor.start()
         pid = supervisor.pids()["a"]
@@ -130,7 +130,7 @@ def test_a_killed_worker_is_noticed_by_its_end_and_replaced(told: Told) -> None:
 
 
 def test_a_spare_takes_the_place_of_a_killed_worker(told: Told) -> None:
-    """Within how many seconds is bounded by `katz bench faults`."""
+    """`katz bench faults` bounds the seconds."""
     with told.make(spares=True, patience=UNLIMITED_BYTES) as supervisor:
         supervisor.start()
         eventually(lambda: "spare 0" in supervisor.pids(), 30)
@@ -144,7 +144,7 @@ def test_a_spare_takes_the_place_of_a_killed_worker(told: Told) -> None:
         assert supervisor.pids()["a"] == pids["spare 0"]
         connection.send(("echo", "here"))
         assert told.next("echo")[:2] == ("a", "here")
-        eventually(lambda: "spare 0" in supervisor.pids(), 30)  # the next one
+        eventually(lambda: "spare 0" in supervisor.pids(), 30)  # the next spare
 
 
 @pytest.mark.defect(44)
@@ -156,7 +156,7 @@ def test_a_spare_that_dies_is_replaced_at_once(told: Told) -> None:
         assert lost is not None
         os.kill(lost, signal.SIGKILL)
         eventually(lambda: supervisor.pids().get("spare 0", lost) != lost, 30)
-        assert told.items.empty()  # no device has lost anything
+        assert told.items.empty()  # no device reported a loss
 
 
 @pytest.mark.defect(44)
@@ -188,7 +188,7 @@ def test_a_spare_that_always_dies_is_started_again_only_with_a_replacement(
 
 
 class FailsAsSpare:
-    """Starts workers in threads, and no spares."""
+    """Starts workers in threads, but fails to start spares."""
 
     in_process = False
     any_device = True
@@ -204,7 +204,7 @@ class FailsAsSpare:
 
 
 def ends(connection: Connection) -> None:
-    """Answers pings; ends, or answers no more, as it is told."""
+    """Answers pings until it is asked to end or to fall silent."""
     with contextlib.suppress(Closed):
         connection.send(hello())
         while (message := connection.receive()) != ("end", None):
@@ -216,7 +216,7 @@ def ends(connection: Connection) -> None:
 
 @pytest.mark.defect(45)
 def test_a_loss_is_told_though_whoever_started_the_worker_is_gone() -> None:
-    """As with Ray, whose calls fail when its head is gone."""
+    """As with Ray, whose calls fail if its head is lost."""
     told: queue.Queue[tuple[str, ...]] = queue.Queue()
     launcher = Gone()
     supervisor = Supervisor(
@@ -233,15 +233,15 @@ def test_a_loss_is_told_though_whoever_started_the_worker_is_gone() -> None:
         connections["a"].send(("end", None))
         name, reason = told.get(timeout=5)
         assert (name, "no head" in reason) == ("a", True)
-        assert told.get(timeout=5)[0] == "a"  # it is given up
-        # the other's silence is noticed too
+        assert told.get(timeout=5)[0] == "a"  # the worker is abandoned
+        # the silence of the other worker is noticed too
         connections["b"].send(("silence", None))
         name, reason = told.get(timeout=5)
         assert name == "b" and "did not answer" in reason
 
 
 class Gone:
-    """Starts workers in threads; says nothing about them once it `is_gone`."""
+    """Starts workers in threads; fails on all queries about them once it `is_gone`."""
 
     in_process = False
     any_device = False
@@ -252,7 +252,7 @@ class Gone:
 
 
 class Reachable:
-    """Controls a worker as long as its launcher is there."""
+    """Controls a worker while its launcher is available."""
 
     pid = None
 
@@ -274,10 +274,10 @@ def test_a_frozen_worker_is_killed_and_replaced(told: Told) -> None:
         os.kill(pid, signal.SIGSTOP)
         frozen = time.monotonic()
         eventually(lambda: supervisor.states()["a"] == "suspect", 5)
-        for _ in range(20):  # its socket swallows them, which is no sign of life
+        for _ in range(20):  # its socket buffers them, which is no sign of life
             supervisor.connection("a").send(("echo", None))
             time.sleep(0.05)
-        with pytest.raises(Closed):  # who waits for it is not held for ever
+        with pytest.raises(Closed):  # a waiting sender is released
             supervisor.connection("a").send(("echo", torch.zeros(8 << 20)))
         _, reason, noticed = told.next("lost", 5)
         print(f"SIGSTOP noticed after {noticed - frozen:.2f} s")
@@ -288,8 +288,8 @@ def test_a_frozen_worker_is_killed_and_replaced(told: Told) -> None:
 
 
 def test_busy_is_not_frozen(told: Told) -> None:
-    """All cores busy in the worker for 3 s and its interpreter lock held for 1 s and 2 s, which are
-    suspect, and less than is forgiven by default.
+    """Keeps all cores of the worker busy for 3 s and holds its interpreter lock for 1 s and 2 s.
+    That is suspect, but less than the default forgives.
     """
     assert PATIENT.suspect < 1.0 and WorkerPatience().frozen > 2.0
     with told.make(patience=PATIENT) as supervisor:
@@ -305,7 +305,7 @@ def test_busy_is_not_frozen(told: Told) -> None:
 
 
 def test_a_message_of_many_seconds_is_a_sign_of_life(told: Told) -> None:
-    """On a slow link a pong stands behind a picture. Here the test is the worker, and sends a frame
+    """On a slow link a pong queues behind a picture. Here the test is the worker and sends a frame
     bit by bit.
     """
     from slow_launcher import SlowLauncher
@@ -330,7 +330,7 @@ def test_a_message_of_many_seconds_is_a_sign_of_life(told: Told) -> None:
 
 def test_a_worker_that_always_dies_is_given_up(told: Told) -> None:
     with told.make("serve_once", patience=WorkerPatience(deaths=2)) as supervisor:
-        with contextlib.suppress(RunError):  # it may be dead before all of it is handed out
+        with contextlib.suppress(RunError):  # it may die before all connections are handed out
             supervisor.start()
         kinds = []
         while not kinds or kinds[-1] != "abandoned":

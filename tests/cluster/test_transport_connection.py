@@ -1,5 +1,5 @@
-"""Messages arrive whole and in order whatever the sizes; damage ends a connection with a clear
-error and never takes memory.
+"""Messages of all sizes arrive whole and in order. Damage ends a connection with a clear error and
+never allocates memory.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def pair() -> Iterator[tuple[Connection, Connection]]:
 
 @pytest.fixture
 def raw() -> Iterator[tuple[socket.socket, Connection]]:
-    """A bare socket, and the connection at its other end."""
+    """Yields a bare socket and the connection at its other end."""
     first, second = socket.socketpair()
     connection = Connection(second, tensor_limit=1 << 20)
     yield first, connection
@@ -130,10 +130,10 @@ def test_an_error_while_a_message_arrives_leaves_no_descriptor(
     with pytest.raises(RuntimeError, match="not enough memory"):
         second.receive_message()
     assert descriptors_open() == before
-    with pytest.raises(BrokenPipeError):  # nobody has the other end any more
+    with pytest.raises(BrokenPipeError):  # the other end is closed everywhere
         os.write(writing, b"x")
     os.close(writing)
-    with pytest.raises(Closed):  # what follows the message cannot be read
+    with pytest.raises(Closed):  # the rest of the stream is unreadable
         first.send(("message", None))
 
 
@@ -157,7 +157,7 @@ def test_damaged_frames_are_refused(raw: tuple[socket.socket, Connection], frame
     with pytest.raises(ProtocolError):
         connection.receive()
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 10_000  # KiB
-    assert sender.recv(1) == b""  # and it is over
+    assert sender.recv(1) == b""  # the connection is closed
 
 
 @pytest.mark.parametrize("length", [0, 5, 16, 20, 25, 200])
@@ -286,7 +286,7 @@ def test_a_stranger_has_a_short_time_and_does_not_end_the_wait(
         accepted = pool.submit(accept, listener, b"secret", 10.0)
         with socket.create_connection(("127.0.0.1", port), 5) as stranger:
             assert len(stranger.recv(32)) == 32
-            assert stranger.recv(32) == b""  # turned away
+            assert stranger.recv(32) == b""  # rejected
         assert not accepted.done()
         with contextlib.closing(dial("127.0.0.1", port, b"secret")):
             accepted.result(5).close()

@@ -1,5 +1,5 @@
-"""Values between two processes over groups of two, and inline: equal, in order; a dead one is
-noticed, the next generation works.
+"""Values travel between two processes over groups of two, and inline: equal and in order. A dead
+process is noticed, and the next generation works.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def pair_with(other: Other, generation: int, timeout: float = 10.0) -> End:
 
 @pytest.fixture
 def start(fake_server: ForkServer) -> Iterator[Callable[[], Other]]:
-    """Starts other processes, which end with the test."""
+    """Returns a function that starts other processes, which end with the test."""
     started: list[Other] = []
 
     def start() -> Other:
@@ -50,7 +50,7 @@ def start(fake_server: ForkServer) -> Iterator[Callable[[], Other]]:
 
 
 def echo(end: End, count: int) -> None:
-    for turn in range(count):  # large and small ones in turn
+    for turn in range(count):  # alternates large and small values
         end.send(
             "echo",
             Residuals(
@@ -88,8 +88,8 @@ def test_the_next_generation_comes_up_beside_a_dead_one(start: Callable[[], Othe
     second.peer.close()
     another.close()
     del first, second
-    gc.collect()  # the ends hold themselves
-    assert len(descriptors_open()) <= descriptors + 2  # the pipe that libuv makes once
+    gc.collect()  # the ends are in reference cycles
+    assert len(descriptors_open()) <= descriptors + 2  # the pipe that libuv creates once
 
 
 def test_a_kill_within_a_transfer_is_noticed(start: Callable[[], Other]) -> None:
@@ -118,7 +118,9 @@ def test_a_frozen_process_is_lost_after_the_timeout(start: Callable[[], Other]) 
 
 
 def two_ends(first: Any, second: Any) -> tuple[tuple[Connection, Any], tuple[Connection, Any]]:
-    """What `first` and `second` make of the two ends of a connection, at the same time."""
+    """Calls `first` and `second` concurrently with the two ends of a connection; returns each
+    connection with the result.
+    """
     connections = tuple(map(Connection, socket.socketpair()))
     made: dict[int, Any] = {}
     thread = threading.Thread(target=lambda: made.update({1: second(connections[1])}))
@@ -174,15 +176,15 @@ def test_both_directions_at_once_keep_order_and_a_snapshot(kind: str) -> None:
 
 
 def test_a_sender_does_not_wait_for_a_slow_link_until_the_queue_is_full() -> None:
-    """Nobody reads at the other end: eight messages and the one under way are taken at once, the
-    next waits, and closing lets it go.
+    """The other end does not read. Eight messages and the one in transfer are accepted immediately,
+    the next one blocks, and closing releases it.
     """
     first, second = socket.socketpair()
     peer = Peer("other", Connection(first), Mailbox(), Inline(), lambda name, why: None)
     started = time.monotonic()
     for number in range(8):
         peer.send(Address("r", 1, "x", number), torch.zeros(1_000_000))
-    assert time.monotonic() - started < 5  # a link that nobody reads takes for ever
+    assert time.monotonic() - started < 5  # a blocked send would never return
     outcome: list[str] = []
 
     def send_more() -> None:
@@ -227,7 +229,7 @@ def test_groups_listen_at_the_given_address_only() -> None:
 
 
 def _listening(table: str) -> list[str]:
-    """Local addresses at which this process listens."""
+    """Returns the local addresses on which this process listens."""
     own = {link.removeprefix("socket:[").removesuffix("]") for link in descriptors_open()}
     rows = [line.split() for line in Path(table).read_text().splitlines()[1:]]
     return [row[1] for row in rows if row[3] == "0A" and row[9] in own]

@@ -1,5 +1,5 @@
-"""Values between two processes of one host: equal, in order, without growth; a killed one is
-noticed and leaves nothing.
+"""Values travel between two processes of one host through shared memory: equal, in order and
+without growth. A killed process is noticed and leaves nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ DTYPES = [
 
 @pytest.fixture(scope="module")
 def other(fake_server: ForkServer) -> Iterator[Other]:
-    """One process for the tests that do not hurt it; a peer of it can be connected once."""
+    """Yields one process for all tests that leave it intact; a peer can be connected to it once."""
     other = Other(fake_server)
     yield other
     other.close()
@@ -80,17 +80,17 @@ def test_memory_does_not_grow_over_many_messages(end: End) -> None:
     for turn in range(200):
         end.send("echo", torch.full((sizes[turn % 4],), float(turn)), turn)
         assert end.wait("echo", turn)[-1] == turn
-    assert end.bulk.capacity < 16 * 2**20  # of 500 MB that went through
+    assert end.bulk.capacity < 16 * 2**20  # for 500 MB in total
     assert memory_files() < 30
 
 
 def test_what_is_kept_stays_as_it_was(end: End) -> None:
-    """A block is used again only when the last view of it is gone."""
+    """A block is reused only after its last view is released."""
     kept = []
     for turn in range(5):
         sent = torch.full((50_000,), float(turn))
         end.send("echo", {"all": sent, "more": sent[:10].clone()}, turn)
-        sent.zero_()  # the sender may go on
+        sent.zero_()  # the sender may overwrite its tensor
         kept.append(end.wait("echo", turn)["all"][7:9])
     for turn in range(5, 20):
         end.send("echo", torch.full((50_000,), float(turn)), turn)
@@ -131,7 +131,7 @@ def test_a_full_pool_is_an_error_and_not_a_wait() -> None:
         sender.send(Address("r", 1, "x", 3), torch.zeros(70_000))
     while len(mailbox) < 3:
         time.sleep(0.01)
-    mailbox.discard("r", 1)  # what is thrown away makes room, also for another size
+    mailbox.discard("r", 1)  # discarded values make room, also for other sizes
     sender.send(Address("r", 2, "x"), torch.ones(200_000))
     while not mailbox.has(Address("r", 2, "x")):
         time.sleep(0.01)
@@ -154,7 +154,7 @@ def test_a_killed_process_is_noticed_and_leaves_nothing(fake_server: ForkServer)
     print(f"noticed after {end.lost[0] - started:.3f} s")
     with pytest.raises(Closed):
         end.send("echo", 1)
-    assert kept.sum() == 300_000  # what came stays readable
+    assert kept.sum() == 300_000  # received values stay readable
     end.peer.close()
     assert len(end.lost) == 1
     other.close()
@@ -174,5 +174,5 @@ def test_a_frozen_process_does_not_hold_up_closing(fake_server: ForkServer) -> N
     started = time.monotonic()
     end.peer.close()
     assert time.monotonic() - started < 1
-    assert end.lost == []  # closed here, so nobody is told
+    assert end.lost == []  # closed on this side, so no loss is reported
     other.close()

@@ -1,5 +1,5 @@
-"""Who asks something of a worker that is gone gets an answer or an error, and is not kept waiting.
-Workers are threads, ended by hand.
+"""Callers of a lost worker get an answer or an error and never wait for ever. Workers are threads,
+ended by the test.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from katz_graph.testing.worker_faults import FORGIVING, LINK
 from katz_graph.testing.worker_threads import WorkerThreads
 
 FIRST, SECOND = "cpu:0", "cpu:1"
-SOON = 20.0  # seconds in which whoever waits has to be told
+SOON = 20.0  # seconds within which a waiting caller must get an answer
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def region(sd1: Models) -> Region:
 
 @dataclass(frozen=True)
 class Starting:
-    """A worker's main that hangs as it comes up from the third on."""
+    """Runs workers; from the third on they hang at startup."""
 
     numbers: Iterator[int]
 
@@ -116,7 +116,7 @@ def test_calls_survive_a_worker_that_is_lost_again_and_again(costs: Path) -> Non
             while time.monotonic() < ending:
                 try:
                     answers += opened.cluster.call(SECOND, "identity").value["dtype"] == "float32"
-                except WorkerLost:  # twice in a row
+                except WorkerLost:  # lost twice in a row
                     continue
             return answers
 
@@ -144,7 +144,7 @@ def test_who_waits_for_a_replacement_is_told_when_the_engine_closes(costs: Path)
 
 
 def test_one_whose_replacements_hang_is_given_up(costs: Path) -> None:
-    patience = WorkerPatience(start=4.0)  # the first two must be up by then, on a busy machine too
+    patience = WorkerPatience(start=4.0)  # the first two must start within it on a busy machine
     with (
         ThreadPoolExecutor(1) as pool,
         engine(costs, patience, Starting(itertools.count())) as opened,
@@ -161,7 +161,9 @@ def test_one_whose_replacements_hang_is_given_up(costs: Path) -> None:
 
 @dataclass(frozen=True)
 class Spared:
-    """The first worker serves, the second hangs as it comes up; the spare serves from when it may."""
+    """Starts a worker that serves, a second that hangs at startup, and a spare that serves once
+    `may` is set.
+    """
 
     numbers: Iterator[int]
     may: threading.Event
@@ -195,7 +197,7 @@ def test_a_spare_that_is_ready_first_takes_the_place_of_one_that_still_starts(co
 def test_models_are_let_go_of_at_once_where_they_are_and_come_back_when_wanted(
     region: Region, costs: Path
 ) -> None:
-    """A worker that is being replaced holds none, and nobody waits for it."""
+    """A worker that is being replaced holds no models, and unloading does not wait for it."""
     with ThreadPoolExecutor(1) as pool, engine(costs, entry=Starting(itertools.count())) as opened:
         program = plan(opened, region, pins(FIRST, FIRST), batching=False)
         opened.cluster.run(program, bare_context(opened))
@@ -233,5 +235,5 @@ def test_unloading_does_not_wait_long_for_a_worker_that_is_busy(
         assert time.monotonic() - began < 2.0 and done == ["unload"]
         free.set()
         napping.result(SOON)
-        eventually(lambda: len(done) == 2, 5)  # it got on with it
+        eventually(lambda: len(done) == 2, 5)  # the busy worker continued
         eventually(lambda: not opened.cluster._calls, 5)

@@ -1,5 +1,5 @@
-"""Workers whose device fails, that cannot begin a request, or cannot tell what came of it. They are
-threads here, and seen into.
+"""Tests workers whose device fails, that cannot start a request, or that cannot report its result.
+Workers are threads, so that tests can inspect them.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from katz_graph.testing.worker_threads import WorkerThreads
 
 ILLEGAL = "CUDA error: an illegal memory access was encountered"
 DEVICE = "cpu:0"
-SOON = 20.0  # seconds in which whoever waits has to be told
-UNHURRIED = replace(FORGIVING, frozen=10 * SOON)  # that a worker is silent is not what ends it here
+SOON = 20.0  # seconds within which a waiting caller must get an answer
+UNHURRIED = replace(FORGIVING, frozen=10 * SOON)  # a worker's silence ends no test here
 STEPS = 12
 
 
@@ -75,7 +75,7 @@ def engine(tmp_path: Path) -> Iterator[DeviceEngine]:
 
 @pytest.fixture
 def lost(engine: DeviceEngine) -> list[str]:
-    """Workers that were lost."""
+    """Collects the names of lost workers."""
     names: list[str] = []
     told = engine.cluster.on_vanished
 
@@ -88,7 +88,7 @@ def lost(engine: DeviceEngine) -> list[str]:
 
 
 def in_time(ask: Any, *arguments: Any) -> Any:
-    """Who would be kept waiting is let go when the engine closes."""
+    """Runs a call with a time limit. A call that hangs is released when the engine closes."""
     pool = ThreadPoolExecutor(1)
     try:
         return pool.submit(ask, *arguments).result(SOON)
@@ -97,8 +97,8 @@ def in_time(ask: Any, *arguments: Any) -> Any:
 
 
 def break_at(monkeypatch: pytest.MonkeyPatch, breaks: Callable[[tuple[int, ...]], bool]) -> None:
-    """A fault of the device in those calls of a stage, by the shape of the latent, for which this
-    holds.
+    """Makes the device fail in those calls of a stage for which `breaks` returns True; it gets the
+    latent's shape.
     """
 
     def stage(real: Compute) -> Compute:
@@ -138,8 +138,8 @@ def test_a_request_that_always_breaks_its_device_fails_and_one_beside_it_does_no
     expected: Tensor,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It takes down what the other one computes with as often as it may try: those are not the
-    other one's tries.
+    """It also interrupts the other request in each of its attempts. Those do not count as the
+    other's attempts.
     """
     larger = torch.zeros(1, 4, 16, 16)
     breaking = sampler_region(Case("breaking", models.pipeline, "euler", STEPS, latent=larger))
@@ -147,7 +147,7 @@ def test_a_request_that_always_breaks_its_device_fails_and_one_beside_it_does_no
     def breaks(shape: tuple[int, ...]) -> bool:
         if shape == larger.shape:
             return True
-        time.sleep(0.05)  # so that the other one computes until this has failed
+        time.sleep(0.05)  # the other request runs until this one has failed
         return False
 
     break_at(monkeypatch, breaks)
@@ -192,7 +192,7 @@ def test_a_model_that_changed_before_a_request_begins_is_an_error_of_the_request
     program = engine.plan(sampler_region(Case("changed", tmp_path / "model", "euler", STEPS)))
     file = tmp_path / "model" / "unet" / "config.json"
     file.write_text(f"{file.read_text()}\n")
-    unet_architecture.cache_clear()  # a worker in a process of its own has not read it before
+    unet_architecture.cache_clear()  # as in a worker process, which has not read it before
     configuration._config.cache_clear()
     with pytest.raises(InputError, match=r"config\.json: changed since"):
         in_time(engine.cluster.run, program, context)

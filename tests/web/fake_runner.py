@@ -1,5 +1,5 @@
-"""Stands for the runner where only the server's side is tested: obeys in a second what jobs tell it
-to do, without torch and packs.
+"""Replaces the runner in tests of the server's side: does what jobs tell it and starts within a
+second, without torch and packs.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def main() -> None:
     for arrived in wire.receive():
         if isinstance(arrived.message, Start):
             given = arrived.message.start
-            assert given.options.token is None and "KATZ_TOKEN" not in os.environ  # packs run there
+            assert given.options.token is None and "KATZ_TOKEN" not in os.environ  # packs run here
             start(wire, given.gone, arguments.absent if later else "", arguments.until)
         else:
             obey(wire, arrived)
@@ -106,13 +106,13 @@ def obey(wire: ThreadedEnd, arrived: Numbered) -> None:
 
 
 def check(wire: ThreadedEnd, number: int, dies: int) -> None:
-    """Ends as many runners of one server as the document says."""
+    """Kills the first `dies` runners of one server."""
     mark = Path(tempfile.gettempdir(), f"katz-fake-{os.getppid()}-{dies}")
     with mark.open("a") as opened:
         opened.write("x")
         ended = opened.tell()
     if ended <= dies:
-        IS_READY.wait(10)  # one that ends before has not started, and is asked again
+        IS_READY.wait(10)  # a runner that dies earlier has not started, and is asked again
         os._exit(9)
     mark.unlink()
     notes = CheckedPrompt(notes=("checked by the next one",))

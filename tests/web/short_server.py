@@ -1,6 +1,6 @@
-"""A server that has a runner, lets it write files and waits to be killed: `short_server.py FOLDER
-WORKERS`, the last the descriptor of a connection to a fork server. Says which process its device's
-worker is when the files are there.
+"""Runs a server with a runner that writes files and waits to be killed: `short_server.py FOLDER
+WORKERS`. WORKERS is the descriptor of a connection to a fork server. Prints the process id of its
+device's worker when the files are written.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ async def main(folder: Path, workers: int) -> None:
             pass
         if name == "kept":
             runner.kept(told.job)
-    await runner.object_info("Wait")  # everything before was heard
+    await runner.object_info("Wait")  # all earlier messages have been received
     print(runner.facts.workers["cpu"], flush=True)
     await asyncio.sleep(1000)
 

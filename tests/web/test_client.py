@@ -1,5 +1,6 @@
-"""A client as people write it against the convention, with `urllib` and `websockets` alone: comes as
-soon as the port is open, queues, watches, gets pictures, cancels. At the end the server is hurried.
+"""A client written against the convention with `urllib` and `websockets` alone connects as soon as
+the port is open, queues, watches, fetches pictures and cancels. At the end the server is told twice
+to stop.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ PATIENCE = 120.0
 
 @pytest.fixture(scope="module")
 def starting(tmp_path_factory: pytest.TempPathFactory, costs: Path) -> Iterator[Served]:
-    """A server that was started a moment ago; the last test ends it."""
+    """Yields a server that has just been started; the last test ends it."""
     with pytest.MonkeyPatch.context() as environment:
         for variable in WAITING:
             environment.delenv(variable, raising=False)
-        # OpenMP says what it read when torch loaded it
+        # OpenMP prints its settings when torch loads it
         environment.setenv("OMP_DISPLAY_ENV", "VERBOSE")
         server = Served(tmp_path_factory.mktemp("server"), cache=costs)
         try:
@@ -51,7 +52,7 @@ def starting(tmp_path_factory: pytest.TempPathFactory, costs: Path) -> Iterator[
 
 @pytest.fixture(scope="module")
 def first_picture(starting: Served) -> bytes:
-    """The picture of a client that asks and posts as soon as the port is open."""
+    """Returns the picture of a client that connects and posts as soon as the port is open."""
     prompt = painting(1000, 2)
     return visit("127.0.0.1", starting.port, prompt, time.perf_counter(), PATIENCE).picture
 
@@ -62,7 +63,7 @@ def server(starting: Served, first_picture: bytes) -> Served:
 
 
 def ask(server: Served, path: str, body: Any = None) -> Any:
-    """As scripts do: no content type but urllib's own, which is that of a form."""
+    """Sends a request as scripts do: with urllib's default content type, that of a form."""
     data = None if body is None else json.dumps(body).encode()
     with urllib.request.urlopen(
         f"http://127.0.0.1:{server.port}{path}", data, timeout=60
@@ -87,7 +88,7 @@ def socket_of(server: Served, client: str, *protocols: str) -> ClientConnection:
 
 
 def texts(socket: ClientConnection, identifier: str) -> list[dict[str, Any]]:
-    """Text messages up to the one that ends a prompt."""
+    """Returns the text messages up to the one that ends a prompt."""
     events = []
     while True:
         message = socket.recv(timeout=60)
@@ -104,7 +105,7 @@ def texts(socket: ClientConnection, identifier: str) -> list[dict[str, Any]]:
 
 
 def test_a_client_that_does_not_wait_gets_its_picture(server: Served, first_picture: bytes) -> None:
-    """An open port serves."""
+    """The server accepts requests as soon as its port is open."""
     written = json.loads(Image.open(io.BytesIO(first_picture)).info["prompt"])
     assert written["5"]["inputs"]["seed"] == 1000
     assert "KSampler" in server.get("/object_info").data
@@ -112,7 +113,7 @@ def test_a_client_that_does_not_wait_gets_its_picture(server: Served, first_pict
 
 
 def test_queue_watch_and_get_the_picture(server: Served) -> None:
-    ask(server, "/free", {"free_memory": True})  # no node has a result
+    ask(server, "/free", {"free_memory": True})  # no node has a cached result
     with socket_of(server, "painter") as socket:
         first = json.loads(socket.recv(timeout=10))
         assert first["type"] == "status"
@@ -145,7 +146,7 @@ def test_paints_over_http(server: Served, tmp_path: Path) -> None:
     entry = server.wait_for([first], PATIENCE)[first]
     assert entry["status"]["status_str"] == "success", entry
     (png,) = server.pictures(entry)
-    again = submit_picture(server, png)  # a picture is a prompt too
+    again = submit_picture(server, png)  # a picture can be submitted as a prompt
     (same,) = server.pictures(server.wait_for([again], PATIENCE)[again])
     assert pixels(same) == pixels(png)
     assert "KSampler" in server.get("/object_info").data
@@ -154,7 +155,7 @@ def test_paints_over_http(server: Served, tmp_path: Path) -> None:
     assert str(tmp_path.parent).encode() not in refused.body
     metrics = server.get("/metrics").body.decode()
     assert 'katz_job_seconds_count{status="completed"} 4.0' in metrics
-    assert 'katz_nodes_total{cached="true"}' in metrics  # of the last job
+    assert 'katz_nodes_total{cached="true"}' in metrics  # from the last job
 
 
 def test_the_same_again_is_cached_and_still_shows_its_picture(server: Served) -> None:
@@ -177,8 +178,8 @@ def test_the_same_again_is_cached_and_still_shows_its_picture(server: Served) ->
 
 
 def test_a_preview_whose_file_was_deleted_is_made_again(server: Served) -> None:
-    """Forgetting jobs deletes their temporary files; the same prompt again shows a picture that is
-    there.
+    """Clearing the history deletes temporary files. The same prompt then writes its picture
+    again.
     """
     graph = painting(8, EVALUATIONS)
     graph["7"] = {"class_type": "PreviewImage", "inputs": {"images": ["6", 0]}}
@@ -191,7 +192,7 @@ def test_a_preview_whose_file_was_deleted_is_made_again(server: Served) -> None:
 
     first = shown()
     ask(server, "/history", {"clear": True})
-    with pytest.raises(urllib.error.HTTPError):  # it is gone, as it should be
+    with pytest.raises(urllib.error.HTTPError):  # the file is deleted
         picture(server, first)
     shown()
 
@@ -271,7 +272,7 @@ def test_a_plan_without_a_run_is_that_of_the_run(server: Served) -> None:
 
 
 def test_a_job_runs_as_it_chose_and_its_picture_says_so(server: Served) -> None:
-    """And what others made is not taken for what it would make."""
+    """Results made with other choices are not reused."""
     prompt = painting(12, EVALUATIONS)
     for choices in ({}, {"batching": False}, {"batching": False}):
         made = ask(server, "/prompt", {"prompt": prompt, "extra_data": {"katz": choices}})
@@ -300,31 +301,31 @@ def test_a_lost_line_cancels_nothing_and_the_client_finds_everything(server: Ser
         ):
             pass
         newer = socket_of(server, "comes-back")
-    with newer:  # the older one was closed after this one had come
+    with newer:  # the older connection closed after this one opened
         events = texts(newer, identifier)
         assert any(event["type"] == "progress" for event in events)
     assert server.finished()[identifier]["status"]["status_str"] == "success"
 
 
 def test_told_to_end_twice_it_ends_at_once_and_leaves_nothing(server: Served) -> None:
-    """The job that runs is on record, and begins again with the next server."""
+    """The running job is on record and starts again with the next server."""
     long = submit(server, painting(9, 1000, 128))
     eventually(
         lambda: [item[1] for item in ask(server, "/queue")["queue_running"]] == [long], PATIENCE
     )
     family = server.family()
-    assert len(family) >= 3  # the runner and its device
+    assert len(family) >= 3  # with the runner and its device's worker
     os.kill(server.pid, signal.SIGINT)
     eventually(lambda: server.get("/readyz").status == 503, PATIENCE)
     refused = server.submit(painting(10, 2))
     assert (refused.status, refused.data["error"]["type"]) == (503, "shutting_down")
     assert server.get("/livez").status == 200
-    assert server.stop()[0] == 0  # the second signal
+    assert server.stop()[0] == 0  # sends the second signal
     eventually(lambda: not alive(family), 60)
     assert asyncio.run(unfinished(server.folder / "data")) == [long]
     assert "Traceback" not in server.log, server.log
     looks = [line.split("'")[1] for line in server.log.splitlines() if "GOMP_SPINCOUNT" in line]
-    # the runner's and its device's
+    # in the runner and in its device's worker
     assert len(looks) >= 2 and set(looks) == {WAITING["GOMP_SPINCOUNT"]}
 
 

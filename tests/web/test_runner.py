@@ -1,5 +1,5 @@
-"""A runner with its devices, as the server talks to it: jobs run in it, alone and side by side, and
-what they do to it stays there.
+"""Runs jobs in a runner with its devices, alone and concurrently, as the server does. Effects of
+jobs stay in the runner.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from katz_graph.web.runner_client.manager import Runner
 Result = TypeVar("Result")
 PACK = Path(__file__).with_name("troublesome.py")
 LOOP = Path(__file__).parents[2] / "workflows" / "loop_by_hand.json"
-# of a step region: no outputs
+# nodes of a step region, which are no outputs
 INSIDE = ("StepBegin", "UNetEncoder", "UNetMid", "UNetDecoder", "Break")
 TEXT_TO_IMAGE = Path(__file__).parents[2] / "workflows" / "txt2img.json"
 
@@ -50,7 +50,7 @@ def node(kind: str, **inputs: Any) -> dict[str, Any]:
 
 
 class Driver:
-    """A runner on an event loop in a thread, and what it told."""
+    """Holds a runner on an event loop in a thread, and its reports."""
 
     def __init__(self, folder: Path, workers: ForkServer) -> None:
         (folder / "packs").mkdir(parents=True)
@@ -119,7 +119,7 @@ class Driver:
         return last
 
     def forked_from(self) -> int:
-        """The process that the runner's first worker was forked from."""
+        """Returns the process from which the runner's first worker was forked."""
         stat = Path(f"/proc/{self.runner.facts.workers['cpu']}/stat").read_text()
         return int(stat.rsplit(")", 1)[1].split()[1])
 
@@ -140,7 +140,7 @@ def driver(
 
 
 def picture(driver: Driver, name: str) -> bytes:
-    """The pixels that a job paints."""
+    """Returns the pixels that a job paints."""
     document = json.loads(TEXT_TO_IMAGE.read_text())
     prompt = driver.wait(driver.runner.check(document, None, "")).prompt
     assert prompt is not None
@@ -254,12 +254,12 @@ def test_a_job_whose_results_are_there_says_so_before_its_end(driver: Driver) ->
     shown = {
         event.node: event.ui for event in driver.events("again") if isinstance(event, NodeDone)
     }
-    # not a number is null: no client could read it
+    # NaN becomes null, because clients could not parse it
     assert shown == {"1": {"text": ["hello", None]}, "2": None}
 
 
 def test_what_one_user_asked_for_is_not_told_to_another(driver: Driver) -> None:
-    """Why a node ran is told from the user's own last run, never from somebody else's."""
+    """The reason for a node's run refers to the user's own last run, never to another user's."""
     driver.run("mine", {"1": node("Say", text="my secret")}, client="me")
     driver.run("theirs", {"1": node("Say", text="theirs")}, client="them")
     driver.run("mine again", {"1": node("Say", text="other")}, client="me")
@@ -273,7 +273,7 @@ def test_jobs_run_side_by_side_and_each_is_stopped_alone(driver: Driver) -> None
     driver.start("other", {"1": node("Wait", seconds=50)})
     assert driver.run("short", {"1": node("Wait", seconds=0.05)}).status == "completed"
     driver.wait(driver.runner.cancel("long"))
-    assert driver.ended("long").status == "cancelled"  # is waited for less long than it lasts
+    assert driver.ended("long").status == "cancelled"  # the wait is shorter than the job
     assert not any(isinstance(event, Ended) for event in driver.events("other"))
     driver.wait(driver.runner.cancel("other"))
     assert driver.ended("other").status == "cancelled"
@@ -309,7 +309,7 @@ def test_pictures_and_messages_are_sent_to_who_asked(driver: Driver) -> None:
     assert (
         message.type == "my.pack" and message.client is None and message.data["numbers"] == [1, 2]
     )
-    assert isinstance(message.data["what"], str)  # what is no data is its text
+    assert isinstance(message.data["what"], str)  # a value that is not JSON becomes its text
 
 
 def test_a_job_that_fails_says_where_and_keeps_what_was_made(driver: Driver) -> None:
@@ -330,18 +330,18 @@ def test_memory_is_freed_when_nothing_runs(driver: Driver) -> None:
     before = picture(driver, "before")
     driver.run("kept", {"1": node("Say", text="kept")})
     driver.start("busy", {"1": node("Wait", seconds=0.5)})
-    driver.wait(driver.runner.free(True, True), 5)  # does not wait for the job
+    driver.wait(driver.runner.free(True, True), 5)  # returns before the job ends
     assert driver.run("waits", {"1": node("Say", text="kept")}).status == "completed"
     assert driver.ended("busy").status == "completed"
-    # its result was forgotten
+    # its cached result was deleted
     assert any(isinstance(event, NodeStarted) for event in driver.events("waits"))
     assert driver.wait(driver.runner.stats()).results_kept == 1
-    assert picture(driver, "after") == before  # from models that were loaded again
+    assert picture(driver, "after") == before  # with reloaded models
     assert any(isinstance(event, PlanMade) for event in driver.events("after"))
 
 
 def looped(driver: Driver, seed: int, mark: Path, times: int) -> Mapping[str, Any]:
-    """A loop drawn by hand, of two evaluations, whose device fails so many times."""
+    """Returns a hand-drawn loop of two evaluations whose device fails this many times."""
     document = json.loads(LOOP.read_text())
     for call in document.values():
         if call["class_type"] == "StepBegin":
@@ -361,8 +361,8 @@ def looped(driver: Driver, seed: int, mark: Path, times: int) -> Mapping[str, An
 def test_jobs_whose_devices_fail_run_again_and_one_that_always_breaks_them_is_set_aside(
     driver: Driver, tmp_path: Path
 ) -> None:
-    """10 jobs, of which one device has four at a time and is lost three times: those that only
-    stand beside are not blamed for that.
+    """One device runs 10 jobs, four at a time, and is lost three times. Jobs that merely run
+    concurrently are not blamed.
     """
     restarts = driver.wait(driver.runner.stats()).worker_restarts
     times = {f"loop {seed}": {3: 1, 7: 1000}.get(seed, 0) for seed in range(10)}
@@ -387,7 +387,7 @@ def test_jobs_whose_devices_fail_run_again_and_one_that_always_breaks_them_is_se
 
 
 def test_a_job_that_ends_its_process_is_lost_and_the_next_one_runs(driver: Driver) -> None:
-    """What workers are forked from is not lost with it."""
+    """The fork server of the workers survives."""
     driver.start("beside", {"1": node("Wait", seconds=100)})
     driver.start("ends", {"1": node("Trouble")})
     driver.until(lambda: bool(driver.lost))
@@ -401,9 +401,7 @@ def test_a_job_that_ends_its_process_is_lost_and_the_next_one_runs(driver: Drive
 def test_a_runner_whose_server_is_killed_undoes_what_is_not_on_record_and_ends(
     driver: Driver, tmp_path: Path
 ) -> None:
-    """A job that will run again must not find its own files from before; what was put on record
-    stays.
-    """
+    """A job that will run again must not find its own earlier files; files on record stay."""
     (tmp_path / "packs").mkdir()
     shutil.copy(PACK, tmp_path / "packs")
     workers = driver.workers.begin()

@@ -1,5 +1,5 @@
-"""The server's side of the runner: it is replaced when it dies or hangs, jobs and questions are
-told, and nothing of it is left.
+"""The server replaces a runner that dies or hangs, reports the affected jobs, answers or refuses
+pending requests, and leaves no trace of the runner.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def job(name: str, do: str = "") -> Job:
 
 @dataclass
 class Seen:
-    """A runner and what it told, in order."""
+    """Holds a runner and its reports in order."""
 
     runner: Runner
     told: list[JobEvent | tuple[Sequence[str], str, bool]] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Seen:
 def with_runner(
     test: Callable[[Seen], Coroutine[Any, Any, None]], *arguments: str, devices: str = "cpu"
 ) -> None:
-    """Run a test on an event loop with a runner, of which nothing must be left afterwards."""
+    """Runs a test on an event loop with a runner, and checks that nothing of the runner remains."""
 
     async def run() -> None:
         options = ServeOptions(token="secret", devices=devices)
@@ -115,12 +115,12 @@ def test_a_runner_that_dies_is_replaced_and_names_the_jobs_that_it_had() -> None
         await seen.until(lambda: bool(seen.lost))
         assert not seen.runner.ready
         ((jobs, why, blamed),) = seen.lost
-        # and nothing that it printed: clients read that
+        # without the runner's output, because clients read this
         assert list(jobs) == ["kills", "stays"] and why.endswith("exit status 9")
-        before = seen.told[: seen.told.index((jobs, why, blamed))]  # all that it said comes first
+        before = seen.told[: seen.told.index((jobs, why, blamed))]  # its earlier reports come first
         assert any(isinstance(one, JobEvent) and isinstance(one.event, Warned) for one in before)
-        waiting = asyncio.create_task(seen.runner.run(job("b")))  # while there is none
-        assert await seen.runner.object_info() == b"{}"  # of the next one
+        waiting = asyncio.create_task(seen.runner.run(job("b")))  # while no runner is available
+        assert await seen.runner.object_info() == b"{}"  # from the next runner
         await waiting
         await seen.until(lambda: seen.ended("b"))
         assert seen.runner.ready and seen.runner.restarts == 1 and seen.runner.facts.pid != first
@@ -129,7 +129,7 @@ def test_a_runner_that_dies_is_replaced_and_names_the_jobs_that_it_had() -> None
 
 
 def test_what_a_runner_had_started_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Packs run there: they do not get the server's token, and leave no processes."""
+    """Packs run in the runner: they do not get the server's token, and leave no processes."""
     monkeypatch.setenv("KATZ_TOKEN", "secret")
 
     async def test(seen: Seen) -> None:
@@ -144,7 +144,7 @@ def test_what_a_runner_had_started_ends_with_it(monkeypatch: pytest.MonkeyPatch)
 def test_a_runner_is_replaced_whatever_goes_wrong_on_the_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What hears of its end fails, and there are no more descriptors for the first try."""
+    """The listener for its end fails, and the first new start gets no file descriptor."""
     monkeypatch.setattr("katz_graph.web.runner_client.manager.FIRST_PAUSE", 0.05)
 
     async def test(seen: Seen) -> None:
@@ -195,7 +195,7 @@ def test_a_runner_whose_interpreter_is_held_is_killed_and_replaced() -> None:
     async def test(seen: Seen) -> None:
         await seen.runner.run(job("a", "hold the interpreter"))
         began = time.monotonic()
-        # who asks meanwhile is answered by the next one
+        # the next runner answers requests made meanwhile
         assert await seen.runner.object_info() == b"{}"
         assert time.monotonic() - began < 6 * IMPATIENT.silence
         await seen.until(lambda: bool(seen.lost) and seen.runner.ready)
@@ -286,7 +286,7 @@ def test_a_runner_that_lost_a_device_for_good_ends_its_jobs_and_is_replaced() ->
         await seen.runner.run(job("stays", "stay"))
         await seen.runner.run(job("a", "wear out"))
         await seen.until(lambda: seen.ended("a"))
-        assert not seen.runner.ready and seen.runner.restarts == 0  # one job is under way
+        assert not seen.runner.ready and seen.runner.restarts == 0  # one job is still running
         waiting = asyncio.create_task(seen.runner.run(job("b")))
         await asyncio.sleep(0.1)
         assert not waiting.done()
@@ -301,7 +301,7 @@ def test_a_runner_that_lost_a_device_for_good_ends_its_jobs_and_is_replaced() ->
 def test_the_next_runner_does_without_a_device_that_is_lost_for_good(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """When no device would be left, all are tried again: better one that fails now and then than
+    """If no device would be left, all are tried again: a device that fails sometimes is better than
     none.
     """
 
@@ -311,7 +311,7 @@ def test_the_next_runner_does_without_a_device_that_is_lost_for_good(
         ):
             await seen.runner.run(job(f"a{number}", f"wear out {lost}"))
             await seen.until(lambda name=f"a{number}": seen.ended(name))
-            await seen.runner.run(job(f"b{number}"))  # by the next one
+            await seen.runner.run(job(f"b{number}"))  # on the next runner
             assert seen.runner.restarts == number and seen.runner.facts.gone == left_out
         assert (
             "left out until the server is started anew: cpu:1; there are cpu:0, cpu:2"
@@ -368,7 +368,7 @@ def test_a_job_that_is_cancelled_while_there_is_no_runner_ends_cancelled(tmp_pat
         assert [one.event.status for one in seen.events if isinstance(one.event, Ended)] == [
             "cancelled"
         ]
-        await seen.runner.close()  # while the next one does not start
+        await seen.runner.close()  # while the next runner does not start
         with pytest.raises(RunnerDown):
             await stuck
 
@@ -376,8 +376,8 @@ def test_a_job_that_is_cancelled_while_there_is_no_runner_ends_cancelled(tmp_pat
 
 
 def test_a_runner_is_asked_before_it_is_ready_and_jobs_wait_until_it_is(tmp_path: Path) -> None:
-    """An open port serves: clients ask for node types at once, and the devices are still being
-    started.
+    """The server accepts requests as soon as its port is open: clients immediately ask for node
+    types while the devices are still starting.
     """
 
     async def start() -> None:
@@ -389,7 +389,7 @@ def test_a_runner_is_asked_before_it_is_ready_and_jobs_wait_until_it_is(tmp_path
             IMPATIENT,
             (FAKE, "--until", str(tmp_path / "ready")),
         )
-        early = asyncio.create_task(runner.object_info())  # before there is a process
+        early = asyncio.create_task(runner.object_info())  # before a process exists
         starting = asyncio.create_task(runner.start())
         assert await early == b"{}" and not runner.ready and not starting.done()
         taken = asyncio.create_task(runner.run(job("a")))
@@ -401,14 +401,17 @@ def test_a_runner_is_asked_before_it_is_ready_and_jobs_wait_until_it_is(tmp_path
         assert runner.ready and runner.facts.nodes == 7
         while not any(isinstance(one.event, Ended) for one in told):
             await asyncio.sleep(0.01)
-        assert [one.event.kind for one in told] == ["started", "ended"]  # it was handed over once
+        assert [one.event.kind for one in told] == [
+            "started",
+            "ended",
+        ]  # handed over once
         await runner.close()
 
     asyncio.run(start())
 
 
 def test_who_asks_while_no_runner_gets_ready_is_told_to_come_again(tmp_path: Path) -> None:
-    """The wait is bounded, and ends with the server."""
+    """The wait is bounded, and closing the server ends it."""
 
     def hopeless(waiting: float) -> Runner:
         return Runner(
@@ -486,7 +489,7 @@ def test_a_first_start_that_fails_says_so_in_one_line() -> None:
 
 
 def test_a_start_that_is_given_up_leaves_nothing() -> None:
-    """Ctrl-C while packs are being imported."""
+    """As by Ctrl-C while packs are being imported."""
 
     async def start() -> None:
         before = below(os.getpid())
@@ -511,8 +514,8 @@ def test_a_start_that_is_given_up_leaves_nothing() -> None:
 
 
 def test_a_start_is_given_up_wherever_it_is() -> None:
-    """Who is told that it is cancelled ends with that: a server that keeps runners would start them
-    for ever.
+    """A cancelled start must end: otherwise a server that keeps a runner available would start
+    runners for ever.
     """
 
     async def start(steps: int) -> None:

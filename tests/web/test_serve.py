@@ -1,4 +1,6 @@
-"""`katz serve` as a process that is killed and told to end: no job is lost, and nothing is left."""
+"""Runs `katz serve` as a process that is killed and stopped: no job is lost, and nothing
+remains.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,10 @@ PATIENCE = 120.0
 
 
 def test_jobs_survive_signals_and_crashes(tmp_path: Path, costs: Path) -> None:
-    """One data folder, two servers: the first is killed, the second is asked to end."""
+    """Two servers use one data folder in turn: the first is killed, the second is stopped."""
     with serving(tmp_path, cache=costs) as server:
         first = submit(server, painting(0, 1))
-        server.wait_for([first], PATIENCE)  # models are loaded now
+        server.wait_for([first], PATIENCE)  # the models are loaded afterwards
         killed = [submit(server, painting(seed, 10)) for seed in (1, 2)]
         until(lambda: queued(server, "queue_running") != [])
         family = server.family()
@@ -31,15 +33,15 @@ def test_jobs_survive_signals_and_crashes(tmp_path: Path, costs: Path) -> None:
         server.start()
         history = server.wait_for([first, *killed], PATIENCE)
         assert {entry["status"]["status_str"] for entry in history.values()} == {"success"}
-        assert len(pictures(tmp_path)) == 3  # each painted once
+        assert len(pictures(tmp_path)) == 3  # each was painted once
         running = submit(server, painting(3, 20))
         waiting = [submit(server, painting(seed, 2)) for seed in (4, 5)]
         until(lambda: queued(server, "queue_running") == [running])
         family = server.family()
         for pid in family[1:]:
-            os.kill(pid, signal.SIGTERM)  # who ends a service may tell all of its processes
+            os.kill(pid, signal.SIGTERM)  # service managers may signal all processes
         time.sleep(0.2)
-        assert all(map(runs, family[1:]))  # the job has its time to end
+        assert all(map(runs, family[1:]))  # the running job may still finish
         assert server.stop()[0] == 0
         assert not alive(family)
     assert asyncio.run(statuses(tmp_path / "data", [running, *waiting])) == [
@@ -65,7 +67,7 @@ def queued(server: Served, part: str) -> list[str]:
 
 
 async def statuses(data: Path, ids: Sequence[str]) -> list[str]:
-    """What is on record of jobs."""
+    """Returns the recorded statuses of jobs."""
     store = JobStore.open(data)
     try:
         return [job.status for job in [await store.job(id) for id in ids] if job]
@@ -74,7 +76,7 @@ async def statuses(data: Path, ids: Sequence[str]) -> list[str]:
 
 
 def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Wait until a condition holds."""
+    """Waits until a condition holds."""
     ends = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < ends, "it did not come about"

@@ -1,4 +1,4 @@
-"""A server that is told to end before it serves."""
+"""Stops a server before it accepts requests."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from katz_graph.testing.server_process import Served, alive
 def test_a_server_that_ends_while_it_starts_leaves_nothing_and_nobody_waiting(
     tmp_path: Path,
 ) -> None:
-    """Workers load before anybody supervises them."""
+    """Workers already load before they are supervised."""
     server = Served(tmp_path)
     server.start(wait=False)
     try:
-        while len(server.family()) < 3:  # the runner, and a worker that begins to load
+        while len(server.family()) < 3:  # the runner, and a worker that starts loading
             assert server.pid in alive([server.pid])
             time.sleep(0.01)
         family = server.family()

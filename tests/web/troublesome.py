@@ -1,5 +1,5 @@
-"""A pack for tests of the runner: nodes that print, wait, write, send, and end the process that
-they run in.
+"""A pack for tests of the runner: its nodes print, wait, write, send, and kill the process in which
+they run.
 """
 
 from __future__ import annotations
