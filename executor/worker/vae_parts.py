@@ -19,9 +19,8 @@ TILES = (Tile(512, 64), Tile(256, 64), Tile(128, 32))
 PICTURE_BYTES = 12  # RGB pixel in float32
 # copies of the whole image beyond the VAE's own memory: sums, weights, the result and the input
 COPIES = 4
-UPPER_BOUND_FACTOR = (
-    8  # times the widest layer for every pixel: if that fits, no exact count is needed
-)
+# times the widest layer for every pixel: if that fits, no exact count is needed
+UPPER_BOUND_FACTOR = 8
 
 
 @dataclass(frozen=True, slots=True)

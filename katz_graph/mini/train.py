@@ -277,13 +277,13 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     torch.set_flush_denormal(True)
     arguments.work.mkdir(parents=True, exist_ok=True)
-    is_scale_or_marker = (arguments.work / "shipped").exists()
+    has_shipped_weights = (arguments.work / "shipped").exists()
     log, together = StageLog(arguments.work, STAGES), arguments.stage == "all"
     if arguments.beside_shipped:
-        if any(arguments.work.iterdir()) and not is_scale_or_marker:
+        if any(arguments.work.iterdir()) and not has_shipped_weights:
             parser.error(f"--beside-shipped: {arguments.work} holds another training")
         take_shipped(arguments.work)
-    elif is_scale_or_marker and arguments.stage not in OF_TRANSFORMER:
+    elif has_shipped_weights and arguments.stage not in OF_TRANSFORMER:
         parser.error(f"{arguments.work} was begun with --beside-shipped: give it again")
     every = OF_TRANSFORMER if arguments.beside_shipped else STAGES
     for stage in every if together else (arguments.stage,):

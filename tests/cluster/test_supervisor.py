@@ -33,9 +33,9 @@ from katz_graph.executor.transport.connection import Connection
 from katz_graph.executor.transport.faults import Closed
 from katz_graph.testing.worker_threads import WorkerThreads
 
-# in seconds: PATIENT suspects silence early and forgives much more; UNLIMITED_BYTES suspects none
+# in seconds: PATIENT suspects silence early and forgives much more; NEVER_SUSPECT suspects none
 PATIENT = WorkerPatience(suspect=0.5, frozen=5.0)
-UNLIMITED_BYTES = WorkerPatience(suspect=600.0, frozen=600.0)
+NEVER_SUSPECT = WorkerPatience(suspect=600.0, frozen=600.0)
 
 
 class Told:
@@ -110,7 +110,7 @@ def test_workers_answer_and_end_with_the_block(told: Told) -> None:
 
 def test_a_killed_worker_is_noticed_by_its_end_and_replaced(told: Told) -> None:
     """Its silence is not the cause. `katz bench faults` bounds the seconds."""
-    with told.make(names=("a", "b"), patience=UNLIMITED_BYTES) as supervisor:
+    with told.make(names=("a", "b"), patience=NEVER_SUSPECT) as supervisor:
         first = supervisor.start()
         pid = supervisor.pids()["a"]
         assert pid is not None
@@ -131,7 +131,7 @@ def test_a_killed_worker_is_noticed_by_its_end_and_replaced(told: Told) -> None:
 
 def test_a_spare_takes_the_place_of_a_killed_worker(told: Told) -> None:
     """`katz bench faults` bounds the seconds."""
-    with told.make(spares=True, patience=UNLIMITED_BYTES) as supervisor:
+    with told.make(spares=True, patience=NEVER_SUSPECT) as supervisor:
         supervisor.start()
         eventually(lambda: "spare 0" in supervisor.pids(), 30)
         pids = supervisor.pids()
@@ -149,7 +149,7 @@ def test_a_spare_takes_the_place_of_a_killed_worker(told: Told) -> None:
 
 @pytest.mark.defect(44)
 def test_a_spare_that_dies_is_replaced_at_once(told: Told) -> None:
-    with told.make(spares=True, patience=UNLIMITED_BYTES) as supervisor:
+    with told.make(spares=True, patience=NEVER_SUSPECT) as supervisor:
         supervisor.start()
         eventually(lambda: "spare 0" in supervisor.pids(), 30)
         lost = supervisor.pids()["spare 0"]

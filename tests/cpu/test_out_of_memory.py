@@ -166,7 +166,7 @@ STAGES: dict[str, Place] = {
         "unet_decoder",
     )
 }
-UNLIMITED_BYTES = 1_000_000
+EVERY_CALL = 1_000_000
 
 
 @pytest.fixture
@@ -194,7 +194,7 @@ def test_that_job_alone_fails_and_says_how_much_there_was(
 ) -> None:
     if place in LOADS or place == "LoRAs":
         jobs.engine.unload()
-    fails(place, error, UNLIMITED_BYTES)
+    fails(place, error, EVERY_CALL)
     with pytest.raises(
         OutOfMemory,
         match=rf"(?s)out of memory.* of \d+\.\d\d GB of cpu are free, models in use take {WAY_OUT}",
@@ -240,7 +240,7 @@ def test_nothing_of_a_failed_attempt_is_left_in_memory(
     """A second attempt in the `except` clause of the first would have what that one made beside it."""
     jobs.engine.unload()
     before = {id(tensor) for tensor in gc.get_objects() if issubclass(type(tensor), Tensor)}
-    fails(place, "GPU", UNLIMITED_BYTES)
+    fails(place, "GPU", EVERY_CALL)
     with suppress(OutOfMemory):
         jobs.run()
     jobs.engine.unload()
