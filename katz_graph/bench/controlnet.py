@@ -3,8 +3,8 @@ prediction, and against the ideal speed-up.
 
 Two workers with one thread each run the network and the ControlNet. The ideal speed-up follows from
 measured stage times. Its numerator is the sequential time of all stages on one worker. Its
-denominator is the longer of two times, encoder with mid block and ControlNet, both measured while
-the other worker is busy, plus the decoder measured alone, because the other worker idles then.
+denominator is the longer of the encoder with mid block and the ControlNet, both measured while the
+other worker is busy, plus the decoder, measured alone because the other worker idles then.
 Every round measures the stages, plans and runs; shares and errors are computed per round. For
 comparison, the bench reports the share that a bare loop of two processes reaches: the machine's
 limit.

@@ -1,10 +1,10 @@
 """`katz bench longtail`: requests over hundreds of LoRAs, most of them rare, through a server with
-two workers, each of which has a part of the network and so every LoRA.
+two workers. Each worker runs a part of the network, and therefore reads every LoRA.
 
-LoRAs are fetched by URL; of all of them the disk keeps a fraction, and each worker's memory a
-smaller one. Memory, descriptors and shared memory have to stay what they were after the first
-requests, the caches within their budgets, and workers have to read as many files as a replay of the
-same requests through the same policy says.
+LoRAs are fetched by URL. The disk cache holds a fraction of all LoRAs, each worker's memory a
+smaller one. After the warm-up, memory, descriptors and shared memory must not grow, and the caches
+must stay within their budgets. Workers must read as many files as a replay of the same requests
+through the same eviction policy predicts.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from katz_graph.testing.server_process import (
     shared_memory,
 )
 
-GROWTH_BOUND = 0.02  # of memory
-MISSES_BOUND = 0.05  # of all uses, between what is measured and the replay
+GROWTH_BOUND = 0.02  # of memory, relative
+MISSES_BOUND = 0.05  # difference of the measured miss rate from the replay's
 RANKS = (1, 2, 4, 8, 16, 32)
-ROUND = 50  # requests between looks, at most
-ON_DISK, IN_MEMORY = 0.3, 0.1  # of all LoRAs
-RATE = 10**9  # bytes a second that the store sends
-COMMON = 14  # LoRAs that are popular, as in the trace
+ROUND = 50  # requests between samples, maximum
+ON_DISK, IN_MEMORY = 0.3, 0.1  # shares of all LoRAs
+RATE = 10**9  # bytes per second of the store
+COMMON = 14  # popular LoRAs, as in the trace
 STEPS, SIDE = 2, 64
 DEVICES = ("cpu:0", "cpu:1")
 PLACES = tuple(
@@ -59,12 +59,10 @@ PLACES = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Sets how many requests there are, how many come before them and fill the caches, and how many
-    LoRAs they choose from.
-    """
+    """Sets the numbers of requests and LoRAs."""
 
     requests: int = 500
-    warm_up: int = 1250
+    warm_up: int = 1250  # requests that fill the caches first
     loras: int = 300
 
     @property
@@ -74,20 +72,18 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a server takes after so many requests, in bytes and numbers; `read` and `files`: what
-    LoRAs take, the most that one worker keeps, and on the disk.
-    """
+    """Samples a server's use of resources after a number of requests."""
 
     requests: int
-    memory: int
+    memory: int  # bytes
     descriptors: int
-    shared: int
-    read: float
-    files: int
+    shared: int  # shared memory objects
+    read: float  # bytes of LoRAs cached in memory, largest worker
+    files: int  # bytes of LoRAs on the disk
 
 
 def run(scale: Scale | None = None, cache: Path | None = None) -> BenchResult:
-    """`cache`: the folder of what the machine was measured to do, if it was measured before."""
+    """Runs the requests. `cache`: folder of the machine's measurements, if they exist."""
     scale = scale or Scale()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -118,7 +114,7 @@ def run(scale: Scale | None = None, cache: Path | None = None) -> BenchResult:
     predicted = misses(uses, in_memory, POLICIES["lru"](), sizes) / len(uses)
     found = [figures["misses"] / (figures["hits"] + figures["misses"]) for figures in used]
     counted = [look for look in looks if look.requests >= scale.warm_up]
-    # of one look it depends on which LoRAs were there, and on what was just fetched
+    # means, because a single sample depends on the cached LoRAs and on recent downloads
     halves = counted[: len(counted) // 2], counted[len(counted) // 2 :]
     earlier, later = (fmean(look.memory for look in half) for half in halves)
     opened, left_open = (min(look.descriptors for look in half) for half in halves)
@@ -169,8 +165,8 @@ def run(scale: Scale | None = None, cache: Path | None = None) -> BenchResult:
 
 
 def make_loras(folder: Path, number: int) -> list[Path]:
-    """Writes LoRAs for the miniature model, of ranks drawn by chance: the modules of its own one,
-    with values of no meaning.
+    """Writes LoRAs for the miniature model, with random ranks and values. They patch the same
+    modules as its `sticker` LoRA.
     """
     folder.mkdir()
     template = load_file(MINI / "loras" / "sticker.safetensors")
@@ -189,7 +185,7 @@ def make_loras(folder: Path, number: int) -> list[Path]:
 
 
 def chosen(loras: Sequence[Path], number: int) -> list[list[Path]]:
-    """Draws which LoRAs requests use: as the trace's service B, from as many as there are."""
+    """Draws the LoRAs of each request, distributed as in the trace's service B, from `loras`."""
     service = Service(
         "B", 1, 1, 1.0, (1.0,), len(loras), min(COMMON, len(loras) // 2), (0.072, 0.736, 0.192)
     )
@@ -244,12 +240,12 @@ def _prompt(port: int, number: int, loras: Sequence[Path]) -> dict[str, Any]:
 
 
 def _figures(server: Served, device: str) -> Mapping[str, float]:
-    """Reads what /metrics says of a device's LoRA files."""
+    """Reads the LoRA figures of a device from `/metrics`, by name."""
     said = server.get("/metrics").body.decode()
     told = re.findall(rf'^katz_lora_(\w+?)(?:_total)?{{device="{device}"}} (\S+)$', said, re.M)
     return {name: float(value) for name, value in told}
 
 
 def _bytes(path: Path) -> int:
-    """Returns the bytes of a file's tensors."""
+    """Returns the total bytes of a file's tensors."""
     return path.stat().st_size - 8 - len(read_header(path)[0])

@@ -1,7 +1,7 @@
 """`katz bench lora`: what it costs to merge LoRAs into a network and to take them out, against one
-memory copy of the weights that they touch, and against PEFT on the same files.
+memory copy of the patched weights, and against PEFT on the same files.
 
-All are done in turns on one network; figures are medians of a round's ratio.
+All actions alternate on one network; figures are medians over the rounds' ratios.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from katz_graph.testing.placement import Scale
 from katz_graph.testing.random_models import make_lora, make_pipeline, usual, usual_kind
 
 RANKS = (4, 8, 16, 64)
-RANK = 8  # that bounds are for
+RANK = 8  # rank that the bounds apply to
 FORMATS = (torch.float32, torch.float16, torch.bfloat16)
 BOUNDS = {
     "patch_and_restore_of_copy": (3.0, "<="),
@@ -40,16 +40,14 @@ BOUNDS = {
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Seconds of each round: of a memory copy of the touched weights, of patching them, of another
-    strength, of restoring them, of going back to a set that was kept; of PEFT's way.
-    """
+    """Holds the seconds of each action, by round."""
 
-    copy: list[float]
+    copy: list[float]  # memory copy of the patched weights
     patch: list[float]
-    strength: list[float]
+    strength: list[float]  # change of the strength
     restore: list[float]
-    kept: list[float]
-    peft: list[float]
+    kept: list[float]  # switch to a cached weight set
+    peft: list[float]  # the same with PEFT; empty if not measured
 
     def of(
         self, over: Callable[[Costs, int], float], under: Callable[[Costs, int], float]
@@ -144,7 +142,7 @@ def _costs(
 
 
 class _Peft:
-    """Does what diffusers does with PEFT: loads a LoRA, fuses it, takes it out again."""
+    """Loads, fuses, unfuses and unloads a LoRA, as diffusers does with PEFT."""
 
     def __init__(self, folder: Path, path: Path, dtype: torch.dtype) -> None:
         from diffusers import AutoModel

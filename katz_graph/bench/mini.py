@@ -1,8 +1,8 @@
 """`katz bench mini`: judges the pictures that the miniature models paint through planner and
 engine, with the judge that the package ships.
 
-Captions are of attribute combinations held out of training; 20 Euler steps. The judge itself is
-measured on drawn pictures first.
+Captions combine attributes in ways that training did not see; pictures take 20 Euler steps. The
+judge is first measured on drawn pictures.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ JUDGE_BOUND = 0.98
 
 
 def run() -> BenchResult:
-    """Runs the whole evaluation of both families: about 1,150 pictures."""
+    """Evaluates both model families: about 1,150 pictures."""
     torch.set_num_threads(1)
     found: dict[str, float] = {}
     bounds = {name: f"{sign} {bound}" for name, (sign, bound) in BOUNDS.items()}
@@ -39,7 +39,7 @@ def run() -> BenchResult:
             named = {name: mini.prefix.replace("-", "_") + name for name in figures}
             found |= {named[name]: value for name, value in figures.items()}
             bounds |= {named[name]: bounds[name] for name in figures if name in bounds}
-    # that one is an overlap
+    # `judge_silhouette` is an overlap, not a share of correct answers
     judged = [name for name in examined if name != "judge_silhouette"]
     blind = [name for name in judged if examined[name] < JUDGE_BOUND]
     bounds |= dict.fromkeys(judged, f">= {JUDGE_BOUND}")

@@ -2,8 +2,8 @@
 pipeline.
 
 Both use the same modules in memory and the same threads, start from prompt and image, and end with
-a PNG on disk. They take turns. Besides, times transformers against stock pipelines (`stock`), and a
-run while others compute (`beside`).
+a PNG on disk. Their runs alternate. The bench also times transformers against stock pipelines
+(`stock`), and runs next to busy processes (`beside`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ RATIO_BOUND, NODES_BOUND = 1.0, 0.6
 
 
 def workflow(image: str) -> dict[str, Any]:
-    """Makes a workflow of one ControlNet, one sampler, one picture."""
+    """Returns a workflow with one ControlNet, one sampler and one picture."""
     return {
         "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "katz-mini"}},
         "2": {"class_type": "CLIPTextEncode", "inputs": {"clip": ["1", 1], "text": PROMPT}},
@@ -130,8 +130,8 @@ def run() -> BenchResult:
 
 
 def _whole_run(engine: DeviceEngine, folder: Path) -> Callable[[], object]:
-    """Reads the workflow, runs every node, writes the PNG. Models stay loaded; no result is taken
-    from a cache.
+    """Returns a function that reads the workflow, runs every node and writes the PNG. Models stay
+    loaded; results are not cached.
     """
     text = json.dumps(workflow(_silhouette().name))
 
@@ -146,8 +146,8 @@ def _whole_run(engine: DeviceEngine, folder: Path) -> Callable[[], object]:
 
 
 def _pipeline_run(engine: DeviceEngine, folder: Path) -> Callable[[], object]:
-    """Runs the stock pipeline around the engine's own modules, with diffusers' own attention, from
-    prompt to PNG.
+    """Returns a function that runs the stock pipeline from prompt to PNG, with the engine's modules
+    and diffusers' attention.
     """
     model, clip, vae = pipeline_recipes(MINI / "pipeline")
     control = controlnet_recipe(MINI / "controlnet" / "silhouette")
@@ -202,7 +202,7 @@ def _start(command: list[str]) -> Callable[[], object]:
 
 
 def _imported(arguments: list[str]) -> set[str]:
-    """Returns the heavy libraries that a command of `katz` imports."""
+    """Returns the large libraries that a command of `katz` imports."""
     code = (
         "import sys\nsys.argv = ['katz', *sys.argv[1:]]\nfrom katz_graph.cli.main import main\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"

@@ -1,9 +1,9 @@
 """`katz bench overload`: sends more jobs than a server can carry out. Refusals are quick, memory
-stays, nothing accepted is lost, and jobs finished a second stay near capacity.
+does not grow, no accepted job is lost, and the rate of finished jobs stays near capacity.
 
 Capacity is measured with a queue that is never empty, before and after the doubled load that is
-compared with it; load comes at fixed times, whether or not the server keeps up. Finished jobs are
-counted while jobs wait: from one end of a job to another.
+compared with it. Jobs are sent at fixed times, whether or not the server keeps up. The rate of
+finished jobs runs from the end of the first job to the end of the last.
 """
 
 from __future__ import annotations
@@ -22,19 +22,17 @@ from katz_graph.bench.result import BenchResult
 from katz_graph.testing.server_process import Answer, Served, painting, resident, serving
 
 REFUSAL_BOUND = 0.05  # seconds, 99th percentile
-MEMORY_BOUND = 50e6  # bytes
+MEMORY_BOUND = 50e6  # bytes of growth
 GOODPUT_BOUND = 0.9
 SENDERS = 16  # threads
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """`side`: with the miniature models, one thread and one branch a step of 64 px takes about 20
-    ms.
-    """
+    """Sets the size of a job, and the duration of each load."""
 
     steps: int = 20
-    side: int = 64
+    side: int = 64  # pixels; a step takes about 20 ms with one thread and one branch
     peak_seconds: float = 30.0
     double_seconds: float = 60.0
     tenfold_seconds: float = 60.0
@@ -43,12 +41,12 @@ class Scale:
 
 @dataclass(slots=True)
 class Load:
-    """The fate of jobs that were sent at a rate."""
+    """Records the responses to jobs sent at a rate."""
 
-    accepted: list[str] = field(default_factory=list)
-    refusals: list[float] = field(default_factory=list)  # seconds each took
-    waits: list[float] = field(default_factory=list)  # what Retry-After said
-    other: list[int] = field(default_factory=list)  # answers that are neither
+    accepted: list[str] = field(default_factory=list)  # job ids
+    refusals: list[float] = field(default_factory=list)  # response seconds of each
+    waits: list[float] = field(default_factory=list)  # Retry-After headers, seconds
+    other: list[int] = field(default_factory=list)  # other HTTP statuses
 
 
 def run(scale: Scale | None = None) -> BenchResult:
@@ -114,7 +112,7 @@ def _job(server: Served, seeds: itertools.count[int], scale: Scale) -> Answer:
 
 
 def _peak(server: Served, seeds: itertools.count[int], scale: Scale) -> float:
-    """Returns jobs a second while some always wait."""
+    """Returns the jobs per second with a queue that is never empty."""
     known, started = set(server.finished()), time.perf_counter()
     while time.perf_counter() - started < scale.peak_seconds:
         if _job(server, seeds, scale).status == 429:
@@ -125,8 +123,8 @@ def _peak(server: Served, seeds: itertools.count[int], scale: Scale) -> float:
 
 
 def _rate(server: Served, known: set[str]) -> float:
-    """Returns jobs a second, of those that ended since: from the end of the first to that of the
-    last, by the server's clock.
+    """Returns the jobs per second, of the jobs not in `known`: from the end of the first to the end
+    of the last, by the server's clock.
     """
     ends: list[float] = sorted(
         data["timestamp"]
@@ -141,8 +139,8 @@ def _rate(server: Served, known: set[str]) -> float:
 def _at_rate(
     server: Served, seeds: itertools.count[int], scale: Scale, rate: float, seconds: float
 ) -> tuple[Load, float]:
-    """Sends `rate` jobs a second; returns their fate, and how many a second were finished
-    meanwhile.
+    """Sends `rate` jobs per second; returns the responses, and the rate of jobs finished in this
+    time.
     """
     load, lock = Load(), threading.Lock()
     known, started = set(server.finished()), time.perf_counter()

@@ -1,11 +1,11 @@
 """`katz bench parity`: compares our step regions with plain loops over diffusers' modules, and
 DiffusersSampler and transformers with the stock pipelines.
 
-float32, one thread. Largest absolute difference of the final latent (of transformers: of the
-picture) over its range: at most 1e-5
-everywhere, and exactly 0 where order and batching of the operations are the same and both run on
-the very modules (one call per branch, the reference on the engine's weights in memory: equal
-weights elsewhere in memory already move small matrix products by a rounding).
+float32, one thread. The figure is the largest absolute difference of the final latent (for
+transformers: of the picture), divided by its range. It must be at most 1e-5 in all cases. It must
+be exactly 0 if both run the same module objects with the same order and batching of operations, one
+call per branch. Equal weights at another memory address are not enough: they already change the
+rounding of small matrix products.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from katz_graph.testing.requests import (
 from katz_graph.testing.stock_pipelines import Asked, Shown, stock
 from katz_graph.testing.stock_pipelines import region as transformer_region
 
-BOUND = 1e-5  # of the latent's range: batching and threads alone move it by about 1e-6
+BOUND = 1e-5  # of the latent's range; batching and threads alone change it by about 1e-6
 PIPELINE_CASES = (
     "0 ControlNets, 0 LoRAs, text",
     "1 ControlNets, 0 LoRAs, text",
@@ -59,17 +59,17 @@ PIPELINE_CASES = (
     "1 ControlNets, 2 LoRAs, text",
     "0 ControlNets, 0 LoRAs, batch of 2",
 )
-# as people use; at 8, DPM++ 2M extrapolates so far that rounding alone grows to 1.4e-5
+# a usual number; with 8 steps, DPM++ 2M extrapolates so far that rounding alone grows to 1.4e-5
 PIPELINE_STEPS = 20
-# at other numbers timesteps of a transformer that was trained on a table of noise levels are no
-# integers, between which Euler's scheduler mixes levels and KSamplers their logarithms
+# other numbers give fractional timesteps for a transformer trained on a table of noise levels;
+# there Euler's scheduler interpolates the levels, but KSamplers interpolate their logarithms
 TRANSFORMER_STEPS = 10
 TRANSFORMER_SEED = 7
 SPLIT, BATCHED, SAME = "one call per branch", "batched", "same modules"
 SCHEDULERS: dict[str, tuple[str, dict[str, Any]]] = {
     "Euler": ("EulerDiscreteScheduler", {}),
     "Euler ancestral": ("EulerAncestralDiscreteScheduler", {}),
-    # as the published pipelines are configured
+    # configured as in the published pipelines
     "DDIM": ("DDIMScheduler", {"clip_sample": False, "set_alpha_to_one": False}),
     "DPM++ 2M Karras": ("DPMSolverMultistepScheduler", {"use_karras_sigmas": True}),
     "UniPC": ("UniPCMultistepScheduler", {}),
@@ -77,8 +77,8 @@ SCHEDULERS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def against_pipeline(case: Case, scheduler: str, engine: DeviceEngine) -> float:
-    """Compares DiffusersSampler's latent with the stock pipeline's: same scheduler, seed and
-    ControlNets.
+    """Returns the difference of DiffusersSampler's latent from the stock pipeline's, with the same
+    scheduler, seed and ControlNets.
     """
     name, config = SCHEDULERS[scheduler]
     inputs = {
@@ -116,7 +116,7 @@ def against_pipeline(case: Case, scheduler: str, engine: DeviceEngine) -> float:
 
 
 def run() -> BenchResult:
-    """Runs all families, all cases, both ways of batching."""
+    """Runs all families and cases, with and without batching. Raises InputError without peft."""
     if find_spec("peft") is None:
         raise InputError(
             "bench parity lets diffusers load LoRAs for comparison, which needs peft: pip install "
@@ -177,8 +177,8 @@ def _pipeline_rows(models: Models) -> Iterator[list[Any]]:
 
 
 def transformer_rows(folder: Path, compared: Sequence[Kind]) -> Iterator[list[Any]]:
-    """Yields the comparisons of transformers' pictures with the stock pipelines', without and with
-    a ControlNet, one call per branch and batched.
+    """Yields a row per comparison of a transformer's picture with the stock pipeline's: without and
+    with a ControlNet, one call per branch and batched.
     """
     for kind, batching in product(compared, (False, True)):
         place = folder / kind
@@ -195,7 +195,7 @@ def transformer_rows(folder: Path, compared: Sequence[Kind]) -> Iterator[list[An
 
 
 def editing_rows(folder: Path, compared: Sequence[Kind]) -> Iterator[list[Any]]:
-    """Yields the same comparisons of models that are shown a picture, which have one branch."""
+    """Yields the same comparisons for models with a picture input; these have one branch."""
     for kind in compared:
         for shown, (_, changed) in kinds()[kind].stock.editing.items():
             place = folder / f"{kind}-{shown}"
@@ -211,8 +211,8 @@ def editing_rows(folder: Path, compared: Sequence[Kind]) -> Iterator[list[Any]]:
 def against_stock_picture(
     folder: Path, kind: Kind, pictures: int, engine: DeviceEngine, shown: Shown = "controlnet"
 ) -> float:
-    """Compares a transformer's picture with the stock pipeline's, with up to one that is shown to a
-    ControlNet or to the model.
+    """Returns the difference of a transformer's picture from the stock pipeline's. `pictures`: 0,
+    or 1 for an input picture of the ControlNet or the model.
     """
     draw = torch.Generator().manual_seed(TRANSFORMER_SEED)
     shape = 1, kinds()[kind].latent.channels, 8, 12

@@ -1,9 +1,9 @@
 """`katz bench pipeline`: runs a ControlNet behind a slow link, one evaluation stale, guidance off:
 the link's cost, the planner's choice.
 
-Base and ControlNet workers of one thread stand in two network namespaces whose link is shaped.
-Where sending the residuals takes 0.6 of an evaluation the stale pipeline has to hide the link; at
-1.5 the link is what bounds it, and one device is better.
+The base and ControlNet workers have one thread each, and run in two network namespaces with a
+rate-limited link. If sending the residuals takes 0.6 of an evaluation, the stale pipeline has to
+hide the link. If it takes 1.5, the link limits the pipeline, and one device is better.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from katz_graph.planner.queries import commonest_variant
 from katz_graph.testing.placement import Models, Pins, Scale, Track, pins
 from katz_graph.testing.requests import bare_context
 
-HIDDEN, BOUND = 0.6, 1.5  # of an evaluation that sending the residuals takes
+HIDDEN, BOUND = 0.6, 1.5  # seconds to send the residuals / seconds of an evaluation
 HIDDEN_BOUND, PREDICTION_BOUND = 0.08, 0.10
 STALE = frozenset({"stale-controlnet"})
 FREE = NetworkLink(bytes_per_second=1e15)
@@ -48,8 +48,8 @@ def run(scale: Scale | None = None) -> BenchResult:
 def compare(
     engine: DeviceEngine, region: Region, shape: Callable[[float], None], runs: int
 ) -> BenchResult:
-    """Compares on workers BASE and CONTROL, over the link as it is and then as `shape` holds it to
-    so many bytes a second.
+    """Compares plans on the workers BASE and CONTROL, over the unshaped link and over two slower
+    ones. `shape` limits the link to a number of bytes per second.
     """
     apart = pins(BASE, CONTROL)
     pipeline, size = pipelined(engine, region)
@@ -103,7 +103,7 @@ def compare(
         [
             track.name,
             period_of(track),
-            # that one was planned for another link
+            # `unshaped` was planned for another link
             "" if track is unshaped else track.program.prediction.period,
             median(track.sampling),
             min(track.sampling),
@@ -124,10 +124,10 @@ def compare(
 
 
 def pipelined(engine: DeviceEngine, region: Region) -> tuple[Program, float]:
-    """Plans the stale pipeline over both workers; returns it with the bytes of residuals that it
-    sends in an evaluation.
+    """Plans the stale pipeline over both workers; returns the program and the bytes of residuals
+    that it sends per evaluation. Raises RunError if the planner chooses no stale ControlNet.
 
-    Whatever the link between them: planned as if it were one that the pipeline has to hide.
+    The plan ignores the real link, and assumes one that the pipeline has to hide.
     """
     apart = pins(BASE, CONTROL)
     exact = _plan(engine, region, apart, frozenset(), FREE)
@@ -150,7 +150,7 @@ def _plan(
     allowed: frozenset[str],
     link: NetworkLink | None = None,
 ) -> Program:
-    """Plans with the links as measured, or as if all were `link`."""
+    """Plans with the measured links, or with `link` in place of all."""
     links = (
         engine.cluster.links
         if link is None
@@ -169,8 +169,8 @@ def _timed(engine: DeviceEngine, name: str, program: Program, runs: int) -> Trac
 
 
 def residual_bytes(program: Program) -> float:
-    """Sums the bytes from ControlNets to readers on the other device, in an evaluation of the
-    commonest kind.
+    """Sums the bytes of ControlNet residuals that readers on the other device receive, in an
+    evaluation of the most frequent variant.
     """
     number, sizes, home = commonest_variant(program), ValueSizes(program), program.placement
     assert number is not None  # something is sampled
@@ -187,8 +187,8 @@ def residual_bytes(program: Program) -> float:
 
 
 def period_of(track: Track) -> float:
-    """Returns the seconds of an evaluation once the pipeline is full: the median distance of their
-    ends on the device that has the sampler.
+    """Returns the seconds of an evaluation in the full pipeline: the median interval between the
+    ends of evaluations on the device that samples.
     """
     distances: list[float] = []
     for outcome in track.outcomes:

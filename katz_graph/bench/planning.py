@@ -1,9 +1,9 @@
 """`katz bench planning`: measures how soon a server plans a workflow anew after an edit, and what
-that costs a job that runs meanwhile; and compares its plans with those that `katz plan` prints.
+planning costs a running job; and compares the server's plans with the output of `katz plan`.
 
-Each edit changes what a person changes: a number of steps, guidance, a text, a size, a strength, a
-seed. Planning must neither wait for jobs nor slow them, so the second part compares jobs beside
-which somebody edits twice a second with jobs alone, in pairs.
+Each edit changes an input that users change: number of steps, guidance, text, size, strength or
+seed. Planning must neither wait for jobs nor slow them. Therefore the second part compares pairs of
+jobs: one runs alone, the other while a client edits twice a second.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from katz_graph.testing.server_process import Served, painting
 LATE_BOUND = 1.0  # seconds, 95th percentile
 SLOWED_BOUND = 0.01
 KEYS = "one_device", "two_devices"
-AT_ONCE = 8  # edits of one client while none is answered
+AT_ONCE = 8  # concurrent edits of one client
 WORDS = ("a", "large", "small", "red", "blue", "star", "circle", "on", "grass", "at", "the", "left")
 EDITS: Mapping[str, Any] = {
     "steps": lambda draw: draw.randint(4, 40),
@@ -40,18 +40,18 @@ EDITS: Mapping[str, Any] = {
     "width": lambda draw: 8 * draw.randint(6, 16),
     "strength_model": lambda draw: round(draw.uniform(0.1, 1), 2),
 }
-"""Draws what a person may write into inputs of these names."""
+"""Draws a value for the input, by input name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """`edits` of each workflow; `pairs` of jobs of `steps` steps, `every` seconds an edit."""
+    """Sets the numbers of edits and jobs."""
 
-    edits: int = 20
-    pairs: int = 24
-    steps: int = 200
-    side: int = 112  # a step of about 25 ms
-    every: float = 0.5
+    edits: int = 20  # per workflow
+    pairs: int = 24  # of jobs, with and without edits
+    steps: int = 200  # per job
+    side: int = 112  # pixels; a step takes about 25 ms
+    every: float = 0.5  # seconds between edits during a job
 
 
 def run(scale: Scale | None = None, seed: int = 0) -> BenchResult:
@@ -103,7 +103,9 @@ def _workflows() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _as_printed(server: Served, *options: str) -> bool:
-    """Tells whether the server's plans of all shipped workflows are those of `katz plan --json`."""
+    """Returns whether the server's plans of all shipped workflows equal those of `katz plan
+    --json`.
+    """
     for file in sorted(SHIPPED.glob("*.json")):
         printed = json.loads(server.beside("plan", str(file), "--json", *options))
         document = json.loads(file.read_text("utf-8"))
@@ -114,13 +116,13 @@ def _as_printed(server: Served, *options: str) -> bool:
 
 
 def _edited(prompt: Mapping[str, Any], draw: random.Random) -> dict[str, Any]:
-    """Returns a graph with one input changed."""
+    """Returns a copy of a graph with one input changed."""
     places = [
         (node, name)
         for node, call in prompt.items()
         for name, value in call["inputs"].items()
         if name in EDITS and not isinstance(value, list)
-        if name != "width" or isinstance(value, int)  # of areas it may be a share
+        if name != "width" or isinstance(value, int)  # an area's width may be a share
     ]
     node, name = draw.choice(places)
     inputs = {**prompt[node]["inputs"], name: EDITS[name](draw)}
@@ -128,7 +130,7 @@ def _edited(prompt: Mapping[str, Any], draw: random.Random) -> dict[str, Any]:
 
 
 def _planned(server: Served, prompt: Mapping[str, Any]) -> float:
-    """Returns the seconds until the plans of a graph are there."""
+    """Requests the plans of a graph; returns the seconds until the response."""
     answer = server.post("/katz/plan", {"prompt": prompt, "client_id": "bench"})
     told = answer.data
     assert answer.status == 200 and told["plans"], told
@@ -136,8 +138,8 @@ def _planned(server: Served, prompt: Mapping[str, Any]) -> float:
 
 
 def _newest_wins(server: Served, prompt: Mapping[str, Any]) -> bool:
-    """Sends edits of one client at once, in order; returns true if the last is answered with its
-    own plan, and each other by its own or by 409.
+    """Sends concurrent edits of one client, in order. Returns whether the last edit gets its own
+    plan, and every other edit its own plan or status 409.
     """
     (node,) = (name for name, call in prompt.items() if "steps" in call["inputs"])
 
@@ -160,7 +162,7 @@ def _newest_wins(server: Served, prompt: Mapping[str, Any]) -> bool:
 def _slowed(
     server: Served, prompt: Mapping[str, Any], scale: Scale, draw: random.Random
 ) -> Iterator[float]:
-    """Yields how much longer a job takes beside which somebody edits, pair by pair."""
+    """Yields the relative slowdown of a job with concurrent edits, by pair of jobs."""
     _job_seconds(server, -1, scale)  # loads
     for number in range(scale.pairs):
         seconds = {}

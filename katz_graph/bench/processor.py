@@ -1,7 +1,7 @@
 """`katz bench processor`: a call of a network as workers compute it on a processor against the same
-call of diffusers' own module, on one thread, in turn: the miniature network and random ones of 31
-and 70 M values. Where torch's BLAS library lags (`kernels.products`) layers go to oneDNN; elsewhere
-they may not be slower.
+call of diffusers' own module, on one thread, alternating: the miniature network and random ones of
+31 and 70 M parameters. On CPUs that torch's BLAS library does not fully use (`kernels.products`),
+layers compute with oneDNN and must be faster. On other CPUs they must not be slower.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from katz_graph.models.loading.store import ModelStore
 from katz_graph.testing.model_files import mini_models
 from katz_graph.testing.random_models import make_pipeline, usual, usual_kind
 
-ERROR = 2e-6  # of the range
-LEAST = {"miniature": 1.1, "31 M": 1.35, "70 M": 1.35}  # times as fast, where the library lags
+ERROR = 2e-6  # of the output's range
+LEAST = {"miniature": 1.1, "31 M": 1.35, "70 M": 1.35}  # minimum speed-up with oneDNN
 NOT_SLOWER = 0.98
 SIZES: Mapping[str, tuple[int, ...]] = {"31 M": (64, 128, 256), "70 M": (96, 192, 384)}
 RUNS = {"miniature": 80, "31 M": 15, "70 M": 9}
-SIDE = {"miniature": 16, "31 M": 32, "70 M": 32}  # cells of the latent
+SIDE = {"miniature": 16, "31 M": 32, "70 M": 32}  # latent height and width
 
 
 def run(runs: Mapping[str, int] | None = None) -> BenchResult:
-    """Measures each network; `runs`: pairs of calls, by its name."""
+    """Measures each network. `runs`: number of call pairs, by network name."""
     torch.set_num_threads(1)
     metrics: dict[str, Any] = {"by_onednn": products.BY_ONEDNN}
     bounds: dict[str, str] = {}
@@ -58,8 +58,8 @@ def run(runs: Mapping[str, int] | None = None) -> BenchResult:
 
 
 def compared(folder: Path, side: int, pairs: int) -> tuple[float, float]:
-    """Returns how many times as fast as diffusers' module ours is, and its greatest difference in
-    parts of the range.
+    """Returns the median speed-up of our module over diffusers', and the largest difference of
+    their outputs, relative to the range.
     """
     stock = AutoModel.from_pretrained(str(folder), subfolder=usual().part).eval()
     model, _, _ = pipeline_recipes(folder)
@@ -69,7 +69,7 @@ def compared(folder: Path, side: int, pairs: int) -> tuple[float, float]:
         lambda: stock(**given, return_dict=False)[0],
         lambda: ours(**given, return_dict=False)[0],
     )
-    for call in calls:  # what a first call sets up
+    for call in calls:  # warm-up
         call()
     expected, found = (call() for call in calls)
     ratios = []
@@ -81,14 +81,14 @@ def compared(folder: Path, side: int, pairs: int) -> tuple[float, float]:
 
 
 def _seconds(call: Callable[[], object]) -> float:
-    """Counts the processor's time, for others may use the machine."""
+    """Returns the CPU seconds of a call, because other processes may use the machine."""
     started = time.process_time()
     call()
     return time.process_time() - started
 
 
 def _given(config: Any, side: int) -> dict[str, Any]:
-    """Draws what a network reads for both branches of guidance."""
+    """Draws the inputs of a network for both branches of guidance."""
     generator = torch.Generator().manual_seed(0)
     given: dict[str, Any] = {
         "sample": torch.randn(2, config.in_channels, side, side, generator=generator),

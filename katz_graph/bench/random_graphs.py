@@ -1,9 +1,9 @@
 """Draws workflows at random, as people build them of the ordinary nodes, over a folder of small
 models with random weights.
 
-Equal seeds give equal workflows. What decides which calls of a model can be one comes up often:
-areas and masks of one size, models that see a picture, ControlNets with windows, texts of several
-lengths, batches.
+Equal seeds give equal workflows. Properties that affect the batching of calls are frequent: areas
+and masks of one size, models that take a picture, ControlNets with timestep windows, texts of
+different lengths, batches.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from katz_graph.testing.random_models import (
 
 pixels = DEFAULT_LATENT_SPACE.pixels
 
-LIKELY = (4, 4, 2, 1, 1)  # how often each comes up
+LIKELY = (4, 4, 2, 1, 1)  # relative frequency of each checkpoint
 CONTROLS = ("edges", "poses", "shuffle")  # the last averages its residuals over the picture
-LORAS = {"style": False, "words": True}  # whether it has a part for text encoders
+LORAS = {"style": False, "words": True}  # whether the LoRA patches text encoders
 SAMPLERS = ("euler", "euler_ancestral", "heun", "ddim", "lms", "dpmpp_2m")
 SCHEDULERS = ("normal", "karras", "simple")
 WORDS = (
@@ -45,15 +45,15 @@ WORDS = (
     "on the left",
     "blurred",
 )
-AREA = 8  # cells of an area's side, at least
-SAMPLER = "sampler"  # the node whose latent counts
+AREA = 8  # minimum height and width of an area, in latent cells
+SAMPLER = "sampler"  # the node whose latents are compared
 PICTURE, PICTURE_SIDE = "picture.png", 160
 
 
 @cache
 def checkpoints() -> dict[str, tuple[Kind, int]]:
-    """Returns each one's kind and its input channels beside the latent's, by name: plain ones,
-    those that repaint, one that edits.
+    """Returns the kind of each checkpoint and its input channels in addition to the latent's, by
+    name: plain, inpainting and editing checkpoints.
     """
     kinds = playing("drawn")
     return (
@@ -64,7 +64,7 @@ def checkpoints() -> dict[str, tuple[Kind, int]]:
 
 
 def make_models(folder: Path) -> None:
-    """Writes what the workflows load, in `models` and `input` of this folder."""
+    """Writes the workflows' models and pictures to `models` and `input` in this folder."""
     seeds = iter(range(1000))
     models = folder / "models"
     for name, (family, extra) in checkpoints().items():
@@ -93,8 +93,8 @@ def make_models(folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A drawn workflow. `plain`: nothing acts on its prompts, and its model has no patches; so
-    nothing amplifies rounding but the model itself.
+    """Holds a drawn workflow. `plain`: no node limits its prompts, and its model has no patches, so
+    only the model amplifies rounding.
     """
 
     graph: Graph
@@ -112,10 +112,10 @@ class _Pen:
     nodes: dict[str, NodeCall] = field(default_factory=dict)
     plain: bool = False
     checkpoint: str = ""
-    width: int = 0  # cells
+    width: int = 0  # latent cells
     height: int = 0
     batch: int = 1
-    area: tuple[int, int] = (AREA, AREA)  # width and height that areas mostly have
+    area: tuple[int, int] = (AREA, AREA)  # width and height of most areas
 
     def draw(self) -> Drawn:
         chance = self.chance
@@ -187,7 +187,7 @@ class _Pen:
         return model, clip
 
     def _side(self, clip: Link, most: int) -> Link:
-        """Draws one prompt, or several combined; now and then more than one node blends."""
+        """Draws up to `most` combined prompts; rarely 9, which need several blend nodes."""
         count = 9 if most > 2 and self._perhaps(0.04) else self.chance.randint(1, most)
         prompts = [self._prompt(clip, alone=count == 1) for _ in range(count)]
         joined = prompts[0]
@@ -198,7 +198,7 @@ class _Pen:
         return joined
 
     def _prompt(self, clip: Link, alone: bool) -> Link:
-        # letters are tokens: the last takes several rows
+        # letters are tokens, so 20 words need several chunks of tokens
         words = self.chance.choices(WORDS, k=self.chance.choice((1, 3, 3, 20)))
         prompt = Link(self._add("CLIPTextEncode", clip=clip, text=" ".join(words)), 0)
         if self.plain:
@@ -240,7 +240,7 @@ class _Pen:
         return prompt
 
     def _place(self) -> dict[str, int]:
-        """Draws a rectangle of the picture in pixels, mostly of one size."""
+        """Draws a rectangle in pixels, most often of size `area`."""
         width, height = (
             self.area
             if self._perhaps(0.7)
@@ -256,7 +256,7 @@ class _Pen:
         }
 
     def _mask(self) -> Link:
-        """Draws a rectangle of 1."""
+        """Draws a mask: 1 in a rectangle, 0 outside."""
         place = self._place()
         ground = self._add(
             "SolidMask", value=0.0, width=pixels(self.width), height=pixels(self.height)
@@ -299,8 +299,8 @@ class _Pen:
         return positive, negative
 
     def _started(self, positive: Link, negative: Link, vae: Link) -> tuple[Link, Link, Link, float]:
-        """Draws the conditionings with what the model is shown, the latent to start from, and how
-        much it is changed.
+        """Draws the model's picture inputs, the initial latent and the denoising strength. Returns
+        both conditionings, the latent and the strength.
         """
         extra = checkpoints()[self.checkpoint][1]
         if extra and self._perhaps(0.8):

@@ -1,9 +1,9 @@
 """`katz bench requests`: computes workflows drawn at random one call per branch, batched, and
 scattered over two workers.
 
-All three have to give one latent: within float rounding, which random weights amplify; workflows
-without anything that acts on prompts or weights within the bound of the fidelity rules. A case that
-does not is printed, and drawn again by its seed: `--seed N`.
+All three have to give the same latent within float rounding, which random weights amplify. Plain
+workflows, without limited prompts or patched weights, have to meet the bound of the fidelity rules.
+Failing cases are printed; `--seed N` repeats one.
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ COUNT = 200
 SHOWN = 10
 BOUND, PLAIN_BOUND = 1e-4, 1e-5  # of the latent's range
 WORKERS = ("cpu:0", "cpu:1")
-LINK = NetworkLink(bytes_per_second=1e9)  # assumed: nothing is timed
+LINK = NetworkLink(bytes_per_second=1e9)  # any value would do, because nothing is timed
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A workflow, and how far batching and scattering moved its latent, of its range; nan where
-    that is not finite.
+    """Holds a workflow, and the differences of its latents from those of unbatched calls, relative
+    to the range; nan if a latent is not finite.
     """
 
     seed: int
     drawn: Drawn
-    calls: int  # of several branches, in the batched programs
+    calls: int  # with several members, in the batched program
     batched: float
     scattered: float
-    problem: str = ""  # why there is none
+    problem: str = ""  # error, if the workflow failed
 
     @property
     def holds(self) -> bool:
@@ -69,7 +69,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Names the checkpoint and counts the nodes of interest."""
+        """Returns the checkpoint's name and the counts of the most relevant nodes."""
         types = [call.type for call in self.drawn.graph.nodes.values()]
         told = (
             "CLIPTextEncode",
@@ -85,14 +85,14 @@ class Case:
 
 
 def run(seed: int | None = None, count: int = COUNT) -> BenchResult:
-    """Runs all seeds below `count`, or one."""
+    """Runs all seeds below `count`, or only `seed`."""
     with quiet(), tempfile.TemporaryDirectory() as name, Search(Path(name)) as search:
         cases = [search.case(number) for number in (range(count) if seed is None else (seed,))]
     return _result(cases)
 
 
 class Search:
-    """Holds the models, and the engines of the three ways. Use it in a `with` statement."""
+    """Holds the models and the engines of the three ways. Use it in a `with` statement."""
 
     def __init__(self, folder: Path) -> None:
         torch.set_num_threads(1)
@@ -117,7 +117,7 @@ class Search:
         drawn = draw(seed)
         try:
             return self._compared(seed, drawn)
-        except Exception as error:  # of whatever kind: it is what the search is for
+        except Exception as error:  # the search looks for failures of any kind
             return Case(seed, drawn, 0, nan, nan, f"{type(error).__name__}: {error}")
 
     def _compared(self, seed: int, drawn: Drawn) -> Case:
@@ -136,7 +136,7 @@ class Search:
         )
 
     def _region(self, drawn: Drawn) -> Region:
-        """Returns the region that the sampler is asked for, by running all nodes before it."""
+        """Runs all nodes up to the sampler; returns the sampler's region."""
         checked = check(drawn.graph, self._registry, self._folders, targets=[SAMPLER])
         if checked.errors:
             raise RuntimeError(f"a workflow was drawn that is none: {checked.errors[0]}")
@@ -163,7 +163,7 @@ class Search:
 
 
 class _Collecting(DeviceEngine):
-    """Keeps the regions that it is asked to sample, and returns their latents as they are."""
+    """Records the requested regions instead of sampling them; returns their input latents."""
 
     def __init__(self, cache: Path) -> None:
         self.regions: list[Region] = []
@@ -176,7 +176,7 @@ class _Collecting(DeviceEngine):
 
 
 def _scattered(program: Program, chance: Random) -> dict[str, tuple[str, ...]]:
-    """Places every stage of every branch on a worker by chance."""
+    """Places every stage of every branch on a random worker."""
     stages = dict.fromkeys(
         op.id for variant in program.variants for op in variant.operations if stage_of(op).costed
     )

@@ -1,8 +1,8 @@
 """`katz bench recorded`: stages as recorded calls against stages as they are: the same bytes while
-LoRAs, ControlNets, strengths, prompts and guidance change from request to request, nothing recorded
-anew for it, and what recording and replaying take on a processor.
+LoRAs, ControlNets, strengths, prompts and guidance change from request to request, no new
+recordings because of these changes, and the cost of recording and replaying on a CPU.
 
-Switching runs strictly (`executor.recorded`): static storages are poisoned between calls.
+Switching uses strict tapes (`executor.recorded`), which overwrite static memory between calls.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from katz_graph.testing.random_models import make_pipeline, usual_kind
 from katz_graph.testing.requests import local_engine, sample, sampler_region
 
 SWITCHES = 100
-SETTLED = 6  # requests after which every form has come
-STEPS = 2  # of a request that is switched to
+SETTLED = 6  # requests until all combinations of shapes have occurred
+STEPS = 2  # of a switching request
 
 
 def run(scale: Scale | None = None, switches: int = SWITCHES) -> BenchResult:
-    """Switches between requests on the miniature models; times them, and a larger network."""
+    """Switches between requests on the miniature models; times these and a larger network."""
     scale = scale or Scale(steps=10, runs=9)
     torch.set_num_threads(1)
     mini = mini_models()
@@ -66,7 +66,7 @@ def _case(models: Models) -> Case:
 
 
 def _switched(models: Models, switches: int) -> dict[str, Any]:
-    """Runs requests drawn by chance, eagerly and strictly recorded."""
+    """Runs random requests, eagerly and with strict recordings; compares the latents."""
     chance = random.Random(0)
     different, settled = 0, 0
     with local_engine() as plain, local_engine() as recorded:
@@ -87,7 +87,7 @@ def _switched(models: Models, switches: int) -> dict[str, Any]:
 
 
 def _drawn(models: Models, number: int, chance: random.Random) -> Sequence[Region]:
-    """Draws requests with no, one or two ControlNets in turn, so that all forms come early."""
+    """Draws requests, with 0, 1 and 2 ControlNets in rotation, so that all shapes occur early."""
     kinds = sorted(set(models.controls))
     return [
         sampler_region(
@@ -111,7 +111,9 @@ def _drawn(models: Models, number: int, chance: random.Random) -> Sequence[Regio
 
 
 def _timed(region: Region, runs: int) -> dict[str, Any]:
-    """Measures a request in pairs; recording is what the first one takes longer."""
+    """Measures a request eagerly and replayed. The cost of recording is the difference of the first
+    recorded run from a replayed one.
+    """
     with local_engine() as plain, local_engine() as recorded:
         expected = sample(plain, region)
         sample(recorded, region)  # loads

@@ -1,6 +1,6 @@
 """`katz bench restore`: requests with random LoRAs and strengths, three at a time on one device,
-some with files that come late, a third cancelled, a third with a file that fails; afterwards
-every weight has to be that of the file, bit for bit, in each number format.
+some with deferred LoRAs, a third cancelled, a third with a file that fails to load. Afterwards
+every weight has to equal the model file's, bit for bit, in each dtype.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from katz_graph.testing.model_files import Models, mini_models
 from katz_graph.testing.plain_loop import Case, ControlCase
 from katz_graph.testing.requests import bare_context, sampler_region
 
-REQUESTS = 200  # of each format
+REQUESTS = 200  # per dtype
 AT_ONCE = 3
 FORMATS = (torch.float32, torch.float16, torch.bfloat16)
-FAILING = "failing"  # how names of files begin whose reading fails
+FAILING = "failing"  # name prefix of files that fail to load
 STRENGTHS = (-1.0, 0.3, 0.8, 1.0)
 STEPS, MAX_LATE = 4, 3
-SLOWEST = 0.05  # seconds that reading is made to take
+SLOWEST = 0.05  # seconds, maximum delay of reading a file
 ENDINGS = ("done", "failed", "cancelled")
 
 
@@ -50,7 +50,7 @@ def run(
     formats: tuple[torch.dtype, ...] = FORMATS,
     models: Models | None = None,
 ) -> BenchResult:
-    """Carries out `number` requests in each format."""
+    """Runs `number` requests in each dtype."""
     torch.set_num_threads(1)
     models = models or mini_models()
     metrics: dict[str, Any] = {}
@@ -71,8 +71,8 @@ def run(
 def carried_out(
     models: Models, number: int, kind: torch.dtype, cache: Path | None = None
 ) -> tuple[Counter[str], int, int]:
-    """Returns how requests ended, how often LoRAs were merged meanwhile, and how many weights are
-    not those of the files afterwards.
+    """Runs requests in one dtype. Returns the counts of their endings, the number of LoRA merges,
+    and the number of weights that differ from the files afterwards.
     """
     draw = random.Random(str(kind))
 
@@ -91,7 +91,7 @@ def carried_out(
         failing = [Path(folder) / f"{FAILING}_{path.name}" for path in models.loras]
         for path, good in zip(failing, models.loras, strict=True):
             copy(good, path)
-        engine.models.adapters = AdapterStore(0, read)  # what nobody wants is read again
+        engine.models.adapters = AdapterStore(0, read)  # budget 0, so unused files are read again
         requests = [
             _drawn(models, failing, ENDINGS[place % len(ENDINGS)], draw) for place in range(number)
         ]
@@ -99,7 +99,7 @@ def carried_out(
         recipe, _, _ = pipeline_recipes(models.pipeline)
         module = engine.models.module(recipe)
         merges = engine.models.lora_merges
-        with torch.inference_mode():  # as the device's thread
+        with torch.inference_mode():  # like the device's thread
             engine.models.patch(recipe)
         fresh = ModelStore().network(recipe.network, "cpu", kind)
         different = sum(
@@ -112,12 +112,12 @@ def carried_out(
 @dataclass(frozen=True)
 class _Request:
     case: Case
-    late: int  # evaluations that its LoRAs may be late
+    late: int  # evaluations that may run before its LoRAs arrive
     cancelled_after: int | None  # evaluations
 
 
 def _drawn(models: Models, failing: Sequence[Path], ending: str, chance: random.Random) -> _Request:
-    """Draws a request that is to end as `ending`."""
+    """Draws a request that should end with `ending`."""
     number = chance.randint(0, min(2, len(models.loras)))
     paths = chance.sample(models.loras, number)
     if ending == "failed":
@@ -135,7 +135,7 @@ def _drawn(models: Models, failing: Sequence[Path], ending: str, chance: random.
 
 
 def _carry_out(engine: DeviceEngine, request: _Request) -> str:
-    """Returns how it ended."""
+    """Runs a request; returns its ending."""
     region = sampler_region(request.case)
     allowed = frozenset({f"async-lora={request.late}"})
     target = Target(engine.cluster.devices, {}, {}, allowed)

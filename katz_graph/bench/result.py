@@ -1,5 +1,5 @@
 """Reports the result of a bench: figures with the bounds they are held to, as a table for people
-and one line of JSON for scripts.
+and as one line of JSON for scripts.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class BenchResult:
-    """Holds `metrics` and `bounds` by name, a bound being words for what `ok` demands; `columns`,
-    `table`, picture and notes are for people.
+    """Holds the result of a bench. `columns`, `table`, `svg` and `notes` are for readers; the JSON
+    line has the rest.
     """
 
     bench: str
-    ok: bool
-    metrics: Mapping[str, Any]
-    bounds: Mapping[str, Any] = field(default_factory=dict)
+    ok: bool  # all bounds hold
+    metrics: Mapping[str, Any]  # by name
+    bounds: Mapping[str, Any] = field(default_factory=dict)  # texts, by metric name
     columns: Sequence[str] = ()
     table: Sequence[Sequence[Any]] = ()
     svg: str = ""
     notes: Sequence[str] = ()
 
     def line(self) -> str:
-        """Writes the last line of `--json`."""
+        """Returns the last line of `--json`."""
         return json.dumps(
             {
                 "bench": self.bench,
@@ -40,7 +40,9 @@ class BenchResult:
 
 
 def report(result: BenchResult, as_json: bool = False) -> None:
-    """Prints the table, the bounds of figures, and with `as_json` the line for scripts last."""
+    """Prints the table and the bounded figures. With `as_json`, prints these to stderr and the JSON
+    line to stdout.
+    """
     from rich.console import Console
     from rich.table import Table
 
@@ -73,8 +75,8 @@ def report(result: BenchResult, as_json: bool = False) -> None:
 
 
 def medians(actions: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Measures median seconds of each action. They take turns, so that a busy moment of the machine
-    meets all of them.
+    """Returns the median seconds of each action. Actions alternate, so that a temporarily slow
+    machine affects all of them.
     """
     seconds: dict[str, list[float]] = {name: [] for name in actions}
     for _ in range(repeats):

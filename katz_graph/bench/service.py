@@ -1,9 +1,10 @@
 """`katz bench service`: measures the server's cost beside the work: a step, a job, a look at the
 queue, and how soon a cancelled job stops.
 
-Somebody watches, with pictures. The device has one thread, so that the server has a core as it has
-one beside a GPU. A step's cost is the processor time of the server for a long job beyond a short
-one, so that what a job costs once is not in it; that is told apart.
+A websocket client receives progress and previews. The device has one thread, so that a core remains
+for the server, as with a GPU. The cost of a step is the difference of the server's CPU time between
+a long and a short job, divided by the difference of their steps. It excludes the fixed cost of a
+job, which is reported separately.
 """
 
 from __future__ import annotations
@@ -25,20 +26,20 @@ from katz_graph.testing.server_process import Served, painting, processor_second
 
 COST_BOUND = 0.01
 QUEUE_BOUND = 0.005  # seconds, median
-STOP_BOUND = 0.05  # seconds beyond one step
-CANCELLED_JOB_STEPS = 1000  # steps of a job that is cancelled
+STOP_BOUND = 0.05  # seconds in addition to one step
+CANCELLED_JOB_STEPS = 1000  # steps of the cancelled jobs
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """`history`: jobs that the server remembers when the queue is asked for."""
+    """Sets the size of the bench."""
 
     short: int = 20  # steps
-    long: int = 420
-    side: int = 112  # a step of about 25 ms
-    history: int = 1000
-    asked: int = 300
-    cancels: int = 10
+    long: int = 420  # steps
+    side: int = 112  # pixels; a step takes about 25 ms
+    history: int = 1000  # finished jobs in the server's history
+    asked: int = 300  # queue requests
+    cancels: int = 10  # cancelled jobs
 
 
 def run(scale: Scale | None = None) -> BenchResult:
@@ -92,7 +93,7 @@ def run(scale: Scale | None = None) -> BenchResult:
 
 
 def _nothing() -> dict[str, Any]:
-    """Makes a graph that needs no model."""
+    """Returns a graph that needs no model."""
     return {
         "1": {
             "class_type": "EmptyImage",
@@ -110,13 +111,11 @@ def _watching(server: Served, client: str) -> Iterator[ClientConnection]:
 
 @dataclass(frozen=True, slots=True)
 class _Timed:
-    """A job's seconds from its sampler's start to its end, processor seconds of the server's own
-    process, and messages that came.
-    """
+    """Holds the measurements of one job."""
 
-    seconds: float
-    processor: float
-    messages: int
+    seconds: float  # from the sampler's start to the job's end
+    processor: float  # CPU seconds of the server's process, without workers
+    messages: int  # received by the client
 
 
 def _timed(server: Served, socket: ClientConnection, prompt: dict[str, Any]) -> _Timed:
@@ -142,8 +141,8 @@ def _timed(server: Served, socket: ClientConnection, prompt: dict[str, Any]) -> 
 
 
 def _stopped(server: Served, socket: ClientConnection, number: int, scale: Scale) -> float:
-    """Returns the seconds from cancelling a job, by its route or by an interrupt, until it is told
-    to be over.
+    """Cancels a running job, by its route or by an interrupt. Returns the seconds until the client
+    receives the interruption.
     """
     identifier = server.submit(
         painting(100 + number, CANCELLED_JOB_STEPS, scale.side), client_id="bench"

@@ -1,9 +1,9 @@
 """`katz bench sharing`: runs two requests at once, each with its network on a worker of its own,
-that share one ControlNet worker.
+and both with the same ControlNet worker.
 
-Each has two ControlNets and one branch, so that somebody always waits for the shared worker. Both
-have to finish with the picture that one device makes, and while both are under way the shared
-worker has to spend as long on the one as on the other.
+Each request has two ControlNets and one branch, so that a request always waits for the shared
+worker. Both have to give the same picture as one device. While both run, the shared worker has to
+spend the same time on each.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CONTROLS = 2
 
 
 def run(scale: Scale | None = None) -> BenchResult:
-    scale = scale or Scale(steps=40, runs=3)  # so that one evaluation more or less is a fortieth
+    scale = scale or Scale(steps=40, runs=3)  # one evaluation is 1/40 of a request
     with quiet(), tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         models = Models.make(folder, scale, CONTROLS)
@@ -78,8 +78,8 @@ def run(scale: Scale | None = None) -> BenchResult:
 
 
 def _rounds(tracks: Sequence[Track], runs: int) -> tuple[list[float], list[float]]:
-    """Times all requests one after the other, and at once; the outcomes of the latter are kept. The
-    first round loads.
+    """Times all requests sequentially, and concurrently; the tracks record the concurrent outcomes.
+    An additional first round loads the models.
     """
     apart, together = [], []
     with ThreadPoolExecutor(len(tracks)) as pool:
@@ -96,8 +96,8 @@ def _rounds(tracks: Sequence[Track], runs: int) -> tuple[list[float], list[float
 
 
 def service(outcomes: Sequence[Outcome]) -> list[float]:
-    """Returns the seconds of evaluations on the shared worker for each request, until one of them
-    has had all of its own.
+    """Returns the seconds of evaluations on the shared worker by request, until the first request
+    has completed its evaluations.
     """
     served = [
         [span for span in outcome.timings[SHARED].spans if span.evaluation is not None]

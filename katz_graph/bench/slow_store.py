@@ -1,8 +1,8 @@
 """`python -m katz_graph.bench.slow_store FOLDER`: serves the files of a folder by HTTP at a byte
-rate, under as many addresses as are asked for. A part of `katz bench loading`.
+rate, under any number of URLs. Part of `katz bench loading`.
 
-`/RATE/ANYTHING/NAME` is the file NAME at RATE bytes a second, or at once if somebody asks only for
-its beginning. The port is printed.
+`/RATE/ANYTHING/NAME` serves the file NAME at RATE bytes per second; range requests are not limited.
+The port is printed.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-LEAST = 2**14  # bytes at once
-PIECE_INTERVAL_S = 0.01  # seconds between pieces
+LEAST = 2**14  # bytes, minimum size of a piece
+PIECE_INTERVAL_S = 0.01  # between pieces
 
 
 class Shelf(BaseHTTPRequestHandler):

@@ -1,5 +1,5 @@
 """`katz bench soak`: runs thousands of small jobs through one server, whose memory, descriptors and
-processes have to stay what they were.
+processes must not grow.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from katz_graph.testing.server_process import (
 )
 
 GROWTH_BOUND = 0.02
-ROUND = 100  # jobs between looks at the memory
+ROUND = 100  # jobs between samples of the memory
 
 
 @dataclass(frozen=True, slots=True)

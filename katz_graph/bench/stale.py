@@ -1,9 +1,9 @@
 """`katz bench stale`: measures what it costs a picture that its ControlNet is one evaluation behind
 (Katz, section 5 and Figure 10, right).
 
-The same held-out captions, hints and seeds on the miniature models, synchronous on one device and
-pipelined over two workers; by the judge, and by how alike the pictures are. Pictures without the
-ControlNet stand beside them, for what it does at all.
+The miniature models generate the same held-out captions, hints and seeds, synchronously on one
+device and pipelined over two workers. The bench compares the judge's verdicts and the similarity of
+the pictures. Pictures without the ControlNet show its total effect.
 """
 
 from __future__ import annotations
@@ -40,37 +40,38 @@ from katz_graph.planner.report.line_chart import Curve, Panel, line_chart
 from katz_graph.testing.miniature import EnginePaint
 from katz_graph.testing.placement import NETWORK
 
-PROMPTS = 50  # of each kind
+PROMPTS = 50  # per kind of ControlNet
 STEPS = 20
-SCENES = {"silhouette": 5, "edges": 6}  # seeds of what is asked for
-POINTS = 0.02  # that a share may be away from the synchronous one
+SCENES = {"silhouette": 5, "edges": 6}  # seeds of the scenes
+POINTS = 0.02  # maximum difference of a share from the synchronous one
 COLOURS = {"silhouette": "#1f6fb4", "edges": "#e8801a"}
 PLACES = {"controlnet": ("cpu:1",)} | dict.fromkeys(NETWORK, ("cpu:0",))
-# what the link is said to be, so that waiting for residuals never pays
+# assumed link, so slow that the planner never waits for residuals
 SLOW = NetworkLink(1e9, 1.0)
 
 WAYS = ("without", "synchronous", "stale")
 
 Similarities = Mapping[int, Sequence[float]]
-"""By evaluation: of the residuals of every prompt and branch with those of the evaluation before.
+"""By evaluation: cosine similarities of the residuals with those of the previous evaluation, one
+per prompt and branch.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Figures of the pictures of one kind of ControlNet, by `WAYS`; likeness is that with the
-    synchronous ones, PSNR in decibels.
-    """
+    """Holds the figures of one kind of ControlNet, by `WAYS`."""
 
-    judged: Mapping[str, Mapping[str, float]]
-    ssim: Mapping[str, float]
-    psnr: Mapping[str, float]
+    judged: Mapping[str, Mapping[str, float]]  # shares and overlap, by the judge
+    ssim: Mapping[str, float]  # with the synchronous pictures
+    psnr: Mapping[str, float]  # with the synchronous pictures, in decibels
     similarities: Similarities
 
 
 @dataclass(slots=True)
 class Ear:
-    """Hears the residuals of one ControlNet in each evaluation, and passes them on."""
+    """Compares one ControlNet's residuals with those of the previous evaluation, and passes them
+    on unchanged.
+    """
 
     similarities: dict[int, list[float]]
     before: Residuals | None = None
@@ -86,8 +87,8 @@ class Ear:
 
 
 class ListeningEngine(DeviceEngine):
-    """Notes how alike residuals of adjacent evaluations are, of ControlNets that act in all of
-    them.
+    """Records the similarity of ControlNet residuals in adjacent evaluations. The ControlNets must
+    run in every evaluation.
     """
 
     def __init__(self) -> None:
@@ -104,8 +105,8 @@ class ListeningEngine(DeviceEngine):
 def listened(
     region: Region, similarities: dict[int, list[float]]
 ) -> tuple[Region, dict[str, NodeType]]:
-    """Puts an ear between every ControlNet of a region and its readers; returns the types of these
-    nodes, too.
+    """Inserts an `Ear` node between every ControlNet of a region and its readers. Returns the new
+    region and the types of these nodes.
     """
     ears = {op.id: f"{op.id}.heard" for op in region.operations if op.stage == "controlnet"}
 
@@ -134,7 +135,7 @@ def listened(
 
 
 def run(number: int = PROMPTS) -> BenchResult:
-    """Makes `number` pictures of each kind, synchronous and stale."""
+    """Generates `number` pictures per kind of ControlNet, without it, synchronous and stale."""
     torch.set_num_threads(1)
     with quiet():
         model = load_judge(MINI / "judge")
@@ -166,14 +167,12 @@ def run(number: int = PROMPTS) -> BenchResult:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Scenes, hints [N, 128, 128, 3] for a ControlNet, and the silhouettes [N, 128, 128] that they
-    come from.
-    """
+    """Holds the inputs of one kind of ControlNet."""
 
     kind: str
     scenes: Sequence[Scene]
-    hints: Tensor
-    wanted: Tensor
+    hints: Tensor  # [N, 128, 128, 3]
+    wanted: Tensor  # silhouettes [N, 128, 128], the sources of the hints
 
     @classmethod
     def of(cls, kind: str, number: int) -> Asked:
@@ -182,12 +181,14 @@ class Asked:
         return cls(kind, scenes, hints, wanted)
 
     def painted(self, paint: EnginePaint, controlled: bool = True) -> Tensor:
-        """Paints pictures [N, 128, 128, 3] in 0..1."""
+        """Generates pictures [N, 128, 128, 3] in 0..1."""
         captions, seeds = [caption(scene) for scene in self.scenes], list(range(len(self.scenes)))
         return paint(captions, seeds, (self.kind, self.hints) if controlled else None, steps=STEPS)
 
     def judged(self, model: Judge, pictures: Tensor) -> dict[str, float]:
-        """Returns shares of right attributes, their mean, and mean overlap of silhouettes."""
+        """Returns the shares of correct attributes, their mean, and the mean overlap of
+        silhouettes.
+        """
         verdicts = judge(model, pictures, 1)
         right = attributes(verdicts, self.scenes)
         overlaps = [
@@ -200,7 +201,7 @@ class Asked:
 def compared(
     asked: Asked, model: Judge, pictures: Mapping[str, Tensor], similarities: Similarities
 ) -> Figures:
-    """Compares by the judge, and with the synchronous ones."""
+    """Judges the pictures, and compares them with the synchronous ones."""
     exact = pictures["synchronous"]
 
     def likeness(measure: Callable[[Tensor, Tensor], float]) -> dict[str, float]:
@@ -265,8 +266,8 @@ def _result(found: Mapping[str, Figures], delayed: int, number: int) -> BenchRes
 
 
 def _picture(similarities: Mapping[str, Similarities]) -> str:
-    """Draws a curve per kind of ControlNet, as in the paper's figure, and the least of all prompts
-    and branches.
+    """Draws the mean per kind of ControlNet, like the paper's figure, and the minimum over all
+    prompts and branches.
     """
     curves = []
     for kind, by_evaluation in similarities.items():
@@ -294,8 +295,8 @@ def _picture(similarities: Mapping[str, Similarities]) -> str:
 
 
 def cosine_similarity(one: Residuals, other: Residuals) -> float:
-    """Averages the cosine similarity across channels over places, then over the residuals' tensors
-    (Katz, Figure 10).
+    """Returns the cosine similarity across channels, averaged over batch and positions, then over
+    the residuals' tensors (Katz, Figure 10).
     """
     pairs = zip((*one.down, one.mid), (*other.down, other.mid), strict=True)
     return float(

@@ -1,9 +1,9 @@
 """`katz bench start`: times from the command to an open port, the first answer and the first
-picture, for a client that uses the port at once.
+picture, for a client that uses the port immediately.
 
-Twenty starts in a row on a machine that is otherwise quiet, and twenty beside two processes that
-compute. No answer may be a refusal: an open port serves. Times are medians; `processor` is what all
-processes of the server had taken when the picture was there.
+Starts the server 20 times on an otherwise idle machine, and 20 times next to two busy processes.
+The server must not refuse a request once its port is open. Times are medians; `processor` is the
+CPU time of all processes of the server until the picture.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from katz_graph.bench.result import BenchResult
 from katz_graph.testing.comfyui_client import visit
 from katz_graph.testing.server_process import Served, processor_seconds
 
-PATIENCE = 120.0  # seconds for a picture
+PATIENCE = 120.0  # seconds, timeout for the picture
 BOUNDS = {"object_info": 5.0, "first_picture": 8.0}  # seconds, median
-BUSY = 3.0  # times as long beside two processes that compute, on two processors
+BUSY = 3.0  # × BOUNDS, next to two busy processes on two CPUs
 SIGNATURE = b"\x89PNG"
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
     starts: int = 20
-    busy: int = 20  # starts beside `others`
-    others: int = 2
+    busy: int = 20  # starts next to `others`
+    others: int = 2  # busy processes
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class _Start:
 def run(scale: Scale | None = None) -> BenchResult:
     scale = scale or Scale()
     with tempfile.TemporaryDirectory() as name:
-        _started(Path(name), 0)  # measures the device, and has the files read
+        _started(Path(name), 0)  # measures the device, and reads the files into the page cache
         quiet = [_started(Path(name), number) for number in range(scale.starts)]
         with computing(scale.others):
             busy = [_started(Path(name), number) for number in range(scale.busy)]
@@ -72,7 +72,7 @@ def run(scale: Scale | None = None) -> BenchResult:
 
 
 def _started(folder: Path, seed: int) -> _Start | None:
-    """Runs one life of a server; None where it refused something, or no picture came in time."""
+    """Starts, uses and stops a server; returns None if it refused a request or timed out."""
     workflow: dict[str, Any] = json.loads(
         files("katz_graph.workflows").joinpath("txt2img.json").read_text()
     )
@@ -85,7 +85,7 @@ def _started(folder: Path, seed: int) -> _Start | None:
         assert seen.picture.startswith(SIGNATURE)
         processor = sum(map(processor_seconds, server.family()))
         server.stop()
-    except OSError:  # HTTPError and TimeoutError are some
+    except OSError:  # includes HTTPError and TimeoutError
         return None
     finally:
         server.kill()

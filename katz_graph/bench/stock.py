@@ -1,5 +1,5 @@
 """Times transformers that the engine samples on one device against diffusers' stock pipelines, with
-and without a ControlNet: prompt to latent, same files, same threads, in turns. A part of
+and without a ControlNet: prompt to latent, same files, same threads, alternating. Part of
 `katz bench overhead`.
 """
 
@@ -34,13 +34,11 @@ STRENGTH, GUIDANCE, SEED = 0.8, 3.5, 7
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Sets heads of 64, blocks of a transformer (a ControlNet has half), cells of a latent's side,
-    steps and runs.
-    """
+    """Sets the size of models and requests."""
 
-    heads: int = 4
-    blocks: int = 6
-    side: int = 32
+    heads: int = 4  # of 64 channels
+    blocks: int = 6  # of a transformer; a ControlNet has half
+    side: int = 32  # latent height and width
     steps: int = 8
     runs: int = 9
 
@@ -53,7 +51,9 @@ class Size:
 
 
 def measure(size: Size | None = None) -> dict[str, Any]:
-    """Returns seconds of both and their ratio, by kind and ControlNets, and how far latents are."""
+    """Returns the seconds of engine and pipeline, their ratio, and the difference of the latents,
+    by kind of model, with and without a ControlNet.
+    """
     size = size or Size()
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as name, local_engine() as engine:
@@ -90,7 +90,7 @@ def _asked(folder: Path, kind: Kind, size: Size, controlled: bool) -> Asked:
 
 
 def bounds() -> dict[str, str]:
-    """Returns what `measure` is held to."""
+    """Returns the bounds of the figures of `measure`."""
     titles = [f"{kind}{end}" for kind, end in product(playing("timed"), ("", "_controlnet"))]
     return {f"{title}_ratio": f"<= {RATIO_BOUND}" for title in titles} | {
         f"{title}_difference": f"<= {BOUND}" for title in titles

@@ -1,12 +1,12 @@
 """`katz bench streaming`: runs a transformer's ControlNet on a second worker, guidance off: against
 the plan's prediction, and against the ideal speed-up. Then behind a link that is too slow for it.
 
-A transformer on one worker of one thread, its ControlNet on another: each residual is
-sent while the next block runs. The ideal is the longest path through this ladder, made of stage
-times that were measured while the other worker was equally busy; what is left of the transformer
-once the ControlNet has ended counts alone. Every round measures the stages, plans and runs; shares
-and errors are those of a round. Where sending the residuals takes three evaluations the planner has
-to keep the ControlNet with the transformer, and has to be right.
+The transformer and its ControlNet run on two workers with one thread each. The ControlNet sends
+each residual while its next block runs. The ideal time is the critical path through both, from
+stage times measured while the other worker is equally busy; after the ControlNet's end, from times
+measured alone. Every round measures the stages, plans and runs; shares and errors are computed per
+round. If sending the residuals takes three evaluations, the planner has to place the ControlNet
+with the transformer, and this has to be faster.
 """
 
 from __future__ import annotations
@@ -50,20 +50,21 @@ from katz_graph.testing.requests import bare_context
 NETWORK = ("transformer_embed", "transformer_blocks", "transformer_head")
 CONTROLNET = ("transformer_control", "transformer_control_block")
 PREDICTION_BOUND, IDEAL_BOUND = 0.05, 0.95
-# evaluations of one worker that sending the residuals takes; at 1.5 some of the blocks may pay
+# seconds to send the residuals / seconds of an evaluation on one worker; at 1.5, streaming some of
+# the blocks may still be faster
 SLOW = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sets the size of the models: heads of 64, blocks of the transformer and of the ControlNet."""
+    """Sets the size of the models."""
 
-    heads: int = 6
-    blocks: int = 12
-    control_blocks: int = 6
+    heads: int = 6  # of 64 channels
+    blocks: int = 12  # of the transformer
+    control_blocks: int = 6  # of the ControlNet
 
     def make(self, folder: Path, side: int) -> Models:
-        """Writes a pipeline of the kind whose ControlNet streams, and its ControlNet."""
+        """Writes a pipeline and its ControlNet, of the kind with streamed residuals."""
         (kind,) = playing("streamed")
         sizes = kinds()[kind].widened(self.heads, side)
         make_pipeline(folder / "pipeline", kind, 1, self.blocks, False, **sizes)
@@ -72,7 +73,7 @@ class Shape:
 
 
 def run(scale: Scale | None = None, shape: Shape | None = None) -> BenchResult:
-    scale = scale or Scale(side=32, steps=10, runs=7)  # 256 px: a block takes some 15 ms
+    scale = scale or Scale(side=32, steps=10, runs=7)  # 256 px: a block takes about 15 ms
     with quiet(), tempfile.TemporaryDirectory() as name, wire() as link:
         folder = Path(name)
         models = (shape or Shape()).make(folder, scale.side)
@@ -102,7 +103,7 @@ def run(scale: Scale | None = None, shape: Shape | None = None) -> BenchResult:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Holds what one part of the bench found."""
+    """Holds the results of one part of the bench."""
 
     metrics: dict[str, Any]
     rows: list[list[object]]
@@ -110,8 +111,8 @@ class Part:
 
 
 def compare(engine: DeviceEngine, region: Region, profiled: Region, runs: int) -> Part:
-    """Compares two workers with one, and with what was predicted. `profiled`: the request that
-    stages are measured with.
+    """Compares two workers with one worker and with the prediction. `profiled`: request for
+    measuring the stages.
     """
     expected = reference(region)
     one = Track(
@@ -160,8 +161,8 @@ def compare(engine: DeviceEngine, region: Region, profiled: Region, runs: int) -
 def behind_slow_link(
     engine: DeviceEngine, region: Region, shape: Callable[[float], None], runs: int
 ) -> Part:
-    """Compares both placements on workers BASE and CONTROL, over a link that `shape` holds to so
-    many bytes a second, with what the planner chooses there.
+    """Compares both placements on the workers BASE and CONTROL over a slow link, and reports the
+    planner's choice. `shape` limits the link to a number of bytes per second.
     """
     local = Track("slow link, one worker", engine, lambda: plan(engine, region, pins(BASE, BASE)))
     apart = Track(
@@ -186,13 +187,14 @@ def behind_slow_link(
 
 
 def pins(network: str, control_net: str) -> Pins:
-    """Pins all of the transformer to one device, all of the ControlNet to one."""
+    """Pins the whole transformer to one device, the whole ControlNet to another or the same."""
     return dict.fromkeys(NETWORK, (network,)) | dict.fromkeys(CONTROLNET, (control_net,))
 
 
 def ideal_speedup(one: Program, two: Program, all_busy: bool = False) -> float:
-    """Returns an evaluation's speed-up with free communication: `one` on one worker, `two` with the
-    ControlNet on another. `all_busy`: as if the ControlNet's worker were never done.
+    """Returns the speed-up of an evaluation with free communication, from program `one` on one
+    worker to program `two` with the ControlNet on a second worker. `all_busy`: uses busy stage
+    times even after the ControlNet's end.
     """
     whole = sum(seconds(one, name, False) for name in _tree(one).leaves())
     if all_busy:
@@ -201,8 +203,8 @@ def ideal_speedup(one: Program, two: Program, all_busy: bool = False) -> float:
 
 
 def longest_path(program: Program) -> float:
-    """Returns the seconds of the longest path through an evaluation with free communication. What
-    begins once the ControlNet has ended, which never waits, takes as long as alone.
+    """Returns the seconds of the critical path through an evaluation with free communication. The
+    ControlNet never waits; operations that start after its end count with their time alone.
     """
     control = [op.id for op in _variant(program).operations if op.stage in CONTROLNET]
     beside = sum(seconds(program, name, True) for name in control)
@@ -215,14 +217,14 @@ def longest_path(program: Program) -> float:
 
 
 def seconds(program: Program, name: str, busy: bool) -> float:
-    """Returns the measured seconds of an operation, alone or beside an equally busy worker."""
+    """Returns the measured seconds of an operation, alone or next to an equally busy worker."""
     device = program.target.device(program.placement[name])
     return device.measured[program.keys[name], 1, busy]
 
 
 def by_stage(programs: Sequence[Program]) -> dict[str, dict[str, list[float]]]:
-    """Returns the measured seconds of an evaluation's operations by stage, alone and busy, of each
-    program.
+    """Returns the measured seconds of an evaluation's operations, by stage, by `alone` and `busy`,
+    and by program.
     """
     return {
         stage: {

@@ -1,9 +1,9 @@
 """`katz bench switching`: two requests with different LoRAs at a time on one worker. Measures how
-much of the time goes into switching between their weights, and how much later each is done than
-alone.
+much of the time is spent switching between their weights, and the delay of each request compared
+with running alone.
 
-A worker keeps a set for a while and then switches (`executor.turns.fair_queue`), so one job waits
-for the other's turns: it is done later by the other's work at most, by the switches, and by one
+A worker uses a weight set for a while and then switches (`executor.turns.fair_queue`), so each job
+waits during the other's turns. The maximum delay is the other job's work, all switches, and one
 turn.
 """
 
@@ -35,18 +35,16 @@ RANK = 8
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Seconds of one round: of each job alone, with its LoRAs there; of each beside the other; of
-    switching in all, and how often.
-    """
+    """Holds the seconds of one round."""
 
-    alone: Sequence[float]
-    together: Sequence[float]
-    switching: float
-    switches: int
+    alone: Sequence[float]  # of each job, with its LoRAs already resident
+    together: Sequence[float]  # of each job, while the other runs
+    switching: float  # total
+    switches: int  # number
 
     @property
     def share(self) -> float:
-        """Returns what went into switching, of the work."""
+        """Returns the time of switching / the time of both jobs alone."""
         return self.switching / sum(self.alone)
 
     @property
@@ -55,15 +53,15 @@ class Round:
 
     @property
     def most(self) -> list[float]:
-        """Returns the delays that the rule allows: the other's work, all switches, and a turn of
-        the other with the evaluation that ends it.
+        """Returns the maximum delay of each job: the other job's work, all switches, and one turn
+        of the other job with its last evaluation, estimated as STAY + 1 mean switch times.
         """
         turn = (STAY + 1) * self.switching / max(self.switches, 1)
         return [other + self.switching + turn for other in reversed(self.alone)]
 
     @property
     def latest(self) -> float:
-        """Returns the delay of a job over what it may be, the larger of the two."""
+        """Returns the delay of a job / its maximum delay; the larger ratio of the two jobs."""
         return max(delay / most for delay, most in zip(self.delays, self.most, strict=True))
 
 
@@ -124,7 +122,7 @@ def _regions(folder: Path, scale: Scale) -> list[Region]:
 def _round(engine: DeviceEngine, regions: Sequence[Region]) -> Round:
     alone = []
     for region in regions:
-        sample(engine, region)  # leaves its LoRAs there
+        sample(engine, region)  # leaves its LoRAs resident
         alone.append(_seconds(engine, region))
     before, merges = engine.models.network_seconds, engine.models.lora_merges
     with ThreadPoolExecutor(len(regions)) as pool:

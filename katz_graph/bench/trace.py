@@ -1,8 +1,8 @@
 """Counts cache misses against capacity, for ControlNets and for LoRAs, on a synthetic trace: Figure
 6 of the Katz paper.
 
-A fifth of the trace's length for each service, so that it takes less than a minute; adapters of one
-kind count as equally large.
+Each service gets a fifth of the trace's requests, so that the bench takes less than a minute. All
+adapters of one kind have the same size.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from katz_graph.core.eviction import POLICIES, Policy
 from katz_graph.models.loading.residency import Residency
 from katz_graph.planner.report.line_chart import Curve, Panel, line_chart
 
-REQUESTS = 55_000  # of each service
+REQUESTS = 55_000  # per service
 CAPACITIES = {"controlnets": (1, 2, 3, 4, 5, 6, 8, 10, 15, 20), "loras": (1, 2, 5, 10, 20, 50, 100)}
-ELIMINATED = {"A": 5, "B": 8}  # ControlNets in memory that the paper finds to be enough
-# misses a request, which each bring two loads: of the rare one, and of the popular one that went
-# for it
+ELIMINATED = {"A": 5, "B": 8}  # cached ControlNets that suffice according to the paper
+# misses per request; each causes two loads: of the rare ControlNet, and later of the popular one
+# that it evicts
 MAX_MISSES = 0.2
-# misses of service B (§3.2)
+# miss rates of service B (§3.2)
 LORAS_KEPT, PUBLISHED, TOLERANCE = 10, {"lru": 0.54, "lfu": 0.57}, 0.05
 COLOURS = {"controlnets": "#1f6fb4", "loras": "#e8801a"}
 DASHES = {"lru": "", "lfu": "6 3", "optimum": "2 3"}
@@ -37,12 +37,12 @@ WORDS = {
 }
 
 Curves = Mapping[tuple[str, str, str], Mapping[int, float]]
-"""By service, kind of adapter and policy: misses by capacity."""
+"""Misses per request by capacity, by service, kind of adapter and policy."""
 
 
 class Optimum:
-    """Evicts the item whose next use is last (Belady 1966): no policy that cannot see the future
-    misses less.
+    """Evicts the item with the latest next use (Belady 1966). No policy has fewer misses, because
+    this one knows the future uses.
     """
 
     def __init__(self, uses: Sequence[Hashable]) -> None:
@@ -125,8 +125,8 @@ def run(number: int = REQUESTS) -> BenchResult:
 def replayed(
     wanted: Sequence[tuple[str, ...]], capacities: Sequence[int]
 ) -> dict[str, dict[int, float]]:
-    """Returns by policy and capacity: misses a request, over requests that want others than the
-    request before (as the paper counts).
+    """Returns the misses per request by policy and capacity. Like the paper, counts only requests
+    whose adapters differ from the previous request's.
     """
     uses = [item for items in wanted for item in items]
     changes = 1 + sum(items != before for before, items in pairwise(wanted))
@@ -143,9 +143,7 @@ def misses(
     policy: Policy,
     sizes: Mapping[Any, int] = MappingProxyType({}),
 ) -> int:
-    """Counts the uses that a cache of size `kept` misses. `sizes`: of items, 1 where none is
-    given.
-    """
+    """Counts the misses of a cache of size `kept`. `sizes`: sizes of items, by default 1."""
     cache = Residency(kept, policy)
     for item in uses:
         cache.touch(item, sizes.get(item, 1))
@@ -153,7 +151,7 @@ def misses(
 
 
 def _picture(curves: Curves) -> str:
-    """Draws a panel per service, as in the paper's figure."""
+    """Draws a panel per service, like the paper's figure."""
     return line_chart(
         [
             Panel(

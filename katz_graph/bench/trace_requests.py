@@ -1,5 +1,5 @@
 """Makes synthetic requests to two services with the published distribution of a production trace
-(Katz, §3). Must not know caches.
+(Katz, §3). Must not know about caches.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 DAYS = 20
-REQUESTS = 275_000  # of a service in these days; about 550,000 of both
+REQUESTS = 275_000  # of one service in these days; about 550,000 of both
 SECONDS_APART = DAYS * 86_400 / REQUESTS
 # exponents of Zipf's law
 CONTROLNET_HEAD, CONTROLNET_TAIL, LORA_HEAD, LORA_TAIL = 0.8, 1.0, 0.3, 0.4
-COMMON_SHARE = 0.55  # of a service's LoRA uses that go to its few common ones
-SESSION = 2.0  # requests that somebody makes with the same adapters, on average
-CONCURRENT = 6  # people at a time
-ORDER_KEPT = 20  # draws in the same random order; shuffling thousands of LoRAs for each takes long
+COMMON_SHARE = 0.55  # share of a service's LoRA uses that its common LoRAs take
+SESSION = 2.0  # requests of a user with the same adapters, mean
+CONCURRENT = 6  # users at a time
+ORDER_KEPT = 20  # draws per random order; shuffling thousands of LoRAs for each draw is slow
 BASE_MODELS = 12
 SCENES = 400
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A record of the trace, in its fields."""
+    """Holds a record of the trace, with the trace's fields."""
 
-    timestamp: float  # seconds since the beginning
+    timestamp: float  # seconds since the start of the trace
     ip: str
     scene_id: str
     base_model_id: str
@@ -36,21 +36,16 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """The published figures of one of the services: Katz, Table 1 and §3.
-
-    `controlnets_used` and `loras_used` are the shares of requests that use 0, 1, 2, ... of them;
-    the `top_controlnets` most popular of all take `top_share` of the uses; all LoRAs but
-    `common_loras` take less than 1 % of the uses each.
-    """
+    """Holds the published figures of a service: Katz, Table 1 and §3."""
 
     name: str
-    controlnets: int
-    top_controlnets: int
-    top_share: float
-    controlnets_used: tuple[float, ...]
-    loras: int
-    common_loras: int
-    loras_used: tuple[float, ...]
+    controlnets: int  # number of ControlNets
+    top_controlnets: int  # number of popular ControlNets
+    top_share: float  # share of ControlNet uses that the popular ones take
+    controlnets_used: tuple[float, ...]  # shares of requests with 0, 1, 2, ... ControlNets
+    loras: int  # number of LoRAs
+    common_loras: int  # number of common LoRAs; each other one takes less than 1 % of the uses
+    loras_used: tuple[float, ...]  # shares of requests with 0, 1, 2, ... LoRAs
 
 
 SERVICES = (
@@ -60,23 +55,23 @@ SERVICES = (
 
 
 def requests(service: Service, number: int, seed: int = 0) -> list[Request]:
-    """Makes `number` requests in the order of time.
+    """Returns `number` requests in the order of time.
 
-    Marginals are as published. Not published is how uses spread within the popular and within the
-    rest (by Zipf's law here), and how requests follow each other: here a few people at a time make
-    some requests each with the same adapters. What that leaves open is set so that with room for
-    ten LoRAs service B misses about as often as the paper's §3.2 says: 0.54 with LRU, 0.57 with
-    LFU.
+    The marginal distributions are as published. The paper does not publish two properties: the
+    distribution of uses among the popular and among the other adapters, here Zipf's law; and the
+    order of requests, here a few concurrent users who each make several requests with the same
+    adapters. The parameters are chosen so that with room for ten LoRAs, service B misses about as
+    often as in the paper's §3.2: 0.54 with LRU, 0.57 with LFU.
     """
     random = np.random.default_rng([seed, *service.name.encode()])
-    sessions = number + CONCURRENT  # more than there can be
+    sessions = number + CONCURRENT  # upper bound
     controlnets = _chosen(random, sessions, service.controlnets_used, _controlnet_shares(service))
     loras = _chosen(random, sessions, service.loras_used, _lora_shares(service))
     scenes, models = random.integers(0, SCENES, sessions), random.integers(0, BASE_MODELS, sessions)
     hosts = random.integers(0, 2**16, sessions)
     times = np.cumsum(random.exponential(SECONDS_APART, number))
     people, ends = random.integers(0, CONCURRENT, number), random.random(number) < 1 / SESSION
-    active = list(range(CONCURRENT))  # each one's session
+    active = list(range(CONCURRENT))  # each user's session
     begun = CONCURRENT
     made = []
     for time, person, is_last in zip(times, people, ends, strict=True):
@@ -122,12 +117,11 @@ def _zipf(number: int, exponent: float) -> NDArray[np.float64]:
 def _chosen(
     random: np.random.Generator, number: int, used: tuple[float, ...], shares: NDArray[np.float64]
 ) -> list[tuple[int, ...]]:
-    """Chooses for each session its number of different items, every item with its share of the
-    uses.
+    """Draws distinct items for each session, so that every item gets its share of the uses.
 
-    Systematic sampling (Madow 1949): the items' shares in a random order along a circle, read at
-    equal distances from a random start; drawing one after the other without putting back would give
-    the popular less than their share.
+    Uses systematic sampling (Madow 1949): places the items' shares in a random order on a circle,
+    and picks items at equal distances from a random start. Sequential draws without replacement
+    would give popular items less than their share.
     """
     counts = random.choice(len(used), size=number, p=np.array(used) / sum(used))
     chosen: list[tuple[int, ...]] = []

@@ -1,5 +1,5 @@
 """Makes a slow network on one machine: two network namespaces whose link is held to a rate, with a
-worker at each end. Needs Linux, root, `ip` and `tc`.
+worker in each namespace. Needs Linux, root, `ip` and `tc`.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from katz_graph.executor.launch.spawn import Spawn
 from katz_graph.executor.worker.config import WorkerConfig
 
 BASE, CONTROL = "base", "control"
-# seconds at the link's rate that its token bucket holds; smaller ones do not reach the rate
+# size of the token bucket in seconds at the link's rate; smaller buckets do not reach the rate
 BUCKET = 0.004
-SMALLEST_BUCKET = 64 << 10  # bytes, as many as one packet of the sender's kernel has
-QUEUE = 32 << 20  # bytes that wait for the link before packets are dropped
+SMALLEST_BUCKET = 64 << 10  # bytes, maximum packet size in the sender's kernel
+QUEUE = 32 << 20  # bytes, queue length before packets are dropped
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One namespace: its name, its end of the link, and its address there."""
+    """Describes a namespace: its name, and the interface and address of its end of the link."""
 
     namespace: str
     interface: str
@@ -36,19 +36,19 @@ class Side:
 
     @property
     def prefix(self) -> tuple[str, ...]:
-        """Returns the start of a command that runs in it."""
+        """Returns the command prefix that runs a command in the namespace."""
         return ("ip", "netns", "exec", self.namespace)
 
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """Joins two network namespaces."""
+    """Describes a link between two network namespaces."""
 
     first: Side
     second: Side
 
     def shape(self, bytes_per_second: float) -> None:
-        """Holds both directions to a rate, by a token bucket filter."""
+        """Limits the rate of both directions with a token bucket filter."""
         bucket = max(SMALLEST_BUCKET, int(bytes_per_second * BUCKET))
         for side in (self.first, self.second):
             filter = (
@@ -66,8 +66,8 @@ class Wire:
 
 @contextmanager
 def wire() -> Iterator[Wire]:
-    """Makes a link at full speed, gone at the end with its namespaces. RunError where these cannot
-    be made.
+    """Creates a link at full speed; deletes it and its namespaces at the end. Raises RunError if
+    they cannot be created.
     """
     missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
     if missing or os.geteuid() != 0:
@@ -105,7 +105,7 @@ def wire() -> Iterator[Wire]:
 
 
 def engine_over(folder: Path, link: Wire) -> DeviceEngine:
-    """Starts the workers BASE and CONTROL, of one thread each, at the two ends of a link."""
+    """Starts the workers BASE and CONTROL, with one thread each, at the two ends of a link."""
     sides = {BASE: link.first, CONTROL: link.second}
     with ExitStack() as opened:
         engine = DeviceEngine(
