@@ -1,3 +1,1 @@
-"""Runs benches, and makes the models, loops and servers that benches and tests share. Nothing but
-tests imports it.
-"""
+"""Runs the benches of `katz bench`. Only the command line and the tests of benches import it."""

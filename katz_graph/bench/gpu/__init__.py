@@ -1,5 +1,5 @@
-"""`katz bench gpu`: what a GPU makes of full-size models with random weights, in parts that end
-within minutes.
+"""`katz bench gpu`: measures full-size models with random weights on a GPU, in parts of a few
+minutes.
 
 Every figure is printed, and written to `PART.jsonl`, as soon as it is measured, so an interrupted
 bench loses no results.

@@ -1,5 +1,5 @@
-"""Measures what the device can do at all, and checks in short that kernels are right on it. Takes
-10 s on an H200.
+"""Measures the peak rates of the device and briefly checks the kernels' results on it. Takes 10 s
+on an H200.
 """
 
 from __future__ import annotations

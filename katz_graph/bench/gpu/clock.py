@@ -1,4 +1,4 @@
-"""Times what a device does, not what the host takes to ask for it."""
+"""Times work on the device, without the host's time to launch it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes what a bench measures as it comes: to the error output, and to a file for scripts."""
+"""Writes each measurement immediately: to the error output, and to a file for scripts."""
 
 from __future__ import annotations
 
