@@ -57,7 +57,7 @@ test("P0.14 text that is no workflow is pasted: a line, and the document stays",
       window.dispatchEvent(new ClipboardEvent("paste", { clipboardData }));
     }, text);
   await paste("a shopping list");
-  await expect(alert(page)).toContainText("no nodes and no workflow");
+  await expect(alert(page)).toContainText("neither nodes nor a workflow");
   await paste('{"__proto__": {"x": 1}, "nodes": 7}');
   await expect(alert(page)).toContainText("pasted.json: ");
   await expect(page.locator(".tab")).toHaveCount(1);

@@ -33,7 +33,7 @@ test("P1.26 colours are set by variables, texts of nodes are larger, and both st
   const look = page.getByRole("dialog", { name: "Appearance" });
   await look.getByLabel("secondary text, dark").fill("#23262c");
   await expect(look.getByRole("status")).toContainText("secondary text (dim) on nodes and panels");
-  const text = look.getByLabel("As a text");
+  const text = look.getByLabel("Export or import as text");
   await expect(text).toHaveValue("--dark-dim: #23262c;");
   await text.fill("--dark-panel: #203040;\n--dark-panel: url(//far.example)\n");
   await look.getByRole("button", { name: "Use these" }).click();

@@ -2,13 +2,13 @@
 import { expect } from "@playwright/test";
 import { act, downloaded, node, openTemplate, test } from "./steps";
 
-test("P1.12 saving keeps what it replaces: what is another is told, and it is restored in one step", async ({
+test("P1.12 saving keeps what it replaces: changes are listed, and restored in one step", async ({
   page,
 }) => {
   await openTemplate(page, "Text to image");
   await page.keyboard.press("Alt+v");
   const dialog = page.getByRole("dialog", { name: "Earlier versions" });
-  await expect(dialog).toContainText("what it replaces is kept");
+  await expect(dialog).toContainText("keeps the version it replaces");
   await page.keyboard.press("Escape");
 
   await page.keyboard.press("Control+s");
@@ -21,7 +21,7 @@ test("P1.12 saving keeps what it replaces: what is another is told, and it is re
   await steps.press("Enter");
   await page.keyboard.press("Escape");
   await page.keyboard.press("Control+s");
-  await page.keyboard.press("Control+s"); // nothing is another: no version
+  await page.keyboard.press("Control+s"); // no changes: no version
   await page.keyboard.press("Alt+v");
   const versions = dialog.getByRole("list", { name: "versions" }).getByRole("button");
   await expect(versions).toHaveCount(1);
