@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 UNLOADING = 5.0  # maximum seconds to wait for workers to unload their models
 DRIVER = "{}@driver"
-"""Names the device of an extra worker in this process, besides the configured ones."""
+"""Names the device of an extra worker in this process, in addition to the configured ones."""
 
 
 class DeviceEngine:

@@ -13,7 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 MIN_ROWS = 16  # of a product; with fewer rows the BLAS library is faster
-LEAST = 1 << 20  # multiplications of a product; with fewer, oneDNN's startup time dominates
+MIN_MULTIPLICATIONS = (
+    1 << 20
+)  # multiplications of a product; with fewer, oneDNN's startup time dominates
 FULL_AVX512 = 26  # first AMD CPU family with 512 bits wide AVX-512 units
 CPUINFO = Path("/proc/cpuinfo")
 LIBRARY_ONLY = "KATZ_LIBRARY_PRODUCTS"
@@ -64,4 +66,4 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _is_large(rows: int, weight: Tensor) -> bool:
-    return rows >= MIN_ROWS and rows * weight.numel() >= LEAST
+    return rows >= MIN_ROWS and rows * weight.numel() >= MIN_MULTIPLICATIONS

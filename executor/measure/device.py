@@ -24,8 +24,9 @@ from katz_graph.ir.device import Device
 
 METHOD = 7  # version of the measurements below; increase it when they change
 BYTES = 1 << 26  # of the copied array
-BUSY_CHANNELS, BUSY_SIDE = 128, 64  # channels and side of an arithmetic-bound convolution
-IDLE_CHANNELS, IDLE_SIDE = 32, 8  # channels and side of a block dominated by kernel starts
+# of a convolution whose time is arithmetic, and of a block whose time is mostly the kernels' start
+COMPUTE_BOUND_CHANNELS, COMPUTE_BOUND_SIDE = 128, 64
+LAUNCH_BOUND_CHANNELS, LAUNCH_BOUND_SIDE = 32, 8
 # for a GPU: side of a matrix product, bytes of a copy, kernels in a graph
 MATRIX, GPU_BYTES, KERNELS = 8192, 1 << 30, 1000
 # maximum runs per kind of work, and seconds after which fewer runs suffice
@@ -111,19 +112,30 @@ class Probe:
 
 
 def _probe_processor(device: torch.device, dtype: torch.dtype) -> Probe:
-    convolution = nn.Conv2d(BUSY_CHANNELS, BUSY_CHANNELS, 3, padding=1).to(device, dtype)
-    large = torch.randn(1, BUSY_CHANNELS, BUSY_SIDE, BUSY_SIDE, device=device, dtype=dtype)
+    convolution = nn.Conv2d(COMPUTE_BOUND_CHANNELS, COMPUTE_BOUND_CHANNELS, 3, padding=1).to(
+        device, dtype
+    )
+    large = torch.randn(
+        1,
+        COMPUTE_BOUND_CHANNELS,
+        COMPUTE_BOUND_SIDE,
+        COMPUTE_BOUND_SIDE,
+        device=device,
+        dtype=dtype,
+    )
     half = (
-        nn.GroupNorm(8, IDLE_CHANNELS),
+        nn.GroupNorm(8, LAUNCH_BOUND_CHANNELS),
         nn.SiLU(),
-        nn.Conv2d(IDLE_CHANNELS, IDLE_CHANNELS, 3, padding=1),
+        nn.Conv2d(LAUNCH_BOUND_CHANNELS, LAUNCH_BOUND_CHANNELS, 3, padding=1),
     )
     block = nn.Sequential(*half, *half).to(device, dtype)
-    small = torch.randn(1, IDLE_CHANNELS, IDLE_SIDE, IDLE_SIDE, device=device, dtype=dtype)
+    small = torch.randn(
+        1, LAUNCH_BOUND_CHANNELS, LAUNCH_BOUND_SIDE, LAUNCH_BOUND_SIDE, device=device, dtype=dtype
+    )
     array = torch.zeros(BYTES // 4, device=device)
     return Probe(
         lambda: convolution(large),
-        2 * BUSY_CHANNELS**2 * 9 * BUSY_SIDE**2,
+        2 * COMPUTE_BOUND_CHANNELS**2 * 9 * COMPUTE_BOUND_SIDE**2,
         array,
         torch.empty_like(array),
         lambda: [block(small) for _ in range(20)],

@@ -210,7 +210,7 @@ class DeviceThread:
                 del job  # do not keep it alive while waiting for the next one
 
     def _await(self) -> SubmittedTask | None:
-        """Returns the job whose turn it is, once one is ready; None if the worker is closed and all
+        """Returns the next job, once one is ready; None if the worker is closed and all
         jobs are done.
         """
         began = time.perf_counter()

@@ -26,7 +26,7 @@ from katz_graph.testing.model_files import mini_models
 from katz_graph.testing.random_models import make_pipeline, usual, usual_kind
 
 ERROR = 2e-6  # of the output's range
-LEAST = {"miniature": 1.1, "31 M": 1.35, "70 M": 1.35}  # minimum speed-up with oneDNN
+MIN_SPEEDUP = {"miniature": 1.1, "31 M": 1.35, "70 M": 1.35}  # minimum speed-up with oneDNN
 NOT_SLOWER = 0.98
 SIZES: Mapping[str, tuple[int, ...]] = {"31 M": (64, 128, 256), "70 M": (96, 192, 384)}
 RUNS = {"miniature": 80, "31 M": 15, "70 M": 9}
@@ -48,7 +48,10 @@ def run(runs: Mapping[str, int] | None = None) -> BenchResult:
                     folder := Path(name) / what, usual_kind(), seed=1, channels=SIZES[what]
                 )
             times, error = compared(folder, SIDE[what], pairs)
-            key, least = what.replace(" ", ""), LEAST[what] if products.BY_ONEDNN else NOT_SLOWER
+            key, least = (
+                what.replace(" ", ""),
+                MIN_SPEEDUP[what] if products.BY_ONEDNN else NOT_SLOWER,
+            )
             metrics |= {f"{key}_times": times, f"{key}_error": error}
             bounds |= {f"{key}_times": f">= {least}", f"{key}_error": f"<= {ERROR}"}
             ok = ok and times >= least and error <= ERROR

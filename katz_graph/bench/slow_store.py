@@ -12,7 +12,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-LEAST = 2**14  # bytes, minimum size of a piece
+MIN_PIECE_BYTES = 2**14  # bytes, minimum size of a piece
 PIECE_INTERVAL_S = 0.01  # between pieces
 
 
@@ -34,7 +34,10 @@ class Shelf(BaseHTTPRequestHandler):
         self.send_header("ETag", f'"{len(content)}"')
         self.send_header("Content-Length", str(last + 1 - first))
         self.end_headers()
-        began, piece = time.perf_counter(), max(LEAST, int(PIECE_INTERVAL_S * float(rate)))
+        began, piece = (
+            time.perf_counter(),
+            max(MIN_PIECE_BYTES, int(PIECE_INTERVAL_S * float(rate))),
+        )
         for start in range(first, last + 1, piece):
             self.wfile.write(content[start : min(start + piece, last + 1)])
             if asked is None:

@@ -36,8 +36,7 @@ RENAMED_MODULES = {
 
 def install() -> None:
     """Registers the finder of renamed modules with Python, once."""
-    if not any(isinstance(finder, RenamedModuleFinder) for finder in sys.meta_path):
-        sys.meta_path.append(RenamedModuleFinder())
+    sys.meta_path.append(RenamedModuleFinder())
 
 
 class RenamedModuleFinder(MetaPathFinder):

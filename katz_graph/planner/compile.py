@@ -36,7 +36,7 @@ PASSES = (
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Holds the inputs of a compilation besides the region and the target."""
+    """Holds the inputs of a compilation other than the region and the target."""
 
     schedule: Sequence[EvaluationPoint]
     decide: Decide  # answers conditions

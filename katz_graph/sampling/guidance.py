@@ -26,7 +26,7 @@ from katz_graph.core.patches import (
 from katz_graph.core.recipe import ModelRecipe
 from katz_graph.ir.values import Step, per_row
 
-LEAST_SPREAD = 1e-8  # minimum norm or standard deviation of a prediction, to avoid division by zero
+MIN_SPREAD = 1e-8  # minimum norm or standard deviation of a prediction, to avoid division by zero
 
 
 def guided(cond: Tensor, uncond: Tensor, guidance: float, base: Tensor | None = None) -> Tensor:
@@ -52,7 +52,7 @@ def rescaled(
     if on_flow:
         whole = guided(cond, uncond, guidance)
         axes = tuple(range(1, whole.ndim))
-        spread = whole.std(dim=axes, keepdim=True).clamp(min=LEAST_SPREAD)
+        spread = whole.std(dim=axes, keepdim=True).clamp(min=MIN_SPREAD)
         ratio = cond.std(dim=axes, keepdim=True) / spread
         return whole * (multiplier * ratio + (1 - multiplier))
     variance = step.sigma**2 + 1
@@ -69,7 +69,7 @@ def normed(denoised: Tensor, cond: Tensor, strength: float) -> Tensor:
     """Limits the norm over the channels of a guided prediction, at each place, to that of the
     conditional one; then multiplies by `strength`.
     """
-    ratio = _norm(cond) / (_norm(denoised) + LEAST_SPREAD)
+    ratio = _norm(cond) / (_norm(denoised) + MIN_SPREAD)
     return denoised * ratio.clamp(max=1.0) * strength
 
 
@@ -95,7 +95,7 @@ def zero_star(
     v, u = step.x - cond, step.x - uncond
     axes = tuple(range(1, v.ndim))
     share = (v * u).sum(dim=axes, keepdim=True) / (
-        u.square().sum(dim=axes, keepdim=True) + LEAST_SPREAD
+        u.square().sum(dim=axes, keepdim=True) + MIN_SPREAD
     )
     return denoised + (guidance - 1) * (1 - share) * uncond
 
@@ -110,7 +110,7 @@ def away_from(
     if rescaling == 0.0:
         return result
     axes = tuple(range(1, result.ndim))
-    spread = result.std(dim=axes, keepdim=True).clamp(min=LEAST_SPREAD)
+    spread = result.std(dim=axes, keepdim=True).clamp(min=MIN_SPREAD)
     return result * (rescaling * cond.std(dim=axes, keepdim=True) / spread + (1 - rescaling))
 
 

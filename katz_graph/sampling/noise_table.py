@@ -31,7 +31,7 @@ PARAMETRISATIONS: Mapping[str, Parametrisation] = {
 }
 # of a latent consistency model's teacher (Luo et al. 2023, section 4.3: skipping 20 of 1000)
 DISTILLED_TIMESTEPS = 50
-LEAST_PICTURE = 1e-4  # progress whose level replaces a flow's level 1; the ecosystem's value
+MIN_PROGRESS = 1e-4  # progress whose level replaces a flow's level 1; the ecosystem's value
 DYNAMIC_LEVELS = 10_000  # of a flow whose shift depends on picture size; the ecosystem's value
 CONTINUOUS_LEVELS = 1000  # table entries of a continuous model, for schedules that read the table
 
@@ -202,7 +202,7 @@ class FlowTable(NoiseTable):
 
     @property
     def path(self) -> Path:
-        return Flow(self.percent_to_sigma(LEAST_PICTURE))
+        return Flow(self.percent_to_sigma(MIN_PROGRESS))
 
     def sigma_at(self, timesteps: Tensor) -> Tensor:
         return _shifted(timesteps.float() / self.multiplier, self.shift)

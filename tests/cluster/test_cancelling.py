@@ -36,7 +36,7 @@ from katz_graph.testing.requests import bare_context, local_engine, sample, samp
 from katz_graph.testing.worker_faults import LINK
 from katz_graph.testing.worker_threads import WorkerThreads
 
-LONG = 60.0  # seconds that a call or an evaluation takes unless it is released
+CALL_SECONDS = 60.0  # seconds that a call or an evaluation takes unless it is released
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def services(monkeypatch: pytest.MonkeyPatch, seen: Seen) -> list[str]:
 
     def nap(worker: Any) -> None:
         signed.append("nap")
-        assert seen.goes_on.wait(LONG)
+        assert seen.goes_on.wait(CALL_SECONDS)
 
     more = {"nap": nap, "sign": lambda worker, name: signed.append(name)}
     monkeypatch.setattr(host, "WORK", {**host.WORK, **more})
@@ -149,7 +149,7 @@ def test_a_sampler_ends_within_the_evaluation_and_the_next_has_its_picture(
         def compute(module: Any, given: Mapping[str, Any]) -> Any:
             begun.append("evaluation")
             working.set()
-            assert seen.goes_on.wait(LONG)
+            assert seen.goes_on.wait(CALL_SECONDS)
             return middle(module, given)
 
         return compute

@@ -37,7 +37,7 @@ from katz_graph.testing.worker_faults import FORGIVING, LINK
 from katz_graph.testing.worker_threads import WorkerThreads
 
 FIRST, SECOND = "cpu:0", "cpu:1"
-SOON = 20.0  # seconds within which a waiting caller must get an answer
+ANSWER_TIMEOUT_S = 20.0  # seconds within which a waiting caller must get an answer
 
 
 @pytest.fixture(scope="module")
@@ -102,8 +102,10 @@ def test_one_that_is_given_up_is_told_of_at_once_and_the_other_serves(
                 match=f"device {SECOND}: its worker died 1 times .* the last time: the "
                 "test wanted it",
             ):
-                pool.submit(ask).result(SOON)
-        outcome = pool.submit(opened.cluster.run, there, bare_context(opened)).result(SOON)
+                pool.submit(ask).result(ANSWER_TIMEOUT_S)
+        outcome = pool.submit(opened.cluster.run, there, bare_context(opened)).result(
+            ANSWER_TIMEOUT_S
+        )
         assert torch.equal(outcome.samples, reference(region))
 
 
@@ -124,7 +126,7 @@ def test_calls_survive_a_worker_that_is_lost_again_and_again(costs: Path) -> Non
         while time.monotonic() < ending:
             time.sleep(random.random() * 0.05)
             end(opened, SECOND)
-        answers = [one.result(SOON) for one in asking]
+        answers = [one.result(ANSWER_TIMEOUT_S) for one in asking]
     print(answers)
     assert all(answers)
 
@@ -138,9 +140,9 @@ def test_who_waits_for_a_replacement_is_told_when_the_engine_closes(costs: Path)
             time.sleep(0.2)
             assert not waiting.done()
         with pytest.raises(Cancelled):
-            waiting.result(SOON)
+            waiting.result(ANSWER_TIMEOUT_S)
         with pytest.raises(Cancelled):
-            pool.submit(opened.cluster.call, FIRST, "identity").result(SOON)
+            pool.submit(opened.cluster.call, FIRST, "identity").result(ANSWER_TIMEOUT_S)
 
 
 def test_one_whose_replacements_hang_is_given_up(costs: Path) -> None:
@@ -155,7 +157,7 @@ def test_one_whose_replacements_hang_is_given_up(costs: Path) -> None:
             match="did not start 2 times in a row and is not started again; the last time: it "
             "did not start",
         ):
-            pool.submit(opened.cluster.call, SECOND, "identity").result(SOON)
+            pool.submit(opened.cluster.call, SECOND, "identity").result(ANSWER_TIMEOUT_S)
         assert opened.cluster.call(FIRST, "identity").value["dtype"] == "float32"
 
 
@@ -174,7 +176,7 @@ class Spared:
         return WorkerThreads(self._late if background else Starting(self.numbers)).launch(name)
 
     def _late(self, connection: Connection) -> None:
-        self.may.wait(SOON)
+        self.may.wait(ANSWER_TIMEOUT_S)
         work(connection)
 
 
@@ -191,7 +193,7 @@ def test_a_spare_that_is_ready_first_takes_the_place_of_one_that_still_starts(co
         eventually(lambda: opened.cluster._supervisor.states()[FIRST] == "starting", 5)
         asked = pool.submit(opened.cluster.call, FIRST, "identity")
         may.set()
-        assert asked.result(SOON).value["dtype"] == "float32"
+        assert asked.result(ANSWER_TIMEOUT_S).value["dtype"] == "float32"
 
 
 def test_models_are_let_go_of_at_once_where_they_are_and_come_back_when_wanted(
@@ -205,7 +207,7 @@ def test_models_are_let_go_of_at_once_where_they_are_and_come_back_when_wanted(
         held = live_weights()
         end(opened, SECOND)
         eventually(lambda: opened.cluster._supervisor.states()[SECOND] == "starting", 5)
-        pool.submit(opened.unload).result(SOON / 4)
+        pool.submit(opened.unload).result(ANSWER_TIMEOUT_S / 4)
         assert live_weights() < held
         assert torch.equal(
             opened.cluster.run(program, bare_context(opened)).samples, reference(region)
@@ -223,7 +225,7 @@ def test_unloading_does_not_wait_long_for_a_worker_that_is_busy(
     free, done = threading.Event(), []
     work_of = {
         **host.WORK,
-        "nap": lambda worker: free.wait(SOON),
+        "nap": lambda worker: free.wait(ANSWER_TIMEOUT_S),
         "unload": lambda worker: done.append("unload"),
     }
     monkeypatch.setattr(host, "WORK", work_of)
@@ -234,6 +236,6 @@ def test_unloading_does_not_wait_long_for_a_worker_that_is_busy(
         opened.unload()
         assert time.monotonic() - began < 2.0 and done == ["unload"]
         free.set()
-        napping.result(SOON)
+        napping.result(ANSWER_TIMEOUT_S)
         eventually(lambda: len(done) == 2, 5)  # the busy worker continued
         eventually(lambda: not opened.cluster._calls, 5)

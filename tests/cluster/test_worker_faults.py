@@ -40,8 +40,8 @@ from katz_graph.testing.worker_threads import WorkerThreads
 
 ILLEGAL = "CUDA error: an illegal memory access was encountered"
 DEVICE = "cpu:0"
-SOON = 20.0  # seconds within which a waiting caller must get an answer
-UNHURRIED = replace(FORGIVING, frozen=10 * SOON)  # a worker's silence ends no test here
+ANSWER_TIMEOUT_S = 20.0  # seconds within which a waiting caller must get an answer
+UNHURRIED = replace(FORGIVING, frozen=10 * ANSWER_TIMEOUT_S)  # a worker's silence ends no test here
 STEPS = 12
 
 
@@ -91,7 +91,7 @@ def in_time(ask: Any, *arguments: Any) -> Any:
     """Runs a call with a time limit. A call that hangs is released when the engine closes."""
     pool = ThreadPoolExecutor(1)
     try:
-        return pool.submit(ask, *arguments).result(SOON)
+        return pool.submit(ask, *arguments).result(ANSWER_TIMEOUT_S)
     finally:
         pool.shutdown(wait=False)
 
@@ -156,12 +156,12 @@ def test_a_request_that_always_breaks_its_device_fails_and_one_beside_it_does_no
     context.listener = lambda event: begun.set()
     with ThreadPoolExecutor(1) as pool:
         beside = pool.submit(engine.cluster.run, program, context)
-        assert begun.wait(SOON)
+        assert begun.wait(ANSWER_TIMEOUT_S)
         with pytest.raises(
             WorkerLost, match=rf"{DEVICE}: the device failed: {ILLEGAL}, in 2 attempts"
         ):
             in_time(engine.cluster.run, other, bare_context(engine))
-        outcome = beside.result(SOON)
+        outcome = beside.result(ANSWER_TIMEOUT_S)
     assert torch.equal(outcome.samples, expected) and outcome.attempts == 3
 
 

@@ -95,8 +95,8 @@ class Gpu(TorchFunctionMode):
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         options = dict(kwargs or {})
-        if function in LOOKS and _now(_memory, args[0]) in self._there:
-            return LOOKS[function]
+        if function in SIMULATED_ATTRIBUTES and _now(_memory, args[0]) in self._there:
+            return SIMULATED_ATTRIBUTES[function]
         if function in (Tensor.copy_, Tensor.fill_):
             self.current.enqueue(partial(function, *args, **options))
             return args[0]
@@ -117,7 +117,7 @@ class Gpu(TorchFunctionMode):
             self.current = before
 
 
-LOOKS = {Tensor.is_cuda.__get__: True, Tensor.device.__get__: DEVICE}  # type: ignore[attr-defined]
+SIMULATED_ATTRIBUTES = {Tensor.is_cuda.__get__: True, Tensor.device.__get__: DEVICE}  # type: ignore[attr-defined]
 
 
 def _now(function: Any, *args: Any, **options: Any) -> Any:

@@ -21,7 +21,12 @@ from torch import Tensor
 from katz_graph.models.families.shared.random_parts import seeded
 from katz_graph.models.text.vocabularies import TOKENIZERS
 
-WIDTH, HEAD, LONG, POOLED = 64, 32, 64, 32  # of tokens, heads, long texts and CLIP-L's pooled text
+WIDTH, HEAD, T5_WIDTH, POOLED = (
+    64,
+    32,
+    64,
+    32,
+)  # of tokens, heads, long texts and CLIP-L's pooled text
 PREFIX = "model.diffusion_model."
 SPREAD = 0.05
 
@@ -40,7 +45,7 @@ def _flux(
     double: int, single: int, guided: bool, channels: int
 ) -> Iterator[tuple[str, tuple[int, ...]]]:
     yield from _linear("img_in", WIDTH, channels)
-    yield from _linear("txt_in", WIDTH, LONG)
+    yield from _linear("txt_in", WIDTH, T5_WIDTH)
     embedders = [("time_in", 256), ("vector_in", POOLED), *([("guidance_in", 256)] * guided)]
     for name, into in embedders:
         yield from _linear(f"{name}.in_layer", WIDTH, into)
@@ -74,8 +79,8 @@ def flux(
 
 def _z_image(layers: int, refiners: int) -> Iterator[tuple[str, tuple[int, ...]]]:
     yield from _linear("x_embedder", WIDTH, 64)
-    yield "cap_embedder.0.weight", (LONG,)
-    yield from _linear("cap_embedder.1", WIDTH, LONG)
+    yield "cap_embedder.0.weight", (T5_WIDTH,)
+    yield from _linear("cap_embedder.1", WIDTH, T5_WIDTH)
     yield from _linear("t_embedder.mlp.0", 1024, 256)
     yield from _linear("t_embedder.mlp.2", WIDTH, 1024)
     yield "x_pad_token", (1, WIDTH)
@@ -129,20 +134,20 @@ def z_image_control() -> dict[str, Tensor]:
 
 
 def _t5() -> Iterator[tuple[str, tuple[int, ...]]]:
-    yield "shared.weight", (32128, LONG)
+    yield "shared.weight", (32128, T5_WIDTH)
     for number in range(2):
         place = f"encoder.block.{number}.layer"
         for one in "qkv":
-            yield f"{place}.0.SelfAttention.{one}.weight", (64, LONG)
-        yield f"{place}.0.SelfAttention.o.weight", (LONG, 64)
+            yield f"{place}.0.SelfAttention.{one}.weight", (64, T5_WIDTH)
+        yield f"{place}.0.SelfAttention.o.weight", (T5_WIDTH, 64)
         if number == 0:
             yield f"{place}.0.SelfAttention.relative_attention_bias.weight", (32, 4)
-        yield f"{place}.0.layer_norm.weight", (LONG,)
-        yield f"{place}.1.DenseReluDense.wi_0.weight", (96, LONG)
-        yield f"{place}.1.DenseReluDense.wi_1.weight", (96, LONG)
-        yield f"{place}.1.DenseReluDense.wo.weight", (LONG, 96)
-        yield f"{place}.1.layer_norm.weight", (LONG,)
-    yield "encoder.final_layer_norm.weight", (LONG,)
+        yield f"{place}.0.layer_norm.weight", (T5_WIDTH,)
+        yield f"{place}.1.DenseReluDense.wi_0.weight", (96, T5_WIDTH)
+        yield f"{place}.1.DenseReluDense.wi_1.weight", (96, T5_WIDTH)
+        yield f"{place}.1.DenseReluDense.wo.weight", (T5_WIDTH, 96)
+        yield f"{place}.1.layer_norm.weight", (T5_WIDTH,)
+    yield "encoder.final_layer_norm.weight", (T5_WIDTH,)
 
 
 def t5() -> dict[str, Tensor]:
@@ -189,21 +194,21 @@ def _varint(value: int) -> bytes:
 
 
 def _qwen3() -> Iterator[tuple[str, tuple[int, ...]]]:
-    yield "model.embed_tokens.weight", (151936, LONG)
+    yield "model.embed_tokens.weight", (151936, T5_WIDTH)
     for number in range(3):
         place = f"model.layers.{number}"
-        yield f"{place}.self_attn.q_proj.weight", (64, LONG)
-        yield f"{place}.self_attn.k_proj.weight", (32, LONG)
-        yield f"{place}.self_attn.v_proj.weight", (32, LONG)
-        yield f"{place}.self_attn.o_proj.weight", (LONG, 64)
+        yield f"{place}.self_attn.q_proj.weight", (64, T5_WIDTH)
+        yield f"{place}.self_attn.k_proj.weight", (32, T5_WIDTH)
+        yield f"{place}.self_attn.v_proj.weight", (32, T5_WIDTH)
+        yield f"{place}.self_attn.o_proj.weight", (T5_WIDTH, 64)
         yield f"{place}.self_attn.q_norm.weight", (16,)
         yield f"{place}.self_attn.k_norm.weight", (16,)
-        yield f"{place}.mlp.gate_proj.weight", (96, LONG)
-        yield f"{place}.mlp.up_proj.weight", (96, LONG)
-        yield f"{place}.mlp.down_proj.weight", (LONG, 96)
-        yield f"{place}.input_layernorm.weight", (LONG,)
-        yield f"{place}.post_attention_layernorm.weight", (LONG,)
-    yield "model.norm.weight", (LONG,)
+        yield f"{place}.mlp.gate_proj.weight", (96, T5_WIDTH)
+        yield f"{place}.mlp.up_proj.weight", (96, T5_WIDTH)
+        yield f"{place}.mlp.down_proj.weight", (T5_WIDTH, 96)
+        yield f"{place}.input_layernorm.weight", (T5_WIDTH,)
+        yield f"{place}.post_attention_layernorm.weight", (T5_WIDTH,)
+    yield "model.norm.weight", (T5_WIDTH,)
 
 
 def qwen3() -> dict[str, Tensor]:

@@ -39,7 +39,7 @@ def said(vendor: str = "AuthenticAMD", family: str = "26", flags: str = "fpu avx
 def forced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "BY_ONEDNN", True)
     monkeypatch.setattr(products, "MIN_ROWS", 1)
-    monkeypatch.setattr(products, "LEAST", 1)
+    monkeypatch.setattr(products, "MIN_MULTIPLICATIONS", 1)
 
 
 @pytest.mark.parametrize(

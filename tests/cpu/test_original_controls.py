@@ -245,14 +245,14 @@ ALONE = {  # as the published configuration has it
     "force_zeros_for_pooled_projection": False,
     "qk_norm": None,
 }
-LARGE = {"attention_head_dim": 64, "num_attention_heads": 1, "caption_projection_dim": 64}
+LARGE_HEAD = {"attention_head_dim": 64, "num_attention_heads": 1, "caption_projection_dim": 64}
 
 
 @pytest.fixture(scope="module")
 def sd35(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Any]:
     place = tmp_path_factory.mktemp("sd35")
-    make_pipeline(place, "sd35", 1, blocks=4, with_t5=True, **LARGE)
-    module = draw_controlnet("sd35", 2, blocks=2, **{**LARGE, **ALONE})
+    make_pipeline(place, "sd35", 1, blocks=4, with_t5=True, **LARGE_HEAD)
+    module = draw_controlnet("sd35", 2, blocks=2, **{**LARGE_HEAD, **ALONE})
     module.save_pretrained(place / "controlnet")
     save_file(stability(module), place / "sd3.5_large_controlnet_blur.safetensors")
     return place, place / "sd3.5_large_controlnet_blur.safetensors", module
@@ -284,8 +284,8 @@ def test_a_picture_with_a_controlnet_that_begins_with_the_model_s_tokens_is_the_
 def test_residuals_of_one_that_begins_with_the_model_s_tokens_are_those_of_forward(
     batch: int, dtype: torch.dtype
 ) -> None:
-    base = draw_network("sd35", 3, blocks=5, **LARGE).to(dtype)
-    control = draw_controlnet("sd35", 4, blocks=2, **{**LARGE, **ALONE}).to(dtype)
+    base = draw_network("sd35", 3, blocks=5, **LARGE_HEAD).to(dtype)
+    control = draw_controlnet("sd35", 4, blocks=2, **{**LARGE_HEAD, **ALONE}).to(dtype)
     step, text = inputs(base, batch, dtype)
     reference = torch.randn(step.x.shape, generator=torch.Generator().manual_seed(5)).to(dtype)
     ours = residuals(base, control, step, text, reference)
@@ -424,7 +424,9 @@ def test_a_large_picture_is_no_matter_to_a_controlnet_without_positions(
 ) -> None:
     """The model's table decides alone."""
     place = tmp_path / "large"
-    make_pipeline(place, "sd35", 1, blocks=4, with_t5=True, **LARGE, **{"pos_embed_max_size": 100})
+    make_pipeline(
+        place, "sd35", 1, blocks=4, with_t5=True, **LARGE_HEAD, **{"pos_embed_max_size": 100}
+    )
     model, clip, vae = pipeline_recipes(place)
     use = ControlUse(controlnet_recipe(sd35[1]), Picture.of(pixels()), vae=vae)
     entry = (ConditioningEntry(Prompt(clip, ""), control=(use,)),)

@@ -25,7 +25,7 @@ from katz_graph.formats.read import read_workflow
 
 ROOT = Path(__file__).parents[2]
 TXT2IMG = ROOT / "workflows" / "txt2img.json"
-FEW = {"5.steps": 2}
+TWO_STEPS = {"5.steps": 2}
 
 
 @pytest.fixture(autouse=True)
@@ -95,22 +95,22 @@ def test_examples_of_the_docs_run(folder: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_a_run_gives_pictures_files_seconds_and_the_plan(opened: katz.Engine) -> None:
-    result = opened.run(TXT2IMG, seed=3, set=FEW)
+    result = opened.run(TXT2IMG, seed=3, set=TWO_STEPS)
     (file,) = result.files
     assert [picture.size for picture in result.images] == [Image.open(file).size]
     assert json.loads(Image.open(file).text["prompt"])["5"]["inputs"]["seed"] == result.seed == 3
     assert result.seconds["total"] >= result.seconds["denoise"] > 0
     assert result.plan.as_json()["evaluations"] == 2 and "<svg" in (result.plan._repr_svg_() or "")
     # nothing runs again, and the picture is still there
-    again = opened.run(TXT2IMG, seed=3, set=FEW)
+    again = opened.run(TXT2IMG, seed=3, set=TWO_STEPS)
     assert again.files == () and again.images[0].tobytes() == result.images[0].tobytes()
 
 
 def test_a_picture_json_and_a_graph_run_alike(opened: katz.Engine) -> None:
-    first = opened.run(TXT2IMG, set=FEW)
+    first = opened.run(TXT2IMG, set=TWO_STEPS)
     sources = first.files[0], json.loads(TXT2IMG.read_text()), read_workflow(TXT2IMG).graph
     for source in sources:
-        assert opened.run(source, set=FEW).images[0].tobytes() == first.images[0].tobytes()
+        assert opened.run(source, set=TWO_STEPS).images[0].tobytes() == first.images[0].tobytes()
 
 
 def test_targets_give_tensors_and_write_nothing(opened: katz.Engine) -> None:
@@ -142,8 +142,8 @@ def test_a_partial_run_gives_what_was_made_and_the_error(opened: katz.Engine) ->
     nodes = json.loads(TXT2IMG.read_text())
     nodes["99"] = {"class_type": "SaveImage", "inputs": {}}
     with pytest.raises(katz.InputError, match="node 99"):
-        opened.run(nodes, set=FEW)
-    result = opened.run(nodes, set=FEW, partial=True)
+        opened.run(nodes, set=TWO_STEPS)
+    result = opened.run(nodes, set=TWO_STEPS, partial=True)
     assert len(result.images) == 1 and any(
         "some outputs are refused" in line for line in result.warnings
     )
@@ -153,9 +153,9 @@ def test_a_partial_run_gives_what_was_made_and_the_error(opened: katz.Engine) ->
 
 
 def test_threads_run_at_once_and_alike(opened: katz.Engine) -> None:
-    alone = [opened.run(TXT2IMG, set=FEW, seed=seed).images[0].tobytes() for seed in range(3)]
+    alone = [opened.run(TXT2IMG, set=TWO_STEPS, seed=seed).images[0].tobytes() for seed in range(3)]
     with katz.open(devices="cpu", cache="none") as engine, ThreadPoolExecutor(3) as pool:
-        runs = pool.map(lambda seed: engine.run(TXT2IMG, set=FEW, seed=seed), range(3))
+        runs = pool.map(lambda seed: engine.run(TXT2IMG, set=TWO_STEPS, seed=seed), range(3))
         assert [run.images[0].tobytes() for run in runs] == alone
 
 
@@ -205,7 +205,7 @@ def test_options_of_a_workflow_count_unless_others_were_given(opened: katz.Engin
     with katz.open(devices="cpu") as engine:
         assert engine.plan(document).as_json()["dtype"] == "bfloat16"
     assert any(
-        "run options are left out" in line for line in opened.run(document, set=FEW).warnings
+        "run options are left out" in line for line in opened.run(document, set=TWO_STEPS).warnings
     )
 
 

@@ -119,7 +119,7 @@ def change(tmp_path, kind, tensors=None, metadata=None, in_channels=4, yaml=None
 
 
 SPREAD = "model.diffusion_model.output_blocks.11.1.transformer_blocks.0.norm1.bias"
-WIDE = {SPREAD: torch.linspace(-1, 1, 64)}
+SPREAD_SCALES = {SPREAD: torch.linspace(-1, 1, 64)}
 MARKS = {"v_pred": torch.tensor([]), "ztsnr": torch.tensor([])}
 YAML = "model:\n  target: ldm\n  params:\n    parameterization: '{}'\n"
 
@@ -128,22 +128,27 @@ YAML = "model:\n  target: ldm\n  params:\n    parameterization: '{}'\n"
     ("kind", "told", "prediction", "zero_terminal_snr"),
     [
         ("sd1", {}, "epsilon", False),
-        ("sd1", {"tensors": WIDE}, "epsilon", False),
+        ("sd1", {"tensors": SPREAD_SCALES}, "epsilon", False),
         ("sd2", {"tensors": {SPREAD: torch.zeros(64)}}, "epsilon", False),
-        ("sd2", {"tensors": WIDE}, "v_prediction", False),
-        ("sd2", {"tensors": {SPREAD: WIDE[SPREAD].bfloat16()}}, "v_prediction", False),
-        ("sd2", {"tensors": {SPREAD: WIDE[SPREAD].to(torch.float8_e4m3fn)}}, "v_prediction", False),
+        ("sd2", {"tensors": SPREAD_SCALES}, "v_prediction", False),
+        ("sd2", {"tensors": {SPREAD: SPREAD_SCALES[SPREAD].bfloat16()}}, "v_prediction", False),
         (
             "sd2",
-            {"tensors": {SPREAD: (WIDE[SPREAD] * 0.1).to(torch.float8_e4m3fn)}},
+            {"tensors": {SPREAD: SPREAD_SCALES[SPREAD].to(torch.float8_e4m3fn)}},
+            "v_prediction",
+            False,
+        ),
+        (
+            "sd2",
+            {"tensors": {SPREAD: (SPREAD_SCALES[SPREAD] * 0.1).to(torch.float8_e4m3fn)}},
             "epsilon",
             False,
         ),
-        ("sd2", {"tensors": WIDE, "in_channels": 9}, "epsilon", False),
-        ("sd2", {"tensors": WIDE, "yaml": YAML.format("eps")}, "epsilon", False),
+        ("sd2", {"tensors": SPREAD_SCALES, "in_channels": 9}, "epsilon", False),
+        ("sd2", {"tensors": SPREAD_SCALES, "yaml": YAML.format("eps")}, "epsilon", False),
         (
             "sd2",
-            {"tensors": WIDE, "metadata": {"modelspec.prediction_type": "epsilon"}},
+            {"tensors": SPREAD_SCALES, "metadata": {"modelspec.prediction_type": "epsilon"}},
             "epsilon",
             False,
         ),

@@ -35,7 +35,7 @@ from katz_graph.web.runner.plans import Plans
 from katz_graph.web.runner_client.facts import PlannedGraph
 from katz_graph.web.runner_client.messages import MakePlan
 
-SOON = 60.0  # seconds; the first plan loads the libraries of models
+ANSWER_TIMEOUT_S = 60.0  # seconds; the first plan loads the libraries of models
 WORKFLOWS = Path(__file__).parents[2] / "workflows"
 PAIRS = (("cpu:0", "cpu:1"), ("cpu:1", "cpu:0"))
 
@@ -68,7 +68,7 @@ class Blur(Node, category="pack"):
         ends = time.thread_time() + COMPUTES
         while time.thread_time() < ends:
             pass
-        assert GOES_ON.wait(SOON)
+        assert GOES_ON.wait(ANSWER_TIMEOUT_S)
         return latent
 
 
@@ -194,10 +194,13 @@ def test_a_request_under_way_is_given_up_for_a_newer_one(registry: Registry) -> 
     made = plans_of(engine, registry)
     GOES_ON.clear()
     running = in_thread(made, question(registry, "one", packs=True, blur=True))
-    assert RAN.wait(SOON)
+    assert RAN.wait(ANSWER_TIMEOUT_S)
     newer = in_thread(made, question(registry, "one"))
     GOES_ON.set()
-    assert running.result(SOON).refusal == "replaced" and len(newer.result(SOON).plans) == 1
+    assert (
+        running.result(ANSWER_TIMEOUT_S).refusal == "replaced"
+        and len(newer.result(ANSWER_TIMEOUT_S).plans) == 1
+    )
     assert engine.planned == ["5"]
     made.close()
 
@@ -264,10 +267,12 @@ def test_planning_ends_in_time(
     monkeypatch.setattr(sys.modules[__name__], "COMPUTES", computes)
     GOES_ON.clear()
     running = in_thread(made, question(registry, packs=True, blur=True))
-    assert RAN.wait(SOON)
+    assert RAN.wait(ANSWER_TIMEOUT_S)
     threading.Event().wait(0.0 if computes else 2.5)
     GOES_ON.set()
-    assert running.result(SOON).refusal == refusal and bool(engine.planned) != bool(refusal)
+    assert running.result(ANSWER_TIMEOUT_S).refusal == refusal and bool(engine.planned) != bool(
+        refusal
+    )
     made.close()
 
 

@@ -121,7 +121,7 @@ class Scale(nn.Module):
         self.weight = nn.Parameter(torch.ones(1, device=device))
 
 
-LARGE = Computed(call=lambda module, given: (given["x"] * module.weight + 1).mean(1))
+LARGE_STAGE = Computed(call=lambda module, given: (given["x"] * module.weight + 1).mean(1))
 MB = 1 << 20
 
 
@@ -148,10 +148,10 @@ def test_a_graph_in_memory_that_its_pool_had_does_not_go_alone() -> None:
     with CudaStream(device).entered(), torch.no_grad():
         compute = Recorder(CudaGraphs(device), eager=0)
         for module in modules:
-            compute(LARGE, module, {"x": x})
+            compute(LARGE_STAGE, module, {"x": x})
         compute.forget(modules[1])  # its graph took nothing of its own
         assert compute.use.drops == 1 and compute.use.bytes == 0
-        (made,) = compute(LARGE, modules[0], {"x": x})
+        (made,) = compute(LARGE_STAGE, modules[0], {"x": x})
         assert float(made.sum()) == 32.0
 
 
@@ -162,16 +162,16 @@ def test_a_call_that_ran_out_of_memory_is_recorded_when_there_is_some() -> None:
     with CudaStream(device).entered(), torch.no_grad():
         compute = Recorder(CudaGraphs(device))
         for _ in range(2):
-            compute(LARGE, module, {"x": x})  # warms up; its memory stays with torch
+            compute(LARGE_STAGE, module, {"x": x})  # warms up; its memory stays with torch
         total = torch.cuda.mem_get_info(device)[1]
         torch.cuda.set_per_process_memory_fraction(torch.cuda.memory_reserved(device) / total)
         try:
-            compute(LARGE, module, {"x": x})
+            compute(LARGE_STAGE, module, {"x": x})
         finally:
             torch.cuda.set_per_process_memory_fraction(1.0)
         assert compute.use.eager == {WARMING_UP: 2, NO_MEMORY: 1} and compute.use.bytes == 0
         for _ in range(3):
-            (made,) = compute(LARGE, module, {"x": x})
+            (made,) = compute(LARGE_STAGE, module, {"x": x})
             assert float(made.sum()) == 32.0
         assert compute.use.captures == 1 and compute.use.replays > 0
 

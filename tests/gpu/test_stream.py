@@ -25,7 +25,7 @@ from katz_graph.testing.requests import bare_context, local_engine, sampler_regi
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 
 GPU = torch.device("cuda:0")
-LONG = 2_000_000_000  # cycles: about a second
+SLEEP_CYCLES = 2_000_000_000  # cycles: about a second
 
 
 @contextmanager
@@ -41,7 +41,7 @@ def no_waits() -> Iterator[None]:
 def test_moves_and_reads_go_on_beside_the_gpu() -> None:
     stream, there = CudaStream(GPU), to_device(torch.ones(1000), "cuda")
     stream.read(there)()  # pinned memory is there from now on
-    torch.cuda._sleep(LONG)
+    torch.cuda._sleep(SLEEP_CYCLES)
     busy = torch.cuda.Event()
     busy.record()
     with no_waits():
@@ -58,7 +58,7 @@ def test_computing_goes_on_beside_a_copy_to_the_host() -> None:
     stream.read(there)()  # pinned memory is there from now on
     with stream.entered():
         assert torch.cuda.current_stream() != torch.cuda.default_stream()
-        torch.cuda._sleep(LONG)
+        torch.cuda._sleep(SLEEP_CYCLES)
         read = stream.read(there.add_(3))
         small = torch.ones(8, device=GPU) + 1
         computed = torch.cuda.Event()
@@ -74,13 +74,13 @@ def test_a_second_stream_computes_beside_the_first() -> None:
     stream = CudaStream(GPU)
     with stream.entered():
         there = torch.ones(1000, device=GPU)
-        torch.cuda._sleep(LONG)
+        torch.cuda._sleep(SLEEP_CYCLES)
         there += 1
         ends = stream.timing()
 
         def work(add: float) -> Callable[[], tuple[torch.Tensor, ...]]:
             def enqueue() -> tuple[torch.Tensor, ...]:
-                torch.cuda._sleep(LONG)
+                torch.cuda._sleep(SLEEP_CYCLES)
                 return (there + add,)
 
             return enqueue
@@ -90,7 +90,7 @@ def test_a_second_stream_computes_beside_the_first() -> None:
         assert not lap.known
         assert torch.equal(both.cpu(), torch.full((1000,), 7.0)) and lap.known
         once = stream.timing()
-        torch.cuda._sleep(LONG)
+        torch.cuda._sleep(SLEEP_CYCLES)
         alone = once()
         torch.cuda.synchronize()
     assert lap.seconds < 1.5 * alone.seconds
@@ -118,7 +118,7 @@ def test_shared_memory_between_workers_is_pinned() -> None:
 def test_a_clock_tells_when_the_gpu_was_there() -> None:
     clock, before = CudaStream(GPU).clock(), time.perf_counter()
     began = clock()
-    torch.cuda._sleep(LONG)
+    torch.cuda._sleep(SLEEP_CYCLES)
     ended = clock()
     assert not ended.known
     seconds, here = ended.at - began.at, time.perf_counter()

@@ -28,8 +28,8 @@ pytestmark = pytest.mark.skipif(not INTERPRETED, reason="TRITON_INTERPRET is not
 TYPES = [torch.float32, torch.float16, torch.bfloat16]
 LAYOUTS = ["channels-last", "NCHW", "part of another"]
 # SD's and SDXL's width, a VAE's: each layout and each type once, since every group is interpreted
-WIDE = [(320, *pair) for pair in zip(LAYOUTS, TYPES, strict=True)]
-WIDE += [(128, *pair) for pair in zip(LAYOUTS, TYPES[1:] + TYPES[:1], strict=True)]
+WIDE_CASES = [(320, *pair) for pair in zip(LAYOUTS, TYPES, strict=True)]
+WIDE_CASES += [(128, *pair) for pair in zip(LAYOUTS, TYPES[1:] + TYPES[:1], strict=True)]
 
 
 def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -67,7 +67,7 @@ def test_group_norm_silu_of_what_nothing_divides(layout: str, dtype: torch.dtype
     check_group_norm(21, 7, layout, dtype)
 
 
-@pytest.mark.parametrize(("channels", "layout", "dtype"), WIDE)
+@pytest.mark.parametrize(("channels", "layout", "dtype"), WIDE_CASES)
 def test_group_norm_silu_of_real_widths(channels: int, layout: str, dtype: torch.dtype) -> None:
     check_group_norm(channels, 32, layout, dtype, batch=1)
 

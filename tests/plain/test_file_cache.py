@@ -40,8 +40,8 @@ from katz_graph.models.fetching.file_cache import FileCache
 from katz_graph.models.fetching.hops import NotPermitted, check_hop
 
 FILE, OTHER = safetensors(fill=1), safetensors(fill=2)
-LARGE = safetensors(50_000)  # that a throttled server takes some time for
-SOON = 10.0  # seconds in which other threads and processes surely get on
+LARGE_FILE = safetensors(50_000)  # that a throttled server takes some time for
+ANSWER_TIMEOUT_S = 10.0  # seconds in which other threads and processes surely get on
 # fetches sys.argv[1] into sys.argv[2] and prints where it is; with a third argument in a process
 FETCH = """
 import sys
@@ -76,7 +76,7 @@ def weights(cache: FileCache) -> list[str]:
 
 
 def eventually(holds: Callable[[], object]) -> None:
-    end = time.monotonic() + SOON
+    end = time.monotonic() + ANSWER_TIMEOUT_S
     while not holds():
         assert time.monotonic() < end
         time.sleep(0.005)
@@ -203,32 +203,32 @@ def test_a_local_file_is_itself(cache: FileCache, tmp_path: Path) -> None:
 
 
 def test_of_several_threads_one_fetches(server: FileServer, cache: FileCache) -> None:
-    file = cache.identity(server.put("a.safetensors", LARGE, pause=0.002))
+    file = cache.identity(server.put("a.safetensors", LARGE_FILE, pause=0.002))
     several = [Fetching(cache, file) for _ in range(5)]
     for each in several:
-        each.join(SOON)
+        each.join(ANSWER_TIMEOUT_S)
     assert {each.path for each in several} == {cache.place(file)}
     assert len(server.requests) == 2
     assert weights(cache) == [cache.place(file).name]
 
 
 def test_of_two_processes_one_fetches(server: FileServer, cache: FileCache) -> None:
-    url = server.put("a.safetensors", LARGE, pause=0.02)
+    url = server.put("a.safetensors", LARGE_FILE, pause=0.02)
     command = [sys.executable, "-c", FETCH, url, str(cache.folder)]
     command += ["process"] * (cache.fetcher is not None)
     several = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     told = {each.communicate(timeout=60)[0].strip() for each in several}
     assert told == {str(cache.place(cache.identity(url)))}
-    assert server.sent() < 1.9 * len(LARGE)
+    assert server.sent() < 1.9 * len(LARGE_FILE)
 
 
 def test_several_files_are_fetched_at_the_same_time(server: FileServer, cache: FileCache) -> None:
-    files = [cache.identity(server.put(name, LARGE, pause=0.01)) for name in "ab"]
+    files = [cache.identity(server.put(name, LARGE_FILE, pause=0.01)) for name in "ab"]
     both = [Fetching(cache, file) for file in files]
     eventually(lambda: len(server.requests) == 4 and all(each.sent for each in server.requests))
     assert weights(cache) == sorted(f"{cache.place(file).name}.part" for file in files)
     for each, file in zip(both, files, strict=True):
-        each.join(SOON)
+        each.join(ANSWER_TIMEOUT_S)
         assert each.path == cache.place(file)
 
 
@@ -239,27 +239,27 @@ def test_what_a_lost_process_fetched_is_fetched_on_by_the_next_once(
 ) -> None:
     fetcher = Fetcher()
     cache = FileCache(tmp_path, float("inf"), fetcher=fetcher)
-    file = cache.identity(server.put("a.safetensors", LARGE, pause=0.01))
+    file = cache.identity(server.put("a.safetensors", LARGE_FILE, pause=0.01))
     only = Fetching(cache, file)
     for _ in range(times):
         known = server.sent()
-        eventually(lambda known=known: server.sent() > known + len(LARGE) / 4)
+        eventually(lambda known=known: server.sent() > known + len(LARGE_FILE) / 4)
         assert fetcher._process is not None
         fetcher._process.kill()
         fetcher._process.wait()
-    only.join(SOON)
+    only.join(ANSWER_TIMEOUT_S)
     if times == 1:
         assert only.error is None and only.path == cache.place(file)
     else:
         assert isinstance(only.error, RunError)
         assert "the process that fetches files was lost 2 times" in str(only.error)
     known = server.sent()
-    assert cache.local_file(file).read_bytes() == LARGE
-    assert server.sent() < known + len(LARGE)  # what had come was kept
+    assert cache.local_file(file).read_bytes() == LARGE_FILE
+    assert server.sent() < known + len(LARGE_FILE)  # what had come was kept
 
 
 def test_the_process_ends_with_the_one_that_began_it(server: FileServer, tmp_path: Path) -> None:
-    url = server.put("a.safetensors", LARGE, pause=0.1)
+    url = server.put("a.safetensors", LARGE_FILE, pause=0.1)
     with subprocess.Popen([sys.executable, "-c", FETCH, url, str(tmp_path), "process"]) as parent:
         eventually(lambda: children(parent.pid) and weights(FileCache(tmp_path, 0)))
         (child,) = children(parent.pid)
@@ -275,32 +275,32 @@ def children(pid: int) -> list[int]:
 
 
 def test_who_no_longer_wants_a_file_stops_nobody_else(server: FileServer, cache: FileCache) -> None:
-    file = cache.identity(server.put("a.safetensors", LARGE, pause=0.01))
+    file = cache.identity(server.put("a.safetensors", LARGE_FILE, pause=0.01))
     known = server.sent()
     first = Fetching(cache, file)
-    eventually(lambda: weights(cache) and server.sent() > known + len(LARGE) / 3)
+    eventually(lambda: weights(cache) and server.sent() > known + len(LARGE_FILE) / 3)
     second, third = Fetching(cache, file), Fetching(cache, file)
     third.stop.set()
-    third.join(SOON)
+    third.join(ANSWER_TIMEOUT_S)
     assert isinstance(third.error, Cancelled)
     assert first.is_alive() and second.is_alive()
     first.stop.set()
-    first.join(SOON)
+    first.join(ANSWER_TIMEOUT_S)
     assert isinstance(first.error, Cancelled)
-    second.join(SOON)
-    assert second.path is not None and second.path.read_bytes() == LARGE
-    assert server.sent() - known < 1.5 * len(LARGE)  # who goes on, goes on with what has come
+    second.join(ANSWER_TIMEOUT_S)
+    assert second.path is not None and second.path.read_bytes() == LARGE_FILE
+    assert server.sent() - known < 1.5 * len(LARGE_FILE)  # who goes on, goes on with what has come
     assert weights(cache) == [second.path.name]
 
 
 def test_a_file_that_nobody_wants_is_fetched_no_further(
     server: FileServer, cache: FileCache
 ) -> None:
-    file = cache.identity(server.put("a.safetensors", LARGE, pause=0.01))
+    file = cache.identity(server.put("a.safetensors", LARGE_FILE, pause=0.01))
     only = Fetching(cache, file)
     eventually(lambda: len(server.requests) == 2 and server.requests[1].sent)
     only.stop.set()
-    only.join(SOON)
+    only.join(ANSWER_TIMEOUT_S)
     sent = server.sent()
     time.sleep(0.1)
     assert server.sent() - sent <= 3 * 4096  # until the server hears of it
@@ -310,21 +310,21 @@ def test_a_file_that_nobody_wants_is_fetched_no_further(
 
 def test_without_a_version_a_file_is_begun_again(server: FileServer, cache: FileCache) -> None:
     """Nobody could tell that the rest is of the same file."""
-    file = cache.identity(server.put("a.safetensors", LARGE, pause=0.01, etag=None))
+    file = cache.identity(server.put("a.safetensors", LARGE_FILE, pause=0.01, etag=None))
     only = Fetching(cache, file)
     eventually(lambda: len(server.requests) == 2 and server.requests[1].sent)
     only.stop.set()
-    only.join(SOON)
+    only.join(ANSWER_TIMEOUT_S)
     eventually(lambda: weights(cache) == [])
     server.files["a.safetensors"].pause = 0.0
-    assert cache.local_file(file).read_bytes() == LARGE
+    assert cache.local_file(file).read_bytes() == LARGE_FILE
     assert [request.range for request in server.requests[1:]] == [None, None]
 
 
 def test_a_silent_server_is_given_up(server: FileServer, cache: FileCache) -> None:
     cache = replace(cache, patience=Patience(silence=0.3))
     for sent in (0, 5_000):  # before the header, and after it
-        server.put("a.safetensors", LARGE, sent=sent, hangs=True)
+        server.put("a.safetensors", LARGE_FILE, sent=sent, hangs=True)
         begin = time.monotonic()
         with pytest.raises(RunError) as caught:
             get(cache, server.url("a.safetensors?token=secret"))
@@ -332,8 +332,8 @@ def test_a_silent_server_is_given_up(server: FileServer, cache: FileCache) -> No
         assert str(caught.value) == (
             f"{server.url('a.safetensors')}: could not be fetched; the log says why"
         )
-    server.put("a.safetensors", LARGE)
-    assert get(cache, server.url("a.safetensors?token=secret")).read_bytes() == LARGE
+    server.put("a.safetensors", LARGE_FILE)
+    assert get(cache, server.url("a.safetensors?token=secret")).read_bytes() == LARGE_FILE
     assert server.requests[-1].range == "bytes=5000-"
 
 
@@ -341,19 +341,21 @@ def test_a_silent_server_is_given_up(server: FileServer, cache: FileCache) -> No
 def test_a_killed_process_leaves_nothing_that_is_taken_for_whole(
     server: FileServer, cache: FileCache, ranges: bool
 ) -> None:
-    url = server.put("a.safetensors", LARGE, pause=0.01, ranges=ranges)
+    url = server.put("a.safetensors", LARGE_FILE, pause=0.01, ranges=ranges)
     command = [sys.executable, "-c", FETCH, url, str(cache.folder)]
     with subprocess.Popen(command) as process:
         part = cache.folder / "none"
-        eventually(lambda: len(server.requests) == 2 and server.requests[1].sent > len(LARGE) / 3)
+        eventually(
+            lambda: len(server.requests) == 2 and server.requests[1].sent > len(LARGE_FILE) / 3
+        )
         process.send_signal(signal.SIGKILL)
     (part,) = cache.folder.glob("*.part")
     came = part.stat().st_size
-    assert 0 < came < len(LARGE)
+    assert 0 < came < len(LARGE_FILE)
     server.files["a.safetensors"].pause = 0.0
     file = cache.identity(url)
     assert not cache.holds(file)
-    assert cache.local_file(file).read_bytes() == LARGE
+    assert cache.local_file(file).read_bytes() == LARGE_FILE
     assert server.requests[-1].range == f"bytes={came}-"
     assert weights(cache) == [cache.place(file).name]
 
@@ -432,14 +434,14 @@ def test_no_server(cache: FileCache) -> None:
 
 
 def test_a_connection_that_ends_early_is_gone_on_with(server: FileServer, cache: FileCache) -> None:
-    half = len(LARGE) // 2
-    url = server.put("a.safetensors", LARGE, sent=half, pause=0.001)
+    half = len(LARGE_FILE) // 2
+    url = server.put("a.safetensors", LARGE_FILE, sent=half, pause=0.001)
     with pytest.raises(RunError):
         get(cache, url)
     (part,) = cache.folder.glob("*.part")
     came = part.stat().st_size
-    server.put("a.safetensors", LARGE)
-    assert get(cache, url).read_bytes() == LARGE
+    server.put("a.safetensors", LARGE_FILE)
+    assert get(cache, url).read_bytes() == LARGE_FILE
     assert 0 < came <= half
     assert server.requests[-1].range == f"bytes={came}-"
 

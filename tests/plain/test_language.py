@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("executor", "katz_graph", "kernels", "nodes", "web")
+FOLDERS = ("executor", "katz_graph", "kernels", "nodes", "tests", "web")
 BANNED_CONSTANTS = {
     "AGAIN": "..._RETRY_S, RAISE_AGAIN_AFTER_S",
     "ALIKE": "MIN_..._SIMILARITY",
@@ -22,6 +22,7 @@ BANNED_CONSTANTS = {
     "FEWEST": "MIN_...",
     "LARGE": "what is large, and in which unit",
     "LARGEST": "MAX_...",
+    "LEAST": "MIN_...",
     "LITTLE": "MIN_..._SHARE",
     "LONG": "what is long, and in which unit",
     "LONGEST": "MAX_..., ..._TIMEOUT_S",

@@ -14,7 +14,7 @@ from katz_graph.core.devices import processors
 from katz_graph.executor.turns.openmp import teams_beyond
 from katz_graph.settings.environment import WAITING
 
-LOOKS = WAITING["GOMP_SPINCOUNT"]
+SPIN_COUNT = WAITING["GOMP_SPINCOUNT"]
 COMMAND = """
 import contextlib, sys
 from katz_graph.cli.main import main
@@ -27,7 +27,11 @@ import torch
 
 @pytest.mark.parametrize(
     ("said", "expected"),
-    [({}, LOOKS), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "30000000000")],
+    [
+        ({}, SPIN_COUNT),
+        ({"GOMP_SPINCOUNT": "7"}, "7"),
+        ({"OMP_WAIT_POLICY": "ACTIVE"}, "30000000000"),
+    ],
     ids=str,
 )
 def test_a_command_decides_how_threads_wait_before_torch_is_loaded_and_heeds_who_has_said_it(

@@ -15,7 +15,7 @@ from katz_graph.ir.device import Device
 from katz_graph.planner.simulation.simulate import simulate
 
 CONTROL = "positive-controlnet1"
-APART = {"controlnet1": "cpu:1"}
+ON_SECOND_DEVICE = {"controlnet1": "cpu:1"}
 
 
 def increments(ends):
@@ -33,7 +33,7 @@ def spans(simulation, resource, evaluation=None):
 
 
 def test_a_controlnet_elsewhere_is_waited_for() -> None:
-    simulation = simulate(laid(several(region(), after="cost"), APART))
+    simulation = simulate(laid(several(region(), after="cost"), ON_SECOND_DEVICE))
     # the step goes over, 15 ms of ControlNet, 4 ms of link, 19 ms of decoder; encoder and mid are
     # done by then
     assert increments(simulation.ends) == pytest.approx([STEP + 38 * MS] * 10)
@@ -50,7 +50,7 @@ def test_a_controlnet_elsewhere_is_waited_for() -> None:
 
 
 def test_one_evaluation_behind_it_is_waited_for_once() -> None:
-    program = laid(several(region(), after="cost"), APART, delayed=[CONTROL])
+    program = laid(several(region(), after="cost"), ON_SECOND_DEVICE, delayed=[CONTROL])
     simulation = simulate(program)
     assert increments(simulation.ends) == pytest.approx([STEP + 38 * MS] + [34 * MS] * 9)
     assert simulation.period == pytest.approx(34 * MS)
@@ -60,7 +60,9 @@ def test_one_evaluation_behind_it_is_waited_for_once() -> None:
 
 def test_a_slow_link_paces_the_stale_plan() -> None:
     program = laid(
-        several(region(), transfer=41 * MS, after="cost", evaluations=30), APART, delayed=[CONTROL]
+        several(region(), transfer=41 * MS, after="cost", evaluations=30),
+        ON_SECOND_DEVICE,
+        delayed=[CONTROL],
     )
     assert simulate(program).period == pytest.approx(41 * MS, rel=1e-3)
 
@@ -68,10 +70,10 @@ def test_a_slow_link_paces_the_stale_plan() -> None:
 def test_latency_delays_and_does_not_occupy() -> None:
     slow = linked(devices(1, 1), latency=30 * MS)
     base = several(region(), after="cost", evaluations=30, links=slow)
-    assert simulate(laid(base, APART)).period == pytest.approx(
+    assert simulate(laid(base, ON_SECOND_DEVICE)).period == pytest.approx(
         STEP + 30 * MS + 15 * MS + 4 * MS + 30 * MS + 19 * MS
     )
-    stale = simulate(laid(base, APART, delayed=[CONTROL]))
+    stale = simulate(laid(base, ON_SECOND_DEVICE, delayed=[CONTROL]))
     # the loop over both links and both models takes two evaluations: (30 + 15 + 4 + 30 + 19) / 2 =
     # 49 ms
     assert stale.period == pytest.approx((STEP + 98 * MS) / 2, rel=1e-3)
@@ -83,8 +85,10 @@ def test_latency_delays_and_does_not_occupy() -> None:
 )
 def test_the_periods_of_the_table(transfer: float, synchronous: float, stale: float) -> None:
     base = several(region(), transfer=transfer * MS, after="cost", evaluations=30)
-    assert simulate(laid(base, APART)).period == pytest.approx(synchronous * MS, abs=2 * STEP)
-    assert simulate(laid(base, APART, delayed=[CONTROL])).period == pytest.approx(
+    assert simulate(laid(base, ON_SECOND_DEVICE)).period == pytest.approx(
+        synchronous * MS, abs=2 * STEP
+    )
+    assert simulate(laid(base, ON_SECOND_DEVICE, delayed=[CONTROL])).period == pytest.approx(
         stale * MS, abs=2 * STEP
     )
     assert simulate(laid(base, {})).period == pytest.approx(49 * MS)
@@ -160,7 +164,7 @@ def test_texts_go_to_the_devices_that_read_them_before_the_loop() -> None:
     seconds = {**SECONDS, "text_encoder": 7 * MS}
     sizes = {"text_encoder": 2 * MS * RATE}
     base = several(region(), after="cost", count=work(seconds, sizes))
-    simulation = simulate(laid(base, APART))
+    simulation = simulate(laid(base, ON_SECOND_DEVICE))
     (text,) = spans(simulation, "cpu:0 -> cpu:1")
     assert text.evaluation is None and (text.start, text.seconds) == pytest.approx((7 * MS, 2 * MS))
     assert simulation.ends[0] == pytest.approx(9 * MS + STEP + (15 + 19) * MS)
@@ -191,7 +195,7 @@ def test_weights_with_loras_are_patched_before_the_loop() -> None:
 
 
 def test_an_order_that_cannot_be_carried_out_is_named() -> None:
-    program = laid(several(region(), after="cost"), APART)
+    program = laid(several(region(), after="cost"), ON_SECOND_DEVICE)
     reversed_calls = tuple(tuple(reversed(calls)) for calls in program.calls)
     with pytest.raises(
         RunError,

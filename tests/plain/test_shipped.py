@@ -20,7 +20,7 @@ from katz_graph.packs import load_registry
 
 WORKFLOWS = Path(__file__).parents[2] / "workflows"
 REGISTRY = load_registry()[0]
-LARGEST = 200_000  # bytes of all pictures
+MAX_PICTURE_BYTES = 200_000  # bytes of all pictures
 
 
 @pytest.mark.parametrize("path", sorted(WORKFLOWS.glob("*.json")), ids=lambda path: path.stem)
@@ -47,7 +47,7 @@ def test_every_template_has_a_small_picture_and_a_workflow_that_runs_here() -> N
     templates = [one for category in json.loads(INDEX.read_text()) for one in category["templates"]]
     pictures = {TEMPLATES / f"{one['name']}-1.{one['mediaSubtype']}" for one in templates}
     assert pictures == set(TEMPLATES.iterdir()) - {INDEX}
-    assert sum(picture.stat().st_size for picture in pictures) < LARGEST
+    assert sum(picture.stat().st_size for picture in pictures) < MAX_PICTURE_BYTES
     for picture in pictures:
         with Image.open(picture) as opened:
             assert opened.format == "WEBP" and len(set(opened.convert("L").tobytes())) > 50

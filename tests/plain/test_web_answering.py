@@ -12,7 +12,7 @@ import pytest
 from katz_graph.web.runner import answering
 from katz_graph.web.runner.answering import Answering
 
-SOON = 10.0
+ANSWER_TIMEOUT_S = 10.0
 
 
 class Waiting:
@@ -30,7 +30,7 @@ class Waiting:
 
     def wait(self, name: str) -> None:
         self.tell(f"{name} began")
-        self.let_go.wait(SOON)
+        self.let_go.wait(ANSWER_TIMEOUT_S)
 
     def tell(self, what: str) -> None:
         with self.changed:
@@ -39,7 +39,9 @@ class Waiting:
 
     def until(self, *told: str) -> None:
         with self.changed:
-            assert self.changed.wait_for(lambda: set(told) <= set(self.told), SOON), self.told
+            assert self.changed.wait_for(lambda: set(told) <= set(self.told), ANSWER_TIMEOUT_S), (
+                self.told
+            )
 
 
 @pytest.fixture
@@ -67,7 +69,7 @@ def test_calls_behind_slow_ones_begin_and_each_slow_one_is_given_up(waiting: Wai
 @pytest.mark.defect(23)
 @pytest.mark.defect(25)
 def test_one_call_of_a_client_waits_for_one_of_each_other_client() -> None:
-    waiting = Waiting(at_once=1, slow_s=SOON, deadline_s=SOON)
+    waiting = Waiting(at_once=1, slow_s=ANSWER_TIMEOUT_S, deadline_s=ANSWER_TIMEOUT_S)
     waiting.hang("first")
     for name in ("a0", "a1", "a2", "b0"):
         tell = partial(waiting.tell, name)

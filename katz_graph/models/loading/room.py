@@ -13,7 +13,7 @@ from katz_graph.models.loading.memory import DeviceMemory
 
 # recorded compute peaks, one per interval between two loads; the largest sets the reserve
 PEAKS = 32
-LEAST_RESERVE = 2**30  # minimum bytes reserved for computing,
+MIN_RESERVE_BYTES = 2**30  # minimum bytes reserved for computing,
 RESERVED = 1 / 8  # but at most this share of the memory
 
 
@@ -99,7 +99,7 @@ class Room:
     def _reserve(self) -> float:
         """Returns the bytes reserved for computing."""
         total = 0.0 if self.memory is None else self.memory.total
-        return max([min(LEAST_RESERVE, RESERVED * total), *self._peaks])
+        return max([min(MIN_RESERVE_BYTES, RESERVED * total), *self._peaks])
 
     def measure(self) -> None:
         """Records the peak memory of computing since `watch`."""
