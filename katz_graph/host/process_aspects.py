@@ -281,18 +281,20 @@ class ImportedModules:
     def __init__(self) -> None:
         self._seen: dict[str, Any] = {}
         self._importing: tuple[str, ...] = ()
+        self._imported: dict[str, Any] = {}
 
     def read(self) -> Mapping[str, Any]:
-        if self._importing or sys.modules != self._seen:
-            modules = sys.modules.copy()
-            new = (name for name, module in modules.items() if self._seen.get(name) is not module)
-            self._importing = tuple(
-                name for name in {*new, *self._importing} if is_importing(modules.get(name))
-            )
-            self._seen = modules
-        if not self._importing:
-            return self._seen
-        return {name: one for name, one in self._seen.items() if name not in self._importing}
+        changed = sys.modules != self._seen
+        modules = sys.modules.copy() if changed else self._seen
+        new = (name for name, one in modules.items() if self._seen.get(name) is not one)
+        candidates = dict.fromkeys((*self._importing, *new) if changed else self._importing)
+        importing = tuple(name for name in candidates if is_importing(modules.get(name)))
+        if changed or importing != self._importing:
+            self._seen, self._importing = modules, importing
+            self._imported = {
+                name: module for name, module in modules.items() if name not in importing
+            }
+        return self._imported
 
 
 def is_importing(module: Any) -> bool:

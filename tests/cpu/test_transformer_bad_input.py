@@ -591,7 +591,7 @@ def test_a_model_larger_than_memory_is_refused_before_it_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """FLUX.1 dev as published, of 11.9 billion weights, on a device of 16 GB."""
-    for name, value in {"WIDTH": 3072, "HEAD": 128, "LONG": 4096, "POOLED": 768}.items():
+    for name, value in {"WIDTH": 3072, "HEAD": 128, "T5_WIDTH": 4096, "POOLED": 768}.items():
         monkeypatch.setattr(made, name, value)
     files = {name: tmp_path / f"{name}.safetensors" for name in ("flux", "clip", "t5")}
     write_large(files["flux"], made._flux(19, 38, True, 64))

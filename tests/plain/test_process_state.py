@@ -325,10 +325,17 @@ def test_runs_beside_each_other_are_compared_when_none_is_inside(tmp_path: Path)
     assert str(Path.cwd()) == before and not lines
 
 
-def test_it_costs_no_more_than_two_milliseconds() -> None:
+@pytest.mark.parametrize("importing", [False, True])
+def test_it_costs_no_more_than_two_milliseconds(
+    importing: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of a processor: half a millisecond with few modules, three times that with those of all
-    tests.
+    tests, and no more while some thread imports a module.
     """
+    if importing:
+        module = types.ModuleType("half")
+        module.__spec__ = types.SimpleNamespace(_initializing=True)  # type: ignore[assignment]
+        monkeypatch.setitem(sys.modules, "half", module)
     process = ProcessState()
     times = []
     for _ in range(300):
