@@ -105,10 +105,14 @@ class DeviceEngine:
         self.opened.push(claimed)
         launchers = launchers or self._launchers(configs, ahead)
         self.cluster = Cluster(
-            configs, launchers, network or WorkerNetwork(names), spares, patience
+            configs,
+            launchers,
+            network or WorkerNetwork(names),
+            spares,
+            patience,
+            self._router.lost,
         )
         self._autoscaler = Autoscaler(self._router, self.cluster)
-        self.cluster.on_vanished = self._router.lost
         try:
             self.cluster.start()
             self.measure()

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from functools import partial
 from typing import Any
 
-from katz_graph.core.errors import Cancelled, DeviceGone, RunError
+from katz_graph.core.errors import Cancelled, DeviceFailed, RunError
 from katz_graph.core.events import Warned
 from katz_graph.executor.cluster.network import WorkerNetwork
 from katz_graph.executor.cluster.requests import (
@@ -68,7 +69,8 @@ GRACE = 1.0  # seconds within which the supervisor notices the end of a worker
 
 class Cluster:
     """Runs requests and service calls on workers, by device. `devices` and `links` are inputs of
-    the planner; the code that measures them sets them.
+    the planner; the code that measures them sets them. `on_lost` is called when a worker is lost
+    together with its state, before it is replaced.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class Cluster:
         network: WorkerNetwork,
         spares: bool = False,
         patience: WorkerPatience = PATIENCE,
+        on_lost: Callable[[str], None] = lambda name: None,
     ) -> None:
         self.devices: tuple[Device, ...] = ()
         self.links: Mapping[tuple[str, str], NetworkLink] = {}
@@ -94,12 +97,12 @@ class Cluster:
         self._present: dict[str, Future[None]] = {name: Future() for name in self._assignments}
         self._numbers = itertools.count(1)
         self._closed = False
-        # called when a worker is lost together with its state
-        self.on_vanished: Callable[[str], None] = lambda name: None
-        # called when a lost worker is not replaced
-        self.on_given_up: Callable[[DeviceGone], None] = lambda error: None
+        self.losses: Counter[str] = Counter()  # of workers, by device
+        self._on_lost = on_lost
+        # called when a worker failed: it is lost and not replaced
+        self.on_failed: Callable[[DeviceFailed], None] = lambda error: None
         self._supervisor = Supervisor(
-            launchers, self._heard, self._vanished, self._appeared, self._given_up, spares, patience
+            launchers, self._heard, self._lost, self._appeared, self._failed, spares, patience
         )
 
     def start(self) -> None:
@@ -368,7 +371,7 @@ class Cluster:
                     self._network.joined(name, self._send)
                     self._mark_present()  # a single worker has no peers to connect to
                 case Unusable():
-                    self._given_up(name, RunError(f"device {name}: {message.message}"))
+                    self._failed(name, RunError(f"device {name}: {message.message}"))
                 case Connected():
                     self._network.connected(name, message)
                     self._mark_present()
@@ -376,7 +379,7 @@ class Cluster:
                     self._network.listening(name, message, self._send)
                 case ConnectFailed():
                     if not self._network.connect_failed(name, message, self._send):
-                        self._given_up(
+                        self._failed(
                             name,
                             RunError(
                                 f"device {name} cannot reach {message.peer}: {message.message}"
@@ -472,7 +475,7 @@ class Cluster:
             self._connections[name] = connection.sender()
             self._send(name, Assign(self._assignments[name]))
 
-    def _vanished(self, name: str, why: str) -> None:
+    def _lost(self, name: str, why: str) -> None:
         """Handles the loss of a worker that will be replaced."""
         with self._lock:
             if self._closed:
@@ -482,7 +485,8 @@ class Cluster:
             if self._present[name].done():
                 self._present[name] = Future()
             self._network.left(name)
-            self.on_vanished(name)
+            self.losses[name] += 1
+            self._on_lost(name)
             blamed = self._blamed.pop(name, None)
             for number, (device, future) in list(self._calls.items()):
                 if device == name and not future.done():
@@ -499,20 +503,20 @@ class Cluster:
             # others may have waited only for their connections with this worker
             self._mark_present()
 
-    def _given_up(self, name: str, error: RunError) -> None:
-        """Handles the permanent loss of a worker; the other workers continue."""
-        gone = DeviceGone(str(error), (name,))
-        self.on_given_up(gone)
+    def _failed(self, name: str, error: RunError) -> None:
+        """Handles a worker that is lost and not replaced; the other workers continue."""
+        error = DeviceFailed(str(error), (name,))
+        self.on_failed(error)
         with self._lock:
             for device, future in list(self._calls.values()):
                 if device == name and not future.done():
-                    future.set_exception(gone)
+                    future.set_exception(error)
             if self._present[name].done():
                 self._present[name] = Future()
-            self._present[name].set_exception(gone)
+            self._present[name].set_exception(error)
             for request in list(self._requests.values()):
                 if name in request.devices and not request.future.done():
-                    request.future.set_exception(gone)
+                    request.future.set_exception(error)
             self._network.left(name)
             self._mark_present()
 

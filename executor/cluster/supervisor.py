@@ -32,7 +32,7 @@ class Supervisor:
     - `on_message(name, message)`: a worker sent a message.
     - `on_lost(name, reason)`: a worker died or froze.
     - `on_replaced(name, connection)`: a new worker replaces it, with no messages received yet.
-    - `on_abandoned(name, error)`: the worker will not be replaced.
+    - `on_failed(name, error)`: the worker will not be replaced.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Supervisor:
         on_message: Callable[[str, FromWorker], None],
         on_lost: Callable[[str, str], None],
         on_replaced: Callable[[str, MessageChannel], None],
-        on_abandoned: Callable[[str, RunError], None],
+        on_failed: Callable[[str, RunError], None],
         spares: bool = False,
         patience: WorkerPatience = PATIENCE,
     ) -> None:
@@ -49,7 +49,7 @@ class Supervisor:
         self._on_message = on_message
         self._on_lost = on_lost
         self._on_replaced = on_replaced
-        self._on_abandoned = on_abandoned
+        self._on_failed = on_failed
         self._with_spares = spares
         self._patience = patience
         self._changed = threading.Condition()
@@ -166,7 +166,7 @@ class Supervisor:
     def _launch(self, name: str, launcher: Launcher, background: bool = False) -> WorkerHandle:
         """Starts a worker. The caller holds the lock."""
         worker = WorkerHandle(
-            name, launcher, self._patience, self._ready, self._heard, self._ended, background
+            name, launcher, self._patience, self._ready, self._heard, self._lost, background
         )
         self._all = [known for known in self._all if not known.join(0.0)] + [worker]
         worker.start()
@@ -222,30 +222,29 @@ class Supervisor:
         self._on_replaced(worker.name, worker.connection)
         self._keep_spare(worker.launcher)
 
-    def _ended(self, worker: WorkerHandle, reason: str) -> None:
+    def _lost(self, worker: WorkerHandle, reason: str) -> None:
+        """Reports a lost worker, and replaces it unless it failed for good."""
+        name = worker.name
         with self._telling:
-            self._bury(worker, reason)
+            with self._changed:
+                if self._spares.get(worker.launcher) is worker:
+                    return self._replace_spare(worker, reason)
+                if self._closing.is_set() or self._workers.get(name) is not worker:
+                    return
+                if name not in self._started:
+                    self._fail(name, f"did not start: {reason}")
+                    self._changed.notify_all()
+                    return
+            if worker.launcher.in_process:
+                return self._on_failed(name, self._fail(name, f"ended: {reason}"))
+            if worker.was_ready:
+                self._on_lost(name, reason)
+            self._replace(worker, reason)
 
-    def _bury(self, worker: WorkerHandle, reason: str) -> None:
-        with self._changed:
-            if self._spares.get(worker.launcher) is worker:
-                return self._replace_spare(worker, reason)
-            if self._closing.is_set() or self._workers.get(worker.name) is not worker:
-                return
-            if worker.name not in self._started:
-                self._failures[worker.name] = RunError(
-                    f"device {worker.name}: its worker did not start: {reason}", (worker.name,)
-                )
-                self._changed.notify_all()
-                return
-        if worker.launcher.in_process:
-            error = self._failures[worker.name] = RunError(
-                f"device {worker.name}: its worker ended: {reason}", (worker.name,)
-            )
-            return self._on_abandoned(worker.name, error)
-        if worker.was_ready:
-            self._on_lost(worker.name, reason)
-        self._replace(worker, reason)
+    def _fail(self, name: str, why: str) -> RunError:
+        """Records why a device gets no more workers."""
+        error = self._failures[name] = RunError(f"device {name}: its worker {why}", (name,))
+        return error
 
     def _replace(self, lost: WorkerHandle, reason: str) -> None:
         """Replaces a lost worker by the spare or a new one, unless it failed too often."""
@@ -253,11 +252,7 @@ class Supervisor:
         with self._changed:
             often, spare = self._lost_too_often(name, lost), None
             if often:
-                told = (
-                    f"device {name}: its worker {often} and is not started again; the last "
-                    f"time: {reason}"
-                )
-                self._failures[name] = RunError(told, (name,))
+                self._fail(name, f"{often} and is not started again; the last time: {reason}")
             elif self._closing.is_set():
                 return
             elif (
@@ -270,7 +265,7 @@ class Supervisor:
             else:
                 self._workers[name] = self._launch(name, lost.launcher)
         if often:
-            self._on_abandoned(name, self._failures[name])
+            self._on_failed(name, self._failures[name])
         elif spare is not None:
             self._stands_in(spare)
 

@@ -40,7 +40,7 @@ PATIENCE = WorkerPatience()
 
 class WorkerHandle:
     """Launches a worker, reads its messages and watches its heartbeat. Calls `on_ready` and
-    `on_message` from its reading thread, then `on_ended` once with the reason.
+    `on_message` from its reading thread, then `on_lost` once with the reason.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class WorkerHandle:
         patience: WorkerPatience,
         on_ready: Callable[[WorkerHandle], None],
         on_message: Callable[[WorkerHandle, FromWorker], None],
-        on_ended: Callable[[WorkerHandle, str], None],
+        on_lost: Callable[[WorkerHandle, str], None],
         background: bool = False,
     ) -> None:
         self.name = name
@@ -58,7 +58,7 @@ class WorkerHandle:
         self.connection: MessageChannel | None = None
         self.was_ready = False
         self._patience = patience
-        self._on_ready, self._on_message, self._on_ended = on_ready, on_message, on_ended
+        self._on_ready, self._on_message, self._on_lost = on_ready, on_message, on_lost
         self._background = background
         self._burial = threading.TIMEOUT_MAX if launcher.in_process else BURIAL_TIMEOUT
         self._launched: Launched | None = None
@@ -147,13 +147,13 @@ class WorkerHandle:
     def _live(self) -> None:
         if self._reason:
             self._is_over = True
-            self._on_ended(self, self._reason)
+            self._on_lost(self, self._reason)
             return
         try:
             launched = self.launcher.launch(self.name, self._background)
         except Exception as error:
             self._is_over = True
-            self._on_ended(self, str(error) or type(error).__name__)
+            self._on_lost(self, str(error) or type(error).__name__)
             return
         with self._lock:
             self._launched = launched
@@ -166,7 +166,7 @@ class WorkerHandle:
         _kill(launched)
         launched.connection.shut_down()
         self._stopping.set()
-        self._on_ended(self, self._reason or (f"{reason}: {words}" if words else reason))
+        self._on_lost(self, self._reason or (f"{reason}: {words}" if words else reason))
         if self._pinger.ident is not None:
             self._pinger.join()
         with suppress(Exception):

@@ -38,7 +38,7 @@ class RunError(KatzError):
     """Reports that a run with valid input failed: memory, disk, NaN, a broken device."""
 
 
-class DeviceGone(RunError):
+class DeviceFailed(RunError):
     """Reports that a device's worker was lost or cannot be reached and will not be replaced. Work
     on that device fails until the engine restarts.
     """

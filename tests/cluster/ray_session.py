@@ -43,7 +43,7 @@ def supervise(cluster: RayCluster, workers: int, spares: bool) -> Supervisor:
         on_replaced=lambda name, connection: told.put(
             ("replaced", name, connection, time.monotonic())
         ),
-        on_abandoned=lambda name, error: told.put(("abandoned", name, error, time.monotonic())),
+        on_failed=lambda name, error: told.put(("failed", name, error, time.monotonic())),
         spares=spares,
     )
 

@@ -58,9 +58,7 @@ class Told:
             on_replaced=lambda name, connection: self.items.put(
                 ("replaced", name, connection, time.monotonic())
             ),
-            on_abandoned=lambda name, error: self.items.put(
-                ("abandoned", name, error, time.monotonic())
-            ),
+            on_failed=lambda name, error: self.items.put(("failed", name, error, time.monotonic())),
             **options,
         )
 
@@ -171,7 +169,7 @@ def test_a_spare_that_always_dies_is_started_again_only_with_a_replacement(
         on_message=lambda name, message: None,
         on_lost=lambda name, reason: None,
         on_replaced=lambda name, connection: replaced.set(),
-        on_abandoned=lambda name, error: None,
+        on_failed=lambda name, error: None,
         spares=True,
         patience=patience,
     )
@@ -224,7 +222,7 @@ def test_a_loss_is_told_though_whoever_started_the_worker_is_gone() -> None:
         on_message=lambda name, message: told.put((name, str(message))),
         on_lost=lambda name, reason: told.put((name, reason)),
         on_replaced=lambda name, connection: None,
-        on_abandoned=lambda name, error: told.put((name, str(error))),
+        on_failed=lambda name, error: told.put((name, str(error))),
         patience=WorkerPatience(ping=0.05, frozen=0.3, suspect=0.1, deaths=1),
     )
     with supervisor:
@@ -319,7 +317,7 @@ def test_a_message_of_many_seconds_is_a_sign_of_life(told: Told) -> None:
         on_message=lambda name, message: heard.put(message[1]),
         on_lost=lambda name, reason: lost.append(reason),
         on_replaced=lambda name, connection: None,
-        on_abandoned=lambda name, error: None,
+        on_failed=lambda name, error: None,
         patience=patience,
     )
     with supervisor:
@@ -333,7 +331,7 @@ def test_a_worker_that_always_dies_is_given_up(told: Told) -> None:
         with contextlib.suppress(RunError):  # it may die before all connections are handed out
             supervisor.start()
         kinds = []
-        while not kinds or kinds[-1] != "abandoned":
+        while not kinds or kinds[-1] != "failed":
             kind, _, content, _ = told.items.get(timeout=60)
             kinds.append(kind)
         assert kinds.count("lost") == 2 and kinds.count("replaced") == 1

@@ -19,7 +19,7 @@ import pytest
 import torch
 from processes import eventually
 
-from katz_graph.core.errors import Cancelled, DeviceGone
+from katz_graph.core.errors import Cancelled, DeviceFailed
 from katz_graph.executor.cluster.requests import WorkerLost
 from katz_graph.executor.cluster.worker_handle import WorkerPatience
 from katz_graph.executor.engine import DeviceEngine
@@ -98,7 +98,7 @@ def test_one_that_is_given_up_is_told_of_at_once_and_the_other_serves(
             lambda: opened.cluster.run(gone, bare_context(opened)),
         ):
             with pytest.raises(
-                DeviceGone,
+                DeviceFailed,
                 match=f"device {SECOND}: its worker died 1 times .* the last time: the "
                 "test wanted it",
             ):
@@ -153,7 +153,7 @@ def test_one_whose_replacements_hang_is_given_up(costs: Path) -> None:
     ):
         end(opened, SECOND)
         with pytest.raises(
-            DeviceGone,
+            DeviceFailed,
             match="did not start 2 times in a row and is not started again; the last time: it "
             "did not start",
         ):

@@ -8,6 +8,7 @@ import itertools
 import shutil
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -74,17 +75,9 @@ def engine(tmp_path: Path) -> Iterator[DeviceEngine]:
 
 
 @pytest.fixture
-def lost(engine: DeviceEngine) -> list[str]:
-    """Collects the names of lost workers."""
-    names: list[str] = []
-    told = engine.cluster.on_vanished
-
-    def vanished(name: str) -> None:
-        names.append(name)
-        told(name)
-
-    engine.cluster.on_vanished = vanished
-    return names
+def lost(engine: DeviceEngine) -> Counter[str]:
+    """Returns how many workers were lost, by device."""
+    return engine.cluster.losses
 
 
 def in_time(ask: Any, *arguments: Any) -> Any:
@@ -116,7 +109,7 @@ def break_at(monkeypatch: pytest.MonkeyPatch, breaks: Callable[[tuple[int, ...]]
 
 def test_a_request_whose_device_fails_begins_again_on_another_worker(
     engine: DeviceEngine,
-    lost: list[str],
+    lost: Counter[str],
     region: Region,
     expected: Tensor,
     monkeypatch: pytest.MonkeyPatch,
@@ -126,7 +119,7 @@ def test_a_request_whose_device_fails_begins_again_on_another_worker(
     context = bare_context(engine)
     outcome = in_time(engine.cluster.run, engine.plan(region), context)
     assert outcome.attempts == 2 and torch.equal(outcome.samples, expected)
-    assert lost == [DEVICE]
+    assert lost == {DEVICE: 1}
     (warning,) = context.warnings
     assert f"{DEVICE}: the device failed: {ILLEGAL}; it begins again" in warning
 
@@ -166,7 +159,7 @@ def test_a_request_that_always_breaks_its_device_fails_and_one_beside_it_does_no
 
 
 def test_a_call_whose_device_fails_is_done_again_and_no_more_than_that(
-    engine: DeviceEngine, lost: list[str], monkeypatch: pytest.MonkeyPatch
+    engine: DeviceEngine, lost: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     numbers = itertools.count()
 
@@ -177,14 +170,14 @@ def test_a_call_whose_device_fails_is_done_again_and_no_more_than_that(
 
     monkeypatch.setattr(host, "WORK", {**host.WORK, "break": break_})
     assert in_time(engine.cluster.call, DEVICE, "break", 1).value == "done"
-    assert lost == [DEVICE]
+    assert lost == {DEVICE: 1}
     with pytest.raises(WorkerLost, match=f"^{DEVICE}: the device failed: {ILLEGAL}$"):
         in_time(engine.cluster.call, DEVICE, "break", 100)
-    assert len(lost) == 3
+    assert lost[DEVICE] == 3
 
 
 def test_a_model_that_changed_before_a_request_begins_is_an_error_of_the_request(
-    engine: DeviceEngine, lost: list[str], models: Models, tmp_path: Path
+    engine: DeviceEngine, lost: Counter[str], models: Models, tmp_path: Path
 ) -> None:
     shutil.copytree(models.pipeline, tmp_path / "model")
     context = bare_context(engine)
@@ -201,7 +194,7 @@ def test_a_model_that_changed_before_a_request_begins_is_an_error_of_the_request
 
 def test_a_request_that_cannot_begin_for_whatever_reason_is_told_so(
     engine: DeviceEngine,
-    lost: list[str],
+    lost: Counter[str],
     region: Region,
     expected: Tensor,
     monkeypatch: pytest.MonkeyPatch,
@@ -224,7 +217,7 @@ def test_a_request_that_cannot_begin_for_whatever_reason_is_told_so(
 )
 def test_an_answer_that_cannot_be_made_is_told(
     engine: DeviceEngine,
-    lost: list[str],
+    lost: Counter[str],
     region: Region,
     expected: Tensor,
     monkeypatch: pytest.MonkeyPatch,
@@ -255,7 +248,7 @@ def test_an_answer_that_cannot_be_made_is_told(
 
 def test_a_worker_that_cannot_even_tell_of_an_error_is_replaced(
     engine: DeviceEngine,
-    lost: list[str],
+    lost: Counter[str],
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
@@ -268,12 +261,12 @@ def test_a_worker_that_cannot_even_tell_of_an_error_is_replaced(
 
     monkeypatch.setattr(Connection, "frame", frame)
     assert in_time(engine.cluster.call, DEVICE, "identity").value["dtype"] == "float32"
-    assert lost == [DEVICE]
+    assert lost == {DEVICE: 1}
     assert "a message (Raised) cannot be sent: MemoryError" in capfd.readouterr().err
 
 
 def test_a_worker_that_cannot_send_what_it_has_to_tell_is_replaced(
-    engine: DeviceEngine, lost: list[str], monkeypatch: pytest.MonkeyPatch
+    engine: DeviceEngine, lost: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, failures = Connection.transmit, itertools.count()
 
@@ -284,4 +277,4 @@ def test_a_worker_that_cannot_send_what_it_has_to_tell_is_replaced(
 
     monkeypatch.setattr(Connection, "transmit", transmit)
     assert in_time(engine.cluster.call, DEVICE, "identity").value["dtype"] == "float32"
-    assert lost == [DEVICE]
+    assert lost == {DEVICE: 1}

@@ -16,7 +16,7 @@ import torch
 from processes import eventually
 
 from katz_graph.comfy.v1.adapter import V1Class
-from katz_graph.core.errors import Cancelled, DeviceGone
+from katz_graph.core.errors import Cancelled, DeviceFailed
 from katz_graph.core.events import NodeStarted
 from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.files.folders import Folders
@@ -238,7 +238,7 @@ def test_a_device_that_fails_in_the_runner_itself_has_that_replaced_and_the_job_
     runs.start(Order("a", {"1": {"class_type": "Breaks", "inputs": {}}}, ("1",)))
     eventually(lambda: isinstance(told[-1], JobEvent) and isinstance(told[-1].event, Ended), 10)
     error = told[-1].event.error
-    assert error.kind == DeviceGone.__name__
+    assert error.kind == DeviceFailed.__name__
     assert (
         "the device failed (CUDA error: an illegal memory access was encountered)" in error.message
     )

@@ -115,7 +115,7 @@ def test_a_cancelled_job_that_stops_in_time_replaces_nothing(tmp_path: Path) -> 
 
 
 def test_a_job_whose_device_is_given_up_goes_back_as_if_its_runner_had_died(tmp_path: Path) -> None:
-    gone = JobError("DeviceGone", "device cuda:1: its worker died 5 times")
+    gone = JobError("DeviceFailed", "device cuda:1: its worker died 5 times")
 
     async def use(service: Service) -> None:
         await submit(service, "a")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeVar
 
-from katz_graph.core.errors import DeviceGone, DiskFull, KatzError, RunError
+from katz_graph.core.errors import DeviceFailed, DiskFull, KatzError, RunError
 from katz_graph.core.events import NodeDone, NodeStarted
 from katz_graph.web.events import (
     ClientEvent,
@@ -305,7 +305,7 @@ class Dispatcher:
     def _ended(self, attempt: Attempt, result: Ended) -> None:
         if result.status == "cancelled" and attempt.returned and not attempt.cancelled:
             self._return(attempt, attempt.job.crashes)
-        elif result.error is not None and result.error.kind == DeviceGone.__name__:
+        elif result.error is not None and result.error.kind == DeviceFailed.__name__:
             self.lost([attempt.job.id], result.error.message)
         elif result.error is not None and result.error.kind == DiskFull.__name__:
             self._disk_full(attempt, result)

@@ -102,9 +102,7 @@ class Devices:
             )
             self._engine = opened.enter_context(started)
             self._cluster = self._engine.cluster
-            self._restarts = 0
-            self._count_restarts()
-            self._cluster.on_given_up = lambda error: request_replacement(str(error), error.devices)
+            self._cluster.on_failed = lambda error: request_replacement(str(error), error.devices)
             self._figures = opened.enter_context(contextlib.closing(DeviceFigures(self._cluster)))
             self._opened = opened.pop_all()
 
@@ -149,7 +147,7 @@ class Devices:
 
     def stats(self) -> Stats:
         """Returns current statistics."""
-        return Stats(self._figures.devices(), len(self._caches), self._restarts)
+        return Stats(self._figures.devices(), len(self._caches), self._cluster.losses.total())
 
     def facts(self) -> tuple[DeviceFacts, ...]:
         """Describes the devices in the operator's order."""
@@ -161,15 +159,6 @@ class Devices:
     def workers(self) -> dict[str, int | None]:
         """Returns process ids by device, spares included."""
         return dict(self._cluster.pids())
-
-    def _count_restarts(self) -> None:
-        told = self._cluster.on_vanished
-
-        def vanished(name: str) -> None:
-            self._restarts += 1
-            told(name)
-
-        self._cluster.on_vanished = vanished
 
 
 def _title(device: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic_core import to_jsonable_python
 
 from katz_graph.core import events
-from katz_graph.core.errors import Cancelled, DeviceGone, InputError, KatzError
+from katz_graph.core.errors import Cancelled, DeviceFailed, InputError, KatzError
 from katz_graph.executor.cluster.requests import WorkerLost
 from katz_graph.executor.worker.device_fault import device_fault
 from katz_graph.files.folders import TEMP
@@ -237,11 +237,11 @@ def described(error: KatzError, node: str = "", kind: str = "", display: str = "
         (
             type(one).__name__
             for one in (error.__cause__, error)
-            if isinstance(one, (WorkerLost, DeviceGone, Cancelled))
+            if isinstance(one, (WorkerLost, DeviceFailed, Cancelled))
         ),
         None,
     )
-    lost = DeviceGone.__name__ if device_fault(error) else None
+    lost = DeviceFailed.__name__ if device_fault(error) else None
     return JobError(named or lost or type(error).__name__, str(error), node, kind, display)
 
 
