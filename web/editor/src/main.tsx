@@ -1,8 +1,8 @@
 import "@xyflow/react/dist/style.css";
 import { createRoot } from "react-dom/client";
-import { askedFor } from "./jobPage/links";
-import { App } from "./shell/App";
-import { lazily } from "./shell/lazily";
+import { askedFor } from "./server/jobLinks";
+import { App } from "./app/App";
+import { lazily } from "./ui/lazyPart";
 import "./style.css";
 
 const root = document.getElementById("root");

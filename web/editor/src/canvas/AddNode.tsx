@@ -6,12 +6,12 @@ import { inCategory, lately, searched, socketsOf } from "../catalog/search";
 import type { Place } from "../document/commands";
 import { connect } from "../document/links";
 import { type Doc, nodesOf } from "../document/model";
-import { place, withNode } from "../shell/adding";
-import { useLive } from "../shell/live";
-import { useSettings } from "../shell/settings";
-import { type Entry, Picker } from "../dialogs/Picker";
+import { place, withNode } from "../commands/addNode";
+import { useLive } from "../state/live";
+import { useSettings } from "../state/settings";
+import { type Entry, Picker } from "../ui/Picker";
 import { linked } from "../catalog/ends";
-import { type Pending, useCanvas } from "./state";
+import { type Pending, useCanvas } from "../state/canvas";
 
 export function AddNode() {
   const asking = useCanvas((canvas) => canvas.asking);

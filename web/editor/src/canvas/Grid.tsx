@@ -3,7 +3,7 @@
  */
 import type { Viewport } from "@xyflow/react";
 import { useCallback, useRef } from "react";
-import { useFollowing } from "./following";
+import { useFollowing } from "./viewport";
 
 const GAP = 24;
 /** The zoom below which the dots blur together. */

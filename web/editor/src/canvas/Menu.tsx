@@ -1,8 +1,8 @@
 /** Shows the context menu at the pointer, with the actions for the clicked element. */
 import { useEffect, useRef } from "react";
-import { ACTIONS } from "../shell/actions";
-import { keyText, useKeys } from "../shell/keys";
-import { useCanvas } from "./state";
+import { ACTIONS } from "../commands/actions";
+import { keyText, useKeys } from "../commands/keys";
+import { useCanvas } from "../state/canvas";
 
 const ON_FIELD = ["copy-value", "promote", "sweep"];
 const ON_NODES = [

@@ -4,7 +4,7 @@
  */
 import { getViewportForBounds, type ReactFlowInstance, type Viewport } from "@xyflow/react";
 import type { Drawn } from "./layout";
-import type { WireEdge } from "./Wire";
+import type { WireEdge } from "./links/Wire";
 
 export const LEAST_ZOOM = 0.05;
 /** Pixels between the corners of the canvas and of the graph. */

@@ -13,7 +13,7 @@ import {
 import { type Reroute, reroutesOf, throughOf } from "../document/reroutes";
 import { type Boundary, boundariesOf } from "../document/scope";
 import { socketColour } from "../catalog/sockets";
-import type { WireEdge } from "./Wire";
+import type { WireEdge } from "./links/Wire";
 
 export type CardNode = Node<{ readonly node: DocNode }, "card">;
 export type GroupNode = Node<{ readonly group: DocGroup; readonly number: number }, "frame">;

@@ -1,7 +1,7 @@
 /** Measures nodes again when the text size changes, because link ends move. */
 import { useReactFlow, useUpdateNodeInternals } from "@xyflow/react";
 import { useEffect, useRef } from "react";
-import { useSettings } from "../shell/settings";
+import { useSettings } from "../state/settings";
 
 export function useTextSize(): void {
   const size = useSettings(({ look }) => look.text);

@@ -6,7 +6,7 @@ import { catalogOf, widgetNamed } from "./catalog";
 import { newNode, placedWidgets } from "./placed";
 import { setChoice } from "./dynamic";
 import { inputAt, inputsOf, linked } from "./ends";
-import { replaced } from "./replacing";
+import { replaced } from "./edits/replacement";
 
 const WIDTH = ["INT", { default: 512 }];
 const CATALOG = catalogOf({

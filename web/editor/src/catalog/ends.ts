@@ -1,7 +1,7 @@
 /** Resolves handles to inputs and outputs, and links them. */
 import { type Catalog, compatible, type NodeType, offered, type Socket, socketOf } from "./catalog";
 import { placedWidgets, shownWidgets } from "./placed";
-import { refusal } from "./connecting";
+import { refusal } from "./connections";
 import { inputHelp, socketHelp, widgetHelp } from "./help";
 import { addInput } from "../document/commands";
 import { connect } from "../document/links";

@@ -4,12 +4,12 @@ import { describe, expect, test } from "vitest";
 import { type Doc, nodesOf } from "../document/model";
 import { subgraphOf } from "../document/scope";
 import { type Json, type JsonObject, listOf, parseJson } from "../json";
-import { chosen } from "./alternatives";
+import { chosen } from "../prompts/alternatives";
 import { catalogOf } from "./catalog";
-import { withoutComments } from "./comments";
+import { withoutComments } from "../prompts/comments";
 import { placedWidgets } from "./placed";
 import { withChosenPrompts } from "./prompts";
-import { withUnpacked } from "./subgraphs";
+import { withUnpacked } from "./edits/subgraphs";
 
 interface Row {
   readonly name: string;

@@ -10,10 +10,10 @@ import {
   USUAL,
   type Variable,
   VARIABLES,
-} from "../shell/look";
-import { THEMES, useSettings } from "../shell/settings";
-import { pickedOf } from "../widgets/colours";
-import { Modal } from "./Modal";
+} from "../state/look";
+import { THEMES, useSettings } from "../state/settings";
+import { pickedOf } from "../ui/colours";
+import { Modal } from "../ui/Modal";
 
 export function Appearance({ onClose }: { readonly onClose: () => void }) {
   const { theme, look, setTheme, setLook } = useSettings();

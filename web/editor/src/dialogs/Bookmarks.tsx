@@ -3,9 +3,9 @@ import { useState } from "react";
 import { bookmarksOf, NUMBERS } from "../document/bookmarks";
 import { nodesOf } from "../document/model";
 import { graphAt, trail } from "../document/scope";
-import { docOf, useActive } from "../shell/documents";
-import { bookmark, forget } from "../shell/edits/bookmarking";
-import { type Entry, Picker } from "./Picker";
+import { docOf, useActive } from "../state/documents";
+import { bookmark, forget } from "../commands/edits/bookmarks";
+import { type Entry, Picker } from "../ui/Picker";
 
 const REMOVE = "remove";
 

@@ -4,11 +4,11 @@
 import { useState } from "react";
 import type { Catalog } from "../catalog/catalog";
 import { type Doc, type DocNode, linksOf, nodesOf } from "../document/model";
-import { graphOf, useActive, useDocuments } from "../shell/documents";
-import { useLive } from "../shell/live";
-import { type Entry, Picker } from "./Picker";
+import { graphOf, useActive, useDocuments } from "../state/documents";
+import { useLive } from "../state/live";
+import { type Entry, Picker } from "../ui/Picker";
 import { type Input, inputsOf, linked, type Output, whyNot } from "../catalog/ends";
-import { useCanvas } from "../canvas/state";
+import { useCanvas } from "../state/canvas";
 
 interface Choice extends Entry {
   readonly output?: Output;

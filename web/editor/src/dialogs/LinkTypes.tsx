@@ -2,9 +2,9 @@
 import { useState } from "react";
 import { hiddenOf } from "../document/hidden";
 import { linksOf } from "../document/model";
-import { graphOf, useActive } from "../shell/documents";
-import { toggleType } from "../shell/edits/hiding";
-import { Picker } from "./Picker";
+import { graphOf, useActive } from "../state/documents";
+import { toggleType } from "../commands/edits/hiddenLinks";
+import { Picker } from "../ui/Picker";
 
 export function LinkTypes({ onClose }: { readonly onClose: () => void }) {
   const session = useActive();

@@ -1,7 +1,7 @@
 /** Asks for a new name of a subgraph. */
 import { useState } from "react";
-import { rename, subgraphMeant } from "../shell/edits/subgraphs";
-import { Modal } from "./Modal";
+import { rename, subgraphMeant } from "../commands/edits/subgraphs";
+import { Modal } from "../ui/Modal";
 
 export function RenameSubgraph({ onClose }: { readonly onClose: () => void }) {
   const [meant] = useState(subgraphMeant);

@@ -1,14 +1,14 @@
 /** Asks for the new type of the selected nodes; types that retain the most links come first. */
 import { useMemo, useState } from "react";
-import { useCanvas } from "../canvas/state";
-import { keeps } from "../catalog/replacing";
+import { useCanvas } from "../state/canvas";
+import { keeps } from "../catalog/edits/replacement";
 import { searched } from "../catalog/search";
 import { linksOf, nodesOf } from "../document/model";
-import { replace } from "../shell/edits/linking";
-import { graphOf, useActive } from "../shell/documents";
-import { useLive } from "../shell/live";
-import { useSettings } from "../shell/settings";
-import { Picker } from "./Picker";
+import { replace } from "../commands/edits/links";
+import { graphOf, useActive } from "../state/documents";
+import { useLive } from "../state/live";
+import { useSettings } from "../state/settings";
+import { Picker } from "../ui/Picker";
 
 const SHOWN = 200;
 

@@ -1,9 +1,9 @@
 /** Lists all shortcuts and lets the user change them. */
 import { useState } from "react";
-import { type Action, TOPICS } from "../shell/actions";
-import { combination, given, holders, keyText, useKeys } from "../shell/keys";
-import { useSettings } from "../shell/settings";
-import { Modal } from "./Modal";
+import { type Action, TOPICS } from "../commands/actions";
+import { combination, given, holders, keyText, useKeys } from "../commands/keys";
+import { useSettings } from "../state/settings";
+import { Modal } from "../ui/Modal";
 
 /** The shortcut that the next key press replaces; "" if the action has none. */
 interface Asking {

@@ -1,7 +1,7 @@
 /** Asks which two inputs of the selected node to swap. */
 import { useState } from "react";
-import { swap, swappablePairs } from "../shell/edits/linking";
-import { Picker } from "./Picker";
+import { swap, swappablePairs } from "../commands/edits/links";
+import { Picker } from "../ui/Picker";
 
 export function SwapInputs({ onClose }: { readonly onClose: () => void }) {
   const [query, setQuery] = useState("");

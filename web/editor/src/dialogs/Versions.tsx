@@ -3,9 +3,9 @@ import { useEffect, useState } from "react";
 import { difference } from "../catalog/difference";
 import type { Doc } from "../document/model";
 import { readVersion, type Version, versionsOf } from "../server/versions";
-import { docOf, useActive, useDocuments } from "../shell/documents";
-import { tell, useLive } from "../shell/live";
-import { Modal } from "./Modal";
+import { docOf, useActive, useDocuments } from "../state/documents";
+import { tell, useLive } from "../state/live";
+import { Modal } from "../ui/Modal";
 
 export function Versions({ onClose }: { readonly onClose: () => void }) {
   const session = useActive();

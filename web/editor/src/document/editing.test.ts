@@ -2,7 +2,7 @@ import { existsSync, readdirSync, readFileSync } from "node:fs";
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { isObject, type JsonObject, listOf, parseJson, printJson } from "../json";
-import { arranged } from "./arrange";
+import { arranged } from "./layout/arrange";
 import { copied, pasted } from "./clipboard";
 import { addInput, removeNodes, setColour, setFlag, setTitle } from "./commands";
 import { addGroup, moveGroup, removeGroup } from "./groups";

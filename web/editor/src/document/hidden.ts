@@ -3,7 +3,7 @@
  */
 import { textOf, textsOf } from "../json";
 import { type Doc, type DocLink, linksOf, nodesOf } from "./model";
-import { ownOf, withOwn } from "./own";
+import { ownOf, withOwn } from "./editorData";
 import { boundariesOf } from "./scope";
 
 const KEY = "hidden_links";

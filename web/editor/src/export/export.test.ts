@@ -3,7 +3,7 @@ import { expect, test } from "vitest";
 import { catalogOf } from "../catalog/catalog";
 import { blank } from "../jobs/reducer";
 import { isObject, parseJson, printJson } from "../json";
-import { planOf } from "../plan/plan";
+import { planOf } from "../plan/model/plan";
 import { graphDrawing } from "./graphDrawing";
 import { element, line, linesOf } from "./svg";
 import { timelineDrawing } from "./timelineDrawing";
@@ -51,7 +51,7 @@ test("P1.25 a graph is drawn with all its nodes, links and values", () => {
 });
 
 test("P1.25 a timeline is drawn with every span, predicted and measured", () => {
-  const plan = planOf(JSON.parse(file("../plan/fixtures/controlnet_lora.json")));
+  const plan = planOf(JSON.parse(file("../plan/model/fixtures/controlnet_lora.json")));
   const bar = { row: plan.devices[0] ?? "", target: "v0.0", evaluation: 10, start: 0, seconds: 1 };
   const { svg } = timelineDrawing([{ plan, measured: [bar] }], paint);
   expectWellFormed(svg);

@@ -1,9 +1,9 @@
 /**
  * Draws timelines as SVG: a lane for each device and link, predicted above measured spans. Pure.
  */
-import type { MeasuredBar } from "../plan/measured";
-import type { Plan } from "../plan/plan";
-import { deviceLook, timeText } from "../plan/words";
+import type { MeasuredBar } from "../plan/model/measured";
+import type { Plan } from "../plan/model/plan";
+import { deviceLook, timeText } from "../plan/model/words";
 import { drawing, type Drawing, element, escaped, line, type Paint } from "./svg";
 
 export interface Drawable {

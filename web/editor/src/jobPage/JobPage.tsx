@@ -1,7 +1,7 @@
 /** Shows a job to everyone with its link: its state, results and settings, read-only. */
 import { useEffect, useState } from "react";
 import { addressOf, asked } from "../server/client";
-import { copyLink } from "./links";
+import { copyLink } from "../server/jobLinks";
 import { type SharedJob, sharedJob } from "./shared";
 import "./jobPage.css";
 

@@ -27,7 +27,7 @@ import type {
   SnapshotFrame,
   Timeline,
 } from "../server/generated/messages";
-import { type Told, told, toldAll } from "../server/told";
+import { type Told, told, toldAll } from "../server/messageFields";
 import { byShown, numberOrNull, shownAs } from "./parts";
 import { withSpans } from "./spans";
 

@@ -2,7 +2,7 @@
 import { numberFrom, textOf } from "../json";
 import type { Job, MeasuredSpan } from "./job";
 import type { Span, Timeline } from "../server/generated/messages";
-import { type Told, toldAll } from "../server/told";
+import { type Told, toldAll } from "../server/messageFields";
 import { numberOrNull, shownAs } from "./parts";
 
 const MOST_SPANS = 4_000;

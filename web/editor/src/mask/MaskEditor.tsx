@@ -5,10 +5,10 @@
 import { type PointerEvent, useCallback, useEffect, useRef, useState } from "react";
 import { setValue } from "../document/commands";
 import { addressOf, loadedPicture, uploadMask } from "../server/client";
-import { useDocuments } from "../shell/documents";
-import { refreshCatalog, tell } from "../shell/live";
-import { Modal } from "../dialogs/Modal";
-import { type Masking, usePage } from "../shell/page";
+import { useDocuments } from "../state/documents";
+import { refreshCatalog, tell } from "../state/live";
+import { Modal } from "../ui/Modal";
+import { type Masking, usePage } from "../state/page";
 import {
   alphaPixels,
   type Box,

@@ -1,9 +1,9 @@
 /** Shows the load of devices during sampling, and their used memory. */
 import { useEffect, useMemo, useState } from "react";
 import { loadOf, recentWork, type Work, WINDOW } from "../jobs/load";
-import { deviceLook } from "../plan/words";
+import { deviceLook } from "../plan/model/words";
 import { memories, type Memory } from "../server/devices";
-import { tell, useLive } from "../shell/live";
+import { tell, useLive } from "../state/live";
 
 /** Milliseconds between requests. */
 const EVERY = 2_000;

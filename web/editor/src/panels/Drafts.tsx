@@ -2,9 +2,9 @@
 import { useCallback, useEffect, useState } from "react";
 import { draftName, forgetDraft, storedDrafts } from "../server/drafts";
 import type { ListedWorkflow } from "../server/workflows";
-import { useDocuments } from "../shell/documents";
-import { openDraft } from "../shell/drafting";
-import { tell } from "../shell/live";
+import { useDocuments } from "../state/documents";
+import { openDraft } from "../state/drafts";
+import { tell } from "../state/live";
 
 /** `most`: the maximum number of listed drafts, newest first. */
 export function Drafts({ most }: { readonly most?: number }) {

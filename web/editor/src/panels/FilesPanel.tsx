@@ -1,11 +1,11 @@
 /** Lists the workflows saved on the server. */
 import { useCallback, useEffect, useState } from "react";
 import { type ListedWorkflow, storedWorkflows } from "../server/workflows";
-import { useActive } from "../shell/documents";
-import { tell } from "../shell/live";
+import { useActive } from "../state/documents";
+import { tell } from "../state/live";
 import { Drafts } from "./Drafts";
-import { Filter } from "./Filter";
-import { openStored, removeStored, renameStored } from "../shell/saving";
+import { Filter } from "../ui/Filter";
+import { openStored, removeStored, renameStored } from "../commands/save";
 
 export function FilesPanel() {
   const saved = useActive()?.file;

@@ -1,16 +1,16 @@
 /** Shows a graph as a form: the chosen fields and the results of output nodes. */
 import { ArrowUp, X } from "lucide-react";
-import { Results } from "../canvas/Results";
+import { Results } from "../canvas/nodes/Results";
 import { shownPlaced } from "../catalog/promoted";
 import { formOf } from "../document/form";
 import { type DocNode, nodesOf } from "../document/model";
 import { subgraphOf } from "../document/scope";
 import { type Json, listOf } from "../json";
-import { ACTIONS } from "../shell/actions";
-import { docOf, graphOf, type Session } from "../shell/documents";
-import { raiseField, toggleField } from "../shell/edits/forming";
-import { keyText, useKeys } from "../shell/keys";
-import { useLive } from "../shell/live";
+import { ACTIONS } from "../commands/actions";
+import { docOf, graphOf, type Session } from "../state/documents";
+import { raiseField, toggleField } from "../commands/edits/form";
+import { keyText, useKeys } from "../commands/keys";
+import { useLive } from "../state/live";
 import { WidgetRow } from "../widgets/WidgetRow";
 
 export function FormPanel({ session }: { readonly session: Session }) {

@@ -2,11 +2,11 @@
 import type { Job } from "../jobs/job";
 import { addressOf, cancel, picturesOf, steer } from "../server/client";
 import { forget, moveToFront } from "../server/jobs";
-import { useDocuments } from "../shell/documents";
-import { forgetJob, tell, useLive } from "../shell/live";
-import { usePage } from "../shell/page";
-import { run } from "../shell/running";
-import { copyJobLink, openAsItRan } from "../shell/sharing";
+import { useDocuments } from "../state/documents";
+import { forgetJob, tell, useLive } from "../state/live";
+import { usePage } from "../state/page";
+import { run } from "../commands/run";
+import { copyJobLink, openAsItRan } from "../commands/sharedLinks";
 
 export function JobsPanel() {
   const jobs = useLive((live) => live.jobs);

@@ -5,10 +5,10 @@
 import { useEffect, useState } from "react";
 import { type Loader, loadersOf, triggersOf } from "../catalog/loaders";
 import { listedModels, type Model, type ModelKind, modelKinds, notesOf } from "../server/models";
-import { CHOICE, NODE_TYPE, placeChosen } from "../shell/adding";
-import { tell, useLive } from "../shell/live";
-import { intoPrompt } from "../shell/edits/prompting";
-import { Filter } from "./Filter";
+import { CHOICE, NODE_TYPE, placeChosen } from "../commands/addNode";
+import { tell, useLive } from "../state/live";
+import { intoPrompt } from "../commands/edits/prompts";
+import { Filter } from "../ui/Filter";
 import "./models.css";
 
 const SHOWN = 200;

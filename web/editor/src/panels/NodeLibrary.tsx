@@ -3,11 +3,11 @@ import { useEffect, useRef, useState } from "react";
 import { type NodeType, offered } from "../catalog/catalog";
 import { outputHelp, socketHelp, widgetHelp } from "../catalog/help";
 import { grouped, searched } from "../catalog/search";
-import { NODE_TYPE, place } from "../shell/adding";
-import { useSettings } from "../shell/settings";
-import { useLive } from "../shell/live";
-import { usePage } from "../shell/page";
-import { Filter } from "./Filter";
+import { NODE_TYPE, place } from "../commands/addNode";
+import { useSettings } from "../state/settings";
+import { useLive } from "../state/live";
+import { usePage } from "../state/page";
+import { Filter } from "../ui/Filter";
 
 export function NodeLibrary() {
   const catalog = useLive((live) => live.catalog);

@@ -3,8 +3,8 @@ import { useEffect, useState } from "react";
 import { packNamed } from "../catalog/catalog";
 import { grouped } from "../catalog/search";
 import { listedPacks, type Pack } from "../server/packs";
-import { place } from "../shell/adding";
-import { tell, useLive } from "../shell/live";
+import { place } from "../commands/addNode";
+import { tell, useLive } from "../state/live";
 
 export function PacksPanel() {
   const catalog = useLive((live) => live.catalog);

@@ -1,6 +1,6 @@
 import { nodesOf } from "../document/model";
 import type { Job } from "../jobs/job";
-import { docOf, type Session } from "../shell/documents";
+import { docOf, type Session } from "../state/documents";
 import { jumpTo } from "../dialogs/Find";
 import { graphsOf } from "../document/scope";
 import { problemsOf } from "./problems";

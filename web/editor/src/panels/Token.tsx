@@ -1,8 +1,8 @@
 /** Asks for the server's token over the page, whose state is retained. */
 import { useState } from "react";
 import { giveToken } from "../server/client";
-import { useLive } from "../shell/live";
-import { loadSettings } from "../shell/settings";
+import { useLive } from "../state/live";
+import { loadSettings } from "../state/settings";
 
 export function Token() {
   const locked = useLive((live) => live.locked);

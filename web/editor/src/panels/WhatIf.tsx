@@ -1,10 +1,10 @@
 /** Compares plans for other devices, placements, approximations, links or batching. */
 import { useState } from "react";
-import type { Plan } from "../plan/plan";
-import { moreText, timeText } from "../plan/words";
-import { type Choices, type Planned, useActive } from "../shell/documents";
-import { tell } from "../shell/live";
-import { run } from "../shell/running";
+import type { Plan } from "../plan/model/plan";
+import { moreText, timeText } from "../plan/model/words";
+import { type Choices, type Planned, useActive } from "../state/documents";
+import { tell } from "../state/live";
+import { run } from "../commands/run";
 import {
   canRun,
   choiceWords,
@@ -13,7 +13,7 @@ import {
   secondsOf,
   showTrial,
   tryPlan,
-} from "../shell/trying";
+} from "../state/whatIf";
 
 const MOST_ALIKE = 8;
 /** The stage of nodes without a model, which cannot be placed. */

@@ -2,10 +2,10 @@
  * Draws the bars of a timeline: predicted and measured spans, and gaps in which a device is idle.
  */
 import { memo } from "react";
-import { type Gap, gapWords } from "./gaps";
-import type { MeasuredBar } from "./measured";
-import type { Plan, Timeline } from "./plan";
-import { deviceLook, timeText, wordsOf } from "./words";
+import { type Gap, gapWords } from "./model/gaps";
+import type { MeasuredBar } from "./model/measured";
+import type { Plan, Timeline } from "./model/plan";
+import { deviceLook, timeText, wordsOf } from "./model/words";
 
 export const LANE = 46;
 export const HEIGHT = 34;

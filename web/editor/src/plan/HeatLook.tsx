@@ -1,9 +1,9 @@
 /** Colours nodes by their time in the last job, and marks the critical path of the graph. */
-import { activeSession, graphOf, type Session, useActive, useDocuments } from "../shell/documents";
-import { followedBy, useFollowed, useLive } from "../shell/live";
-import { usePage } from "../shell/page";
-import { type Heat, heatOf, secondsOf } from "./heat";
-import { timeText } from "./words";
+import { activeSession, graphOf, type Session, useActive, useDocuments } from "../state/documents";
+import { followedBy, useFollowed, useLive } from "../state/live";
+import { usePage } from "../state/page";
+import { type Heat, heatOf, secondsOf } from "./model/heat";
+import { timeText } from "./model/words";
 
 function heatIn(session: Session | null | undefined): Heat | null {
   const runs = followedBy(session).shown?.nodes;

@@ -2,14 +2,14 @@
  * Draws a node's part of the plan: its devices, the strip of a sampler, or the mark of a node in a
  * loop drawn by hand.
  */
-import { type Mark, marksOf, placesOf } from "./marks";
+import { type Mark, marksOf, placesOf } from "./model/marks";
 import { PlanStrip } from "./PlanStrip";
-import type { Plan } from "./plan";
-import { deviceLook, timeText } from "./words";
-import { useDocuments } from "../shell/documents";
-import { useFollowed } from "../shell/live";
-import { usePage } from "../shell/page";
-import { plansOf } from "../shell/planning";
+import type { Plan } from "./model/plan";
+import { deviceLook, timeText } from "./model/words";
+import { useDocuments } from "../state/documents";
+import { useFollowed } from "../state/live";
+import { usePage } from "../state/page";
+import { plansOf } from "../state/planning";
 
 const NONE: readonly Plan[] = [];
 

@@ -1,5 +1,5 @@
-import type { Plan } from "./plan";
-import { deviceLook, shortName, timeText } from "./words";
+import type { Plan } from "./model/plan";
+import { deviceLook, shortName, timeText } from "./model/words";
 
 /** Draws a cell for each call of an evaluation, as wide as its time, in its device's colour. */
 export function PlanStrip({ plan }: { readonly plan: Plan }) {

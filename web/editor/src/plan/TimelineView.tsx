@@ -4,14 +4,14 @@
  * spans.
  */
 import { type PointerEvent, useEffect, useRef, useState } from "react";
-import { usePage } from "../shell/page";
-import { moved, revealing, stepped, type View, zoomed } from "./axis";
-import { chainTo, criticalChain, operationIn } from "./critical";
+import { usePage } from "../state/page";
+import { moved, revealing, stepped, type View, zoomed } from "./model/axis";
+import { chainTo, criticalChain, operationIn } from "./model/critical";
 import { Gaps, HALF, HEIGHT, LANE, Measured, Predicted, TOP } from "./Bars";
-import { gapsOf } from "./gaps";
-import type { MeasuredBar } from "./measured";
-import type { Plan, Span, Timeline } from "./plan";
-import { timeText, wordsOf } from "./words";
+import { gapsOf } from "./model/gaps";
+import type { MeasuredBar } from "./model/measured";
+import type { Plan, Span, Timeline } from "./model/plan";
+import { timeText, wordsOf } from "./model/words";
 
 const WIDTH = 1000;
 /** The minimum width of a span, relative to the view. */

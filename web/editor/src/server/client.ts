@@ -1,7 +1,7 @@
 /** Sends requests to the server. Throws `Refused` with the server's message if it refuses one. */
 
 import type { Doc } from "../document/model";
-import { asPrompt } from "../document/own";
+import { asPrompt } from "../document/editorData";
 import {
   fieldsOf,
   isObject,
@@ -14,7 +14,7 @@ import {
   textsOf,
 } from "../json";
 import type * as messages from "./generated/messages";
-import { told } from "./told";
+import { told } from "./messageFields";
 
 export class Refused extends Error {
   constructor(

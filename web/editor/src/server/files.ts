@@ -2,7 +2,7 @@
 import { numberFrom, textOf } from "../json";
 import { addressOf, asked, posted } from "./client";
 import type * as messages from "./generated/messages";
-import { told, toldAll } from "./told";
+import { told, toldAll } from "./messageFields";
 
 export interface ListedFile {
   readonly name: string;

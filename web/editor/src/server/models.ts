@@ -1,5 +1,5 @@
 /** Lists the server's models. */
-import type { Kind } from "../catalog/completing";
+import type { Kind } from "../prompts/completion";
 import { fieldsOf, isObject, listOf, numberFrom, textOf, textsOf } from "../json";
 import { asked } from "./client";
 

@@ -2,7 +2,7 @@
 import { numberFrom, textOf, textsOf } from "../json";
 import { asked } from "./client";
 import type * as messages from "./generated/messages";
-import { told, toldAll } from "./told";
+import { told, toldAll } from "./messageFields";
 
 export interface Pack {
   readonly name: string;

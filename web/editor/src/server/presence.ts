@@ -2,7 +2,7 @@
 import { fieldsOf, textsOf } from "../json";
 import { posted } from "./client";
 import type * as messages from "./generated/messages";
-import { told } from "./told";
+import { told } from "./messageFields";
 
 /** The names of other users by file; "" for an unnamed one. */
 export type Others = Readonly<Record<string, readonly string[]>>;

@@ -1,7 +1,7 @@
 /** Parses the typed values of a sweep, and arranges its runs in a grid. Pure. */
 import type { Widget } from "../catalog/catalog";
 import type { Json } from "../json";
-import { parsedNumber } from "../widgets/numbers";
+import { parsedNumber } from "../catalog/numbers";
 
 /** The maximum number of runs and of fields in a sweep. */
 export const MOST_RUNS = 48;

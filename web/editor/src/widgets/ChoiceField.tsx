@@ -1,7 +1,7 @@
 /** Edits a choice in a list or, for many choices, a search. A missing value is never replaced. */
 import { useState } from "react";
-import { nearestName } from "../catalog/near";
-import { Picker } from "../dialogs/Picker";
+import { nearestName } from "../catalog/nearestName";
+import { Picker } from "../ui/Picker";
 import type { Field } from "./field";
 
 const FEW = 24;

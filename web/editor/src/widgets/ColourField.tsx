@@ -1,6 +1,6 @@
 /** Edits a colour, picked or typed as `#rrggbb`. Picking it is one undo step. */
 import { useEffect, useRef, useState } from "react";
-import { parsedColour, pickedOf, valueOf } from "./colours";
+import { parsedColour, pickedOf, valueOf } from "../ui/colours";
 import type { Field } from "./field";
 
 export function ColourField(field: Field) {

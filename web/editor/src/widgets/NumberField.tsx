@@ -2,7 +2,7 @@
 import { useEffect, useRef, useState } from "react";
 import type { Widget } from "../catalog/catalog";
 import type { Field } from "./field";
-import { parsedNumber } from "./numbers";
+import { parsedNumber } from "../catalog/numbers";
 
 /** Pixels of the pointer per step. */
 const PIXELS = 6;

@@ -1,6 +1,6 @@
 /** Edits an image: choose, upload by button or drop, paint a mask; shows a thumbnail. */
 import { loadedPicture, addressOf, upload } from "../server/client";
-import { refreshCatalog, tell } from "../shell/live";
+import { refreshCatalog, tell } from "../state/live";
 import { ChoiceField } from "./ChoiceField";
 import type { Field } from "./field";
 

@@ -1,6 +1,6 @@
 /** Shows the number of tokens of a prompt for the text encoders that read it. */
 import { sizeText } from "../catalog/prompts";
-import { useDocuments } from "../shell/documents";
+import { useDocuments } from "../state/documents";
 
 export function TokenCount({ node, widget }: { readonly node: string; readonly widget: string }) {
   const words = useDocuments(({ sessions, active }) => {

@@ -5,8 +5,8 @@ import { NEXT, NEXT_WORDS } from "../catalog/seeds";
 import { widgetHelp } from "../catalog/help";
 import type { Json } from "../json";
 import { noteRender } from "../renders";
-import { activeSession } from "../shell/documents";
-import { usePage } from "../shell/page";
+import { activeSession } from "../state/documents";
+import { usePage } from "../state/page";
 import { ChoiceField } from "./ChoiceField";
 import type { Field } from "./field";
 import { ColourField, Swatch } from "./ColourField";
@@ -14,8 +14,8 @@ import { CARRIED, DragLabel, NumberField } from "./NumberField";
 import { PictureField } from "./PictureField";
 import { TextField } from "./TextField";
 import { TokenCount } from "./TokenCount";
-import { useCarrying } from "./useCarrying";
-import { setPlaced } from "./values";
+import { useCarrying } from "./useValueDrag";
+import { setPlaced } from "../commands/fields";
 
 interface Row {
   readonly node: string;

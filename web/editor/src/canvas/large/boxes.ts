@@ -1,0 +1,78 @@
+/** Computes the boxes and box paths of nodes, and the part of the graph in view. */
+import type { Node, ReactFlowState } from "@xyflow/react";
+import { type Box, boundsOf } from "../../document/layout/alignment";
+import { type Drawn, TITLE } from "../layout";
+
+/**
+ * `frames` and `others`: paths of groups and of all other nodes. `heads`: paths of node titles by
+ * colour, "" for the theme's colour.
+ */
+export interface Outlines {
+  readonly all: Box;
+  readonly frames: string;
+  readonly others: string;
+  readonly heads: ReadonlyMap<string, string>;
+}
+
+/** The width of a device bar and its distance from both ends, as in `.device-bar`. */
+const [BAR, APART] = [5, 3];
+
+export function outlines(nodes: readonly Drawn[]): Outlines {
+  const boxes = nodes.map(boxOf);
+  const of = (frames: boolean) =>
+    boxes
+      .filter((_, at) => (nodes[at]?.type === "frame") === frames)
+      .map(outline)
+      .join("");
+  const heads = new Map<string, string>();
+  for (const one of nodes) {
+    if (one.type !== "card" || one.data.node.mode !== 0) continue; // muted, bypassed: drawn paler
+    const { colour } = one.data.node;
+    heads.set(colour, (heads.get(colour) ?? "") + outline({ ...boxOf(one), height: TITLE }));
+  }
+  return { all: boundsOf(boxes), frames: of(true), others: of(false), heads };
+}
+
+/** Returns the paths of device bars by device. `placesOf`: seconds on each device for a node. */
+export function bars(
+  nodes: readonly Drawn[],
+  placesOf: (id: string) => ReadonlyMap<number, number>,
+): ReadonlyMap<number, string> {
+  const found = new Map<number, string>();
+  for (const node of nodes) {
+    const places = placesOf(node.id);
+    const all = [...places.values()].reduce((sum, seconds) => sum + seconds, 0) || 1;
+    const { x, y, height } = boxOf(node);
+    let from = y + TITLE + APART;
+    for (const [device, seconds] of places) {
+      const part = ((height - TITLE - 2 * APART) * seconds) / all;
+      const bar = outline({ x: x + 1, y: from, width: BAR, height: part });
+      found.set(device, (found.get(device) ?? "") + bar);
+      from += part;
+    }
+  }
+  return found;
+}
+
+export function outline({ x, y, width, height }: Box): string {
+  return `M${x},${y}h${width}v${height}h${-width}z`;
+}
+
+type Placed = Pick<Node, "position" | "measured" | "width" | "initialHeight" | "height">;
+
+export function boxOf({ position, measured, width, initialHeight, height }: Placed): Box {
+  return {
+    ...position,
+    width: measured?.width ?? width ?? 0,
+    height: measured?.height ?? height ?? initialHeight ?? 0,
+  };
+}
+
+/** Returns the part of the graph that is in view. */
+export function viewOf({
+  transform: [x, y, zoom],
+  width,
+  height,
+}: Pick<ReactFlowState, "transform" | "width" | "height">): Box {
+  return { x: -x / zoom, y: -y / zoom, width: width / zoom, height: height / zoom };
+}

@@ -1,0 +1,56 @@
+/**
+ * Mounts the nodes of a large graph that come into view a few at a time. The others stay hidden.
+ */
+import type { ReactFlowState, useStoreApi } from "@xyflow/react";
+import type { Drawn } from "../layout";
+import { overlap } from "../links/geometry";
+import { boxOf, viewOf } from "./boxes";
+import { boxInTurn } from "./renderQueue";
+import type { WireEdge } from "../links/Wire";
+
+/**
+ * Nodes mounted per turn, while the viewport moves and while it rests. Most of the cost is per
+ * turn, not per node.
+ */
+const [MOVING, RESTING] = [4, 24];
+
+/** Nodes that wait for their turn. */
+const waiting = new Set<string>();
+
+type State = ReactFlowState<Drawn, WireEdge>;
+type Store = ReturnType<typeof useStoreApi<Drawn, WireEdge>>;
+
+/** Hides the nodes in view that are not mounted, and returns their ids. */
+export function entering(state: State): readonly string[] {
+  const mounted = new Set<string | undefined>(
+    [...(state.domNode?.querySelectorAll<HTMLElement>(".react-flow__node") ?? [])].map(
+      ({ dataset }) => dataset.id,
+    ),
+  );
+  const view = viewOf(state);
+  const found: string[] = [];
+  for (const [id, node] of state.nodeLookup) {
+    const isThere = mounted.has(id) || waiting.has(id) || node.dragging;
+    if (isThere || !overlap(boxOf(node), view)) continue;
+    node.hidden = true;
+    found.push(id);
+  }
+  return found;
+}
+
+/** Mounts nodes in later turns. */
+export function admit(store: Store, ids: readonly string[]): void {
+  if (ids.length === 0) return;
+  for (const id of ids) waiting.add(id);
+  boxInTurn((moves) => {
+    const { nodeLookup } = store.getState();
+    const count = moves ? MOVING : RESTING;
+    for (const id of ids.slice(0, count)) {
+      waiting.delete(id);
+      const node = nodeLookup.get(id);
+      if (node !== undefined) node.hidden = false;
+    }
+    store.setState({});
+    admit(store, ids.slice(count));
+  });
+}

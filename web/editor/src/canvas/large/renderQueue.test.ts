@@ -1,0 +1,101 @@
+import { afterEach, beforeAll, expect, test, vi } from "vitest";
+import { plan } from "../../server/client";
+import { atRest, readInTurns, whileMoving } from "./renderQueue";
+
+beforeAll(() => void vi.stubGlobal("requestAnimationFrame", () => 0));
+afterEach(() => whileMoving(false));
+
+test("an answer is read once the view rests", async () => {
+  const text = vi.fn(async () => '{"plans": [{}], "notes": []}');
+  const response = { ok: true, status: 200, headers: new Headers(), text };
+  vi.stubGlobal("fetch", async () => response);
+  whileMoving(true);
+  const planned = plan({ nodes: [] }, "asker", {}, { ready: atRest });
+  await new Promise((later) => setTimeout(later, 20));
+  expect(text).not.toHaveBeenCalled();
+  whileMoving(false);
+  expect((await planned).plans).toHaveLength(1);
+});
+
+test("much is read in slices between which the page can answer, and none while the view moves", async () => {
+  const busy = (milliseconds: number) => {
+    const until = performance.now() + milliseconds;
+    while (performance.now() < until);
+    return milliseconds;
+  };
+  const read = vi.fn(busy);
+  whileMoving(true);
+  const all = readInTurns(new Array(10).fill(3), read);
+  await new Promise((later) => setTimeout(later, 20));
+  expect(read).not.toHaveBeenCalled();
+  whileMoving(false);
+  await vi.waitFor(() => expect(read).toHaveBeenCalled(), { interval: 1 });
+  expect(read.mock.calls.length).toBeLessThan(5);
+  expect(await all).toEqual(new Array(10).fill(3));
+});
+
+/**
+ * Simulates a page with a fake clock: timers and animation frames run when due, `frame`
+ * milliseconds apart.
+ */
+function pageWithFrames(frame: number) {
+  let now = 0;
+  const due = new Map<number, { readonly at: number; readonly go: () => void }>();
+  const after = (go: () => void, milliseconds: number) => {
+    const id = due.size + 1;
+    due.set(id, { at: now + milliseconds, go });
+    return id;
+  };
+  const not = (id: number) => void due.set(id, { at: Number.POSITIVE_INFINITY, go: () => {} });
+  vi.spyOn(performance, "now").mockImplementation(() => now);
+  vi.stubGlobal("requestAnimationFrame", (go: () => void) => after(go, frame - (now % frame)));
+  vi.stubGlobal("cancelAnimationFrame", not);
+  vi.stubGlobal("setTimeout", after);
+  vi.stubGlobal("clearTimeout", not);
+  return {
+    takes: (milliseconds: number) => (now += milliseconds),
+    /** Advances to the next callback; undefined if none is due. */
+    next(): number | undefined {
+      const [id, { at, go }] = [...due].reduce((one, other) =>
+        other[1].at < one[1].at ? other : one,
+      );
+      if (at === Number.POSITIVE_INFINITY) return undefined;
+      now = Math.max(now, at);
+      not(id);
+      go();
+      return now;
+    },
+  };
+}
+
+test.each([
+  [16, 16],
+  [80, 28],
+  [400, 28],
+])(
+  "in frames of %d ms there is a turn each %d ms, and 8 ms are spent in it",
+  async (frame, each) => {
+    vi.resetModules();
+    const { inTurn, measureEnds } = await import("./renderQueue"); // a fresh module without pending work
+    const page = pageWithFrames(frame);
+    const draws = Array.from({ length: 40 }, (_, at) =>
+      vi.fn(() => {
+        page.takes(4);
+        measureEnds(`${at}`, () => {}); // requests a turn within a turn
+      }),
+    );
+    const drawn = () => draws.filter(({ mock }) => mock.calls.length > 0).length;
+    for (const draw of draws) inTurn(draw);
+    const inEach: number[] = [];
+    let [last, ended] = [0, 0];
+    while (drawn() < draws.length) {
+      ended = page.next() ?? Number.NaN;
+      if (drawn() > last) inEach.push(drawn() - last);
+      last = drawn();
+    }
+    vi.restoreAllMocks();
+    vi.unstubAllGlobals();
+    expect(inEach).toEqual(new Array(20).fill(2)); // 8 ms per frame, then the page can respond
+    expect(ended).toBeLessThanOrEqual(2 * frame + 20 * each); // starts with the second frame
+  },
+);

@@ -1,0 +1,148 @@
+/**
+ * Spreads expensive drawing over frames: a time budget per frame, smaller while the viewport moves.
+ */
+import { flushSync } from "react-dom";
+import { useCanvas } from "../../state/canvas";
+
+/** Milliseconds of drawing per frame, while the viewport moves and while it rests. */
+const [MOVING, RESTING] = [1, 8];
+/**
+ * Milliseconds until the next turn of a resting viewport if frames take longer, as without a GPU.
+ */
+const LATEST = 20;
+/** Nodes per frame that are drawn in full without waiting. */
+const AT_ONCE = 3;
+
+let isMoving = false;
+let isAsked = false;
+let drawn = 0;
+/** Pending drawing in this order: boxes of nodes, then their contents once the viewport rests. */
+const boxes = new Set<(moves: boolean) => void>();
+const contents = new Set<() => void>();
+const unmeasured = new Map<string, (ids: string[]) => void>();
+let whenDone: () => void = () => {};
+const waiting = new Set<() => void>();
+
+export function whileMoving(moves: boolean): void {
+  isMoving = moves;
+  if (moves) return;
+  soon();
+  for (const go of waiting) go();
+  waiting.clear();
+}
+
+/** Resolves once the viewport rests. */
+export function atRest(): Promise<void> {
+  return new Promise((go) => {
+    if (isMoving) waiting.add(go);
+    else go();
+  });
+}
+
+/** Calls `done` once nothing is pending. */
+export function afterTurns(done: () => void): void {
+  whenDone = done;
+  soon();
+}
+
+/** Applies `read` to each item within the time budget; pauses while the viewport moves. */
+export async function readInTurns<Told, Read>(
+  all: readonly Told[],
+  read: (one: Told) => Read,
+): Promise<readonly Read[]> {
+  const found: Read[] = [];
+  while (found.length < all.length) {
+    await new Promise((later) => setTimeout(later));
+    await atRest();
+    const until = performance.now() + RESTING;
+    for (const one of all.slice(found.length)) {
+      found.push(read(one));
+      if (performance.now() >= until) break;
+    }
+  }
+  return found;
+}
+
+/**
+ * Returns whether one more node may be drawn in full in this frame. It never overtakes pending
+ * ones.
+ */
+export function hasTime(): boolean {
+  if (isMoving || boxes.size + contents.size > 0 || drawn >= AT_ONCE) return false;
+  if (drawn === 0)
+    requestAnimationFrame(() => {
+      drawn = 0;
+    });
+  drawn += 1;
+  return true;
+}
+
+/**
+ * Calls the cheap `draw` in turn, also while the viewport moves; its argument says whether it
+ * moves.
+ */
+export function boxInTurn(draw: (moves: boolean) => void): void {
+  boxes.add(draw);
+  soon();
+}
+
+/** Calls `draw` in turn while the viewport rests. The returned function cancels it. */
+export function inTurn(draw: () => void): () => void {
+  contents.add(draw);
+  soon();
+  return () => void contents.delete(draw);
+}
+
+/** Measures the link ends of a node once all pending nodes are drawn. */
+export function measureEnds(id: string, measure: (ids: string[]) => void): void {
+  unmeasured.set(id, measure);
+  soon();
+}
+
+/** Skips the upcoming frame, which already has work. */
+function soon(): void {
+  if (isAsked) return; // a draw may request more: the running turn sees it
+  isAsked = true;
+  requestAnimationFrame(() => requestAnimationFrame(next));
+}
+
+function goOn(): void {
+  const frame = requestAnimationFrame(() => {
+    clearTimeout(timer);
+    next();
+  });
+  const timer = setTimeout(() => {
+    if (isMoving) return;
+    cancelAnimationFrame(frame);
+    next();
+  }, LATEST);
+}
+
+function next(): void {
+  if (!isMoving || !useCanvas.getState().far) {
+    // at low zoom, `Places` shows all boxes during a move
+    const until = performance.now() + (isMoving ? MOVING : RESTING);
+    for (const waiting of isMoving ? [boxes] : [boxes, contents]) {
+      for (const draw of waiting) {
+        waiting.delete(draw);
+        flushSync(() => draw(isMoving));
+        if (performance.now() >= until) return goOn();
+      }
+    }
+    if (!isMoving && boxes.size + contents.size > 0) return goOn();
+  }
+  isAsked = false;
+  if (isMoving) return; // starts again when the viewport rests
+  measureAll();
+  whenDone();
+  whenDone = () => {};
+}
+
+function measureAll(): void {
+  const [measure] = unmeasured.values();
+  if (measure === undefined) return;
+  const ids = new Set(unmeasured.keys());
+  unmeasured.clear();
+  measure([...ids]); // applied in the next frame
+  requestAnimationFrame(() => useCanvas.getState().settle(ids));
+}

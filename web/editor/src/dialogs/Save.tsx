@@ -1,0 +1,71 @@
+/** Asks for a file name, and how to resolve a conflict with another page's changes. */
+import { useState } from "react";
+import type { Conflict } from "../server/workflows";
+import { useActive } from "../state/documents";
+import { Modal } from "../ui/Modal";
+import { usePage } from "../state/page";
+import { saveAs, store, takeTheirs } from "../commands/save";
+
+export function SaveAs() {
+  const session = useActive();
+  const [name, setName] = useState(session?.name ?? "workflow");
+  const close = () => usePage.setState({ dialog: null });
+  return (
+    <Modal label="Save on the server" onClose={close}>
+      <form
+        className="save"
+        onSubmit={(event) => {
+          event.preventDefault();
+          close();
+          if (name.trim() !== "") void saveAs(name.trim());
+        }}
+      >
+        <label>
+          Name; a / makes a folder
+          <input
+            autoFocus
+            value={name}
+            onFocus={(event) => event.target.select()}
+            onChange={(event) => setName(event.target.value)}
+          />
+        </label>
+        <button type="submit" className="prominent">
+          Save
+        </button>
+      </form>
+    </Modal>
+  );
+}
+
+export function ConflictChoice({ conflict }: { readonly conflict: Conflict }) {
+  const { theirs, saved } = conflict;
+  const close = () => usePage.setState({ conflict: null });
+  const choose = (act: () => void) => () => {
+    close();
+    act();
+  };
+  return (
+    <Modal label="The file has changed" onClose={close}>
+      <p>
+        {theirs.path} was saved by another page
+        {saved === "" ? "" : ` at ${new Date(saved).toLocaleTimeString()}`}. Nothing is overwritten
+        unless you say so.
+      </p>
+      <p className="choices">
+        <button
+          type="button"
+          className="prominent"
+          onClick={choose(() => usePage.setState({ dialog: "save-as" }))}
+        >
+          Keep both: save under another name
+        </button>
+        <button type="button" onClick={choose(() => void takeTheirs(theirs.path))}>
+          Take theirs
+        </button>
+        <button type="button" onClick={choose(() => void store(theirs.path, theirs))}>
+          Replace theirs
+        </button>
+      </p>
+    </Modal>
+  );
+}
