@@ -35,7 +35,7 @@ class Holding:
         except NoRoom:
             if self._models.residents.in_use:
                 raise
-            self._models.residents.on_short()
+            self._models.release_cached()
             try:
                 self._hold()
             except NoRoom as error:

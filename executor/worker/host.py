@@ -62,6 +62,7 @@ from katz_graph.host.memory import is_out_of_memory, memory_message
 from katz_graph.ir.device import Device
 from katz_graph.ir.program import Instance
 from katz_graph.models.loading.memory import DeviceMemory
+from katz_graph.models.loading.residents import ModuleExtras
 from katz_graph.models.loading.store import ModelStore
 from katz_graph.node.types import Context, Engine, NodeType
 from katz_graph.packs import load_registry
@@ -327,22 +328,25 @@ def _models(assignment: WorkerConfig) -> DeviceModels:
     # exact float32: by default torch rounds the inputs of convolutions to TF32 on a GPU
     torch.backends.cudnn.allow_tf32 = False
     memory = DeviceMemory(assignment.device)
-    store = ModelStore(
-        assignment.control_net_bytes, assignment.policy, assignment.model_bytes, memory
-    )
-    models = DeviceModels(
+
+    def store(extras: ModuleExtras) -> ModelStore:
+        return ModelStore(
+            extras, assignment.control_net_bytes, assignment.policy, assignment.model_bytes, memory
+        )
+
+    def say(line: str) -> None:
+        if assignment.tells:
+            print(f"{assignment.name}: {line}", file=sys.stderr, flush=True)
+
+    return DeviceModels(
         assignment.device,
         assignment.dtype,
         store,
         assignment.lora_bytes,
         partial(computing_of, assignment),
         HostCopies(share_of_host if torch.device(assignment.device).type == "cuda" else nothing),
+        say,
     )
-    if assignment.tells:
-        models.residents.on_evicted = lambda line: print(
-            f"{assignment.name}: {line}", file=sys.stderr, flush=True
-        )
-    return models
 
 
 def computing_of(assignment: WorkerConfig, stream: Stream) -> Computing:

@@ -4,7 +4,7 @@ returns a model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -56,6 +56,7 @@ from katz_graph.models.loading.fill import fill, named_tensors
 from katz_graph.models.loading.identity import count_values
 from katz_graph.models.loading.loadable import Loadable
 from katz_graph.models.loading.memory import DeviceMemory
+from katz_graph.models.loading.residents import ModuleExtras
 from katz_graph.models.loading.store import ModelStore, loadable
 from katz_graph.models.stages import Stage
 from katz_graph.models.text import encoder as text
@@ -69,30 +70,29 @@ Notes = tuple[str, ...]
 """Notes for the user about how a result was computed."""
 
 
-class DeviceModels:
-    """Loads and runs the models of one device. Used by one worker thread at a time."""
+class DeviceModels(ModuleExtras):
+    """Loads and runs the models of one device. Used by one worker thread at a time. `store` makes
+    the store of its modules, with these extras. `say` reports evictions.
+    """
 
     def __init__(
         self,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
-        store: ModelStore | None = None,
+        store: Callable[[ModuleExtras], ModelStore] | None = None,
         lora_bytes: int | None = None,
         computing: Callable[[Stream], Computing] = lambda stream: Eagerly(),
         copies: HostCopies | None = None,
+        say: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.device = torch.device(device)
         self.dtype = dtype
         self.stream = stream_of(self.device)
-        self.store = store or ModelStore(memory=DeviceMemory(device))
+        self.store = store(self) if store else ModelStore(self, memory=DeviceMemory(device))
         self.residents = self.store.residents
-        self.residents.also_free = self._forget_sets
-        self.residents.room.movable = self._originals
         self.compute = computing(self.stream)
         self.copies = copies or HostCopies()
-        self.residents.on_leaving, self.residents.copies = self._keep_copy, self.copies.get
-        self.residents.on_freed = lambda module: self.compute.forget(module)
-        self.residents.on_short = lambda: self.compute.drop()
+        self.say = say
         # switches of a model's LoRAs, and their seconds
         self.lora_merges, self.lora_seconds = 0, 0.0
         self.network_seconds = 0.0  # the share of `lora_seconds` spent in networks
@@ -108,7 +108,10 @@ class DeviceModels:
         self.residents.clear()
         self.copies.clear()
 
-    def _keep_copy(self, key: Hashable, module: Any) -> None:
+    def evicted(self, line: str) -> None:
+        self.say(line)
+
+    def leaving(self, key: Hashable, module: Any) -> None:
         """Caches the weights of an evicted module on the host, without LoRAs."""
 
         def without_loras() -> None:
@@ -117,7 +120,10 @@ class DeviceModels:
 
         self.copies.keep(key, module, without_loras)
 
-    def _forget_sets(self, module: Any) -> Iterable[Tensor]:
+    def copy_of(self, key: Hashable) -> Mapping[str, Tensor] | None:
+        return self.copies.get(key)
+
+    def also_free(self, module: Any) -> Iterable[Tensor]:
         """Drops the weight sets of an evicted module; returns its originals, which are freed as
         well.
         """
@@ -127,9 +133,15 @@ class DeviceModels:
         self._kept.forget(sets)
         return sets.originals.tensors.values()
 
-    def _originals(self) -> Iterable[Originals]:
+    def freeing(self, module: Any) -> None:
+        self.compute.forget(module)
+
+    def movable(self) -> Iterable[Originals]:
         """Returns the originals of live modules."""
         return [sets.originals for sets in self._sets.values()]
+
+    def release_cached(self) -> None:
+        self.compute.drop()
 
     def patch(self, recipe: ModelRecipe) -> Any:
         """Makes exactly a recipe's LoRAs resident in its network. Returns the live network."""

@@ -83,7 +83,7 @@ class DeviceSetup:
         (config,) = assigned({choice.name: choice.device}, self._config(settings), self.dtype)
         engine = start_here(config, self._choices(), settings.cache)
         if tell_evictions:
-            engine.models.residents.on_evicted = say
+            engine.models.say = say
         return engine
 
     def _start_workers(

@@ -45,7 +45,7 @@ def test_the_one_used_longest_ago_is_dropped_and_loaded_again(size):
 def test_the_policy_is_chosen_by_name(size):
     """After three uses of the first, LFU drops the second for the third, LRU the first."""
     for policy, stays in (("lfu", 0), ("lru", 1)):
-        store = ModelStore(2 * size, policy)
+        store = ModelStore(control_net_bytes=2 * size, policy=policy)
         modules = [store.controlnet(PARTS[number], *CPU) for number in (0, 0, 0, 1)]
         store.controlnet(PARTS[2], *CPU)
         assert store.controlnet(PARTS[stays], *CPU) is modules[3 * stays]
@@ -75,7 +75,7 @@ def test_what_is_in_use_is_not_dropped(size):
 
 
 def test_a_session_is_one_use_however_many_steps_it_has(size):
-    store = ModelStore(2 * size, "lfu")
+    store = ModelStore(control_net_bytes=2 * size, policy="lfu")
     with store.residents.using(store.controlnet_of(PARTS[0], *CPU)) as one:
         assert all(store.controlnet(PARTS[0], *CPU) is one for _ in range(20))
     for _ in range(2):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -264,7 +265,7 @@ class Small(DeviceMemory):
 
 
 def small(size: float) -> DeviceModels:
-    return DeviceModels(store=ModelStore(model_bytes=10**9, memory=Small(size)))
+    return DeviceModels(store=partial(ModelStore, model_bytes=10**9, memory=Small(size)))
 
 
 def shapes_seen(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> list[tuple[int, ...]]:

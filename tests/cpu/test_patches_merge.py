@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -198,7 +198,7 @@ def test_a_merge_leaves_no_trace_and_is_made_once(
 ) -> None:
     model, model2 = recipes(sd1)[0], other[0]
     size = 4 * count_values(model.network)
-    store = live.DeviceModels(store=ModelStore(model_bytes=2 * size))
+    store = live.DeviceModels(store=partial(ModelStore, model_bytes=2 * size))
     expected = {name: weight.clone() for name, weight in store.patch(model).named_parameters()}
     merged = merged_model(model.with_lora(lora(sd1, 0, 0.8)), model2, HALF)
     assert store.patch(merged) is store.patch(merged)

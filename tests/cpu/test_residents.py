@@ -9,6 +9,7 @@ import shutil
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import single_files
 import torch
 from processes import eventually
 from safetensors.torch import save_file
-from tiny_models import control_recipe, lora, pipeline_folder, recipes
+from tiny_models import Said, control_recipe, lora, pipeline_folder, recipes
 
 from katz_graph.core.errors import InputError, OutOfMemory
 from katz_graph.core.graph import Graph, Link, NodeCall
@@ -102,7 +103,7 @@ def test_every_kind_of_model_goes_when_others_need_the_room(tmp_path: Path) -> N
     (model, clip, vae), net = recipes("sd1"), upscaler(tmp_path)
     merged = merged_model(model, recipes("sd1")[0].with_lora(lora("sd1")), (("", 0.5, 0.5),))
     largest = bytes_of(model.network)
-    models = DeviceModels(store=ModelStore(model_bytes=largest))
+    models = DeviceModels(store=partial(ModelStore, model_bytes=largest))
     uses: dict[str, Callable[[], Any]] = {
         "unet": lambda: models.patch(model),
         "merged": lambda: models.patch(merged),
@@ -124,8 +125,11 @@ def test_every_kind_of_model_goes_when_others_need_the_room(tmp_path: Path) -> N
 def test_what_was_used_longest_ago_goes_and_it_is_said_for_what_and_what_it_cost() -> None:
     model, clip, vae = recipes("sd1")
     encoder = clip.encoders[0].encoder
-    store, said = ModelStore(model_bytes=bytes_of(model.network, encoder, vae.vae)), []
-    store.residents.on_evicted = said.append
+    extras = Said()
+    store, said = (
+        ModelStore(extras, model_bytes=bytes_of(model.network, encoder, vae.vae)),
+        extras.lines,
+    )
     unet, decoder = store.network(model.network, *CPU), store.vae(vae.vae, *CPU)
     store.text_encoder(encoder, *CPU)
     store.vae(vae.vae, *CPU)
@@ -161,7 +165,7 @@ def test_of_a_file_that_is_replaced_only_the_newest_stays(tmp_path: Path, kind: 
 
 def test_a_model_with_loras_takes_the_originals_of_its_weights_along() -> None:
     model, other = recipes("sd1")[0], recipes("sd2")[0]
-    models = DeviceModels(store=ModelStore(model_bytes=bytes_of(other.network)))
+    models = DeviceModels(store=partial(ModelStore, model_bytes=bytes_of(other.network)))
     plain = {name: weight.clone() for name, weight in models.patch(model).named_parameters()}
     models.patch(model.with_lora(lora("sd1")))
     (kept,) = models._sets.values()
@@ -183,7 +187,9 @@ class Device(Memory):
     def __init__(self, size: float, model_bytes: int | None = None) -> None:
         super().__init__(size)
         self.watched = 0.0
-        self.models = DeviceModels("meta", store=ModelStore(model_bytes=model_bytes, memory=self))
+        self.models = DeviceModels(
+            "meta", store=partial(ModelStore, model_bytes=model_bytes, memory=self)
+        )
         self.taken = lambda: self.models.residents._books.resident_bytes + self.originals
 
     @property
@@ -408,7 +414,8 @@ def test_what_comes_back_by_itself_goes_before_a_model_is_refused(
         for kept in (1 << 16, bytes_of(*parts)):
             memory, recorded = Memory(bytes_of(*parts) + 100), [kept]
             memory.taken = lambda: residents._books.resident_bytes + sum(recorded)  # noqa: B023
-            residents.room.memory, residents.on_short = memory, recorded.clear
+            residents.room.memory = memory
+            engine.models.release_cached = recorded.clear  # type: ignore[method-assign]
             sample(engine, asked)
             assert recorded == []
             engine.models.unload()
@@ -419,7 +426,9 @@ def test_what_comes_back_by_itself_goes_before_a_model_is_refused(
 
 def test_a_call_waits_for_room_that_a_request_takes(sd1: Files, measured: Path) -> None:
     """A worker's request holds all that there is; an upscaler's turn comes when it has ended."""
-    models = DeviceModels(store=ModelStore(model_bytes=bytes_of(recipes("sd1")[0].network)))
+    models = DeviceModels(
+        store=partial(ModelStore, model_bytes=bytes_of(recipes("sd1")[0].network))
+    )
     with models.holding(recipes("sd1")[0]), pytest.raises(NoRoom):
         models.decode_latent(recipes("sd1")[2], torch.zeros(1, 4, 2, 2))
     vae = pipeline_recipes(sd1.pipeline)[2]
@@ -512,7 +521,7 @@ def test_two_checkpoints_and_a_refiner_alternate_in_the_room_of_one(
     ]
     with local_engine(batching=False, cache=measured, model_bytes=max(sizes)) as engine:
         residents, most = engine.models.residents, []
-        residents.on_evicted = lambda line: most.append(residents.use.resident_bytes)
+        engine.models.say = lambda line: most.append(residents.use.resident_bytes)
         made = [
             paint(engine, base, refiner, seed) for seed, base in enumerate((first, second, first))
         ]

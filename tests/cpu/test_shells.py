@@ -12,6 +12,7 @@ import shutil
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from test_recorded import case, strict
 from tiny_models import (
+    Said,
     control_recipe,
     controlnet_folder,
     folder,
@@ -227,7 +229,7 @@ def test_a_merged_network_and_a_plain_one_take_each_others_place() -> None:
     merged = merged_model(plain, model(5), (("", 0.3, 0.7),))
     unbounded = DeviceModels()
     fresh = unbounded.patch(merged)
-    models = DeviceModels(store=ModelStore(model_bytes=bytes_of(plain.network)))
+    models = DeviceModels(store=partial(ModelStore, model_bytes=bytes_of(plain.network)))
     module = models.patch(plain.with_lora(lora("sd1")))
     assert models.patch(merged) is module and same(module, fresh)
     assert models.patch(plain) is module and same(module, unbounded.patch(plain))
@@ -283,7 +285,7 @@ def test_copying_that_stops_midway_leaves_neither_of_both(
     error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half of one and half of the other is no model of anybody."""
-    models = DeviceModels(store=ModelStore(model_bytes=bytes_of(model(5).network)))
+    models = DeviceModels(store=partial(ModelStore, model_bytes=bytes_of(model(5).network)))
     compute = models.compute = strict()
     first, second = model(5), model(6)
     spoilt = weakref.ref(models.patch(first))
@@ -308,7 +310,7 @@ def test_copying_that_stops_midway_leaves_neither_of_both(
 
 def with_copies(room: float, *resident: Any) -> DeviceModels:
     """As on a GPU, whose models leave for memory of the host."""
-    store = ModelStore(model_bytes=bytes_of(*resident))
+    store = partial(ModelStore, model_bytes=bytes_of(*resident))
     return DeviceModels(store=store, copies=HostCopies(lambda: room))
 
 
@@ -360,12 +362,12 @@ def test_a_fault_found_in_what_leaves_is_told_and_nothing_half_gone_stays() -> N
 
 
 def test_it_is_told_which_model_took_whose_place() -> None:
-    store, said = ModelStore(control_net_bytes=bytes_of(control_recipe("sd1").control_net)), []
-    store.residents.on_evicted = said.append
+    said, size = Said(), bytes_of(control_recipe("sd1").control_net)
+    store = ModelStore(said, control_net_bytes=size)
     for seed in (10, 11):
         controlnet_folder("sd1", seed)
         store.controlnet(control_recipe("sd1", seed).control_net, *CPU)
-    (line,) = said
+    (line,) = said.lines
     assert line.startswith("let go of ControlNet sd1-controlnet-10 (0.00 GB, loaded in ")
     assert line.endswith(" s) for ControlNet sd1-controlnet-11, which takes its place")
     use = store.residents.use

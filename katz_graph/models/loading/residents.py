@@ -20,17 +20,49 @@ from katz_graph.models.loading.fill import refill
 from katz_graph.models.loading.loadable import Loadable, Resident
 from katz_graph.models.loading.memory import DeviceMemory
 from katz_graph.models.loading.residency import CONTROL_NETS, ControlNetUse, ModelUse, Residency
-from katz_graph.models.loading.room import Room
+from katz_graph.models.loading.room import Movable, Room
 
 Result = TypeVar("Result")
+
+
+class ModuleExtras:
+    """Holds what a device has in addition to modules: originals of weights with LoRAs, recordings,
+    copies on the host. This base class holds nothing.
+    """
+
+    def evicted(self, line: str) -> None:
+        """Reports an eviction in one line: the module, its load time, and the reason."""
+
+    def leaving(self, key: Hashable, module: Any) -> None:
+        """May copy the weights of a module with a form, before it is evicted for another."""
+
+    def copy_of(self, key: Hashable) -> Mapping[str, Tensor] | None:
+        """Returns the weights that `leaving` copied, None without any."""
+
+    def also_free(self, module: Any) -> Iterable[Tensor]:
+        """Returns further tensors to free with the weights of a module."""
+        return ()
+
+    def freeing(self, module: Any) -> None:
+        """Drops what depends on a module that is about to be freed."""
+
+    def movable(self) -> Iterable[Movable]:
+        """Returns what can move to the host for a module."""
+        return ()
+
+    def release_cached(self) -> None:
+        """Releases cached data when memory has run out, and before an error for lack of memory."""
+
+
+NO_EXTRAS = ModuleExtras()
 
 
 class Residents:
     """Loads modules by key, each once. Before loading, evicts modules of replaced files, offloads
     movable data to the host (`room`), then evicts the least recently used modules until the new one
     fits. Never evicts modules in use. Before raising an error, releases data that can be computed
-    again (`on_short`). If an evicted module has the new module's form, the new weights are copied
-    into it, so addresses in recordings stay valid.
+    again (`ModuleExtras.release_cached`). If an evicted module has the new module's form, the new
+    weights are copied into it, so addresses in recordings stay valid.
 
     `model_bytes` and `memory`: see `Room`. ControlNets also have a budget of their own,
     `control_net_bytes`, with `policy` as eviction policy.
@@ -38,25 +70,14 @@ class Residents:
 
     def __init__(
         self,
+        extras: ModuleExtras = NO_EXTRAS,
         model_bytes: int | None = None,
         memory: DeviceMemory | None = None,
         control_net_bytes: int | None = None,
         policy: str = "lru",
     ) -> None:
-        # reports an eviction in one line: the module, its load time, and the reason
-        self.on_evicted: Callable[[str], None] = lambda line: None
-        # returns further tensors to free with the weights of a module
-        self.also_free: Callable[[Any], Iterable[Tensor]] = lambda module: ()
-        # called before a module itself is freed
-        self.on_freed: Callable[[Any], None] = lambda module: None
-        # called before a module with a form is evicted for another; may copy its weights
-        self.on_leaving: Callable[[Hashable, Any], None] = lambda key, module: None
-        # returns these copies, None without any
-        self.copies: Callable[[Hashable], Mapping[str, Tensor] | None] = lambda key: None
-        # releases cached data other than modules; called when memory has run out, and before an
-        # error for lack of memory
-        self.on_short: Callable[[], None] = lambda: None
-        self.room = Room(model_bytes, memory)
+        self._extras = extras
+        self.room = Room(model_bytes, memory, extras.movable)
         self._lock = RLock()
         self._here: dict[Hashable, Resident] = {}  # in the order of loading
         self._books = Residency(math.inf, POLICIES["lru"]())
@@ -128,7 +149,7 @@ class Residents:
         done = attempt(work)
         if isinstance(done, RanOut):
             self._short += 1
-            self.on_short()
+            self._extras.release_cached()
             self.make_room(math.inf, what)
             self.collect()
             if again:
@@ -264,7 +285,7 @@ class Residents:
         """Allocates a module, or reuses the evicted one in `place`, and fills it with weights."""
         module = place[0].module if place else wanted.load()
         if wanted.shells is not None:
-            copies = self.copies(wanted.key)
+            copies = self._extras.copy_of(wanted.key)
             if copies is None:
                 wanted.shells.fill(module)
             else:
@@ -284,7 +305,7 @@ class Residents:
             books, held = self._books, sum(one.size for one in place)
             books.budget_bytes, books.reserve_bytes = self._limits(wanted.beside, held)
             if size > books.budget_bytes:
-                self.on_short()
+                self._extras.release_cached()
                 books.budget_bytes, books.reserve_bytes = self._limits(wanted.beside, held)
             if size > books.budget_bytes:
                 most = f"{books.budget_bytes / GB:.2f} GB that models may take (--model-gb)"
@@ -317,7 +338,7 @@ class Residents:
         """Calls `on_leaving` for evicted modules that may be loaded again."""
         for key in keys:
             if self._here[key].form is not None:
-                self.on_leaving(key, self._here[key].module)
+                self._extras.leaving(key, self._here[key].module)
 
     def _superseded(self, files: Iterable[FileIdentity]) -> list[Hashable]:
         """Returns the modules of files replaced by newer versions, except those in use."""
@@ -349,10 +370,10 @@ class Residents:
             if what:
                 self._evicted_seconds += gone.seconds
                 how = f"{what}, which takes its place" if takes_place else what
-                self.on_evicted(f"let go of {gone} for {how}")
+                self._extras.evicted(f"let go of {gone} for {how}")
             del gone
         for one in kept:
-            self.also_free(one.module)
+            self._extras.also_free(one.module)
         self._free(freed)
         return kept
 
@@ -361,8 +382,8 @@ class Residents:
         weights: list[Tensor] = []
         while gone:
             module = gone.pop().module
-            self.on_freed(module)
-            weights += (*module.parameters(), *module.buffers(), *self.also_free(module))
+            self._extras.freeing(module)
+            weights += (*module.parameters(), *module.buffers(), *self._extras.also_free(module))
             del module
         self.room.count()
         if weights:

@@ -33,9 +33,13 @@ class Room:
     the free bytes of `memory`, less a reserve for computing, the largest recent compute peak.
     """
 
-    def __init__(self, model_bytes: int | None, memory: DeviceMemory | None) -> None:
-        self.memory, self._model_bytes = memory, model_bytes
-        self.movable: Callable[[], Iterable[Movable]] = lambda: ()
+    def __init__(
+        self,
+        model_bytes: int | None,
+        memory: DeviceMemory | None,
+        movable: Callable[[], Iterable[Movable]],
+    ) -> None:
+        self.memory, self._model_bytes, self._movable = memory, model_bytes, movable
         self._moved: int = 0  # bytes of movable data on the device; other threads read it
         self._peaks: deque[float] = deque(maxlen=PEAKS)
 
@@ -68,7 +72,7 @@ class Room:
     def give_back(self, size: float) -> float:
         """Moves movable data to the host until `size` bytes are freed. Returns the freed bytes."""
         before = self._moved
-        for one in self.movable():
+        for one in self._movable():
             one.give_back(size - (before - self._moved))
             self.count()
         return before - self._moved
@@ -94,7 +98,7 @@ class Room:
 
     def count(self) -> None:
         """Recounts the bytes of movable data after a change."""
-        self._moved = sum(one.device_bytes for one in self.movable())
+        self._moved = sum(one.device_bytes for one in self._movable())
 
     def _reserve(self) -> float:
         """Returns the bytes reserved for computing."""
