@@ -140,7 +140,7 @@ class ResultCache:
     nothing.
 
     A node's instance object lives while the node is in the graph of each run, unless the policy is
-    `none`. Concurrent runs each need a separate cache from `beside`, which shares the results.
+    `none`. Concurrent runs each need a separate cache from `fork`, which shares the results.
     """
 
     def __init__(self, policy: str = "classic", limit: int = 0, runs: int = 1) -> None:
@@ -168,7 +168,7 @@ class ResultCache:
             f"cache policy {text!r} is not known; choose classic, {COUNTED} (N results) or none"
         )
 
-    def beside(self) -> ResultCache:
+    def fork(self) -> ResultCache:
         """Returns a cache that shares the results but has a separate history and separate instance
         objects.
         """

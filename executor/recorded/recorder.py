@@ -136,29 +136,29 @@ class Recorder:
         if len(calls) == 1 or len(self._lanes) == 1:
             return [self(*call) for call in calls]
         trial = self._trials[tuple(map(_Kind.of_call, calls))]
-        beside, drops = trial.beside, self.use.drops
-        made = self._pair(calls, beside) if trial.settled else self._tried(trial, calls)
-        if beside and self.use.drops > drops:  # recordings of two streams do not fit
-            trial.settle(beside=False)
-        if beside and not any(one.beside for one in self._trials.values()):
+        concurrent, drops = trial.concurrent, self.use.drops
+        made = self._pair(calls, concurrent) if trial.settled else self._tried(trial, calls)
+        if concurrent and self.use.drops > drops:  # recordings of two streams do not fit
+            trial.settle(concurrent=False)
+        if concurrent and not any(one.concurrent for one in self._trials.values()):
             self._lanes[1].drop()
             self.use.bytes = self._size
         return made
 
     def _tried(self, trial: Trial, calls: Sequence[StageCall]) -> list[Outputs]:
         known, ends = self.use.calls, self._stream.timing()
-        made = self._pair(calls, trial.beside)
+        made = self._pair(calls, trial.concurrent)
         new = self.use.calls - known
         trial.add(ends(), counts=new["replayed"] == len(calls) and not new["recorded"])
         return made
 
-    def _pair(self, calls: Sequence[StageCall], beside: bool) -> list[Outputs]:
-        if not beside:
+    def _pair(self, calls: Sequence[StageCall], concurrent: bool) -> list[Outputs]:
+        if not concurrent:
             return [self(*call) for call in calls]
         (here, aside), (first, second) = self._lanes, calls
-        self.use.beside += len(calls)
+        self.use.concurrent += len(calls)
         return list(
-            self._stream.beside(
+            self._stream.concurrently(
                 partial(self._computed, aside, first), partial(self._computed, here, second)
             )
         )

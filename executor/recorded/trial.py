@@ -14,29 +14,29 @@ ATTEMPTS = 20  # runs on two streams without a valid lap, after which one stream
 
 @dataclass(slots=True)
 class Trial:
-    """Tries two calls both ways, then settles on the faster. `beside`: whether to use two streams
-    now. Only laps in which both calls were replayed count.
+    """Tries two calls both ways, then settles on the faster. `concurrent`: whether to use two
+    streams now. Only laps in which both calls were replayed count.
     """
 
-    beside: bool = False
+    concurrent: bool = False
     settled: bool = False
     _one: list[Lap] = field(default_factory=list)
     _two: list[Lap] = field(default_factory=list)
     _attempts: int = 0
 
     def add(self, lap: Lap, counts: bool) -> None:
-        """Adds a lap of the calls, run as `beside` says. The device may not have completed it yet;
-        this does not wait.
+        """Adds a lap of the calls, run as `concurrent` says. The device may not have completed it
+        yet; this does not wait.
         """
-        laps = self._two if self.beside else self._one
+        laps = self._two if self.concurrent else self._one
         if counts and len(laps) < LAPS:
             laps.append(lap)
-        elif self.beside and not counts:
+        elif self.concurrent and not counts:
             self._attempts += 1
-        if not self.beside:
-            self.beside = len(laps) == LAPS
+        if not self.concurrent:
+            self.concurrent = len(laps) == LAPS
         elif self._attempts == ATTEMPTS:
-            self.settle(beside=False)
+            self.settle(concurrent=False)
         elif len(laps) == LAPS and all(one.known for one in laps):
             self.settle(_middle(self._two) <= (1 - WINS) * _middle(self._one))
 
@@ -47,9 +47,9 @@ class Trial:
             return None
         return _middle(self._one), _middle(self._two)
 
-    def settle(self, beside: bool) -> None:
+    def settle(self, concurrent: bool) -> None:
         """Fixes the decision."""
-        self.beside, self.settled = beside, True
+        self.concurrent, self.settled = concurrent, True
 
 
 def _middle(laps: list[Lap]) -> float:

@@ -75,7 +75,7 @@ class AdapterStore:
         finally:
             self.give_back(file, entry)
 
-    def beside(self, work: Callable[[], Result]) -> Future[Result]:
+    def submit(self, work: Callable[[], Result]) -> Future[Result]:
         """Runs `work` in a separate thread."""
         done: Future[Result] = Future()
 

@@ -11,14 +11,14 @@ from torch import Tensor
 from katz_graph.executor.weights.weight_cache import byte_size
 from katz_graph.host.transfer import to_host
 
-Beside = Callable[[], AbstractContextManager[float]]
+SpareMemory = Callable[[], AbstractContextManager[float]]
 """Yields the bytes of device memory available for long-lived tensors, to be allocated inside its
 `with`.
 """
 
 
 def nowhere() -> AbstractContextManager[float]:
-    """Implements `Beside` without any device memory."""
+    """Implements `SpareMemory` without any device memory."""
     return nullcontext(0.0)
 
 
@@ -27,8 +27,8 @@ class Originals:
     pinned host memory.
     """
 
-    def __init__(self, beside: Beside = nowhere) -> None:
-        self._beside = beside
+    def __init__(self, spare_memory: SpareMemory = nowhere) -> None:
+        self._spare_memory = spare_memory
         self._tensors: dict[str, Tensor] = {}
         self._on_device: set[str] = set()
 
@@ -45,7 +45,7 @@ class Originals:
         """Copies weights, to their device if all of these fit there, otherwise to the host."""
         if not weights:
             return
-        with self._beside() as room:
+        with self._spare_memory() as room:
             fits = byte_size(weights.values()) <= room
             copy = torch.clone if fits else to_host
             copies = {name: copy(weight) for name, weight in weights.items()}

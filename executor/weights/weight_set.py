@@ -19,7 +19,7 @@ from katz_graph.adapters.methods import ALL, Method
 from katz_graph.adapters.methods import Lora as LoraMethod
 from katz_graph.core.errors import RunError
 from katz_graph.core.recipe import Component, FileIdentity, Lora, MergedComponent, tensor_digest
-from katz_graph.executor.weights.originals import Beside, Originals, nowhere
+from katz_graph.executor.weights.originals import Originals, SpareMemory, nowhere
 from katz_graph.executor.weights.weight_cache import WeightCache, byte_size
 from katz_graph.kernels.dispatch import uses_kernels
 from katz_graph.kernels.lora_patch import lora_patch
@@ -87,9 +87,9 @@ class WeightSets:
     accumulated in float32 and rounded once; the empty set is the originals, bit for bit. A switch
     touches only the weights of the old set and of the new one. Not thread-safe.
 
-    `read` returns the files; `kept` may cache recurring sets; `beside` limits the device memory for
-    originals. Raises RunError when a restored weight differs from its original, if that is checked
-    (KATZ_CHECK_WEIGHTS).
+    `read` returns the files; `kept` may cache recurring sets; `spare_memory` limits the device
+    memory for originals. Raises RunError when a restored weight differs from its original, if that
+    is checked (KATZ_CHECK_WEIGHTS).
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class WeightSets:
         module: Any,
         read: Callable[[FileIdentity], LoraFile] = read_lora,
         kept: KeptSets | None = None,
-        beside: Beside = nowhere,
+        spare_memory: SpareMemory = nowhere,
     ) -> None:
         self._weights: dict[str, Tensor] = stored_tensors(module)
         self._family = family_of_class(type(module).__name__)
@@ -105,7 +105,7 @@ class WeightSets:
         # by live file, then by part
         self._fitted: WeakKeyDictionary[LoraFile, dict[TextParts, Mapping[str, Method]]]
         self._fitted = WeakKeyDictionary()
-        self.originals = Originals(beside)  # of all weights that any set has touched
+        self.originals = Originals(spare_memory)  # of all weights that any set has touched
         self._touched: frozenset[str] = frozenset()
         self._resident: Resident = ()
         self._checks = checks_weights()

@@ -26,7 +26,7 @@ class ComputeUse:
 
     captures: int = 0  # recorded calls
     replays: int = 0  # calls replayed from a recording
-    beside: int = 0  # calls run concurrently on two streams
+    concurrent: int = 0  # calls run concurrently on two streams
     drops: int = 0  # times that all recordings were dropped for lack of memory
     bytes: int = 0  # memory held by recordings
     eager: dict[str, int] = field(default_factory=dict)  # other calls, by reason
@@ -36,7 +36,7 @@ class ComputeUse:
         """Returns the numbers of recorded, replayed, concurrent and eager calls."""
         eager = sum(self.eager.values())
         return Counter(
-            recorded=self.captures, replayed=self.replays, beside=self.beside, eager=eager
+            recorded=self.captures, replayed=self.replays, beside=self.concurrent, eager=eager
         )
 
     def count_eager(self, reason: str) -> None:

@@ -27,7 +27,7 @@ class LoraCheck:
         ]
         self._notes: Future[list[str]] | None = None
         if checked:
-            self._notes = models.adapters.beside(lambda: list(check_loras(*checked)))
+            self._notes = models.adapters.submit(lambda: list(check_loras(*checked)))
             self._notes.add_done_callback(lambda _: wake())
 
     @property

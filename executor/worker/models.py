@@ -375,15 +375,15 @@ class DeviceModels(ModuleExtras):
         return replace(
             made,
             key=(made.key, parts),
-            beside=MERGING_BYTES * count_values(part) if self.device.type == "cpu" else 0,
+            extra_bytes=MERGING_BYTES * count_values(part) if self.device.type == "cpu" else 0,
         )
 
     def _resident(self, module: Any, loras: tuple[Lora, ...], parts: TextParts = ()) -> float:
         """Makes LoRAs resident; returns the seconds it took, 0 if they already were."""
         if module not in self._sets:
             # a CPU's originals are on the host anyway
-            beside = nowhere if self.device.type == "cpu" else self.residents.keeping
-            self._sets[module] = WeightSets(module, self.adapters.get, self._kept, beside)
+            spare_memory = nowhere if self.device.type == "cpu" else self.residents.keeping
+            self._sets[module] = WeightSets(module, self.adapters.get, self._kept, spare_memory)
         if seconds := self._sets[module].use(loras, parts):
             self.lora_merges += 1
             self.lora_seconds += seconds

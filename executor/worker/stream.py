@@ -77,7 +77,9 @@ class Stream(Protocol):
     def drain(self) -> None:
         """Waits for all work that reads held values, and releases them."""
 
-    def beside(self, aside: Callable[[], Made], here: Callable[[], Made]) -> tuple[Made, Made]:
+    def concurrently(
+        self, aside: Callable[[], Made], here: Callable[[], Made]
+    ) -> tuple[Made, Made]:
         """Enqueues two pieces of work that may run concurrently, `aside` on a second stream. Both
         start after the work enqueued so far; work enqueued later starts after both. The caller must
         keep the inputs of `aside` alive until this returns.
@@ -110,7 +112,9 @@ class HostStream:
     def drain(self) -> None:
         """Does nothing: no values are held."""
 
-    def beside(self, aside: Callable[[], Made], here: Callable[[], Made]) -> tuple[Made, Made]:
+    def concurrently(
+        self, aside: Callable[[], Made], here: Callable[[], Made]
+    ) -> tuple[Made, Made]:
         return aside(), here()
 
     def timing(self) -> Callable[[], Lap]:
@@ -197,7 +201,9 @@ class CudaStream:
         finally:
             self._held.clear()
 
-    def beside(self, aside: Callable[[], Made], here: Callable[[], Made]) -> tuple[Made, Made]:
+    def concurrently(
+        self, aside: Callable[[], Made], here: Callable[[], Made]
+    ) -> tuple[Made, Made]:
         current = torch.cuda.current_stream(self._device)
         self._aside.wait_stream(current)
         try:

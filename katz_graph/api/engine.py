@@ -419,7 +419,7 @@ class Engine:
         """
         with self._changed:
             self._running.add(run)
-            cache = self._idle.pop() if self._idle else self._results.beside()
+            cache = self._idle.pop() if self._idle else self._results.fork()
         try:
             with cache.under_way():
                 yield cache

@@ -123,6 +123,6 @@ def ideal_speedup(one: Program, two: Program, stages: Stages) -> float:
     """
     *encoding, decoder = NETWORK
     before = seconds_of(two, stages.busy, stages=tuple(encoding))
-    beside = seconds_of(two, stages.busy, stages=("controlnet",))
+    together = seconds_of(two, stages.busy, stages=("controlnet",))
     after = seconds_of(two, stages.alone, stages=(decoder,))
-    return seconds_of(one, stages.alone) / (max(before, beside) + after)
+    return seconds_of(one, stages.alone) / (max(before, together) + after)

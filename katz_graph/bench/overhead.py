@@ -3,7 +3,7 @@ pipeline.
 
 Both use the same modules in memory and the same threads, start from prompt and image, and end with
 a PNG on disk. Their runs alternate. The bench also times transformers against stock pipelines
-(`stock`), and runs next to busy processes (`beside`).
+(`stock`), and runs next to busy processes (`busy_neighbours`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from diffusers import EulerDiscreteScheduler, StableDiffusionXLControlNetPipeline
 from diffusers.models.attention_processor import AttnProcessor2_0
 
-from katz_graph.bench import beside, stock
+from katz_graph.bench import busy_neighbours, stock
 from katz_graph.bench.conditions import quiet
 from katz_graph.bench.result import BenchResult, medians
 from katz_graph.executor.engine import DeviceEngine
@@ -95,7 +95,7 @@ def run() -> BenchResult:
     imported = _imported(["nodes"]) | _imported(["plan", "--help"]) | _imported(["models"])
     with quiet():
         transformers = stock.measure()
-    among = beside.measure()
+    among = busy_neighbours.measure()
     ratio, started = seconds["katz"] / seconds["diffusers"], starts["nodes"] / starts["torch"]
     metrics = {
         "katz_seconds": seconds["katz"],
@@ -111,20 +111,20 @@ def run() -> BenchResult:
         and started <= NODES_BOUND
         and not imported
         and stock.within_bounds(transformers)
-        and beside.within_bounds(among)
+        and busy_neighbours.within_bounds(among)
     )
     bounds = {
         "ratio": f"<= {RATIO_BOUND}",
         "nodes_over_import_torch": f"<= {NODES_BOUND}",
         "heavy_imports": "none",
         **stock.bounds(),
-        **beside.BOUNDS,
+        **busy_neighbours.BOUNDS,
     }
     rows = [
         [f"whole run, {STEPS} steps, 1 ControlNet", seconds["katz"], seconds["diffusers"]],
         ["katz nodes / import torch", starts["nodes"], starts["torch"]],
         *stock.rows(transformers),
-        *beside.rows(among),
+        *busy_neighbours.rows(among),
     ]
     return BenchResult("overhead", ok, metrics, bounds, ("median seconds", "katz", "against"), rows)
 

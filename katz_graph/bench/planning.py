@@ -63,7 +63,7 @@ def run(scale: Scale | None = None, seed: int = 0) -> BenchResult:
         given = "--threads", "1", *options
         with tempfile.TemporaryDirectory() as folder:
             server = Served(Path(folder), *given)
-            server.beside("plan", str(SHIPPED / "txt2img.json"), *given)  # measures the devices
+            server.run_katz("plan", str(SHIPPED / "txt2img.json"), *given)  # measures the devices
             with server:
                 first, later = [], []
                 same = _as_printed(server, *given)
@@ -107,7 +107,7 @@ def _as_printed(server: Served, *options: str) -> bool:
     --json`.
     """
     for file in sorted(SHIPPED.glob("*.json")):
-        printed = json.loads(server.beside("plan", str(file), "--json", *options))
+        printed = json.loads(server.run_katz("plan", str(file), "--json", *options))
         document = json.loads(file.read_text("utf-8"))
         told = server.post("/katz/plan", {"prompt": document}).data["plans"]
         if told != (printed if isinstance(printed, list) else [printed]):

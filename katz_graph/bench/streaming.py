@@ -207,12 +207,12 @@ def longest_path(program: Program) -> float:
     ControlNet never waits; operations that start after its end count with their time alone.
     """
     control = [op.id for op in _variant(program).operations if op.stage in CONTROLNET]
-    beside = sum(seconds(program, name, True) for name in control)
+    control_seconds = sum(seconds(program, name, True) for name in control)
     graph = dependencies(_variant(program))
     ends: dict[str, float] = {}
     for name in networkx.topological_sort(graph):
         start = max((ends[before] for before in graph.pred[name]), default=0.0)
-        ends[name] = start + seconds(program, name, busy=start < beside)
+        ends[name] = start + seconds(program, name, busy=start < control_seconds)
     return max(ends.values())
 
 

@@ -49,7 +49,7 @@ class Round:
 
     @property
     def delays(self) -> list[float]:
-        return [beside - alone for beside, alone in zip(self.together, self.alone, strict=True)]
+        return [together - alone for together, alone in zip(self.together, self.alone, strict=True)]
 
     @property
     def most(self) -> list[float]:

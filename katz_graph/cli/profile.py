@@ -160,11 +160,11 @@ def _line(device: Device, threads: int, several: bool) -> str:
         f"{device.bytes_per_second / 1e9:.1f} GB/s, "
         f"{device.seconds_per_kernel * 1e6:.1f} µs a kernel, {threads} threads, {device.dtype}"
     )
-    beside = (
+    contention = (
         f"; beside busy neighbours arithmetic takes {rates['contention']:.2f}, memory "
         f"{rates['memory_contention']:.2f} times as long"
     )
-    return line + (beside if several else "")
+    return line + (contention if several else "")
 
 
 def _print_table(times: Sequence[StageTime]) -> None:

@@ -76,16 +76,16 @@ def carried(stream: BinaryIO, limit: int = LIMIT) -> Carried | None:
         kind, texts = "WebP", webp_texts(stream, limit)
     else:
         return None
-    prompt, beside = texts.get("prompt"), texts.get("workflow")
-    if not (prompt or beside):
+    prompt, workflow = texts.get("prompt"), texts.get("workflow")
+    if not (prompt or workflow):
         raise InputError(
             f"is a {kind} without a workflow; only pictures saved with their metadata carry one"
         )
-    around = _mapping(beside or "")
+    around = _mapping(workflow or "")
     if around and around.get("format") == FORMAT:
         return Carried(around)
     try:
-        document = parse_json(prompt or beside or "")
+        document = parse_json(prompt or workflow or "")
     except InputError as error:
         raise inside(error) from None
     return Carried(document, around if prompt and around and is_ui(around) else None)

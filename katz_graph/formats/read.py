@@ -101,10 +101,10 @@ def _opened(file: Path) -> BinaryIO:
         mode = file.stat().st_mode
     except FileNotFoundError:
         folder = file.parent
-        beside = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+        names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
         if _may_be_shipped(file):
-            beside += [f"{entry.stem}{file.suffix}" for entry in SHIPPED.glob("*.json")]
-        raise InputError(f"no such file{suggest(file.name, beside)}") from None
+            names += [f"{entry.stem}{file.suffix}" for entry in SHIPPED.glob("*.json")]
+        raise InputError(f"no such file{suggest(file.name, names)}") from None
     except ValueError:
         raise InputError("no such file; the name holds a zero byte") from None
     if stat.S_ISDIR(mode):
@@ -166,8 +166,10 @@ def _with_surroundings(
 ) -> Workflow:
     """Adds the layout and run options of the editor's document to the executed graph."""
     try:
-        beside = from_ui(editor, known)
-        return replace(workflow, layout=beside.layout, run=beside.run, extra=beside.extra)
+        from_editor = from_ui(editor, known)
+        return replace(
+            workflow, layout=from_editor.layout, run=from_editor.run, extra=from_editor.extra
+        )
     except InputError as error:
         return replace(
             workflow,

@@ -23,12 +23,12 @@ def editors_document(document: Any) -> Mapping[str, Any] | None:
     """Returns the editor's document: the given one, or the one in a picture's wrapper; None if
     there is none.
     """
-    beside = (
+    workflow = (
         document.get("workflow")
         if isinstance(document, Mapping) and is_native(document)
         else document
     )
-    return beside if isinstance(beside, Mapping) and is_ui(beside) else None
+    return workflow if isinstance(workflow, Mapping) and is_ui(workflow) else None
 
 
 def check_editors_document(document: Mapping[str, Any], most_nodes: int) -> None:

@@ -62,15 +62,16 @@ class Segment:
     calls: tuple[Call, ...]
     reads: tuple[Ref | Previous, ...] = ()  # inputs from outside the segment
     writes: tuple[Ref, ...] = ()  # outputs that operations outside the segment read
-    beside: tuple[int, ...] = ()  # numbers of calls that a GPU may run concurrently with the next
+    # numbers of calls that a GPU may run concurrently with the next
+    concurrent: tuple[int, ...] = ()
 
     @property
     def turns(self) -> Iterator[tuple[Call, ...]]:
         """Yields the calls in order: one, or two that may run concurrently."""
         for number, call in enumerate(self.calls):
-            if number in self.beside:
+            if number in self.concurrent:
                 yield call, self.calls[number + 1]
-            elif number - 1 not in self.beside:
+            elif number - 1 not in self.concurrent:
                 yield (call,)
 
 

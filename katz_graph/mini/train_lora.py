@@ -58,17 +58,17 @@ class LowRank(nn.Module):
     zero at first.
     """
 
-    def __init__(self, beside: nn.Linear | nn.Conv2d, rank: int, alpha: float) -> None:
+    def __init__(self, layer: nn.Linear | nn.Conv2d, rank: int, alpha: float) -> None:
         super().__init__()
         self.scale = alpha / rank
-        if isinstance(beside, nn.Linear):
-            self.down: nn.Linear | nn.Conv2d = nn.Linear(beside.in_features, rank, bias=False)
-            self.up: nn.Linear | nn.Conv2d = nn.Linear(rank, beside.out_features, bias=False)
+        if isinstance(layer, nn.Linear):
+            self.down: nn.Linear | nn.Conv2d = nn.Linear(layer.in_features, rank, bias=False)
+            self.up: nn.Linear | nn.Conv2d = nn.Linear(rank, layer.out_features, bias=False)
         else:
             # all kernels are square here
-            side, stride, padding = beside.kernel_size[0], beside.stride[0], int(beside.padding[0])
-            self.down = nn.Conv2d(beside.in_channels, rank, side, stride, padding, bias=False)
-            self.up = nn.Conv2d(rank, beside.out_channels, 1, bias=False)
+            side, stride, padding = layer.kernel_size[0], layer.stride[0], int(layer.padding[0])
+            self.down = nn.Conv2d(layer.in_channels, rank, side, stride, padding, bias=False)
+            self.up = nn.Conv2d(rank, layer.out_channels, 1, bias=False)
         nn.init.zeros_(self.up.weight)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -93,11 +93,11 @@ class Adapters:
             for p in layer.parameters()
         ]
 
-    def hook(self, module: nn.Module, beside: dict[str, LowRank]) -> None:
+    def hook(self, module: nn.Module, by_style: dict[str, LowRank]) -> None:
         def add(
             _module: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor
         ) -> torch.Tensor:
-            for style, layer in beside.items():
+            for style, layer in by_style.items():
                 if style in self.active:
                     output = output + layer(inputs[0])
             return output
@@ -121,16 +121,16 @@ def attach(painter: Painter) -> Adapters:
     """Makes new low-rank layers for every recipe and hooks them into the painter's models."""
     adapters = Adapters({style: {} for style in RECIPES})
     for part, name, module in _named_layers(painter):
-        beside = {}
+        by_style = {}
         for style, recipe in RECIPES.items():
             suffixes = recipe.network if part == NOISE.part else ENCODER if recipe.encoder else ()
             if any(name.endswith("." + suffix) or name == suffix for suffix in suffixes):
                 assert isinstance(module, nn.Linear | nn.Conv2d)
-                beside[style] = adapters.layers[style][f"{part}.{name}"] = LowRank(
+                by_style[style] = adapters.layers[style][f"{part}.{name}"] = LowRank(
                     module, recipe.rank, recipe.alpha
                 )
-        if beside:
-            adapters.hook(module, beside)
+        if by_style:
+            adapters.hook(module, by_style)
     return adapters
 
 

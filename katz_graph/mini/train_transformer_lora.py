@@ -29,11 +29,11 @@ def attach(model: ModelMixin) -> dict[str, LowRank]:
         for name, given in FLOW.lora_layers.items():
             parts = [there.get(one.format(number)) for one in given]
             if linear := [one for one in parts if isinstance(one, nn.Linear)]:
-                layers[name.format(number)] = _beside(linear)
+                layers[name.format(number)] = _stacked(linear)
     return layers
 
 
-def _beside(parts: list[nn.Linear]) -> LowRank:
+def _stacked(parts: list[nn.Linear]) -> LowRank:
     """Makes one low-rank layer for layers that share an input, and hooks its output rows into
     each.
     """

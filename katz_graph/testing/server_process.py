@@ -96,7 +96,7 @@ class Served:
     def _environment(self) -> Mapping[str, str]:
         return {**os.environ, "KATZ_CACHE": str(self._cache)}
 
-    def beside(self, *arguments: str) -> str:
+    def run_katz(self, *arguments: str) -> str:
         """Runs `katz` in another process, with the server's measurements; returns its output.
         Raises CalledProcessError if it fails.
         """

@@ -172,9 +172,9 @@ def strike(
     ]
     if not others:
         return [one(*kind) for kind in kinds], None
-    beside = plan(engine, other, pins(others[0], others[0]), batching=False)
+    concurrent = plan(engine, other, pins(others[0], others[0]), batching=False)
     picture = reference(other)
-    with bystander(engine, beside) as outcomes:
+    with bystander(engine, concurrent) as outcomes:
         strikes = [one(*kind) for kind in kinds]
     apart = max(difference(outcome.samples, picture) for outcome in outcomes)
     return strikes, Undisturbed(len(outcomes), max(outcome.attempts for outcome in outcomes), apart)

@@ -80,7 +80,7 @@ def vectors(module: Any, text: Any) -> Any:
     return ()
 
 
-def fixed(module: Any, rows: int, columns: int, tokens: int, beside: Any = None) -> Any:
+def fixed(module: Any, rows: int, columns: int, tokens: int, references: Any = None) -> Any:
     return (torch.empty(1, rows, columns, device=module.device),)  # only its shape is used
 
 

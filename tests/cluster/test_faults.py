@@ -117,7 +117,7 @@ class TestProcesses:
         return placed(engine, region, dict(pins(BASE, CONTROL)))
 
     @pytest.fixture
-    def beside(self, engine: DeviceEngine, plain: Region) -> Program:
+    def concurrent(self, engine: DeviceEngine, plain: Region) -> Program:
         return placed(engine, plain, dict(pins(OTHER, OTHER)))
 
     @pytest.mark.slow
@@ -127,7 +127,7 @@ class TestProcesses:
         self,
         engine: DeviceEngine,
         program: Program,
-        beside: Program,
+        concurrent: Program,
         expected: Tensor,
         expected_plain: Tensor,
         sent: signal.Signals,
@@ -138,7 +138,7 @@ class TestProcesses:
         spare = engine.cluster.pids()["spare 0"]
         seed = random.randrange(1 << 16)
         struck = Struck(engine, [Blow(sent, victim, random.Random(seed).randint(1, STEPS // 2))])
-        with bystander(engine, beside) as others:
+        with bystander(engine, concurrent) as others:
             outcome = struck.run(program)
         (hit,), (noticed,), (recovered,) = struck.hit, struck.noticed, struck.recovered
         print(
@@ -173,13 +173,13 @@ class TestProcesses:
         self,
         engine: DeviceEngine,
         program: Program,
-        beside: Program,
+        concurrent: Program,
         expected: Tensor,
         expected_plain: Tensor,
     ) -> None:
         wait_for_spare(engine)
         struck = Struck(engine, [Blow(signal.SIGKILL, CONTROL, 2), Blow(signal.SIGKILL, BASE, 3)])
-        with bystander(engine, beside) as others, pytest.raises(RunError) as error:
+        with bystander(engine, concurrent) as others, pytest.raises(RunError) as error:
             struck.run(program)
         assert len(struck.hit) == 2
         assert f"sampler {program.name}: {BASE}: " in str(error.value)

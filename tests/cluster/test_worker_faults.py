@@ -148,13 +148,13 @@ def test_a_request_that_always_breaks_its_device_fails_and_one_beside_it_does_no
     begun, context = threading.Event(), bare_context(engine)
     context.listener = lambda event: begun.set()
     with ThreadPoolExecutor(1) as pool:
-        beside = pool.submit(engine.cluster.run, program, context)
+        concurrent = pool.submit(engine.cluster.run, program, context)
         assert begun.wait(ANSWER_TIMEOUT_S)
         with pytest.raises(
             WorkerLost, match=rf"{DEVICE}: the device failed: {ILLEGAL}, in 2 attempts"
         ):
             in_time(engine.cluster.run, other, bare_context(engine))
-        outcome = beside.result(ANSWER_TIMEOUT_S)
+        outcome = concurrent.result(ANSWER_TIMEOUT_S)
     assert torch.equal(outcome.samples, expected) and outcome.attempts == 3
 
 

@@ -422,7 +422,7 @@ def test_a_switch_sends_originals_and_factors_as_they_are_and_fetches_nothing(
 def test_originals_on_the_device_cross_the_bus_when_it_needs_the_room(monkeypatch):
     monkeypatch.setenv("KATZ_CHECK_WEIGHTS", "0")
     module = copy.deepcopy(load_unet("sdxl", torch.float16)).to("meta")
-    sets = WeightSets(module, beside=lambda: nullcontext(math.inf))
+    sets = WeightSets(module, spare_memory=lambda: nullcontext(math.inf))
     one, other = loras("sdxl", 0.5)[0], loras("sdxl", 0.8)[0]
     with Bus() as made:
         sets.use((one,))
@@ -445,7 +445,7 @@ def test_originals_on_the_device_cross_the_bus_when_it_needs_the_room(monkeypatc
 def test_originals_that_move_to_the_host_change_no_bit(dtype):
     module, alone = load_unet("sdxl", dtype), load_unet("sdxl", dtype)
     before = snapshot(module)
-    sets, plain = WeightSets(module, beside=lambda: nullcontext(math.inf)), WeightSets(alone)
+    sets, plain = WeightSets(module, spare_memory=lambda: nullcontext(math.inf)), WeightSets(alone)
     for number, chosen in enumerate((loras("sdxl", 0.5, 1.0), loras("sdxl", -0.3))):
         sets.use(chosen)
         plain.use(chosen)

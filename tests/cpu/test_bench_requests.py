@@ -16,7 +16,7 @@ from katz_graph.bench.random_requests import BOUND, Case, Search
 from katz_graph.core.errors import InputError
 from katz_graph.formats.api import to_api
 
-AREAS_BESIDE_A_PICTURE = 129  # two areas of one size on an inpainting model, in one call
+AREAS_AND_PICTURE = 129  # two areas of one size on an inpainting model, in one call
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def types(seed: int) -> list[str]:
     return [call.type for call in draw(seed).graph.nodes.values()]
 
 
-@pytest.mark.parametrize("seed", [AREAS_BESIDE_A_PICTURE, 9, 10, 14])
+@pytest.mark.parametrize("seed", [AREAS_AND_PICTURE, 9, 10, 14])
 def test_random_workflows_give_one_picture_however_they_are_computed(
     seed: int, search: Search
 ) -> None:
@@ -41,7 +41,7 @@ def test_what_the_seeds_draw() -> None:
     """A test of other workflows would tell less: choose other seeds when the drawing changes."""
     nodes = [
         call
-        for call in draw(AREAS_BESIDE_A_PICTURE).graph.nodes.values()
+        for call in draw(AREAS_AND_PICTURE).graph.nodes.values()
         if call.type == "ConditioningSetArea"
     ]
     sizes = {(call.inputs["width"], call.inputs["height"]) for call in nodes}
@@ -50,7 +50,7 @@ def test_what_the_seeds_draw() -> None:
         and len(sizes) == 1
         and len({(call.inputs["x"], call.inputs["y"]) for call in nodes}) == 2
     )
-    assert "InpaintModelConditioning" in types(AREAS_BESIDE_A_PICTURE)
+    assert "InpaintModelConditioning" in types(AREAS_AND_PICTURE)
     assert {"ControlNetLoader", "LoraLoader", "ConditioningSetMask"} <= {*types(9), *types(10)}
     assert draw(14).plain
     assert to_api(draw(9).graph) == to_api(draw(9).graph) != to_api(draw(10).graph)

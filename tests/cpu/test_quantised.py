@@ -323,10 +323,17 @@ def test_a_weight_and_its_scale_may_lie_in_different_shards(
     (tmp_path / "made").mkdir()
     scaled, wide = files.save(tmp_path / "made")
     (place / WEIGHTS).unlink()
-    beside = ("scale_weight", "weight_scale", "comfy_quant", "scaled_fp8", "_scale", "scale_input")
+    extra_tensors = (
+        "scale_weight",
+        "weight_scale",
+        "comfy_quant",
+        "scaled_fp8",
+        "_scale",
+        "scale_input",
+    )
     shards: list[dict[str, Tensor]] = [{}, {}]
     for name, tensor in load_file(scaled).items():
-        shards[name.endswith(beside)][name] = tensor
+        shards[name.endswith(extra_tensors)][name] = tensor
     index: dict[str, str] = {}
     for number, tensors in enumerate(shards, start=1):
         name = f"diffusion_pytorch_model-{number:05}-of-00002.safetensors"

@@ -66,16 +66,16 @@ def test_a_patch_errs_no_more_than_twice_its_reference(
         assert error <= 2 * allowed
 
 
-@pytest.mark.parametrize("beside", [nowhere, lambda: nullcontext(math.inf)])
+@pytest.mark.parametrize("spare_memory", [nowhere, lambda: nullcontext(math.inf)])
 @pytest.mark.parametrize("dtype", TYPES)
 def test_a_weight_set_is_taken_out_bit_for_bit(
-    models: Models, dtype: torch.dtype, beside: object
+    models: Models, dtype: torch.dtype, spare_memory: object
 ) -> None:
     module = ModelStore().network(
         pipeline_recipes(Path(models.pipeline))[0].network, "cuda:0", dtype
     )
     before = {name: weight.clone() for name, weight in module.state_dict().items()}
-    sets = WeightSets(module, beside=beside)  # type: ignore[arg-type]
+    sets = WeightSets(module, spare_memory=spare_memory)  # type: ignore[arg-type]
     chosen = tuple(Lora(file_identity(path), 0.7) for path in models.loras)
     for wanted in (chosen, chosen[:1], chosen[1:], ()):
         sets.use(wanted)

@@ -71,9 +71,11 @@ def test_graphs_beside_each_other_give_the_bits_of_eager_calls(models: Models) -
 
         took = 1.0
 
-        def beside(self, aside: Callable[[], Made], here: Callable[[], Made]) -> tuple[Made, Made]:
+        def concurrently(
+            self, aside: Callable[[], Made], here: Callable[[], Made]
+        ) -> tuple[Made, Made]:
             self.took = 0.0
-            return super().beside(aside, here)
+            return super().concurrently(aside, here)
 
         def timing(self) -> Callable[[], Lap]:
             self.took = 1.0
@@ -89,10 +91,10 @@ def test_graphs_beside_each_other_give_the_bits_of_eager_calls(models: Models) -
         for _ in range(6):
             made = [sample(engine, region) for region in regions]
             assert all(map(torch.equal, made, expected))
-        beside = compute.use.beside
+        concurrently = compute.use.concurrently
         compute.drop()
         assert torch.equal(sample(engine, regions[0]), expected[0])
-    assert beside > 0
+    assert concurrently > 0
 
 
 def test_a_recording_that_fails_leaves_the_device_as_it_was() -> None:

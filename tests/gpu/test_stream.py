@@ -85,7 +85,7 @@ def test_a_second_stream_computes_beside_the_first() -> None:
 
             return enqueue
 
-        (aside,), (here,) = stream.beside(work(1), work(2))
+        (aside,), (here,) = stream.concurrently(work(1), work(2))
         lap, both = ends(), aside + here
         assert not lap.known
         assert torch.equal(both.cpu(), torch.full((1000,), 7.0)) and lap.known

@@ -54,7 +54,7 @@ def test_a_command_decides_how_threads_wait_before_torch_is_loaded_and_heeds_who
     ] == [expected], done.stderr
 
 
-BESIDE = """
+TWO_POOLS = """
 import os, subprocess, sys, threading, time
 from katz_graph.settings.environment import prepare_to_compute
 os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
@@ -103,7 +103,7 @@ def test_two_threads_hold_an_idle_team_beside_programs_that_compute_unless_a_per
     """How long runs take with it is bounded by `katz bench overhead`."""
     environment = {name: value for name, value in os.environ.items() if name not in WAITING} | said
     done = subprocess.run(
-        [sys.executable, "-c", BESIDE, str(patience)],
+        [sys.executable, "-c", TWO_POOLS, str(patience)],
         capture_output=True,
         text=True,
         timeout=240,

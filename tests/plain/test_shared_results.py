@@ -26,7 +26,7 @@ def test_a_run_that_ends_leaves_what_another_one_still_uses() -> None:
     quick ones end meanwhile.
     """
     shared = ResultCache()
-    long, quick = shared.beside(), shared.beside()
+    long, quick = shared.fork(), shared.fork()
     with long.under_way():
         run(total(1), long)  # it has these results and goes on
         with quick.under_way():
@@ -37,11 +37,11 @@ def test_a_run_that_ends_leaves_what_another_one_still_uses() -> None:
 
 def test_a_long_run_does_not_keep_what_others_made_meanwhile() -> None:
     shared = ResultCache()
-    long = shared.beside()
+    long = shared.fork()
     with long.under_way():
         run(total(1), long)
         for number in range(2, 10):
-            quick = shared.beside()
+            quick = shared.fork()
             with quick.under_way():
                 run(total(number), quick)
         assert len(shared) == 6  # its own, and the last run's
@@ -59,16 +59,16 @@ def test_when_all_are_over_the_results_of_the_last_runs_stay_and_no_others() -> 
 def test_what_is_forgotten_is_run_again() -> None:
     shared = ResultCache()
     run(total(1), shared)
-    shared.beside().clear()
+    shared.fork().clear()
     assert len(shared) == 0 and run(total(1), shared).nodes("cached") == []
 
 
 def test_a_limit_and_none_hold_for_all_together() -> None:
     shared = ResultCache.parse("lru:2")
     for number in range(10):
-        shared.beside().put(bytes([number]), ResultEntry((number,)))
-    assert len(shared) == 2 and shared.beside().get(bytes([9])) is not None
-    nothing = ResultCache.parse("none").beside()
+        shared.fork().put(bytes([number]), ResultEntry((number,)))
+    assert len(shared) == 2 and shared.fork().get(bytes([9])) is not None
+    nothing = ResultCache.parse("none").fork()
     nothing.put(b"1", ResultEntry((1,)))
     assert len(nothing) == 0
 
@@ -79,7 +79,7 @@ def test_many_runs_at_once_give_what_they_give_alone() -> None:
 
     def work(number: int) -> None:
         for round_ in range(10):
-            own = shared.beside()
+            own = shared.fork()
             with own.under_way():
                 context = RecordingContext()
                 done.append(run(total(number + round_ % 3), own, context=context))
@@ -97,8 +97,8 @@ def test_users_keep_their_own_histories_and_a_user_is_lent_one_cache_at_a_time()
     caches = Caches(ResultCache())
     with caches.lent("ann") as hers:
         run(total(1), hers)
-        with caches.lent("ann") as beside:
-            assert beside is not hers and run(total(2), beside).why("2") == "new"
+        with caches.lent("ann") as fork:
+            assert fork is not hers and run(total(2), fork).why("2") == "new"
     with caches.lent("bob") as his:
         assert run(total(2), his).nodes("cached") == ["3"]  # results are everybody's
     with caches.lent("carl") as his:

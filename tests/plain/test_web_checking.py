@@ -239,8 +239,8 @@ def test_targets_are_outputs_of_the_prompt() -> None:
     unknown = checked(document, ["2", "9"])
     assert unknown.targets == ("2",) and any("node 9" in note for note in unknown.notes)
     assert kind(checked(document, ["9"])) == "prompt_no_outputs"
-    beside = checked(document, ["1", "2"])
-    assert beside.targets == ("2",) and any("node 1" in note for note in beside.notes)
+    linked = checked(document, ["1", "2"])
+    assert linked.targets == ("2",) and any("node 1" in note for note in linked.notes)
     assert kind(checked(document, ["1"])) == "prompt_no_outputs"
 
 

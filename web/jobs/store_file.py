@@ -35,7 +35,7 @@ from katz_graph.web.jobs.wal import commits
 
 NEW = ".new"
 DAMAGED = ".damaged"
-BESIDE = ("-wal", "-shm")  # SQLite's own files
+SQLITE_SUFFIXES = ("-wal", "-shm")  # SQLite's own files
 # UnicodeDecodeError: raised by Python for an SQLite error message that quotes a damaged name
 FAULTS = (sqlite3.Error, UnicodeDecodeError)
 
@@ -320,7 +320,7 @@ def _put_aside(file: Path) -> Path:
     while aside.exists():
         number += 1
         aside = aside.with_name(f"{aside.name.partition('.n')[0]}.n{number}")
-    for ending in BESIDE:
+    for ending in SQLITE_SUFFIXES:
         with suppress(FileNotFoundError):
             file.with_name(f"{file.name}{ending}").rename(f"{aside}{ending}")
     return file.rename(aside)

@@ -33,7 +33,7 @@ class Caches:
         with self._lock:
             own = self._idle.pop(user, None)
             if own is None:
-                own = self._shared.beside()
+                own = self._shared.fork()
         try:
             with own.under_way():
                 yield own

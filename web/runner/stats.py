@@ -84,7 +84,7 @@ class DeviceFigures:
             lora_seconds=loras.merge_seconds,
             calls_recorded=computed.captures,
             calls_replayed=computed.replays,
-            calls_beside=computed.beside,
+            calls_beside=computed.concurrent,
             calls_eager=sum(computed.eager.values()),
             recordings_dropped=computed.drops,
             recordings_bytes=computed.bytes,

@@ -89,9 +89,9 @@ def _streams(setting: Setting, engine: DeviceEngine, files: Files) -> dict[str, 
     )
     one.drop()
     found = {"seconds": took["two"], "of_one_stream": took["two"] / took["one"]}
-    for pair, (apart, beside) in (two.tried if isinstance(two, Recorder) else {}).items():
-        found |= {f"{pair} one ms": 1e3 * apart, f"{pair} two ms": 1e3 * beside}
-    return {**found, "beside": two.use.beside}
+    for pair, (apart, concurrent) in (two.tried if isinstance(two, Recorder) else {}).items():
+        found |= {f"{pair} one ms": 1e3 * apart, f"{pair} two ms": 1e3 * concurrent}
+    return {**found, "beside": two.use.concurrent}
 
 
 def _lora(setting: Setting, engine: DeviceEngine, files: Files) -> dict[str, float]:

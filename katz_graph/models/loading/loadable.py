@@ -29,7 +29,7 @@ class Loadable:
     size: Callable[[], int]  # bytes of the weights, computed at loading
     load: Callable[[], Any]
     files: tuple[FileIdentity, ...] = ()  # source files
-    beside: int = 0  # bytes that loading needs in addition to the weights
+    extra_bytes: int = 0  # bytes that loading needs in addition to the weights
     control_net: bool = False  # counts towards the ControlNet budget too
     # fills the module from `load` with weights; None if `load` returns a filled module, and the
     # module reuses no evicted one

@@ -33,7 +33,7 @@ class Header:
     entries: Entries
 
 
-BESIDE = re.compile(
+EXTRA_TENSORS = re.compile(
     r"(^|\.)(scaled_fp8|comfy_quant|scale_weight|weight_scale|scale_input|input_scale)$"
 )
 SCALE = re.compile(r"(|.*\.)(scale_weight|weight_scale)")
@@ -72,7 +72,7 @@ class Marker:
 
 def is_scale_or_marker(name: str) -> bool:
     """Returns whether a tensor is a scale or a marker, by its name."""
-    return BESIDE.search(name) is not None
+    return EXTRA_TENSORS.search(name) is not None
 
 
 def stored_weights(*headers: Header) -> dict[str, Stored]:

@@ -243,8 +243,8 @@ class Residents:
         budget, reserve = self._limits()
         return max(0.0, budget - reserve)
 
-    def _limits(self, beside: float = 0.0, held: float = 0.0) -> tuple[float, float]:
-        return self.room.limits(self._books.resident_bytes, beside, held)
+    def _limits(self, extra_bytes: float = 0.0, held: float = 0.0) -> tuple[float, float]:
+        return self.room.limits(self._books.resident_bytes, extra_bytes, held)
 
     # loading and evicting
 
@@ -303,10 +303,10 @@ class Residents:
             if wanted.control_net:
                 place += self._displaced(self._control_nets, wanted, None if place else form, size)
             books, held = self._books, sum(one.size for one in place)
-            books.budget_bytes, books.reserve_bytes = self._limits(wanted.beside, held)
+            books.budget_bytes, books.reserve_bytes = self._limits(wanted.extra_bytes, held)
             if size > books.budget_bytes:
                 self._extras.release_cached()
-                books.budget_bytes, books.reserve_bytes = self._limits(wanted.beside, held)
+                books.budget_bytes, books.reserve_bytes = self._limits(wanted.extra_bytes, held)
             if size > books.budget_bytes:
                 most = f"{books.budget_bytes / GB:.2f} GB that models may take (--model-gb)"
                 raise self.short_of_memory(

@@ -53,17 +53,17 @@ class Room:
         return self._moved
 
     def limits(
-        self, resident: float, beside: float = 0.0, held: float = 0.0
+        self, resident: float, extra_bytes: float = 0.0, held: float = 0.0
     ) -> tuple[float, float]:
         """Returns the budget of models in bytes, and its share to leave free while modules can be
-        evicted, at least `beside`. `resident`: bytes of loaded models. `held`: bytes of modules
-        evicted but not yet freed.
+        evicted, at least `extra_bytes`. `resident`: bytes of loaded models. `held`: bytes of
+        modules evicted but not yet freed.
         """
         if self._model_bytes is not None:
             return self._model_bytes, 0.0
         if self.memory is None:
             return math.inf, 0.0
-        return self.memory.free() + resident + self._moved + held, max(self._reserve(), beside)
+        return self.memory.free() + resident + self._moved + held, max(self._reserve(), extra_bytes)
 
     def fit(self, needed: float, budget: float) -> None:
         """Moves movable data to the host until models have `needed` bytes of the budget."""

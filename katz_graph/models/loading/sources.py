@@ -293,12 +293,12 @@ def _fitting(clip: ClipRecipe, model: ModelRecipe) -> ClipRecipe:
 def _encoders(place: Path) -> tuple[TextEncoderRecipe, ...]:
     if not place.is_dir():
         return text_encoders(contents(place))
-    own = _tokenizer_beside(place)
+    own = _pipelines_tokenizer(place)
     tokenizer = None if own is None else component(own, "tokenizer")
     return (text_encoder(component(place, "text_encoder"), tokenizer),)
 
 
-def _tokenizer_beside(folder: Path) -> Path | None:
+def _pipelines_tokenizer(folder: Path) -> Path | None:
     """Returns the folder of a text encoder's tokenizer: its own folder, or the tokenizer's folder
     next to it in a pipeline (`text_encoder_2` and `tokenizer_2`). None without either.
     """

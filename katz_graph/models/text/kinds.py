@@ -143,8 +143,8 @@ def split(encoders: Iterable[TextEncoderRecipe]) -> tuple[list[Component], list[
 def text_width(clip: ClipRecipe) -> int:
     """Returns D of the text encoding [B, T, D]."""
     rows, long = split(clip.encoders)
-    beside = sum(map(width_of, rows)) if clip.layout.clip_rows else 0
-    return max([beside, *map(width_of, long)])
+    clip_width = sum(map(width_of, rows)) if clip.layout.clip_rows else 0
+    return max([clip_width, *map(width_of, long)])
 
 
 def pooled_text_width(clip: ClipRecipe) -> int | None:

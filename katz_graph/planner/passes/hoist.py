@@ -68,9 +68,9 @@ def hoist(program: Program) -> Program:
             reads = {"model": model, "text": inputs["text"]}
             if "cells" in stage(made_by).recipes:  # the result depends on part and references
                 # a ControlNet sees no reference images
-                beside = entry.references if model is inputs.get("model") else None
-                reads |= {"cells": part.cells if part else None, "references": beside}
-                key = f"{key}:{digest((reads['cells'], beside))[:12]}"
+                references = entry.references if model is inputs.get("model") else None
+                reads |= {"cells": part.cells if part else None, "references": references}
+                key = f"{key}:{digest((reads['cells'], references))[:12]}"
             inputs[name] = once(made_by, key, reads)
         if "reference" in hoists:
             image, cells = _picture(operation, inputs.pop("image")), part.cells if part else None

@@ -48,11 +48,11 @@ def _segments(
         if any(crossings.leaves(variant, member) for member in members):
             del open_runs[call.device]
     for number, run in enumerate(runs):
-        name, beside = f"{variant.name}.{number}", tuple(_beside(operations, run))
-        yield Segment(name, run[0].device, tuple(run), *_ends(variant, run), beside)
+        name, concurrent = f"{variant.name}.{number}", tuple(_concurrent(operations, run))
+        yield Segment(name, run[0].device, tuple(run), *_ends(variant, run), concurrent)
 
 
-def _beside(operations: Mapping[str, Operation], run: list[Call]) -> Iterator[int]:
+def _concurrent(operations: Mapping[str, Operation], run: list[Call]) -> Iterator[int]:
     """Yields the numbers of calls that a GPU may run concurrently with the next call. The next call
     reads none of their outputs, and both stages are costed and recordable. No call is in two pairs.
     """

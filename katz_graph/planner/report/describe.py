@@ -119,7 +119,7 @@ def _variants(program: Program, edges: Edges) -> Iterator[DescribedVariant]:
                     one.name,
                     one.device,
                     tuple(map(_call, one.calls)),
-                    one.beside if program.target.device(one.device).is_gpu else (),
+                    one.concurrent if program.target.device(one.device).is_gpu else (),
                 )
                 for one in segments
             ),

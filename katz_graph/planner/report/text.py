@@ -116,14 +116,14 @@ def _on_gpus(program: Program) -> Iterator[str]:
             names = _labels(program, here, recorded) if device.is_gpu else []
             if names:
                 yield f"{device.name}, {what}: {', '.join(names)}"
-        pairs = _beside(program, device.name) if device.is_gpu else []
+        pairs = _concurrent(program, device.name) if device.is_gpu else []
         if pairs:
             yield f"{device.name}, at once where that is faster: {', '.join(pairs)}"
     for blocks in dict.fromkeys(program.unprepared.values()):
         yield f"blocks that keep their library's forward: {'; '.join(blocks)}"
 
 
-def _beside(program: Program, device: str) -> list[str]:
+def _concurrent(program: Program, device: str) -> list[str]:
     """Returns the pairs of stages that a device may run concurrently."""
     turns = (
         turn

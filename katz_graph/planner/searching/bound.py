@@ -429,5 +429,5 @@ def _evaluation_graph(program: Program, variant: Variant, wires: Wiring) -> Eval
         ),
         feeders=tuple(through(variant.prediction.operation)),
         alike=wires.alike,
-        concurrent={name: wires.beside[name] for name in wires.names if costed[name]},
+        concurrent={name: wires.concurrent[name] for name in wires.names if costed[name]},
     )

@@ -24,7 +24,7 @@ class Wiring:
     names: tuple[str, ...]  # in topological order
     sources: Mapping[str, tuple[str, ...]]  # operation -> those that it reads in this evaluation
     # operation -> costed operations that neither precede nor follow it
-    beside: Mapping[str, frozenset[str]]
+    concurrent: Mapping[str, frozenset[str]]
     alike: tuple[tuple[str, ...], ...]  # groups of operations that may share a call
 
 
@@ -51,16 +51,16 @@ def _wiring(program: Program, variant: Variant, views: Views) -> Wiring:
     costed = frozenset(
         operation.id for operation in variant.operations if stage_of(operation).costed
     )
-    beside = _beside(sources, costed)
+    concurrent = _concurrent(sources, costed)
     return Wiring(
         tuple(sources),
         sources,
-        beside,
+        concurrent,
         tuple(tuple(names) for names in alike.values() if len(names) > 1),
     )
 
 
-def _beside(
+def _concurrent(
     sources: Mapping[str, tuple[str, ...]], costed: frozenset[str]
 ) -> dict[str, frozenset[str]]:
     before: dict[str, frozenset[str]] = {}
@@ -179,7 +179,7 @@ class Neighbours:
         hosts = self._hosts
         return frozenset(
             name
-            for name, others in wires.beside.items()
+            for name, others in wires.concurrent.items()
             if any(
                 placement[other] != placement[name]
                 and hosts[placement[other]] == hosts[placement[name]]

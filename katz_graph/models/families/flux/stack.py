@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from katz_graph.ir.values import TextEncoding
 from katz_graph.models.families.shared.transformer_stack import (
     NOTHING,
-    Beside,
     Fixed,
+    ReferenceTokens,
     filled,
     grid_ids,
     lacks_text,
@@ -83,16 +83,18 @@ def residual(module: Any, number: int, hidden: Tensor) -> Tensor:
     return found
 
 
-def fixed(module: Any, rows: int, columns: int, tokens: int, beside: Beside = NOTHING) -> Fixed:
+def fixed(
+    module: Any, rows: int, columns: int, tokens: int, references: ReferenceTokens = NOTHING
+) -> Fixed:
     """Returns cosines and sines of rotary positions [1, tokens + rows · columns, D], with all text
     tokens at 0. If references are set, their positions follow, and their tokens are a third tensor.
     """
     device = module.x_embedder.weight.device
     text = torch.zeros(tokens, 3, dtype=torch.float64, device=device)
-    latents = [filled(latent, side(module)) for latent in beside.latents]
+    latents = [filled(latent, side(module)) for latent in references.latents]
     others = [
         grid_ids(*patches, device) + torch.tensor(place, dtype=torch.float64, device=device)
-        for patches, place in placed(latents, rows, columns, beside.placing)
+        for patches, place in placed(latents, rows, columns, references.placing)
     ]
     cosines, sines = module.pos_embed(torch.cat([text, grid_ids(rows, columns, device), *others]))
     read = [module.x_embedder(packed(latent)) for latent in latents]

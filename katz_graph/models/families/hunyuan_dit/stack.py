@@ -17,8 +17,8 @@ from katz_graph.core.errors import InputError
 from katz_graph.ir.values import TextEncoding
 from katz_graph.models.families.shared.transformer_stack import (
     NOTHING,
-    Beside,
     Fixed,
+    ReferenceTokens,
     filled,
     lacks_text,
     unpatched,
@@ -97,7 +97,9 @@ def residual(module: Any, number: int, hidden: Tensor) -> Tensor:
     return found
 
 
-def fixed(module: Any, rows: int, columns: int, tokens: int, beside: Beside = NOTHING) -> Fixed:
+def fixed(
+    module: Any, rows: int, columns: int, tokens: int, references: ReferenceTokens = NOTHING
+) -> Fixed:
     """Returns cosines and sines of rotary positions, [1, rows · columns, D] each."""
     base = BASE_CELLS // side(module)
     found = get_2d_rotary_pos_embed(

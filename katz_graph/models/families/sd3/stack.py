@@ -16,8 +16,8 @@ from katz_graph.ir.values import TextEncoding, Tokens
 from katz_graph.models.families.sd3.files import CONTROL_TYPE
 from katz_graph.models.families.shared.transformer_stack import (
     NOTHING,
-    Beside,
     Fixed,
+    ReferenceTokens,
     filled,
     lacks_text,
     unpatched,
@@ -108,7 +108,9 @@ def residual(module: Any, number: int, hidden: Tensor) -> Tensor:
     return found
 
 
-def fixed(module: Any, rows: int, columns: int, tokens: int, beside: Beside = NOTHING) -> Fixed:
+def fixed(
+    module: Any, rows: int, columns: int, tokens: int, references: ReferenceTokens = NOTHING
+) -> Fixed:
     """Returns the centre of the position table [1, rows · columns, D], or nothing for a ControlNet
     without positions.
     """

@@ -18,8 +18,8 @@ from katz_graph.models.families.shared.compute import UNPOOLED
 from katz_graph.models.families.shared.inputs import fit_reference
 from katz_graph.models.families.shared.transformer_region import check_vae
 from katz_graph.models.families.shared.transformer_stack import (
-    Beside,
     Fixed,
+    ReferenceTokens,
     family_of_module,
     filled,
     patch_grid,
@@ -73,9 +73,9 @@ def bind_fixed(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
 def fixed(module: Any, given: Mapping[str, Any]) -> Outputs:
     stack = stack_of(module)
     grid = patch_grid(stack.side(module), *given["cells"])
-    beside = Beside(given["latents"], given["placing"])
+    references = ReferenceTokens(given["latents"], given["placing"])
     tokens = given["before"] + given["text"].hidden.shape[1]
-    return (stack.fixed(module, *grid, tokens, beside),)
+    return (stack.fixed(module, *grid, tokens, references),)
 
 
 def bind_channels(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:

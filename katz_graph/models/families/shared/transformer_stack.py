@@ -23,14 +23,14 @@ Fixed = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class ReferenceTokens:
     """Holds reference latents [B, C, h, w] in the model's scale, and their position scheme."""
 
     latents: tuple[Tensor, ...] = ()
     placing: str = "offset"
 
 
-NOTHING = Beside()
+NOTHING = ReferenceTokens()
 
 
 class Stack(Protocol):
@@ -56,7 +56,12 @@ class Stack(Protocol):
         """Returns the vectors [B, E] to add to the timestep embedding, in order."""
 
     def fixed(
-        self, module: Any, rows: int, columns: int, tokens: int, beside: Beside = NOTHING
+        self,
+        module: Any,
+        rows: int,
+        columns: int,
+        tokens: int,
+        references: ReferenceTokens = NOTHING,
     ) -> Fixed:
         """Returns the blocks' fixed inputs for this number of patches and text tokens."""
 

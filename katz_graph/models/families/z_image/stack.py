@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from katz_graph.ir.values import TextEncoding, Tokens
 from katz_graph.models.families.shared.transformer_stack import (
     NOTHING,
-    Beside,
     Fixed,
+    ReferenceTokens,
     filled,
     grid_ids,
     unpatched,
@@ -64,7 +64,9 @@ def vectors(module: Any, text: TextEncoding) -> tuple[Tensor, ...]:
     return ()
 
 
-def fixed(module: Any, rows: int, columns: int, tokens: int, beside: Beside = NOTHING) -> Fixed:
+def fixed(
+    module: Any, rows: int, columns: int, tokens: int, references: ReferenceTokens = NOTHING
+) -> Fixed:
     """Returns rotary positions of the whole sequence [1, S, D / 2, 2]: real, imaginary."""
     text = _text_ids(module, _whole(tokens))
     picture = grid_ids(rows, columns, text.device, first=len(text) + 1)

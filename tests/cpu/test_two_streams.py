@@ -41,18 +41,20 @@ class Paced:
 
     def __init__(self, two: float) -> None:
         self._two = two
-        self._beside = False
+        self._concurrent = False
         self.laps = 0
 
     def timing(self) -> Callable[[], Lap]:
-        self._beside, self.laps = False, self.laps + 1
-        return lambda: HostLap(self._two if self._beside else 1.0)
+        self._concurrent, self.laps = False, self.laps + 1
+        return lambda: HostLap(self._two if self._concurrent else 1.0)
 
 
 class PacedHost(Paced, HostStream):
-    def beside(self, aside: Callable[[], Made], here: Callable[[], Made]) -> tuple[Made, Made]:
-        self._beside = True
-        return super().beside(aside, here)
+    def concurrently(
+        self, aside: Callable[[], Made], here: Callable[[], Made]
+    ) -> tuple[Made, Made]:
+        self._concurrent = True
+        return super().concurrently(aside, here)
 
 
 class PacedGpu(Paced, CudaStream):
@@ -60,9 +62,11 @@ class PacedGpu(Paced, CudaStream):
         Paced.__init__(self, two)
         CudaStream.__init__(self, DEVICE)
 
-    def beside(self, aside: Callable[[], Made], here: Callable[[], Made]) -> tuple[Made, Made]:
-        self._beside = True
-        return super().beside(aside, here)
+    def concurrently(
+        self, aside: Callable[[], Made], here: Callable[[], Made]
+    ) -> tuple[Made, Made]:
+        self._concurrent = True
+        return super().concurrently(aside, here)
 
 
 @dataclass
@@ -73,16 +77,16 @@ class Late:
     known: bool = False
 
 
-@pytest.mark.parametrize(("two", "beside"), [(FASTER, True), (SLOWER, False), (1.2, False)])
-def test_two_streams_must_save_two_per_cent(two: float, beside: bool) -> None:
+@pytest.mark.parametrize(("two", "concurrent"), [(FASTER, True), (SLOWER, False), (1.2, False)])
+def test_two_streams_must_save_two_per_cent(two: float, concurrent: bool) -> None:
     trial = Trial()
     for _ in range(LAPS):
-        assert not trial.beside and not trial.settled
+        assert not trial.concurrent and not trial.settled
         trial.add(HostLap(1.0), counts=True)
     for _ in range(LAPS):
-        assert trial.beside and not trial.settled
+        assert trial.concurrent and not trial.settled
         trial.add(HostLap(two), counts=True)
-    assert trial.settled and trial.beside is beside
+    assert trial.settled and trial.concurrent is concurrent
 
 
 def test_nobody_waits_for_a_lap_and_one_that_is_slow_by_chance_decides_nothing() -> None:
@@ -94,24 +98,24 @@ def test_nobody_waits_for_a_lap_and_one_that_is_slow_by_chance_decides_nothing()
         trial.add(laps[-1], counts=True)
     for _ in range(3):
         trial.add(Late(5.0), counts=True)
-        assert not trial.settled and trial.beside
+        assert not trial.settled and trial.concurrent
     for lap in laps:
         lap.known = True
     trial.add(HostLap(5.0), counts=True)
-    assert trial.settled and trial.beside
+    assert trial.settled and trial.concurrent
 
 
 def test_what_is_never_replayed_on_two_streams_is_left_on_one() -> None:
     trial = Trial()
     for _ in range(50):
         trial.add(HostLap(1.0), counts=False)
-    assert not trial.beside and not trial.settled
+    assert not trial.concurrent and not trial.settled
     for _ in range(LAPS):
         trial.add(HostLap(1.0), counts=True)
     for number in range(ATTEMPTS):
-        assert trial.beside, number
+        assert trial.concurrent, number
         trial.add(HostLap(0.1), counts=False)
-    assert trial.settled and not trial.beside
+    assert trial.settled and not trial.concurrent
 
 
 class LateTapes:
@@ -227,8 +231,8 @@ def test_the_order_of_work_gives_the_same_values_however_streams_run(
                     crossing = {id(one) for one, to in gpu.held if to is gpu.current}
                 gpu.run(random.Random(seed))
             assert all(map(torch.equal, found, expected)), seed
-            assert compute.use.beside >= 2 * LAPS and len(gpu.streams) == 3
-            assert len(crossing) == compute.use.beside // 2  # outputs of the second stream
+            assert compute.use.concurrent >= 2 * LAPS and len(gpu.streams) == 3
+            assert len(crossing) == compute.use.concurrent // 2  # outputs of the second stream
 
 
 def test_either_stream_may_be_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,7 +249,7 @@ def test_either_stream_may_be_first(monkeypatch: pytest.MonkeyPatch) -> None:
         stream = CudaStream(DEVICE)
         with stream.entered():
             for _ in range(2):
-                stream.beside(work("aside"), work("here"))
+                stream.concurrently(work("aside"), work("here"))
             gpu.current.run(1)
             assert done == ["here"]
             stream._aside.run(2)
@@ -258,19 +262,19 @@ def test_only_laps_of_replays_count() -> None:
     compute = Recorder(Tapes(), Tapes(), stream=PacedHost(FASTER), eager=2)
     given = {"x": torch.ones(3), "image": torch.ones(3)}
     calls = [StageCall(stage, Scale(1.0), given) for stage in (CONTROL, ENCODER)]
-    beside = []
+    concurrent = []
     with torch.no_grad():
         for _ in range(2 * (3 + LAPS) + 1):
             compute.together(calls)
-            beside.append(compute.use.beside // 2)
+            concurrent.append(compute.use.concurrent // 2)
     # two eager calls and one that is recorded, then laps; on the second stream again
-    assert beside == [*[0] * (3 + LAPS), *range(1, 3 + LAPS + 2)]
+    assert concurrent == [*[0] * (3 + LAPS), *range(1, 3 + LAPS + 2)]
     (trial,) = compute._trials.values()
-    assert trial.settled and trial.beside
+    assert trial.settled and trial.concurrent
     assert compute.tried == {"control and encoder": (1.0, FASTER)}
 
 
-def test_a_failure_beside_work_on_the_second_stream_is_waited_for(
+def test_a_failure_next_to_work_on_the_second_stream_is_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     done: list[str] = []
@@ -287,7 +291,7 @@ def test_a_failure_beside_work_on_the_second_stream_is_waited_for(
                 return ()
 
             with pytest.raises(RuntimeError, match="memory"):
-                stream.beside(aside, fails)
+                stream.concurrently(aside, fails)
             gpu.current.enqueue(lambda: done.append("behind"))
             gpu.current.run(gpu.current.enqueued)
     assert done == ["aside", "behind"]
@@ -324,7 +328,7 @@ def test_two_requests_in_turn_paint_the_same_bytes(
             with ThreadPoolExecutor(len(regions)) as pool:
                 made = list(pool.map(lambda region: sample(engine, region), regions))
             assert all(map(torch.equal, made, expected))
-            used.append(compute.use.beside)
+            used.append(compute.use.concurrent)
         assert compute.use.eager.keys() <= {NOT_DECLARED} and compute.use.drops == 0
         assert used[1] >= 2 * (LAPS + 1)  # tried
         assert (used[2] > used[1]) is (two == FASTER)
@@ -342,7 +346,7 @@ def test_what_two_streams_do_not_pay_for_takes_no_memory(sd1: Models, costs: Pat
                 sample(engine, region)
             sizes[two] = compute.use.bytes
     assert sizes[SLOWER] == alone.use.bytes < sizes[FASTER]
-    assert alone.use.beside == 0
+    assert alone.use.concurrent == 0
 
 
 def test_recordings_that_are_dropped_come_back_on_both_streams(sd1: Models, costs: Path) -> None:
@@ -357,7 +361,7 @@ def test_recordings_that_are_dropped_come_back_on_both_streams(sd1: Models, cost
             assert compute.use.captures > before
             engine.models.unload() if turn == 2 else compute.drop()
             assert compute.use.bytes == 0 and all(not one.of_modules for one in compute._lanes)
-        assert compute.use.beside > 2 * LAPS + 2
+        assert compute.use.concurrent > 2 * LAPS + 2
 
 
 def test_where_both_do_not_fit_one_stream_is_used(sd1: Models, costs: Path) -> None:
@@ -369,7 +373,7 @@ def test_where_both_do_not_fit_one_stream_is_used(sd1: Models, costs: Path) -> N
         engine.models.compute = compute = two_streams(FASTER, 1.05 * alone.use.bytes)
         for _ in range(3):
             assert torch.equal(sample(engine, region), expected)
-    assert compute.use.drops == 1 and compute.use.beside == 2
+    assert compute.use.drops == 1 and compute.use.concurrent == 2
     assert compute.use.bytes == alone.use.bytes
 
 
@@ -382,7 +386,7 @@ def test_a_module_that_goes_takes_its_trials_along() -> None:
     with torch.no_grad():
         for _ in range(3 * LAPS):
             compute.together(calls)
-        assert compute.use.beside > 2 * LAPS
+        assert compute.use.concurrent > 2 * LAPS
         compute.forget(Scale(1.0))
         assert len(compute._trials) == 1 and compute.use.drops == 0
         compute.forget(modules[0])
@@ -399,7 +403,7 @@ def test_a_measured_run_computes_one_call_after_the_other(sd1: Models, costs: Pa
             while not execution.step():
                 pass
         execution.close()
-    assert compute.use.replays > 0 and compute.use.beside == 0
+    assert compute.use.replays > 0 and compute.use.concurrent == 0
     timed = {program.keys[call.operations[0]] for call in program.segments[0][0].calls[:4]}
     assert timed <= {key for key, _ in execution.timing.samples}
 

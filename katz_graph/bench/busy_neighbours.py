@@ -40,7 +40,7 @@ class Painter:
 
     def __init__(self, devices: str, environment: Mapping[str, str] | None = None) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "katz_graph.bench.beside", devices],
+            [sys.executable, "-m", "katz_graph.bench.busy_neighbours", devices],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
