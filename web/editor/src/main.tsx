@@ -1,7 +1,7 @@
 import "@xyflow/react/dist/style.css";
 import { createRoot } from "react-dom/client";
-import { askedFor } from "./server/jobLinks";
 import { App } from "./app/App";
+import { askedFor } from "./server/jobLinks";
 import { lazily } from "./ui/lazyPart";
 import "./style.css";
 

@@ -15,9 +15,9 @@ import {
   Undo2,
 } from "lucide-react";
 import type { ReactNode } from "react";
-import type { Job } from "../jobs/job";
 import { ACTIONS } from "../commands/actions";
 import { keyText, useKeys } from "../commands/keys";
+import type { Job } from "../jobs/job";
 import type { Session } from "../state/documents";
 import { useFollowed, useLive } from "../state/live";
 

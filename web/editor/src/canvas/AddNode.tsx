@@ -2,16 +2,16 @@
 import { useReactFlow } from "@xyflow/react";
 import { useMemo, useState } from "react";
 import { compatible, type NodeType, socketOf } from "../catalog/catalog";
+import { linked } from "../catalog/ends";
 import { inCategory, lately, searched, socketsOf } from "../catalog/search";
+import { place, withNode } from "../commands/addNode";
 import type { Place } from "../document/commands";
 import { connect } from "../document/links";
 import { type Doc, nodesOf } from "../document/model";
-import { place, withNode } from "../commands/addNode";
+import { type Pending, useCanvas } from "../state/canvas";
 import { useLive } from "../state/live";
 import { useSettings } from "../state/settings";
 import { type Entry, Picker } from "../ui/Picker";
-import { linked } from "../catalog/ends";
-import { type Pending, useCanvas } from "../state/canvas";
 
 export function AddNode() {
   const asking = useCanvas((canvas) => canvas.asking);

@@ -3,7 +3,7 @@
  */
 import type { Viewport } from "@xyflow/react";
 import { useCallback, useRef } from "react";
-import { useFollowing } from "./viewport";
+import { useViewportListener } from "./viewportListeners";
 
 const GAP = 24;
 /** The zoom below which the dots blur together. */
@@ -17,7 +17,7 @@ export function Grid() {
     if (isShown) element?.setAttribute("patternTransform", `translate(${x} ${y}) scale(${zoom})`);
     element?.ownerSVGElement?.style.setProperty("display", isShown ? "" : "none");
   }, []);
-  useFollowing(follow);
+  useViewportListener(follow);
   return (
     <svg className="grid" aria-hidden="true">
       <pattern ref={pattern} id="dots" width={GAP} height={GAP} patternUnits="userSpaceOnUse">

@@ -1,6 +1,6 @@
 /** Draws the lines along which dragged nodes align with others. */
-import { Layer } from "./Layer";
 import { useCanvas } from "../state/canvas";
+import { Layer } from "./Layer";
 
 export function Guides() {
   const guides = useCanvas((canvas) => canvas.guides);

@@ -1,5 +1,6 @@
 /** Turns a graph into React Flow nodes and edges. Unchanged parts keep their identity. */
 import { type Node, type NodeHandle, Position } from "@xyflow/react";
+import { socketColour } from "../catalog/sockets";
 import type { Place } from "../document/commands";
 import { badgesOf } from "../document/hidden";
 import {
@@ -12,7 +13,6 @@ import {
 } from "../document/model";
 import { type Reroute, reroutesOf, throughOf } from "../document/reroutes";
 import { type Boundary, boundariesOf } from "../document/scope";
-import { socketColour } from "../catalog/sockets";
 import type { WireEdge } from "./links/Wire";
 
 export type CardNode = Node<{ readonly node: DocNode }, "card">;

@@ -5,12 +5,11 @@
  */
 import { useStoreApi, type Viewport } from "@xyflow/react";
 import { useCallback, useEffect, useRef, useState } from "react";
-import { entering, admit } from "./large/mountQueue";
-import type { Drawn } from "./layout";
 import { useCanvas } from "../state/canvas";
-import { standAside, standIn } from "./large/standIns";
-import { afterTurns, whileMoving } from "./large/renderQueue";
+import { admit, afterTurns, entering, standAside, standIn, whileMoving } from "./large";
+import type { Drawn } from "./layout";
 import type { WireEdge } from "./links/Wire";
+import { notifyListeners, useViewportListener } from "./viewportListeners";
 
 /** Milliseconds until React Flow is updated, for a slow pan and for a viewport held still. */
 const [OFTEN, HELD] = [200, 120];
@@ -20,20 +19,6 @@ const SLOW = 0.4;
 const CLICK = 4;
 
 const START: Viewport = { x: 0, y: 0, zoom: 1 };
-type Follower = (view: Viewport) => void;
-const followers = new Set<Follower>();
-
-/** Calls `follow` once now and in every frame in which the viewport moves. */
-export function useFollowing(follow: Follower): void {
-  const store = useStoreApi();
-  useEffect(() => {
-    const [x, y, zoom] = store.getState().transform;
-    follow({ x, y, zoom });
-    followers.add(follow);
-    return () => void followers.delete(follow);
-  }, [follow, store]);
-}
-
 /**
  * Returns the props with which React Flow lets this hook move the viewport. `name`: the key under
  * which the viewport is stored.
@@ -89,7 +74,7 @@ export function useView(name: string) {
     (view: Viewport) => {
       const state = store.getState();
       state.transform = [view.x, view.y, view.zoom];
-      followers.forEach((follow) => follow(view));
+      notifyListeners(view);
       began.current ??= view; // a previous gesture that ended late has reset this one
       const { x, y, zoom } = began.current;
       const isZoomed = view.zoom !== zoom;
@@ -121,14 +106,14 @@ export function useView(name: string) {
     [name, rest],
   );
 
-  const layer = useCallback<Follower>(
-    ({ x, y, zoom }) => {
+  const layer = useCallback(
+    ({ x, y, zoom }: Viewport) => {
       const element = store.getState().domNode?.querySelector<HTMLElement>(".react-flow__viewport");
       if (element) element.style.transform = `translate(${x}px,${y}px) scale(${zoom})`;
     },
     [store],
   );
-  useFollowing(layer);
+  useViewportListener(layer);
   useEffect(
     () => () => {
       clearTimeout(holding.current);

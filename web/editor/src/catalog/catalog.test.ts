@@ -2,8 +2,8 @@ import { describe, expect, test } from "vitest";
 import { addNode, emptyDocument } from "../document/commands";
 import { nodesOf } from "../document/model";
 import type { Json } from "../json";
-import { parsedNumber } from "./numbers";
 import { catalogOf, compatible } from "./catalog";
+import { parsedNumber } from "./numbers";
 import { newNode, placedWidgets } from "./placed";
 import { withNextSeeds } from "./seeds";
 

@@ -3,10 +3,10 @@ import { addNode, emptyDocument } from "../document/commands";
 import { removeLinks } from "../document/links";
 import { linksOf, nodesOf } from "../document/model";
 import { catalogOf, widgetNamed } from "./catalog";
-import { newNode, placedWidgets } from "./placed";
 import { setChoice } from "./dynamic";
-import { inputAt, inputsOf, linked } from "./ends";
 import { replaced } from "./edits/replacement";
+import { inputAt, inputsOf, linked } from "./ends";
+import { newNode, placedWidgets } from "./placed";
 
 const WIDTH = ["INT", { default: 512 }];
 const CATALOG = catalogOf({

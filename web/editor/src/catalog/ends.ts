@@ -1,12 +1,12 @@
 /** Resolves handles to inputs and outputs, and links them. */
-import { type Catalog, compatible, type NodeType, offered, type Socket, socketOf } from "./catalog";
-import { placedWidgets, shownWidgets } from "./placed";
-import { refusal } from "./connections";
-import { inputHelp, socketHelp, widgetHelp } from "./help";
 import { addInput } from "../document/commands";
 import { connect } from "../document/links";
 import { type Doc, type DocLink, type DocNode, linksOf, nodesOf } from "../document/model";
 import { boundariesOf } from "../document/scope";
+import { type Catalog, compatible, type NodeType, offered, type Socket, socketOf } from "./catalog";
+import { refusal } from "./connections";
+import { inputHelp, socketHelp, widgetHelp } from "./help";
+import { placedWidgets, shownWidgets } from "./placed";
 
 export interface Output {
   readonly node: string;

@@ -1,6 +1,6 @@
 /** Parses typed numbers. */
-import type { Widget } from "./catalog";
 import { numberFrom } from "../json";
+import type { Widget } from "./catalog";
 import { evaluated } from "./expression";
 
 /** Returns the value clamped to the widget's bounds, with exact integers; null if it is invalid. */

@@ -1,8 +1,8 @@
 /** Chooses among the alternatives of prompts and removes comments in the copy that is sent. */
 import { setValue } from "../document/commands";
 import { type Doc, nodesOf } from "../document/model";
-import { withoutComments } from "../prompts/comments";
 import { chosen, type Pick } from "../prompts/alternatives";
+import { withoutComments } from "../prompts/comments";
 import type { TextSize } from "../server/generated/messages";
 import type { Catalog, Widget } from "./catalog";
 import { placedWidgets } from "./placed";

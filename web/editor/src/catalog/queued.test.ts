@@ -5,11 +5,11 @@ import { type Doc, nodesOf } from "../document/model";
 import { subgraphOf } from "../document/scope";
 import { type Json, type JsonObject, listOf, parseJson } from "../json";
 import { chosen } from "../prompts/alternatives";
-import { catalogOf } from "./catalog";
 import { withoutComments } from "../prompts/comments";
+import { catalogOf } from "./catalog";
+import { withUnpacked } from "./edits/subgraphs";
 import { placedWidgets } from "./placed";
 import { withChosenPrompts } from "./prompts";
-import { withUnpacked } from "./edits/subgraphs";
 
 interface Row {
   readonly name: string;

@@ -1,41 +1,30 @@
 /** Lists all actions, from which keys, menus, the palette and the shortcuts dialog are built. */
 
-import { useCanvas } from "../state/canvas";
-import { toggleComment } from "./promptText";
-import { copyValue } from "./fields";
-import { saveGraph, saveTimeline, saveTrace } from "./export";
 import { emptyDocument } from "../document/commands";
 import { BYPASSED, MUTED } from "../document/model";
+import { useCanvas } from "../state/canvas";
 import { activeSession, useDocuments } from "../state/documents";
-import { BOOKMARKS, LINKING, PLACING, SUBGRAPHS } from "./edits/actions";
-import * as editing from "./edits/nodes";
-import { chooseField } from "./edits/form";
-import { peek } from "./edits/outputPreview";
-import { unfold } from "./edits/stepNodes";
-import { chooseFiles, chooseSettings, download } from "./files";
 import { followedBy } from "../state/live";
 import { type Dialog, type Side, usePage } from "../state/page";
 import { plansOf } from "../state/planning";
 import { askForName } from "../state/presence";
+import { THEMES, useSettings } from "../state/settings";
+import type { Action } from "./action";
 import { toggleRerunning } from "./autoQueue";
+import { BOOKMARKS, LINKING, PLACING, SUBGRAPHS } from "./edits/actions";
+import { chooseField } from "./edits/form";
+import * as editing from "./edits/nodes";
+import { peek } from "./edits/outputPreview";
+import { unfold } from "./edits/stepNodes";
+import { saveGraph, saveTimeline, saveTrace } from "./export";
+import { copyValue } from "./fields";
+import { chooseFiles, chooseSettings, download } from "./files";
+import { enterNode, follow, showHelp, walk } from "./navigation";
+import { toggleComment } from "./promptText";
 import { run, runTo, stop } from "./run";
 import { save } from "./save";
 import { shareRun } from "./sharedLinks";
 import { askForSweep } from "./sweep";
-import { enterNode, follow, showHelp, walk } from "./navigation";
-import { THEMES, useSettings } from "../state/settings";
-
-export interface Action {
-  readonly id: string;
-  readonly title: string;
-  /** Keys as in `event.key`, with Mod for Ctrl or ⌘. */
-  readonly keys: readonly string[];
-  readonly act: () => void;
-  /** Whether the key also works in text fields. */
-  readonly anywhere?: boolean;
-  /** The key left to the browser, whose own event triggers the action. */
-  readonly byBrowser?: string;
-}
 
 const STEP = 8;
 
@@ -301,7 +290,7 @@ const LOOKING: readonly Action[] = [
     id: "take-over",
     title: "Take over settings and shortcuts of ComfyUI's front end (comfy.settings.json)",
     keys: [],
-    act: chooseSettings,
+    act: () => chooseSettings(ACTIONS),
   },
   ...THEMES.map((theme) => ({
     id: `theme-${theme}`,

@@ -1,10 +1,10 @@
 /** Adds new nodes to the graph in view. */
-import { useCanvas } from "../state/canvas";
 import type { NodeType } from "../catalog/catalog";
 import { newNode, placedWidgets } from "../catalog/placed";
 import { addNode, type Place, setValue } from "../document/commands";
 import { freePlace } from "../document/layout/directions";
 import { type Doc, type DocNode, nodesOf } from "../document/model";
+import { useCanvas } from "../state/canvas";
 import { activeSession, graphOf, useDocuments } from "../state/documents";
 import { useLive } from "../state/live";
 import { useSettings } from "../state/settings";

@@ -12,8 +12,8 @@ import {
   textOf,
   textsOf,
 } from "../json";
-import { pickedOf } from "../ui/colours";
 import type { Colours } from "../state/look";
+import { pickedOf } from "../ui/colours";
 
 /** This editor's actions by ComfyUI's commands. */
 export const COMMANDS: Readonly<Record<string, string>> = {

@@ -1,14 +1,14 @@
 /** Saves images of the graph in view and of its timelines, and traces of its job. */
-import { bars } from "../plan/model/measured";
-import { activeSession, docOf, graphOf } from "../state/documents";
-import { saveFile } from "./files";
-import { printJson } from "../json";
-import { followedBy, tell, useLive } from "../state/live";
-import { plansOf } from "../state/planning";
 import { graphDrawing } from "../export/graphDrawing";
 import type { Drawing, Paint } from "../export/svg";
 import { timelineDrawing } from "../export/timelineDrawing";
 import { traceOf } from "../export/trace";
+import { printJson } from "../json";
+import { bars } from "../plan/model/measured";
+import { activeSession, docOf, graphOf } from "../state/documents";
+import { followedBy, tell, useLive } from "../state/live";
+import { plansOf } from "../state/planning";
+import { saveFile } from "./files";
 
 export type PictureKind = "svg" | "png";
 

@@ -1,22 +1,16 @@
 /** Finds the current field, sets and copies its value, and transfers it to another field. */
-import { useCanvas } from "../state/canvas";
-import { setWidget } from "../catalog/dynamic";
 import type { Widget } from "../catalog/catalog";
+import { setWidget } from "../catalog/dynamic";
+import { parsedNumber } from "../catalog/numbers";
 import type { Placed } from "../catalog/placed";
 import { shownPlaced } from "../catalog/promoted";
 import { setValue } from "../document/commands";
 import { nodesOf } from "../document/model";
 import { subgraphOf } from "../document/scope";
 import type { Json } from "../json";
+import { type FieldName, useCanvas } from "../state/canvas";
 import { activeSession, docOf, graphOf, useDocuments } from "../state/documents";
 import { tell, useLive } from "../state/live";
-import { parsedNumber } from "../catalog/numbers";
-
-/** A widget of a node in the graph in view. */
-export interface FieldName {
-  readonly node: string;
-  readonly widget: string;
-}
 
 /** Returns the field that contains an element. */
 export function fieldAt(element: Element | null): FieldName | null {

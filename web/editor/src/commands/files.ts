@@ -2,6 +2,7 @@
 import { printJson } from "../json";
 import { activeSession, docOf, useDocuments } from "../state/documents";
 import { tell } from "../state/live";
+import type { Action } from "./action";
 import { openFiles } from "./run";
 
 export function download(): void {
@@ -27,10 +28,10 @@ export function chooseFiles(): void {
 }
 
 /** Asks for a settings file of ComfyUI's front end and imports it. */
-export function chooseSettings(): void {
+export function chooseSettings(actions: readonly Action[]): void {
   choose(".json", false, ([file]) => {
     if (file !== undefined)
-      import("./settingsImport").then(({ takeOver }) => takeOver(file)).catch(tell);
+      import("./settingsImport").then(({ takeOver }) => takeOver(file, actions)).catch(tell);
   });
 }
 

@@ -1,8 +1,6 @@
-/** Dispatches key presses to actions, and formats key combinations. */
-import { type Action, ACTIONS } from "./actions";
-import { usePage } from "../state/page";
+/** Reads and formats key combinations, and assigns them to actions. */
 import { type OwnKeys, useSettings } from "../state/settings";
-import { leaveField } from "./navigation";
+import type { Action } from "./action";
 
 const WORDS: Readonly<Record<string, string>> = {
   Mod: /Mac|iPhone|iPad/.test(globalThis.navigator?.userAgent ?? "") ? "⌘" : "Ctrl",
@@ -34,45 +32,37 @@ export function useKeys(): (action: Action) => readonly string[] {
 }
 
 /** Returns the other actions that use one of these keys. */
-export function holders(keys: readonly string[], id: string, own: OwnKeys): readonly Action[] {
-  return ACTIONS.filter(
+export function holders(
+  actions: readonly Action[],
+  keys: readonly string[],
+  id: string,
+  own: OwnKeys,
+): readonly Action[] {
+  return actions.filter(
     (action) => action.id !== id && keysOf(action, own).some((key) => keys.includes(key)),
   );
 }
 
 /** Assigns keys to an action and removes them from all others. */
-export function given(keys: readonly string[], id: string, own: OwnKeys): OwnKeys {
-  const taken = holders(keys, id, own).map((action) => [
+export function given(
+  actions: readonly Action[],
+  keys: readonly string[],
+  id: string,
+  own: OwnKeys,
+): OwnKeys {
+  const taken = holders(actions, keys, id, own).map((action) => [
     action.id,
     keysOf(action, own).filter((key) => !keys.includes(key)),
   ]);
   const next: OwnKeys = { ...own, ...Object.fromEntries(taken), [id]: keys };
-  return Object.fromEntries(Object.entries(next).filter(([one, all]) => isChanged(one, all)));
+  return Object.fromEntries(
+    Object.entries(next).filter(([one, all]) => isChanged(actions, one, all)),
+  );
 }
 
-function isChanged(id: string, keys: readonly string[]): boolean {
-  const action = ACTIONS.find((one) => one.id === id);
+function isChanged(actions: readonly Action[], id: string, keys: readonly string[]): boolean {
+  const action = actions.find((one) => one.id === id);
   return keys.join(" ") !== action?.keys.join(" ");
-}
-
-/** Dispatches a key press to at most one action. */
-export function onKey(event: KeyboardEvent): void {
-  if (event.defaultPrevented || event.isComposing || usePage.getState().dialog !== null) return;
-  if (document.querySelector("dialog[open], :popover-open") !== null) return;
-  const pressed = combination(event);
-  if (pressed === null) return;
-  const target = event.target instanceof HTMLElement ? event.target : null;
-  const presses = pressed === "Enter" || pressed === " "; // activates the focused element
-  if (presses && target?.closest("button, a, summary")) return;
-  const writing = (target?.closest("input, textarea, select, [contenteditable]") ?? null) !== null;
-  if (writing && event.key === "Escape" && target !== null) return leaveField(target);
-  const { keys: own } = useSettings.getState();
-  const action = ACTIONS.find((one) => keysOf(one, own).includes(pressed));
-  if (action === undefined || action.byBrowser === pressed) return;
-  const writes = !/^(Mod\+|F\d)/.test(pressed); // types into the field
-  if (writing && (writes || action.anywhere !== true)) return;
-  event.preventDefault();
-  action.act();
 }
 
 /** Returns the pressed combination as actions write it; null for a modifier key alone. */

@@ -1,7 +1,7 @@
 /** Moves the selection and the focus by keyboard. */
-import { useCanvas } from "../state/canvas";
 import { along, type Direction, nearest } from "../document/layout/directions";
 import { nodesOf } from "../document/model";
+import { useCanvas } from "../state/canvas";
 import { activeSession, graphOf } from "../state/documents";
 import { usePage } from "../state/page";
 import { fieldAt } from "./fields";

@@ -1,5 +1,4 @@
 /** Runs documents, opens files, and checks documents while they are edited. */
-import { useCanvas } from "../state/canvas";
 import { withChosenPrompts } from "../catalog/prompts";
 import { withNextSeeds } from "../catalog/seeds";
 import { type Doc, nodesOf } from "../document/model";
@@ -15,9 +14,10 @@ import {
   template,
   type QueueOptions,
 } from "../server/client";
+import { useCanvas } from "../state/canvas";
 import { activeSession, docOf, graphOf, type Session, useDocuments } from "../state/documents";
-import { useSettings } from "../state/settings";
 import { clientId, followedBy, forgetJob, isKnown, noteSent, tell, useLive } from "../state/live";
+import { useSettings } from "../state/settings";
 
 const QUIET = 400;
 

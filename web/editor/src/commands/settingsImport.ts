@@ -1,13 +1,14 @@
 /** Imports the user's settings of ComfyUI's front end from its file. */
 import { fieldsOf, parseJson } from "../json";
-import { readComfy } from "./comfySettings";
-import { ACTIONS } from "./actions";
-import { given, keysOf } from "./keys";
 import { tell, useLive } from "../state/live";
 import { lookOf } from "../state/look";
 import { useSettings } from "../state/settings";
+import type { Action } from "./action";
+import { readComfy } from "./comfySettings";
+import { given, keysOf } from "./keys";
 
-export async function takeOver(file: File): Promise<void> {
+/** Imports a settings file. `actions`: the actions to which it may assign keys. */
+export async function takeOver(file: File, actions: readonly Action[]): Promise<void> {
   let found: ReturnType<typeof readComfy>;
   try {
     found = readComfy(fieldsOf(parseJson(await file.text())));
@@ -17,10 +18,10 @@ export async function takeOver(file: File): Promise<void> {
   const settings = useSettings.getState();
   settings.setKeys(
     found.keys.reduce((own, { action: id, key, on }) => {
-      const action = ACTIONS.find((one) => one.id === id);
+      const action = actions.find((one) => one.id === id);
       if (action === undefined) return own;
       const others = keysOf(action, own).filter((one) => one !== key);
-      return given(on ? [...others, key] : others, id, own);
+      return given(actions, on ? [...others, key] : others, id, own);
     }, settings.keys),
   );
   const { catalog } = useLive.getState();

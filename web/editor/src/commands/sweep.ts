@@ -5,6 +5,9 @@ import { shownPlaced } from "../catalog/promoted";
 import { type Doc, nodesOf } from "../document/model";
 import { changeAt, graphAt, subgraphOf } from "../document/scope";
 import { cancel } from "../server/client";
+import { activeSession, docOf } from "../state/documents";
+import { tell, useLive } from "../state/live";
+import { usePage } from "../state/page";
 import { useSweep } from "../state/sweep";
 import {
   type Axis,
@@ -15,9 +18,6 @@ import {
   typedValues,
 } from "../sweep/sweep";
 import { fieldMeant } from "./fields";
-import { activeSession, docOf } from "../state/documents";
-import { tell, useLive } from "../state/live";
-import { usePage } from "../state/page";
 import { send } from "./run";
 
 /** A field that can be swept. */

@@ -2,10 +2,10 @@
  * Compares two images: with a slider, by their difference, and by the settings of their workflows.
  */
 import { useEffect, useRef, useState } from "react";
-import { Modal } from "../ui/Modal";
 import { fetched, open } from "../server/client";
 import { useLive } from "../state/live";
 import { usePage } from "../state/page";
+import { Modal } from "../ui/Modal";
 import { difference, differenceText, type Pixels } from "./difference";
 import { comparedSettings, type Setting } from "./settings";
 import "./compare.css";

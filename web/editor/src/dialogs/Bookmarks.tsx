@@ -1,10 +1,10 @@
 /** Sets a numbered bookmark at the viewport, or removes one. */
 import { useState } from "react";
+import { bookmark, forget } from "../commands/edits/bookmarks";
 import { bookmarksOf, NUMBERS } from "../document/bookmarks";
 import { nodesOf } from "../document/model";
 import { graphAt, trail } from "../document/scope";
 import { docOf, useActive } from "../state/documents";
-import { bookmark, forget } from "../commands/edits/bookmarks";
 import { type Entry, Picker } from "../ui/Picker";
 
 const REMOVE = "remove";

@@ -3,12 +3,12 @@
  */
 import { useState } from "react";
 import type { Catalog } from "../catalog/catalog";
+import { type Input, inputsOf, linked, type Output, whyNot } from "../catalog/ends";
 import { type Doc, type DocNode, linksOf, nodesOf } from "../document/model";
+import { useCanvas } from "../state/canvas";
 import { graphOf, useActive, useDocuments } from "../state/documents";
 import { useLive } from "../state/live";
 import { type Entry, Picker } from "../ui/Picker";
-import { type Input, inputsOf, linked, type Output, whyNot } from "../catalog/ends";
-import { useCanvas } from "../state/canvas";
 
 interface Choice extends Entry {
   readonly output?: Output;

@@ -1,14 +1,14 @@
 /** Finds nodes in the whole document, including subgraphs, and brings one into view. */
 import { useMemo, useState } from "react";
-import { useCanvas } from "../state/canvas";
 import type { DocNode } from "../document/model";
 import { nodesOf } from "../document/model";
 import { graphsOf, type Path, trail } from "../document/scope";
 import { printJson } from "../json";
+import { useCanvas } from "../state/canvas";
 import { docOf, useActive, useDocuments } from "../state/documents";
 import { useLive } from "../state/live";
-import { Picker } from "../ui/Picker";
 import { usePage } from "../state/page";
+import { Picker } from "../ui/Picker";
 
 const SHOWN = 100;
 const VALUES = 60;

@@ -3,12 +3,12 @@
  * opened.
  */
 import { useState } from "react";
-import { fetched } from "../server/client";
 import { loadPicture } from "../commands/addNode";
-import { tell } from "../state/live";
-import { Modal } from "../ui/Modal";
-import { type Pictures, usePage } from "../state/page";
 import { openFiles } from "../commands/run";
+import { fetched } from "../server/client";
+import { tell } from "../state/live";
+import { type Pictures, usePage } from "../state/page";
+import { Modal } from "../ui/Modal";
 
 const FACTOR = 1.25;
 const LIMITS = { least: 0.1, most: 16 };

@@ -1,9 +1,9 @@
 /** Hides or shows links by type. */
 import { useState } from "react";
+import { toggleType } from "../commands/edits/hiddenLinks";
 import { hiddenOf } from "../document/hidden";
 import { linksOf } from "../document/model";
 import { graphOf, useActive } from "../state/documents";
-import { toggleType } from "../commands/edits/hiddenLinks";
 import { Picker } from "../ui/Picker";
 
 export function LinkTypes({ onClose }: { readonly onClose: () => void }) {

@@ -1,10 +1,10 @@
 /** Asks for the new type of the selected nodes; types that retain the most links come first. */
 import { useMemo, useState } from "react";
-import { useCanvas } from "../state/canvas";
 import { keeps } from "../catalog/edits/replacement";
 import { searched } from "../catalog/search";
-import { linksOf, nodesOf } from "../document/model";
 import { replace } from "../commands/edits/links";
+import { linksOf, nodesOf } from "../document/model";
+import { useCanvas } from "../state/canvas";
 import { graphOf, useActive } from "../state/documents";
 import { useLive } from "../state/live";
 import { useSettings } from "../state/settings";

@@ -1,10 +1,10 @@
 /** Asks for a file name, and how to resolve a conflict with another page's changes. */
 import { useState } from "react";
+import { saveAs, store, takeTheirs } from "../commands/save";
 import type { Conflict } from "../server/workflows";
 import { useActive } from "../state/documents";
-import { Modal } from "../ui/Modal";
 import { usePage } from "../state/page";
-import { saveAs, store, takeTheirs } from "../commands/save";
+import { Modal } from "../ui/Modal";
 
 export function SaveAs() {
   const session = useActive();

@@ -1,13 +1,13 @@
 /** Asks for the values of fields, and shows the results of all combinations in a grid. */
-import { Modal } from "../ui/Modal";
+import { addAxis, axisOf, cancelSweep, fieldsOf, startSweep } from "../commands/sweep";
 import type { Json } from "../json";
 import { addressOf, picturesOf } from "../server/client";
 import { docOf, useActive } from "../state/documents";
 import { useJob, useLive } from "../state/live";
 import { usePage } from "../state/page";
-import { addAxis, axisOf, cancelSweep, fieldsOf, startSweep } from "../commands/sweep";
 import { changeAxis, removeAxis, useSweep } from "../state/sweep";
 import { countOf, MOST_AXES, MOST_RUNS, rowsOf } from "../sweep/sweep";
+import { Modal } from "../ui/Modal";
 import "./sweep.css";
 
 export function SweepDialog({ onClose }: { readonly onClose: () => void }) {

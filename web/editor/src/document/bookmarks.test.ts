@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
-import { bookmarksOf, removeBookmark, setBookmark } from "./bookmarks";
 import { parseJson, printJson } from "../json";
+import { bookmarksOf, removeBookmark, setBookmark } from "./bookmarks";
 import type { Doc } from "./model";
 
 const DOC: Doc = {

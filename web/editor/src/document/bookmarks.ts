@@ -1,8 +1,8 @@
 /** Stores viewports in the graphs of a document as bookmarks 1 to 9. */
 import { fieldsOf, type JsonObject, numberFrom, textsOf } from "../json";
 import type { Place } from "./commands";
-import type { Doc } from "./model";
 import { ownOf, withOwn } from "./editorData";
+import type { Doc } from "./model";
 import { graphAt, type Path } from "./scope";
 
 export const NUMBERS = [1, 2, 3, 4, 5, 6, 7, 8, 9] as const;

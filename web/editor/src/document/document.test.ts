@@ -4,8 +4,8 @@ import { describe, expect, test } from "vitest";
 import { isObject, type Json, parseJson, printJson } from "../json";
 import { copied, pasted } from "./clipboard";
 import { addNode, emptyDocument, moveNodes, removeNodes, setMode, setValue } from "./commands";
-import { connect, removeLinks } from "./links";
 import { begin, record, redo, undo } from "./history";
+import { connect, removeLinks } from "./links";
 import { type Doc, linksOf, nodesOf } from "./model";
 
 const VERSION_ONE: Doc = {

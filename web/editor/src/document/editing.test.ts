@@ -2,14 +2,14 @@ import { existsSync, readdirSync, readFileSync } from "node:fs";
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { isObject, type JsonObject, listOf, parseJson, printJson } from "../json";
-import { arranged } from "./layout/arrange";
 import { copied, pasted } from "./clipboard";
 import { addInput, removeNodes, setColour, setFlag, setTitle } from "./commands";
 import { addGroup, moveGroup, removeGroup } from "./groups";
+import { arranged } from "./layout/arrange";
 import { connect, moveLinks, removeLinks } from "./links";
 import { type Doc, groupsOf, linksOf, nodesOf } from "./model";
-import { expectAgreement } from "./testing";
 import { changeAt, graphAt, graphsOf, type Path } from "./scope";
+import { expectAgreement } from "./testing";
 
 const SHIPPED = new URL("../../../../workflows/hires_inpaint_ui.json", import.meta.url);
 const OFFICIAL = new URL(

@@ -1,7 +1,7 @@
 /** Stores the fields that a graph's form shows, in the order in which they were added. */
 import { fieldsOf, listOf, textOf } from "../json";
-import { type Doc, nodesOf } from "./model";
 import { ownOf, withOwn } from "./editorData";
+import { type Doc, nodesOf } from "./model";
 
 export interface FormField {
   readonly node: string;

@@ -2,8 +2,8 @@
  * Hides links and shows a name at both of their ends: all links, links by type, or single links.
  */
 import { textOf, textsOf } from "../json";
-import { type Doc, type DocLink, linksOf, nodesOf } from "./model";
 import { ownOf, withOwn } from "./editorData";
+import { type Doc, type DocLink, linksOf, nodesOf } from "./model";
 import { boundariesOf } from "./scope";
 
 const KEY = "hidden_links";

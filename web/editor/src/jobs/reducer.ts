@@ -3,15 +3,6 @@
  * yet queued; events change single jobs. Pure; images are bytes.
  */
 import { fieldsOf, listOf, numberFrom, textOf, textsOf } from "../json";
-import {
-  type Job,
-  type JobStatus,
-  type Jobs,
-  type NodePhase,
-  type NodeRun,
-  type Picture,
-  type Queue,
-} from "./job";
 import type {
   EventFrame,
   JobData,
@@ -28,6 +19,15 @@ import type {
   Timeline,
 } from "../server/generated/messages";
 import { type Told, told, toldAll } from "../server/messageFields";
+import {
+  type Job,
+  type JobStatus,
+  type Jobs,
+  type NodePhase,
+  type NodeRun,
+  type Picture,
+  type Queue,
+} from "./job";
 import { byShown, numberOrNull, shownAs } from "./parts";
 import { withSpans } from "./spans";
 

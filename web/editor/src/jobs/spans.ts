@@ -1,8 +1,8 @@
 /** Appends measured spans to a job. */
 import { numberFrom, textOf } from "../json";
-import type { Job, MeasuredSpan } from "./job";
 import type { Span, Timeline } from "../server/generated/messages";
 import { type Told, toldAll } from "../server/messageFields";
+import type { Job, MeasuredSpan } from "./job";
 import { numberOrNull, shownAs } from "./parts";
 
 const MOST_SPANS = 4_000;

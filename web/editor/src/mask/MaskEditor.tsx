@@ -7,8 +7,8 @@ import { setValue } from "../document/commands";
 import { addressOf, loadedPicture, uploadMask } from "../server/client";
 import { useDocuments } from "../state/documents";
 import { refreshCatalog, tell } from "../state/live";
-import { Modal } from "../ui/Modal";
 import { type Masking, usePage } from "../state/page";
+import { Modal } from "../ui/Modal";
 import {
   alphaPixels,
   type Box,

@@ -1,11 +1,11 @@
 /** Lists the workflows saved on the server. */
 import { useCallback, useEffect, useState } from "react";
+import { openStored, removeStored, renameStored } from "../commands/save";
 import { type ListedWorkflow, storedWorkflows } from "../server/workflows";
 import { useActive } from "../state/documents";
 import { tell } from "../state/live";
-import { Drafts } from "./Drafts";
 import { Filter } from "../ui/Filter";
-import { openStored, removeStored, renameStored } from "../commands/save";
+import { Drafts } from "./Drafts";
 
 export function FilesPanel() {
   const saved = useActive()?.file;

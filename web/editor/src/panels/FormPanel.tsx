@@ -2,14 +2,14 @@
 import { ArrowUp, X } from "lucide-react";
 import { Results } from "../canvas/nodes/Results";
 import { shownPlaced } from "../catalog/promoted";
+import { ACTIONS } from "../commands/actions";
+import { raiseField, toggleField } from "../commands/edits/form";
+import { keyText, useKeys } from "../commands/keys";
 import { formOf } from "../document/form";
 import { type DocNode, nodesOf } from "../document/model";
 import { subgraphOf } from "../document/scope";
 import { type Json, listOf } from "../json";
-import { ACTIONS } from "../commands/actions";
 import { docOf, graphOf, type Session } from "../state/documents";
-import { raiseField, toggleField } from "../commands/edits/form";
-import { keyText, useKeys } from "../commands/keys";
 import { useLive } from "../state/live";
 import { WidgetRow } from "../widgets/WidgetRow";
 

@@ -1,12 +1,12 @@
 /** Lists this client's running, waiting and ended jobs. */
+import { run } from "../commands/run";
+import { copyJobLink, openAsItRan } from "../commands/sharedLinks";
 import type { Job } from "../jobs/job";
 import { addressOf, cancel, picturesOf, steer } from "../server/client";
 import { forget, moveToFront } from "../server/jobs";
 import { useDocuments } from "../state/documents";
 import { forgetJob, tell, useLive } from "../state/live";
 import { usePage } from "../state/page";
-import { run } from "../commands/run";
-import { copyJobLink, openAsItRan } from "../commands/sharedLinks";
 
 export function JobsPanel() {
   const jobs = useLive((live) => live.jobs);

@@ -4,10 +4,10 @@
  */
 import { useEffect, useState } from "react";
 import { type Loader, loadersOf, triggersOf } from "../catalog/loaders";
-import { listedModels, type Model, type ModelKind, modelKinds, notesOf } from "../server/models";
 import { CHOICE, NODE_TYPE, placeChosen } from "../commands/addNode";
-import { tell, useLive } from "../state/live";
 import { intoPrompt } from "../commands/edits/prompts";
+import { listedModels, type Model, type ModelKind, modelKinds, notesOf } from "../server/models";
+import { tell, useLive } from "../state/live";
 import { Filter } from "../ui/Filter";
 import "./models.css";
 

@@ -4,9 +4,9 @@ import { type NodeType, offered } from "../catalog/catalog";
 import { outputHelp, socketHelp, widgetHelp } from "../catalog/help";
 import { grouped, searched } from "../catalog/search";
 import { NODE_TYPE, place } from "../commands/addNode";
-import { useSettings } from "../state/settings";
 import { useLive } from "../state/live";
 import { usePage } from "../state/page";
+import { useSettings } from "../state/settings";
 import { Filter } from "../ui/Filter";
 
 export function NodeLibrary() {

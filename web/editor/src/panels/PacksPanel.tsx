@@ -2,8 +2,8 @@
 import { useEffect, useState } from "react";
 import { packNamed } from "../catalog/catalog";
 import { grouped } from "../catalog/search";
-import { listedPacks, type Pack } from "../server/packs";
 import { place } from "../commands/addNode";
+import { listedPacks, type Pack } from "../server/packs";
 import { tell, useLive } from "../state/live";
 
 export function PacksPanel() {

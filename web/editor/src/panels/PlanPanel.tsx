@@ -1,15 +1,15 @@
 /** Shows the plan of each sampler: devices, reasons, predicted and measured times. */
 import type { Job, MeasuredSpan } from "../jobs/job";
+import { criticalChain } from "../plan/model/critical";
+import { gapsOf, gapWords } from "../plan/model/gaps";
+import { bars, compared } from "../plan/model/measured";
+import type { Plan, Timeline } from "../plan/model/plan";
+import { deviceLook, moreText, namedIn, shortName, timeText } from "../plan/model/words";
+import { PlanStrip } from "../plan/PlanStrip";
+import { TimelineView } from "../plan/TimelineView";
 import type { Planned } from "../state/documents";
 import { plansOf } from "../state/planning";
-import { bars, compared } from "../plan/model/measured";
-import { PlanStrip } from "../plan/PlanStrip";
-import { criticalChain } from "../plan/model/critical";
-import type { Plan, Timeline } from "../plan/model/plan";
-import { gapsOf, gapWords } from "../plan/model/gaps";
-import { TimelineView } from "../plan/TimelineView";
 import { WhatIf } from "./WhatIf";
-import { deviceLook, moreText, namedIn, shortName, timeText } from "../plan/model/words";
 
 const MOST_GAPS = 8;
 const NO_SPANS: readonly MeasuredSpan[] = [];

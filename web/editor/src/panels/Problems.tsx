@@ -1,8 +1,8 @@
+import { jumpTo } from "../dialogs/Find";
 import { nodesOf } from "../document/model";
+import { graphsOf } from "../document/scope";
 import type { Job } from "../jobs/job";
 import { docOf, type Session } from "../state/documents";
-import { jumpTo } from "../dialogs/Find";
-import { graphsOf } from "../document/scope";
 import { problemsOf } from "./problems";
 
 const SHOWN = 8;

@@ -1,9 +1,9 @@
 /** Shows templates on an empty canvas. */
 import { useEffect, useState } from "react";
+import { openTemplate } from "../commands/run";
 import { type Template, templates } from "../server/client";
 import { tell } from "../state/live";
 import { Drafts } from "./Drafts";
-import { openTemplate } from "../commands/run";
 
 export function useTemplates(): readonly Template[] {
   const [found, setFound] = useState<readonly Template[]>([]);

@@ -1,10 +1,10 @@
 /** Compares plans for other devices, placements, approximations, links or batching. */
 import { useState } from "react";
+import { run } from "../commands/run";
 import type { Plan } from "../plan/model/plan";
 import { moreText, timeText } from "../plan/model/words";
 import { type Choices, type Planned, useActive } from "../state/documents";
 import { tell } from "../state/live";
-import { run } from "../commands/run";
 import {
   canRun,
   choiceWords,

@@ -2,14 +2,14 @@
  * Draws a node's part of the plan: its devices, the strip of a sampler, or the mark of a node in a
  * loop drawn by hand.
  */
-import { type Mark, marksOf, placesOf } from "./model/marks";
-import { PlanStrip } from "./PlanStrip";
-import type { Plan } from "./model/plan";
-import { deviceLook, timeText } from "./model/words";
 import { useDocuments } from "../state/documents";
 import { useFollowed } from "../state/live";
 import { usePage } from "../state/page";
 import { plansOf } from "../state/planning";
+import { type Mark, marksOf, placesOf } from "./model/marks";
+import type { Plan } from "./model/plan";
+import { deviceLook, timeText } from "./model/words";
+import { PlanStrip } from "./PlanStrip";
 
 const NONE: readonly Plan[] = [];
 

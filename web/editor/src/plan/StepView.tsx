@@ -13,6 +13,7 @@ import {
   useStore,
 } from "@xyflow/react";
 import { memo, useEffect, useMemo, useRef, useState } from "react";
+import { type Pointed, usePage } from "../state/page";
 import { type Critical, criticalOf } from "./model/critical";
 import type { Plan } from "./model/plan";
 import {
@@ -25,7 +26,6 @@ import {
   variantAt,
 } from "./model/step";
 import { bytesText, deviceLook, shortName, timeText } from "./model/words";
-import { type Pointed, usePage } from "../state/page";
 import "./plan.css";
 
 interface Shown {

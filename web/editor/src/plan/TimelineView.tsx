@@ -5,9 +5,9 @@
  */
 import { type PointerEvent, useEffect, useRef, useState } from "react";
 import { usePage } from "../state/page";
+import { Gaps, HALF, HEIGHT, LANE, Measured, Predicted, TOP } from "./Bars";
 import { moved, revealing, stepped, type View, zoomed } from "./model/axis";
 import { chainTo, criticalChain, operationIn } from "./model/critical";
-import { Gaps, HALF, HEIGHT, LANE, Measured, Predicted, TOP } from "./Bars";
 import { gapsOf } from "./model/gaps";
 import type { MeasuredBar } from "./model/measured";
 import type { Plan, Span, Timeline } from "./model/plan";

@@ -1,7 +1,7 @@
 /** Sends requests to the server. Throws `Refused` with the server's message if it refuses one. */
 
-import type { Doc } from "../document/model";
 import { asPrompt } from "../document/editorData";
+import type { Doc } from "../document/model";
 import {
   fieldsOf,
   isObject,

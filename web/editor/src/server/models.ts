@@ -1,6 +1,6 @@
 /** Lists the server's models. */
-import type { Kind } from "../prompts/completion";
 import { fieldsOf, isObject, listOf, numberFrom, textOf, textsOf } from "../json";
+import type { Kind } from "../prompts/completion";
 import { asked } from "./client";
 
 /** Returns model names as used in prompts, without file extensions. */

@@ -1,6 +1,6 @@
 /** Requests the nodes of a sampler's step. */
-import type { Doc } from "../document/model";
 import { asPrompt } from "../document/editorData";
+import type { Doc } from "../document/model";
 import { fieldsOf, type Json, listOf, numberFrom, textOf, textsOf } from "../json";
 import { posted } from "./client";
 import type * as messages from "./generated/messages";

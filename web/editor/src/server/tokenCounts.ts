@@ -1,6 +1,6 @@
 /** Requests the token counts of prompts. */
-import type { Doc } from "../document/model";
 import { asPrompt } from "../document/editorData";
+import type { Doc } from "../document/model";
 import { fieldsOf, numberFrom, textOf } from "../json";
 import { posted } from "./client";
 import type * as messages from "./generated/messages";

@@ -3,7 +3,12 @@ import type { Viewport } from "@xyflow/react";
 import { create } from "zustand";
 import type { Input, Output } from "../catalog/ends";
 import type { Guide } from "../document/layout/alignment";
-import type { FieldName } from "../commands/fields";
+
+/** A widget of a node in the graph in view. */
+export interface FieldName {
+  readonly node: string;
+  readonly widget: string;
+}
 
 /** The fixed end of a link that is being drawn. */
 export type Pending =
@@ -72,6 +77,11 @@ interface CanvasState {
   readonly settle: (nodes: ReadonlySet<string>) => void;
   /** Returns the pointer position in graph coordinates. */
   readonly pointer: () => { readonly x: number; readonly y: number };
+}
+
+/** Returns the key under which a link is renamed. */
+export function linkName(link: string): string {
+  return `link:${link}`;
 }
 
 const nothing = () => {};

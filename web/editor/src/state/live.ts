@@ -10,8 +10,8 @@ import { asked, objectInfo, Refused } from "../server/client";
 import type { SnapshotFrame } from "../server/generated/messages";
 import { report } from "../server/jobs";
 import { told } from "../server/messageFields";
-import { useSweep } from "./sweep";
 import { activeSession, type Session, useDocuments, useFront } from "./documents";
+import { useSweep } from "./sweep";
 
 interface Live {
   readonly catalog: Catalog;

@@ -1,10 +1,10 @@
 /** Plans documents while they are edited, and selects the plan shown over a document. */
-import { atRest, readInTurns } from "../canvas/large/renderQueue";
 import { type Doc, nodesOf } from "../document/model";
 import type { Job } from "../jobs/job";
 import { isObject, type Json, type JsonObject, listOf } from "../json";
 import { type Plan, planOf } from "../plan/model/plan";
 import { plan as askForPlan, Refused } from "../server/client";
+import { atRest, readInSlices } from "./canvasMotion";
 import { activeSession, docOf, type Planned, useDocuments } from "./documents";
 import { usePage } from "./page";
 
@@ -78,7 +78,7 @@ export function watchPlans(): () => void {
     try {
       // a plan of a large graph has megabytes
       const { plans: told, notes } = await askForPlan(doc, ASKER, {}, { signal, ready: atRest });
-      const plans = await readInTurns(told, planOf);
+      const plans = await readInSlices(told, planOf);
       if (signal.aborted) return;
       update(session, { planned: { work, plans, notes, old: false, trials: [], shown: null } });
     } catch (error) {

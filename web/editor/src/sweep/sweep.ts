@@ -1,7 +1,7 @@
 /** Parses the typed values of a sweep, and arranges its runs in a grid. Pure. */
 import type { Widget } from "../catalog/catalog";
-import type { Json } from "../json";
 import { parsedNumber } from "../catalog/numbers";
+import type { Json } from "../json";
 
 /** The maximum number of runs and of fields in a sweep. */
 export const MOST_RUNS = 48;

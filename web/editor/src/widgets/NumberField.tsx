@@ -1,8 +1,8 @@
 /** Edits a number: typed, computed (`512*1.5`), stepped by arrow keys, or dragged by its label. */
 import { useEffect, useRef, useState } from "react";
 import type { Widget } from "../catalog/catalog";
-import type { Field } from "./field";
 import { parsedNumber } from "../catalog/numbers";
+import type { Field } from "./field";
 
 /** Pixels of the pointer per step. */
 const PIXELS = 6;

@@ -3,9 +3,9 @@
  * selection; model names are completed.
  */
 import { type KeyboardEvent, useRef } from "react";
+import { write, writtenIn } from "../commands/promptText";
 import { weighed } from "../prompts/weights";
 import type { Field } from "./field";
-import { write, writtenIn } from "../commands/promptText";
 import { useCompletion } from "./useCompletion";
 
 export function TextField(field: Field) {

@@ -1,21 +1,21 @@
 /** A row of a node: the widget's label, its field, and the socket for links. */
 import { memo, type ReactNode } from "react";
+import { widgetHelp } from "../catalog/help";
 import type { Placed } from "../catalog/placed";
 import { NEXT, NEXT_WORDS } from "../catalog/seeds";
-import { widgetHelp } from "../catalog/help";
+import { setPlaced } from "../commands/fields";
 import type { Json } from "../json";
 import { noteRender } from "../renders";
 import { activeSession } from "../state/documents";
 import { usePage } from "../state/page";
 import { ChoiceField } from "./ChoiceField";
-import type { Field } from "./field";
 import { ColourField, Swatch } from "./ColourField";
+import type { Field } from "./field";
 import { CARRIED, DragLabel, NumberField } from "./NumberField";
 import { PictureField } from "./PictureField";
 import { TextField } from "./TextField";
 import { TokenCount } from "./TokenCount";
 import { useCarrying } from "./useValueDrag";
-import { setPlaced } from "../commands/fields";
 
 interface Row {
   readonly node: string;

@@ -1,9 +1,9 @@
 /** Completes model names in a prompt: ↑, ↓, Enter or Tab, Esc. */
 import { type KeyboardEvent, type ReactNode, type RefObject, useId, useRef, useState } from "react";
+import { write } from "../commands/promptText";
 import { candidates, completed, unfinishedAt } from "../prompts/completion";
 import { namesOf } from "../server/models";
 import { tell } from "../state/live";
-import { write } from "../commands/promptText";
 
 interface Offered {
   readonly names: readonly string[];

@@ -3,7 +3,8 @@
  * fields as they are.
  */
 import { type MouseEvent, type PointerEvent, useRef } from "react";
-import { canCarry, carry, fieldAt, type FieldName } from "../commands/fields";
+import { canCarry, carry, fieldAt } from "../commands/fields";
+import type { FieldName } from "../state/canvas";
 
 const TARGET = "receives";
 

@@ -1,13 +1,13 @@
 /** Aligns dragged nodes with others and shows guide lines. */
 import { type NodeChange, useReactFlow, useStoreApi } from "@xyflow/react";
 import { useCallback, useRef } from "react";
-import { alignment, type Box, boundsOf } from "../../document/layout/alignment";
 import type { Place } from "../../document/commands";
+import { alignment, type Box, boundsOf } from "../../document/layout/alignment";
+import { useCanvas } from "../../state/canvas";
+import { boxOf, viewOf } from "../bounds";
 import type { Drawn } from "../layout";
 import { overlap } from "../links/geometry";
-import { boxOf, viewOf } from "../large/boxes";
 import type { WireEdge } from "../links/Wire";
-import { useCanvas } from "../../state/canvas";
 
 /** Screen pixels within which nodes snap. */
 const REACH = 6;

@@ -10,15 +10,14 @@ import {
   useRef,
 } from "react";
 import { insert } from "../../commands/edits/nodes";
-import { tell } from "../../state/live";
-import { openFiles } from "../../commands/run";
 import { fieldAt } from "../../commands/fields";
-import { endAt } from "../links/ends";
+import { openFiles } from "../../commands/run";
+import { linkName, type Pending, useCanvas } from "../../state/canvas";
+import { tell } from "../../state/live";
 import { fitting } from "../fit";
-import { linkName } from "../links/LinkBadges";
 import { type Drawn, measured } from "../layout";
+import { endAt } from "../links/ends";
 import type { WireEdge } from "../links/Wire";
-import { type Pending, useCanvas } from "../../state/canvas";
 
 /** Duration of viewport moves in milliseconds; 0 if the user prefers reduced motion. */
 const pace = () => ({

@@ -7,11 +7,11 @@ import type {
   OnConnectStartParams,
 } from "@xyflow/react";
 import { useCallback, useRef } from "react";
+import { fittingInput, inputAt, linked, outputAt, whyNot } from "../../catalog/ends";
 import { removeLinks } from "../../document/links";
 import type { Doc } from "../../document/model";
-import { tell, useLive } from "../../state/live";
-import { fittingInput, inputAt, linked, outputAt, whyNot } from "../../catalog/ends";
 import { type Pending, useCanvas } from "../../state/canvas";
+import { tell, useLive } from "../../state/live";
 
 type Change = (label: string, edit: (graph: Doc) => Doc) => void;
 

@@ -3,6 +3,7 @@ import { useCallback, useRef } from "react";
 import { inserted, isInsertable } from "../../catalog/edits/rewire";
 import type { Box } from "../../document/layout/alignment";
 import type { Doc } from "../../document/model";
+import { useCanvas } from "../../state/canvas";
 import { useLive } from "../../state/live";
 import type { Drawn } from "../layout";
 import {
@@ -13,7 +14,6 @@ import {
   overlap,
   runsThrough,
 } from "../links/geometry";
-import { useCanvas } from "../../state/canvas";
 
 /** A link as drawn when the drag began, and whether the node fits into it. */
 interface Candidate {

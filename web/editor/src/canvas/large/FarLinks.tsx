@@ -5,9 +5,9 @@ import { Position, useStore, useStoreApi } from "@xyflow/react";
 import { memo, useMemo } from "react";
 import { useHeat } from "../../plan/HeatLook";
 import { noteRender } from "../../renders";
+import { Layer } from "../Layer";
 import type { Drawn } from "../layout";
 import { endAt } from "../links/ends";
-import { Layer } from "../Layer";
 import { linePath, stubsPath, type WireEdge } from "../links/Wire";
 
 export const FarLinks = memo(function FarLinks({ edges }: { readonly edges: readonly WireEdge[] }) {

@@ -3,8 +3,8 @@
  */
 import { memo, useDeferredValue, useMemo } from "react";
 import { placesOf } from "../../plan/model/marks";
-import { useOverlay } from "../../plan/NodePlan";
 import { deviceLook } from "../../plan/model/words";
+import { useOverlay } from "../../plan/NodePlan";
 import { useFront } from "../../state/documents";
 import { Layer } from "../Layer";
 import type { Drawn } from "../layout";

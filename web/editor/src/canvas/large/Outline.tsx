@@ -4,9 +4,9 @@ import { memo, useEffect, useRef, useState } from "react";
 import { useShallow } from "zustand/react/shallow";
 import type { DocNode } from "../../document/model";
 import { noteRender } from "../../renders";
+import { useCanvas } from "../../state/canvas";
 import { handlesOf } from "../layout";
 import { Results } from "../nodes/Results";
-import { useCanvas } from "../../state/canvas";
 import { hasTime, inTurn, measureEnds } from "./renderQueue";
 
 /**

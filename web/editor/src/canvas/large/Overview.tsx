@@ -2,8 +2,9 @@
 import { Panel, useReactFlow, useStore, useStoreApi, type Viewport } from "@xyflow/react";
 import { type PointerEvent, useCallback, useEffect, useRef } from "react";
 import { type Box, boundsOf } from "../../document/layout/alignment";
-import { useFollowing } from "../viewport";
-import { outline, type Outlines, viewOf } from "./boxes";
+import { viewOf } from "../bounds";
+import { useViewportListener } from "../viewportListeners";
+import { outline, type Outlines } from "./boxes";
 
 const [WIDTH, HEIGHT] = [200, 150];
 const MARGIN = 5;
@@ -33,7 +34,7 @@ export function Overview({ outlines }: { readonly outlines: Outlines }) {
     },
     [all, width, height],
   );
-  useFollowing(follow);
+  useViewportListener(follow);
   const pan = ({ buttons, movementX, movementY }: PointerEvent) => {
     if (buttons === 0) return;
     const by = scale.current * getZoom();

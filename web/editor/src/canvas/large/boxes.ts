@@ -1,6 +1,6 @@
-/** Computes the boxes and box paths of nodes, and the part of the graph in view. */
-import type { Node, ReactFlowState } from "@xyflow/react";
+/** Computes the paths of the boxes, titles and device bars of nodes. */
 import { type Box, boundsOf } from "../../document/layout/alignment";
+import { boxOf } from "../bounds";
 import { type Drawn, TITLE } from "../layout";
 
 /**
@@ -56,23 +56,4 @@ export function bars(
 
 export function outline({ x, y, width, height }: Box): string {
   return `M${x},${y}h${width}v${height}h${-width}z`;
-}
-
-type Placed = Pick<Node, "position" | "measured" | "width" | "initialHeight" | "height">;
-
-export function boxOf({ position, measured, width, initialHeight, height }: Placed): Box {
-  return {
-    ...position,
-    width: measured?.width ?? width ?? 0,
-    height: measured?.height ?? height ?? initialHeight ?? 0,
-  };
-}
-
-/** Returns the part of the graph that is in view. */
-export function viewOf({
-  transform: [x, y, zoom],
-  width,
-  height,
-}: Pick<ReactFlowState, "transform" | "width" | "height">): Box {
-  return { x: -x / zoom, y: -y / zoom, width: width / zoom, height: height / zoom };
 }

@@ -2,11 +2,11 @@
  * Mounts the nodes of a large graph that come into view a few at a time. The others stay hidden.
  */
 import type { ReactFlowState, useStoreApi } from "@xyflow/react";
+import { boxOf, viewOf } from "../bounds";
 import type { Drawn } from "../layout";
 import { overlap } from "../links/geometry";
-import { boxOf, viewOf } from "./boxes";
-import { boxInTurn } from "./renderQueue";
 import type { WireEdge } from "../links/Wire";
+import { boxInTurn } from "./renderQueue";
 
 /**
  * Nodes mounted per turn, while the viewport moves and while it rests. Most of the cost is per

@@ -1,38 +1,4 @@
-import { afterEach, beforeAll, expect, test, vi } from "vitest";
-import { plan } from "../../server/client";
-import { atRest, readInTurns, whileMoving } from "./renderQueue";
-
-beforeAll(() => void vi.stubGlobal("requestAnimationFrame", () => 0));
-afterEach(() => whileMoving(false));
-
-test("an answer is read once the view rests", async () => {
-  const text = vi.fn(async () => '{"plans": [{}], "notes": []}');
-  const response = { ok: true, status: 200, headers: new Headers(), text };
-  vi.stubGlobal("fetch", async () => response);
-  whileMoving(true);
-  const planned = plan({ nodes: [] }, "asker", {}, { ready: atRest });
-  await new Promise((later) => setTimeout(later, 20));
-  expect(text).not.toHaveBeenCalled();
-  whileMoving(false);
-  expect((await planned).plans).toHaveLength(1);
-});
-
-test("much is read in slices between which the page can answer, and none while the view moves", async () => {
-  const busy = (milliseconds: number) => {
-    const until = performance.now() + milliseconds;
-    while (performance.now() < until);
-    return milliseconds;
-  };
-  const read = vi.fn(busy);
-  whileMoving(true);
-  const all = readInTurns(new Array(10).fill(3), read);
-  await new Promise((later) => setTimeout(later, 20));
-  expect(read).not.toHaveBeenCalled();
-  whileMoving(false);
-  await vi.waitFor(() => expect(read).toHaveBeenCalled(), { interval: 1 });
-  expect(read.mock.calls.length).toBeLessThan(5);
-  expect(await all).toEqual(new Array(10).fill(3));
-});
+import { expect, test, vi } from "vitest";
 
 /**
  * Simulates a page with a fake clock: timers and animation frames run when due, `frame`

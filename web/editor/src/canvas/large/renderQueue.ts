@@ -3,6 +3,7 @@
  */
 import { flushSync } from "react-dom";
 import { useCanvas } from "../../state/canvas";
+import { isMoving, setMoving } from "../../state/canvasMotion";
 
 /** Milliseconds of drawing per frame, while the viewport moves and while it rests. */
 const [MOVING, RESTING] = [1, 8];
@@ -13,7 +14,6 @@ const LATEST = 20;
 /** Nodes per frame that are drawn in full without waiting. */
 const AT_ONCE = 3;
 
-let isMoving = false;
 let isAsked = false;
 let drawn = 0;
 /** Pending drawing in this order: boxes of nodes, then their contents once the viewport rests. */
@@ -21,22 +21,10 @@ const boxes = new Set<(moves: boolean) => void>();
 const contents = new Set<() => void>();
 const unmeasured = new Map<string, (ids: string[]) => void>();
 let whenDone: () => void = () => {};
-const waiting = new Set<() => void>();
 
 export function whileMoving(moves: boolean): void {
-  isMoving = moves;
-  if (moves) return;
-  soon();
-  for (const go of waiting) go();
-  waiting.clear();
-}
-
-/** Resolves once the viewport rests. */
-export function atRest(): Promise<void> {
-  return new Promise((go) => {
-    if (isMoving) waiting.add(go);
-    else go();
-  });
+  setMoving(moves);
+  if (!moves) soon();
 }
 
 /** Calls `done` once nothing is pending. */
@@ -45,30 +33,12 @@ export function afterTurns(done: () => void): void {
   soon();
 }
 
-/** Applies `read` to each item within the time budget; pauses while the viewport moves. */
-export async function readInTurns<Told, Read>(
-  all: readonly Told[],
-  read: (one: Told) => Read,
-): Promise<readonly Read[]> {
-  const found: Read[] = [];
-  while (found.length < all.length) {
-    await new Promise((later) => setTimeout(later));
-    await atRest();
-    const until = performance.now() + RESTING;
-    for (const one of all.slice(found.length)) {
-      found.push(read(one));
-      if (performance.now() >= until) break;
-    }
-  }
-  return found;
-}
-
 /**
  * Returns whether one more node may be drawn in full in this frame. It never overtakes pending
  * ones.
  */
 export function hasTime(): boolean {
-  if (isMoving || boxes.size + contents.size > 0 || drawn >= AT_ONCE) return false;
+  if (isMoving() || boxes.size + contents.size > 0 || drawn >= AT_ONCE) return false;
   if (drawn === 0)
     requestAnimationFrame(() => {
       drawn = 0;
@@ -112,27 +82,27 @@ function goOn(): void {
     next();
   });
   const timer = setTimeout(() => {
-    if (isMoving) return;
+    if (isMoving()) return;
     cancelAnimationFrame(frame);
     next();
   }, LATEST);
 }
 
 function next(): void {
-  if (!isMoving || !useCanvas.getState().far) {
+  if (!isMoving() || !useCanvas.getState().far) {
     // at low zoom, `Places` shows all boxes during a move
-    const until = performance.now() + (isMoving ? MOVING : RESTING);
-    for (const waiting of isMoving ? [boxes] : [boxes, contents]) {
+    const until = performance.now() + (isMoving() ? MOVING : RESTING);
+    for (const waiting of isMoving() ? [boxes] : [boxes, contents]) {
       for (const draw of waiting) {
         waiting.delete(draw);
-        flushSync(() => draw(isMoving));
+        flushSync(() => draw(isMoving()));
         if (performance.now() >= until) return goOn();
       }
     }
-    if (!isMoving && boxes.size + contents.size > 0) return goOn();
+    if (!isMoving() && boxes.size + contents.size > 0) return goOn();
   }
   isAsked = false;
-  if (isMoving) return; // starts again when the viewport rests
+  if (isMoving()) return; // starts again when the viewport rests
   measureAll();
   whenDone();
   whenDone = () => {};

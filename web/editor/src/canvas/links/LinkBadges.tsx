@@ -1,8 +1,8 @@
 /** Draws the name of a hidden link at both of its ends. A click shows the other end. */
 import { EdgeLabelRenderer } from "@xyflow/react";
-import { hideLinks, type LinkBadge } from "../../document/hidden";
 import { change } from "../../commands/edits/selection";
-import { useCanvas } from "../../state/canvas";
+import { hideLinks, type LinkBadge } from "../../document/hidden";
+import { linkName, useCanvas } from "../../state/canvas";
 import { Renaming } from "../nodes/Title";
 
 /** Pixels between a socket and its badge, and between two badges. */
@@ -71,11 +71,6 @@ export function LinkBadges({
       )}
     </EdgeLabelRenderer>
   );
-}
-
-/** Returns the key under which a link is renamed. */
-export function linkName(link: string): string {
-  return `link:${link}`;
 }
 
 function Badge({

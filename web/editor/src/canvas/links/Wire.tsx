@@ -8,12 +8,12 @@ import {
   useStore,
 } from "@xyflow/react";
 import { memo } from "react";
-import { useHeat } from "../../plan/HeatLook";
 import type { Place } from "../../document/commands";
 import type { LinkBadge } from "../../document/hidden";
+import { useHeat } from "../../plan/HeatLook";
 import { noteRender } from "../../renders";
-import { LinkBadges, STUB } from "./LinkBadges";
 import { useCanvas } from "../../state/canvas";
+import { LinkBadges, STUB } from "./LinkBadges";
 
 /** `badge`: the badge that replaces a hidden link, else null. */
 export type WireEdge = Edge<

@@ -1,6 +1,6 @@
 /** Computes the lines of drawn links in graph coordinates, and their intersections. */
-import { type Box, boundsOf } from "../../document/layout/alignment";
 import type { Place } from "../../document/commands";
+import { type Box, boundsOf } from "../../document/layout/alignment";
 
 export type Line = readonly Place[];
 

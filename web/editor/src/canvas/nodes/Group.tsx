@@ -3,9 +3,9 @@ import { type NodeProps, NodeResizeControl } from "@xyflow/react";
 import { memo } from "react";
 import { changeGroup, resizeGroup } from "../../document/groups";
 import type { Doc } from "../../document/model";
+import { useCanvas } from "../../state/canvas";
 import { activeSession, useDocuments } from "../../state/documents";
 import type { GroupNode } from "../layout";
-import { useCanvas } from "../../state/canvas";
 import { Renaming } from "./Title";
 
 export const Group = memo(function Group({

@@ -1,15 +1,15 @@
 /** Shows the output of a node: its preview while it runs, then its images and texts. */
 import { useEffect, useMemo, useState } from "react";
+import { putAway } from "../../commands/edits/outputPreview";
 import { resultOf } from "../../jobs/followed";
 import { isIn } from "../../jobs/inside";
 import type { Picture } from "../../jobs/job";
 import { addressOf, picturesOf } from "../../server/client";
 import { docOf, type Peek, useDocuments } from "../../state/documents";
-import { putAway } from "../../commands/edits/outputPreview";
-import { carryPictures } from "../../ui/imageDrag";
 import { useFollowed, useLive } from "../../state/live";
 import { usePage } from "../../state/page";
 import { workOf } from "../../state/planning";
+import { carryPictures } from "../../ui/imageDrag";
 
 export function Results({ node }: { readonly node: string }) {
   const preview = useFollowed(({ shown }) => {

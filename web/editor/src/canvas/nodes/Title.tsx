@@ -2,9 +2,9 @@
 import { setTitle } from "../../document/commands";
 import { BYPASSED, type DocNode, MUTED } from "../../document/model";
 import type { NodeRun } from "../../jobs/job";
+import { useCanvas } from "../../state/canvas";
 import { activeSession, useDocuments } from "../../state/documents";
 import { inkOn, pickedOf } from "../../ui/colours";
-import { useCanvas } from "../../state/canvas";
 
 const MODES: Readonly<Record<number, string>> = { [MUTED]: "muted", [BYPASSED]: "bypassed" };
 

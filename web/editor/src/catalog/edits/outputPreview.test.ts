@@ -3,8 +3,8 @@ import { addNode, emptyDocument } from "../../document/commands";
 import { connect } from "../../document/links";
 import { type Doc, linksOf, nodesOf } from "../../document/model";
 import { catalogOf } from "../catalog";
-import { showable, withShowing } from "./outputPreview";
 import { newNode } from "../placed";
+import { showable, withShowing } from "./outputPreview";
 
 const CATALOG = catalogOf({
   Load: { output: ["MODEL", "VAE"] },

@@ -1,10 +1,10 @@
 /** Replaces a sampler by the nodes of its step, framed by a group. */
-import { arranged } from "../../document/layout/arrange";
 import { addNode, moveNodes, removeNodes } from "../../document/commands";
 import { addGroup } from "../../document/groups";
+import { arranged } from "../../document/layout/arrange";
+import { withRoom } from "../../document/layout/room";
 import { connect, type End, type Ends, moveLinks } from "../../document/links";
 import { type Doc, type DocNode, linksOf, nodesOf } from "../../document/model";
-import { withRoom } from "../../document/layout/room";
 import type { StepNode, WrittenStep } from "../../server/stepNodes";
 import type { Catalog } from "../catalog";
 import { heldBy, newNode, placedWidgets } from "../placed";

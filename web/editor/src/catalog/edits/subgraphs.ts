@@ -1,8 +1,6 @@
 /** Makes and unpacks subgraphs with their widget values, and promotes widgets to subgraph nodes. */
 import { changeNode } from "../../document/commands";
-import { made } from "../../document/subgraphs/create";
 import { type Doc, type DocNode, nodesOf } from "../../document/model";
-import { renamedProxies } from "../../document/subgraphs/proxies";
 import {
   addSubgraph,
   changeAt,
@@ -11,6 +9,8 @@ import {
   subgraphOf,
   withoutUnused,
 } from "../../document/scope";
+import { made } from "../../document/subgraphs/create";
+import { renamedProxies } from "../../document/subgraphs/proxies";
 import { unpacked } from "../../document/subgraphs/unpack";
 import { type Json, textOf } from "../../json";
 import type { Catalog } from "../catalog";

@@ -1,11 +1,11 @@
 /** Lists the actions on links, subgraphs, node positions and bookmarks. */
-import type { Action } from "../actions";
-import { type Dialog, usePage } from "../../state/page";
 import { NUMBERS } from "../../document/bookmarks";
+import { type Dialog, usePage } from "../../state/page";
+import type { Action } from "../action";
+import * as placing from "./alignment";
 import { goTo } from "./bookmarks";
 import * as hiding from "./hiddenLinks";
 import * as linking from "./links";
-import * as placing from "./alignment";
 import { onNodes } from "./selection";
 import * as subgraphs from "./subgraphs";
 

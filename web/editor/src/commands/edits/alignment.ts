@@ -1,5 +1,5 @@
 /** Aligns and distributes the selected nodes, and straightens their links. */
-import { useCanvas } from "../../state/canvas";
+import { moveNodes, type Place } from "../../document/commands";
 import {
   alignedAt,
   type Axis,
@@ -9,9 +9,9 @@ import {
   type Edge,
   straightened,
 } from "../../document/layout/alignment";
-import { moveNodes, type Place } from "../../document/commands";
 import { type Doc, linksOf, nodesOf } from "../../document/model";
 import { moveReroutes, reroutesOf, throughOf } from "../../document/reroutes";
+import { useCanvas } from "../../state/canvas";
 import { change, onNodes } from "./selection";
 
 /**

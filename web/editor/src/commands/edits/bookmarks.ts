@@ -1,6 +1,6 @@
 /** Sets and removes bookmarks of the viewport, and goes to them. */
-import { useCanvas } from "../../state/canvas";
 import { bookmarksOf, removeBookmark, setBookmark } from "../../document/bookmarks";
+import { useCanvas } from "../../state/canvas";
 import { activeSession, docOf, useDocuments } from "../../state/documents";
 import { tell } from "../../state/live";
 

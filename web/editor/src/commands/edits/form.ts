@@ -1,7 +1,7 @@
 /** Adds and removes fields of the form of the graph in view. */
 import { type FormField, raiseInForm, toggleInForm } from "../../document/form";
-import { fieldMeant } from "../fields";
 import { tell } from "../../state/live";
+import { fieldMeant } from "../fields";
 import { change } from "./selection";
 
 /** Toggles the current field in the form. */

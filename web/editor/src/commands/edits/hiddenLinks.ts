@@ -1,8 +1,7 @@
 /** Hides and shows links of the graph in view. */
-import { linkName } from "../../canvas/links/LinkBadges";
-import { useCanvas } from "../../state/canvas";
 import { hiddenOf, hideAll, hideLinks, hideType, showLinks } from "../../document/hidden";
 import { linksOf } from "../../document/model";
+import { linkName, useCanvas } from "../../state/canvas";
 import { tell } from "../../state/live";
 import { change, selection } from "./selection";
 

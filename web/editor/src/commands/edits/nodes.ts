@@ -1,7 +1,5 @@
 /** Edits the selection in the graph in view. */
-import { useCanvas } from "../../state/canvas";
 import { reached } from "../../catalog/connections";
-import { arranged } from "../../document/layout/arrange";
 import { copied, pasted } from "../../document/clipboard";
 import {
   moveNodes,
@@ -12,9 +10,11 @@ import {
   setMode,
 } from "../../document/commands";
 import { addGroup, changeGroup, removeGroup } from "../../document/groups";
+import { arranged } from "../../document/layout/arrange";
 import { removeLinks } from "../../document/links";
 import { type Doc, type DocNode, nodesOf } from "../../document/model";
 import { removeReroute } from "../../document/reroutes";
+import { useCanvas } from "../../state/canvas";
 import { activeSession, graphOf, useDocuments } from "../../state/documents";
 import { tell } from "../../state/live";
 import { usePage } from "../../state/page";

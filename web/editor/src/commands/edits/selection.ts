@@ -1,6 +1,6 @@
 /** Reads the selection in the graph in view, and changes that graph. */
-import { useCanvas } from "../../state/canvas";
 import type { Doc } from "../../document/model";
+import { useCanvas } from "../../state/canvas";
 import { activeSession, graphOf, useDocuments } from "../../state/documents";
 
 const GROUP = "group:";

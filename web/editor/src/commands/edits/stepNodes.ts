@@ -1,8 +1,8 @@
 /** Replaces the selected sampler by the nodes of its step. */
-import { useCanvas } from "../../state/canvas";
 import { unfolded } from "../../catalog/edits/stepNodes";
 import { nodesOf } from "../../document/model";
 import { writtenStep } from "../../server/stepNodes";
+import { useCanvas } from "../../state/canvas";
 import { activeSession, docOf, useDocuments } from "../../state/documents";
 import { tell, useLive } from "../../state/live";
 import { selection } from "./selection";

@@ -1,13 +1,13 @@
 /** Makes, unpacks and renames subgraphs, and promotes their widgets. */
-import { useCanvas } from "../../state/canvas";
 import { type Changed, withMade, withPromotion, withUnpacked } from "../../catalog/edits/subgraphs";
 import { type Doc, nodesOf } from "../../document/model";
 import { graphAt, renameSubgraph, subgraphOf } from "../../document/scope";
 import { textOf } from "../../json";
-import { fieldMeant } from "../fields";
+import { useCanvas } from "../../state/canvas";
 import { activeSession, docOf, type Session, useDocuments } from "../../state/documents";
 import { tell, useLive } from "../../state/live";
 import { usePage } from "../../state/page";
+import { fieldMeant } from "../fields";
 import { selection } from "./selection";
 
 const NAME = "New Subgraph";

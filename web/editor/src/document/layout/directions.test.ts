@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
-import { along, freePlace, nearest } from "./directions";
 import type { Doc } from "../model";
+import { along, freePlace, nearest } from "./directions";
 
 const node = (id: number, x: number, y: number, width = 200) => ({
   id,

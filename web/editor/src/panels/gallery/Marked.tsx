@@ -1,6 +1,6 @@
 /** Offers actions for all marked images. */
-import { nameIn } from "../../ui/imageDrag";
 import { useSettings } from "../../state/settings";
+import { nameIn } from "../../ui/imageDrag";
 
 export function Marked({
   addresses,
