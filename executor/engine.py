@@ -311,7 +311,7 @@ class DeviceEngine:
         context.report(Planned(region.name, program))
         outcome = self.cluster.run(program, context)
         self._note_switches(program, outcome.timings)
-        own = outcome.timings[program.owner]
+        own = outcome.timings[program.sampler_device]
         context.report(
             Sampled(
                 region.name,

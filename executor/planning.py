@@ -19,7 +19,7 @@ from katz_graph.models.costs.counts import Counts
 from katz_graph.models.family import families
 
 if TYPE_CHECKING:
-    from katz_graph.planner.passes.late import Profiled
+    from katz_graph.planner.passes.deferred_loras import Profiled
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +86,8 @@ def plan_region(
     from katz_graph.models.text.tokens import prompt_length
     from katz_graph.planner.compile import Known, compile_region
     from katz_graph.planner.passes.cost import count_work, unprepared_blocks
+    from katz_graph.planner.passes.deferred_loras import no_profile
     from katz_graph.planner.passes.fit import fit
-    from katz_graph.planner.passes.late import no_profile
     from katz_graph.planner.sampling import decider, evaluations_of, sampling_of
 
     spec, table = sampling_of(region.begin)

@@ -132,13 +132,13 @@ class Rehearsal:
     def _run(self, engine: StandInEngine, graph: Graph, wanted: Iterable[str]) -> GraphResult:
         output = self._folders.output
         context = RunContext(engine, self._folders, output, types=self._types)
-        late = threading.Timer(self._seconds, context.cancel)
-        late.daemon = True
-        late.start()
+        timer = threading.Timer(self._seconds, context.cancel)
+        timer.daemon = True
+        timer.start()
         try:
             return run_graph(graph, context, ResultCache("none"), wanted)
         finally:
-            late.cancel()
+            timer.cancel()
 
 
 def _engine() -> StandInEngine:

@@ -22,14 +22,14 @@ from katz_graph.planner.queries import commonest_variant
 
 @dataclass(slots=True, eq=False)
 class Lease:
-    """Holds the devices that a request may use, and its pins by stage or operation. `sessions`:
-    seconds of work per evaluation by pool member and ControlNet.
+    """Holds the devices that a request may use, and its pins by stage or operation.
+    `controlnet_ops`: seconds of work per evaluation by pool member and ControlNet.
     """
 
     devices: tuple[str, ...]
     pins: Mapping[str, tuple[str, ...]]
     lane: int
-    sessions: Mapping[tuple[str, ControlNetRecipe], float] = field(default_factory=dict)
+    controlnet_ops: Mapping[tuple[str, ControlNetRecipe], float] = field(default_factory=dict)
     step: float = 0.0  # planned seconds of one evaluation
 
 
@@ -131,14 +131,14 @@ class Router:
             for variant in program.variants
             for operation in variant.operations
         }
-        sessions: dict[tuple[str, ControlNetRecipe], float] = {}
+        controlnet_ops: dict[tuple[str, ControlNetRecipe], float] = {}
         for call in program.calls[number] if number is not None else ():
             if call.stage in self._pooled and call.device in self.pool:
                 session = call.device, operations[call.operations[0]].inputs["control_net"]
-                sessions[session] = sessions.get(session, 0.0) + call.seconds
+                controlnet_ops[session] = controlnet_ops.get(session, 0.0) + call.seconds
         with self._lock:
-            lease.sessions = sessions
-            for member, recipe in sessions:
+            lease.controlnet_ops = controlnet_ops
+            for member, recipe in controlnet_ops:
                 self._replicas.note(recipe, member)
             lease.step = program.prediction.period if program.prediction else 0.0
         return self.observe()
@@ -156,7 +156,7 @@ class Router:
         with self._lock:
             steps: dict[Hashable, float] = {}
             for lease in self._tickets:
-                for _, recipe in lease.sessions:
+                for _, recipe in lease.controlnet_ops:
                     steps[recipe] = min(lease.step, steps.get(recipe, lease.step))
             return self._replicas.observe(self._queues(), steps)
 
@@ -171,6 +171,6 @@ class Router:
         """Sums the work of one evaluation of every lease, in seconds by member and ControlNet."""
         queues: dict[str, dict[Hashable, float]] = {member: {} for member in self.pool}
         for lease in self._tickets:
-            for (member, recipe), seconds in lease.sessions.items():
+            for (member, recipe), seconds in lease.controlnet_ops.items():
                 queues[member][recipe] = queues[member].get(recipe, 0.0) + seconds
         return queues

@@ -209,10 +209,10 @@ class Supervisor:
         """
         if self._spares.get(worker.launcher) is not worker:
             return self._workers.get(worker.name) is worker
-        for name, late in self._workers.items():
-            if late.state == "starting" and late.launcher == worker.launcher:
-                worker.name, late.name = name, SPARE
-                self._workers[name], self._spares[worker.launcher] = worker, late
+        for name, replacement in self._workers.items():
+            if replacement.state == "starting" and replacement.launcher == worker.launcher:
+                worker.name, replacement.name = name, SPARE
+                self._workers[name], self._spares[worker.launcher] = worker, replacement
                 return True
         self._waiting.add(worker)
         return False

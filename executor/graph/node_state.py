@@ -33,8 +33,8 @@ class NodeState:
     # the inputs in use, after it was entered
     inputs: Mapping[str, Any] = field(default_factory=dict)
     links: Sequence[tuple[str, Link]] = ()  # the linked inputs among them
-    late: bool = False  # its signature needs values of other nodes
-    signature: Signature | None = None  # None: not known yet if `late`, else never cached
+    deferred: bool = False  # its signature needs values of other nodes
+    signature: Signature | None = None  # None: not known yet if `deferred`, else never cached
     unsigned: str = ""  # reason for never caching it
     fingerprint: Any = None
     warning: str = ""  # warning for the user if it runs

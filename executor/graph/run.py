@@ -32,7 +32,7 @@ from katz_graph.executor.graph.node_state import NodeState, Outputs, source_of
 from katz_graph.executor.graph.reporter import NodeReporter
 from katz_graph.executor.graph.result import GraphResult
 from katz_graph.executor.graph.result_store import ResultCache, ResultEntry
-from katz_graph.executor.graph.sign import sign_late, sign_upstream
+from katz_graph.executor.graph.sign import sign_deferred, sign_upstream
 from katz_graph.host.process_state import ProcessState
 from katz_graph.ir.provenance import EXACT, joined
 from katz_graph.ir.region import Region
@@ -359,8 +359,8 @@ class _GraphRun:
         """Returns whether a node has a cached result, if it could be signed only now or an equal
         node has run in this run.
         """
-        if node.late:
-            sign_late(self.nodes, node, self.calls)
+        if node.deferred:
+            sign_deferred(self.nodes, node, self.calls)
         elif not self.reporter.is_done(node):
             return False
         return self._taken_from_cache(node)

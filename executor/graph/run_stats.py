@@ -82,4 +82,4 @@ def provenance_of(sampled: Sampled) -> Provenance:
     arrivals = {name: first for name, first in sampled.arrivals.items() if first}
     steps = [program.schedule[first].step for first in arrivals.values()]
     by_profile = bool(arrivals) and lora_bound(program.target.allowed)[1] is None
-    return Provenance(bool(program.delayed), arrivals, max(steps, default=0), by_profile)
+    return Provenance(bool(program.stale), arrivals, max(steps, default=0), by_profile)

@@ -32,7 +32,7 @@ def sign_upstream(states: States, root: NodeState, calls: Calls) -> None:
         node = stack[-1]
         if node.entered:
             stack.pop()
-            if not node.late and node.signature is None and not node.unsigned:
+            if not node.deferred and node.signature is None and not node.unsigned:
                 _sign_early(states, node, calls)
                 if node.kind is not None and sees_graph(node.kind.hidden):
                     hold_upstream(states, node)
@@ -46,11 +46,11 @@ def sign_upstream(states: States, root: NodeState, calls: Calls) -> None:
         )
 
 
-def sign_late(states: States, node: NodeState, calls: Calls) -> None:
+def sign_deferred(states: States, node: NodeState, calls: Calls) -> None:
     """Signs a late node after all its sources have finished."""
     if node.region is not None:
         _sign_members(states, node.region)
-    node.late = False
+    node.deferred = False
     if node.type.fingerprint is not None and not _fingerprinted(
         node, calls, early=not node.type.fingerprint_linked
     ):
@@ -64,8 +64,8 @@ def _sign_early(states: States, node: NodeState, calls: Calls) -> None:
         node.unsigned = "its type is not known"
         return
     sources = [states[link.node] for _, link in node.links if link.node in states]
-    node.late = (
-        any(source.late for source in sources)
+    node.deferred = (
+        any(source.deferred for source in sources)
         or next(node.lazy_links(), None) is not None
         or (
             kind.fingerprint is not None
@@ -73,7 +73,7 @@ def _sign_early(states: States, node: NodeState, calls: Calls) -> None:
             and any(_is_knob(node, name) for name, _ in node.links)
         )
     )
-    if not node.late and (kind.fingerprint is None or _fingerprinted(node, calls, early=True)):
+    if not node.deferred and (kind.fingerprint is None or _fingerprinted(node, calls, early=True)):
         _sign(states, node, node.inputs)
 
 
@@ -103,8 +103,8 @@ def _sign_members(states: States, region: RegionNodes) -> None:
     """
     for member in region.members:
         node = states[member]
-        if node.late and member != region.end:
-            node.late = False
+        if node.deferred and member != region.end:
+            node.deferred = False
             _sign(states, node, node.inputs)
 
 

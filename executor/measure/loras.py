@@ -32,7 +32,7 @@ from katz_graph.ir.region import Operation, Ref, Region
 from katz_graph.ir.values import Step, TextEncoding
 from katz_graph.models.stages import NODE
 from katz_graph.node.types import Context, NodeType, Output
-from katz_graph.planner.passes.late import step_ends
+from katz_graph.planner.passes.deferred_loras import step_ends
 from katz_graph.planner.queries import lora_strengths
 from katz_graph.planner.sampling import sampling_of
 from katz_graph.sampling.spec import SamplingSpec

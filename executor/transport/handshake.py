@@ -74,8 +74,8 @@ def accept(
             ready.register(listener, selectors.EVENT_READ)
             while (now := time.monotonic()) < deadline:
                 check()
-                for late in [one for one in handshakes if now > one.deadline]:
-                    _turn_away(late, handshakes, ready)
+                for expired in [one for one in handshakes if now > one.deadline]:
+                    _turn_away(expired, handshakes, ready)
                 for key, _ in ready.select(min(CHECK_INTERVAL, deadline - now)):
                     handshake: _Handshake | None = key.data
                     if handshake is None:

@@ -15,7 +15,7 @@ from katz_graph.ir.program import DeferredLoras, Instruction, Program
 from katz_graph.ir.region import Operation
 from katz_graph.planner.queries import weight_sets
 
-NOTHING_LATE = DeferredLoras((), (), ())
+NOTHING_DEFERRED = DeferredLoras((), (), ())
 
 Weights = tuple[Component, tuple[Lora, ...]]
 """A network, and the LoRAs merged into it."""
@@ -48,7 +48,7 @@ class WeightVersions:
     """Creates each version once. Operations of one version stay the same objects."""
 
     def __init__(self, program: Program, device: str) -> None:
-        self.late = program.late or NOTHING_LATE
+        self.deferred = program.deferred_loras or NOTHING_DEFERRED
         self._prologue = [one for one in program.instructions[device] if one.evaluation is None]
         self._members = {call.operations[0]: call.operations for call in program.before_calls}
         self._segments = program.segments
@@ -60,7 +60,7 @@ class WeightVersions:
     def of(self, present: int) -> Version:
         """Returns the program's operations with only those deferred LoRAs that are `present`."""
         if present not in self._versions:
-            self._versions[present] = self._made(partial(without, self.late.absent(present)))
+            self._versions[present] = self._made(partial(without, self.deferred.absent(present)))
         return self._versions[present]
 
     def _made(self, bare: Callable[[Any], Any]) -> Version:
@@ -85,7 +85,7 @@ class WeightVersions:
         LoRAs changed: the calls before the loop that use one of the changed LoRAs. Omits patches,
         because each call makes its own weight set resident.
         """
-        affected = self.late.affected(before ^ after)
+        affected = self.deferred.affected(before ^ after)
         return [
             replace(one, evaluation=evaluation)
             for one in self._prologue

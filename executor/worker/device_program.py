@@ -23,7 +23,7 @@ class DeviceProgram:
     @property
     def owns(self) -> bool:
         """Returns whether this device advances the sampler."""
-        return self.device == self.program.owner
+        return self.device == self.program.sampler_device
 
 
 def device_program(program: Program, device: str) -> DeviceProgram:
@@ -33,7 +33,7 @@ def device_program(program: Program, device: str) -> DeviceProgram:
     }
     begin, end = program.region.begin, program.region.end
     needed = {"model", *(f"initial_{slot}" for slot in range(1, SLOTS + 1))}
-    if device != program.owner:
+    if device != program.sampler_device:
         begin = replace(
             begin, inputs={name: value for name, value in begin.inputs.items() if name in needed}
         )
@@ -48,12 +48,12 @@ def device_program(program: Program, device: str) -> DeviceProgram:
                 operation if operation.id in prepared else _named(operation)
                 for operation in program.before
             ),
-            late=program.late,
+            deferred_loras=program.deferred_loras,
             variants=tuple(_of_device(program, variant, device) for variant in program.variants),
             keys=program.keys,
             shape=program.shape,
             placement={name: where for name, where in program.placement.items() if where == device},
-            owner=program.owner,
+            sampler_device=program.sampler_device,
             before_calls=tuple(call for call in program.before_calls if call.device == device),
             segments=tuple(
                 tuple(segment for segment in segments if segment.device == device)

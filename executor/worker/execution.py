@@ -114,13 +114,13 @@ class Execution:
             for segment in run
         }
         self._versions = WeightVersions(program, portion.device)
-        self._go_on_with(self._versions.late.everything)
+        self._go_on_with(self._versions.deferred.everything)
         self._made_before = {*(op.id for op in program.before), PRESENT}
         checked = (*self._holding.looped, *self._holding.text_encoders)
         self._check = LoraCheck(checked, models, wake)
         files = adapters(program, portion.device)
         # files required before the start
-        self._needed = [file for file in files if file not in self._versions.late.files]
+        self._needed = [file for file in files if file not in self._versions.deferred.files]
         self._adapters = models.adapters.want(files, wake)  # the list's `fetch` instructions
 
     def _start(self) -> Process:
@@ -154,7 +154,7 @@ class Execution:
         """
         if not self._loaded:
             # with deferred LoRAs the first evaluations may run concurrently with the checks
-            checked = self._versions.late.files or self._check.done
+            checked = self._versions.deferred.files or self._check.done
             return bool(checked) and self._adapters.have(self._needed)
         return not self._held and (
             self._next >= len(self._instructions)
@@ -173,11 +173,13 @@ class Execution:
         """Returns the deferred LoRAs that must be available now. The sampler's device waits for
         those that the evaluation requires; other devices wait for those that it declared available.
         """
-        late = self._versions.late
+        deferred = self._versions.deferred
         if self._owns:
-            return late.due(evaluation)
-        absent = late.absent(self._before.resolve(Ref(PRESENT)))
-        return [file for file in self._adapters.files if file in late.files and file not in absent]
+            return deferred.due(evaluation)
+        absent = deferred.absent(self._before.resolve(Ref(PRESENT)))
+        return [
+            file for file in self._adapters.files if file in deferred.files and file not in absent
+        ]
 
     @property
     def _partners(self) -> Exchange:
@@ -248,7 +250,7 @@ class Execution:
                 self.timing.prepare += time.perf_counter() - started
             case "begin":
                 assert index is not None
-                if self._present == self._versions.late.everything:
+                if self._present == self._versions.deferred.everything:
                     self._holding.release_texts()  # no text is encoded from here on
                 self._begin(index)
             case "receive":
@@ -275,9 +277,9 @@ class Execution:
         arrived and publishes the set; other devices use the published set. Inserts the calls before
         the loop that must run again with the new weights.
         """
-        late, before = self._versions.late, self._present
+        deferred, before = self._versions.deferred, self._present
         if self._owns:
-            there = [self._adapters.have([file]) for file in late.files]
+            there = [self._adapters.have([file]) for file in deferred.files]
             self._before.put((PRESENT,), (sum(here << bit for bit, here in enumerate(there)),))
         self._go_on_with(self._before.resolve(Ref(PRESENT)))
         if evaluation is None:
@@ -285,7 +287,7 @@ class Execution:
         elif before != self._present:
             again = self._versions.again(before, self._present, evaluation)
             self._instructions[self._next : self._next] = again
-        for bit, file in enumerate(late.files):
+        for bit, file in enumerate(deferred.files):
             if (before ^ self._present) >> bit & 1:
                 self.timing.arrivals[shown(file.path)] = evaluation or 0
 

@@ -110,8 +110,8 @@ def run(scale: Scale | None = None, workers: Sequence[int] = (1, 2)) -> BenchRes
         for name in metrics
         if not name.endswith("arrived")
     }
-    late = all(value > 0 for name, value in metrics.items() if name.endswith("arrived"))
-    ok = late and all(metrics[name] < HIDDEN_BOUND for name in bounds)
+    arrived = all(value > 0 for name, value in metrics.items() if name.endswith("arrived"))
+    ok = arrived and all(metrics[name] < HIDDEN_BOUND for name in bounds)
     columns = (
         "",
         "without s",
@@ -190,7 +190,7 @@ def _run(engine: DeviceEngine, region: Region) -> tuple[float, float, float, int
     outcome = engine.cluster.run(program, bare_context(engine))
     seconds = time.perf_counter() - began
     switched = max(after - then for after, then in zip(_switching(engine), before, strict=True))
-    timing = outcome.timings[program.owner]
+    timing = outcome.timings[program.sampler_device]
     wanted = loras_of(region.begin.inputs["model"])
     arrived = max(timing.arrivals.values(), default=0) if wanted else 0
     return seconds, switched, max(timing.reads.values(), default=0.0), arrived

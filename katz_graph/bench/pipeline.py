@@ -82,7 +82,7 @@ def compare(
         "stale_seconds": median(stale.sampling),
         "synchronous_seconds": median(waiting.sampling),
         "hidden_cost": median(stale.sampling) / median(unshaped.sampling) - 1,
-        "chose_stale": bool(slow.delayed) and len(slow.instructions) == 2,
+        "chose_stale": bool(slow.stale) and len(slow.instructions) == 2,
         "bounded_seconds": median(bounded.sampling),
         "bounded_period": period_of(bounded),
         "bounded_period_predicted": predicted.period,
@@ -136,7 +136,7 @@ def pipelined(engine: DeviceEngine, region: Region) -> tuple[Program, float]:
     program = _plan(
         engine, region, apart, STALE, NetworkLink(size / (HIDDEN * exact.prediction.period))
     )
-    if not program.delayed:
+    if not program.stale:
         raise RunError(
             "the planner delays no ControlNet behind a link that takes most of an evaluation"
         )
@@ -193,7 +193,7 @@ def period_of(track: Track) -> float:
     distances: list[float] = []
     for outcome in track.outcomes:
         ends: dict[int, float] = {}
-        for span in outcome.timings[track.program.owner].spans:
+        for span in outcome.timings[track.program.sampler_device].spans:
             if span.evaluation is not None and span.kind != "send":
                 ends[span.evaluation] = span.start + span.seconds
         moments = [ends[evaluation] for evaluation in sorted(ends)]

@@ -40,7 +40,7 @@ AT_ONCE = 3
 FORMATS = (torch.float32, torch.float16, torch.bfloat16)
 FAILING = "failing"  # name prefix of files that fail to load
 STRENGTHS = (-1.0, 0.3, 0.8, 1.0)
-STEPS, MAX_LATE = 4, 3
+STEPS, MAX_DEFERRED = 4, 3
 SLOWEST = 0.05  # seconds, maximum delay of reading a file
 ENDINGS = ("done", "failed", "cancelled")
 
@@ -112,7 +112,7 @@ def carried_out(
 @dataclass(frozen=True)
 class _Request:
     case: Case
-    late: int  # evaluations that may run before its LoRAs arrive
+    deferred: int  # evaluations that may run before its LoRAs arrive
     cancelled_after: int | None  # evaluations
 
 
@@ -131,13 +131,13 @@ def _drawn(models: Models, failing: Sequence[Path], ending: str, chance: random.
         loras=tuple((path, chance.choice(STRENGTHS)) for path in paths),
     )
     cancelled_after = chance.randint(1, STEPS - 2) if ending == "cancelled" else None
-    return _Request(case, chance.randint(0, MAX_LATE), cancelled_after)
+    return _Request(case, chance.randint(0, MAX_DEFERRED), cancelled_after)
 
 
 def _carry_out(engine: DeviceEngine, request: _Request) -> str:
     """Runs a request; returns its ending."""
     region = sampler_region(request.case)
-    allowed = frozenset({f"async-lora={request.late}"})
+    allowed = frozenset({f"async-lora={request.deferred}"})
     target = Target(engine.cluster.devices, {}, {}, allowed)
     program = plan_region(region, target, engine.counts)
 

@@ -157,12 +157,12 @@ def run(number: int = PROMPTS) -> BenchResult:
             paint = EnginePaint(cluster)
             for kind, one in asked.items():
                 pictures[kind]["stale"] = one.painted(paint)
-            delayed = sum(bool(program.delayed) for program in paint.measured.programs)
+            stale = sum(bool(program.stale) for program in paint.measured.programs)
         found = {
             kind: compared(one, model, pictures[kind], similarities[kind])
             for kind, one in asked.items()
         }
-    return _result(found, delayed, number)
+    return _result(found, stale, number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,13 +219,13 @@ def compared(
     )
 
 
-def _result(found: Mapping[str, Figures], delayed: int, number: int) -> BenchResult:
+def _result(found: Mapping[str, Figures], stale: int, number: int) -> BenchResult:
     bounded = {
         f"{kind}_{name}_change": figures.judged["stale"][name] - figures.judged["synchronous"][name]
         for kind, figures in found.items()
         for name in ("attributes", "overlap")
     }
-    metrics: dict[str, Any] = {"delayed": delayed, **bounded}
+    metrics: dict[str, Any] = {"delayed": stale, **bounded}
     rows: list[tuple[str, ...]] = []
     for kind, figures in found.items():
         curve = {evaluation: fmean(values) for evaluation, values in figures.similarities.items()}
@@ -255,7 +255,7 @@ def _result(found: Mapping[str, Figures], delayed: int, number: int) -> BenchRes
     requests = number * len(found)
     return BenchResult(
         "stale",
-        delayed == requests and all(abs(change) <= POINTS for change in bounded.values()),
+        stale == requests and all(abs(change) <= POINTS for change in bounded.values()),
         metrics,
         {"delayed": f"all of {requests} requests"}
         | dict.fromkeys(bounded, f"within {POINTS} of 0"),

@@ -46,7 +46,7 @@ def made_with(
         "version": version("katz-graph"),
     }
     more = {
-        "lora_arrivals": provenance.late_loras,
+        "lora_arrivals": provenance.deferred_loras,
         "chosen": {**provenance.chosen, **chosen},
     }
     return json.dumps(facts | {name: value for name, value in more.items() if value})

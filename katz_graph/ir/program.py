@@ -175,7 +175,7 @@ class Program:
     target: Target
     name: str = ""
     before: tuple[Operation, ...] = ()  # hoist: computed once per request, in topological order
-    late: DeferredLoras | None = None  # late
+    deferred_loras: DeferredLoras | None = None  # late
     variants: tuple[Variant, ...] = ()  # variants
     trees: tuple[Tree, ...] = ()  # decompose: one per variant
     work: Mapping[str, Work] = field(default_factory=dict)  # cost: by operation
@@ -190,9 +190,9 @@ class Program:
     unprepared: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     # search: operation of the loop -> device
     placement: Mapping[str, str] = field(default_factory=dict)
-    owner: str = ""  # search: the device that samples
+    sampler_device: str = ""  # search: the device that samples
     # search: stale ControlNet operations, read one evaluation late
-    delayed: tuple[str, ...] = ()
+    stale: tuple[str, ...] = ()
     # search: per variant, in topological order; a device's calls in its order
     calls: tuple[tuple[Call, ...], ...] = ()
     # search: an operation that several devices need has a call on each

@@ -35,28 +35,28 @@ class Provenance:
     @property
     def approximations(self) -> tuple[str, ...]:
         """Returns the names of the approximations in force; none for an exact result."""
-        late = (ASYNC_LORA,) if self.arrivals else ()
-        return (*late, STALE_CONTROLNET) if self.stale_controlnet else late
+        deferred = (ASYNC_LORA,) if self.arrivals else ()
+        return (*deferred, STALE_CONTROLNET) if self.stale_controlnet else deferred
 
     @property
-    def late_loras(self) -> dict[str, int]:
+    def deferred_loras(self) -> dict[str, int]:
         """Returns the arrivals by file name."""
         return {PurePath(path).name: first for path, first in self.arrivals.items()}
 
     def permitted(self, allowed: Iterable[str]) -> bool:
         """Returns whether a run with these allowed approximations may reuse the result."""
         names = frozenset(allowed)
-        late, steps = lora_bound(names)
+        deferred, steps = lora_bound(names)
         enough = self.by_profile if steps is None else self.steps_without <= steps
-        return (not self.arrivals or (late and enough)) and (
+        return (not self.arrivals or (deferred and enough)) and (
             not self.stale_controlnet or STALE_CONTROLNET in names
         )
 
     def __str__(self) -> str:
-        loras = self.late_loras.items()
-        late = ", ".join(f"{name} from evaluation {first} on" for name, first in loras)
+        loras = self.deferred_loras.items()
+        deferred = ", ".join(f"{name} from evaluation {first} on" for name, first in loras)
         return ", ".join(
-            f"{name} ({late})" if name == ASYNC_LORA else name for name in self.approximations
+            f"{name} ({deferred})" if name == ASYNC_LORA else name for name in self.approximations
         )
 
 
@@ -72,11 +72,11 @@ def joined(found: Iterable[Provenance]) -> Provenance:
     for one in parts:
         for path, evaluation in one.arrivals.items():
             arrivals[path] = max(evaluation, arrivals.get(path, 0))
-    late = [one for one in parts if one.arrivals]
+    deferred = [one for one in parts if one.arrivals]
     return Provenance(
         any(one.stale_controlnet for one in parts),
         arrivals,
-        max((one.steps_without for one in late), default=0),
-        bool(late) and all(one.by_profile for one in late),
+        max((one.steps_without for one in deferred), default=0),
+        bool(deferred) and all(one.by_profile for one in deferred),
         {name: value for one in parts for name, value in one.chosen.items()},
     )

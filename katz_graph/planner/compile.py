@@ -13,9 +13,14 @@ from katz_graph.ir.program import EvaluationPoint, Program
 from katz_graph.ir.region import Region
 from katz_graph.planner.passes.cost import Count, Length, Unprepared, all_prepared, cost
 from katz_graph.planner.passes.decompose import decompose
+from katz_graph.planner.passes.deferred_loras import (
+    HasTextWeights,
+    Profiled,
+    defer_loras,
+    no_profile,
+)
 from katz_graph.planner.passes.emit import emit
 from katz_graph.planner.passes.hoist import hoist
-from katz_graph.planner.passes.late import HasTextWeights, Profiled, late, no_profile
 from katz_graph.planner.passes.segment import segment
 from katz_graph.planner.passes.variants import Decide, variants
 from katz_graph.planner.searching.search import search
@@ -59,7 +64,7 @@ def compile_region(region: Region, known: Known, target: Target, after: str = "e
         "variants": lambda program: variants(program, known.decide),
         "fit": known.fit,
         "hoist": hoist,
-        "late": lambda program: late(program, known.profiled, known.taken_by_texts),
+        "late": lambda program: defer_loras(program, known.profiled, known.taken_by_texts),
         "decompose": decompose,
         "cost": lambda program: cost(
             program, known.shape, known.count, known.length, known.unprepared

@@ -79,7 +79,11 @@ def adapters(program: Program, device: str | None = None) -> tuple[FileIdentity,
     all). The sampler's device also gets the deferred ones, because it decides when they are
     available.
     """
-    late = program.late.files if program.late and device in (None, program.owner) else ()
+    deferred = (
+        program.deferred_loras.files
+        if program.deferred_loras and device in (None, program.sampler_device)
+        else ()
+    )
     prepared = {
         name
         for call in program.before_calls
@@ -92,7 +96,7 @@ def adapters(program: Program, device: str | None = None) -> tuple[FileIdentity,
     used = (
         lora.file for op in operations for value in op.inputs.values() for lora in loras_of(value)
     )
-    return tuple(dict.fromkeys((*used, *late)))
+    return tuple(dict.fromkeys((*used, *deferred)))
 
 
 def lora_strengths(program: Program) -> dict[FileIdentity, LoraUse]:

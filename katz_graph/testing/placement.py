@@ -153,14 +153,15 @@ class Track:
     def sampling(self) -> list[float]:
         """Returns the seconds of the sampling loop by run, on the device that samples."""
         runs = zip(self.programs, self.outcomes, strict=True)
-        return [outcome.timings[program.owner].denoise for program, outcome in runs]
+        return [outcome.timings[program.sampler_device].denoise for program, outcome in runs]
 
     @property
     def whole(self) -> list[float]:
         """Returns the seconds that a plan predicts, by run: preparation and sampling loop."""
         runs = zip(self.programs, self.outcomes, self.sampling, strict=True)
         return [
-            outcome.timings[program.owner].prepare + seconds for program, outcome, seconds in runs
+            outcome.timings[program.sampler_device].prepare + seconds
+            for program, outcome, seconds in runs
         ]
 
     @property

@@ -65,7 +65,7 @@ def test_the_pipeline_bench_compares_the_same_on_the_fastest_link(
     ) as engine:
         metrics = pipeline.compare(engine, region, rates.append, runs=1).metrics
         program, _ = pipeline.pipelined(engine, region)
-    assert program.delayed and len(program.instructions) == 2
+    assert program.stale and len(program.instructions) == 2
     # of the skips at 8x8, 4x4 and 2x2 cells; the middle block's residual has the shape of the last
     widths = (16, 16, 16, 16, 24, 24, 24, 32, 32, 32)
     cells = (64, 64, 64, 16, 16, 16, 4, 4, 4, 4)

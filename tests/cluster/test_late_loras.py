@@ -132,7 +132,7 @@ def test_the_picture_is_made_without_it_up_to_there_and_with_it_from_there_on(
     program = scattered(engine, case, f"async-lora={arrives}", seed=arrives)
     gate = shelf.hold(path)
     outcome = engine.cluster.run(program, when(bare_context(engine), arrives, gate.set))
-    assert outcome.timings[program.owner].arrivals == {str(path): arrives}
+    assert outcome.timings[program.sampler_device].arrivals == {str(path): arrives}
     expected = by_parts(alone, models, [(arrives, []), (STEPS, case.loras)])
     assert difference(outcome.samples, expected) <= 1e-5
     assert difference(outcome.samples, without) > 1e-3  # the LoRA changed the picture
@@ -146,7 +146,7 @@ def test_two_arrive_each_in_its_time(
     first, second = (shelf.hold(path) for path in models.loras[:2])
     second.set()
     outcome = engine.cluster.run(program, when(bare_context(engine), 3, first.set))
-    arrivals = outcome.timings[program.owner].arrivals
+    arrivals = outcome.timings[program.sampler_device].arrivals
     early, late = arrivals[str(models.loras[1])], arrivals[str(models.loras[0])]
     assert early < late == 3
     expected = by_parts(
@@ -163,11 +163,11 @@ def test_what_is_there_in_time_changes_nothing(
     case = case_of(models, 2, sampler)
     expected = sample(alone, sampler_region(case))
     strict = scattered(engine, case, "async-lora=0", seed=7)
-    assert strict.late is None
+    assert strict.deferred_loras is None
     assert torch.equal(engine.cluster.run(strict, bare_context(engine)).samples, expected)
     program = scattered(engine, case, "async-lora=3", seed=7)
     outcome = engine.cluster.run(program, bare_context(engine))
-    assert set(outcome.timings[program.owner].arrivals.values()) == {0}
+    assert set(outcome.timings[program.sampler_device].arrivals.values()) == {0}
     assert torch.equal(outcome.samples, expected)
 
 
@@ -177,7 +177,7 @@ def test_a_run_never_ends_without_a_lora(
     program = scattered(engine, case_of(models, 1), "async-lora=1000")
     gate = shelf.hold(models.loras[0])
     outcome = engine.cluster.run(program, when(bare_context(engine), STEPS - 1, gate.set))
-    assert outcome.timings[program.owner].arrivals == {str(models.loras[0]): STEPS - 1}
+    assert outcome.timings[program.sampler_device].arrivals == {str(models.loras[0]): STEPS - 1}
 
 
 @pytest.mark.parametrize("allowed", ["async-lora=3", "async-lora=0"])

@@ -144,19 +144,24 @@ def drawn(models: Models, case: Sampled) -> Region:
     return bind(Graph(nodes), "end")
 
 
-def _held(late: DeferredLoras | None, case: Sampled, models: Models) -> DeferredLoras:
+def _held(deferred: DeferredLoras | None, case: Sampled, models: Models) -> DeferredLoras:
     """Defers only the held LoRAs. The others must be loaded before the first evaluation, however
     slowly a busy machine reads them.
     """
-    assert late is not None
+    assert deferred is not None
     held = {str(models.loras[number]) for number in case.held}
-    bits = [bit for bit, file in enumerate(late.files) if file.path in held]
+    bits = [bit for bit, file in enumerate(deferred.files) if file.path in held]
     return DeferredLoras(
-        *(tuple(of[bit] for bit in bits) for of in (late.files, late.waits, late.affects))
+        *(
+            tuple(of[bit] for bit in bits)
+            for of in (deferred.files, deferred.waits, deferred.affects)
+        )
     )
 
 
-def late(engine: DeviceEngine, models: Models, shelf: Shelf, case: Sampled, seed: int) -> Tensor:
+def deferred(
+    engine: DeviceEngine, models: Models, shelf: Shelf, case: Sampled, seed: int
+) -> Tensor:
     """Samples with the held LoRAs arriving at their evaluation, and operations on random
     devices.
     """
@@ -166,7 +171,7 @@ def late(engine: DeviceEngine, models: Models, shelf: Shelf, case: Sampled, seed
     allowed = frozenset({f"async-lora={case.arrives}"})
     target = Target(devices, engine.cluster.links, pins, allowed, batching=False)
     program = plan_region(region, target, engine.counts)
-    program = replace(program, late=_held(program.late, case, models))
+    program = replace(program, deferred_loras=_held(program.deferred_loras, case, models))
     gates = [shelf.hold(models.loras[number]) for number in case.held]
 
     def release() -> None:
@@ -175,7 +180,7 @@ def late(engine: DeviceEngine, models: Models, shelf: Shelf, case: Sampled, seed
 
     context = when(bare_context(engine), case.arrives, release)
     outcome = engine.cluster.run(program, context)
-    arrivals = outcome.timings[program.owner].arrivals
+    arrivals = outcome.timings[program.sampler_device].arrivals
     for number in case.held:
         assert arrivals[str(models.loras[number])] == case.arrives
     return outcome.samples
@@ -187,7 +192,7 @@ def test_every_evaluation_computes_with_its_own_weight_set(
     models: Models, engine: DeviceEngine, alone: DeviceEngine, shelf: Shelf, case: Sampled
 ) -> None:
     expected = sample(alone, drawn(models, case.expected))
-    made = late(engine, models, shelf, case, seed=len(case.network))
+    made = deferred(engine, models, shelf, case, seed=len(case.network))
     assert difference(made, expected) <= 1e-5
 
 

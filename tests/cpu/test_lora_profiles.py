@@ -78,8 +78,8 @@ def profiles_of(engine: DeviceEngine, asked: Case, seeds: int = 2) -> list[LoraP
 
 def waits(engine: DeviceEngine, asked: Case) -> int:
     """Before which evaluation a plan waits for the LoRA; 0: before the first one."""
-    late = engine.plan(sampler_region(asked)).late
-    return late.waits[0] if late else 0
+    deferred = engine.plan(sampler_region(asked)).deferred_loras
+    return deferred.waits[0] if deferred else 0
 
 
 def test_similarity_is_that_of_whole_pictures() -> None:

@@ -54,7 +54,7 @@ class Stale:
 
     latent: Tensor
     evaluations: Sequence[int]
-    delayed: Sequence[str]
+    stale: Sequence[str]
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def stale(case: Case, costs: Path) -> Stale:
         context.listener = listen
         latent = engine.sample(sampler_region(case), context)[0]["samples"]
         (program,) = context.measured.programs
-        return Stale(latent, sorted(ran["cpu:1"]), program.delayed)
+        return Stale(latent, sorted(ran["cpu:1"]), program.stale)
 
 
 def drawn(case: Case, windows: Sequence[Window]) -> Region:
@@ -227,7 +227,7 @@ def test_the_picture_is_that_of_the_loop_drawn_by_hand(
     )
     assert torch.equal(found.latent, by_hand)
     assert found.evaluations == computed
-    assert len(found.delayed) == len(windows) * (1 if guidance == 1.0 else 2)
+    assert len(found.stale) == len(windows) * (1 if guidance == 1.0 else 2)
     assert 0.0 < difference(found.latent, exact) < 0.5
 
 
@@ -238,4 +238,4 @@ def test_a_controlnet_that_acts_once_is_waited_for(
     found = stale(case, costs)
     assert torch.equal(found.latent, sample(local, sampler_region(case)))
     assert found.evaluations == [0]
-    assert not found.delayed
+    assert not found.stale

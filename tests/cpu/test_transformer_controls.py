@@ -358,7 +358,7 @@ def test_one_step_behind_only_where_it_is_allowed(
             target = Target(devices, links, pins, allowed=frozenset(allowed), batching=False)
             program = plan_region(wanted_region, target)
             made[allowed] = engine.cluster.run(program, bare_context(engine)).samples
-            assert bool(program.delayed) == bool(allowed)
+            assert bool(program.stale) == bool(allowed)
     assert torch.equal(made[()], exact)
     stale = made[("stale-controlnet",)]
     assert not torch.equal(stale, exact) and stale.isfinite().all()

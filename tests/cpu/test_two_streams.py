@@ -70,7 +70,7 @@ class PacedGpu(Paced, CudaStream):
 
 
 @dataclass
-class Late:
+class PendingLap:
     """Lap of which the device does not know yet."""
 
     seconds: float
@@ -90,14 +90,14 @@ def test_two_streams_must_save_two_per_cent(two: float, concurrent: bool) -> Non
 
 
 def test_nobody_waits_for_a_lap_and_one_that_is_slow_by_chance_decides_nothing() -> None:
-    trial, laps = Trial(), [Late(1.0) for _ in range(LAPS)]
+    trial, laps = Trial(), [PendingLap(1.0) for _ in range(LAPS)]
     for lap in laps:
         trial.add(lap, counts=True)
     for seconds in (*[FASTER] * (LAPS - 1), 9.0):
-        laps.append(Late(seconds))
+        laps.append(PendingLap(seconds))
         trial.add(laps[-1], counts=True)
     for _ in range(3):
-        trial.add(Late(5.0), counts=True)
+        trial.add(PendingLap(5.0), counts=True)
         assert not trial.settled and trial.concurrent
     for lap in laps:
         lap.known = True
@@ -397,7 +397,7 @@ def test_a_measured_run_computes_one_call_after_the_other(sd1: Models, costs: Pa
     with local_engine(batching=True, cache=costs) as engine:
         compute = engine.models.compute = two_streams(FASTER)
         program = engine.plan(asked(sd1, 1))
-        portion, context = device_program(program, program.owner), bare_context(engine)
+        portion, context = device_program(program, program.sampler_device), bare_context(engine)
         execution = Execution(portion, engine.models, context, measure=True)
         with torch.inference_mode():
             while not execution.step():

@@ -13,7 +13,7 @@ from planner_graphs import compiled, prompt, sampler_region, use
 from katz_graph.ir.device import Device, NetworkLink, Work
 from katz_graph.ir.program import Call, Program
 from katz_graph.ir.region import Region
-from katz_graph.planner.passes.variants import delay
+from katz_graph.planner.passes.variants import make_stale
 
 MS = 1e-3
 # as in `proofs`: 15, 19, 15
@@ -92,15 +92,18 @@ def several(
 
 
 def laid(
-    program: Program, homes: Mapping[str, str], owner: str = "cpu:0", delayed: Sequence[str] = ()
+    program: Program,
+    homes: Mapping[str, str],
+    sampler_device: str = "cpu:0",
+    stale: Sequence[str] = (),
 ) -> Program:
     """Places every operation by the end of its name in `homes`, others on the owner. Each operation
     becomes a separate call, in its order.
     """
-    program = delay(program, delayed) if delayed else program
+    program = make_stale(program, stale) if stale else program
     operations = [operation for variant in program.variants for operation in variant.operations]
     placement = {
-        op.id: next((home for end, home in homes.items() if op.id.endswith(end)), owner)
+        op.id: next((home for end, home in homes.items() if op.id.endswith(end)), sampler_device)
         for op in operations
     }
     costs = {device.name: device for device in program.target.devices}
@@ -120,8 +123,12 @@ def laid(
             for _, ref in other.references()
             if ref.operation == op.id
         }
-        where = [owner] if op.stage == "text_encoder" else sorted(readers)
+        where = [sampler_device] if op.stage == "text_encoder" else sorted(readers)
         before += [call(op.id, op.stage, device) for device in where]
     return replace(
-        program, placement=placement, owner=owner, calls=calls, before_calls=tuple(before)
+        program,
+        placement=placement,
+        sampler_device=sampler_device,
+        calls=calls,
+        before_calls=tuple(before),
     )

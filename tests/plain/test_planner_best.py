@@ -76,12 +76,12 @@ def every_candidate(program: Program, timer: CandidateTimer) -> Iterator[Candida
         [device.name for device in program.target.devices], repeat=len(timer.names)
     ):
         placement = dict(zip(timer.names, homes, strict=True))
-        for owner in sorted({placement[name] for name in ends}):
-            one = Candidate(homes, owner)
+        for sampler_device in sorted({placement[name] for name in ends}):
+            one = Candidate(homes, sampler_device)
             crossing = sorted(timer.crossing(one)) if program.target.allowed else []
             for size in range(len(crossing) + 1):
                 for delayed in combinations(crossing, size):
-                    yield Candidate(homes, owner, frozenset(delayed))
+                    yield Candidate(homes, sampler_device, frozenset(delayed))
 
 
 def seconds(timer: CandidateTimer, candidate: Candidate) -> float:

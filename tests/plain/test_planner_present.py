@@ -152,7 +152,7 @@ def test_the_picture_of_a_stale_plan_shows_residuals_crossing_into_the_next_eval
 
 def test_a_sampler_without_evaluations_can_be_drawn() -> None:
     program = several(region(), evaluations=0)
-    assert as_svg(program).endswith("</svg>\n") and program.owner == "cpu:0"
+    assert as_svg(program).endswith("</svg>\n") and program.sampler_device == "cpu:0"
     assert program.prediction is not None and program.prediction.planned == 0.0
 
 

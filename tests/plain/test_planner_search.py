@@ -38,16 +38,16 @@ def test_one_branch_on_two_devices_over_links_of_several_speeds(
     stale residuals do.
     """
     exact = several(region(), transfer=transfer * MS, evaluations=30)
-    assert period(exact) == pytest.approx(synchronous * MS, abs=2 * STEP) and not exact.delayed
+    assert period(exact) == pytest.approx(synchronous * MS, abs=2 * STEP) and not exact.stale
     allowed = several(region(), transfer=transfer * MS, evaluations=30, allowed=STALE)
     assert period(allowed) == pytest.approx(stale * MS, abs=2 * STEP)
-    assert bool(allowed.delayed) == (stale < synchronous)
+    assert bool(allowed.stale) == (stale < synchronous)
 
 
 @pytest.mark.parametrize("transfer", [0.24, 8.6, 86])
 def test_two_branches_on_two_devices_are_split_at_any_link(transfer: float) -> None:
     program = several(region(branches=2), transfer=transfer * MS, evaluations=30, allowed=STALE)
-    assert period(program) == pytest.approx(49 * MS, abs=4 * STEP) and not program.delayed
+    assert period(program) == pytest.approx(49 * MS, abs=4 * STEP) and not program.stale
     for branch in ("negative", "positive"):
         assert (
             len({device for name, device in program.placement.items() if name.startswith(branch)})
@@ -55,7 +55,7 @@ def test_two_branches_on_two_devices_are_split_at_any_link(transfer: float) -> N
         )
     assert next(iter(program.alternatives)).startswith("branches on 2 devices")
     assert program.chosen.startswith("branches on 2 devices")
-    assert program.placement["guidance"] == program.owner
+    assert program.placement["guidance"] == program.sampler_device
 
 
 @pytest.mark.parametrize("allowed", [frozenset(), STALE])
@@ -80,7 +80,7 @@ def test_a_pinned_pool_takes_all_controlnets() -> None:
     program = several(region(controls=2, branches=2), speeds=(1, 1, 1, 1), pins=pins)
     homes = {device for name, device in program.placement.items() if "-controlnet" in name}
     assert homes == {"cpu:2", "cpu:3"}
-    assert program.owner in ("cpu:0", "cpu:1")
+    assert program.sampler_device in ("cpu:0", "cpu:1")
 
 
 def test_pins_hold_although_they_cost_time() -> None:
@@ -91,12 +91,14 @@ def test_pins_hold_although_they_cost_time() -> None:
         "unet_decoder": ("cpu:0",),
     }
     program = several(region(), transfer=60 * MS, pins=pins)
-    assert program.placement["positive-controlnet1"] == "cpu:1" and program.owner == "cpu:0"
+    assert (
+        program.placement["positive-controlnet1"] == "cpu:1" and program.sampler_device == "cpu:0"
+    )
     assert period(program) == pytest.approx((15 + 60 + 19) * MS + STEP)
     apart = several(region(), pins={"unet_encoder": ("cpu:0",), "unet_decoder": ("cpu:1",)})
     assert (
         apart.placement["positive-encoder"] == "cpu:0"
-        and apart.placement["positive-decoder"] == apart.owner == "cpu:1"
+        and apart.placement["positive-decoder"] == apart.sampler_device == "cpu:1"
     )
 
 
@@ -246,7 +248,7 @@ def test_one_device_is_planned_as_ever() -> None:
     program = several(region(branches=2), speeds=(1.0,), links={})
     assert set(program.alternatives) == {"equal stages batched", "one call per branch"}
     assert (
-        program.owner == "cpu:0"
+        program.sampler_device == "cpu:0"
         and {*program.placement.values()} == {"cpu:0"}
         and all("katz profile" in note for note in program.notes)
     )

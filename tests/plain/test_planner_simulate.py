@@ -50,7 +50,7 @@ def test_a_controlnet_elsewhere_is_waited_for() -> None:
 
 
 def test_one_evaluation_behind_it_is_waited_for_once() -> None:
-    program = laid(several(region(), after="cost"), ON_SECOND_DEVICE, delayed=[CONTROL])
+    program = laid(several(region(), after="cost"), ON_SECOND_DEVICE, stale=[CONTROL])
     simulation = simulate(program)
     assert increments(simulation.ends) == pytest.approx([STEP + 38 * MS] + [34 * MS] * 9)
     assert simulation.period == pytest.approx(34 * MS)
@@ -62,7 +62,7 @@ def test_a_slow_link_paces_the_stale_plan() -> None:
     program = laid(
         several(region(), transfer=41 * MS, after="cost", evaluations=30),
         ON_SECOND_DEVICE,
-        delayed=[CONTROL],
+        stale=[CONTROL],
     )
     assert simulate(program).period == pytest.approx(41 * MS, rel=1e-3)
 
@@ -73,7 +73,7 @@ def test_latency_delays_and_does_not_occupy() -> None:
     assert simulate(laid(base, ON_SECOND_DEVICE)).period == pytest.approx(
         STEP + 30 * MS + 15 * MS + 4 * MS + 30 * MS + 19 * MS
     )
-    stale = simulate(laid(base, ON_SECOND_DEVICE, delayed=[CONTROL]))
+    stale = simulate(laid(base, ON_SECOND_DEVICE, stale=[CONTROL]))
     # the loop over both links and both models takes two evaluations: (30 + 15 + 4 + 30 + 19) / 2 =
     # 49 ms
     assert stale.period == pytest.approx((STEP + 98 * MS) / 2, rel=1e-3)
@@ -88,7 +88,7 @@ def test_the_periods_of_the_table(transfer: float, synchronous: float, stale: fl
     assert simulate(laid(base, ON_SECOND_DEVICE)).period == pytest.approx(
         synchronous * MS, abs=2 * STEP
     )
-    assert simulate(laid(base, ON_SECOND_DEVICE, delayed=[CONTROL])).period == pytest.approx(
+    assert simulate(laid(base, ON_SECOND_DEVICE, stale=[CONTROL])).period == pytest.approx(
         stale * MS, abs=2 * STEP
     )
     assert simulate(laid(base, {})).period == pytest.approx(49 * MS)

@@ -56,7 +56,7 @@ class Sampler:
             Region(empty, (), empty, name),
             tuple(Point(n, n // 2 if self.two_a_step else n) for n in range(9)),
             Target((), allowed=context.allowed),
-            delayed=stale,
+            stale=stale,
         )
         arrivals = {LORA: came * (2 if self.two_a_step else 1)} if came else {}
         context.report(Sampled(name, program, 0.0, 0.0, 0.0, arrivals=arrivals))

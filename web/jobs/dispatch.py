@@ -436,11 +436,11 @@ class Dispatcher:
         now = self._clock()
         for job in [job for job in self.queue if job.deadline is not None and job.deadline < now]:
             self.queue.remove(job.id)
-            late = (
+            expired = (
                 f"its deadline passed {now - (job.deadline or now):.1f} s ago, before "
                 "it could start"
             )
-            self.finish(job, Ended("failed", now, JobError("RunError", late)))
+            self.finish(job, Ended("failed", now, JobError("RunError", expired)))
 
     async def _note(self, work: Coroutine[Any, Any, None]) -> None:
         """Awaits work and logs its failure. The runner, or a later start of the server, recovers

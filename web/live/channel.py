@@ -65,9 +65,9 @@ class Channel(Protocol):
     def queue(self, client: str, queue: QueueView) -> Iterable[ClientFrame]: ...
 
     def due(self) -> float | None:
-        """Returns the seconds until `late` has messages to send, or None."""
+        """Returns the seconds until `delayed_frames` has messages to send, or None."""
 
-    def late(self) -> Iterable[ClientFrame]: ...
+    def delayed_frames(self) -> Iterable[ClientFrame]: ...
 
 
 @dataclass(slots=True)

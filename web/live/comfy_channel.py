@@ -139,7 +139,7 @@ class ConventionChannel:
         waits = [self._pace(job).wait(_cost(state)) for job, state in self._owed.items()]
         return min(waits) + STATES_SLACK if waits else None
 
-    def late(self) -> Iterator[ClientFrame]:
+    def delayed_frames(self) -> Iterator[ClientFrame]:
         for job, state in tuple(self._owed.items()):
             yield from self._changed(job, state)
 

@@ -104,7 +104,7 @@ class Session:
                 async with asyncio.timeout(self.channel.due()):
                     await self.outbox.changed()
             except TimeoutError:
-                self.send(self.channel.late())
+                self.send(self.channel.delayed_frames())
 
     def goodbye(self) -> None:
         """Handles an orderly close by the client."""
@@ -214,7 +214,7 @@ class Hub:
             self._tell_queue()
         else:
             self._timer = asyncio.get_running_loop().call_later(
-                self._pace.wait(cost), self._status_late
+                self._pace.wait(cost), self._delayed_status
             )
 
     def close(self, code: int = GOING_AWAY, reason: str = "the server is shutting down") -> None:
@@ -283,7 +283,7 @@ class Hub:
             ):
                 del self._ends[job]
 
-    def _status_late(self) -> None:
+    def _delayed_status(self) -> None:
         self._timer = None
         self.status()
 

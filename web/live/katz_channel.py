@@ -114,7 +114,7 @@ class NativeChannel:
     def due(self) -> float | None:
         return None
 
-    def late(self) -> Iterator[ClientFrame]:
+    def delayed_frames(self) -> Iterator[ClientFrame]:
         yield from ()
 
     def _number(self) -> int:

@@ -61,7 +61,7 @@ class _Lists:
         placed = (
             *program.placement.values(),
             *(call.device for call in program.before_calls),
-            program.owner,
+            program.sampler_device,
         )
         self._devices = [device.name for device in program.target.devices if device.name in placed]
         for device in self._devices:
@@ -93,28 +93,28 @@ class _Lists:
         """Yields the exchange of the mask of available deferred LoRAs, up to the last evaluation
         that may lack one. The sampler's device sends the mask, the others apply it.
         """
-        late, owner = self._program.late, self._program.owner
-        if late is None or (index is not None and index > max(late.waits)):
+        deferred, sampler_device = self._program.deferred_loras, self._program.sampler_device
+        if deferred is None or (index is not None and index > max(deferred.waits)):
             return
-        if device == owner:
+        if device == sampler_device:
             yield Instruction("weights", PRESENT, index)
             for other in self._devices:
-                if other != owner:
+                if other != sampler_device:
                     yield Instruction("send", PRESENT, index, peer=other)
         else:
-            yield Instruction("receive", PRESENT, index, peer=owner)
+            yield Instruction("receive", PRESENT, index, peer=sampler_device)
             yield Instruction("weights", PRESENT, index)
 
     def _evaluation(
         self, device: str, index: int, here: dict[Instance, None], weights: _Weights
     ) -> Iterator[Instruction]:
-        variant, owner = self._instances.variant(index), device == self._program.owner
+        variant, samples = self._instances.variant(index), device == self._program.sampler_device
         segments = [segment for segment in self._segments[variant.name] if segment.device == device]
         operations = {operation.id: operation for operation in variant.operations}
-        if not (segments or owner):
+        if not (segments or samples):
             return
         yield Instruction("begin", "", index)
-        if owner:
+        if samples:
             yield from self._send(device, [self._begin], index)
         for segment in segments:
             made = [name for call in segment.calls for name in call.operations]
@@ -122,7 +122,7 @@ class _Lists:
             yield from weights.patches((operations[name] for name in made), index)
             yield Instruction("run", segment.name, index)
             yield from self._send(device, made, index)
-        if owner:
+        if samples:
             yield from self._receive(device, [variant.prediction], index, here)
             yield Instruction("advance", "x", index)
         made = [name for segment in segments for call in segment.calls for name in call.operations]
@@ -168,7 +168,7 @@ class _Lists:
     def _makers(self, instance: Instance) -> list[str]:
         name = instance.ref.operation
         if name == self._begin:
-            return [self._program.owner]
+            return [self._program.sampler_device]
         return (
             self._made_before[name]
             if instance.evaluation is None

@@ -101,7 +101,7 @@ class _Crossings:
     """
 
     def __init__(self, program: Program) -> None:
-        self._placement, self._owner = program.placement, program.owner
+        self._placement, self._sampler_device = program.placement, program.sampler_device
         self._begin = program.region.begin.id
         self._carried: dict[int, set[str]] = {}  # slot -> devices that may have made its value
         self._readers: dict[int, set[str]] = {}  # slot -> devices that may read it
@@ -124,7 +124,7 @@ class _Crossings:
 
     def _device(self, value: Ref) -> str:
         return (
-            self._owner
+            self._sampler_device
             if value.operation == self._begin
             else self._placement.get(value.operation, "")
         )
@@ -147,7 +147,7 @@ class _Crossings:
             if ref.operation == operation.id
         }
         if isinstance(variant.prediction, Ref) and variant.prediction.operation == operation.id:
-            readers.add(self._owner)
+            readers.add(self._sampler_device)
         for slot, value in variant.carried.items():
             if isinstance(value, Ref) and value.operation == operation.id:
                 readers |= self._readers.get(slot, set())

@@ -1,5 +1,5 @@
 """Pass *variants*: resolves every switch, so that each kind of evaluation becomes a plain DAG.
-Conditions are known before the run. `delay` also makes variants in which ControlNets run one
+Conditions are known before the run. `make_stale` also makes variants in which ControlNets run one
 evaluation late.
 
 ControlNet windows, StepPattern and ranges of prompts are all conditions. Operations and slots
@@ -155,15 +155,15 @@ def _check_slots(region: Region, found: Sequence[Variant]) -> None:
         written |= set(variant.carried)
 
 
-def delay(program: Program, sessions: Sequence[str]) -> Program:
-    """Makes the ControlNet operations `sessions` stale: their readers use the output of the
+def make_stale(program: Program, controlnet_ops: Sequence[str]) -> Program:
+    """Makes the ControlNet operations `controlnet_ops` stale: their readers use the output of the
     previous evaluation, if it computed one. Residuals become a loop-carried value (Katz, section 5:
     pipelined asynchronous parallelization).
 
     The first evaluation in which a ControlNet acts waits for it. Outputs that no evaluation reads
     are not computed. Staleness counts in evaluations.
     """
-    slots = {name: SLOTS + number for number, name in enumerate(sessions, start=1)}
+    slots = {name: SLOTS + number for number, name in enumerate(controlnet_ops, start=1)}
     lagging = {
         op.id: stage_of(op).stale_output or 0
         for variant in program.variants
@@ -181,7 +181,7 @@ def delay(program: Program, sessions: Sequence[str]) -> Program:
         lambda index: (before[index].name, stale(index)),
         lambda index, live: _delayed(before[index], slots, lagging, stale(index), live),
     )
-    return replace(program, variants=found, delayed=tuple(sessions))
+    return replace(program, variants=found, stale=tuple(controlnet_ops))
 
 
 def _active(variant: Variant, slots: Mapping[str, int]) -> frozenset[str]:

@@ -59,8 +59,8 @@ def described(program: Program) -> DescribedPlan:
             for name, work in program.work.items()
         },
         placement=program.placement,
-        owner=program.owner,
-        delayed=program.delayed,
+        owner=program.sampler_device,
+        delayed=program.stale,
         pins=target.pins,
         allowed=tuple(sorted(target.allowed)),
         links=tuple(

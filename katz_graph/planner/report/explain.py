@@ -42,7 +42,9 @@ def predict(program: Program) -> Prediction:
     """
     simulation, costs = simulate(program), Costs(program)
     devices = [device.name for device in program.target.devices]
-    before = sum(call.seconds for call in program.before_calls if call.device == program.owner)
+    before = sum(
+        call.seconds for call in program.before_calls if call.device == program.sampler_device
+    )
     ideal = sequential = before
     for variant, tree in zip(program.variants, program.trees, strict=True):
         count = len(variant.evaluations)
@@ -50,7 +52,8 @@ def predict(program: Program) -> Prediction:
             lambda name: min(costs.seconds(name, 1, device) for device in devices)
         )
         sequential += count * sum(
-            costs.seconds(operation.id, 1, program.owner) for operation in variant.operations
+            costs.seconds(operation.id, 1, program.sampler_device)
+            for operation in variant.operations
         )
     return Prediction(
         simulation.seconds, ideal, sequential, simulation.period, binding(program, simulation)
@@ -89,11 +92,11 @@ def notes(program: Program, simulation: Simulation, others: Sequence[Compared]) 
 
 def reading_notes(program: Program, prediction: Prediction) -> Iterator[str]:
     """Yields for each LoRA its measured read time, and whether steps hide it."""
-    late = program.late
-    waits = {} if late is None else dict(zip(late.files, late.waits, strict=True))
-    owner = program.target.device(program.owner)
+    deferred = program.deferred_loras
+    waits = {} if deferred is None else dict(zip(deferred.files, deferred.waits, strict=True))
+    sampler = program.target.device(program.sampler_device)
     for file in adapters(program):
-        seconds = owner.measured.get((reading_key(file), 0, False))
+        seconds = sampler.measured.get((reading_key(file), 0, False))
         took = "a time not known yet" if seconds is None else f"{seconds:.3f} s"
         name = f"LoRA {PurePath(shown(file.path)).name} ({file.size / 1e6:.3g} MB)"
         if file not in waits:
@@ -122,9 +125,13 @@ def profile_note(program: Program) -> Iterator[str]:
 def _notes(program: Program, simulation: Simulation, others: Sequence[Compared]) -> Iterator[str]:
     if len(program.target.devices) == 1 or not program.placement:
         return
-    used = {*program.placement.values(), program.owner}
+    used = {*program.placement.values(), program.sampler_device}
     several = next(
-        (one for one in others if len({*one.program.placement.values(), one.program.owner}) > 1),
+        (
+            one
+            for one in others
+            if len({*one.program.placement.values(), one.program.sampler_device}) > 1
+        ),
         None,
     )
     if len(used) > 1:
@@ -153,7 +160,7 @@ def _notes(program: Program, simulation: Simulation, others: Sequence[Compared])
             f"one of {len(program.target.devices)} devices is used: nothing in an evaluation can "
             "run beside anything else"
         )
-    if STALE_CONTROLNET in program.target.allowed and not program.delayed:
+    if STALE_CONTROLNET in program.target.allowed and not program.stale:
         yield from _why_not_stale(program, simulation, others)
 
 
@@ -281,20 +288,20 @@ class Describer:
         return sum(placement[source] != placement[reader] for source, reader in self._edges)
 
     def name(
-        self, placement: Mapping[str, str], owner: str, delayed: Set[str], merged: bool
+        self, placement: Mapping[str, str], sampler_device: str, stale: Set[str], merged: bool
     ) -> str:
         if self._alone:
             return BATCHED if merged else SPLIT
         batched = f", {BATCHED}" if merged else ""
-        if len({*placement.values(), owner}) == 1:
+        if len({*placement.values(), sampler_device}) == 1:
             return f"one device{batched}"
-        return ", ".join(self._parts(placement, delayed)) + batched
+        return ", ".join(self._parts(placement, stale)) + batched
 
-    def _parts(self, placement: Mapping[str, str], delayed: Set[str]) -> list[str]:
+    def _parts(self, placement: Mapping[str, str], stale: Set[str]) -> list[str]:
         base = {device for name, device in placement.items() if name not in self._controls}
         apart = sorted({placement[name] for name in self._controls} - base)
         crossing = {pair for pair in self._edges if placement[pair[0]] != placement[pair[1]]}
-        sessions = {
+        controlnets = {
             source
             for source, reader in crossing
             if source in self._sessions and reader not in self._controls
@@ -314,14 +321,14 @@ class Describer:
                 if len(apart) == 1
                 else f"controlnets on {len(apart)} further devices"
             )
-        if any(placement[name] not in apart for name in sessions):
+        if any(placement[name] not in apart for name in controlnets):
             parts.append("controlnet on another branch's device")
-        if sessions:
+        if controlnets:
             parts.append(
                 "synchronous"
-                if not delayed
+                if not stale
                 else "one evaluation stale"
-                if delayed >= sessions
+                if stale >= controlnets
                 else "some one evaluation stale"
             )
         return parts

@@ -89,10 +89,10 @@ def _where(program: Program) -> Iterator[str]:
     )
     for device in program.target.devices if program.placement else ():
         names = [name for name, home in program.placement.items() if home == device.name]
-        owner = " (advances the sampler)" if device.name == program.owner else ""
-        yield f"{device.name}{owner}: {', '.join(names) or 'nothing'}"
+        note = " (advances the sampler)" if device.name == program.sampler_device else ""
+        yield f"{device.name}{note}: {', '.join(names) or 'nothing'}"
     used = (
-        {*program.placement.values(), program.owner}
+        {*program.placement.values(), program.sampler_device}
         if program.placement
         else {device.name for device in program.target.devices}
     )
@@ -102,8 +102,8 @@ def _where(program: Program) -> Iterator[str]:
                 f"link {source} -> {target}: {_si(link.bytes_per_second)}B/s, latency "
                 f"{link.latency * 1e3:.3g} ms"
             )
-    if program.delayed:
-        yield f"one evaluation stale (the first is not): {', '.join(program.delayed)}"
+    if program.stale:
+        yield f"one evaluation stale (the first is not): {', '.join(program.stale)}"
 
 
 def _on_gpus(program: Program) -> Iterator[str]:

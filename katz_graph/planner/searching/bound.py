@@ -63,11 +63,11 @@ class Placements:
     """Holds device numbers of many placements; -1: not placed yet."""
 
     operations: Integers  # [placements, operations]
-    owners: Integers  # [placements]
-    delayed: Booleans  # [placements, operations]: true for stale ControlNet operations
+    sampler_devices: Integers  # [placements]
+    stale: Booleans  # [placements, operations]: true for stale ControlNet operations
 
     def some(self, rows: Integers) -> Placements:
-        return Placements(self.operations[rows], self.owners[rows], self.delayed[rows])
+        return Placements(self.operations[rows], self.sampler_devices[rows], self.stale[rows])
 
 
 class Bounds:
@@ -94,8 +94,8 @@ class Bounds:
     def placements(
         self,
         operations: Iterable[Sequence[str]],
-        owners: Iterable[str],
-        delayed: Iterable[Iterable[str]],
+        sampler_devices: Iterable[str],
+        stale: Iterable[Iterable[str]],
     ) -> Placements:
         """Converts names to numbers: the devices of all operations of each placement ("": not
         placed yet), owners, and stale operations.
@@ -103,16 +103,20 @@ class Bounds:
         numbers = {"": -1} | {name: number for number, name in enumerate(self._devices)}
         rows = np.array([[numbers[name] for name in devices] for devices in operations], np.int64)
         cut = np.zeros(rows.shape, dtype=bool)
-        for row, names in enumerate(delayed):
+        for row, names in enumerate(stale):
             for name in names:
                 cut[row, self._columns[name]] = True
-        return Placements(rows, np.array([numbers[owner] for owner in owners], np.int64), cut)
+        return Placements(
+            rows,
+            np.array([numbers[sampler_device] for sampler_device in sampler_devices], np.int64),
+            cut,
+        )
 
     def seconds(self, placements: Placements, limit: float = np.inf) -> Floats:
         """Returns the bound of every placement, [placements]. An incomplete placement is bounded by
         its placed operations. Beyond `limit` seconds the bound may be weaker.
         """
-        rows, devices = len(placements.owners), len(self._devices)
+        rows, devices = len(placements.sampler_devices), len(self._devices)
         work, traffic = np.zeros((rows, devices)), np.zeros((rows, devices, devices))
         for bound in self._evaluations:
             bound.add_work(placements, self._runs, work)
@@ -126,8 +130,8 @@ class Bounds:
         paths = np.zeros(len(open_rows))
         for bound, seconds in zip(self._evaluations, each, strict=True):
             paths += bound.graph.evaluations * seconds
-        if rest.delayed.any():  # the first evaluation waits for all ControlNets
-            whole = Placements(rest.operations, rest.owners, np.zeros_like(rest.delayed))
+        if rest.stale.any():  # the first evaluation waits for all ControlNets
+            whole = Placements(rest.operations, rest.sampler_devices, np.zeros_like(rest.stale))
             first = self._evaluations[self._first].longest_path(whole)
             paths += np.maximum(0.0, first - each[self._first])
         found[open_rows] = np.maximum(found[open_rows], paths)
@@ -194,7 +198,7 @@ class _EvaluationBound:
         """
         timed = self._timed(placements)
         if not timed.remainders:
-            return np.zeros(len(placements.owners))
+            return np.zeros(len(placements.sampler_devices))
         leading = list(timed.remainders)
         shares = self._shares(timed)
         return np.maximum(
@@ -236,9 +240,11 @@ class _EvaluationBound:
                 if reading.ref is not None:
                     key = reading.source, reading.ref, reading.size
                     readers.setdefault(key, []).append(name)
-        rows = np.arange(len(placements.owners))
+        rows = np.arange(len(placements.sampler_devices))
         for (source, _, size), names in readers.items():
-            device = placements.operations[:, columns[source]] if source else placements.owners
+            device = (
+                placements.operations[:, columns[source]] if source else placements.sampler_devices
+            )
             times = self._times(placements, source, runs)
             sent: list[Integers] = []
             for name in names:
@@ -253,9 +259,9 @@ class _EvaluationBound:
         """Returns the minimum number of times that an operation is computed, [placements]."""
         count = float(self.graph.evaluations)
         if name not in runs:
-            return np.full(len(placements.owners), count)
-        delayed = placements.delayed[:, self._machine.columns[name]]
-        return np.where(delayed, max(0.0, count - runs[name]), count)
+            return np.full(len(placements.sampler_devices), count)
+        stale = placements.stale[:, self._machine.columns[name]]
+        return np.where(stale, max(0.0, count - runs[name]), count)
 
     def _placed(self, placements: Placements) -> _Timed:
         columns = self._machine.columns
@@ -280,7 +286,7 @@ class _EvaluationBound:
             shared = np.zeros(len(device), dtype=bool)
             for other in self.graph.concurrent[name]:
                 apart = (devices[other] != device) & (hosts[devices[other]] == hosts[device])
-                shared |= apart & ~placements.delayed[:, columns[other]]
+                shared |= apart & ~placements.stale[:, columns[other]]
             found[name] = shared.astype(np.int64)
         return found
 
@@ -307,16 +313,18 @@ class _EvaluationBound:
     def _set_starts(self, timed: _Timed, placements: Placements) -> None:
         stepping, transfer = set(self.graph.step_readers), self._machine.transfer
         for name in self.graph.names:
-            start = np.zeros(len(placements.owners))
+            start = np.zeros(len(placements.sampler_devices))
             if name in stepping:
-                start = transfer(placements.owners, timed.devices[name], self._machine.step_bytes)
+                start = transfer(
+                    placements.sampler_devices, timed.devices[name], self._machine.step_bytes
+                )
             for reading in self.graph.reads[name]:
                 at = timed.starts[reading.source] + timed.seconds[reading.source]
                 start = np.maximum(start, self._after(reading, name, at, timed, placements, 0.0))
             timed.starts[name] = start
 
     def _set_remainders(self, timed: _Timed, placements: Placements) -> None:
-        nothing = np.zeros(len(placements.owners))
+        nothing = np.zeros(len(placements.sampler_devices))
         timed.remainders.update(dict.fromkeys(self.graph.feeders, nothing))
         for name in reversed(self.graph.names):
             if name not in timed.remainders:
@@ -345,8 +353,8 @@ class _EvaluationBound:
             seconds = seconds + self._machine.transfer(
                 timed.devices[reading.source], timed.devices[name], reading.size
             )
-        delayed = placements.delayed[:, self._machine.columns[reading.source]]
-        return np.where(delayed, otherwise, seconds)
+        stale = placements.stale[:, self._machine.columns[reading.source]]
+        return np.where(stale, otherwise, seconds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import numpy as np
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Operation, Previous, Ref
 from katz_graph.planner.passes.cost import ValueSizes
-from katz_graph.planner.passes.variants import delay
+from katz_graph.planner.passes.variants import make_stale
 from katz_graph.planner.region import stage_of
 from katz_graph.planner.searching.bound import Bounds, Floats
 from katz_graph.planner.searching.calls import (
@@ -37,8 +37,8 @@ class Candidate:
     """
 
     devices: tuple[str, ...]  # of `CandidateTimer.names`, in that order
-    owner: str
-    delayed: frozenset[str] = frozenset()
+    sampler_device: str
+    stale: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class CandidateTimer:
         # the index of each ControlNet operation, and of its readers; None: not placed by candidates
         self._read_by = [
             (places[name], tuple(places.get(reader) for reader in readers))
-            for name, readers in self._graph.sessions.items()
+            for name, readers in self._graph.controlnets.items()
         ]
         self._prepared: dict[frozenset[str], PreparedSearch] = {}
         self._flows: dict[frozenset[str], Flow] = {}
@@ -103,14 +103,14 @@ class CandidateTimer:
             return np.zeros(0)
         placed = self.bounds.placements(
             (one.devices for one in candidates),
-            (one.owner for one in candidates),
-            (one.delayed for one in candidates),
+            (one.sampler_device for one in candidates),
+            (one.stale for one in candidates),
         )
         return self.bounds.seconds(placed, limit)
 
     def timed(self, candidate: Candidate, merged: bool) -> Timed | None:
         """Times a candidate. Returns None if `merged` is set and no stages can be merged."""
-        prepared = self.prepared(candidate.delayed)
+        prepared = self.prepared(candidate.stale)
         short = self._arranged(prepared.short, prepared.wires, candidate, merged)
         if merged and not any(len(call.operations) > 1 for calls in short.calls for call in calls):
             return None
@@ -125,37 +125,37 @@ class CandidateTimer:
 
     def exact_seconds(self, timed: Timed) -> float:
         """Simulates all evaluations, without extrapolation."""
-        delayed = timed.candidate.delayed
-        if delayed not in self._flows:
-            self._flows[delayed] = Flow(self.prepared(delayed).program)
-        ends = run_clock(self._flows[delayed], self.built(timed))
+        stale = timed.candidate.stale
+        if stale not in self._flows:
+            self._flows[stale] = Flow(self.prepared(stale).program)
+        ends = run_clock(self._flows[stale], self.built(timed))
         return ends[-1] if ends else 0.0
 
     def built(self, timed: Timed) -> Program:
-        """Returns the whole program of a candidate, with `placement`, `owner`, `calls` and
+        """Returns the whole program of a candidate, with `placement`, `sampler_device`, `calls` and
         `before_calls` set.
         """
-        prepared = self.prepared(timed.candidate.delayed)
+        prepared = self.prepared(timed.candidate.stale)
         return self._arranged(prepared.program, prepared.wires, timed.candidate, timed.merged)
 
-    def prepared(self, delayed: frozenset[str]) -> PreparedSearch:
-        if delayed not in self._prepared:
+    def prepared(self, stale: frozenset[str]) -> PreparedSearch:
+        if stale not in self._prepared:
             program = (
-                delay(self.program, [name for name in self.names if name in delayed])
-                if delayed
+                make_stale(self.program, [name for name in self.names if name in stale])
+                if stale
                 else self.program
             )
             short, repeats = shortened(program)
-            self._prepared[delayed] = PreparedSearch(
+            self._prepared[stale] = PreparedSearch(
                 program, short, repeats, Flow(short), wirings(program)
             )
-        return self._prepared[delayed]
+        return self._prepared[stale]
 
     def _arranged(
         self, program: Program, wires: tuple[Wiring, ...], candidate: Candidate, merged: bool
     ) -> Program:
-        placement = self._graph.complete(self.placement(candidate), candidate.owner)
-        used = {*candidate.devices, candidate.owner}
+        placement = self._graph.complete(self.placement(candidate), candidate.sampler_device)
+        used = {*candidate.devices, candidate.sampler_device}
         busy = self._neighbours.of(used)
         ranks = self._graph.ranks(placement, self.costs, busy) if len(used) > 1 else None
         arranged = Arrangement(placement, merged, busy, ranks)
@@ -170,10 +170,14 @@ class CandidateTimer:
             for variant, wired in zip(program.variants, wires, strict=True)
         )
         before = calls_before(
-            program, calls, arranged, self.sites.texts(candidate.owner), self.costs
+            program, calls, arranged, self.sites.texts(candidate.sampler_device), self.costs
         )
         return replace(
-            program, placement=placement, owner=candidate.owner, calls=calls, before_calls=before
+            program,
+            placement=placement,
+            sampler_device=candidate.sampler_device,
+            calls=calls,
+            before_calls=before,
         )
 
 
@@ -202,13 +206,13 @@ class _Graph:
                     self._later.setdefault(value.operation, []).extend(slots.get(slot, ()))
         self._ending = {variant.prediction.operation for variant in program.variants}
         self._order = self._reversed_order()
-        self.sessions = {
+        self.controlnets = {
             name: tuple(self._edges[name])
             for name, op in operations.items()
             if stage_of(op).stale_output is not None
         }
 
-    def complete(self, placement: Mapping[str, str], owner: str) -> dict[str, str]:
+    def complete(self, placement: Mapping[str, str], sampler_device: str) -> dict[str, str]:
         """Places the operations without cost: on the sampler's device, else on the device of a
         reader.
         """
@@ -219,7 +223,9 @@ class _Graph:
                     found[reader] for reader in self._later.get(name, ()) if reader in found
                 ]
                 found[name] = (
-                    owner if name in self._ending or owner in homes or not homes else homes[0]
+                    sampler_device
+                    if name in self._ending or sampler_device in homes or not homes
+                    else homes[0]
                 )
         return found
 

@@ -47,17 +47,17 @@ class PlacementRules:
         }
         self._check_memory(loop)
 
-    def fits(self, placement: Mapping[str, str], owner: str = "") -> bool:
+    def fits(self, placement: Mapping[str, str], sampler_device: str = "") -> bool:
         """Returns whether every device can hold the whole modules of its operations. Includes text
-        encoders if `owner`, the sampler's device, is known.
+        encoders if `sampler_device`, the sampler's device, is known.
         """
         if self._endless:
             return True
         held: dict[str, set[int]] = {}
         for name, device in placement.items():
             held.setdefault(device, set()).add(self._module[name])
-        if owner:
-            for name, device in self.texts(owner).items():
+        if sampler_device:
+            for name, device in self.texts(sampler_device).items():
                 held.setdefault(device, set()).add(self._module[name])
         return all(
             sum(self._bytes.get(part, 0.0) for part in parts) <= self._memory[device]
@@ -73,15 +73,17 @@ class PlacementRules:
         """Counts the modules that the devices hold, including replicas."""
         return len({(device, self._module[name]) for name, device in placement.items()})
 
-    def texts(self, owner: str) -> dict[str, str]:
+    def texts(self, sampler_device: str) -> dict[str, str]:
         """Returns text encoder operation -> the sampler's device, or the first that a pin
         allows.
         """
-        return {operation.id: self._text_device(operation, owner) for operation in self._texts}
+        return {
+            operation.id: self._text_device(operation, sampler_device) for operation in self._texts
+        }
 
-    def _text_device(self, operation: Operation, owner: str) -> str:
+    def _text_device(self, operation: Operation, sampler_device: str) -> str:
         pinned = self.program.target.pins.get(operation.stage, ())
-        return owner if not pinned or owner in pinned else pinned[0]
+        return sampler_device if not pinned or sampler_device in pinned else pinned[0]
 
     def classes(self) -> dict[str, int]:
         """Maps devices to class numbers. Devices of one class are interchangeable."""

@@ -42,8 +42,8 @@ LISTED = 6
 
 
 def search(program: Program) -> Program:
-    """Sets `placement`, `owner`, `delayed`, `calls`, `before_calls`, `alternatives` and `notes` to
-    the fastest choice. Raises InputError if no placement satisfies pins and memory.
+    """Sets `placement`, `sampler_device`, `stale`, `calls`, `before_calls`, `alternatives` and
+    `notes` to the fastest choice. Raises InputError if no placement satisfies pins and memory.
     """
     costs = Costs(program)
     bench = CandidateTimer(program, PlacementRules(program), costs)
@@ -67,7 +67,7 @@ class _Search:
         """Searches and returns all timed candidates."""
         beginnings = self._space.beginnings()
         proven = self._best_first(beginnings)
-        proven &= self._best_first(self._space.delayed(beginnings))
+        proven &= self._best_first(self._space.with_stale(beginnings))
         if proven and self._space.all_enumerated:
             return [one for timed in self._found.values() for one in timed]
         for start in sorted(
@@ -138,15 +138,18 @@ def chosen(bench: CandidateTimer, found: Sequence[Timed]) -> Program:
 
     def name(one: Timed) -> str:
         return describer.name(
-            bench.placement(one.candidate), one.candidate.owner, one.candidate.delayed, one.merged
+            bench.placement(one.candidate),
+            one.candidate.sampler_device,
+            one.candidate.stale,
+            one.merged,
         )
 
     def simple(one: Timed) -> tuple[int, int, int, int, float, bool]:
-        used = len({*one.candidate.devices, one.candidate.owner})
+        used = len({*one.candidate.devices, one.candidate.sampler_device})
         placement = bench.placement(one.candidate)
         modules, crossings = bench.sites.copies(placement), describer.crossings(placement)
         return (
-            len(one.candidate.delayed),
+            len(one.candidate.stale),
             crossings,
             modules,
             used,
@@ -163,8 +166,8 @@ def chosen(bench: CandidateTimer, found: Sequence[Timed]) -> Program:
         named.setdefault(name(one), []).append(one)
     every = [best(group) for group in named.values()]
     kinds = [
-        [one for one in every if not one.candidate.delayed],
-        [one for one in every if one.candidate.delayed],
+        [one for one in every if not one.candidate.stale],
+        [one for one in every if one.candidate.stale],
         [one for one in every if len(set(one.candidate.devices)) == 1],
         [one for one in every if len(set(one.candidate.devices)) > 1],
     ]
@@ -172,8 +175,8 @@ def chosen(bench: CandidateTimer, found: Sequence[Timed]) -> Program:
     timed = [replace(one, seconds=bench.exact_seconds(one)) for one in listed]
     batching = bench.program.target.batching
     wanted = [one for one in timed if batching is None or one.merged == batching] or timed
-    exact = [one for one in wanted if not one.candidate.delayed]
-    stale = [one for one in wanted if one.candidate.delayed]
+    exact = [one for one in wanted if not one.candidate.stale]
+    stale = [one for one in wanted if one.candidate.stale]
     winner = best(exact or stale)
     if (
         exact
@@ -181,11 +184,11 @@ def chosen(bench: CandidateTimer, found: Sequence[Timed]) -> Program:
         and min(one.seconds for one in stale) < MAX_APPROXIMATE_SHARE * winner.seconds
     ):
         winner = best(stale)
-    program = replace(bench.built(winner), delayed=tuple(sorted(winner.candidate.delayed)))
-    program = decompose(program) if program.delayed else program
+    program = replace(bench.built(winner), stale=tuple(sorted(winner.candidate.stale)))
+    program = decompose(program) if program.stale else program
     others = sorted((one for one in timed if one != winner), key=lambda one: one.seconds)
     compared = [
-        Compared(name(one), bench.built(one), bool(one.candidate.delayed), one.seconds)
+        Compared(name(one), bench.built(one), bool(one.candidate.stale), one.seconds)
         for one in others
     ]
     alternatives = {name(one): one.seconds for one in sorted(timed, key=lambda one: one.seconds)}

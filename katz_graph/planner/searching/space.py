@@ -75,16 +75,16 @@ class Space:
             raise self._sites.nothing_fits()
         return found
 
-    def delayed(self, candidates: Iterable[Candidate]) -> list[Candidate]:
+    def with_stale(self, candidates: Iterable[Candidate]) -> list[Candidate]:
         """Returns those of `candidates` in which another device reads a ControlNet, with each set
         of these ControlNets stale; with all of them stale if the sets are many. Returns none unless
         stale ControlNets are allowed.
         """
         return [
-            Candidate(one.devices, one.owner, sessions)
+            Candidate(one.devices, one.sampler_device, controlnet_ops)
             for one in candidates
             if self.stale
-            for sessions in _subsets(self._bench.crossing(one))
+            for controlnet_ops in _subsets(self._bench.crossing(one))
         ]
 
     def near(self, candidate: Candidate) -> tuple[list[Candidate], list[Candidate]]:
@@ -113,10 +113,13 @@ class Space:
                 for device in devices
             ]
         single = self._changed(candidate, moves)
-        other = [replace(candidate, owner=owner) for owner in self._ends(placement)]
+        other = [
+            replace(candidate, sampler_device=sampler_device)
+            for sampler_device in self._ends(placement)
+        ]
         if self.stale:
             other += [
-                replace(candidate, delayed=candidate.delayed ^ {name})
+                replace(candidate, stale=candidate.stale ^ {name})
                 for name in self._bench.crossing(candidate)
             ]
         return self._distinct([*single, *other]), self._distinct(
@@ -132,7 +135,9 @@ class Space:
         if self.all_enumerated:
             for placement in placements(single, self._sites, self._partial_seconds):
                 homes = tuple(placement[name] for name in names)
-                yield from (Candidate(homes, owner) for owner in self._ends(placement))
+                yield from (
+                    Candidate(homes, sampler_device) for sampler_device in self._ends(placement)
+                )
             return
         seconds = self._bench.costs.seconds
         chains = items_of(
@@ -149,12 +154,14 @@ class Space:
         beams = (chains, single) if len(names) <= MAX_OPERATIONS_FOR_PAIRS else (chains,)
         found = (placements(items, self._sites, self._partial_seconds) for items in beams)
         for placement in chain(alone, *found):
-            yield Candidate(tuple(placement[name] for name in names), self._owner(placement))
+            yield Candidate(
+                tuple(placement[name] for name in names), self._sampler_device(placement)
+            )
 
     def _partial_seconds(self, partial: Sequence[Mapping[str, str]]) -> list[float]:
         names = self._bench.names
         rows = ([one.get(name, "") for name in names] for one in partial)
-        known = self._bounds.placements(rows, (self._owner(one) for one in partial), ())
+        known = self._bounds.placements(rows, (self._sampler_device(one) for one in partial), ())
         return [float(seconds) for seconds in self._bounds.seconds(known)]
 
     def _changed(
@@ -166,12 +173,14 @@ class Space:
                 change[name] in allowed[name] for name in change
             ):
                 moved = {**placement, **change}
-                owner = (
-                    candidate.owner if candidate.owner in self._ends(moved) else self._owner(moved)
+                sampler_device = (
+                    candidate.sampler_device
+                    if candidate.sampler_device in self._ends(moved)
+                    else self._sampler_device(moved)
                 )
-                one = Candidate(tuple(moved.values()), owner, candidate.delayed)
+                one = Candidate(tuple(moved.values()), sampler_device, candidate.stale)
                 yield one
-                yield from (other for other in self.delayed([one]) if other.delayed != one.delayed)
+                yield from (other for other in self.with_stale([one]) if other.stale != one.stale)
 
     def _joined(self, placement: Mapping[str, str]) -> Iterator[dict[str, str]]:
         """Yields moves of a stage of every branch to the device of another stage of its branch."""
@@ -198,7 +207,7 @@ class Space:
             one for one in dict.fromkeys(map(self._canonical, candidates)) if self._fits(one)
         ]
         return [
-            replace(one, delayed=one.delayed & self._bench.crossing(one)) if one.delayed else one
+            replace(one, stale=one.stale & self._bench.crossing(one)) if one.stale else one
             for one in fitting
         ]
 
@@ -211,12 +220,12 @@ class Space:
             dict.fromkeys(placement.values())
         )
 
-    def _owner(self, placement: Mapping[str, str]) -> str:
+    def _sampler_device(self, placement: Mapping[str, str]) -> str:
         at = [placement.get(name) for name in self._feeders]
         return max(self._ends(placement), key=at.count, default=self._sites.devices[0])
 
     def _fits(self, candidate: Candidate) -> bool:
-        return self._sites.fits(self._bench.placement(candidate), candidate.owner)
+        return self._sites.fits(self._bench.placement(candidate), candidate.sampler_device)
 
     def _canonical(self, candidate: Candidate) -> Candidate:
         """Returns the same candidate on the first devices of every class of interchangeable ones,
@@ -224,15 +233,15 @@ class Space:
         """
         names: dict[str, str] = {}
         used: dict[int, int] = {}
-        for device in (candidate.owner, *candidate.devices):
+        for device in (candidate.sampler_device, *candidate.devices):
             if device not in names:
                 number = self._classes[device]
                 names[device] = self._members[number][used.get(number, 0)]
                 used[number] = used.get(number, 0) + 1
         return Candidate(
             tuple([names[device] for device in candidate.devices]),
-            names[candidate.owner],
-            candidate.delayed,
+            names[candidate.sampler_device],
+            candidate.stale,
         )
 
 

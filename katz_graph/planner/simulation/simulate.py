@@ -283,12 +283,15 @@ def _all_tasks(flow: Flow, program: Program) -> Iterator[tuple[str, DeviceTask]]
     yield from _patches(flow, program)
     for call in program.before_calls:
         yield call.device, _task(call, flow.before_reads, flow.before_makes, None)
-    owner = program.owner
+    sampler_device = program.sampler_device
     for moment in flow.moments:
-        yield owner, DeviceTask(0.0, (), moment.step, moment.evaluation, name=STEP)
+        yield sampler_device, DeviceTask(0.0, (), moment.step, moment.evaluation, name=STEP)
         for call in program.calls[moment.variant]:
             yield call.device, _task(call, moment.reads, moment.makes, moment.evaluation)
-        yield owner, DeviceTask(0.0, (moment.prediction,), (), moment.evaluation, name=ADVANCE)
+        yield (
+            sampler_device,
+            DeviceTask(0.0, (moment.prediction,), (), moment.evaluation, name=ADVANCE),
+        )
 
 
 def _task(

@@ -32,9 +32,9 @@ def no_profile(model: ModelRecipe, use: LoraUse, begins: float) -> None:
     """Returns None: no LoRA was measured."""
 
 
-def late(program: Program, profiled: Profiled, taken_by_texts: HasTextWeights) -> Program:
-    """Sets `late` to the LoRAs that steps may run without. Uses the user's number of steps, or the
-    measured noise level of each LoRA. At least the last step has all LoRAs.
+def defer_loras(program: Program, profiled: Profiled, taken_by_texts: HasTextWeights) -> Program:
+    """Sets `deferred_loras` to the LoRAs that steps may run without. Uses the user's number of
+    steps, or the measured noise level of each LoRA. At least the last step has all LoRAs.
     """
     allowed, steps = lora_bound(program.target.allowed)
     if not allowed or not program.schedule:
@@ -49,7 +49,7 @@ def late(program: Program, profiled: Profiled, taken_by_texts: HasTextWeights) -
         return program
     return replace(
         program,
-        late=DeferredLoras(
+        deferred_loras=DeferredLoras(
             files,
             tuple(waits[file] for file in files),
             tuple(_taking(file, program.before, taken_by_texts(file)) for file in files),
