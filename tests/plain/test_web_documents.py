@@ -178,7 +178,7 @@ def test_plans_are_made_without_a_job(tmp_path: Path) -> None:
             "notes": ["a line"],
         }
         await server.client.post("/katz/plan", json={**body, "packs": True})
-        asked = [one for (one,) in server.runner.planned]
+        asked = list(server.runner.planned)
         assert [(one.client, one.packs) for one in asked] == [("me", False), ("me", True)]
         assert [one.changes for one in asked] == [{}, {}]
         assert [one.origin for one in asked] == ["loopback"] * 2
@@ -190,7 +190,7 @@ def test_plans_are_made_without_a_job(tmp_path: Path) -> None:
         server.runner.refusal = None
         changes = {"devices": ["cpu*2"], "place": ["controlnet=cpu"], "batching": False}
         await server.client.post("/katz/plan", json={**body, **changes})
-        assert server.runner.planned[-1][0].changes == changes
+        assert server.runner.planned[-1].changes == changes
         for wrong in ({"devices": "cpu"}, {"batching": "no"}, {"place": ["x" * 201]}):
             answer = await server.client.post("/katz/plan", json={**body, **wrong})
             assert answer.status_code == 400, wrong

@@ -26,7 +26,7 @@ from katz_graph.web.jobs.job import Job
 from katz_graph.web.jobs.store import JobStore
 from katz_graph.web.options import ServeOptions
 from katz_graph.web.runner.checking import check_prompt
-from katz_graph.web.runner_client.facts import CheckedPrompt
+from katz_graph.web.runner_client.messages import Check, Question
 from katz_graph.web.serve import assemble
 
 EXAMPLES = 3  # for each route and mode, in every gate; a search with 8 found nothing more
@@ -45,8 +45,12 @@ class CheckingRunner(ScriptedRunner):
         await super().run(job)
         self.end(job.id)
 
-    async def check(self, document: Any, targets: Any, origin: str) -> CheckedPrompt:
-        return check_prompt(document, targets, self._registry, self._folders, self._limits)
+    async def ask(self, question: Question[Any]) -> Any:
+        if not isinstance(question, Check):
+            return await super().ask(question)
+        return check_prompt(
+            question.document, question.targets, self._registry, self._folders, self._limits
+        )
 
 
 @pytest.fixture

@@ -33,6 +33,19 @@ from katz_graph.web.runner_client.facts import (
     TextSizes,
     WrittenOut,
 )
+from katz_graph.web.runner_client.messages import (
+    Check,
+    CountTokens,
+    Draw,
+    Free,
+    GetObjectInfo,
+    GetPacks,
+    GetScripts,
+    GetTemplate,
+    MakePlan,
+    Question,
+    Unfold,
+)
 from katz_graph.web.serve import assemble
 from katz_graph.web.state import State
 
@@ -62,7 +75,7 @@ class ScriptedRunner:
         self.checked: list[Any] = []
         self.freed: list[tuple[bool, bool]] = []
         self.refusal: CheckedPrompt | None = None
-        self.planned: list[tuple[Any, ...]] = []
+        self.planned: list[MakePlan] = []
         self.plans = PlannedGraph()
         self.sizes: TextSizes = {}
         self.written = WrittenOut(error="there is no step")
@@ -97,54 +110,48 @@ class ScriptedRunner:
         )
         self._heard(JobEvent(job_id, ended))
 
-    async def check(
-        self, document: Any, targets: Sequence[str] | None, origin: str
-    ) -> CheckedPrompt:
-        self.checked.append(document)
-        return self.refusal or CheckedPrompt(
-            prompt=document,
-            targets=tuple(targets or ["2"]),
-            refused=(),
-            error=None,
-            node_errors={},
-            notes=(),
-            workflow=None,
-        )
+    async def ask(self, question: Question[Any]) -> Any:
+        match question:
+            case Check(document, targets):
+                self.checked.append(document)
+                return self.refusal or CheckedPrompt(
+                    prompt=document,
+                    targets=tuple(targets or ["2"]),
+                    refused=(),
+                    error=None,
+                    node_errors={},
+                    notes=(),
+                    workflow=None,
+                )
+            case Draw(document):
+                registry, _ = load_registry()
+                try:
+                    return DrawnWorkflow(*drawn(document, registry))
+                except InputError as error:
+                    return DrawnWorkflow(error=str(error))
+            case GetPacks():
+                return self.found
+            case CountTokens():
+                return self.sizes
+            case Unfold():
+                return self.written
+            case MakePlan():
+                self.planned.append(question)
+                return self.plans
+            case GetObjectInfo(name):
+                return await self.object_info(name)
+            case GetScripts():
+                return self.web
+            case GetTemplate(name):
+                return {"nodes": []} if name == "txt2img" else None
+            case Free(unload_models, free_memory):
+                self.freed.append((unload_models, free_memory))
 
-    async def draw(self, document: Any, origin: str) -> DrawnWorkflow:
-        registry, _ = load_registry()
-        try:
-            return DrawnWorkflow(*drawn(document, registry))
-        except InputError as error:
-            return DrawnWorkflow(error=str(error))
-
-    async def packs(self) -> tuple[PackFacts, ...]:
-        return self.found
-
-    async def text_sizes(self, document: Any, origin: str) -> TextSizes:
-        return self.sizes
-
-    async def unfold(self, document: Any, node: str, origin: str) -> WrittenOut:
-        return self.written
-
-    async def plan(self, *asked: Any) -> PlannedGraph:
-        self.planned.append(asked)
-        return self.plans
-
-    async def object_info(self, name: str | None = None) -> bytes:
+    async def object_info(self, name: str | None) -> bytes:
         info = {"EmptyImage": {"name": "EmptyImage"}, "SaveImage": {"name": "SaveImage"}}
         return json.dumps(
             info if name is None else {name: info[name]} if name in info else {}
         ).encode()
-
-    async def scripts(self) -> Mapping[str, str]:
-        return self.web
-
-    async def template(self, name: str) -> Mapping[str, Any] | None:
-        return {"nodes": []} if name == "txt2img" else None
-
-    async def free(self, unload_models: bool, free_memory: bool) -> None:
-        self.freed.append((unload_models, free_memory))
 
     async def stats(self) -> Stats:
         return Stats(

@@ -14,6 +14,7 @@ from katz_graph.web.events import Ended, JobEvent, Wrote
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.options import ServeOptions
 from katz_graph.web.runner_client.manager import Runner
+from katz_graph.web.runner_client.messages import GetObjectInfo
 
 WRITE = {"class_type": "Write", "inputs": {}}
 
@@ -47,7 +48,7 @@ async def main(folder: Path, workers: int) -> None:
             pass
         if name == "kept":
             runner.kept(told.job)
-    await runner.object_info("Wait")  # all earlier messages have been received
+    await runner.ask(GetObjectInfo("Wait"))  # all earlier messages have been received
     print(runner.facts.workers["cpu"], flush=True)
     await asyncio.sleep(1000)
 

@@ -36,6 +36,7 @@ from katz_graph.web.jobs.job import Job
 from katz_graph.web.options import ServeOptions
 from katz_graph.web.runner.reporter import PACE
 from katz_graph.web.runner_client.manager import Runner
+from katz_graph.web.runner_client.messages import Check, Free, GetObjectInfo, GetPacks
 
 Result = TypeVar("Result")
 PACK = Path(__file__).with_name("troublesome.py")
@@ -142,7 +143,7 @@ def driver(
 def picture(driver: Driver, name: str) -> bytes:
     """Returns the pixels that a job paints."""
     document = json.loads(TEXT_TO_IMAGE.read_text())
-    prompt = driver.wait(driver.runner.check(document, None, "")).prompt
+    prompt = driver.wait(driver.runner.ask(Check(document, None))).prompt
     assert prompt is not None
     (sampler,) = [call for call in prompt.values() if call["class_type"] == "KSampler"]
     sampler["inputs"]["steps"] = 2
@@ -160,20 +161,20 @@ def test_it_tells_what_it_has(driver: Driver) -> None:
     assert [(device.name, device.device) for device in facts.devices] == [
         ("cpu", "cpu")
     ] and facts.nodes > 100
-    packs = {pack.name: pack for pack in driver.wait(driver.runner.packs())}
+    packs = {pack.name: pack for pack in driver.wait(driver.runner.ask(GetPacks()))}
     assert sum(pack.nodes for pack in packs.values()) == facts.nodes
     assert packs["troublesome"].nodes > 0 and packs["troublesome"].problems == ()
     (why,) = packs["broken"].problems
     assert packs["broken"].nodes == 0 and "no_such_module" in why
-    described = json.loads(driver.wait(driver.runner.object_info("Wait")))
+    described = json.loads(driver.wait(driver.runner.ask(GetObjectInfo("Wait"))))
     assert list(described) == ["Wait"] and described["Wait"]["output_node"] is True
-    assert json.loads(driver.wait(driver.runner.object_info("Nothing"))) == {}
+    assert json.loads(driver.wait(driver.runner.ask(GetObjectInfo("Nothing")))) == {}
     (device,) = driver.wait(driver.runner.stats()).devices
     assert 0 < device.free <= device.total
 
 
 def test_a_workflow_becomes_a_picture_that_carries_it(driver: Driver) -> None:
-    checked = driver.wait(driver.runner.check(json.loads(TEXT_TO_IMAGE.read_text()), None, ""))
+    checked = driver.wait(driver.runner.ask(Check(json.loads(TEXT_TO_IMAGE.read_text()), None)))
     assert checked.error is None and checked.prompt is not None
     job = Job(
         "p",
@@ -231,7 +232,9 @@ def test_a_workflow_becomes_a_picture_that_carries_it(driver: Driver) -> None:
 def test_a_client_can_do_without_previews(driver: Driver) -> None:
     prompt = json.loads(
         json.dumps(
-            driver.wait(driver.runner.check(json.loads(TEXT_TO_IMAGE.read_text()), None, "")).prompt
+            driver.wait(
+                driver.runner.ask(Check(json.loads(TEXT_TO_IMAGE.read_text()), None))
+            ).prompt
         )
     )
     (sampler,) = [call for call in prompt.values() if call["class_type"] == "KSampler"]
@@ -330,7 +333,7 @@ def test_memory_is_freed_when_nothing_runs(driver: Driver) -> None:
     before = picture(driver, "before")
     driver.run("kept", {"1": node("Say", text="kept")})
     driver.start("busy", {"1": node("Wait", seconds=0.5)})
-    driver.wait(driver.runner.free(True, True), 5)  # returns before the job ends
+    driver.wait(driver.runner.ask(Free(True, True)), 5)  # returns before the job ends
     assert driver.run("waits", {"1": node("Say", text="kept")}).status == "completed"
     assert driver.ended("busy").status == "completed"
     # its cached result was deleted
@@ -352,7 +355,7 @@ def looped(driver: Driver, seed: int, mark: Path, times: int) -> Mapping[str, An
                 "mark": str(mark),
                 "times": times,
             }
-    checked = driver.wait(driver.runner.check(document, None, ""))
+    checked = driver.wait(driver.runner.ask(Check(document, None)))
     assert checked.prompt is not None, checked
     return checked.prompt
 

@@ -24,6 +24,7 @@ from katz_graph.web.events import Ended, JobEvent
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.options import ServeOptions
 from katz_graph.web.runner_client.manager import Runner
+from katz_graph.web.runner_client.messages import Check, GetObjectInfo
 from katz_graph.web.runner_client.process import RunnerDown, RunnerPatience
 
 FAKE = str(Path(__file__).with_name("fake_runner.py"))
@@ -99,7 +100,7 @@ def test_a_job_is_handed_over_and_its_events_are_heard_in_order() -> None:
         await seen.runner.run(job("a"))
         await seen.until(lambda: seen.ended("a"))
         assert [one.event.kind for one in seen.events] == ["started", "ended"]
-        assert await seen.runner.object_info() == b"{}"
+        assert await seen.runner.ask(GetObjectInfo()) == b"{}"
         with pytest.raises(RunError, match="no figures"):
             await seen.runner.stats()
 
@@ -120,7 +121,7 @@ def test_a_runner_that_dies_is_replaced_and_names_the_jobs_that_it_had() -> None
         before = seen.told[: seen.told.index((jobs, why, blamed))]  # its earlier reports come first
         assert any(isinstance(one, JobEvent) and isinstance(one.event, Warned) for one in before)
         waiting = asyncio.create_task(seen.runner.run(job("b")))  # while no runner is available
-        assert await seen.runner.object_info() == b"{}"  # from the next runner
+        assert await seen.runner.ask(GetObjectInfo()) == b"{}"  # from the next runner
         await waiting
         await seen.until(lambda: seen.ended("b"))
         assert seen.runner.ready and seen.runner.restarts == 1 and seen.runner.facts.pid != first
@@ -196,7 +197,7 @@ def test_a_runner_whose_interpreter_is_held_is_killed_and_replaced() -> None:
         await seen.runner.run(job("a", "hold the interpreter"))
         began = time.monotonic()
         # the next runner answers requests made meanwhile
-        assert await seen.runner.object_info() == b"{}"
+        assert await seen.runner.ask(GetObjectInfo()) == b"{}"
         assert time.monotonic() - began < 6 * IMPATIENT.silence
         await seen.until(lambda: bool(seen.lost) and seen.runner.ready)
         assert list(seen.lost[0][0]) == ["a"] and "keeps the interpreter" in seen.lost[0][1]
@@ -270,12 +271,12 @@ def test_a_prepared_process_that_is_not_needed_ends(
 def test_a_check_waits_for_the_next_runner_and_two_that_it_ends_are_enough() -> None:
     async def test(seen: Seen) -> None:
         await seen.runner.run(job("a", "stay"))
-        checked = await seen.runner.check({"dies": 1}, None, "")
+        checked = await seen.runner.ask(Check({"dies": 1}, None))
         assert checked.notes == ("checked by the next one",)
         await seen.until(lambda: bool(seen.lost))
         assert not seen.lost[0][2], "the check may be why it ended: no job is blamed"
         with pytest.raises(RunnerDown, match="the runner has ended"):
-            await seen.runner.check({"dies": 9}, None, "")
+            await seen.runner.ask(Check({"dies": 9}, None))
         Path(tempfile.gettempdir(), f"katz-fake-{os.getpid()}-9").unlink()
 
     with_runner(test)
@@ -389,7 +390,7 @@ def test_a_runner_is_asked_before_it_is_ready_and_jobs_wait_until_it_is(tmp_path
             IMPATIENT,
             (FAKE, "--until", str(tmp_path / "ready")),
         )
-        early = asyncio.create_task(runner.object_info())  # before a process exists
+        early = asyncio.create_task(runner.ask(GetObjectInfo()))  # before a process exists
         starting = asyncio.create_task(runner.start())
         assert await early == b"{}" and not runner.ready and not starting.done()
         taken = asyncio.create_task(runner.run(job("a")))
@@ -426,7 +427,7 @@ def test_who_asks_while_no_runner_gets_ready_is_told_to_come_again(tmp_path: Pat
         runner = hopeless(waiting=0.3)
         starting = asyncio.create_task(runner.start())
         with pytest.raises(RunnerDown, match=r"did not get ready within 0\.3 s") as refused:
-            await runner.object_info()
+            await runner.ask(GetObjectInfo())
         assert (refused.value.status, refused.value.retry_after) == (503, 5)
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -434,7 +435,7 @@ def test_who_asks_while_no_runner_gets_ready_is_told_to_come_again(tmp_path: Pat
         await runner.close()
 
         runner = hopeless(waiting=30)
-        asked = asyncio.create_task(runner.object_info())
+        asked = asyncio.create_task(runner.ask(GetObjectInfo()))
         await asyncio.sleep(0.05)
         assert not asked.done()
         runner.refuse()

@@ -35,7 +35,7 @@ from katz_graph.web.http.reading import read_graph, read_prompt, read_workflow_f
 from katz_graph.web.http.responses import Refusal, json_answer
 from katz_graph.web.routes.documented import answers, refusals, takes
 from katz_graph.web.runner_client.facts import PlannedGraph
-from katz_graph.web.runner_client.messages import MakePlan
+from katz_graph.web.runner_client.messages import Check, CountTokens, Draw, MakePlan, Unfold
 from katz_graph.web.state import State
 
 FILE = {"type": "string", "format": "binary", "description": "a workflow file or a picture"}
@@ -81,8 +81,8 @@ def router(state: State) -> APIRouter:
         run; `error` says why none would.
         """
         body = await read_prompt(request, state.options.limits)
-        found = await state.runner.check(
-            body.prompt, body.partial_execution_targets, origin_of(request)
+        found = await state.runner.ask(
+            Check(body.prompt, body.partial_execution_targets, origin=origin_of(request))
         )
         told = CheckedWorkflow(
             found.error, found.node_errors, found.targets, found.refused, found.notes
@@ -100,12 +100,12 @@ def router(state: State) -> APIRouter:
         `place`, `allow`, `link` or `batching` it is planned for what might be.
         """
         body = await read_graph(request, PlanBody, state.options.limits)
-        found = await state.runner.check(
-            body.prompt, body.partial_execution_targets, origin_of(request)
+        found = await state.runner.ask(
+            Check(body.prompt, body.partial_execution_targets, origin=origin_of(request))
         )
         made = PlannedGraph()
         if found.prompt is not None and found.error is None:
-            made = await state.runner.plan(
+            made = await state.runner.ask(
                 MakePlan(
                     found.prompt,
                     found.targets,
@@ -133,7 +133,7 @@ def router(state: State) -> APIRouter:
         whose encoders are not known is left out.
         """
         body = await read_graph(request, TokensBody, state.options.limits)
-        sizes = await state.runner.text_sizes(body.prompt, origin_of(request))
+        sizes = await state.runner.ask(CountTokens(body.prompt, origin=origin_of(request)))
         return json_answer(asdict(CountedTexts(sizes)))
 
     @routes.post(
@@ -146,7 +146,7 @@ def router(state: State) -> APIRouter:
         that needs a model, and no node of a pack.
         """
         body = await read_graph(request, UnfoldBody, state.options.limits)
-        written = await state.runner.unfold(body.prompt, body.node, origin_of(request))
+        written = await state.runner.ask(Unfold(body.prompt, body.node, origin=origin_of(request)))
         if written.step is None:
             raise Refusal(400, state.concealment.data(written.error), "not_unfolded")
         return json_answer(asdict(written.step))
@@ -157,7 +157,7 @@ def router(state: State) -> APIRouter:
 async def _drawn(found: Carried, state: State, origin: str) -> Drawn:
     document = found.editor or editors_document(found.document)
     if document is None:
-        made = await state.runner.draw(found.document, origin)
+        made = await state.runner.ask(Draw(found.document, origin=origin))
         if made.error:
             raise unreadable(made.error)
         return made.document, made.notes

@@ -25,6 +25,7 @@ from katz_graph.formats.shipped import INDEX, TEMPLATES, Template, listing
 from katz_graph.web.http.content_policy import EDITOR_POLICY, page_policy
 from katz_graph.web.http.responses import json_answer
 from katz_graph.web.routes.documented import answers, refusals
+from katz_graph.web.runner_client.messages import GetScripts, GetTemplate
 from katz_graph.web.state import State
 
 TYPES = {
@@ -137,11 +138,11 @@ def extensions(state: State) -> APIRouter:
 
     @routes.get("/extensions", responses=answers("addresses of packs' scripts") | refusals(503))
     async def listing() -> Response:
-        return json_answer(await asyncio.to_thread(_scripts, await state.runner.scripts()))
+        return json_answer(await asyncio.to_thread(_scripts, await state.runner.ask(GetScripts())))
 
     @routes.get("/extensions/{pack}/{path:path}", include_in_schema=False)
     async def script(pack: str, path: str, request: Request) -> Response:
-        folder = (await state.runner.scripts()).get(pack)
+        folder = (await state.runner.ask(GetScripts())).get(pack)
         if folder is None:
             raise HTTPException(404)
         return await Assets(Path(folder), check_dir=False).get_response(path, request.scope)
@@ -188,7 +189,7 @@ def shipped(state: State) -> APIRouter:
 
 
 async def _template(state: State, name: str) -> Mapping[str, Any]:
-    found = await state.runner.template(name)
+    found = await state.runner.ask(GetTemplate(name))
     if found is None:
         raise HTTPException(404)
     return found

@@ -26,6 +26,7 @@ from katz_graph.web.live.comfy_channel import features
 from katz_graph.web.routes.documented import answers, refusals
 from katz_graph.web.runner_client.facts import DeviceStats
 from katz_graph.web.runner_client.manager import Runner
+from katz_graph.web.runner_client.messages import GetObjectInfo, GetPacks
 from katz_graph.web.state import State
 
 CONVENTION = "0.33.0"  # the ComfyUI release whose protocol is implemented
@@ -49,7 +50,7 @@ class _NodeTypes:
         life, now = runner.restarts, time.monotonic()
         if life == self.life and now - self.asked < FRESH:
             return
-        plain = await runner.object_info()
+        plain = await runner.ask(GetObjectInfo())
         if plain != self.plain:
             zipped = await asyncio.to_thread(gzip.compress, plain, 6)
             self.plain = plain
@@ -84,7 +85,7 @@ def router(state: State) -> APIRouter:
         responses=answers("one node type by its name, or nothing") | refusals(503),
     )
     async def node_info(name: str) -> Response:
-        return Response(await state.runner.object_info(name), media_type="application/json")
+        return Response(await state.runner.ask(GetObjectInfo(name)), media_type="application/json")
 
     @routes.get("/system_stats", responses=answers("versions, memory and devices") | refusals(503))
     async def system_stats() -> Response:
@@ -118,7 +119,7 @@ def router(state: State) -> APIRouter:
                     pack.scripts,
                     tuple(map(redacted, pack.problems)),
                 )
-                for pack in await state.runner.packs()
+                for pack in await state.runner.ask(GetPacks())
             )
         )
         return json_answer(asdict(found))

@@ -35,6 +35,7 @@ from katz_graph.web.jobs.job import FINISHED, Job, Status
 from katz_graph.web.jobs.queue import NotWaiting
 from katz_graph.web.live.report import REPORT, JobReport, report_of, unpacked
 from katz_graph.web.routes.documented import answers, refusals, takes
+from katz_graph.web.runner_client.messages import Free
 from katz_graph.web.state import State
 
 JSON = "application/json"
@@ -80,7 +81,7 @@ def queue(state: State) -> APIRouter:
     async def free(request: Request) -> Response:
         """Unload models, and forget the results of nodes."""
         body = await read_body(request, FreeBody, empty_is_default=True)
-        await state.runner.free(body.unload_models, body.free_memory)
+        await state.runner.ask(Free(body.unload_models, body.free_memory))
         return Response()
 
     return routes

@@ -26,7 +26,7 @@ from katz_graph.web.http.responses import Refusal, json_answer
 from katz_graph.web.jobs.admission import Refused
 from katz_graph.web.jobs.job import Submission
 from katz_graph.web.routes.documented import PROMPT_ERROR, answers, refusals, takes
-from katz_graph.web.runner_client.messages import CHOICES
+from katz_graph.web.runner_client.messages import CHOICES, Check
 from katz_graph.web.state import State
 
 log = logging.getLogger("katz.web")
@@ -89,7 +89,9 @@ def router(state: State) -> APIRouter:
             _check_choices(body.extra_data or {}, permissions(state.options.permit))
             origin = origin_of(request)
             await state.jobs.admit(body.client_id, key, origin)
-            checked = await state.runner.check(body.prompt, body.partial_execution_targets, origin)
+            checked = await state.runner.ask(
+                Check(body.prompt, body.partial_execution_targets, origin=origin)
+            )
             node_errors = state.concealment.data(checked.node_errors)
             if checked.prompt is None or checked.error is not None:
                 return json_answer(

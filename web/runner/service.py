@@ -198,7 +198,7 @@ class RunnerService:
     def _ask(
         self,
         number: int,
-        question: Question,
+        question: Question[Any],
         find: Callable[[], Any],
         threads: Answering | None = None,
     ) -> None:
@@ -208,7 +208,7 @@ class RunnerService:
             question.origin,
         )
 
-    def _answer(self, number: int, question: Question, find: Callable[[], Any]) -> None:
+    def _answer(self, number: int, question: Question[Any], find: Callable[[], Any]) -> None:
         try:
             self._wire.send(Answer(question.answer.dump_python(find())), number)
         except BaseException as error:

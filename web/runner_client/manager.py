@@ -19,39 +19,20 @@ from katz_graph.core.events import Warned
 from katz_graph.web.events import JOB_EVENT, Ended, JobError, JobEvent
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.options import RunnerStart, ServeOptions
-from katz_graph.web.runner_client.facts import (
-    CheckedPrompt,
-    DeviceStats,
-    DrawnWorkflow,
-    PackFacts,
-    PlannedGraph,
-    RunnerFacts,
-    Stats,
-    TextSizes,
-    WrittenOut,
-)
+from katz_graph.web.runner_client.facts import DeviceStats, RunnerFacts, Stats
 from katz_graph.web.runner_client.messages import (
     ORDER,
     Cancel,
-    Check,
-    CountTokens,
-    Draw,
-    Free,
     FromRunner,
-    GetObjectInfo,
-    GetPacks,
-    GetScripts,
     GetStats,
-    GetTemplate,
     Happened,
     Keep,
-    MakePlan,
     Order,
     Question,
     ReplaceRequested,
+    Reply,
     Run,
     Taken,
-    Unfold,
 )
 from katz_graph.web.runner_client.process import (
     PATIENCE,
@@ -240,64 +221,13 @@ class Runner:
         if self._child is not None:
             self._child.send(Keep(job_id))
 
-    async def check(
-        self, document: Any, targets: Sequence[str] | None, origin: str
-    ) -> CheckedPrompt:
-        """Checks a prompt in the runner; see `web.runner.checking`. Addresses take turns."""
-        checked: CheckedPrompt = await self._ask(Check(document, targets, origin=origin))
-        return checked
-
-    async def draw(self, document: Any, origin: str) -> DrawnWorkflow:
-        """Converts a workflow of any format to the editor's format."""
-        drawn: DrawnWorkflow = await self._ask(Draw(document, origin=origin))
-        return drawn
-
-    async def text_sizes(self, document: Any, origin: str) -> TextSizes:
-        """Counts the tokens of a document's prompts."""
-        sizes: TextSizes = await self._ask(CountTokens(document, origin=origin))
-        return sizes
-
-    async def unfold(self, document: Any, node: str, origin: str) -> WrittenOut:
-        """Converts a sampler to the nodes of its step."""
-        written: WrittenOut = await self._ask(Unfold(document, node, origin=origin))
-        return written
-
-    async def plan(self, question: MakePlan) -> PlannedGraph:
-        """Plans the samplers of a checked prompt. Replaces the client's earlier request."""
-        planned: PlannedGraph = await self._ask(question)
-        return planned
-
-    async def packs(self) -> tuple[PackFacts, ...]:
-        """Returns the installed packs and their problems."""
-        answer: tuple[PackFacts, ...] = await self._ask(GetPacks())
-        return answer
-
-    async def scripts(self) -> Mapping[str, str]:
-        """Returns the folders of packs' scripts for the editor, by pack."""
-        answer: dict[str, str] = await self._ask(GetScripts())
-        return answer
-
-    async def template(self, name: str) -> Mapping[str, Any] | None:
-        """Returns a bundled workflow in the editor's format, or None if the name is unknown."""
-        found: dict[str, Any] | None = await self._ask(GetTemplate(name))
-        return found
-
-    async def object_info(self, name: str | None = None) -> bytes:
-        """Returns the JSON of all node types, or of one; `{}` for an unknown name."""
-        answer: bytes = await self._ask(GetObjectInfo(name))
-        return answer
-
-    async def free(self, unload_models: bool, free_memory: bool) -> None:
-        """Unloads models and drops results as soon as no job runs."""
-        await self._ask(Free(unload_models, free_memory))
-
     async def stats(self) -> Stats:
         """Returns the runner's statistics. Concurrent callers share one answer."""
         if self._figures is None or self._figures.done():
-            self._figures = asyncio.create_task(self._ask(GetStats()))
+            self._figures = asyncio.create_task(self.ask(GetStats()))
         return await asyncio.shield(self._figures)
 
-    async def _ask(self, question: Question) -> Any:
+    async def ask(self, question: Question[Reply]) -> Reply:
         """Asks the current runner, or the next one if it ends first. Raises RunnerDown if two ready
         runners end during the question, which is then probably the cause, or if no answer comes in
         time.
@@ -308,7 +238,8 @@ class Runner:
             async with asyncio.timeout(seconds):
                 while True:
                     try:
-                        return await (await self._present()).ask(question)
+                        answer: Reply = await (await self._present()).ask(question)
+                        return answer
                     except Unasked:
                         continue
                     except Lost:

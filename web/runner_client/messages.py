@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, Generic, TypeVar, get_args
 
 from pydantic import TypeAdapter
 
@@ -22,6 +22,7 @@ from katz_graph.web.runner_client.facts import (
 )
 
 RECORD = "record"
+Reply = TypeVar("Reply")
 
 
 def record(kind: type[Any], mode: str = "python") -> Mapping[str, Any]:
@@ -100,8 +101,10 @@ class Keep:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
-    """Asks a question, answered by `Answer` or `Refused` with the same number."""
+class Question(Generic[Reply]):
+    """Asks a question, answered by `Answer` or `Refused` with the same number. `Reply`: the type
+    of the answer.
+    """
 
     # names the question in error messages
     said: ClassVar[str] = "the question"
@@ -114,8 +117,8 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Check(Question):
-    """Asks whether a prompt can run; see `web.runner.checking`."""
+class Check(Question[CheckedPrompt]):
+    """Asks whether a prompt can run; see `web.runner.checking`. Addresses take turns."""
 
     said: ClassVar[str] = "the check of the prompt"
     runs_packs: ClassVar[bool] = True
@@ -125,15 +128,15 @@ class Check(Question):
 
 
 @dataclass(frozen=True)
-class Draw(Question):
-    """Asks for a workflow of another format in the editor's format."""
+class Draw(Question[DrawnWorkflow]):
+    """Asks for a workflow of any format in the editor's format."""
 
     answer: ClassVar[TypeAdapter[DrawnWorkflow]] = TypeAdapter(DrawnWorkflow)
     document: Any
 
 
 @dataclass(frozen=True)
-class CountTokens(Question):
+class CountTokens(Question[TextSizes]):
     """Asks for the token counts of a document's prompts."""
 
     answer: ClassVar[TypeAdapter[TextSizes]] = TypeAdapter(TextSizes)
@@ -141,7 +144,7 @@ class CountTokens(Question):
 
 
 @dataclass(frozen=True)
-class Unfold(Question):
+class Unfold(Question[WrittenOut]):
     """Asks for a sampler of a document as the nodes of its step."""
 
     answer: ClassVar[TypeAdapter[WrittenOut]] = TypeAdapter(WrittenOut)
@@ -150,7 +153,7 @@ class Unfold(Question):
 
 
 @dataclass(frozen=True)
-class MakePlan(Question):
+class MakePlan(Question[PlannedGraph]):
     """Asks for the plans of a checked prompt. Replaces the client's earlier question. `packs`: pack
     nodes may run for the plan. `changes`: plan changes in place of the jobs' own, as
     `PlanChanges.said` returns them.
@@ -166,33 +169,33 @@ class MakePlan(Question):
 
 
 @dataclass(frozen=True)
-class GetPacks(Question):
+class GetPacks(Question[tuple[PackFacts, ...]]):
     """Asks for the installed packs and their problems."""
 
     answer: ClassVar[TypeAdapter[tuple[PackFacts, ...]]] = TypeAdapter(tuple[PackFacts, ...])
 
 
 @dataclass(frozen=True)
-class GetScripts(Question):
+class GetScripts(Question[Mapping[str, str]]):
     """Asks for the folders of packs' scripts for the editor, by pack."""
 
 
 @dataclass(frozen=True)
-class GetTemplate(Question):
-    """Asks for a bundled workflow, or None."""
+class GetTemplate(Question[Mapping[str, Any] | None]):
+    """Asks for a bundled workflow in the editor's format, or None if the name is unknown."""
 
     name: str
 
 
 @dataclass(frozen=True)
-class GetObjectInfo(Question):
-    """Asks for the JSON of all node types, or of one."""
+class GetObjectInfo(Question[bytes]):
+    """Asks for the JSON of all node types, or of one; `{}` for an unknown name."""
 
-    name: str | None
+    name: str | None = None
 
 
 @dataclass(frozen=True)
-class Free(Question):
+class Free(Question[None]):
     """Asks to unload models and drop results as soon as no job runs."""
 
     unload_models: bool
@@ -200,7 +203,7 @@ class Free(Question):
 
 
 @dataclass(frozen=True)
-class GetStats(Question):
+class GetStats(Question[Stats]):
     """Asks for the runner's statistics."""
 
     answer: ClassVar[TypeAdapter[Stats]] = TypeAdapter(Stats)
@@ -266,28 +269,13 @@ class Refused:
     message: str
 
 
-ToRunner = (
-    Prepare
-    | Start
-    | Ping
-    | Stop
-    | Run
-    | Cancel
-    | Keep
-    | Check
-    | Draw
-    | CountTokens
-    | Unfold
-    | MakePlan
-    | GetPacks
-    | GetScripts
-    | GetTemplate
-    | GetObjectInfo
-    | Free
-    | GetStats
-)
+Command = Prepare | Start | Ping | Stop | Run | Cancel | Keep
+ToRunner = Command | Question[Any]
 FromRunner = Pong | Ready | Failed | Taken | ReplaceRequested | Happened | Answer | Refused
-KINDS = {kind.__name__: kind for kind in (*get_args(ToRunner), *get_args(FromRunner))}
+KINDS: Mapping[str, Any] = {
+    kind.__name__: kind
+    for kind in (*get_args(Command), *Question.__subclasses__(), *get_args(FromRunner))
+}
 
 
 class MalformedMessage(KatzError):

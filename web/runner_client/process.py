@@ -27,9 +27,11 @@ from katz_graph.web.runner_client.messages import (
     Ping,
     Pong,
     Prepare,
+    Question,
     Ready,
     Refused,
     ReplaceRequested,
+    Reply,
     Start,
     Stop,
     Taken,
@@ -160,7 +162,7 @@ class RunnerProcess:
         if self._wire is not None:
             self._wire.send(message)
 
-    async def ask(self, question: Any) -> Any:
+    async def ask(self, question: Question[Reply]) -> Reply:
         """Sends a `Question` and returns the answer. Raises KatzError with the runner's error, or
         RunnerDown if the runner has ended.
         """
@@ -171,7 +173,8 @@ class RunnerProcess:
         self._suspects += question.runs_packs
         try:
             self._wire.send(question, number)
-            return question.answer.validate_python(await answer)
+            found: Reply = question.answer.validate_python(await answer)
+            return found
         finally:
             del self._asked[number]
             self._suspects -= question.runs_packs
