@@ -27,7 +27,7 @@ class WorkerConfig:
     model_bytes: int | None = None
     # host memory for LoRA files, and the same again for cached merged weights; None: 1 GB each
     lora_bytes: int | None = None
-    tells: bool = False  # whether to print a line for each model evicted for another
+    report_evictions: bool = False  # whether to print a line for each model evicted for another
     control_net_bytes: int | None = None  # budget for resident ControlNets; None: no limit
     policy: str = "lru"  # eviction policy for ControlNets
     cuda_graphs: bool = True  # whether to record and replay stages on a GPU

@@ -335,7 +335,7 @@ def _models(assignment: WorkerConfig) -> DeviceModels:
         )
 
     def say(line: str) -> None:
-        if assignment.tells:
+        if assignment.report_evictions:
             print(f"{assignment.name}: {line}", file=sys.stderr, flush=True)
 
     return DeviceModels(

@@ -60,14 +60,14 @@ class DeviceSetup:
         return threads_for(self.devices, self.options.threads)
 
     def start(
-        self, settings: Settings, say: Callable[[str], None], tell_evictions: bool
+        self, settings: Settings, say: Callable[[str], None], report_evictions: bool
     ) -> DeviceEngine:
         """Starts the devices. The caller closes the engine. RunError if a worker does not start.
 
-        `tell_evictions`: report evicted models through `say`.
+        `report_evictions`: report evicted models through `say`.
         """
         start = self._start_workers if self.devices.several else self._start_here
-        engine = start(settings, say, tell_evictions)
+        engine = start(settings, say, report_evictions)
         if (
             gc.get_threshold()[0] == COLLECTION_THRESHOLD_OBJECTS
         ):  # embedding programs configure the collector themselves
@@ -75,26 +75,26 @@ class DeviceSetup:
         return engine
 
     def _start_here(
-        self, settings: Settings, say: Callable[[str], None], tell_evictions: bool
+        self, settings: Settings, say: Callable[[str], None], report_evictions: bool
     ) -> DeviceEngine:
         from katz_graph.executor.start import assigned, start_here
 
         (choice,) = self.devices.choices
         (config,) = assigned({choice.name: choice.device}, self._config(settings), self.dtype)
         engine = start_here(config, self._choices(), settings.cache)
-        if tell_evictions:
+        if report_evictions:
             engine.models.say = say
         return engine
 
     def _start_workers(
-        self, settings: Settings, say: Callable[[str], None], tell_evictions: bool
+        self, settings: Settings, say: Callable[[str], None], report_evictions: bool
     ) -> DeviceEngine:
         with ExitStack() as opened:
             # launch workers while torch is being imported here
             ahead = opened.enter_context(Ahead(self.devices, self.threads))
             from katz_graph.executor.start import start_workers
 
-            like = self._config(settings, tell_evictions)
+            like = self._config(settings, report_evictions)
             engine = start_workers(
                 self.devices,
                 like,
@@ -108,7 +108,7 @@ class DeviceSetup:
             engine.opened.push(opened.pop_all())
             return engine
 
-    def _config(self, settings: Settings, tells: bool = False) -> WorkerConfig:
+    def _config(self, settings: Settings, report_evictions: bool = False) -> WorkerConfig:
         from katz_graph.executor.worker.config import WorkerConfig
 
         packs = tuple(str(folder.absolute()) for folder in settings.packs)
@@ -118,7 +118,7 @@ class DeviceSetup:
             model_bytes=self.options.model_bytes,
             lora_bytes=self.options.lora_bytes,
             cuda_graphs=self.options.cuda_graphs,
-            tells=tells,
+            report_evictions=report_evictions,
         )
 
     def estimate(self, settings: Settings) -> tuple[Target, CostStore]:

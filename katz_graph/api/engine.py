@@ -7,6 +7,7 @@ import logging
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -53,8 +54,8 @@ class Engine:
 
     Thread-safe; several runs may execute concurrently. The options are those of `katz run`. Devices
     start at the first run; if `devices` or `dtype` is None, the first workflow chooses it. `cache`
-    selects the results that are cached between runs: `classic`, `lru:N` or `none`. `tell_evictions`
-    reports evicted models. `say` and `warn` receive lines for the user.
+    selects the results that are cached between runs: `classic`, `lru:N` or `none`.
+    `report_evictions` reports evicted models. `say` and `warn` receive lines for the user.
     """
 
     def __init__(
@@ -76,10 +77,15 @@ class Engine:
         lora_bytes: int | None = None,
         cuda_graphs: bool = True,
         cache: str = "classic",
-        tell_evictions: bool = False,
+        report_evictions: bool = False,
         say: Callable[[str], None] = log.info,
         warn: Callable[[str], None] = log.warning,
+        tell_evictions: bool | None = None,
     ) -> None:
+        if tell_evictions is not None:
+            message = "tell_evictions is now report_evictions; the old name goes"
+            warnings.warn(message, FutureWarning, stacklevel=2)
+            report_evictions = tell_evictions
         if "torch" not in sys.modules:  # torch reads the environment on import
             prepare_to_compute()
         places = (place,) if isinstance(place, str) else tuple(place)
@@ -106,7 +112,7 @@ class Engine:
             fetch=(fetch,) if isinstance(fetch, str) else tuple(fetch),
         ).settings()
         self.folders = self.settings.folders()
-        self._say, self._warn, self._tell_evictions = say, warn, tell_evictions
+        self._say, self._warn, self._report_evictions = say, warn, report_evictions
         self.types, problems = load_registry(self.settings.packs, self.folders)
         for problem in problems:
             warn(str(problem))
@@ -321,7 +327,7 @@ class Engine:
             if self._started_with is None:
                 self._started_with = (
                     setup,
-                    setup.start(self.settings, self._say, self._tell_evictions),
+                    setup.start(self.settings, self._say, self._report_evictions),
                 )
             return self._started_with
 

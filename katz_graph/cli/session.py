@@ -37,7 +37,7 @@ def open_engine(
     options: WorkflowOptions,
     lines: TerminalLines,
     cache: str = "classic",
-    tell_evictions: bool = False,
+    report_evictions: bool = False,
 ) -> Engine:
     """Opens the engine for a command's options. InputError for invalid options."""
     from katz_graph.api.engine import Engine
@@ -47,7 +47,7 @@ def open_engine(
     return Engine(
         **given,
         cache=cache,
-        tell_evictions=tell_evictions,
+        report_evictions=report_evictions,
         say=lines.say,
         warn=lines.warn,
     )

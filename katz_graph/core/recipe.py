@@ -157,7 +157,7 @@ class TextLayout:
         """Returns the fixed text length of the n-th text encoder, 0 if it is variable."""
         return self.lengths[encoder] if self.lengths else 0
 
-    def filled(self, tokens: int, length: int) -> int:
+    def padded_length(self, tokens: int, length: int) -> int:
         """Returns the padded length of a long text of `tokens` tokens, at least `length`."""
         return max(tokens + self.padding, self.least, length)
 

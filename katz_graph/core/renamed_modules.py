@@ -23,6 +23,7 @@ RENAMED_MODULES = {
     "katz_graph.knobs": "katz_graph.node.knobs",
     "katz_graph.latent_space": "katz_graph.core.latent_space",
     "katz_graph.messages": "katz_graph.core.messages",
+    "katz_graph.nodes.told": "katz_graph.nodes.model_conditioning",
     "katz_graph.options": "katz_graph.settings.options",
     "katz_graph.patches": "katz_graph.core.patches",
     "katz_graph.recipe": "katz_graph.core.recipe",

@@ -55,6 +55,12 @@ def star(graph: katz.Graph, steps: int = 2) -> tuple[katz.Output, katz.Output]:
     return latent, picture
 
 
+def test_an_option_is_accepted_by_its_old_name() -> None:
+    with pytest.warns(FutureWarning, match="^tell_evictions is now report_evictions;") as warned:
+        katz.open(devices="cpu", tell_evictions=True).close()
+    assert [one.filename for one in warned] == [__file__]
+
+
 def test_importing_it_loads_no_library() -> None:
     code = (
         "import time\nstart = time.perf_counter()\nimport katz_graph\nseconds = "

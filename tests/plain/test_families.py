@@ -26,7 +26,7 @@ WORDS = {  # file -> words of somebody else's vocabulary that it must spell
     "katz_graph/sampling/aligned.py": {"sd1", "sdxl"},
     # values of DualCLIPLoader's type, a widget of UNETLoader, and its folder
     "nodes/loaders.py": {"flux", "sd3", "sdxl", "unet"},
-    "nodes/told.py": {"flux"},  # where ComfyUI's menu has FluxGuidance
+    "nodes/model_conditioning.py": {"flux"},  # where ComfyUI's menu has FluxGuidance
     "nodes/latent.py": {"sd3"},  # where ComfyUI's menu has its empty latent
     "nodes/patches.py": {"unet"},  # where ComfyUI's menu has FreeU
     "nodes/denoise.py": {"unet"},  # the nodes that stand for a UNet's stages

@@ -82,7 +82,7 @@ class Devices:
             model_bytes=options.model_bytes,
             lora_bytes=options.lora_bytes,
             cuda_graphs=options.cuda_graphs,
-            tells=True,
+            report_evictions=True,
             control_net_bytes=options.control_net_bytes,
             policy=options.control_net_policy,
         )

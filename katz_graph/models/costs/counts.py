@@ -52,8 +52,8 @@ class Counts:
         value_bytes: int = 4,
     ) -> Work:
         """Returns the work as `stage_cost.stage_work`, from a formula if possible; not for VAEs."""
-        row, filled = 0, _token_multiple(config)
-        tokens = tokens if filled == 1 else max(1, -(-tokens // filled)) * filled
+        row, multiple = 0, _token_multiple(config)
+        tokens = tokens if multiple == 1 else max(1, -(-tokens // multiple)) * multiple
         # rows have a maximum length, so the length is part of the stage rather than a size
         if declared(stage).encodes_text:
             if kind_named(config).rows:
@@ -61,7 +61,7 @@ class Counts:
                 row, batch = min(whole, tokens), batch * -(-tokens // whole)
             else:
                 row = -(-tokens // TOKEN_GRANULARITY) * TOKEN_GRANULARITY
-        elif _is_tiny(config, height, width) or filled > 1:
+        elif _is_tiny(config, height, width) or multiple > 1:
             from katz_graph.models.costs.stage_cost import stage_work
 
             return stage_work(

@@ -94,9 +94,9 @@ def encode(
     if not parts:
         raise InputError("the conditioning has no text for any text encoder: write one")
     width = max(*(part.shape[-1] for part in parts), *map(_width, encoders))
-    filled = [pad(part, (0, width - part.shape[-1])) for part in parts]
+    padded_length = [pad(part, (0, width - part.shape[-1])) for part in parts]
     return TextEncoding(
-        filled[0] if len(filled) == 1 else torch.cat(filled, dim=1),
+        padded_length[0] if len(padded_length) == 1 else torch.cat(padded_length, dim=1),
         pooled,
         mask=torch.cat(masks, dim=1) if layout.lengths else None,
     )

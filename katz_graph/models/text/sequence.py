@@ -24,7 +24,7 @@ def encode_sequence(
     padding is read too, because the published models were trained so.
     """
     tokens = said(tokenizer, text, layout, length)
-    whole = layout.filled(len(tokens), length)
+    whole = layout.padded_length(len(tokens), length)
     hidden, mask = _run(module, tokenizer, tokens, whole, layout, bool(length))
     if any(weight != 1.0 for _, weight in tokens):
         empty, _ = _run(module, tokenizer, said(tokenizer, "", layout), whole, layout, bool(length))

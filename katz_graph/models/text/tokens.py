@@ -86,7 +86,7 @@ def text_size(prompt: Prompt, number: int) -> TextSize:
 def sequence(tokenizer: Any, text: str, layout: TextLayout, length: int = 0) -> list[Token]:
     """Returns `said`, padded to `length` or to the layout's length, whichever is more."""
     tokens = said(tokenizer, text, layout, length)
-    missing = layout.filled(len(tokens), length) - len(tokens)
+    missing = layout.padded_length(len(tokens), length) - len(tokens)
     return tokens + [(tokenizer.pad_token_id, 1.0)] * missing
 
 

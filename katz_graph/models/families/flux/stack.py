@@ -15,10 +15,10 @@ from katz_graph.models.families.shared.transformer_stack import (
     NOTHING,
     Fixed,
     ReferenceTokens,
-    filled,
     grid_ids,
     lacks_text,
     packed,
+    padded,
     unpacked,
 )
 
@@ -72,7 +72,7 @@ def hint(module: Any, reference: Tensor) -> Tensor:
     """Embeds the reference; pixels are first downscaled to the latent's size by convolutions."""
     if module.input_hint_block is not None:
         reference = module.input_hint_block(reference)
-    tokens: Tensor = module.controlnet_x_embedder(packed(filled(reference, side(module))))
+    tokens: Tensor = module.controlnet_x_embedder(packed(padded(reference, side(module))))
     return tokens
 
 
@@ -91,7 +91,7 @@ def fixed(
     """
     device = module.x_embedder.weight.device
     text = torch.zeros(tokens, 3, dtype=torch.float64, device=device)
-    latents = [filled(latent, side(module)) for latent in references.latents]
+    latents = [padded(latent, side(module)) for latent in references.latents]
     others = [
         grid_ids(*patches, device) + torch.tensor(place, dtype=torch.float64, device=device)
         for patches, place in placed(latents, rows, columns, references.placing)

@@ -19,8 +19,8 @@ from katz_graph.models.families.shared.transformer_stack import (
     NOTHING,
     Fixed,
     ReferenceTokens,
-    filled,
     lacks_text,
+    padded,
     unpatched,
 )
 
@@ -88,7 +88,7 @@ def unshifted(values: Mapping[str, Any]) -> bool:
 
 
 def hint(module: Any, reference: Tensor) -> Tensor:
-    tokens: Tensor = module.input_block(module.pos_embed(filled(reference, side(module))))
+    tokens: Tensor = module.input_block(module.pos_embed(padded(reference, side(module))))
     return tokens
 
 

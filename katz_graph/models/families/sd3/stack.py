@@ -18,8 +18,8 @@ from katz_graph.models.families.shared.transformer_stack import (
     NOTHING,
     Fixed,
     ReferenceTokens,
-    filled,
     lacks_text,
+    padded,
     unpatched,
 )
 
@@ -65,7 +65,7 @@ def unshifted(values: Mapping[str, Any]) -> bool:
 
 
 def hint(module: Any, reference: Tensor) -> Tensor:
-    tokens: Tensor = module.pos_embed_input(filled(reference, side(module)))
+    tokens: Tensor = module.pos_embed_input(padded(reference, side(module)))
     return tokens
 
 
@@ -82,17 +82,17 @@ def seen(values: Mapping[str, Any], pixels: Tensor) -> Tensor:
             return pixels
 
 
-def fill(module: Any) -> Tensor:
+def pad_token(module: Any) -> Tensor:
     table: Tensor = module.pos_embed.pos_embed
     return table[:, :0]
 
 
-def begun(
+def embed_control(
     module: Any,
     tokens: Tokens,
     hint: Tensor,
     vectors: tuple[Tensor, ...],
-    fill: Tensor,
+    pad_token: Tensor,
     fixed: Fixed,
 ) -> tuple[Tensor, Tensor]:
     return tokens.hidden + hint, embedding(module, tokens.step.timestep, vectors)

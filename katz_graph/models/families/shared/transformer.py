@@ -21,7 +21,7 @@ from katz_graph.models.families.shared.transformer_stack import (
     Fixed,
     ReferenceTokens,
     family_of_module,
-    filled,
+    padded,
     patch_grid,
     stack_of,
 )
@@ -135,7 +135,7 @@ def fill(module: Any, given: Mapping[str, Any]) -> Outputs:
     """Returns the pad-token embedding [1, 1, D] for picture tokens; [1, 0, D] if the model pads
     none.
     """
-    return (stack_of(module).fill(module).clone(),)
+    return (stack_of(module).pad_token(module).clone(),)
 
 
 def control_tokens(module: Any, given: Mapping[str, Any]) -> Outputs:
@@ -144,7 +144,7 @@ def control_tokens(module: Any, given: Mapping[str, Any]) -> Outputs:
     """
     tokens: Tokens = given["features"]
     stack = stack_of(module)
-    hidden, embedding = stack.begun(
+    hidden, embedding = stack.embed_control(
         module, tokens, given["hint"], given["pooled"], given["fill"], given["fixed"]
     )
     return (Tokens(hidden, None, embedding, tokens.step),)
@@ -171,7 +171,7 @@ def embed(module: Any, given: Mapping[str, Any]) -> Outputs:
         x = torch.cat([x, given["concatenated"].to(x.dtype)], dim=1)
     embedding = stack.embedding(module, step.timestep, given["pooled"])
     hidden, text = stack.embed(
-        module, filled(x, stack.side(module)), given["context"], embedding, given["fixed"]
+        module, padded(x, stack.side(module)), given["context"], embedding, given["fixed"]
     )
     return (Tokens(hidden, text, embedding, step),)
 

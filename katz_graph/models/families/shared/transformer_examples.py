@@ -16,7 +16,7 @@ from katz_graph.models.families.shared.transformer import run_blocks, skip_sourc
 from katz_graph.models.families.shared.transformer_stack import (
     Fixed,
     family_of_module,
-    filled,
+    padded,
     patch_grid,
     stack_of,
 )
@@ -33,7 +33,7 @@ def embed(module: Any, sizes: Sized) -> Example:
     def call() -> list[Tensor]:
         embedding = stack.embedding(module, time, vectors)
         hidden, words = stack.embed(
-            module, filled(x, stack.side(module)), context, embedding, fixed
+            module, padded(x, stack.side(module)), context, embedding, fixed
         )
         return [hidden, embedding, *([] if words is None else [words])]
 
@@ -77,11 +77,11 @@ def control_tokens(module: Any, sizes: Sized) -> Example:
     _, text, _ = _inputs(module, sizes)
     rows, columns = patch_grid(stack.side(module), sizes.height, sizes.width)
     hint = torch.empty(sizes.batch, rows * columns, tokens.hidden.shape[-1], device="meta")
-    fill = torch.empty(1, 1, tokens.hidden.shape[-1], device="meta")
+    pad_token = torch.empty(1, 1, tokens.hidden.shape[-1], device="meta")
     vectors = stack.vectors(module, text)
 
     def call() -> list[Tensor]:
-        hidden, embedding = stack.begun(module, tokens, hint, vectors, fill, fixed)
+        hidden, embedding = stack.embed_control(module, tokens, hint, vectors, pad_token, fixed)
         return [hidden, embedding]
 
     return call, stack.parts(module, "control")
@@ -154,5 +154,5 @@ def _tokens(module: Any, sizes: Sized) -> tuple[Tokens, Fixed]:
         return Tokens(hidden, None, embedding, step), fixed
     embedding = stack.embedding(module, x.new_empty(sizes.batch), stack.vectors(module, text))
     context = stack.context(module, text)
-    hidden, words = stack.embed(module, filled(x, stack.side(module)), context, embedding, fixed)
+    hidden, words = stack.embed(module, padded(x, stack.side(module)), context, embedding, fixed)
     return Tokens(hidden, words, embedding, Step.of(x, x, 0.0, 0.0)), fixed

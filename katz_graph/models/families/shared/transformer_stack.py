@@ -98,7 +98,7 @@ class Stack(Protocol):
 
     def hint(self, module: Any, reference: Tensor) -> Tensor:
         """Returns the tokens [B, N, D] of a ControlNet's reference: a latent in the model's scale,
-        or pixels [B, 3, H, W] in -1..1. Pads it to whole patches by `filled`.
+        or pixels [B, 3, H, W] in -1..1. Pads it to whole patches by `padded`.
         """
 
     def residual(self, module: Any, number: int, hidden: Tensor) -> Tensor:
@@ -106,22 +106,22 @@ class Stack(Protocol):
 
     # for families whose ControlNets start from the model's embedded tokens
 
-    def fill(self, module: Any) -> Tensor:
+    def pad_token(self, module: Any) -> Tensor:
         """Returns the pad-token embedding [1, 1, D] for picture tokens; [1, 0, D] if the model pads
         none.
         """
 
-    def begun(
+    def embed_control(
         self,
         module: Any,
         tokens: Tokens,
         hint: Tensor,
         vectors: tuple[Tensor, ...],
-        fill: Tensor,
+        pad_token: Tensor,
         fixed: Fixed,
     ) -> tuple[Tensor, Tensor]:
         """Returns the input tokens of a ControlNet's first block and the embedding [B, E] that its
-        blocks read. `tokens` and `fill` come from the model; `fixed` is the ControlNet's.
+        blocks read. `tokens` and `pad_token` come from the model; `fixed` is the ControlNet's.
         """
 
     def model_tokens(
@@ -198,7 +198,7 @@ def patch_grid(side: int, height: int, width: int) -> tuple[int, int]:
     return -(-height // side), -(-width // side)
 
 
-def filled(x: Tensor, side: int) -> Tensor:
+def padded(x: Tensor, side: int) -> Tensor:
     """Pads a latent circularly to whole patches."""
     missing = -x.shape[-1] % side, -x.shape[-2] % side
     return pad(x, (0, missing[0], 0, missing[1]), mode="circular") if any(missing) else x

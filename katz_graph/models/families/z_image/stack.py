@@ -24,8 +24,8 @@ from katz_graph.models.families.shared.transformer_stack import (
     NOTHING,
     Fixed,
     ReferenceTokens,
-    filled,
     grid_ids,
+    padded,
     unpatched,
 )
 from katz_graph.models.families.z_image.architecture import THETA, positions
@@ -53,7 +53,7 @@ def parts(module: Any, name: str) -> Sequence[nn.Module]:
 
 def context(module: Any, text: TextEncoding, kinds: tuple[int, ...] = ()) -> Tensor:
     """Refines the text, once per request."""
-    tokens = _filled(module.cap_embedder(text.hidden), module.cap_pad_token)
+    tokens = _padded(module.cap_embedder(text.hidden), module.cap_pad_token)
     frequencies = _frequencies(module, _text_ids(module, tokens.shape[1]))[None]
     for layer in module.context_refiner:
         tokens = layer(tokens, None, frequencies)
@@ -70,8 +70,8 @@ def fixed(
     """Returns rotary positions of the whole sequence [1, S, D / 2, 2]: real, imaginary."""
     text = _text_ids(module, _whole(tokens))
     picture = grid_ids(rows, columns, text.device, first=len(text) + 1)
-    fill = text.new_zeros(_whole(len(picture)) - len(picture), 3)
-    return (torch.view_as_real(_frequencies(module, torch.cat([picture, fill, text])))[None],)
+    padding = text.new_zeros(_whole(len(picture)) - len(picture), 3)
+    return (torch.view_as_real(_frequencies(module, torch.cat([picture, padding, text])))[None],)
 
 
 def embedding(module: Any, timestep: Tensor, vectors: tuple[Tensor, ...]) -> Tensor:
@@ -83,7 +83,7 @@ def embedding(module: Any, timestep: Tensor, vectors: tuple[Tensor, ...]) -> Ten
 def embed(
     module: Any, x: Tensor, context: Tensor, embedding: Tensor, fixed: Fixed
 ) -> tuple[Tensor, Tensor | None]:
-    hidden = _filled(_embedder(module)(_patches(module, x)), module.x_pad_token)
+    hidden = _padded(_embedder(module)(_patches(module, x)), module.x_pad_token)
     frequencies = torch.view_as_complex(fixed[0][:1, : hidden.shape[1]])
     for layer in module.noise_refiner:
         hidden = layer(hidden, None, frequencies, embedding)
@@ -115,7 +115,7 @@ def head(module: Any, hidden: Tensor, embedding: Tensor, rows: int, columns: int
 
 def hint(module: Any, reference: Tensor) -> Tensor:
     tokens: Tensor = module.control_all_x_embedder[f"{side(module)}-1"](
-        _patches(module, filled(reference, side(module)))
+        _patches(module, padded(reference, side(module)))
     )
     return tokens
 
@@ -129,21 +129,21 @@ def unshifted(values: Mapping[str, Any]) -> bool:
     return False
 
 
-def fill(module: Any) -> Tensor:
+def pad_token(module: Any) -> Tensor:
     token: Tensor = module.x_pad_token
     return token[None]
 
 
-def begun(
+def embed_control(
     module: Any,
     tokens: Tokens,
     hint: Tensor,
     vectors: tuple[Tensor, ...],
-    fill: Tensor,
+    pad_token: Tensor,
     fixed: Fixed,
 ) -> tuple[Tensor, Tensor]:
     """Refines the reference as picture tokens and joins it to the model's text tokens."""
-    seen = _filled(hint, fill[0])
+    seen = _padded(hint, pad_token[0])
     count = seen.shape[1]
     frequencies = torch.view_as_complex(fixed[0][:1, :count])
     for layer in module.control_noise_refiner:
@@ -185,11 +185,11 @@ def _whole(tokens: int) -> int:
     return int(-(-tokens // SEQ_MULTI_OF) * SEQ_MULTI_OF)
 
 
-def _filled(tokens: Tensor, fill: Tensor) -> Tensor:
+def _padded(tokens: Tensor, pad_token: Tensor) -> Tensor:
     missing = _whole(tokens.shape[1]) - tokens.shape[1]
     if not missing:
         return tokens
-    return torch.cat([tokens, fill.expand(len(tokens), missing, -1)], dim=1)
+    return torch.cat([tokens, pad_token.expand(len(tokens), missing, -1)], dim=1)
 
 
 def _text_ids(module: Any, tokens: int) -> Tensor:

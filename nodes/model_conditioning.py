@@ -26,7 +26,7 @@ from katz_graph.node.types import Context
 from katz_graph.node.wires import Clip, Conditioning, Image, Latent
 from katz_graph.nodes.conditioning import mapped
 
-Told = Annotated[float, Field(ge=0.0, le=100.0), Widget(step=0.1)]
+GuidanceScale = Annotated[float, Field(ge=0.0, le=100.0), Widget(step=0.1)]
 MAX_REFERENCES = 16
 EDITED = (  # width and height of the pictures that editing models were trained on
     (672, 1568), (688, 1504), (720, 1456), (752, 1392), (800, 1328), (832, 1248), (880, 1184),
@@ -38,7 +38,7 @@ EDITED = (  # width and height of the pictures that editing models were trained 
 class FluxGuidance(Node, category="advanced/conditioning/flux"):
     """The guidance that a distilled model is told; cfg of the sampler is another thing."""
 
-    guidance: Told = 3.5
+    guidance: GuidanceScale = 3.5
 
     def run(self, conditioning: Conditioning) -> Conditioning:
         return mapped(conditioning, lambda entry: replace(entry, guidance=self.guidance))
@@ -56,7 +56,7 @@ class CLIPTextEncodeFlux(Node, category="advanced/conditioning/flux"):
 
     clip_l: PromptText
     t5xxl: PromptText
-    guidance: Told = 3.5
+    guidance: GuidanceScale = 3.5
 
     def fingerprint(self, context: Context) -> Any:
         return identities((self.clip_l, self.t5xxl), context.folders)
