@@ -13,14 +13,15 @@ from functools import cache
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from katz_graph.ir.region import Previous, Ref
+from katz_graph.core.errors import InputError
+from katz_graph.ir.region import Part, Previous, Ref
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
     from katz_graph.core.latent_space import LatentSpace
-    from katz_graph.core.recipe import Component, ModelRecipe
+    from katz_graph.core.recipe import Component, ConditioningEntry, ModelRecipe
     from katz_graph.ir.device import Work
     from katz_graph.ir.values import Parametrisation
     from katz_graph.sampling.noise_table import NoiseTable
@@ -116,6 +117,26 @@ follow from recipes, the sampler and the latent's shape.
 
 
 @dataclass(frozen=True, slots=True)
+class Reader:
+    """Holds the facts of an operation whose arguments are hoisted."""
+
+    where: str  # names the operation in errors
+    base: ModelRecipe  # the model of the sampler
+    model: Any  # the recipe of the module that computes the operation
+    entry: ConditioningEntry  # its conditioning
+    part: Part | None  # its part of the latent; None is the whole latent
+    inputs: Mapping[str, Any]  # with references to the arguments that are hoisted already
+
+
+Hoisted = tuple[str, Mapping[str, Any]]
+"""A key that is the same for equal inputs of a hoisted stage, and these inputs."""
+Once = Callable[[Reader], "Hoisted | None"]
+"""Returns the key and inputs of a hoisted stage for one reader; None if the reader needs no such
+argument.
+"""
+
+
+@dataclass(frozen=True, slots=True)
 class Blocks:
     """Counts the blocks of a network for a stage that runs a range of them. The stage has the
     output `last_gives` only if the range includes the last block.
@@ -146,8 +167,11 @@ class Stage:
     gives: tuple[Gives, ...] = ("counted",)  # by output; further outputs are like the last
     # long enough to be placed, drawn and shared; other stages run on the device of their reader
     costed: bool = False
-    # arguments independent of the step -> the stage that computes each once per request
+    # arguments independent of the step -> the stage that computes each once per request, in the
+    # order of computation
     hoists: Mapping[str, str] = field(default_factory=dict)
+    once: Once | None = None  # set if other stages hoist it
+    replaces: tuple[str, ...] = ()  # inputs of its readers that its result replaces
     # the stages that it replaces if a patch wraps them
     stands_for: tuple[str, ...] = ()
     # set if a call runs a range of blocks and the last block gives an extra output
@@ -167,6 +191,12 @@ class Stage:
 
     def output(self, number: int) -> Gives:
         return self.gives[min(number, len(self.gives) - 1)]
+
+    def hoisted(self, reader: Reader) -> Hoisted | None:
+        """Returns the result of `once`. Raises InputError if the stage does not declare it."""
+        if self.once is None:
+            raise InputError(f"the stage {self.name!r} is hoisted, but declares no `once`")
+        return self.once(reader)
 
     def bound(self, inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
         """Returns the arguments of `compute` that no operation of the request produces: the

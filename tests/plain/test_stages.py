@@ -69,6 +69,7 @@ def test_what_a_stage_refers_to_is_declared() -> None:
     known = stages()
     for one in known.values():
         assert {*one.hoists.values(), *one.stands_for} <= set(known), one.name
+        assert all(known[name].once is not None for name in one.hoists.values()), one.name
         assert (one.label and one.colour) or not one.costed, one.name
 
 

@@ -5,12 +5,17 @@ of regional predictions. Never imports torch.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import astuple
 from typing import Any
 
+from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import Picture, digest
 from katz_graph.ir.device import Work
+from katz_graph.ir.region import Previous, Ref
 from katz_graph.models.configuration import config
 from katz_graph.models.costs.sums import total
-from katz_graph.models.stages import Extent, Stage, WorkCounts, uncounted
+from katz_graph.models.family import architecture
+from katz_graph.models.stages import Extent, Hoisted, Reader, Stage, WorkCounts, uncounted
 from katz_graph.models.text.recipe import prompts
 
 
@@ -29,6 +34,68 @@ def text_work(inputs: Mapping[str, Any], extent: Extent, counts: WorkCounts) -> 
     return total(works)
 
 
+def encode_once(reader: Reader) -> Hoisted:
+    """Encodes a text. Drops the pooled text if the model does not take it."""
+    entry = reader.entry
+    return _text_key(reader), {
+        "encoding": entry.encoding,
+        "sizes": entry.sizes,
+        "guidance": None if entry.guidance == "off" else entry.guidance,
+        "pooled": architecture(reader.base.network).pooled_width is not None,
+    }
+
+
+def text_once(reader: Reader) -> Hoisted:
+    """Computes from a text with the reader's model."""
+    inputs = {"model": reader.model, "text": reader.inputs["text"]}
+    return f"{_text_key(reader)}:{short_digest(reader.model)}", inputs
+
+
+def position_once(reader: Reader) -> Hoisted:
+    """Computes from a text, the part of the latent, and reference images."""
+    key, inputs = text_once(reader)
+    cells = reader.part and reader.part.cells
+    # a ControlNet sees no reference images
+    references = reader.entry.references if reader.model is reader.inputs.get("model") else None
+    key = f"{key}:{short_digest((cells, references))}"
+    return key, {**inputs, "cells": cells, "references": references}
+
+
+def reference_once(reader: Reader) -> Hoisted:
+    """Computes a ControlNet's view of its image. Raises InputError for an image from the loop."""
+    image, cells = reader.inputs["image"], reader.part and reader.part.cells
+    if isinstance(image, (Ref, Previous)):
+        raise InputError(
+            f"{reader.where}, image: must come from outside the step region, it does not change "
+            "in it"
+        )
+    image = image if isinstance(image, Picture) else Picture.of(image)
+    vae = reader.inputs.get("vae")
+    model = short_digest((reader.model, vae))
+    inputs = {"control_net": reader.model, "image": image, "cells": cells}
+    key = ":".join([image.digest[:12], model, *map(str, cells or ())])
+    return key, inputs if vae is None else {**inputs, "vae": vae}
+
+
+def channels_once(reader: Reader) -> Hoisted | None:
+    """Computes an inpainting model's view of its part of the picture."""
+    concatenated, part = reader.entry.concatenated, reader.part
+    if concatenated is None:
+        return None
+    digests = short_digest(concatenated), short_digest(reader.model)
+    key = ":".join([*digests, *map(str, astuple(part) if part else ())])
+    return key, {"model": reader.model, "concatenated": concatenated, "part": part}
+
+
+def _text_key(reader: Reader) -> str:
+    entry = reader.entry
+    return short_digest((entry.encoding, entry.sizes, entry.guidance))
+
+
+def short_digest(value: object) -> str:
+    return digest(value)[:12]
+
+
 COMPUTE, EXAMPLES = (
     f"katz_graph.models.families.shared.{module}" for module in ("compute", "examples")
 )
@@ -39,6 +106,7 @@ TEXT = Stage(
     f"{COMPUTE}:bind_text",
     f"{EXAMPLES}:text",
     module="encoding",
+    once=encode_once,
     recorded=False,
     holds_weights=True,
     encodes_text=True,

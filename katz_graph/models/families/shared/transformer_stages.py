@@ -9,8 +9,15 @@ from katz_graph.core.recipe import Component, ControlNetRecipe
 from katz_graph.ir.device import Work
 from katz_graph.models.configuration import config
 from katz_graph.models.costs.sums import less
+from katz_graph.models.families.shared.stages import (
+    channels_once,
+    position_once,
+    reference_once,
+    short_digest,
+    text_once,
+)
 from katz_graph.models.family import block_numbers
-from katz_graph.models.stages import Extent, Stage, WorkCounts, uncounted
+from katz_graph.models.stages import Extent, Hoisted, Reader, Stage, WorkCounts, uncounted
 
 COMPUTE = "katz_graph.models.families.shared.transformer"
 EXAMPLES = "katz_graph.models.families.shared.transformer_examples"
@@ -43,6 +50,18 @@ def network_of(inputs: Mapping[str, Any]) -> Component:
     return recipe.control_net if isinstance(recipe, ControlNetRecipe) else recipe.network
 
 
+def _hint(reader: Reader) -> Hoisted:
+    """Embeds the reference that `reference_once` computes."""
+    key, _ = reference_once(reader)
+    return key, {"control_net": reader.model, "reference": reader.inputs["reference"]}
+
+
+def _fill(reader: Reader) -> Hoisted:
+    """Returns the pad-token embedding of the sampler's model, for a ControlNet."""
+    model = reader.inputs["model"]
+    return short_digest(model), {"model": model}
+
+
 def _part(part: str, colour: str, **declared: Any) -> Stage:
     """Declares one stage of a transformer."""
     name = f"{NOUN}_{part}"
@@ -69,6 +88,7 @@ CONTEXT = Stage(
     bind=f"{COMPUTE}:bind_context",
     example=f"{EXAMPLES}:context",
     module="model",
+    once=text_once,
     reads_text=True,
 )
 POOLED = Stage(
@@ -77,6 +97,7 @@ POOLED = Stage(
     compute=f"{COMPUTE}:pooled",
     bind=f"{COMPUTE}:bind_pooled",
     module="model",
+    once=text_once,
     reads_text=True,
 )
 FIXED = Stage(
@@ -86,6 +107,7 @@ FIXED = Stage(
     bind=f"{COMPUTE}:bind_fixed",
     module="model",
     recipes=("cells", "references"),
+    once=position_once,
     recorded=False,  # positions are computed from Python numbers
     reads_text=True,
     for_all_rows=True,
@@ -96,6 +118,7 @@ CHANNELS = Stage(
     compute=f"{COMPUTE}:channels",
     bind=f"{COMPUTE}:bind_channels",
     recipes=("model", "concatenated", "part"),
+    once=channels_once,
 )
 BLOCKS = {"text": "text_encoder", "fixed": FIXED.name}
 EMBED = BLOCKS | {"context": CONTEXT.name, "pooled": POOLED.name}
@@ -107,9 +130,25 @@ REFERENCE = Stage(
     module="vae",
     recipes=("control_net", "image", "cells"),
     recorded=False,
+    once=reference_once,
+    replaces=("image", "vae"),
 )
-HINT = Stage(f"{NOUN}_hint", uncounted, compute=f"{COMPUTE}:hint", module="control_net")
-FILL = Stage(f"{NOUN}_fill", uncounted, compute=f"{COMPUTE}:fill", module="model", recorded=False)
+HINT = Stage(
+    f"{NOUN}_hint",
+    uncounted,
+    compute=f"{COMPUTE}:hint",
+    module="control_net",
+    once=_hint,
+    replaces=("reference",),
+)
+FILL = Stage(
+    f"{NOUN}_fill",
+    uncounted,
+    compute=f"{COMPUTE}:fill",
+    module="model",
+    recorded=False,
+    once=_fill,
+)
 SEEN = {"reference": REFERENCE.name, "hint": HINT.name}
 
 
@@ -156,7 +195,7 @@ STAGES = (
         "ControlNet embed",
         recipes=("model",),
         gives=("hidden",),
-        hoists=BLOCKS | {"pooled": POOLED.name, "fill": FILL.name} | SEEN,
+        hoists=BLOCKS | {"pooled": POOLED.name} | SEEN | {"fill": FILL.name},
     ),
     _control(
         "control_block",

@@ -9,6 +9,11 @@ from katz_graph.core.recipe import Component, ModelRecipe
 from katz_graph.ir.device import Work
 from katz_graph.models.configuration import config
 from katz_graph.models.costs.sums import total
+from katz_graph.models.families.shared.stages import (
+    channels_once,
+    reference_once,
+    text_once,
+)
 from katz_graph.models.families.unet.architecture import unet_architecture
 from katz_graph.models.stages import Blocks, Extent, Module, Stage, WorkCounts, uncounted
 
@@ -133,13 +138,16 @@ STAGES = (
         **_counted("controlnet_reference", "reference", "bind_reference", "control_net"),
         recipes=("image", "cells"),
         holds_weights=True,
+        once=reference_once,
+        replaces=("image",),
     ),
-    Stage(**_counted("keys_values", "keys_values"), reads_text=True),
-    Stage("added_embedding", uncounted, **_computed("added"), reads_text=True),
+    Stage(**_counted("keys_values", "keys_values"), reads_text=True, once=text_once),
+    Stage("added_embedding", uncounted, **_computed("added"), reads_text=True, once=text_once),
     Stage(
         "concatenated",
         uncounted,
         **_computed("channels", "bind_channels", ""),
         recipes=("model", "concatenated", "part"),
+        once=channels_once,
     ),
 )
