@@ -4,12 +4,12 @@ import { Canvas } from "../canvas/Canvas";
 import { watchChanges } from "../commands/autoQueue";
 import { onKey } from "../commands/keyDispatch";
 import { openFiles, watchProblems } from "../commands/run";
-import { openAskedFor } from "../commands/sharedLinks";
+import { openRequestedCopy } from "../commands/sharedLinks";
 import { emptyDocument } from "../document/commands";
 import { nodesOf } from "../document/model";
 import { FilesPanel } from "../panels/FilesPanel";
 import { Gallery } from "../panels/gallery/Gallery";
-import { StepsPanel } from "../panels/HistoryPanel";
+import { HistoryPanel } from "../panels/HistoryPanel";
 import { JobsPanel } from "../panels/JobsPanel";
 import { NodeLibrary } from "../panels/NodeLibrary";
 import { PlanPanel } from "../panels/PlanPanel";
@@ -19,28 +19,30 @@ import { Token } from "../panels/Token";
 import { HeatLegend } from "../plan/HeatLook";
 import { Legend } from "../plan/NodePlan";
 import { StepView } from "../plan/StepView";
-import { keepOpen, restore } from "../state/browserStorage";
+import { storeOpenDocuments, restore } from "../state/browserStorage";
 import { useCanvas } from "../state/canvas";
 import { docOf, graphOf, useActive, useDocuments } from "../state/documents";
-import { keepDrafts } from "../state/drafts";
-import { connect, tell, useFollowed, useLive, watchReports } from "../state/live";
+import { storeDrafts } from "../state/drafts";
+import { connect, notify, useFollowed, useLive, watchReports } from "../state/live";
 import { usePage } from "../state/page";
 import { plansOf, watchPlans } from "../state/planning";
 import { watchPresence } from "../state/presence";
 import { loadSettings } from "../state/settings";
-import { watchTexts } from "../state/tokenCounts";
-import { lazily } from "../ui/lazyPart";
+import { watchTokenCounts } from "../state/tokenCounts";
+import { lazyPart } from "../ui/lazyPart";
 import { Dialogs } from "./Dialogs";
 import { Tabs } from "./Tabs";
 import { Toolbar } from "./Toolbar";
 import { Trail } from "./Trail";
 
-const DevicesPanel = lazily(() =>
+const DevicesPanel = lazyPart(() =>
   import("../panels/DevicesPanel").then((part) => part.DevicesPanel),
 );
-const FormPanel = lazily(() => import("../panels/FormPanel").then((part) => part.FormPanel));
-const ModelsPanel = lazily(() => import("../panels/ModelsPanel").then((part) => part.ModelsPanel));
-const PacksPanel = lazily(() => import("../panels/PacksPanel").then((part) => part.PacksPanel));
+const FormPanel = lazyPart(() => import("../panels/FormPanel").then((part) => part.FormPanel));
+const ModelsPanel = lazyPart(() =>
+  import("../panels/ModelsPanel").then((part) => part.ModelsPanel),
+);
+const PacksPanel = lazyPart(() => import("../panels/PacksPanel").then((part) => part.PacksPanel));
 
 export function App() {
   const session = useActive();
@@ -57,17 +59,17 @@ export function App() {
     const ends = [
       watchProblems(),
       watchPlans(),
-      watchTexts(),
+      watchTokenCounts(),
       watchReports(),
       watchChanges(),
       watchPresence(),
       () => channel.close(),
     ];
     void restore().then((count) => {
-      if (count > 0) tell(`restored ${count} ${count === 1 ? "document" : "documents"}`);
+      if (count > 0) notify(`restored ${count} ${count === 1 ? "document" : "documents"}`);
       else useDocuments.getState().open("workflow", emptyDocument());
-      ends.push(keepOpen(), keepDrafts());
-      void openAskedFor();
+      ends.push(storeOpenDocuments(), storeDrafts());
+      void openRequestedCopy();
       setReady(true);
     });
     window.addEventListener("keydown", onKey);
@@ -95,7 +97,7 @@ export function App() {
     <div className="page">
       <header className="bar">
         <Tabs />
-        <Line />
+        <ConnectionStatus />
       </header>
       {session !== null && <Toolbar session={session} />}
       <div className="middle">
@@ -122,7 +124,7 @@ export function App() {
         {side === "form" && session !== null && <FormPanel session={session} />}
         {side === "packs" && <PacksPanel />}
         {side === "gallery" && <Gallery />}
-        {side === "steps" && session !== null && <StepsPanel session={session} />}
+        {side === "steps" && session !== null && <HistoryPanel session={session} />}
         {side === "jobs" && <JobsPanel />}
         {side === "plan" && (
           <PlanPanel
@@ -153,19 +155,19 @@ function onDrop(event: DragEvent): void {
   const names = new Set(folders.map((folder) => folder?.name));
   const files = [...(event.dataTransfer?.files ?? [])].filter(({ name }) => !names.has(name));
   if (files.length > 0) void openFiles(files);
-  if (names.size > 0) tell(`${[...names].join(", ")}: a folder; drop the files that are in it`);
+  if (names.size > 0) notify(`${[...names].join(", ")}: a folder; drop the files that are in it`);
 }
 
-function Line() {
-  const line = useLive((live) => live.line);
+function ConnectionStatus() {
+  const connection = useLive((live) => live.connection);
   const words = {
     connected: "connected",
     connecting: "connecting …",
     lost: "connection lost, reconnecting",
   };
   return (
-    <span className={`line ${line}`} role="status">
-      {words[line]}
+    <span className={`line ${connection}`} role="status">
+      {words[connection]}
     </span>
   );
 }

@@ -8,9 +8,9 @@ import { Compare } from "../compare/Compare";
 import { Bookmarks } from "../dialogs/Bookmarks";
 import { Connect } from "../dialogs/Connect";
 import { Find } from "../dialogs/Find";
-import { Large } from "../dialogs/ImageView";
+import { ImageView } from "../dialogs/ImageView";
 import { LinkTypes } from "../dialogs/LinkTypes";
-import { PeekAt } from "../dialogs/PreviewOutput";
+import { PreviewOutput } from "../dialogs/PreviewOutput";
 import { RenameSubgraph } from "../dialogs/RenameSubgraph";
 import { Replace } from "../dialogs/Replace";
 import { ConflictChoice, SaveAs } from "../dialogs/Save";
@@ -20,11 +20,11 @@ import { SweepDialog } from "../dialogs/SweepDialog";
 import { MaskEditor } from "../mask/MaskEditor";
 import { useTemplates } from "../panels/Start";
 import { usePage } from "../state/page";
-import { lazily } from "../ui/lazyPart";
+import { lazyPart } from "../ui/lazyPart";
 import { Picker } from "../ui/Picker";
 
-const Appearance = lazily(() => import("../dialogs/Appearance").then((part) => part.Appearance));
-const Versions = lazily(() => import("../dialogs/Versions").then((part) => part.Versions));
+const Appearance = lazyPart(() => import("../dialogs/Appearance").then((part) => part.Appearance));
+const Versions = lazyPart(() => import("../dialogs/Versions").then((part) => part.Versions));
 const close = () => usePage.setState({ dialog: null });
 
 export function Dialogs() {
@@ -46,14 +46,14 @@ export function Dialogs() {
       {dialog === "link-types" && <LinkTypes onClose={close} />}
       {dialog === "swap" && <SwapInputs onClose={close} />}
       {dialog === "sweep" && <SweepDialog onClose={close} />}
-      {dialog === "peek" && <PeekAt onClose={close} />}
+      {dialog === "peek" && <PreviewOutput onClose={close} />}
       {dialog === "versions" && <Versions onClose={close} />}
       {dialog === "appearance" && <Appearance onClose={close} />}
       {dialog === "save-as" && <SaveAs />}
       {conflict !== null && <ConflictChoice conflict={conflict} />}
       {dialog === "colour" && <Colours />}
       {masking !== null && <MaskEditor masking={masking} />}
-      {pictures !== null && <Large pictures={pictures} />}
+      {pictures !== null && <ImageView pictures={pictures} />}
       {compared !== null && <Compare pair={compared} />}
     </>
   );

@@ -3,7 +3,7 @@ import { useReactFlow } from "@xyflow/react";
 import { useMemo, useState } from "react";
 import { compatible, type NodeType, socketOf } from "../catalog/catalog";
 import { linked } from "../catalog/ends";
-import { inCategory, lately, searched, socketsOf } from "../catalog/search";
+import { inCategory, recentlyUsed, searched, socketsOf } from "../catalog/search";
 import { place, withNode } from "../commands/addNode";
 import type { Place } from "../document/commands";
 import { connect } from "../document/links";
@@ -32,9 +32,10 @@ function Search({
   const choices = useMemo(() => {
     const fits = (type: NodeType) => pending === null || slotFor(type, pending) !== null;
     const found = searched(catalog, query, used).filter(fits);
-    if (query !== "") return found.slice(0, MOST);
+    if (query !== "") return found.slice(0, MAX_ENTRIES);
     const { folders, types } = inCategory(found, folder);
-    const first = folder === "" ? lately(catalog, used).filter(fits).slice(0, LATELY) : [];
+    const first =
+      folder === "" ? recentlyUsed(catalog, used).filter(fits).slice(0, MAX_RECENT) : [];
     return [...first, ...folders, ...types];
   }, [catalog, query, pending, used, folder]);
   const close = () => useCanvas.setState({ asking: null });
@@ -62,8 +63,8 @@ function Search({
   );
 }
 
-const MOST = 200; // entries listed at most
-const LATELY = 8;
+const MAX_ENTRIES = 200; // entries listed at most
+const MAX_RECENT = 8;
 
 /** Lists a node type, or a category that opens further choices. */
 function entryOf(choice: NodeType | string, number: number): Entry {

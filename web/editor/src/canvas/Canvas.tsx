@@ -20,18 +20,18 @@ import { CHOICE, loadPictures, NODE_TYPE, placeChosen, withNode } from "../comma
 import { type Doc, nodesOf } from "../document/model";
 import { useCanvas } from "../state/canvas";
 import { graphOf, type Session, useDocuments } from "../state/documents";
-import { PICTURES } from "../ui/imageDrag";
+import { IMAGES_TYPE } from "../ui/imageDrag";
 import { AddNode } from "./AddNode";
-import { fitting, LEAST_ZOOM } from "./fit";
-import { Cutting } from "./gestures/LinkCutter";
-import { ledAround } from "./gestures/reroute";
-import { useOffering } from "./gestures/useCanvasFunctions";
-import { useConnecting } from "./gestures/useLinkDrag";
+import { viewportFor, MIN_ZOOM } from "./fit";
+import { LinkCutter } from "./gestures/LinkCutter";
+import { withReroute } from "./gestures/reroute";
+import { useCanvasFunctions } from "./gestures/useCanvasFunctions";
+import { useLinkDrag } from "./gestures/useLinkDrag";
 import { insertedInto, linkAt } from "./gestures/useLinkInsertion";
-import { useMoving } from "./gestures/useNodeDrag";
+import { useNodeDrag } from "./gestures/useNodeDrag";
 import { Grid } from "./Grid";
 import { Guides } from "./Guides";
-import { FarLinks, Places } from "./large";
+import { FarLinks, NodeBoxes } from "./large";
 import { computed, type Drawn, drawnEdges, drawnNodes, measured } from "./layout";
 import { Wire, type WireEdge } from "./links/Wire";
 import { Menu } from "./Menu";
@@ -47,12 +47,12 @@ const TYPES = { card: Card, frame: Group, boundary: BoundaryCard, point: Point }
 const LINES = { wire: Wire };
 const NO_SELECTION: ReadonlySet<string> = new Set();
 const NO_EDGES: WireEdge[] = [];
-const MANY = 150;
+const LARGE_GRAPH_NODES = 150;
 /**
  * The zoom below which text is unreadable. Large graphs open at this zoom, at their top left
  * corner.
  */
-const FAR = 0.4;
+const OUTLINE_ZOOM = 0.4;
 /** Mouse buttons that pan: left on the empty canvas, middle everywhere. */
 const PAN = [0, 1];
 
@@ -106,9 +106,9 @@ function Flow({
       useDocuments.getState().change(session.id, label, edit),
     [session.id],
   );
-  const { ask, onPointerMove, onContextMenu } = useOffering(setNodes, setLinks, drawn);
-  const connecting = useConnecting(graph, change, ask);
-  const { aligned, carry, dragging } = useMoving(graph, nodes, change);
+  const { ask, onPointerMove, onContextMenu } = useCanvasFunctions(setNodes, setLinks, drawn);
+  const connecting = useLinkDrag(graph, change, ask);
+  const { aligned, carry, dragging } = useNodeDrag(graph, nodes, change);
 
   const onNodesChange = useCallback(
     (changes: NodeChange<Drawn>[]) => {
@@ -139,14 +139,14 @@ function Flow({
 
   const flow = useReactFlow();
   useTextSize();
-  const large = nodes.length > MANY;
-  const far = useStore((store) => store.transform[2] < FAR) && large;
+  const large = nodes.length > LARGE_GRAPH_NODES;
+  const far = useStore((store) => store.transform[2] < OUTLINE_ZOOM) && large;
   useEffect(() => {
     const { far: wasFar } = useCanvas.getState();
     useCanvas.setState({ far, large });
     if (wasFar && !far) setNodes(computed); // outlines have no sockets to measure
   }, [far, large]);
-  const opens = large ? FAR : LEAST_ZOOM;
+  const opens = large ? OUTLINE_ZOOM : MIN_ZOOM;
   const busy = useCanvas((canvas) => canvas.connecting !== null);
   return (
     <main
@@ -163,11 +163,11 @@ function Flow({
       onContextMenu={onContextMenu}
       onDragOver={(event) => {
         const { types } = event.dataTransfer;
-        if (types.includes(NODE_TYPE) || types.includes(PICTURES)) event.preventDefault();
+        if (types.includes(NODE_TYPE) || types.includes(IMAGES_TYPE)) event.preventDefault();
       }}
       onDrop={(event) => {
         const name = event.dataTransfer.getData(NODE_TYPE);
-        const pictures = event.dataTransfer.getData(PICTURES);
+        const pictures = event.dataTransfer.getData(IMAGES_TYPE);
         const { clientX: x, clientY: y } = event;
         if (pictures !== "") {
           event.preventDefault();
@@ -190,7 +190,7 @@ function Flow({
         edgeTypes={LINES}
         onEdgeDoubleClick={({ clientX, clientY }, { id }) =>
           change("lead a link around", (now) =>
-            ledAround(now, Number(id), flow.screenToFlowPosition({ x: clientX, y: clientY })),
+            withReroute(now, Number(id), flow.screenToFlowPosition({ x: clientX, y: clientY })),
           )
         }
         onNodesChange={onNodesChange}
@@ -209,11 +209,11 @@ function Flow({
         nodesFocusable={false}
         edgesFocusable={false}
         disableKeyboardA11y
-        minZoom={LEAST_ZOOM}
+        minZoom={MIN_ZOOM}
         maxZoom={4}
         {...following}
         onInit={(instance) => {
-          const all = isKnown ? null : fitting(instance, () => true, 0.08, opens);
+          const all = isKnown ? null : viewportFor(instance, () => true, 0.08, opens);
           if (all !== null) void instance.setViewport(all);
         }}
         onlyRenderVisibleElements={large}
@@ -231,9 +231,9 @@ function Flow({
             <Maximize />
           </ControlButton>
         </Controls>
-        {nodes.length > 0 && <Places nodes={nodes} large={large} />}
+        {nodes.length > 0 && <NodeBoxes nodes={nodes} large={large} />}
       </ReactFlow>
-      <Cutting change={change} />
+      <LinkCutter change={change} />
       <AddNode />
       <Menu />
     </main>

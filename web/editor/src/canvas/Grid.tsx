@@ -7,13 +7,13 @@ import { useViewportListener } from "./viewportListeners";
 
 const GAP = 24;
 /** The zoom below which the dots blur together. */
-const LEAST = 0.3;
+const MIN_DOT_ZOOM = 0.3;
 
 export function Grid() {
   const pattern = useRef<SVGPatternElement>(null);
   const follow = useCallback(({ x, y, zoom }: Viewport) => {
     const element = pattern.current;
-    const isShown = zoom >= LEAST;
+    const isShown = zoom >= MIN_DOT_ZOOM;
     if (isShown) element?.setAttribute("patternTransform", `translate(${x} ${y}) scale(${zoom})`);
     element?.ownerSVGElement?.style.setProperty("display", isShown ? "" : "none");
   }, []);

@@ -6,21 +6,21 @@ import { getViewportForBounds, type ReactFlowInstance, type Viewport } from "@xy
 import type { Drawn } from "./layout";
 import type { WireEdge } from "./links/Wire";
 
-export const LEAST_ZOOM = 0.05;
+export const MIN_ZOOM = 0.05;
 /** Pixels between the corners of the canvas and of the graph. */
 const MARGIN = 40;
 
-export function fitting(
+export function viewportFor(
   flow: ReactFlowInstance<Drawn, WireEdge>,
   which: (id: string) => boolean,
   padding: number,
-  least = LEAST_ZOOM,
+  least = MIN_ZOOM,
 ): Viewport | null {
   const nodes = flow.getNodes().filter(({ id }) => which(id));
   const box = document.querySelector(".canvas")?.getBoundingClientRect();
   if (nodes.length === 0 || box === undefined) return null;
   const bounds = flow.getNodesBounds(nodes);
-  const all = getViewportForBounds(bounds, box.width, box.height, LEAST_ZOOM, 1, padding);
+  const all = getViewportForBounds(bounds, box.width, box.height, MIN_ZOOM, 1, padding);
   if (all.zoom >= least) return all;
   return { x: MARGIN - bounds.x * least, y: MARGIN - bounds.y * least, zoom: least };
 }

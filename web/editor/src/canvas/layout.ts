@@ -21,7 +21,7 @@ export type BoundaryNode = Node<{ readonly boundary: Boundary }, "boundary">;
 export type PointNode = Node<{ readonly reroute: Reroute }, "point">;
 export type Drawn = CardNode | GroupNode | BoundaryNode | PointNode;
 
-const LEAST_WIDTH = 200;
+const MIN_WIDTH = 200;
 /** The height of a title. In the file, a node's position is below its title. */
 export const TITLE = 30;
 const ROW = 21;
@@ -110,7 +110,7 @@ function drawnGroup(group: DocGroup, number: number, known: ReadonlyMap<string, 
 function drawnCard(node: DocNode, known: ReadonlyMap<string, Drawn>): Drawn {
   const old = known.get(node.id);
   const position = { x: node.x, y: node.y - TITLE };
-  const width = Math.max(LEAST_WIDTH, node.width);
+  const width = Math.max(MIN_WIDTH, node.width);
   const same =
     old?.type === "card" &&
     old.data.node === node &&
@@ -136,7 +136,7 @@ function drawnCard(node: DocNode, known: ReadonlyMap<string, Drawn>): Drawn {
 export function computed(nodes: readonly Drawn[]): Drawn[] {
   return nodes.map((node) =>
     node.type === "card"
-      ? { ...node, handles: handlesOf(node.data.node, node.width ?? LEAST_WIDTH) }
+      ? { ...node, handles: handlesOf(node.data.node, node.width ?? MIN_WIDTH) }
       : node,
   );
 }

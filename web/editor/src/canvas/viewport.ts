@@ -6,17 +6,24 @@
 import { useStoreApi, type Viewport } from "@xyflow/react";
 import { useCallback, useEffect, useRef, useState } from "react";
 import { useCanvas } from "../state/canvas";
-import { admit, afterTurns, entering, standAside, standIn, whileMoving } from "./large";
+import {
+  mountInBatches,
+  whenRendered,
+  hideUnmounted,
+  hideStandIns,
+  showStandIns,
+  setViewportMoving,
+} from "./large";
 import type { Drawn } from "./layout";
 import type { WireEdge } from "./links/Wire";
 import { notifyListeners, useViewportListener } from "./viewportListeners";
 
 /** Milliseconds until React Flow is updated, for a slow pan and for a viewport held still. */
-const [OFTEN, HELD] = [200, 120];
+const [UPDATE_INTERVAL_MS, HOLD_MS] = [200, 120];
 /** Pixels per millisecond: nobody reads text during a faster pan. */
-const SLOW = 0.4;
+const MAX_READING_SPEED = 0.4;
 /** Pixels of a drag before other elements ignore the pointer; a shorter one is a click. */
-const CLICK = 4;
+const MAX_CLICK_PIXELS = 4;
 
 const START: Viewport = { x: 0, y: 0, zoom: 1 };
 /**
@@ -28,46 +35,46 @@ export function useView(name: string) {
   const [known] = useState(() => useCanvas.getState().views[name]);
   const viewport = known ?? START;
   const began = useRef<Viewport | null>(null);
-  const told = useRef({ at: 0, view: viewport });
+  const published = useRef({ at: 0, view: viewport });
   const last = useRef({ at: 0, view: viewport });
   const holding = useRef(0);
 
-  const tell = useCallback(() => {
+  const publish = useCallback(() => {
     const state = store.getState();
     const [x, y, zoom] = state.transform;
-    const { view } = told.current;
+    const { view } = published.current;
     if (x === view.x && y === view.y && zoom === view.zoom) return;
-    told.current = { at: performance.now(), view: { x, y, zoom } };
-    const coming = useCanvas.getState().large ? entering(state) : [];
+    published.current = { at: performance.now(), view: { x, y, zoom } };
+    const coming = useCanvas.getState().large ? hideUnmounted(state) : [];
     store.setState({ transform: [x, y, zoom] });
-    admit(store, coming);
+    mountInBatches(store, coming);
   }, [store]);
 
   const rest = useCallback(() => {
     clearTimeout(holding.current);
     const { domNode } = store.getState();
-    whileMoving(false);
-    tell();
-    if (domNode) standAside(domNode);
+    setViewportMoving(false);
+    publish();
+    if (domNode) hideStandIns(domNode);
     domNode?.classList.remove("dragged");
-    afterTurns(() => domNode?.classList.remove("moving"));
-  }, [store, tell]);
+    whenRendered(() => domNode?.classList.remove("moving"));
+  }, [store, publish]);
 
   const hold = useCallback(() => {
-    whileMoving(true);
+    setViewportMoving(true);
     clearTimeout(holding.current);
-    holding.current = window.setTimeout(rest, HELD);
+    holding.current = window.setTimeout(rest, HOLD_MS);
   }, [rest]);
 
   const onMoveStart = useCallback(
     (_: unknown, view: Viewport) => {
       began.current = view;
-      told.current.at = performance.now();
+      published.current.at = performance.now();
       hold();
       // before React Flow handles the release and mounts all nodes that came into view at once
-      window.addEventListener("pointerup", tell, { capture: true, once: true });
+      window.addEventListener("pointerup", publish, { capture: true, once: true });
     },
-    [hold, tell],
+    [hold, publish],
   );
 
   const onViewportChange = useCallback(
@@ -78,10 +85,10 @@ export function useView(name: string) {
       began.current ??= view; // a previous gesture that ended late has reset this one
       const { x, y, zoom } = began.current;
       const isZoomed = view.zoom !== zoom;
-      const isMoved = isZoomed || Math.hypot(view.x - x, view.y - y) > CLICK;
+      const isMoved = isZoomed || Math.hypot(view.x - x, view.y - y) > MAX_CLICK_PIXELS;
       const flow = state.domNode;
       if (isMoved && flow) {
-        if (useCanvas.getState().far && !state.connection.inProgress) standIn(flow);
+        if (useCanvas.getState().far && !state.connection.inProgress) showStandIns(flow);
         flow.classList.add("moving");
         flow.classList.toggle("dragged", state.paneDragging && !isZoomed);
       }
@@ -90,11 +97,12 @@ export function useView(name: string) {
       const { at, view: before } = last.current;
       last.current = { at: now, view };
       const way = Math.hypot(view.x - before.x, view.y - before.y);
-      const isSlow = way < SLOW * (now - at) && now - told.current.at > OFTEN;
+      const isSlow =
+        way < MAX_READING_SPEED * (now - at) && now - published.current.at > UPDATE_INTERVAL_MS;
       const isRead = isSlow && !isZoomed && !useCanvas.getState().far;
-      if (isRead || state.connection.inProgress) tell();
+      if (isRead || state.connection.inProgress) publish();
     },
-    [hold, store, tell],
+    [hold, store, publish],
   );
 
   const onMoveEnd = useCallback(
@@ -117,10 +125,10 @@ export function useView(name: string) {
   useEffect(
     () => () => {
       clearTimeout(holding.current);
-      window.removeEventListener("pointerup", tell, true);
-      whileMoving(false);
+      window.removeEventListener("pointerup", publish, true);
+      setViewportMoving(false);
     },
-    [tell],
+    [publish],
   );
   return {
     isKnown: known !== undefined,

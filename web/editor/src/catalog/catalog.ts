@@ -64,7 +64,7 @@ const SEEDS = ["seed", "noise_seed"];
 const DYNAMIC = "COMFY_DYNAMICCOMBO_V3";
 /** The type of a growing group of sockets, and its maximum size. */
 const GROWING = "COMFY_AUTOGROW_V3";
-const MOST = 100;
+const MAX_GROUP_INPUTS = 100;
 const UPLOADS = ["image_upload", "video_upload", "audio_upload", "file_upload"];
 const KINDS: Readonly<Record<string, Widget["kind"]>> = {
   INT: "number",
@@ -149,8 +149,8 @@ function declaredIn(raw: Json | undefined, prefix: string) {
   const sockets: Socket[] = [];
   const widgets: Widget[] = [];
   for (const group of ["required", "optional"] as const)
-    for (const [input, told] of Object.entries(fieldsOf(groups[group]))) {
-      const [name, spec, optional] = [prefix + input, listOf(told), group === "optional"];
+    for (const [input, raw] of Object.entries(fieldsOf(groups[group]))) {
+      const [name, spec, optional] = [prefix + input, listOf(raw), group === "optional"];
       if (spec[0] === GROWING) {
         sockets.push(...grownOf(name, fieldsOf(fieldsOf(spec[1]).template)));
         continue;
@@ -184,22 +184,27 @@ function declaredIn(raw: Json | undefined, prefix: string) {
 /** Returns all sockets that a group may have. */
 function grownOf(group: string, template: JsonObject): readonly Socket[] {
   const { prefix, names, max, min } = template;
-  const numbered = Array.from({ length: Math.min(numberFrom(max, 0), MOST) }, (_, number) => {
-    return `${textOf(prefix)}${number}`;
-  });
+  const numbered = Array.from(
+    { length: Math.min(numberFrom(max, 0), MAX_GROUP_INPUTS) },
+    (_, number) => {
+      return `${textOf(prefix)}${number}`;
+    },
+  );
   const [required, optional] = ["required", "optional"].map((one) =>
     Object.values(fieldsOf(fieldsOf(template.input)[one])).map(listOf),
   );
   const [type, options] = required?.[0] ?? optional?.[0] ?? [];
   const least = required?.length ? numberFrom(min, 1) : 0;
-  return (prefix === undefined ? textsOf(names).slice(0, MOST) : numbered).map((name, number) => ({
-    name: `${group}.${name}`,
-    type: Array.isArray(type) ? "COMBO" : textOf(type, "*"),
-    optional: number >= least,
-    tooltip: textOf(fieldsOf(options).tooltip),
-    group,
-    shownFor: null,
-  }));
+  return (prefix === undefined ? textsOf(names).slice(0, MAX_GROUP_INPUTS) : numbered).map(
+    (name, number) => ({
+      name: `${group}.${name}`,
+      type: Array.isArray(type) ? "COMBO" : textOf(type, "*"),
+      optional: number >= least,
+      tooltip: textOf(fieldsOf(options).tooltip),
+      group,
+      shownFor: null,
+    }),
+  );
 }
 
 /**

@@ -81,11 +81,13 @@ function line(what: string, was: Json | undefined, is: Json): readonly string[] 
   return before === after ? [] : [`${what}: ${before} → ${after}`];
 }
 
-const LONGEST = 60;
+const MAX_VALUE_CHARACTERS = 60;
 
 function shown(value: Json): string {
   const text = typeof value === "string" ? value : printJson(value);
-  return text.length > LONGEST ? `${text.slice(0, LONGEST)}…` : text || "nothing";
+  return text.length > MAX_VALUE_CHARACTERS
+    ? `${text.slice(0, MAX_VALUE_CHARACTERS)}…`
+    : text || "nothing";
 }
 
 const NONE: ReadonlyMap<string, string> = new Map();

@@ -6,9 +6,9 @@
 
 type Value = number | bigint;
 
-const MOST_CHARACTERS = 200;
+const MAX_CHARACTERS = 200;
 /** Powers with more bits are computed as floating-point numbers. */
-const MOST_BITS = 256;
+const MAX_BITS = 256;
 const TOKEN = /\s*(\*\*|[-+*/^()]|(?:\d+(?:[.,]\d*)?|[.,]\d+)(?:e[+-]?\d+)?)\s*/iy;
 const WHOLE = /^\d+$/;
 
@@ -22,7 +22,7 @@ export function evaluated(text: string): Value | null {
 }
 
 function tokensOf(text: string): readonly string[] | null {
-  if (text.length > MOST_CHARACTERS) return null;
+  if (text.length > MAX_CHARACTERS) return null;
   const tokens: string[] = [];
   TOKEN.lastIndex = 0;
   while (TOKEN.lastIndex < text.length) {
@@ -126,7 +126,7 @@ function over(one: Value, other: Value): Value {
 
 function raised(base: Value, exponent: Value): Value {
   const bits = typeof base === "bigint" ? base.toString(2).length * Number(exponent) : Infinity;
-  const exact = areWhole(base, exponent) && Number(exponent) >= 0 && bits <= MOST_BITS;
+  const exact = areWhole(base, exponent) && Number(exponent) >= 0 && bits <= MAX_BITS;
   return exact ? BigInt(base) ** BigInt(exponent) : Number(base) ** Number(exponent);
 }
 

@@ -36,7 +36,7 @@ function compared(one: readonly number[], other: readonly number[]): number {
 /** Metadata keys in which trainers write trigger phrases. */
 const PHRASES = ["modelspec.trigger_phrase", "trigger_word", "trigger_words", "activation text"];
 const TAGS = "ss_tag_frequency";
-const MOST_TAGS = 12;
+const MAX_TAGS = 12;
 
 /**
  * Returns the trigger phrases in a model's metadata; without any, its most frequent training tags.
@@ -59,6 +59,6 @@ function tagsIn(text: string): readonly string[] {
   }
   return [...counts]
     .sort(([, one], [, other]) => other - one)
-    .slice(0, MOST_TAGS)
+    .slice(0, MAX_TAGS)
     .map(([tag]) => tag);
 }

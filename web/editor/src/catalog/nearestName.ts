@@ -1,6 +1,6 @@
 /** Suggests the nearest name for a misspelled one. Pure. */
 
-const ENOUGH = 0.4;
+const MIN_SIMILARITY = 0.4;
 
 /**
  * Returns the choice that shares the most letter pairs with a name; null if none is similar enough.
@@ -16,7 +16,7 @@ export function nearestName(name: string, choices: readonly string[]): string | 
     choice: "",
     score: 0,
   });
-  return best.score >= ENOUGH ? best.choice : null;
+  return best.score >= MIN_SIMILARITY ? best.choice : null;
 }
 
 function pairs(text: string): ReadonlySet<string> {

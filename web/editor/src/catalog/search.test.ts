@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { catalogOf } from "./catalog";
-import { grouped, inCategory, lately, searched, socketsOf } from "./search";
+import { grouped, inCategory, recentlyUsed, searched, socketsOf } from "./search";
 
 const CATALOG = catalogOf({
   KSampler: { category: "sampling", output: ["LATENT"], input: { required: { model: ["MODEL"] } } },
@@ -33,7 +33,7 @@ test("P0.02 search finds what is nearly written so, behind what is", () => {
 test("P0.02 among equals what was used lately and often comes first", () => {
   expect(names("ks", ["Blur", "KSamplerAdvanced"])[0]).toBe("KSamplerAdvanced");
   const used = ["Blur", "KSampler", "KSampler", "KSampler", "Gone"];
-  expect(lately(CATALOG, used).map(({ name }) => name)).toEqual(["KSampler", "Blur"]);
+  expect(recentlyUsed(CATALOG, used).map(({ name }) => name)).toEqual(["KSampler", "Blur"]);
 });
 
 test("P0.02 P0.03 categories are a tree, packs are a list", () => {

@@ -4,7 +4,7 @@ import { type Catalog, type NodeType, offered } from "./catalog";
 
 const NAMES = ["title", "name", "aliases"];
 
-const ENOUGH = 10; // exact matches from which on similar ones are not searched
+const MIN_EXACT_MATCHES = 10; // exact matches from which on similar ones are not searched
 
 const INDICES = new WeakMap<Catalog, Fuse<NodeType>>();
 
@@ -31,7 +31,7 @@ export function searched(
         one.type.title.localeCompare(other.type.title),
     )
     .map(({ type }) => type);
-  if (words.length === 0 || exact.length >= ENOUGH) return exact;
+  if (words.length === 0 || exact.length >= MIN_EXACT_MATCHES) return exact;
   const known = new Set(exact);
   return [...exact, ...nearly(catalog, words).filter((type) => !known.has(type))];
 }
@@ -78,7 +78,7 @@ function usesOf(used: readonly string[]): ReadonlyMap<string, number> {
 }
 
 /** Returns the used types, the most used first. */
-export function lately(catalog: Catalog, used: readonly string[]): readonly NodeType[] {
+export function recentlyUsed(catalog: Catalog, used: readonly string[]): readonly NodeType[] {
   return [...usesOf(used)]
     .sort(([, one], [, other]) => other - one)
     .flatMap(([name]) => catalog.get(name) ?? []);

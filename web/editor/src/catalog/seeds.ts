@@ -12,7 +12,7 @@ export const NEXT_WORDS: Readonly<Record<string, string>> = {
   decrement: "−1",
   randomize: "random",
 };
-const LARGEST = 2n ** 53n;
+const SEED_LIMIT = 2n ** 53n;
 
 export function withNextSeeds(doc: Doc, catalog: Catalog, random: () => bigint = randomSeed): Doc {
   let next = doc;
@@ -46,5 +46,5 @@ function exact(value: bigint): number | bigint {
 
 function randomSeed(): bigint {
   const [first = 0, second = 0] = crypto.getRandomValues(new Uint32Array(2));
-  return ((BigInt(first) << 32n) | BigInt(second)) % LARGEST;
+  return ((BigInt(first) << 32n) | BigInt(second)) % SEED_LIMIT;
 }

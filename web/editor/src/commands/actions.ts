@@ -10,10 +10,10 @@ import { plansOf } from "../state/planning";
 import { askForName } from "../state/presence";
 import { THEMES, useSettings } from "../state/settings";
 import type { Action } from "./action";
-import { toggleRerunning } from "./autoQueue";
+import { toggleAutoQueue } from "./autoQueue";
 import { BOOKMARKS, LINKING, PLACING, SUBGRAPHS } from "./edits/actions";
 import { chooseField } from "./edits/form";
-import * as editing from "./edits/nodes";
+import * as nodes from "./edits/nodes";
 import { peek } from "./edits/outputPreview";
 import { unfold } from "./edits/stepNodes";
 import { saveGraph, saveTimeline, saveTrace } from "./export";
@@ -24,7 +24,7 @@ import { toggleComment } from "./promptText";
 import { run, runTo, stop } from "./run";
 import { save } from "./save";
 import { shareRun } from "./sharedLinks";
-import { askForSweep } from "./sweep";
+import { openSweepDialog } from "./sweep";
 
 const STEP = 8;
 
@@ -63,7 +63,7 @@ const RUNNING: readonly Action[] = [
     id: "rerun",
     title: "Run on change",
     keys: ["Alt+r"],
-    act: toggleRerunning,
+    act: toggleAutoQueue,
   },
   {
     id: "peek",
@@ -75,7 +75,7 @@ const RUNNING: readonly Action[] = [
     id: "sweep",
     title: "Sweep: run with several values of fields, side by side",
     keys: ["Alt+g"],
-    act: askForSweep,
+    act: openSweepDialog,
     anywhere: true,
   },
   { id: "share", title: "Copy a link to the page of the run", keys: [], act: shareRun },
@@ -97,13 +97,13 @@ const EDITING: readonly Action[] = [
   },
   { id: "steps", title: "All steps, to undo or redo several", keys: ["u"], act: aside("steps") },
   { id: "add", title: "Add a node", keys: ["Shift+A"], act: () => canvas().ask() },
-  { id: "copy", title: "Copy", keys: ["Mod+c"], act: () => void editing.copy(false) },
-  { id: "cut", title: "Cut", keys: ["Mod+x"], act: () => void editing.copy(true) },
+  { id: "copy", title: "Copy", keys: ["Mod+c"], act: () => void nodes.copy(false) },
+  { id: "cut", title: "Cut", keys: ["Mod+x"], act: () => void nodes.copy(true) },
   {
     id: "paste",
     title: "Paste",
     keys: ["Mod+v"],
-    act: () => void editing.paste(),
+    act: () => void nodes.paste(),
     byBrowser: "Mod+v",
   },
   {
@@ -120,28 +120,28 @@ const EDITING: readonly Action[] = [
     act: toggleComment,
     anywhere: true,
   },
-  { id: "duplicate", title: "Duplicate", keys: ["Mod+d"], act: editing.duplicate },
+  { id: "duplicate", title: "Duplicate", keys: ["Mod+d"], act: nodes.duplicate },
   {
     id: "delete",
     title: "Delete",
     keys: ["Delete", "Backspace"],
-    act: editing.remove,
+    act: nodes.remove,
   },
-  { id: "rename", title: "Rename", keys: ["F2"], act: editing.rename },
-  { id: "mute", title: "Mute", keys: ["Mod+m"], act: () => editing.toggleMode(MUTED, "mute") },
+  { id: "rename", title: "Rename", keys: ["F2"], act: nodes.rename },
+  { id: "mute", title: "Mute", keys: ["Mod+m"], act: () => nodes.toggleMode(MUTED, "mute") },
   {
     id: "bypass",
     title: "Bypass",
     keys: ["Mod+b"],
-    act: () => editing.toggleMode(BYPASSED, "bypass"),
+    act: () => nodes.toggleMode(BYPASSED, "bypass"),
   },
   {
     id: "collapse",
     title: "Collapse",
     keys: ["Alt+c"],
-    act: () => editing.toggleFlag("collapsed", "collapse"),
+    act: () => nodes.toggleFlag("collapsed", "collapse"),
   },
-  { id: "pin", title: "Pin", keys: ["p"], act: () => editing.toggleFlag("pinned", "pin") },
+  { id: "pin", title: "Pin", keys: ["p"], act: () => nodes.toggleFlag("pinned", "pin") },
   {
     id: "unfold",
     title: "Write the step of the sampler out as nodes",
@@ -149,25 +149,25 @@ const EDITING: readonly Action[] = [
     act: () => void unfold(),
   },
   { id: "colour", title: "Colour", keys: ["Shift+C"], act: dialog("colour") },
-  { id: "group", title: "Group", keys: ["Mod+g"], act: editing.group },
-  { id: "arrange", title: "Arrange", keys: ["l"], act: editing.arrange },
-  { id: "all", title: "Select all", keys: ["Mod+a"], act: editing.selectAll },
+  { id: "group", title: "Group", keys: ["Mod+g"], act: nodes.group },
+  { id: "arrange", title: "Arrange", keys: ["l"], act: nodes.arrange },
+  { id: "all", title: "Select all", keys: ["Mod+a"], act: nodes.selectAll },
   {
     id: "upstream",
     title: "Select what it depends on",
     keys: ["["],
-    act: () => editing.selectAlong("upstream"),
+    act: () => nodes.selectAlong("upstream"),
   },
   {
     id: "downstream",
     title: "Select what depends on it",
     keys: ["]"],
-    act: () => editing.selectAlong("downstream"),
+    act: () => nodes.selectAlong("downstream"),
   },
-  { id: "left", title: "Move left", keys: ["Mod+ArrowLeft"], act: () => editing.nudge(-STEP, 0) },
-  { id: "right", title: "Move right", keys: ["Mod+ArrowRight"], act: () => editing.nudge(STEP, 0) },
-  { id: "up", title: "Move up", keys: ["Mod+ArrowUp"], act: () => editing.nudge(0, -STEP) },
-  { id: "down", title: "Move down", keys: ["Mod+ArrowDown"], act: () => editing.nudge(0, STEP) },
+  { id: "left", title: "Move left", keys: ["Mod+ArrowLeft"], act: () => nodes.nudge(-STEP, 0) },
+  { id: "right", title: "Move right", keys: ["Mod+ArrowRight"], act: () => nodes.nudge(STEP, 0) },
+  { id: "up", title: "Move up", keys: ["Mod+ArrowUp"], act: () => nodes.nudge(0, -STEP) },
+  { id: "down", title: "Move down", keys: ["Mod+ArrowDown"], act: () => nodes.nudge(0, STEP) },
   ...(["left", "right", "up", "down"] as const).flatMap((way) => {
     const key = `Arrow${way.charAt(0).toUpperCase()}${way.slice(1)}`;
     const title = `Select the next node, ${way}`;
@@ -185,7 +185,7 @@ const EDITING: readonly Action[] = [
   { id: "forth", title: "Follow a link on", keys: ["Alt+ArrowRight"], act: () => follow("forth") },
   { id: "enter", title: "Go into the fields of the node", keys: ["Enter"], act: enterNode },
   { id: "connect", title: "Connect the selected node", keys: ["c"], act: dialog("connect") },
-  { id: "leave", title: "Leave the subgraph", keys: ["Escape"], act: editing.leave },
+  { id: "leave", title: "Leave the subgraph", keys: ["Escape"], act: nodes.leave },
 ];
 
 const LOOKING: readonly Action[] = [

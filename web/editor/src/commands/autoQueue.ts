@@ -2,7 +2,7 @@
 import type { Doc } from "../document/model";
 import { type Checked, cancel } from "../server/client";
 import { activeSession, docOf, type Sent, useDocuments } from "../state/documents";
-import { tell, useLive } from "../state/live";
+import { notify, useLive } from "../state/live";
 import { workOf } from "../state/planning";
 import { run } from "./run";
 
@@ -18,12 +18,12 @@ export function isDue(checked: Checked | null, sent: Sent, work: string): boolea
  * Toggles running on change for the active document. Its present content does not count as a
  * change.
  */
-export function toggleRerunning(): void {
+export function toggleAutoQueue(): void {
   const session = activeSession();
   if (session === null) return;
   const { id, runs, reruns } = session;
-  const begun = { job: runs.at(-1), work: workOf(docOf(session)) };
-  useDocuments.getState().update(id, { reruns: reruns === null ? begun : null });
+  const started = { job: runs.at(-1), work: workOf(docOf(session)) };
+  useDocuments.getState().update(id, { reruns: reruns === null ? started : null });
 }
 
 /** Waits for the check of each change, so that documents with errors are not sent. */
@@ -48,6 +48,6 @@ export function watchChanges(): () => void {
 async function again(before: string | undefined): Promise<void> {
   const status = useLive.getState().jobs.byId[before ?? ""]?.status;
   if (before !== undefined && (status === "pending" || status === "running"))
-    await cancel(before).catch(tell);
+    await cancel(before).catch(notify);
   await run({ keepSeeds: true });
 }

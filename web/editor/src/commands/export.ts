@@ -6,7 +6,7 @@ import { traceOf } from "../export/trace";
 import { printJson } from "../json";
 import { bars } from "../plan/model/measured";
 import { activeSession, docOf, graphOf } from "../state/documents";
-import { followedBy, tell, useLive } from "../state/live";
+import { followedBy, notify, useLive } from "../state/live";
 import { plansOf } from "../state/planning";
 import { saveFile } from "./files";
 
@@ -14,7 +14,7 @@ export type PictureKind = "svg" | "png";
 
 /** Pixels of a PNG per unit of the drawing, and the maximum width and height in pixels. */
 const SCALE = 2;
-const MOST_PIXELS = 12_000;
+const MAX_PIXELS = 12_000;
 
 export function saveGraph(kind: PictureKind): void {
   const session = activeSession();
@@ -35,7 +35,8 @@ export function saveTimeline(kind: PictureKind): void {
       plan,
       measured: bars(job?.spans[plan.sampler] ?? [], plan.timeline?.first ?? 0),
     }));
-  if (drawn.length === 0) return tell("there is no timeline: no sampler of this graph is planned");
+  if (drawn.length === 0)
+    return notify("there is no timeline: no sampler of this graph is planned");
   withPaint((paint) => save(`${session.name} timeline`, kind, timelineDrawing(drawn, paint)));
 }
 
@@ -43,7 +44,7 @@ export function saveTrace(): void {
   const session = activeSession();
   const { shown: job } = followedBy(session);
   if (session === null || !job || Object.keys(job.spans).length === 0)
-    return tell("nothing was measured: run the workflow, then save its trace");
+    return notify("nothing was measured: run the workflow, then save its trace");
   const content = new Blob([printJson(traceOf(job))], { type: "application/json" });
   saveFile(`${session.name} trace.json`, content);
 }
@@ -68,11 +69,11 @@ function withPaint(act: (paint: Paint) => void): void {
 function save(name: string, kind: PictureKind, drawing: Drawing): void {
   const svg = new Blob([drawing.svg], { type: "image/svg+xml" });
   if (kind === "svg") return saveFile(`${name}.svg`, svg);
-  rasterized(svg, drawing).then((png) => saveFile(`${name}.png`, png), tell);
+  rasterized(svg, drawing).then((png) => saveFile(`${name}.png`, png), notify);
 }
 
 async function rasterized(svg: Blob, { width, height }: Drawing): Promise<Blob> {
-  const scale = Math.min(SCALE, MOST_PIXELS / width, MOST_PIXELS / height);
+  const scale = Math.min(SCALE, MAX_PIXELS / width, MAX_PIXELS / height);
   const picture = new Image();
   picture.src = URL.createObjectURL(svg);
   try {

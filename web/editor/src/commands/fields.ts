@@ -10,7 +10,7 @@ import { subgraphOf } from "../document/scope";
 import type { Json } from "../json";
 import { type FieldName, useCanvas } from "../state/canvas";
 import { activeSession, docOf, graphOf, useDocuments } from "../state/documents";
-import { tell, useLive } from "../state/live";
+import { notify, useLive } from "../state/live";
 
 /** Returns the field that contains an element. */
 export function fieldAt(element: Element | null): FieldName | null {
@@ -24,7 +24,7 @@ export function fieldAt(element: Element | null): FieldName | null {
  * Returns the current field: that of the open menu, else the focused one, else the one under the
  * pointer.
  */
-export function fieldMeant(): FieldName | null {
+export function currentField(): FieldName | null {
   return (
     useCanvas.getState().menu?.field ??
     fieldAt(document.activeElement) ??
@@ -67,12 +67,12 @@ export function setPlaced(
 }
 
 export function copyValue(): void {
-  const name = fieldMeant();
+  const name = currentField();
   const placed = name === null ? undefined : placedAt(name);
-  if (placed === undefined) return tell("point at a field, or go into it, to copy its value");
+  if (placed === undefined) return notify("point at a field, or go into it, to copy its value");
   navigator.clipboard
     .writeText(String(placed.value))
-    .catch(() => tell("the browser does not let this page write to the clipboard"));
+    .catch(() => notify("the browser does not let this page write to the clipboard"));
 }
 
 /** Converts a value to another widget; null if its kind differs or the choice is missing. */
@@ -83,7 +83,7 @@ export function fitted(value: Json, from: Widget, to: Widget): Json {
 }
 
 /** Returns whether a field accepts the value of another one. */
-export function canCarry(from: FieldName, to: FieldName): boolean {
+export function canTransfer(from: FieldName, to: FieldName): boolean {
   const [source, target] = [placedAt(from), placedAt(to)];
   return (
     source !== undefined &&
@@ -94,7 +94,7 @@ export function canCarry(from: FieldName, to: FieldName): boolean {
 }
 
 /** Sets a field to the value of another one. */
-export function carry(from: FieldName, to: FieldName): void {
+export function transferValue(from: FieldName, to: FieldName): void {
   const [source, target] = [placedAt(from), placedAt(to)];
   const next = source && target ? fitted(source.value, source.widget, target.widget) : null;
   if (target !== undefined && next !== null && next !== target.value)

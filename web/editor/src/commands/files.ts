@@ -1,7 +1,7 @@
 /** Downloads documents, and opens files chosen by the user. */
 import { printJson } from "../json";
 import { activeSession, docOf, useDocuments } from "../state/documents";
-import { tell } from "../state/live";
+import { notify } from "../state/live";
 import type { Action } from "./action";
 import { openFiles } from "./run";
 
@@ -31,7 +31,9 @@ export function chooseFiles(): void {
 export function chooseSettings(actions: readonly Action[]): void {
   choose(".json", false, ([file]) => {
     if (file !== undefined)
-      import("./settingsImport").then(({ takeOver }) => takeOver(file, actions)).catch(tell);
+      import("./settingsImport")
+        .then(({ importSettings }) => importSettings(file, actions))
+        .catch(notify);
   });
 }
 

@@ -32,7 +32,7 @@ export function useKeys(): (action: Action) => readonly string[] {
 }
 
 /** Returns the other actions that use one of these keys. */
-export function holders(
+export function actionsWithKeys(
   actions: readonly Action[],
   keys: readonly string[],
   id: string,
@@ -44,13 +44,13 @@ export function holders(
 }
 
 /** Assigns keys to an action and removes them from all others. */
-export function given(
+export function withKeys(
   actions: readonly Action[],
   keys: readonly string[],
   id: string,
   own: OwnKeys,
 ): OwnKeys {
-  const taken = holders(actions, keys, id, own).map((action) => [
+  const taken = actionsWithKeys(actions, keys, id, own).map((action) => [
     action.id,
     keysOf(action, own).filter((key) => !keys.includes(key)),
   ]);

@@ -1,7 +1,7 @@
 /** Changes the text of a field as typing would. */
 import { commented } from "../prompts/comments";
 import type { Selected } from "../prompts/weights";
-import { tell } from "../state/live";
+import { notify } from "../state/live";
 
 /**
  * Sets the text and selection of a field and fires its input event. Runs after the current event,
@@ -22,6 +22,7 @@ export function writtenIn({ value, selectionStart, selectionEnd }: HTMLTextAreaE
 /** Comments out, or uncomments, the selected lines of the focused prompt. */
 export function toggleComment(): void {
   const area = document.activeElement;
-  if (!(area instanceof HTMLTextAreaElement)) return tell("go into a prompt to comment lines out");
+  if (!(area instanceof HTMLTextAreaElement))
+    return notify("go into a prompt to comment lines out");
   write(area, commented(writtenIn(area)));
 }

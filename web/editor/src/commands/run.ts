@@ -16,10 +16,18 @@ import {
 } from "../server/client";
 import { useCanvas } from "../state/canvas";
 import { activeSession, docOf, graphOf, type Session, useDocuments } from "../state/documents";
-import { clientId, followedBy, forgetJob, isKnown, noteSent, tell, useLive } from "../state/live";
+import {
+  clientId,
+  followedBy,
+  forgetJob,
+  isKnown,
+  addSentJob,
+  notify,
+  useLive,
+} from "../state/live";
 import { useSettings } from "../state/settings";
 
-const QUIET = 400;
+const DEBOUNCE_MS = 400;
 
 interface RunOptions extends QueueOptions {
   /** Whether seeds stay, regardless of their control values. */
@@ -35,7 +43,7 @@ export function runTo(): void {
   const outputs = nodesOf(graphOf(session)).filter(
     ({ id, type }) => chosen.has(id) && catalog.get(type)?.isOutput,
   );
-  if (outputs.length === 0) return tell("none of the selected nodes is an output");
+  if (outputs.length === 0) return notify("none of the selected nodes is an output");
   void run({ targets: outputs.map(({ id }) => [...session.path, id].join(":")) });
 }
 
@@ -56,9 +64,9 @@ export async function run(options: RunOptions = {}): Promise<void> {
   } catch (error) {
     withdraw(session.id, job);
     const answer = error instanceof Refused ? error.answer : {};
-    const told = isObject(answer.error) ? answer.error : null;
-    if (told !== null) update(session.id, { checked: checkedOf(answer) });
-    tell(error);
+    const isChecked = isObject(answer.error);
+    if (isChecked) update(session.id, { checked: checkedOf(answer) });
+    notify(error);
   }
 }
 
@@ -72,7 +80,7 @@ export async function send(
   const { catalog } = useLive.getState();
   const sent = changeAll(doc, (graph) => withChosenPrompts(graph, catalog));
   useSettings.getState().name(workflow, name);
-  noteSent(job);
+  addSentJob(job);
   try {
     await queue({ ...sent, id: workflow }, job, clientId, options);
   } catch (error) {
@@ -91,7 +99,7 @@ function withdraw(id: string, job: string): void {
 /** Stops the document's running job, else its next one in the queue. */
 export async function stop(): Promise<void> {
   const { active } = followedBy(activeSession());
-  if (active !== null) await cancel(active.id).catch(tell);
+  if (active !== null) await cancel(active.id).catch(notify);
 }
 
 /**
@@ -107,14 +115,14 @@ export async function openFiles(files: Iterable<File>): Promise<void> {
     } catch (error) {
       lines.push(`${file.name}: ${error instanceof Error ? error.message : String(error)}`);
     }
-  if (lines.length > 0) tell(lines.join("; "));
+  if (lines.length > 0) notify(lines.join("; "));
 }
 
 export async function openTemplate(name: string): Promise<void> {
   try {
     useDocuments.getState().open(name, await template(name));
   } catch (error) {
-    tell(error);
+    notify(error);
   }
 }
 
@@ -140,7 +148,7 @@ export function watchProblems(): () => void {
       } catch {
         // the page shows a lost connection already
       }
-    }, QUIET);
+    }, DEBOUNCE_MS);
   });
   return () => {
     clearTimeout(timer);

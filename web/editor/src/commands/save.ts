@@ -9,7 +9,7 @@ import {
   trashWorkflow,
 } from "../server/workflows";
 import { activeSession, docOf, useDocuments } from "../state/documents";
-import { tell } from "../state/live";
+import { notify } from "../state/live";
 import { usePage } from "../state/page";
 
 const ENDING = ".json";
@@ -50,10 +50,10 @@ export async function store(
     if (replaces !== null && session.saved !== doc) await keepVersion(path, session.saved);
     const file = await storeWorkflow(path, doc, replaces);
     useDocuments.getState().update(session.id, { file, name: nameOf(file.path), saved: doc });
-    tell(`saved as ${file.path}`);
+    notify(`saved as ${file.path}`);
   } catch (error) {
     if (error instanceof Conflict) usePage.setState({ conflict: error });
-    else tell(error);
+    else notify(error);
   }
 }
 
@@ -67,7 +67,7 @@ export async function openStored(path: string): Promise<void> {
     open(nameOf(path), document, notes);
     update(useDocuments.getState().active, { file });
   } catch (error) {
-    tell(error);
+    notify(error);
   }
 }
 
@@ -81,7 +81,7 @@ export async function takeTheirs(path: string): Promise<void> {
     changeDocument(session.id, "take the server's version", () => document);
     update(session.id, { file, saved: document });
   } catch (error) {
-    tell(error);
+    notify(error);
   }
 }
 
@@ -95,7 +95,7 @@ export function renameStored(path: string, name: string): Promise<void> {
 async function rename(path: string, name: string): Promise<void> {
   const to = name.endsWith(ENDING) ? name : name + ENDING;
   const file = await moveWorkflow(path, to);
-  await moveVersions(path, file.path).catch(tell); // the file is already renamed
+  await moveVersions(path, file.path).catch(notify); // the file is already renamed
   for (const session of useDocuments.getState().sessions)
     if (session.file?.path === path)
       useDocuments.getState().update(session.id, { file, name: nameOf(to) });

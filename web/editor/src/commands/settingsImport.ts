@@ -1,19 +1,19 @@
 /** Imports the user's settings of ComfyUI's front end from its file. */
 import { fieldsOf, parseJson } from "../json";
-import { tell, useLive } from "../state/live";
+import { notify, useLive } from "../state/live";
 import { lookOf } from "../state/look";
 import { useSettings } from "../state/settings";
 import type { Action } from "./action";
 import { readComfy } from "./comfySettings";
-import { given, keysOf } from "./keys";
+import { withKeys, keysOf } from "./keys";
 
 /** Imports a settings file. `actions`: the actions to which it may assign keys. */
-export async function takeOver(file: File, actions: readonly Action[]): Promise<void> {
+export async function importSettings(file: File, actions: readonly Action[]): Promise<void> {
   let found: ReturnType<typeof readComfy>;
   try {
     found = readComfy(fieldsOf(parseJson(await file.text())));
   } catch {
-    return tell(`${file.name} is no file of settings`);
+    return notify(`${file.name} is no file of settings`);
   }
   const settings = useSettings.getState();
   settings.setKeys(
@@ -21,7 +21,7 @@ export async function takeOver(file: File, actions: readonly Action[]): Promise<
       const action = actions.find((one) => one.id === id);
       if (action === undefined) return own;
       const others = keysOf(action, own).filter((one) => one !== key);
-      return given(actions, on ? [...others, key] : others, id, own);
+      return withKeys(actions, on ? [...others, key] : others, id, own);
     }, settings.keys),
   );
   const { catalog } = useLive.getState();
@@ -39,7 +39,7 @@ export async function takeOver(file: File, actions: readonly Action[]): Promise<
     ...(found.theme === null ? [] : [`the ${found.theme} theme`]),
   ].join(", ");
   const left = found.unknown.length === 0 ? "" : `; not known here: ${found.unknown.join(", ")}`;
-  tell(`taken over: ${taken}${left}`);
+  notify(`taken over: ${taken}${left}`);
 }
 
 function counted(count: number, what: string): string {

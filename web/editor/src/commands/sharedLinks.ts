@@ -1,8 +1,8 @@
 /** Opens the workflows of jobs, and copies links to their pages. */
-import { askedFor, jobLink } from "../server/jobLinks";
+import { addressParameter, jobLink } from "../server/jobLinks";
 import { workflowOf } from "../server/jobs";
 import { activeSession, useDocuments } from "../state/documents";
-import { followedBy, tell } from "../state/live";
+import { followedBy, notify } from "../state/live";
 
 /** Opens a job's workflow as executed in a new tab. */
 export async function openAsItRan(job: string, name: string): Promise<void> {
@@ -11,26 +11,26 @@ export async function openAsItRan(job: string, name: string): Promise<void> {
 }
 
 /** Opens the copy that this page's address requests, once. */
-export async function openAskedFor(): Promise<void> {
-  const job = askedFor("copy");
+export async function openRequestedCopy(): Promise<void> {
+  const job = addressParameter("copy");
   if (job === null) return;
   history.replaceState(null, "", location.pathname);
-  await openAsItRan(job, `job ${job.slice(0, 8)}`).catch(tell);
+  await openAsItRan(job, `job ${job.slice(0, 8)}`).catch(notify);
 }
 
 export async function copyJobLink(job: string): Promise<void> {
   const link = jobLink(job);
   try {
     await navigator.clipboard.writeText(link);
-    tell("a link to the job's page is in the clipboard");
+    notify("a link to the job's page is in the clipboard");
   } catch {
-    tell(link);
+    notify(link);
   }
 }
 
 /** Copies the link to the latest job of the active document. */
 export function shareRun(): void {
   const { latest } = followedBy(activeSession());
-  if (latest === null) return tell("run the workflow, to have a page about the run");
+  if (latest === null) return notify("run the workflow, to have a page about the run");
   void copyJobLink(latest.id);
 }

@@ -6,18 +6,11 @@ import { type Doc, nodesOf } from "../document/model";
 import { changeAt, graphAt, subgraphOf } from "../document/scope";
 import { cancel } from "../server/client";
 import { activeSession, docOf } from "../state/documents";
-import { tell, useLive } from "../state/live";
+import { notify, useLive } from "../state/live";
 import { usePage } from "../state/page";
 import { useSweep } from "../state/sweep";
-import {
-  type Axis,
-  combinations,
-  countOf,
-  MOST_AXES,
-  MOST_RUNS,
-  typedValues,
-} from "../sweep/sweep";
-import { fieldMeant } from "./fields";
+import { type Axis, combinations, countOf, MAX_AXES, MAX_RUNS, typedValues } from "../sweep/sweep";
+import { currentField } from "./fields";
 import { send } from "./run";
 
 /** A field that can be swept. */
@@ -51,8 +44,8 @@ export function axisOf(fields: readonly SweptField[], { node, widget, text }: Ax
 }
 
 /** Opens the sweep dialog, with the current field as an axis. */
-export function askForSweep(): void {
-  const [session, meant] = [activeSession(), fieldMeant()];
+export function openSweepDialog(): void {
+  const [session, meant] = [activeSession(), currentField()];
   if (session === null) return;
   const { id, path } = session;
   const before = useSweep.getState();
@@ -60,7 +53,7 @@ export function askForSweep(): void {
     useSweep.setState({ session: id, path, axes: [], started: null });
   const { axes } = useSweep.getState();
   const isNew = !axes.some(({ node, widget }) => node === meant?.node && widget === meant.widget);
-  if (meant !== null && isNew && axes.length < MOST_AXES) addAxis(meant.node, meant.widget);
+  if (meant !== null && isNew && axes.length < MAX_AXES) addAxis(meant.node, meant.widget);
   usePage.setState({ dialog: "sweep" });
 }
 
@@ -85,7 +78,7 @@ export async function startSweep(): Promise<void> {
   const swept = axes.flatMap((axis) => axisOf(fields, axis) ?? []);
   const lists = swept.map(({ values }) => values);
   const count = countOf(lists);
-  if (count === 0 || count > MOST_RUNS) return;
+  if (count === 0 || count > MAX_RUNS) return;
   const runs = combinations(lists).map((values) => ({ values, job: crypto.randomUUID() }));
   useSweep.setState({ started: { names: swept.map(({ field }) => field.title), runs } });
   try {
@@ -100,7 +93,7 @@ export async function startSweep(): Promise<void> {
       await send(session, varied, job);
     }
   } catch (error) {
-    tell(error);
+    notify(error);
   }
 }
 
@@ -109,6 +102,6 @@ export async function cancelSweep(): Promise<void> {
   const { byId } = useLive.getState().jobs;
   for (const { job } of useSweep.getState().started?.runs ?? []) {
     const status = byId[job]?.status;
-    if (status === "pending" || status === "running") await cancel(job).catch(tell);
+    if (status === "pending" || status === "running") await cancel(job).catch(notify);
   }
 }

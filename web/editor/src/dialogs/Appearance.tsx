@@ -7,7 +7,7 @@ import {
   SCHEMES,
   TEXT,
   unreadable,
-  USUAL,
+  DEFAULT_LOOK,
   type Variable,
   VARIABLES,
 } from "../state/look";
@@ -54,7 +54,7 @@ export function Appearance({ onClose }: { readonly onClose: () => void }) {
             />{" "}
             {look.text} px
           </label>
-          <button type="button" onClick={() => (setLook(USUAL), setText(""), setWrong([]))}>
+          <button type="button" onClick={() => (setLook(DEFAULT_LOOK), setText(""), setWrong([]))}>
             Reset all
           </button>
         </p>

@@ -10,8 +10,8 @@ import { useLive } from "../state/live";
 import { usePage } from "../state/page";
 import { Picker } from "../ui/Picker";
 
-const SHOWN = 100;
-const VALUES = 60;
+const MAX_SHOWN = 100;
+const MAX_VALUE_CHARACTERS = 60;
 
 interface Found {
   readonly node: DocNode;
@@ -47,12 +47,12 @@ export function Find() {
       label="Find in the graph"
       query={query}
       onQuery={setQuery}
-      entries={found.slice(0, SHOWN).map(({ node, path }) => ({
+      entries={found.slice(0, MAX_SHOWN).map(({ node, path }) => ({
         id: [...path, node.id].join(":"),
         title: `${node.title || catalog.get(node.type)?.title || node.type} #${node.id}`,
         detail: [...(doc === null ? [] : trail(doc, path)), printJson(node.values)]
           .join(" › ")
-          .slice(0, VALUES),
+          .slice(0, MAX_VALUE_CHARACTERS),
       }))}
       onClose={close}
       onPick={(id) => {

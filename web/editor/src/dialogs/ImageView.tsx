@@ -6,7 +6,7 @@ import { useState } from "react";
 import { loadPicture } from "../commands/addNode";
 import { openFiles } from "../commands/run";
 import { fetched } from "../server/client";
-import { tell } from "../state/live";
+import { notify } from "../state/live";
 import { type Pictures, usePage } from "../state/page";
 import { Modal } from "../ui/Modal";
 
@@ -14,7 +14,7 @@ const FACTOR = 1.25;
 const LIMITS = { least: 0.1, most: 16 };
 const close = () => usePage.setState({ pictures: null });
 
-export function Large({ pictures: { addresses, at } }: { readonly pictures: Pictures }) {
+export function ImageView({ pictures: { addresses, at } }: { readonly pictures: Pictures }) {
   /** Screen pixels per image pixel; null to fit the image to the dialog. */
   const [zoom, setZoom] = useState<number | null>(null);
   const [natural, setNatural] = useState(0);
@@ -80,7 +80,7 @@ export function Large({ pictures: { addresses, at } }: { readonly pictures: Pict
           type="button"
           onClick={() => {
             close();
-            fetched(address).then((file) => openFiles([file]), tell);
+            fetched(address).then((file) => openFiles([file]), notify);
           }}
         >
           Open its workflow

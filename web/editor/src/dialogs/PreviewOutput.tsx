@@ -1,11 +1,11 @@
 /** Asks which output of the selected node to preview. */
 import { useState } from "react";
-import { show, shownOutputs } from "../commands/edits/outputPreview";
+import { showPreview, previewableOutputs } from "../commands/edits/outputPreview";
 import { Picker } from "../ui/Picker";
 
-export function PeekAt({ onClose }: { readonly onClose: () => void }) {
+export function PreviewOutput({ onClose }: { readonly onClose: () => void }) {
   const [query, setQuery] = useState("");
-  const [outputs] = useState(shownOutputs);
+  const [outputs] = useState(previewableOutputs);
   return (
     <Picker
       label="Show an output"
@@ -18,7 +18,7 @@ export function PeekAt({ onClose }: { readonly onClose: () => void }) {
       onPick={(id) => {
         onClose();
         const output = outputs.find(({ slot }) => String(slot) === id);
-        if (output !== undefined) void show(output);
+        if (output !== undefined) void showPreview(output);
       }}
     />
   );

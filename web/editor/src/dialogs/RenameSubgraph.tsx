@@ -1,10 +1,10 @@
 /** Asks for a new name of a subgraph. */
 import { useState } from "react";
-import { rename, subgraphMeant } from "../commands/edits/subgraphs";
+import { rename, currentSubgraph } from "../commands/edits/subgraphs";
 import { Modal } from "../ui/Modal";
 
 export function RenameSubgraph({ onClose }: { readonly onClose: () => void }) {
-  const [meant] = useState(subgraphMeant);
+  const [meant] = useState(currentSubgraph);
   const [name, setName] = useState(meant?.name ?? "");
   return (
     <Modal label="Rename the subgraph" onClose={onClose}>

@@ -10,7 +10,7 @@ import { useLive } from "../state/live";
 import { useSettings } from "../state/settings";
 import { Picker } from "../ui/Picker";
 
-const SHOWN = 200;
+const MAX_SHOWN = 200;
 
 export function Replace({ onClose }: { readonly onClose: () => void }) {
   const session = useActive();
@@ -30,7 +30,7 @@ export function Replace({ onClose }: { readonly onClose: () => void }) {
       kept: keeps(graph, chosen, type),
     }));
     const ordered = query === "" ? found.sort((one, other) => other.kept - one.kept) : found;
-    return ordered.slice(0, SHOWN);
+    return ordered.slice(0, MAX_SHOWN);
   }, [catalog, query, used, graph, chosen]);
   const all =
     graph === null

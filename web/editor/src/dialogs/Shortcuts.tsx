@@ -2,7 +2,7 @@
 import { useState } from "react";
 import type { Action } from "../commands/action";
 import { ACTIONS, TOPICS } from "../commands/actions";
-import { combination, given, holders, keyText, useKeys } from "../commands/keys";
+import { combination, withKeys, actionsWithKeys, keyText, useKeys } from "../commands/keys";
 import { useSettings } from "../state/settings";
 import { Modal } from "../ui/Modal";
 
@@ -26,14 +26,14 @@ export function Shortcuts({ onClose }: { readonly onClose: () => void }) {
   const [taking, setTaking] = useState<Taking | null>(null);
   const [words, setWords] = useState("");
   const give = (action: Action, keys: readonly string[]) => {
-    setKeys(given(ACTIONS, keys, action.id, own));
+    setKeys(withKeys(ACTIONS, keys, action.id, own));
     setTaking(null);
     setWords(`${action.title}: ${keys.map(keyText).join(", ") || "no key"}`);
   };
   const want = (action: Action, keys: readonly string[]) => {
     setAsking(null);
     setTaking(null);
-    const others = holders(ACTIONS, keys, action.id, own);
+    const others = actionsWithKeys(ACTIONS, keys, action.id, own);
     if (others.length === 0) return give(action, keys);
     const taken = others.map(({ title }) => `“${title}”`).join(" and ");
     setWords(`${keys.map(keyText).join(", ")} is the key of ${taken} already`);

@@ -6,7 +6,7 @@ import { docOf, useActive } from "../state/documents";
 import { useJob, useLive } from "../state/live";
 import { usePage } from "../state/page";
 import { changeAxis, removeAxis, useSweep } from "../state/sweep";
-import { countOf, MOST_AXES, MOST_RUNS, rowsOf } from "../sweep/sweep";
+import { countOf, MAX_AXES, MAX_RUNS, rowsOf } from "../sweep/sweep";
 import { Modal } from "../ui/Modal";
 import "./sweep.css";
 
@@ -21,7 +21,7 @@ export function SweepDialog({ onClose }: { readonly onClose: () => void }) {
     return found === null ? [] : [{ ...found, text: axis.text, at }];
   });
   const count = countOf(typed.map(({ values }) => values));
-  const isFit = count > 0 && count <= MOST_RUNS;
+  const isFit = count > 0 && count <= MAX_RUNS;
   return (
     <Modal label="Sweep" onClose={onClose}>
       <div className="sweep-axes">
@@ -41,7 +41,7 @@ export function SweepDialog({ onClose }: { readonly onClose: () => void }) {
             </button>
           </label>
         ))}
-        {typed.length < MOST_AXES && (
+        {typed.length < MAX_AXES && (
           <select
             aria-label="Another field"
             value=""
@@ -72,7 +72,7 @@ export function SweepDialog({ onClose }: { readonly onClose: () => void }) {
           Cancel what has not ended
         </button>
         <span role="status">
-          {count} {count === 1 ? "run" : "runs"} of at most {MOST_RUNS}; one value a line
+          {count} {count === 1 ? "run" : "runs"} of at most {MAX_RUNS}; one value a line
         </span>
       </p>
       <Grid />

@@ -4,7 +4,7 @@ import { difference } from "../catalog/difference";
 import type { Doc } from "../document/model";
 import { readVersion, type Version, versionsOf } from "../server/versions";
 import { docOf, useActive, useDocuments } from "../state/documents";
-import { tell, useLive } from "../state/live";
+import { notify, useLive } from "../state/live";
 import { Modal } from "../ui/Modal";
 
 export function Versions({ onClose }: { readonly onClose: () => void }) {
@@ -16,14 +16,14 @@ export function Versions({ onClose }: { readonly onClose: () => void }) {
   useEffect(() => {
     if (saved === null) return;
     let newest = true;
-    versionsOf(saved.path).then((found) => newest && setVersions(found), tell);
+    versionsOf(saved.path).then((found) => newest && setVersions(found), notify);
     return () => {
       newest = false;
     };
   }, [saved]);
   if (session === null) return null;
   const choose = (version: Version) =>
-    readVersion(version).then((doc) => setChosen({ version, doc }), tell);
+    readVersion(version).then((doc) => setChosen({ version, doc }), notify);
   return (
     <Modal label="Earlier versions" onClose={onClose}>
       {file === null && (

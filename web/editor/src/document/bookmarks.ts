@@ -1,7 +1,7 @@
 /** Stores viewports in the graphs of a document as bookmarks 1 to 9. */
 import { fieldsOf, type JsonObject, numberFrom, textsOf } from "../json";
 import type { Place } from "./commands";
-import { ownOf, withOwn } from "./editorData";
+import { editorDataOf, withEditorData } from "./editorData";
 import type { Doc } from "./model";
 import { graphAt, type Path } from "./scope";
 
@@ -19,7 +19,7 @@ const ZOOMS = [0.05, 4] as const;
 
 /** Returns the bookmarks whose graphs exist. */
 export function bookmarksOf(doc: Doc): ReadonlyMap<number, Bookmark> {
-  const own = ownOf(doc, KEY);
+  const own = editorDataOf(doc, KEY);
   return new Map(
     NUMBERS.flatMap((number): [number, Bookmark][] => {
       const raw = fieldsOf(own[number]);
@@ -34,10 +34,10 @@ export function bookmarksOf(doc: Doc): ReadonlyMap<number, Bookmark> {
 
 export function setBookmark(doc: Doc, number: number, { path, x, y, zoom }: Bookmark): Doc {
   const made: JsonObject = { path: [...path], x, y, zoom };
-  return withOwn(doc, KEY, { ...ownOf(doc, KEY), [number]: made });
+  return withEditorData(doc, KEY, { ...editorDataOf(doc, KEY), [number]: made });
 }
 
 export function removeBookmark(doc: Doc, number: number): Doc {
-  const { [String(number)]: _, ...others } = ownOf(doc, KEY);
-  return withOwn(doc, KEY, others);
+  const { [String(number)]: _, ...others } = editorDataOf(doc, KEY);
+  return withEditorData(doc, KEY, others);
 }

@@ -4,7 +4,7 @@ import type { Doc } from "./model";
 
 const OWN = "katz";
 
-export function ownOf(graph: Doc, key: string): JsonObject {
+export function editorDataOf(graph: Doc, key: string): JsonObject {
   return fieldsOf(fieldsOf(fieldsOf(graph.extra)[OWN])[key]);
 }
 
@@ -15,7 +15,11 @@ export function asPrompt(doc: Doc): Doc {
 }
 
 /** Stores fields under a key; without fields, removes the key. */
-export function withOwn(graph: Doc, key: string, fields: Readonly<Record<string, Json>>): Doc {
+export function withEditorData(
+  graph: Doc,
+  key: string,
+  fields: Readonly<Record<string, Json>>,
+): Doc {
   const { [OWN]: before, ...extra } = fieldsOf(graph.extra);
   const { [key]: _, ...others } = fieldsOf(before);
   const own = Object.keys(fields).length === 0 ? others : { ...others, [key]: fields };

@@ -1,6 +1,6 @@
 /** Stores the fields that a graph's form shows, in the order in which they were added. */
 import { fieldsOf, listOf, textOf } from "../json";
-import { ownOf, withOwn } from "./editorData";
+import { editorDataOf, withEditorData } from "./editorData";
 import { type Doc, nodesOf } from "./model";
 
 export interface FormField {
@@ -13,7 +13,7 @@ const KEY = "form";
 /** Returns the fields whose nodes exist. */
 export function formOf(graph: Doc): readonly FormField[] {
   const there = new Set(nodesOf(graph).map(({ id }) => id));
-  return listOf(ownOf(graph, KEY).fields)
+  return listOf(editorDataOf(graph, KEY).fields)
     .map((raw) => ({ node: textOf(fieldsOf(raw).node), widget: textOf(fieldsOf(raw).widget) }))
     .filter(({ node }) => there.has(node));
 }
@@ -36,7 +36,7 @@ export function raiseInForm(graph: Doc, field: FormField): Doc {
 
 function withForm(graph: Doc, fields: readonly FormField[]): Doc {
   const kept = fields.map(({ node, widget }) => ({ node, widget }));
-  return withOwn(graph, KEY, kept.length === 0 ? {} : { fields: kept });
+  return withEditorData(graph, KEY, kept.length === 0 ? {} : { fields: kept });
 }
 
 function isSame(one: FormField, other: FormField): boolean {

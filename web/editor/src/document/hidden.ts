@@ -2,7 +2,7 @@
  * Hides links and shows a name at both of their ends: all links, links by type, or single links.
  */
 import { textOf, textsOf } from "../json";
-import { ownOf, withOwn } from "./editorData";
+import { editorDataOf, withEditorData } from "./editorData";
 import { type Doc, type DocLink, linksOf, nodesOf } from "./model";
 import { boundariesOf } from "./scope";
 
@@ -20,7 +20,7 @@ const known = new WeakMap<Doc, HiddenLinks>();
 export function hiddenOf(graph: Doc): HiddenLinks {
   const found = known.get(graph);
   if (found !== undefined) return found;
-  const { all, types, ...names } = ownOf(graph, KEY);
+  const { all, types, ...names } = editorDataOf(graph, KEY);
   const read: HiddenLinks = {
     all: all === true,
     types: new Set(textsOf(types)),
@@ -110,7 +110,7 @@ function outputNames(graph: Doc): ReadonlyMap<string, string> {
 /** Stores the hidden links without names of deleted ones. */
 function withHidden(graph: Doc, { all, types, names }: HiddenLinks): Doc {
   const there = new Set(linksOf(graph).map(({ id }) => id));
-  return withOwn(graph, KEY, {
+  return withEditorData(graph, KEY, {
     ...Object.fromEntries([...names].filter(([id]) => there.has(id))),
     ...(all ? { all } : {}),
     ...(types.size > 0 ? { types: [...types] } : {}),

@@ -60,10 +60,10 @@ export interface ListedStep {
   readonly by: number;
 }
 
-const LISTED = 200;
+const MAX_LISTED_STEPS = 200;
 
 /** Returns the steps around the present one, and the number of steps beyond them. */
-export function stepsAround({ past, present, future }: History, most = LISTED) {
+export function stepsAround({ past, present, future }: History, most = MAX_LISTED_STEPS) {
   const [before, after] = [past.slice(-most), future.slice(0, most)];
   const steps = [...before, present, ...after].map(({ label, path }, at): ListedStep => ({
     label,

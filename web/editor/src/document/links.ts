@@ -24,7 +24,7 @@ export function connect(graph: Doc, from: End, to: End, type: string): Doc {
   const free = removeLinks(graph, into(graph, [to]));
   const id = Math.max(lastOf(graph, "link"), ...linksOf(graph).map((link) => link.id)) + 1;
   const link = recorded(graph, id, ends, isVersionOne(graph) ? {} : []);
-  return counted(told({ ...free, links: [...listOf(free.links), link] }, id, ends), "link", id);
+  return counted(withEnds({ ...free, links: [...listOf(free.links), link] }, id, ends), "link", id);
 }
 
 /**
@@ -35,7 +35,7 @@ export function moveLinks(graph: Doc, moved: ReadonlyMap<number, Ends>): Doc {
   const known = linksOf(graph).filter(({ id }) => moved.has(id));
   const targets = [...moved.values()].map(({ to }) => to);
   const taken = [...into(graph, targets)].filter((id) => !moved.has(id));
-  const loose = untold(removeLinks(graph, new Set(taken)), (id) => moved.has(idFrom(id)));
+  const loose = withoutEnds(removeLinks(graph, new Set(taken)), (id) => moved.has(idFrom(id)));
   const links = listOf(loose.links).map((raw) => {
     const ends = moved.get(linkId(raw));
     return ends === undefined ? raw : recorded(loose, linkId(raw), ends, raw);
@@ -43,7 +43,7 @@ export function moveLinks(graph: Doc, moved: ReadonlyMap<number, Ends>): Doc {
   return known.reduce<Doc>(
     (next, { id }) => {
       const ends = moved.get(id);
-      return ends === undefined ? next : told(next, id, ends);
+      return ends === undefined ? next : withEnds(next, id, ends);
     },
     { ...loose, links },
   );
@@ -51,10 +51,10 @@ export function moveLinks(graph: Doc, moved: ReadonlyMap<number, Ends>): Doc {
 
 export function removeLinks(graph: Doc, links: ReadonlySet<number>): Doc {
   if (links.size === 0) return graph;
-  const gone: Gone = (id) => links.has(idFrom(id));
-  const cut = untold(graph, gone);
+  const isRemoved: IsRemoved = (id) => links.has(idFrom(id));
+  const cut = withoutEnds(graph, isRemoved);
   const rest = listOf(cut.links).filter((raw) => !links.has(linkId(raw)));
-  return withoutReroutes({ ...cut, links: rest }, gone);
+  return withoutReroutes({ ...cut, links: rest }, isRemoved);
 }
 
 /** Returns the links that lead to these inputs. */
@@ -93,7 +93,7 @@ function recorded(graph: Doc, id: number, { from, to, type }: Ends, raw: Json): 
 }
 
 /** Records a link at both of its ends. */
-function told(graph: Doc, id: number, { from, to }: Ends): Doc {
+function withEnds(graph: Doc, id: number, { from, to }: Ends): Doc {
   const linked = withNodes(graph, (raw) => {
     let node = raw;
     if (idOf(raw.id) === from.node)
@@ -111,38 +111,38 @@ function told(graph: Doc, id: number, { from, to }: Ends): Doc {
 }
 
 /** Removes links from the records at their ends. */
-function untold(graph: Doc, gone: Gone): Doc {
+function withoutEnds(graph: Doc, isRemoved: IsRemoved): Doc {
   const cut = withNodes(graph, (raw) => {
     const inputs = changed(raw.inputs, (slot) =>
-      gone(slot.link) ? { ...slot, link: null } : slot,
+      isRemoved(slot.link) ? { ...slot, link: null } : slot,
     );
-    const outputs = changed(raw.outputs, (slot) => without(slot, "links", gone));
+    const outputs = changed(raw.outputs, (slot) => without(slot, "links", isRemoved));
     return inputs === raw.inputs && outputs === raw.outputs
       ? raw
       : { ...raw, ...(inputs && { inputs }), ...(outputs && { outputs }) };
   });
-  return withoutAtBoundary(cut, gone);
+  return withoutAtBoundary(cut, isRemoved);
 }
 
-type Gone = (id: Json | undefined) => boolean;
+type IsRemoved = (id: Json | undefined) => boolean;
 
-function withoutAtBoundary(graph: Doc, gone: Gone): Doc {
+function withoutAtBoundary(graph: Doc, isRemoved: IsRemoved): Doc {
   return boundariesOf(graph).reduce<Doc>((next, { side }) => {
-    const slots = changed(next[side], (slot) => without(slot, "linkIds", gone));
+    const slots = changed(next[side], (slot) => without(slot, "linkIds", isRemoved));
     return slots === next[side] || slots === undefined ? next : { ...next, [side]: slots };
   }, graph);
 }
 
 /** Removes links from reroutes, and reroutes without a link. v0.4 stores these in `extra`. */
-function withoutReroutes(graph: Doc, gone: Gone): Doc {
+function withoutReroutes(graph: Doc, isRemoved: IsRemoved): Doc {
   const pruned = (holder: JsonObject): JsonObject => {
     const reroutes = listOf(holder.reroutes);
     const kept = reroutes.flatMap((raw) => {
-      const next = isObject(raw) ? without(raw, "linkIds", gone) : raw;
+      const next = isObject(raw) ? without(raw, "linkIds", isRemoved) : raw;
       return isObject(next) && next !== raw && listOf(next.linkIds).length === 0 ? [] : [next];
     });
     const extensions = listOf(holder.linkExtensions);
-    const left = extensions.filter((raw) => !(isObject(raw) && gone(raw.id)));
+    const left = extensions.filter((raw) => !(isObject(raw) && isRemoved(raw.id)));
     const same =
       kept.length === reroutes.length && kept.every((raw, number) => raw === reroutes[number]);
     return {
@@ -164,9 +164,9 @@ function added(slot: JsonObject, key: string, id: number): JsonObject {
   return { ...slot, [key]: [...listOf(slot[key]), id] };
 }
 
-function without(raw: JsonObject, key: string, gone: Gone): JsonObject {
+function without(raw: JsonObject, key: string, isRemoved: IsRemoved): JsonObject {
   const ids = listOf(raw[key]);
-  return ids.some(gone) ? { ...raw, [key]: ids.filter((id) => !gone(id)) } : raw;
+  return ids.some(isRemoved) ? { ...raw, [key]: ids.filter((id) => !isRemoved(id)) } : raw;
 }
 
 /** Changes the slots of a list; returns the same list if nothing changes. */

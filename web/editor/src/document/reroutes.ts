@@ -154,10 +154,10 @@ function rerouteOf(raw: Json): readonly Reroute[] {
 
 /** Returns the last point of each link with points. */
 function lastPoints(graph: Doc): ReadonlyMap<number, number> {
-  const told = isOwn(graph) ? listOf(graph.links) : listOf(holderOf(graph).linkExtensions);
+  const entries = isOwn(graph) ? listOf(graph.links) : listOf(holderOf(graph).linkExtensions);
   const there = new Set(linksOf(graph).map(({ id }) => id));
   return new Map(
-    told
+    entries
       .filter(isObject)
       .filter((raw) => raw.parentId !== undefined && there.has(numberFrom(raw.id, -1)))
       .map((raw) => [numberFrom(raw.id), numberFrom(raw.parentId)]),

@@ -46,14 +46,14 @@ export function graphsOf(doc: Doc): readonly { readonly path: Path; readonly gra
   const within = (path: Path, graph: Doc): { path: Path; graph: Doc }[] => [
     { path, graph },
     ...nodesOf(graph).flatMap((node) => {
-      const inside = path.length < DEEPEST ? subgraphOf(doc, node.type) : undefined;
+      const inside = path.length < MAX_DEPTH ? subgraphOf(doc, node.type) : undefined;
       return inside === undefined ? [] : within([...path, node.id], inside);
     }),
   ];
   return within([], doc);
 }
 
-const DEEPEST = 16;
+const MAX_DEPTH = 16;
 
 /** Returns the names in a path's breadcrumb, outermost first. */
 export function trail(doc: Doc, path: Path): readonly string[] {

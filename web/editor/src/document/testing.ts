@@ -16,8 +16,8 @@ export function expectAgreement(graph: Doc): void {
     });
     listOf(raw.outputs).forEach((slot, number) => {
       const given = links.filter(({ from, fromSlot }) => from === id && fromSlot === number);
-      const told = listOf((slot as JsonObject).links).map(Number);
-      expect(told.sort()).toEqual(given.map((link) => link.id).sort());
+      const recorded = listOf((slot as JsonObject).links).map(Number);
+      expect(recorded.sort()).toEqual(given.map((link) => link.id).sort());
     });
   }
   for (const [id, side] of boundaries)
@@ -27,7 +27,7 @@ export function expectAgreement(graph: Doc): void {
           ? link.from === id && link.fromSlot === number
           : link.to === id && link.toSlot === number,
       );
-      const told = listOf((slot as JsonObject).linkIds).map(Number);
-      expect(told.sort()).toEqual(given.map((link) => link.id).sort());
+      const recorded = listOf((slot as JsonObject).linkIds).map(Number);
+      expect(recorded.sort()).toEqual(given.map((link) => link.id).sort());
     });
 }

@@ -15,7 +15,7 @@ const ROW = 21;
 const PAD = 10;
 const LINES = 4;
 const LINE = 16;
-const LEAST_WIDTH = 200;
+const MIN_WIDTH = 200;
 const LABEL = 90;
 
 interface Box {
@@ -41,7 +41,7 @@ export function graphDrawing(doc: Doc, graph: Doc, catalog: Catalog, paint: Pain
     ...boundariesOf(graph).map(({ id, side, x, y, slots }) => {
       const sockets = slots.map(({ name, type }, row) => ({ label: name, type, y: y + ROW * row }));
       const [inputs, outputs] = side === "inputs" ? [[], sockets] : [sockets, []];
-      const box = { x, y: y - TITLE, width: LEAST_WIDTH, height: TITLE + ROW * slots.length };
+      const box = { x, y: y - TITLE, width: MIN_WIDTH, height: TITLE + ROW * slots.length };
       return [id, { ...box, name: side, colour: "", inputs, outputs, values: [] }] as const;
     }),
   ]);
@@ -95,7 +95,7 @@ function shapeOf(node: DocNode, doc: Doc, catalog: Catalog): Shape {
   return {
     x: node.x,
     y: node.y - TITLE,
-    width: Math.max(LEAST_WIDTH, node.width),
+    width: Math.max(MIN_WIDTH, node.width),
     height: node.collapsed ? TITLE : y - first + ROW / 2 + TITLE + PAD,
     name: node.title || textOf(inside?.name) || type?.title || node.type,
     colour: node.colour,

@@ -17,7 +17,7 @@ const HEAD = 46;
 const LANE = 40;
 const BAR = 16;
 const MARGIN = 20;
-const LEAST = 0.5;
+const MIN_BAR_WIDTH = 0.5;
 
 /** Draws the timelines one below the other and omits plans that were not simulated. */
 export function timelineDrawing(all: readonly Drawable[], paint: Paint): Drawing {
@@ -45,7 +45,13 @@ function section({ plan, measured }: Drawable, paint: Paint): string {
   const bar = (row: string, from: number, to: number, y: number, title: string) =>
     element(
       "rect",
-      { x: at(from), y, width: Math.max(LEAST, at(to) - at(from)), height: BAR, fill: fill(row) },
+      {
+        x: at(from),
+        y,
+        width: Math.max(MIN_BAR_WIDTH, at(to) - at(from)),
+        height: BAR,
+        fill: fill(row),
+      },
       element("title", {}, escaped(title)),
     );
   const words = `sampler ${plan.sampler}, evaluations ${first} and ${first + 1}: ${timeText(whole)}; predicted above${measured.length > 0 ? ", measured below" : ""}`;

@@ -6,7 +6,7 @@ import { type SharedJob, sharedJob } from "./shared";
 import "./jobPage.css";
 
 /** Milliseconds between requests until the job ends. */
-const EVERY = 2_000;
+const POLL_INTERVAL_MS = 2_000;
 
 export function JobPage({ id }: { readonly id: string }) {
   const [job, setJob] = useState<SharedJob | null>(null);
@@ -23,7 +23,7 @@ export function JobPage({ id }: { readonly id: string }) {
       } catch (error) {
         setTrouble(error instanceof Error ? error.message : String(error));
       }
-      if (!left) timer = setTimeout(() => void look(), EVERY);
+      if (!left) timer = setTimeout(() => void look(), POLL_INTERVAL_MS);
     };
     void look();
     return () => {

@@ -23,20 +23,20 @@ export interface SharedJob {
 const GOING_ON: Readonly<Record<string, string>> = { pending: "waiting", in_progress: "running" };
 
 export function sharedJob(answer: Json): SharedJob {
-  const told = fieldsOf(answer);
-  const outputs = Object.values(fieldsOf(told.outputs)).filter(isObject);
+  const fields = fieldsOf(answer);
+  const outputs = Object.values(fieldsOf(fields.outputs)).filter(isObject);
   const kinds = outputs.map((made) =>
     Object.fromEntries(Object.entries(made).map(([kind, all]) => [kind, listOf(all)])),
   );
-  const prompt = fieldsOf(fieldsOf(told.workflow).prompt);
-  const status = textOf(told.status);
+  const prompt = fieldsOf(fieldsOf(fields.workflow).prompt);
+  const status = textOf(fields.status);
   return {
     status: GOING_ON[status] ?? status,
     over: GOING_ON[status] === undefined,
-    created: numberFrom(told.create_time),
-    started: numberFrom(told.execution_start_time),
-    ended: numberFrom(told.execution_end_time),
-    error: textOf(fieldsOf(told.execution_error).exception_message),
+    created: numberFrom(fields.create_time),
+    started: numberFrom(fields.execution_start_time),
+    ended: numberFrom(fields.execution_end_time),
+    error: textOf(fieldsOf(fields.execution_error).exception_message),
     pictures: kinds.flatMap(picturesOf),
     texts: kinds.flatMap(({ text }) => (text ?? []).map(String)),
     nodes: Object.entries(prompt).map(([id, raw]) => {

@@ -72,8 +72,8 @@ export function needed(jobs: Jobs, runs: readonly string[]): readonly string[] {
   const sources = new Map<string, string>();
   for (const { id, outputs } of started.toReversed())
     for (const node of Object.keys(outputs)) sources.set(node, id);
-  const told = new Set([latest?.id, shown?.id, ...sources.values()]);
-  return runs.filter((id) => told.has(id) || jobs.byId[id]?.ended === null);
+  const ids = new Set([latest?.id, shown?.id, ...sources.values()]);
+  return runs.filter((id) => ids.has(id) || jobs.byId[id]?.ended === null);
 }
 
 function hasStatus(status: Job["status"]) {

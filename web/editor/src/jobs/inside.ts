@@ -27,10 +27,10 @@ export function runInside(runs: Runs, node: string): NodeRun | null {
 function summary(runs: readonly NodeRun[]): NodeRun | null {
   const first = runs[0];
   if (first === undefined) return null;
-  const told =
+  const reportedRun =
     runs.find(({ phase }) => phase === "failed") ??
     runs.findLast(({ phase }) => phase === "running");
-  if (told !== undefined) return told;
+  if (reportedRun !== undefined) return reportedRun;
   return {
     ...first,
     phase: runs.every(({ phase }) => phase === "cached") ? "cached" : "done",

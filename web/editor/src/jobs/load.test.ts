@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import type { Job, MeasuredSpan } from "./job";
-import { loadOf, recentWork, WINDOW } from "./load";
+import { loadOf, recentWork, WINDOW_S } from "./load";
 
 const span = (device: string, kind: string, start: number, seconds: number): MeasuredSpan => ({
   device,
@@ -29,7 +29,7 @@ test("P1.16 the load is the share of the last seconds in which a device computes
     [2, 5],
   ]);
   expect(work[3]?.what).toBe("send v0.1 to cpu:1");
-  expect(loadOf(work)).toBeCloseTo(4 / WINDOW);
+  expect(loadOf(work)).toBeCloseTo(4 / WINDOW_S);
   expect(recentWork([job("completed", spans)]).size).toBe(0);
   expect(loadOf([])).toBe(0);
 });

@@ -2,7 +2,7 @@
 import type { Job, MeasuredSpan } from "./job";
 
 /** The length of the window in seconds. */
-export const WINDOW = 10;
+export const WINDOW_S = 10;
 const COMPUTING = ["segment", "prepare"];
 
 export interface Work {
@@ -19,7 +19,7 @@ export function recentWork(jobs: readonly Job[]): ReadonlyMap<string, readonly W
   for (const job of jobs) {
     if (job.status !== "running") continue;
     const spans = Object.values(job.spans).flat();
-    const from = Math.max(0, ...spans.map(({ start, seconds }) => start + seconds)) - WINDOW;
+    const from = Math.max(0, ...spans.map(({ start, seconds }) => start + seconds)) - WINDOW_S;
     for (const span of spans) {
       const work = within(span, from);
       if (work !== null) found.set(span.device, [...(found.get(span.device) ?? []), work]);
@@ -51,5 +51,5 @@ export function loadOf(work: readonly Work[]): number {
     busy += Math.max(0, start + seconds - Math.max(start, until));
     until = Math.max(until, start + seconds);
   }
-  return Math.min(1, busy / WINDOW);
+  return Math.min(1, busy / WINDOW_S);
 }

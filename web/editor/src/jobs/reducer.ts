@@ -18,7 +18,7 @@ import type {
   SnapshotFrame,
   Timeline,
 } from "../server/generated/messages";
-import { type Told, told, toldAll } from "../server/messageFields";
+import { type MessageFields, messageFields, readMessages } from "../server/messageFields";
 import {
   type Job,
   type JobStatus,
@@ -35,41 +35,41 @@ type JobEvent = Messages["JobEvent"];
 type Ended = Extract<JobEvent, { readonly kind: "ended" }>;
 
 /** The maximum number of ended jobs that no document shows. */
-const ENDED = 8;
+const MAX_ENDED_JOBS = 8;
 
 export function reduce(jobs: Jobs, frame: unknown): Jobs {
-  const message = told<SnapshotFrame | QueueFrame | EventFrame>(frame);
+  const message = messageFields<SnapshotFrame | QueueFrame | EventFrame>(frame);
   switch (message.type as Messages["ServerFrame"]["type"]) {
     case "snapshot": {
-      const found = toldAll(message.jobs, jobOf);
+      const found = readMessages(message.jobs, jobOf);
       const underway = Object.values(jobs.byId).filter(
         ({ id, status }) => status === "pending" && !(id in jobs.queue.places),
       );
       return {
         byId: Object.fromEntries([...underway, ...found].map((job) => [job.id, job])),
-        queue: queueOf(told<QueueData>(message.queue)),
+        queue: queueOf(messageFields<QueueData>(message.queue)),
       };
     }
     case "queue":
       return waiting({ ...jobs, queue: queueOf(message) });
     case "event":
-      return heard(jobs, told<JobEvent>(message.event));
+      return heard(jobs, messageFields<JobEvent>(message.event));
     default:
       return jobs;
   }
 }
 
-/** Removes the oldest ended jobs beyond `ENDED`, except those that a document shows. */
+/** Removes the oldest ended jobs beyond `MAX_ENDED_JOBS`, except those that a document shows. */
 export function trimmed(jobs: Jobs, shown: ReadonlySet<string>): Jobs {
   const over = Object.values(jobs.byId)
     .filter(({ id, ended: at }) => at !== null && !shown.has(id))
     .sort((one, other) => (other.ended ?? 0) - (one.ended ?? 0))
-    .slice(ENDED);
+    .slice(MAX_ENDED_JOBS);
   if (over.length === 0) return jobs;
-  const gone = new Set(over.map(({ id }) => id));
+  const removed = new Set(over.map(({ id }) => id));
   return {
     ...jobs,
-    byId: Object.fromEntries(Object.entries(jobs.byId).filter(([id]) => !gone.has(id))),
+    byId: Object.fromEntries(Object.entries(jobs.byId).filter(([id]) => !removed.has(id))),
   };
 }
 
@@ -96,7 +96,7 @@ export function blank(id: string, created: number): Job {
   };
 }
 
-function queueOf(queue: Told<QueueData>): Queue {
+function queueOf(queue: MessageFields<QueueData>): Queue {
   const places = Object.entries(fieldsOf(queue.places)).map(([id, place]) => [
     id,
     numberFrom(place),
@@ -119,8 +119,8 @@ function waiting(jobs: Jobs): Jobs {
   return { ...jobs, byId: { ...jobs.byId, ...Object.fromEntries(changed) } };
 }
 
-function jobOf(known: Told<JobData>): Job {
-  const state = told<RunningData>(known.state);
+function jobOf(known: MessageFields<JobData>): Job {
+  const state = messageFields<RunningData>(known.state);
   const job: Job = {
     ...blank(textOf(known.id), numberFrom(known.created)),
     status: statusOf(known.status),
@@ -129,17 +129,17 @@ function jobOf(known: Told<JobData>): Job {
     predicted: numberOrNull(known.predicted),
     nodes: nodesOf(state.nodes),
     outputs: outputsOf(state.nodes),
-    preview: pictureOf(told<PreviewData>(state.preview)),
+    preview: pictureOf(messageFields<PreviewData>(state.preview)),
     warnings: textsOf(state.warnings),
     plans: byShown(state.plans),
     spans: spansOf(state.timeline),
   };
-  return known.result ? ended(job, told<Ended>(known.result)) : job;
+  return known.result ? ended(job, messageFields<Ended>(known.result)) : job;
 }
 
 /** Adds the report of a job that ended before this page loaded it. */
 export function reported(jobs: Jobs, answer: unknown): Jobs {
-  const report = told<JobReport>(answer);
+  const report = messageFields<JobReport>(answer);
   const job = jobs.byId[textOf(report.job)];
   if (job === undefined) return jobs;
   const known: Job = {
@@ -153,7 +153,10 @@ export function reported(jobs: Jobs, answer: unknown): Jobs {
 }
 
 function spansOf(timeline: unknown): Job["spans"] {
-  return toldAll<Timeline, Told<Timeline>>(timeline, (one) => one).reduce(withSpans, {});
+  return readMessages<Timeline, MessageFields<Timeline>>(timeline, (one) => one).reduce(
+    withSpans,
+    {},
+  );
 }
 
 function statusOf(value: unknown): JobStatus {
@@ -167,7 +170,7 @@ function statusOf(value: unknown): JobStatus {
 function nodesOf(raw: unknown): Record<string, NodeRun> {
   const found: Record<string, NodeRun> = {};
   for (const [id, value] of Object.entries(fieldsOf(raw))) {
-    const node = told<NodeProgress | NodeReport>(value);
+    const node = messageFields<NodeProgress | NodeReport>(value);
     const shown = shownAs(textOf(node.display) || id);
     const status = textOf(node.status);
     found[shown] = {
@@ -183,7 +186,7 @@ function nodesOf(raw: unknown): Record<string, NodeRun> {
 
 function outputsOf(raw: unknown): Job["outputs"] {
   const nodes = Object.entries(fieldsOf(raw)).map(
-    ([id, node]) => [id, told<NodeProgress>(node)] as const,
+    ([id, node]) => [id, messageFields<NodeProgress>(node)] as const,
   );
   const shown = nodes.filter(([, { ui }]) => ui);
   return Object.fromEntries(
@@ -195,7 +198,7 @@ function doneAs(cached: unknown): NodePhase {
   return cached === true ? "cached" : "done";
 }
 
-function pictureOf(preview: Told<PreviewData>): Picture | null {
+function pictureOf(preview: MessageFields<PreviewData>): Picture | null {
   return preview.image instanceof Uint8Array
     ? {
         node: shownAs(textOf(preview.display) || preview.node),
@@ -205,7 +208,7 @@ function pictureOf(preview: Told<PreviewData>): Picture | null {
     : null;
 }
 
-function heard(jobs: Jobs, event: Told<JobEvent>): Jobs {
+function heard(jobs: Jobs, event: MessageFields<JobEvent>): Jobs {
   const id = textOf(event.job);
   const job = jobs.byId[id];
   if (job === undefined) return jobs;
@@ -213,7 +216,7 @@ function heard(jobs: Jobs, event: Told<JobEvent>): Jobs {
   return next === job ? jobs : { ...jobs, byId: { ...jobs.byId, [id]: next } };
 }
 
-function after(job: Job, event: Told<JobEvent>): Job {
+function after(job: Job, event: MessageFields<JobEvent>): Job {
   const shown = shownAs(textOf(event.display) || event.node);
   switch (event.kind as JobEvent["kind"]) {
     case "started":
@@ -269,9 +272,9 @@ function withNode(job: Job, node: string, change: Partial<NodeRun>): Job {
   return { ...job, nodes: { ...job.nodes, [node]: { ...before, ...change } } };
 }
 
-function ended(job: Job, event: Told<Ended>): Job {
+function ended(job: Job, event: MessageFields<Ended>): Job {
   const status = textOf(event.status) as JobStatus;
-  const error = event.error ? told<JobError>(event.error) : null;
+  const error = event.error ? messageFields<JobError>(event.error) : null;
   const node = error === null ? "" : shownAs(textOf(error.display) || error.node);
   const nodes = { ...job.nodes };
   for (const [id, run] of Object.entries(nodes))

@@ -1,15 +1,15 @@
 /** Appends measured spans to a job. */
 import { numberFrom, textOf } from "../json";
 import type { Span, Timeline } from "../server/generated/messages";
-import { type Told, toldAll } from "../server/messageFields";
+import { type MessageFields, readMessages } from "../server/messageFields";
 import type { Job, MeasuredSpan } from "./job";
 import { numberOrNull, shownAs } from "./parts";
 
-const MOST_SPANS = 4_000;
+const MAX_SPANS = 4_000;
 
-export function withSpans(spans: Job["spans"], event: Told<Timeline>): Job["spans"] {
+export function withSpans(spans: Job["spans"], event: MessageFields<Timeline>): Job["spans"] {
   const node = shownAs(event.node);
-  const more = toldAll<Span, MeasuredSpan>(event.segments, (span) => ({
+  const more = readMessages<Span, MeasuredSpan>(event.segments, (span) => ({
     device: textOf(span.device),
     kind: textOf(span.kind),
     target: textOf(span.target),
@@ -18,5 +18,5 @@ export function withSpans(spans: Job["spans"], event: Told<Timeline>): Job["span
     seconds: numberFrom(span.seconds),
     evaluation: numberOrNull(span.evaluation),
   }));
-  return { ...spans, [node]: [...(spans[node] ?? []), ...more].slice(-MOST_SPANS) };
+  return { ...spans, [node]: [...(spans[node] ?? []), ...more].slice(-MAX_SPANS) };
 }

@@ -6,7 +6,7 @@ import { type PointerEvent, useCallback, useEffect, useRef, useState } from "rea
 import { setValue } from "../document/commands";
 import { addressOf, loadedPicture, uploadMask } from "../server/client";
 import { useDocuments } from "../state/documents";
-import { refreshCatalog, tell } from "../state/live";
+import { refreshCatalog, notify } from "../state/live";
 import { type Masking, usePage } from "../state/page";
 import { Modal } from "../ui/Modal";
 import {
@@ -25,8 +25,8 @@ const TOOLS = { brush: "Brush", eraser: "Eraser", fill: "Fill" } as const;
 type Tool = keyof typeof TOOLS;
 /** The colour of the mask, visible on light and dark images. */
 const COLOUR = [235, 64, 52] as const;
-const SHOWN = 0.62;
-const LARGEST = 400;
+const OPACITY = 0.62;
+const MAX_BRUSH_SIZE = 400;
 const FACTOR = 1.25;
 const close = () => usePage.setState({ masking: null });
 
@@ -47,7 +47,7 @@ function show(canvas: HTMLCanvasElement, mask: Mask, box: Box): void {
   for (let y = 0; y < box.height; y++)
     for (let x = 0; x < box.width; x++) {
       const value = mask.values[(box.y + y) * mask.width + box.x + x] ?? 0;
-      pixels.data.set([...COLOUR, SHOWN * value], 4 * (y * box.width + x));
+      pixels.data.set([...COLOUR, OPACITY * value], 4 * (y * box.width + x));
     }
   canvas.getContext("2d")?.putImageData(pixels, box.x, box.y);
 }
@@ -83,7 +83,7 @@ export function MaskEditor({ masking }: { readonly masking: Masking }) {
       },
       (error) => {
         close();
-        tell(error);
+        notify(error);
       },
     );
     return () => {
@@ -109,7 +109,9 @@ export function MaskEditor({ masking }: { readonly masking: Masking }) {
     redraw();
   };
   const resize = (factor: number) =>
-    setRadius((now) => Math.min(LARGEST, Math.max(1, Math.round(now * factor + factor - 1))));
+    setRadius((now) =>
+      Math.min(MAX_BRUSH_SIZE, Math.max(1, Math.round(now * factor + factor - 1))),
+    );
 
   const placeOf = (event: PointerEvent) => {
     const box = event.currentTarget.getBoundingClientRect();
@@ -145,7 +147,7 @@ export function MaskEditor({ masking }: { readonly masking: Masking }) {
         );
       close();
     } catch (error) {
-      tell(error);
+      notify(error);
     }
   };
 
@@ -181,7 +183,7 @@ export function MaskEditor({ masking }: { readonly masking: Masking }) {
               {TOOLS[one]}
             </button>
           ))}
-          <Slider name="size" most={LARGEST} value={radius} set={setRadius} />
+          <Slider name="size" most={MAX_BRUSH_SIZE} value={radius} set={setRadius} />
           <Slider name="hardness" most={1} value={hardness} set={setHardness} />
           <Slider name="opacity" most={1} value={opacity} set={setOpacity} />
           <button type="button" aria-label="zoom out" onClick={() => setZoom(zoom / FACTOR)}>

@@ -1,12 +1,12 @@
 /** Shows the load of devices during sampling, and their used memory. */
 import { useEffect, useMemo, useState } from "react";
-import { loadOf, recentWork, type Work, WINDOW } from "../jobs/load";
+import { loadOf, recentWork, type Work, WINDOW_S } from "../jobs/load";
 import { deviceLook } from "../plan/model/words";
 import { memories, type Memory } from "../server/devices";
-import { tell, useLive } from "../state/live";
+import { notify, useLive } from "../state/live";
 
 /** Milliseconds between requests. */
-const EVERY = 2_000;
+const POLL_INTERVAL_MS = 2_000;
 const NO_WORK: readonly Work[] = [];
 
 export function DevicesPanel() {
@@ -16,8 +16,8 @@ export function DevicesPanel() {
     let timer: ReturnType<typeof setTimeout>;
     let over = false;
     const ask = async () => {
-      if (!document.hidden) await memories().then(setKnown, tell);
-      if (!over) timer = setTimeout(() => void ask(), EVERY);
+      if (!document.hidden) await memories().then(setKnown, notify);
+      if (!over) timer = setTimeout(() => void ask(), POLL_INTERVAL_MS);
     };
     void ask();
     return () => {
@@ -41,7 +41,7 @@ export function DevicesPanel() {
         ))}
       </ul>
       <p className="remark">
-        Load and lanes are those of your jobs that sample, over the last {WINDOW} seconds.
+        Load and lanes are those of your jobs that sample, over the last {WINDOW_S} seconds.
       </p>
     </aside>
   );
@@ -73,7 +73,7 @@ function Load({ work }: { readonly work: readonly Work[] }) {
         {Math.round(100 * load)} %
       </Bar>
       <svg
-        viewBox={`0 0 ${WINDOW} 1`}
+        viewBox={`0 0 ${WINDOW_S} 1`}
         preserveAspectRatio="none"
         role="img"
         aria-label={`${work.length} spans of work`}

@@ -4,7 +4,7 @@ import { draftName, forgetDraft, storedDrafts } from "../server/drafts";
 import type { ListedWorkflow } from "../server/workflows";
 import { useDocuments } from "../state/documents";
 import { openDraft } from "../state/drafts";
-import { tell } from "../state/live";
+import { notify } from "../state/live";
 
 /** `most`: the maximum number of listed drafts, newest first. */
 export function Drafts({ most }: { readonly most?: number }) {
@@ -12,7 +12,7 @@ export function Drafts({ most }: { readonly most?: number }) {
   const open = useDocuments(({ sessions }) =>
     sessions.map(({ draft }) => draft?.path ?? "").join("\n"),
   );
-  const load = useCallback(() => storedDrafts().then(setAll, tell), []);
+  const load = useCallback(() => storedDrafts().then(setAll, notify), []);
   useEffect(() => void load(), [load, open]);
   const shown = all.filter(({ path }) => !open.split("\n").includes(path)).slice(0, most);
   if (shown.length === 0) return null;
@@ -30,7 +30,7 @@ export function Drafts({ most }: { readonly most?: number }) {
               type="button"
               className="plain"
               aria-label={`forget the draft ${draftName(path)}`}
-              onClick={() => void forgetDraft({ path, version: "" }).then(load, tell)}
+              onClick={() => void forgetDraft({ path, version: "" }).then(load, notify)}
             >
               forget
             </button>

@@ -3,7 +3,7 @@ import { useCallback, useEffect, useState } from "react";
 import { openStored, removeStored, renameStored } from "../commands/save";
 import { type ListedWorkflow, storedWorkflows } from "../server/workflows";
 import { useActive } from "../state/documents";
-import { tell } from "../state/live";
+import { notify } from "../state/live";
 import { Filter } from "../ui/Filter";
 import { Drafts } from "./Drafts";
 
@@ -12,9 +12,9 @@ export function FilesPanel() {
   const [files, setFiles] = useState<readonly ListedWorkflow[]>([]);
   const [query, setQuery] = useState("");
   const [renaming, setRenaming] = useState("");
-  const load = useCallback(() => storedWorkflows().then(setFiles, tell), []);
+  const load = useCallback(() => storedWorkflows().then(setFiles, notify), []);
   useEffect(() => void load(), [load, saved]);
-  const after = (done: Promise<void>) => void done.then(load, tell);
+  const after = (done: Promise<void>) => void done.then(load, notify);
   const words = query.toLowerCase();
   const shown = files
     .filter(({ path }) => path.toLowerCase().includes(words))

@@ -3,7 +3,7 @@ import { useEffect, useRef } from "react";
 import { stepsAround } from "../document/history";
 import { type Session, useDocuments } from "../state/documents";
 
-export function StepsPanel({ session: { id, history } }: { readonly session: Session }) {
+export function HistoryPanel({ session: { id, history } }: { readonly session: Session }) {
   const { steps, earlier, later } = stepsAround(history);
   const present = useRef<HTMLButtonElement>(null);
   useEffect(() => {

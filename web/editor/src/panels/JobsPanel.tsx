@@ -5,7 +5,7 @@ import type { Job } from "../jobs/job";
 import { addressOf, cancel, picturesOf, steer } from "../server/client";
 import { forget, moveToFront } from "../server/jobs";
 import { useDocuments } from "../state/documents";
-import { forgetJob, tell, useLive } from "../state/live";
+import { forgetJob, notify, useLive } from "../state/live";
 import { usePage } from "../state/page";
 
 export function JobsPanel() {
@@ -20,14 +20,14 @@ export function JobsPanel() {
       <div className="steering">
         <button
           type="button"
-          onClick={() => void steer(jobs.queue.paused ? "resume" : "pause").catch(tell)}
+          onClick={() => void steer(jobs.queue.paused ? "resume" : "pause").catch(notify)}
         >
           {jobs.queue.paused ? "Resume" : "Pause"}
         </button>
         <button
           type="button"
           disabled={jobs.queue.running + jobs.queue.pending === 0}
-          onClick={() => void steer("clear").catch(tell)}
+          onClick={() => void steer("clear").catch(notify)}
         >
           Cancel all
         </button>
@@ -72,28 +72,28 @@ function Row({
       </div>
       <div className="steering">
         {place !== undefined && place > 0 && (
-          <button type="button" onClick={() => void moveToFront(job.id).catch(tell)}>
+          <button type="button" onClick={() => void moveToFront(job.id).catch(notify)}>
             To the front
           </button>
         )}
         {busy ? (
-          <button type="button" onClick={() => void cancel(job.id).catch(tell)}>
+          <button type="button" onClick={() => void cancel(job.id).catch(notify)}>
             Cancel
           </button>
         ) : (
           <>
-            <button type="button" onClick={() => void openAsItRan(job.id, name).catch(tell)}>
+            <button type="button" onClick={() => void openAsItRan(job.id, name).catch(notify)}>
               Open as it ran
             </button>
             <button
               type="button"
-              onClick={() => void openAsItRan(job.id, name).then(() => run(), tell)}
+              onClick={() => void openAsItRan(job.id, name).then(() => run(), notify)}
             >
               Run again
             </button>
             <button
               type="button"
-              onClick={() => void forget(job.id).then(() => forgetJob(job.id), tell)}
+              onClick={() => void forget(job.id).then(() => forgetJob(job.id), notify)}
             >
               Forget
             </button>

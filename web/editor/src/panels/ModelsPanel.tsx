@@ -5,13 +5,13 @@
 import { useEffect, useState } from "react";
 import { type Loader, loadersOf, triggersOf } from "../catalog/loaders";
 import { CHOICE, NODE_TYPE, placeChosen } from "../commands/addNode";
-import { intoPrompt } from "../commands/edits/prompts";
+import { appendToPrompt } from "../commands/edits/prompts";
 import { listedModels, type Model, type ModelKind, modelKinds, notesOf } from "../server/models";
-import { tell, useLive } from "../state/live";
+import { notify, useLive } from "../state/live";
 import { Filter } from "../ui/Filter";
 import "./models.css";
 
-const SHOWN = 200;
+const MAX_SHOWN = 200;
 
 export function ModelsPanel() {
   const catalog = useLive((live) => live.catalog);
@@ -20,10 +20,10 @@ export function ModelsPanel() {
   const [models, setModels] = useState<readonly Model[]>([]);
   const [words, setWords] = useState("");
   const [open, setOpen] = useState("");
-  useEffect(() => void modelKinds().then(setKinds, tell), []);
+  useEffect(() => void modelKinds().then(setKinds, notify), []);
   useEffect(() => {
     let current = true;
-    listedModels(kind).then((found) => current && setModels(found), tell);
+    listedModels(kind).then((found) => current && setModels(found), notify);
     return () => void (current = false);
   }, [kind, catalog]);
   const folders = kinds.find(({ name }) => name === kind)?.folders ?? [];
@@ -45,7 +45,7 @@ export function ModelsPanel() {
       </select>
       {shown.length === 0 && <p className="empty">no model of this kind is here</p>}
       <ul>
-        {shown.slice(0, SHOWN).map((model) => (
+        {shown.slice(0, MAX_SHOWN).map((model) => (
           <li key={model.name}>
             <button
               type="button"
@@ -77,7 +77,7 @@ export function ModelsPanel() {
           </li>
         ))}
       </ul>
-      {shown.length > SHOWN && <p className="remark">and {shown.length - SHOWN} more</p>}
+      {shown.length > MAX_SHOWN && <p className="remark">and {shown.length - MAX_SHOWN} more</p>}
     </aside>
   );
 }
@@ -113,7 +113,7 @@ function Notes({
               key={trigger}
               draggable
               onDragStart={({ dataTransfer }) => dataTransfer.setData("text/plain", trigger)}
-              onClick={() => intoPrompt(trigger)}
+              onClick={() => appendToPrompt(trigger)}
             >
               {trigger}
             </button>

@@ -4,12 +4,12 @@ import { packNamed } from "../catalog/catalog";
 import { grouped } from "../catalog/search";
 import { place } from "../commands/addNode";
 import { listedPacks, type Pack } from "../server/packs";
-import { tell, useLive } from "../state/live";
+import { notify, useLive } from "../state/live";
 
 export function PacksPanel() {
   const catalog = useLive((live) => live.catalog);
   const [packs, setPacks] = useState<readonly Pack[]>([]);
-  useEffect(() => void listedPacks().then(setPacks, tell), [catalog]);
+  useEffect(() => void listedPacks().then(setPacks, notify), [catalog]);
   const types = grouped([...catalog.values()], "pack");
   return (
     <aside className="side files library packs" aria-label="packs">

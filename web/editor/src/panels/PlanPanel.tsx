@@ -11,7 +11,7 @@ import type { Planned } from "../state/documents";
 import { plansOf } from "../state/planning";
 import { WhatIf } from "./WhatIf";
 
-const MOST_GAPS = 8;
+const MAX_GAPS = 8;
 const NO_SPANS: readonly MeasuredSpan[] = [];
 
 export function PlanPanel({
@@ -174,11 +174,11 @@ function Idle({ plan, timeline }: { readonly plan: Plan; readonly timeline: Time
       <h4>Idle gaps</h4>
       {gaps.length === 0 && <p>No device waits.</p>}
       <ul className="weighed idle-gaps">
-        {gaps.slice(0, MOST_GAPS).map((gap) => (
+        {gaps.slice(0, MAX_GAPS).map((gap) => (
           <li key={`${gap.row} ${gap.start}`}>{gapWords(gap, timeline)}</li>
         ))}
       </ul>
-      {gaps.length > MOST_GAPS && <p>and {gaps.length - MOST_GAPS} shorter ones</p>}
+      {gaps.length > MAX_GAPS && <p>and {gaps.length - MAX_GAPS} shorter ones</p>}
     </>
   );
 }

@@ -5,7 +5,7 @@ import type { Job } from "../jobs/job";
 import { docOf, type Session } from "../state/documents";
 import { problemsOf } from "./problems";
 
-const SHOWN = 8;
+const MAX_SHOWN = 8;
 
 export function Problems({
   session,
@@ -29,7 +29,7 @@ export function Problems({
     <aside className="problems" aria-label="problems">
       {found.length > 0 && <h2>{found.length === 1 ? "1 problem" : `${found.length} problems`}</h2>}
       <ul>
-        {found.slice(0, SHOWN).map(({ node, input, line }) => (
+        {found.slice(0, MAX_SHOWN).map(({ node, input, line }) => (
           <li key={`${node} ${input} ${line}`}>
             {named.has(node) ? (
               <button type="button" onClick={() => jumpTo(node)}>
@@ -39,8 +39,8 @@ export function Problems({
             <span>{line}</span>
           </li>
         ))}
-        {found.length > SHOWN && <li>and {found.length - SHOWN} more</li>}
-        {[...new Set(notes)].slice(0, SHOWN).map((note) => (
+        {found.length > MAX_SHOWN && <li>and {found.length - MAX_SHOWN} more</li>}
+        {[...new Set(notes)].slice(0, MAX_SHOWN).map((note) => (
           <li className="remark" key={note}>
             {note}
           </li>

@@ -2,13 +2,13 @@
 import { useEffect, useState } from "react";
 import { openTemplate } from "../commands/run";
 import { type Template, templates } from "../server/client";
-import { tell } from "../state/live";
+import { notify } from "../state/live";
 import { Drafts } from "./Drafts";
 
 export function useTemplates(): readonly Template[] {
   const [found, setFound] = useState<readonly Template[]>([]);
   useEffect(() => {
-    templates().then(setFound, tell);
+    templates().then(setFound, notify);
   }, []);
   return found;
 }

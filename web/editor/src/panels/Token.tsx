@@ -5,9 +5,9 @@ import { useLive } from "../state/live";
 import { loadSettings } from "../state/settings";
 
 export function Token() {
-  const locked = useLive((live) => live.locked);
+  const tokenRequired = useLive((live) => live.tokenRequired);
   const [words, setWords] = useState("");
-  if (!locked) return null;
+  if (!tokenRequired) return null;
   return (
     <form
       className="notice token"
@@ -17,7 +17,7 @@ export function Token() {
         giveToken(String(new FormData(event.currentTarget).get("token"))).then(
           () => {
             setWords("");
-            useLive.setState({ locked: false, notice: "" });
+            useLive.setState({ tokenRequired: false, notice: "" });
             void loadSettings();
           },
           () => setWords("This is not the token."),

@@ -4,18 +4,18 @@ import { run } from "../commands/run";
 import type { Plan } from "../plan/model/plan";
 import { moreText, timeText } from "../plan/model/words";
 import { type Choices, type Planned, useActive } from "../state/documents";
-import { tell } from "../state/live";
+import { notify } from "../state/live";
 import {
   canRun,
   choiceWords,
   dropTrial,
-  insteadOf,
+  planOverridesOf,
   secondsOf,
   showTrial,
   tryPlan,
 } from "../state/whatIf";
 
-const MOST_ALIKE = 8;
+const MAX_EQUAL_DEVICES = 8;
 /** The stage of nodes without a model, which cannot be placed. */
 const NODES = "node";
 const ALLOWED = ["stale-controlnet", "async-lora", "stale-controlnet,async-lora"];
@@ -31,7 +31,7 @@ export function WhatIf({ planned }: { readonly planned: Planned }) {
     try {
       await tryPlan(session, choices);
     } catch (error) {
-      tell(error);
+      notify(error);
     } finally {
       setAsking(false);
     }
@@ -72,7 +72,7 @@ function Fields({
   const places = known.flatMap((name) => alike(name, counts[name] ?? 0));
   const { devices: _, ...withoutDevices } = choices;
   const setCount = (name: string, count: number) => {
-    const next = { ...counts, [name]: Math.max(0, Math.min(MOST_ALIKE, count)) };
+    const next = { ...counts, [name]: Math.max(0, Math.min(MAX_EQUAL_DEVICES, count)) };
     const same = known.every((one) => next[one] === 1);
     onChange(same ? withoutDevices : { ...choices, devices: next });
   };
@@ -94,7 +94,7 @@ function Fields({
           <input
             type="number"
             min={0}
-            max={MOST_ALIKE}
+            max={MAX_EQUAL_DEVICES}
             value={counts[name] ?? 0}
             onChange={(event) => setCount(name, event.target.valueAsNumber || 0)}
           />
@@ -207,7 +207,7 @@ function Trials({ planned, session }: { readonly planned: Planned; readonly sess
                       ? "A job with these choices"
                       : "Some of these devices or links do not exist here"
                   }
-                  onClick={() => void run({ keepSeeds: true, instead: insteadOf(choices) })}
+                  onClick={() => void run({ keepSeeds: true, instead: planOverridesOf(choices) })}
                 >
                   Run with these
                 </button>

@@ -11,8 +11,8 @@ export interface Problem {
 
 export function problemsOf(checked: Checked | null, job: Job | null): readonly Problem[] {
   const found: Problem[] = [];
-  for (const [node, told] of Object.entries(checked?.nodeErrors ?? {}))
-    for (const error of listOf(isObject(told) ? told.errors : undefined).filter(isObject)) {
+  for (const [node, reported] of Object.entries(checked?.nodeErrors ?? {}))
+    for (const error of listOf(isObject(reported) ? reported.errors : undefined).filter(isObject)) {
       const extra = isObject(error.extra_info) ? error.extra_info : {};
       const details = textOf(error.details);
       found.push({

@@ -15,8 +15,8 @@ import { timeText, wordsOf } from "./model/words";
 
 const WIDTH = 1000;
 /** The minimum width of a span, relative to the view. */
-const LEAST = 0.0015;
-const FACTOR = 1.5;
+const MIN_SPAN_SHARE = 0.0015;
+const ZOOM_FACTOR = 1.5;
 /** Pixels of the wheel per zoom factor of e. */
 const WHEEL = 400;
 
@@ -72,12 +72,12 @@ export function TimelineView({
   });
 
   const point = (target: EventTarget) => {
-    const told = target instanceof SVGElement ? target.dataset.span : undefined;
-    if (told !== undefined && Number(told) !== chosen) choose(Number(told));
+    const span = target instanceof SVGElement ? target.dataset.span : undefined;
+    if (span !== undefined && Number(span) !== chosen) choose(Number(span));
   };
   const onKey = (key: string): boolean => {
-    if (key === "+" || key === "=") zoom(FACTOR);
-    else if (key === "-") zoom(1 / FACTOR);
+    if (key === "+" || key === "=") zoom(ZOOM_FACTOR);
+    else if (key === "-") zoom(1 / ZOOM_FACTOR);
     else if (key === ".") setLooked(null);
     else if (key === "Escape" && chosen !== null) choose(null);
     else {
@@ -132,7 +132,7 @@ export function TimelineView({
               plan={plan}
               timeline={timeline}
               scale={scale}
-              least={LEAST * (view.to - view.from) * scale}
+              least={MIN_SPAN_SHARE * (view.to - view.from) * scale}
               height={measured.length > 0 ? HALF : HEIGHT}
             />
             <Measured
@@ -140,7 +140,7 @@ export function TimelineView({
               rows={rows}
               bars={measured}
               scale={scale}
-              least={LEAST * (view.to - view.from) * scale}
+              least={MIN_SPAN_SHARE * (view.to - view.from) * scale}
             />
             <Gaps gaps={gapsOf(plan, timeline)} timeline={timeline} scale={scale} />
             {timeline.boundaries.map((at) => (
@@ -155,7 +155,7 @@ export function TimelineView({
                 className="framed"
                 x={shown.start * scale}
                 y={LANE * shown.row + TOP / 2}
-                width={Math.max(LEAST * (view.to - view.from), shown.seconds) * scale}
+                width={Math.max(MIN_SPAN_SHARE * (view.to - view.from), shown.seconds) * scale}
                 height={(measured.length > 0 ? HALF : HEIGHT) + TOP}
               />
             )}
@@ -163,10 +163,10 @@ export function TimelineView({
         </div>
       </div>
       <div className="zooming">
-        <button type="button" aria-label="zoom out" onClick={() => zoom(1 / FACTOR)}>
+        <button type="button" aria-label="zoom out" onClick={() => zoom(1 / ZOOM_FACTOR)}>
           −
         </button>
-        <button type="button" aria-label="zoom in" onClick={() => zoom(FACTOR)}>
+        <button type="button" aria-label="zoom in" onClick={() => zoom(ZOOM_FACTOR)}>
           +
         </button>
         <button type="button" disabled={looked === null} onClick={() => setLooked(null)}>

@@ -15,7 +15,7 @@ const BEFORE: readonly (readonly [Kind, RegExp])[] = [
   ["embeddings", /(?:^|[\s(])embedding:([^\s,()]*)$/],
   ["loras", /<lora:([^<>:\n]*)$/],
 ];
-const MOST = 8;
+const MAX_CANDIDATES = 8;
 
 /** Returns the incomplete name before the cursor; null without one. */
 export function unfinishedAt(text: string, cursor: number): Unfinished | null {
@@ -33,7 +33,7 @@ export function candidates(part: string, names: readonly string[]): readonly str
   return names
     .filter((name) => place(name) >= 0)
     .sort((one, other) => Number(place(one) > 0) - Number(place(other) > 0))
-    .slice(0, MOST);
+    .slice(0, MAX_CANDIDATES);
 }
 
 /** Inserts the whole name. A LoRA also gets its strength, which is selected. */

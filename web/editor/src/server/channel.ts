@@ -7,18 +7,18 @@ import { decode, encode } from "@msgpack/msgpack";
 export type ChannelState = "connecting" | "connected" | "lost";
 
 const PROTOCOL = "katz.msgpack";
-const PING = 10_000;
+const PING_INTERVAL_MS = 10_000;
 /**
  * Unanswered pings until the channel counts as lost. Pings are counted because a clock may be
  * reset.
  */
-const UNHEARD = 2;
-const SHORTEST_WAIT = 200;
-const LONGEST_WAIT = 5_000;
+const MAX_MISSED_PINGS = 2;
+const MIN_RETRY_MS = 200;
+const MAX_RETRY_MS = 5_000;
 
 export class Channel {
   private socket: WebSocket | null = null;
-  private wait = SHORTEST_WAIT;
+  private wait = MIN_RETRY_MS;
   private unheard = 0;
   private timer: ReturnType<typeof setTimeout> | undefined;
   private pinging: ReturnType<typeof setInterval> | undefined;
@@ -44,7 +44,7 @@ export class Channel {
 
   private readonly wake = (): void => {
     if (document.visibilityState === "visible" && this.socket?.readyState !== WebSocket.OPEN) {
-      this.wait = SHORTEST_WAIT;
+      this.wait = MIN_RETRY_MS;
       clearTimeout(this.timer);
       this.connect();
     }
@@ -61,7 +61,7 @@ export class Channel {
     this.socket = socket;
     this.unheard = 0;
     socket.onopen = () => {
-      this.wait = SHORTEST_WAIT;
+      this.wait = MIN_RETRY_MS;
       this.onState("connected");
     };
     socket.onmessage = (message: MessageEvent<unknown>) => {
@@ -70,10 +70,10 @@ export class Channel {
     };
     socket.onclose = () => this.lost(socket);
     this.pinging = setInterval(() => {
-      if (this.unheard >= UNHEARD) return this.lost(socket);
+      if (this.unheard >= MAX_MISSED_PINGS) return this.lost(socket);
       this.unheard += 1;
       if (socket.readyState === WebSocket.OPEN) socket.send(encode({ type: "ping" }));
-    }, PING);
+    }, PING_INTERVAL_MS);
   }
 
   private lost(socket: WebSocket): void {
@@ -81,7 +81,7 @@ export class Channel {
     this.forget();
     this.onState("lost");
     this.timer = setTimeout(() => this.connect(), this.wait * (0.8 + 0.4 * Math.random()));
-    this.wait = Math.min(2 * this.wait, LONGEST_WAIT);
+    this.wait = Math.min(2 * this.wait, MAX_RETRY_MS);
   }
 
   private forget(): void {

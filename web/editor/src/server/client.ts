@@ -14,7 +14,7 @@ import {
   textsOf,
 } from "../json";
 import type * as messages from "./generated/messages";
-import { told } from "./messageFields";
+import { messageFields } from "./messageFields";
 
 export class Refused extends Error {
   constructor(
@@ -111,7 +111,7 @@ export async function open(file: Blob): Promise<Opened> {
   const form = new FormData();
   form.append("file", file);
   const answer = await asked("katz/open", { method: "POST", body: form });
-  const opened = told<messages.OpenedWorkflow>(answer);
+  const opened = messageFields<messages.OpenedWorkflow>(answer);
   return { document: fieldsOf(opened.document), notes: textsOf(opened.notes) };
 }
 
@@ -143,7 +143,7 @@ export async function check(document: Doc): Promise<Checked> {
 }
 
 /** Overrides of the settings of jobs for a plan; see `PlanBody`. */
-export type Instead = {
+export type PlanOverrides = {
   readonly devices?: readonly string[];
   readonly place?: readonly string[];
   readonly allow?: string;
@@ -155,11 +155,11 @@ export type Instead = {
 export async function plan(
   document: Doc,
   asker: string,
-  instead: Instead = {},
+  instead: PlanOverrides = {},
   more: Asking = {},
 ): Promise<{ readonly plans: readonly Json[]; readonly notes: readonly string[] }> {
   const asked = { prompt: asPrompt(document), client_id: asker } satisfies messages.PlanBody;
-  const planned = told<messages.PlannedWorkflow>(
+  const planned = messageFields<messages.PlannedWorkflow>(
     await posted("katz/plan", { ...asked, ...instead }, more),
   );
   return { plans: listOf(planned.plans), notes: textsOf(planned.notes) };
@@ -167,7 +167,7 @@ export async function plan(
 
 /** Reads the response of a check or of a refused run. */
 export function checkedOf(answer: Json): Checked {
-  const found = told<messages.CheckedWorkflow>(answer);
+  const found = messageFields<messages.CheckedWorkflow>(answer);
   const nodeErrors = fieldsOf(found.node_errors);
   const failing = Object.keys(nodeErrors).flatMap((id) =>
     id.split(":").map((_, depth, parts) => parts.slice(0, depth + 1).join(":")),
@@ -185,7 +185,7 @@ export interface QueueOptions {
   /** If set, only these outputs run. */
   readonly targets?: readonly string[];
   /** Overrides of the settings of jobs. */
-  readonly instead?: Instead;
+  readonly instead?: PlanOverrides;
 }
 
 /**

@@ -15,10 +15,10 @@ export async function memories(): Promise<readonly Memory[]> {
   return [
     ...listOf(devices)
       .filter(isObject)
-      .map((told) => ({
-        name: textOf(told.name),
-        total: numberFrom(told.vram_total),
-        free: numberFrom(told.vram_free),
+      .map((device) => ({
+        name: textOf(device.name),
+        total: numberFrom(device.vram_total),
+        free: numberFrom(device.vram_free),
       })),
     { name: "server", total: numberFrom(host.ram_total), free: numberFrom(host.ram_free) },
   ];

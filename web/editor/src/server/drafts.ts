@@ -11,10 +11,10 @@ import {
 } from "./workflows";
 
 const FOLDER = "drafts/";
-const MOST = 30;
-const LONGEST = 60;
+const MAX_DRAFTS = 30;
+const MAX_NAME_CHARACTERS = 60;
 /** Browsers complete requests of a closing page only up to 64 kB. */
-const KEEPS_ALIVE = 60_000;
+const MAX_KEEPALIVE_BYTES = 60_000;
 const OTHER_VERSION = 412;
 
 export interface Draft {
@@ -52,7 +52,7 @@ export async function storeDraft(
       method: "POST",
       headers: { "Content-Type": "application/json", ...only },
       body,
-      keepalive: body.length < KEEPS_ALIVE,
+      keepalive: body.length < MAX_KEEPALIVE_BYTES,
     });
     if (known === null) await forgetOldest();
     return { path: place.path, version: headers.get("ETag") ?? "" };
@@ -68,11 +68,11 @@ export async function readDraft(
 ): Promise<Opened & { readonly file: StoredWorkflow | null; readonly draft: StoredWorkflow }> {
   const response = await fetch(addressOf(path), { cache: "no-store" });
   if (!response.ok) throw new Refused("the draft is not there any more", response.status);
-  const told = fieldsOf(parseJson(await response.text()));
-  const file = isObject(told.file)
-    ? { path: textOf(told.file.path), version: textOf(told.file.version) }
+  const stored = fieldsOf(parseJson(await response.text()));
+  const file = isObject(stored.file)
+    ? { path: textOf(stored.file.path), version: textOf(stored.file.version) }
     : null;
-  const document = new Blob([printJson(told.document ?? null)], { type: "application/json" });
+  const document = new Blob([printJson(stored.document ?? null)], { type: "application/json" });
   const draft = { path, version: response.headers.get("ETag") ?? "" };
   return { ...(await open(document)), file, draft };
 }
@@ -83,14 +83,14 @@ export async function forgetDraft({ path, version }: StoredWorkflow): Promise<vo
 }
 
 async function forgetOldest(): Promise<void> {
-  const old = (await storedDrafts()).slice(MOST);
+  const old = (await storedDrafts()).slice(MAX_DRAFTS);
   for (const { path } of old) await forgetDraft({ path, version: "" });
 }
 
 /** Returns a unique file name that every file system accepts. */
 function pathFor(name: string): string {
   const plain = name.replace(/[^\p{L}\p{N} _-]+/gu, " ").trim();
-  const short = [...plain].slice(0, LONGEST).join("").trim() || "workflow";
+  const short = [...plain].slice(0, MAX_NAME_CHARACTERS).join("").trim() || "workflow";
   return `${short} ${crypto.randomUUID().slice(0, 8)}.json`;
 }
 

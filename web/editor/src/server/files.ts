@@ -2,7 +2,7 @@
 import { numberFrom, textOf } from "../json";
 import { addressOf, asked, posted } from "./client";
 import type * as messages from "./generated/messages";
-import { told, toldAll } from "./messageFields";
+import { messageFields, readMessages } from "./messageFields";
 
 export interface ListedFile {
   readonly name: string;
@@ -24,11 +24,11 @@ export interface FilePage {
 }
 
 export async function listedFiles(type: ListedFile["type"], after: string): Promise<FilePage> {
-  const page = told<messages.FilePage>(
+  const page = messageFields<messages.FilePage>(
     await asked(`katz/files?${new URLSearchParams({ type, after, limit: "100" })}`),
   );
   return {
-    files: toldAll<messages.ListedFile, ListedFile>(page.files, (file) => ({
+    files: readMessages<messages.ListedFile, ListedFile>(page.files, (file) => ({
       name: textOf(file.name),
       type,
       modified: numberFrom(file.modified),
@@ -52,6 +52,6 @@ export async function movedFiles(
   names: readonly string[],
 ): Promise<readonly string[]> {
   const body: messages.FilesBody = { names: [...names], type };
-  const moved = told<messages.MovedFiles>(await posted(`katz/files/${how}`, { ...body }));
-  return toldAll<messages.MovedFile, string>(moved.files, ({ now }) => textOf(now));
+  const moved = messageFields<messages.MovedFiles>(await posted(`katz/files/${how}`, { ...body }));
+  return readMessages<messages.MovedFile, string>(moved.files, ({ now }) => textOf(now));
 }

@@ -11,6 +11,6 @@ export function copyLink(job: string): string {
 }
 
 /** Returns a parameter of this page's address. */
-export function askedFor(what: "job" | "copy"): string | null {
+export function addressParameter(what: "job" | "copy"): string | null {
   return new URLSearchParams(location.search).get(what);
 }

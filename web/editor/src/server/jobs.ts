@@ -6,12 +6,12 @@ import type { ForgetBody, MoveBody } from "./generated/messages";
 /** Returns the workflow of an ended job as executed, including seeds. */
 export async function workflowOf(job: string): Promise<Opened> {
   const answer = await asked(`history/${encodeURIComponent(job)}`);
-  const told = isObject(answer) ? answer[job] : undefined;
-  const [, , graph, extra] = isObject(told) ? listOf(told.prompt) : [];
+  const entry = isObject(answer) ? answer[job] : undefined;
+  const [, , graph, extra] = isObject(entry) ? listOf(entry.prompt) : [];
   const info = isObject(extra) && isObject(extra.extra_pnginfo) ? extra.extra_pnginfo : {};
-  const kept = isObject(info.workflow) ? info.workflow : graph;
-  if (kept === undefined) throw new Refused("the server has forgotten this job", 0);
-  return open(new Blob([printJson(kept)], { type: "application/json" }));
+  const workflow = isObject(info.workflow) ? info.workflow : graph;
+  if (workflow === undefined) throw new Refused("the server has forgotten this job", 0);
+  return open(new Blob([printJson(workflow)], { type: "application/json" }));
 }
 
 /** Returns the report of an ended job: plans, spans, seconds, reasons. */

@@ -6,17 +6,17 @@ import { isObject } from "../json";
 
 type FieldOf<Message> = Message extends unknown ? keyof Message : never;
 
-export type Told<Message> = { readonly [Name in FieldOf<Message>]?: unknown };
+export type MessageFields<Message> = { readonly [Name in FieldOf<Message>]?: unknown };
 
 /** Returns the fields of a message; none for other values. */
-export function told<Message>(value: unknown): Told<Message> {
-  return isObject(value) ? (value as Told<Message>) : {};
+export function messageFields<Message>(value: unknown): MessageFields<Message> {
+  return isObject(value) ? (value as MessageFields<Message>) : {};
 }
 
 /** Reads each message of a list. */
-export function toldAll<Message, Read>(
+export function readMessages<Message, Read>(
   value: unknown,
-  read: (message: Told<Message>) => Read,
+  read: (message: MessageFields<Message>) => Read,
 ): readonly Read[] {
-  return Array.isArray(value) ? value.map((one) => read(told<Message>(one))) : [];
+  return Array.isArray(value) ? value.map((one) => read(messageFields<Message>(one))) : [];
 }

@@ -25,20 +25,20 @@ export interface Model {
 export async function modelKinds(): Promise<readonly ModelKind[]> {
   return listOf(await asked("experiment/models"))
     .filter(isObject)
-    .map((told) => ({ name: textOf(told.name), folders: textsOf(told.folders) }));
+    .map((entry) => ({ name: textOf(entry.name), folders: textsOf(entry.folders) }));
 }
 
 export async function listedModels(kind: string): Promise<readonly Model[]> {
   return listOf(await asked(`experiment/models/${encodeURIComponent(kind)}`))
     .filter(isObject)
-    .map((told) => {
-      const name = textOf(told.name);
+    .map((entry) => {
+      const name = textOf(entry.name);
       const path = name.split("/").map(encodeURIComponent).join("/");
-      const place = `${encodeURIComponent(kind)}/${numberFrom(told.pathIndex)}/${path}`;
+      const place = `${encodeURIComponent(kind)}/${numberFrom(entry.pathIndex)}/${path}`;
       return {
         name,
-        bytes: numberFrom(told.size),
-        picture: told.has_preview === true ? `experiment/models/preview/${place}` : "",
+        bytes: numberFrom(entry.size),
+        picture: entry.has_preview === true ? `experiment/models/preview/${place}` : "",
       };
     });
 }

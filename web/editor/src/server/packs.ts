@@ -2,7 +2,7 @@
 import { numberFrom, textOf, textsOf } from "../json";
 import { asked } from "./client";
 import type * as messages from "./generated/messages";
-import { told, toldAll } from "./messageFields";
+import { messageFields, readMessages } from "./messageFields";
 
 export interface Pack {
   readonly name: string;
@@ -15,8 +15,8 @@ export interface Pack {
 
 /** Returns all packs; those with problems come first. */
 export async function listedPacks(): Promise<readonly Pack[]> {
-  const found = told<messages.PackList>(await asked("katz/packs"));
-  const packs = toldAll<messages.ListedPack, Pack>(found.packs, (pack) => ({
+  const found = messageFields<messages.PackList>(await asked("katz/packs"));
+  const packs = readMessages<messages.ListedPack, Pack>(found.packs, (pack) => ({
     name: textOf(pack.name),
     nodes: numberFrom(pack.nodes),
     scripts: pack.scripts === true,

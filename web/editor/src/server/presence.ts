@@ -2,18 +2,18 @@
 import { fieldsOf, textsOf } from "../json";
 import { posted } from "./client";
 import type * as messages from "./generated/messages";
-import { told } from "./messageFields";
+import { messageFields } from "./messageFields";
 
 /** The names of other users by file; "" for an unnamed one. */
 export type Others = Readonly<Record<string, readonly string[]>>;
 
-export async function tellPresence(
+export async function reportPresence(
   page: string,
   name: string,
   files: readonly string[],
 ): Promise<Others> {
   const body: messages.PresenceBody = { page, name, files: [...files] };
   const answer = await posted("katz/presence", { ...body }, { keepalive: true });
-  const found = fieldsOf(told<messages.OthersThere>(answer).files);
+  const found = fieldsOf(messageFields<messages.OthersThere>(answer).files);
   return Object.fromEntries(Object.entries(found).map(([file, names]) => [file, textsOf(names)]));
 }

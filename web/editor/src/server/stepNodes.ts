@@ -4,7 +4,7 @@ import type { Doc } from "../document/model";
 import { fieldsOf, type Json, listOf, numberFrom, textOf, textsOf } from "../json";
 import { posted } from "./client";
 import type * as messages from "./generated/messages";
-import { told, toldAll } from "./messageFields";
+import { messageFields, readMessages } from "./messageFields";
 
 /** A node of a step; see `StepNode` in the schema. */
 export interface StepNode {
@@ -26,9 +26,9 @@ export interface WrittenStep {
 
 export async function writtenStep(prompt: Doc, node: string): Promise<WrittenStep> {
   const body = { prompt: asPrompt(prompt), node } satisfies messages.UnfoldBody;
-  const step = told<messages.WrittenStep>(await posted("katz/unfold", body));
+  const step = messageFields<messages.WrittenStep>(await posted("katz/unfold", body));
   return {
-    nodes: toldAll<messages.StepNode, StepNode>(step.nodes, (one) => ({
+    nodes: readMessages<messages.StepNode, StepNode>(step.nodes, (one) => ({
       name: textOf(one.name),
       type: textOf(one.type),
       title: textOf(one.title),

@@ -4,7 +4,7 @@ import type { Doc } from "../document/model";
 import { fieldsOf, numberFrom, textOf } from "../json";
 import { posted } from "./client";
 import type * as messages from "./generated/messages";
-import { told, toldAll } from "./messageFields";
+import { messageFields, readMessages } from "./messageFields";
 
 /** Token counts by node and widget, one for each type of text encoder that reads the text. */
 export type TextSizes = Readonly<
@@ -13,10 +13,12 @@ export type TextSizes = Readonly<
 
 export async function textSizes(document: Doc, signal: AbortSignal): Promise<TextSizes> {
   const body = { prompt: asPrompt(document) } satisfies messages.TokensBody;
-  const answer = told<messages.CountedTexts>(await posted("katz/tokens", body, { signal }));
+  const answer = messageFields<messages.CountedTexts>(
+    await posted("katz/tokens", body, { signal }),
+  );
   return mapped(fieldsOf(answer.texts), (texts) =>
     mapped(fieldsOf(texts), (sizes) =>
-      toldAll<messages.TextSize, messages.TextSize>(sizes, (size) => ({
+      readMessages<messages.TextSize, messages.TextSize>(sizes, (size) => ({
         encoder: textOf(size.encoder),
         tokens: numberFrom(size.tokens),
         chunks: numberFrom(size.chunks),

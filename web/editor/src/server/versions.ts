@@ -5,7 +5,7 @@ import { answered, open, Refused } from "./client";
 import { addressIn, filesBelow, removeFile } from "./workflows";
 
 const FOLDER = "versions/";
-const MOST = 20;
+const MAX_VERSIONS = 20;
 
 export interface Version {
   readonly path: string;
@@ -21,7 +21,7 @@ export async function keepVersion(file: string, doc: Doc): Promise<void> {
     headers: { "Content-Type": "application/json" },
     body: printJson(doc),
   });
-  for (const old of (await versionsOf(file)).slice(MOST))
+  for (const old of (await versionsOf(file)).slice(MAX_VERSIONS))
     await removeFile(addressIn(FOLDER, old.path));
 }
 

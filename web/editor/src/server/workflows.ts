@@ -40,7 +40,7 @@ export async function storedWorkflows(): Promise<readonly ListedWorkflow[]> {
 export async function filesBelow(folder: string): Promise<readonly ListedWorkflow[]> {
   return listOf(await asked("v2/userdata"))
     .filter(isObject)
-    .map((told) => ({ path: textOf(told.path), modified: numberFrom(told.modified) }))
+    .map((file) => ({ path: textOf(file.path), modified: numberFrom(file.modified) }))
     .filter(({ path }) => path.startsWith(folder) && path.endsWith(".json"))
     .map((one) => ({ ...one, path: one.path.slice(folder.length) }));
 }

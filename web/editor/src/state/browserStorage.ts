@@ -4,13 +4,13 @@ import { begin } from "../document/history";
 import type { Doc } from "../document/model";
 import type { StoredWorkflow } from "../server/workflows";
 import { docOf, newSession, useDocuments } from "./documents";
-import { tell } from "./live";
+import { notify } from "./live";
 
 const KEY = "katz.open.";
 const WINDOW = "katz.window";
-const WAIT = 500;
+const STORE_INTERVAL_MS = 500;
 
-interface Kept {
+interface StoredDocuments {
   readonly active: number;
   readonly documents: readonly {
     readonly name: string;
@@ -30,15 +30,15 @@ interface Kept {
  */
 export async function restore(): Promise<number> {
   own = await claimed();
-  const found: Kept[] = [];
+  const found: StoredDocuments[] = [];
   try {
     const alive = await windows();
-    for (const [key, kept] of await entries<string, Kept>()) {
+    for (const [key, stored] of await entries<string, StoredDocuments>()) {
       const id = String(key).startsWith(KEY) ? String(key).slice(KEY.length) : null;
       if (id === null || (id !== own && alive.has(id))) continue;
-      if (id === own) found.unshift(kept);
+      if (id === own) found.unshift(stored);
       else {
-        found.push(kept);
+        found.push(stored);
         await del(key);
       }
     }
@@ -96,15 +96,15 @@ async function windows(): Promise<ReadonlySet<string>> {
 }
 
 /** Async, so that a browser without storage rejects instead of throwing. */
-async function stored(kept: Kept): Promise<void> {
-  await set(KEY + own, kept);
+async function store(stored: StoredDocuments): Promise<void> {
+  await set(KEY + own, stored);
 }
 
 /**
- * Stores changes at most every WAIT milliseconds. It does not wait for a pause, so that continuous
+ * Stores changes at most every `STORE_INTERVAL_MS`. It does not wait for a pause, so that continuous
  * editing loses no more than that.
  */
-export function keepOpen(): () => void {
+export function storeOpenDocuments(): () => void {
   let timer: ReturnType<typeof setTimeout> | undefined;
   let warned = false;
   let written = "";
@@ -113,7 +113,7 @@ export function keepOpen(): () => void {
     clearTimeout(timer);
     timer = undefined;
     const { sessions, active } = useDocuments.getState();
-    const documents: Kept["documents"] = sessions.map((session) => ({
+    const documents: StoredDocuments["documents"] = sessions.map((session) => ({
       name: session.name,
       workflow: session.workflow,
       file: session.file,
@@ -127,14 +127,17 @@ export function keepOpen(): () => void {
     const same = now.length === parts.length && now.every((part, at) => part === parts[at]);
     if (same && active === written) return;
     [parts, written] = [now, active];
-    const kept: Kept = { active: sessions.findIndex(({ id }) => id === active), documents };
-    stored(kept).catch(() => {
-      if (!warned) tell("This browser cannot store documents: download your work");
+    const stored: StoredDocuments = {
+      active: sessions.findIndex(({ id }) => id === active),
+      documents,
+    };
+    store(stored).catch(() => {
+      if (!warned) notify("This browser cannot store documents: download your work");
       warned = true;
     });
   };
   const unsubscribe = useDocuments.subscribe(() => {
-    timer ??= setTimeout(write, WAIT);
+    timer ??= setTimeout(write, STORE_INTERVAL_MS);
   });
   const hide = () => {
     if (document.visibilityState === "hidden") write();

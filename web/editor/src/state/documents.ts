@@ -111,7 +111,7 @@ interface Documents {
   readonly update: (id: string, part: Partial<Omit<Session, "id" | "history">>) => void;
 }
 
-const MOST_CLOSED = 20;
+const MAX_CLOSED = 20;
 
 export function newSession(name: string, doc: Doc, notes: readonly string[] = []): Session {
   return {
@@ -177,7 +177,7 @@ export const useDocuments = create<Documents>((set) => {
         return {
           sessions: rest,
           active: active === id ? next : active,
-          closed: [...closed, ...gone].slice(-MOST_CLOSED),
+          closed: [...closed, ...gone].slice(-MAX_CLOSED),
         };
       }),
     show: (id) => set({ active: id }),

@@ -2,10 +2,10 @@
 import { Refused } from "../server/client";
 import { forgetDraft, draftName, readDraft, storeDraft } from "../server/drafts";
 import { docOf, type Session, useDocuments } from "./documents";
-import { tell, useLive } from "./live";
+import { notify, useLive } from "./live";
 
 /** Milliseconds from the first unsaved change to the draft, so that it is stored within 10 s. */
-const WAIT = 8_000;
+const STORE_DELAY_MS = 8_000;
 
 /** Returns the documents to store, and the saved documents whose drafts to delete. */
 export function dueOf(sessions: readonly Session[]): {
@@ -19,7 +19,7 @@ export function dueOf(sessions: readonly Session[]): {
   };
 }
 
-export function keepDrafts(): () => void {
+export function storeDrafts(): () => void {
   let timer: ReturnType<typeof setTimeout> | undefined;
   let writing = Promise.resolve();
   let warned = false;
@@ -32,7 +32,7 @@ export function keepDrafts(): () => void {
   };
   const write = async (): Promise<void> => {
     timer = undefined;
-    if (useLive.getState().line === "lost") return plan(); // the browser still stores it
+    if (useLive.getState().connection === "lost") return plan(); // the browser still stores it
     const { sessions, closed } = useDocuments.getState();
     const due = dueOf([...sessions, ...closed]);
     try {
@@ -43,7 +43,7 @@ export function keepDrafts(): () => void {
       }
     } catch (error) {
       if (error instanceof Refused && error.status === 0) return plan();
-      if (!warned) tell(error); // disk full or too many files: shown once
+      if (!warned) notify(error); // disk full or too many files: shown once
       warned = true;
     }
   };
@@ -52,7 +52,7 @@ export function keepDrafts(): () => void {
     writing = writing.then(write);
   };
   const plan = () => {
-    timer ??= setTimeout(now, WAIT);
+    timer ??= setTimeout(now, STORE_DELAY_MS);
   };
   const unsubscribe = useDocuments.subscribe(({ sessions, closed }) => {
     const { keep: more, forget } = dueOf([...sessions, ...closed]);
@@ -77,6 +77,6 @@ export async function openDraft(path: string): Promise<void> {
     open(draftName(path), document, notes);
     update(useDocuments.getState().active, { file, draft, saved: {} });
   } catch (error) {
-    tell(error);
+    notify(error);
   }
 }

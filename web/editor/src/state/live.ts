@@ -9,28 +9,28 @@ import { Channel, type ChannelState } from "../server/channel";
 import { asked, objectInfo, Refused } from "../server/client";
 import type { SnapshotFrame } from "../server/generated/messages";
 import { report } from "../server/jobs";
-import { told } from "../server/messageFields";
+import { messageFields } from "../server/messageFields";
 import { activeSession, type Session, useDocuments, useFront } from "./documents";
 import { useSweep } from "./sweep";
 
 interface Live {
   readonly catalog: Catalog;
   readonly jobs: Jobs;
-  readonly line: ChannelState;
+  readonly connection: ChannelState;
   readonly notice: string;
   /** The server's version as last reported. */
   readonly version: string;
   /** Whether the server requires a token that this browser has not sent. */
-  readonly locked: boolean;
+  readonly tokenRequired: boolean;
 }
 
 export const useLive = create<Live>(() => ({
   catalog: new Map(),
   jobs: NO_JOBS,
-  line: "connecting",
+  connection: "connecting",
   notice: "",
   version: "",
-  locked: false,
+  tokenRequired: false,
 }));
 
 const CLIENT = "katz.client";
@@ -55,22 +55,22 @@ export function connect(): Channel {
       useLive.setState(({ jobs }) => ({ jobs: reduce(jobs, frame) }));
       compareVersion(frame);
     },
-    (line) => {
-      useLive.setState({ line });
-      if (line === "connected") void refreshCatalog();
-      if (line === "lost") void checkToken();
+    (connection) => {
+      useLive.setState({ connection });
+      if (connection === "connected") void refreshCatalog();
+      if (connection === "lost") void checkToken();
     },
   );
 }
 
 /** Notifies the user once if the server's version differs from this page's. */
 function compareVersion(frame: unknown): void {
-  const { type, server } = told<SnapshotFrame>(frame);
+  const { type, server } = messageFields<SnapshotFrame>(frame);
   if (type !== "snapshot") return;
   const { version: before } = useLive.getState();
   const version = textOf(fieldsOf(server).version);
   if (before !== "" && version !== before)
-    tell(`the server is version ${version} now, this page is ${before}: reload it`);
+    notify(`the server is version ${version} now, this page is ${before}: reload it`);
   useLive.setState({ version });
 }
 
@@ -79,12 +79,12 @@ export async function refreshCatalog(): Promise<void> {
   try {
     useLive.setState({ catalog: catalogOf(await objectInfo()) });
   } catch (error) {
-    tell(error);
+    notify(error);
   }
 }
 
 /** Adds a job that was just sent, and removes old jobs that no document shows. */
-export function noteSent(job: string): void {
+export function addSentJob(job: string): void {
   const { sessions, closed } = useDocuments.getState();
   const documents = [...sessions, ...closed];
   const swept = useSweep.getState().started?.runs ?? [];
@@ -106,17 +106,17 @@ export function forgetJob(job: string): void {
 }
 
 const UNAUTHORIZED = 401;
-const isLocked = (what: unknown) => what instanceof Refused && what.status === UNAUTHORIZED;
+const isUnauthorized = (what: unknown) => what instanceof Refused && what.status === UNAUTHORIZED;
 
 /** Sends a request that anyone with the token may make; others also depend on the user's name. */
 export async function checkToken(): Promise<void> {
-  const locked = await asked("users").then(() => false, isLocked);
-  useLive.setState({ locked });
+  const tokenRequired = await asked("users").then(() => false, isUnauthorized);
+  useLive.setState({ tokenRequired });
 }
 
 /** Shows a notice until it is dismissed or replaced. */
-export function tell(what: unknown): void {
-  if (isLocked(what)) void checkToken();
+export function notify(what: unknown): void {
+  if (isUnauthorized(what)) void checkToken();
   useLive.setState({ notice: what instanceof Error ? what.message : String(what) });
 }
 
@@ -152,7 +152,7 @@ export function watchReports(): () => void {
     if (job === null || !over || Object.keys(job.plans).length > 0 || asked.has(job.id)) return;
     asked.add(job.id);
     report(job.id, clientId).then(
-      (told) => useLive.setState(({ jobs }) => ({ jobs: reported(jobs, told) })),
+      (messageFields) => useLive.setState(({ jobs }) => ({ jobs: reported(jobs, messageFields) })),
       () => {}, // reports expire
     );
   };

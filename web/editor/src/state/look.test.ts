@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { lookOf, parsed, printed, propertiesOf, unreadable, USUAL } from "./look";
+import { lookOf, parsed, printed, propertiesOf, unreadable, DEFAULT_LOOK } from "./look";
 
 test("P1.26 what was kept is held to known variables, colours and sizes", () => {
   const colours = { "dark-accent": "#F0A", "light-nothing": "#111111", "light-back": "red" };
@@ -7,8 +7,8 @@ test("P1.26 what was kept is held to known variables, colours and sizes", () => 
     text: 20,
     colours: { "dark-accent": "#ff00aa" },
   });
-  expect(lookOf(null)).toEqual(USUAL);
-  expect(propertiesOf(USUAL).get("--dark-accent")).toBe(""); // the property is removed again
+  expect(lookOf(null)).toEqual(DEFAULT_LOOK);
+  expect(propertiesOf(DEFAULT_LOOK).get("--dark-accent")).toBe(""); // the property is removed again
 });
 
 test("P1.26 colours go through a text unchanged, and lines that say nothing are told", () => {

@@ -36,7 +36,7 @@ const PAIRS: readonly (readonly [Variable, Variable])[] = [
   ["on-accent", "accent"],
 ];
 /** The minimum contrast of text by WCAG 2, level AA. */
-const LEAST_CONTRAST = 4.5;
+const MIN_CONTRAST = 4.5;
 
 export const TEXT = { least: 9, usual: 12, most: 20 } as const;
 
@@ -49,7 +49,7 @@ export interface Look {
   readonly colours: Colours;
 }
 
-export const USUAL: Look = { text: TEXT.usual, colours: {} };
+export const DEFAULT_LOOK: Look = { text: TEXT.usual, colours: {} };
 
 const NAMES = SCHEMES.flatMap((scheme) =>
   Object.keys(VARIABLES).map((name) => `${scheme}-${name}`),
@@ -110,9 +110,9 @@ export function unreadable(holds: (scheme: Scheme, name: Variable) => string): r
   return SCHEMES.flatMap((scheme) =>
     PAIRS.flatMap(([front, back]) => {
       const contrast = contrastOf(holds(scheme, front), holds(scheme, back));
-      if (contrast >= LEAST_CONTRAST) return [];
+      if (contrast >= MIN_CONTRAST) return [];
       const pair = `${VARIABLES[front]} (${front}) on ${VARIABLES[back]} (${back})`;
-      return [`${scheme}: ${pair}: ${contrast.toFixed(1)} to 1, less than ${LEAST_CONTRAST}`];
+      return [`${scheme}: ${pair}: ${contrast.toFixed(1)} to 1, less than ${MIN_CONTRAST}`];
     }),
   );
 }

@@ -8,8 +8,8 @@ import { atRest, readInSlices } from "./canvasMotion";
 import { activeSession, docOf, type Planned, useDocuments } from "./documents";
 import { usePage } from "./page";
 
-const QUIET = 200;
-const AGAIN = 1_500;
+const DEBOUNCE_MS = 200;
+const RETRY_MS = 1_500;
 const UNAVAILABLE = 503;
 const NONE: readonly Plan[] = [];
 /** The id with which this page requests plans. */
@@ -77,13 +77,18 @@ export function watchPlans(): () => void {
     const { signal } = (asking = new AbortController());
     try {
       // a plan of a large graph has megabytes
-      const { plans: told, notes } = await askForPlan(doc, ASKER, {}, { signal, ready: atRest });
-      const plans = await readInSlices(told, planOf);
+      const { plans: described, notes } = await askForPlan(
+        doc,
+        ASKER,
+        {},
+        { signal, ready: atRest },
+      );
+      const plans = await readInSlices(described, planOf);
       if (signal.aborted) return;
       update(session, { planned: { work, plans, notes, old: false, trials: [], shown: null } });
     } catch (error) {
       const busy = error instanceof Refused && error.status === UNAVAILABLE && !signal.aborted;
-      if (busy && doc === seen) timer = setTimeout(() => void ask(session, doc), AGAIN);
+      if (busy && doc === seen) timer = setTimeout(() => void ask(session, doc), RETRY_MS);
     }
   };
   const look = () => {
@@ -92,7 +97,7 @@ export function watchPlans(): () => void {
     if (session === null || doc === null || !usePage.getState().overlay || doc === seen) return;
     seen = doc;
     clearTimeout(timer);
-    if (nodesOf(doc).length > 0) timer = setTimeout(() => void ask(session.id, doc), QUIET);
+    if (nodesOf(doc).length > 0) timer = setTimeout(() => void ask(session.id, doc), DEBOUNCE_MS);
   };
   const ends = [useDocuments.subscribe(look), usePage.subscribe(look)];
   return () => {

@@ -1,13 +1,13 @@
 /** Tracks which other users have this page's files open. */
 import { create } from "zustand";
-import { type Others, tellPresence } from "../server/presence";
+import { type Others, reportPresence } from "../server/presence";
 import { useDocuments } from "./documents";
 
 /** Milliseconds between reports; the server drops a page after three times as long. */
-const EVERY = 15_000;
+const REPORT_INTERVAL_MS = 15_000;
 const PERSON = "katz.person";
-const MOST_FILES = 100;
-const LONGEST_NAME = 60;
+const MAX_FILES = 100;
+const MAX_NAME_CHARACTERS = 60;
 
 export const useOthers = create<{ readonly others: Others }>(() => ({ others: {} }));
 
@@ -24,7 +24,7 @@ export function askForName(): void {
   const name = window.prompt("Your name, for others who have the same file open", person());
   if (name === null) return;
   try {
-    localStorage.setItem(PERSON, name.trim().slice(0, LONGEST_NAME));
+    localStorage.setItem(PERSON, name.trim().slice(0, MAX_NAME_CHARACTERS));
   } catch {
     // private windows may have no storage
   }
@@ -43,12 +43,12 @@ export function watchPresence(): () => void {
   let said = "";
   const open = () => {
     const files = useDocuments.getState().sessions.flatMap(({ file }) => file?.path ?? []);
-    return [...new Set(files)].slice(0, MOST_FILES);
+    return [...new Set(files)].slice(0, MAX_FILES);
   };
   const say = (files = open()) => {
     if (files.length === 0 && said === "") return;
     said = files.join("\n");
-    tellPresence(page, person(), files).then(
+    reportPresence(page, person(), files).then(
       (others) => useOthers.setState({ others }),
       () => {}, // the page shows a lost connection already
     );
@@ -58,7 +58,7 @@ export function watchPresence(): () => void {
   const unsubscribe = useDocuments.subscribe(() => {
     if (open().join("\n") !== said) say();
   });
-  const timer = setInterval(look, EVERY);
+  const timer = setInterval(look, REPORT_INTERVAL_MS);
   window.addEventListener("focus", look);
   window.addEventListener("pagehide", leave);
   return () => {

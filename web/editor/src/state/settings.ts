@@ -2,8 +2,8 @@
 import { create } from "zustand";
 import { fieldsOf, textOf, textsOf } from "../json";
 import { setSetting, setting } from "../server/settings";
-import { tell } from "./live";
-import { type Look, lookOf, propertiesOf, USUAL } from "./look";
+import { notify } from "./live";
+import { type Look, lookOf, propertiesOf, DEFAULT_LOOK } from "./look";
 
 /** Keys by action; other actions have their default keys. */
 export type OwnKeys = Readonly<Record<string, readonly string[]>>;
@@ -15,11 +15,11 @@ const USED = "katz.used";
 const LOOK = "katz.look";
 const NAMES = "katz.names";
 const STARS = "katz.stars";
-const MOST_NAMES = 200;
-const MOST_STARS = 5_000;
-const USES = 60; // recent uses that count
+const MAX_NAMES = 200;
+const MAX_STARS = 5_000;
+const MAX_RECENT_USES = 60; // recent uses that count
 /** Milliseconds after the last change of a slider or colour until it is stored. */
-const SETTLED = 400;
+const STORE_DELAY_MS = 400;
 export const THEMES = ["system", "dark", "light"] as const;
 export type Theme = (typeof THEMES)[number];
 
@@ -47,7 +47,7 @@ export const useSettings = create<Settings>((set, get) => ({
   favourites: [],
   keys: {},
   theme: "system",
-  look: USUAL,
+  look: DEFAULT_LOOK,
   used: [],
   names: {},
   stars: [],
@@ -55,41 +55,41 @@ export const useSettings = create<Settings>((set, get) => ({
     const { favourites: names } = get();
     const next = names.includes(name) ? names.filter((one) => one !== name) : [...names, name];
     set({ favourites: next });
-    setSetting(FAVOURITES, next).catch(tell);
+    setSetting(FAVOURITES, next).catch(notify);
   },
   star: (addresses, on) => {
     const others = get().stars.filter((one) => !addresses.includes(one));
-    const stars = on ? [...others, ...addresses].slice(-MOST_STARS) : others;
+    const stars = on ? [...others, ...addresses].slice(-MAX_STARS) : others;
     set({ stars });
-    setSetting(STARS, stars).catch(tell);
+    setSetting(STARS, stars).catch(notify);
   },
   setKeys: (keys) => {
     set({ keys });
-    setSetting(KEYS, keys).catch(tell);
+    setSetting(KEYS, keys).catch(notify);
   },
   setTheme: (theme) => {
     set({ theme });
     show(get());
-    setSetting(THEME, theme).catch(tell);
+    setSetting(THEME, theme).catch(notify);
   },
   setLook: (look) => {
     set({ look });
     show(get());
     clearTimeout(settling);
-    settling = setTimeout(() => setSetting(LOOK, { ...look }).catch(tell), SETTLED);
+    settling = setTimeout(() => setSetting(LOOK, { ...look }).catch(notify), STORE_DELAY_MS);
   },
   use: (name) => {
-    const used = [name, ...get().used].slice(0, USES);
+    const used = [name, ...get().used].slice(0, MAX_RECENT_USES);
     set({ used });
-    setSetting(USED, used).catch(tell);
+    setSetting(USED, used).catch(notify);
   },
   name: (workflow, name) => {
     const { [workflow]: known, ...others } = get().names;
     if (known === name) return;
-    const kept = Object.entries(others).slice(1 - MOST_NAMES);
+    const kept = Object.entries(others).slice(1 - MAX_NAMES);
     const names = Object.fromEntries([...kept, [workflow, name]]);
     set({ names });
-    setSetting(NAMES, names).catch(tell);
+    setSetting(NAMES, names).catch(notify);
   },
 }));
 
@@ -123,6 +123,6 @@ export async function loadSettings(): Promise<void> {
     }));
     show(useSettings.getState());
   } catch (error) {
-    tell(error);
+    notify(error);
   }
 }

@@ -7,12 +7,12 @@ import { activeSession, docOf, useDocuments } from "./documents";
 import { useLive } from "./live";
 import { workOf } from "./planning";
 
-const QUIET = 250;
+const DEBOUNCE_MS = 250;
 
 /**
  * Counts shortly after the last change; a newer change cancels a request. Of `{a|b}`, counts `a`.
  */
-export function watchTexts(): () => void {
+export function watchTokenCounts(): () => void {
   let timer: ReturnType<typeof setTimeout> | undefined;
   let asking: AbortController | undefined;
   let seen: Doc | null = null;
@@ -38,7 +38,7 @@ export function watchTexts(): () => void {
       return;
     seen = doc;
     clearTimeout(timer);
-    timer = setTimeout(() => void count(session.id, doc), QUIET);
+    timer = setTimeout(() => void count(session.id, doc), DEBOUNCE_MS);
   };
   const ends = [useDocuments.subscribe(look), useLive.subscribe(look)];
   return () => {

@@ -6,8 +6,8 @@ import {
   canRun,
   choiceWords,
   dropTrial,
-  insteadOf,
-  MOST_TRIALS,
+  planOverridesOf,
+  MAX_TRIALS,
   showTrial,
   tryPlan,
 } from "./whatIf";
@@ -37,7 +37,7 @@ test("choices are asked for as the command line has them", () => {
     allow: "",
     batching: false,
   };
-  expect(insteadOf(choices)).toEqual({
+  expect(planOverridesOf(choices)).toEqual({
     devices: ["cpu:0*2", "cpu:1"],
     place: ["controlnet=cpu:1"],
     allow: "",
@@ -46,7 +46,7 @@ test("choices are asked for as the command line has them", () => {
   expect(choiceWords(choices)).toBe(
     "cpu:0 × 2 + cpu:1, controlnet on cpu:1, allows nothing, one call per branch",
   );
-  expect(insteadOf({})).toEqual({});
+  expect(planOverridesOf({})).toEqual({});
   expect(canRun(choices)).toBe(false);
   expect(canRun({ devices: { "cpu:0": 0, "cpu:1": 1 }, batching: true })).toBe(true);
   expect(canRun({ link: "10" })).toBe(false);
@@ -77,7 +77,7 @@ test("a trial of an earlier graph is dropped, one without a plan is not shown", 
 });
 
 test("only so many trials are kept", async () => {
-  for (let one = 0; one < MOST_TRIALS + 3; one++) await tryPlan(session(), { link: `${one}` });
-  expect(session().planned?.trials).toHaveLength(MOST_TRIALS);
-  expect(session().planned?.trials.at(-1)?.choices.link).toBe(`${MOST_TRIALS + 2}`);
+  for (let one = 0; one < MAX_TRIALS + 3; one++) await tryPlan(session(), { link: `${one}` });
+  expect(session().planned?.trials).toHaveLength(MAX_TRIALS);
+  expect(session().planned?.trials.at(-1)?.choices.link).toBe(`${MAX_TRIALS + 2}`);
 });

@@ -1,13 +1,13 @@
 /** Plans the active document with other choices than jobs have. */
 import { type Plan, planOf } from "../plan/model/plan";
-import { type Instead, plan as askForPlan } from "../server/client";
+import { type PlanOverrides, plan as askForPlan } from "../server/client";
 import { type Choices, docOf, type Planned, type Session, useDocuments } from "./documents";
 
-export const MOST_TRIALS = 8;
+export const MAX_TRIALS = 8;
 const ASKER = crypto.randomUUID();
 
 /** Returns the choices in the form of the server's request. */
-export function insteadOf({ devices, place, allow, link, batching }: Choices): Instead {
+export function planOverridesOf({ devices, place, allow, link, batching }: Choices): PlanOverrides {
   const many = Object.entries(devices ?? {}).filter(([, count]) => count > 0);
   return {
     ...(devices && { devices: many.map(([name, count]) => name + (count > 1 ? `*${count}` : "")) }),
@@ -25,7 +25,7 @@ export function canRun({ devices, link }: Choices): boolean {
 
 /** Describes the choices that differ from those of jobs. */
 export function choiceWords(choices: Choices): string {
-  const { devices = [], place = [], allow, link, batching } = insteadOf(choices);
+  const { devices = [], place = [], allow, link, batching } = planOverridesOf(choices);
   const words = [
     devices.join(" + ").replaceAll("*", " × "),
     ...place.map((one) => one.replace("=", " on ")),
@@ -45,11 +45,11 @@ export function secondsOf(plans: readonly Plan[]): number {
 export async function tryPlan({ id, planned }: Session, choices: Choices): Promise<void> {
   const found = useDocuments.getState().sessions.find((session) => session.id === id);
   if (found === undefined || planned === null) return;
-  const { plans, notes } = await askForPlan(docOf(found), ASKER, insteadOf(choices));
+  const { plans, notes } = await askForPlan(docOf(found), ASKER, planOverridesOf(choices));
   const made = { choices, plans: plans.map(planOf), notes };
   change(id, (now) => {
     if (now.work !== planned.work) return now;
-    const trials = [...now.trials, made].slice(-MOST_TRIALS);
+    const trials = [...now.trials, made].slice(-MAX_TRIALS);
     return { ...now, trials, shown: made.plans.length > 0 ? trials.length - 1 : now.shown };
   });
 }

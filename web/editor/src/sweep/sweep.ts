@@ -4,8 +4,8 @@ import { parsedNumber } from "../catalog/numbers";
 import type { Json } from "../json";
 
 /** The maximum number of runs and of fields in a sweep. */
-export const MOST_RUNS = 48;
-export const MOST_AXES = 3;
+export const MAX_RUNS = 48;
+export const MAX_AXES = 3;
 
 /** A swept field, and its typed values, one per line. */
 export interface Axis {

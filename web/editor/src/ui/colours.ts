@@ -2,7 +2,7 @@
 import type { Json } from "../json";
 
 const COLOUR = /^#([0-9a-f]{3}|[0-9a-f]{6}|[0-9a-f]{8})$/i;
-const MOST = 0xffffff;
+const MAX_COLOUR = 0xffffff;
 
 /** Parses a typed colour, with or without `#`; null if invalid. */
 export function parsedColour(text: string): string | null {
@@ -13,7 +13,7 @@ export function parsedColour(text: string): string | null {
 /** Returns a value as `#rrggbb` for the browser's colour picker; null if it is not a colour. */
 export function pickedOf(value: Json): string | null {
   if (typeof value === "number" || typeof value === "bigint") {
-    const inside = value >= 0 && value <= MOST && Number.isInteger(Number(value));
+    const inside = value >= 0 && value <= MAX_COLOUR && Number.isInteger(Number(value));
     return inside ? `#${value.toString(16).padStart(6, "0")}` : null;
   }
   const full = typeof value === "string" ? parsedColour(value) : null;

@@ -1,7 +1,7 @@
 /** Defines the drag data of images, for drops on nodes or outside the page. */
 
 /** Addresses of images on the server, one per line. */
-export const PICTURES = "application/x-katz-pictures";
+export const IMAGES_TYPE = "application/x-katz-pictures";
 
 const TYPES: Readonly<Record<string, string>> = {
   jpg: "image/jpeg",
@@ -16,7 +16,7 @@ export function nameIn(address: URL): string {
 }
 
 /** Returns the drag data of images by type. `base`: the page's address. */
-export function carried(
+export function imageDragData(
   addresses: readonly string[],
   base: string,
 ): Readonly<Record<string, string>> {
@@ -26,15 +26,15 @@ export function carried(
   const name = nameIn(first);
   const type = TYPES[name.split(".").at(-1)?.toLowerCase() ?? ""] ?? "application/octet-stream";
   return {
-    [PICTURES]: addresses.join("\n"),
+    [IMAGES_TYPE]: addresses.join("\n"),
     "text/uri-list": whole.join("\r\n"),
     // Chromium creates a file from this when it is dropped outside the browser
     DownloadURL: `${type}:${name.replaceAll(":", "_")}:${first}`,
   };
 }
 
-export function carryPictures(event: React.DragEvent, addresses: readonly string[]): void {
-  for (const [type, what] of Object.entries(carried(addresses, document.baseURI)))
+export function setImageDrag(event: React.DragEvent, addresses: readonly string[]): void {
+  for (const [type, what] of Object.entries(imageDragData(addresses, document.baseURI)))
     event.dataTransfer.setData(type, what);
   event.dataTransfer.effectAllowed = "copy";
 }

@@ -1,7 +1,7 @@
 /** Loads a part of the page when it is first shown, so that the page itself loads faster. */
 import { type ComponentType, lazy, type ReactNode, Suspense } from "react";
 
-export function lazily<Props extends object>(
+export function lazyPart<Props extends object>(
   load: () => Promise<ComponentType<Props>>,
 ): (props: Props) => ReactNode {
   const Part = lazy(() =>

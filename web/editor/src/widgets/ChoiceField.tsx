@@ -4,8 +4,8 @@ import { nearestName } from "../catalog/nearestName";
 import { Picker } from "../ui/Picker";
 import type { Field } from "./field";
 
-const FEW = 24;
-const SHOWN = 200;
+const MAX_MENU_CHOICES = 24;
+const MAX_SHOWN = 200;
 
 export function ChoiceField(field: Field) {
   const { widget, value, set } = field;
@@ -37,7 +37,7 @@ function Choice({ widget, value, label, help, set }: Field) {
     className: there ? "" : "missing",
     title: there ? present : `${present} is not there`,
   };
-  if (widget.choices.length > FEW)
+  if (widget.choices.length > MAX_MENU_CHOICES)
     return (
       <>
         <button
@@ -93,7 +93,7 @@ function Search({
       label={label}
       query={query}
       onQuery={setQuery}
-      entries={found.slice(0, SHOWN).map((choice) => {
+      entries={found.slice(0, MAX_SHOWN).map((choice) => {
         const cut = choice.lastIndexOf("/") + 1;
         return { id: choice, title: choice.slice(cut), detail: choice.slice(0, cut) };
       })}

@@ -7,7 +7,7 @@ import type { Field } from "./field";
 /** Pixels of the pointer per step. */
 const PIXELS = 6;
 /** A part of the tooltip of every label. */
-export const CARRIED = "Alt and drag: set another field to this value";
+export const TRANSFER_HELP = "Alt and drag: set another field to this value";
 
 export function NumberField({ widget, value, label, help, set }: Field) {
   const [text, setText] = useState(String(value));
@@ -44,7 +44,7 @@ export function DragLabel({ widget, value, label, help, set }: Field) {
   return (
     <span
       className="label drag"
-      title={`${label}: ${help}\n(drag to change, Shift finely, Ctrl coarsely; double-click for the default)\n(${CARRIED})`}
+      title={`${label}: ${help}\n(drag to change, Shift finely, Ctrl coarsely; double-click for the default)\n(${TRANSFER_HELP})`}
       onPointerDown={(event) => {
         if (event.button !== 0) return;
         event.currentTarget.setPointerCapture(event.pointerId);

@@ -1,6 +1,6 @@
 /** Edits an image: choose, upload by button or drop, paint a mask; shows a thumbnail. */
 import { loadedPicture, addressOf, upload } from "../server/client";
-import { refreshCatalog, tell } from "../state/live";
+import { refreshCatalog, notify } from "../state/live";
 import { ChoiceField } from "./ChoiceField";
 import type { Field } from "./field";
 
@@ -17,7 +17,7 @@ export function PictureField({ onMask, ...field }: Field & { readonly onMask: ()
         await refreshCatalog();
         field.set(name);
       })
-      .catch(tell);
+      .catch(notify);
   };
   return (
     <>

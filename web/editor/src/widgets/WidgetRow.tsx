@@ -11,11 +11,11 @@ import { usePage } from "../state/page";
 import { ChoiceField } from "./ChoiceField";
 import { ColourField, Swatch } from "./ColourField";
 import type { Field } from "./field";
-import { CARRIED, DragLabel, NumberField } from "./NumberField";
+import { TRANSFER_HELP, DragLabel, NumberField } from "./NumberField";
 import { PictureField } from "./PictureField";
 import { TextField } from "./TextField";
 import { TokenCount } from "./TokenCount";
-import { useCarrying } from "./useValueDrag";
+import { useValueDrag } from "./useValueDrag";
 
 interface Row {
   readonly node: string;
@@ -34,7 +34,7 @@ export const WidgetRow = memo(function WidgetRow(row: Row) {
   const { node, handle, linked, after } = row;
   const { widget, key, value } = row.placed;
   noteRender(`widget ${node}.${widget.name}`);
-  const carrying = useCarrying({ node, widget: widget.name });
+  const carrying = useValueDrag({ node, widget: widget.name });
   const field: Field = {
     widget,
     value,
@@ -97,7 +97,7 @@ function Label(field: Field) {
   return (
     <span
       className="label"
-      title={`${label}: ${help}${start === undefined ? "" : "\n(double-click for the default)"}\n(${CARRIED})`}
+      title={`${label}: ${help}${start === undefined ? "" : "\n(double-click for the default)"}\n(${TRANSFER_HELP})`}
       onDoubleClick={() => start !== undefined && set(start)}
     >
       {label.replaceAll("_", " ")}

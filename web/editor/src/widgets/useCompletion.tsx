@@ -3,7 +3,7 @@ import { type KeyboardEvent, type ReactNode, type RefObject, useId, useRef, useS
 import { write } from "../commands/promptText";
 import { candidates, completed, unfinishedAt } from "../prompts/completion";
 import { namesOf } from "../server/models";
-import { tell } from "../state/live";
+import { notify } from "../state/live";
 
 interface Offered {
   readonly names: readonly string[];
@@ -80,7 +80,7 @@ export function useCompletion(area: RefObject<HTMLTextAreaElement | null>) {
     "aria-activedescendant": offered === null ? undefined : `${list}${offered.at}`,
   } as const;
   return {
-    look: () => void look().catch(tell),
+    look: () => void look().catch(notify),
     onKey,
     close: () => setOffered(null),
     shown,

@@ -20,7 +20,7 @@ function crossed(stroke: Line): ReadonlySet<number> {
   return new Set(hit.map(({ id }) => id));
 }
 
-export function Cutting({
+export function LinkCutter({
   change,
 }: {
   readonly change: (label: string, edit: (graph: Doc) => Doc) => void;

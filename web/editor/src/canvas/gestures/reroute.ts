@@ -5,7 +5,7 @@ import { addReroute, reroutesOf, throughOf } from "../../document/reroutes";
 import { drawnLinks, lineOf, nearestPart } from "../links/geometry";
 
 /** `at`: a point on the drawn link. */
-export function ledAround(graph: Doc, link: number, at: Place): Doc {
+export function withReroute(graph: Doc, link: number, at: Place): Doc {
   const point = { x: Math.round(at.x), y: Math.round(at.y) };
   const drawn = drawnLinks().find(({ id }) => id === link);
   const line = drawn === undefined ? [] : lineOf(drawn);

@@ -13,7 +13,7 @@ import type { WireEdge } from "../links/Wire";
 const REACH = 6;
 const NOWHERE: Place = { x: 0, y: 0 };
 
-export function useAligning() {
+export function useAlignment() {
   const flow = useReactFlow<Drawn, WireEdge>();
   const store = useStoreApi();
   const others = useRef<readonly Box[] | null>(null);

@@ -13,8 +13,8 @@ import { insert } from "../../commands/edits/nodes";
 import { fieldAt } from "../../commands/fields";
 import { openFiles } from "../../commands/run";
 import { linkName, type Pending, useCanvas } from "../../state/canvas";
-import { tell } from "../../state/live";
-import { fitting } from "../fit";
+import { notify } from "../../state/live";
+import { viewportFor } from "../fit";
 import { type Drawn, measured } from "../layout";
 import { endAt } from "../links/ends";
 import type { WireEdge } from "../links/Wire";
@@ -25,7 +25,7 @@ const pace = () => ({
 });
 const NOTHING: ReadonlySet<string> = new Set();
 
-export function useOffering(
+export function useCanvasFunctions(
   setNodes: (next: SetStateAction<Drawn[]>) => void,
   setLinks: (next: ReadonlySet<string>) => void,
   edges: RefObject<readonly WireEdge[]>,
@@ -59,7 +59,7 @@ export function useOffering(
       look: ({ x, y, zoom }) => void flow.setCenter(x, y, { zoom, ...pace() }),
       ask: () => ask(pointer.current.x, pointer.current.y),
       fit: (chosen) => {
-        const view = fitting(flow, (id) => chosen?.has(id) !== false, 0.08);
+        const view = viewportFor(flow, (id) => chosen?.has(id) !== false, 0.08);
         if (view !== null) void flow.setViewport(view, pace());
       },
       zoom: (to) => {
@@ -87,7 +87,7 @@ export function useOffering(
       },
       jump: (node) => {
         select(new Set([node]));
-        const view = fitting(flow, (id) => id === node, 0.6);
+        const view = viewportFor(flow, (id) => id === node, 0.6);
         if (view !== null) void flow.setViewport(view, pace());
       },
       sizes: () =>
@@ -122,7 +122,7 @@ export function useOffering(
       if (insert(text, { x, y }, "paste")) return;
       const file = new File([text], "pasted.json");
       if (text.trimStart().startsWith("{")) void openFiles([file]);
-      else if (text !== "") tell("The clipboard contains neither nodes nor a workflow");
+      else if (text !== "") notify("The clipboard contains neither nodes nor a workflow");
     };
     window.addEventListener("paste", paste);
     return () => window.removeEventListener("paste", paste);

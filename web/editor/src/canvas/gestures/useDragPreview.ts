@@ -9,7 +9,7 @@ import type { WireEdge } from "../links/Wire";
 const LIFTS = ["mouseup", "touchend", "touchcancel"] as const;
 
 /** `nodes`: the nodes in React's state. `left`: called when an aborted drag puts nodes back. */
-export function useCarrying(nodes: readonly Drawn[], left: () => void) {
+export function useDragPreview(nodes: readonly Drawn[], left: () => void) {
   const store = useStoreApi<Drawn, WireEdge>();
   const carried = useRef<Map<string, Place> | null>(null);
 

@@ -11,11 +11,11 @@ import { fittingInput, inputAt, linked, outputAt, whyNot } from "../../catalog/e
 import { removeLinks } from "../../document/links";
 import type { Doc } from "../../document/model";
 import { type Pending, useCanvas } from "../../state/canvas";
-import { tell, useLive } from "../../state/live";
+import { notify, useLive } from "../../state/live";
 
 type Change = (label: string, edit: (graph: Doc) => Doc) => void;
 
-export function useConnecting(
+export function useLinkDrag(
   graph: Doc,
   change: Change,
   ask: (x: number, y: number, pending: Pending) => void,
@@ -80,7 +80,7 @@ export function useConnecting(
       if (pending === null) return;
       if (toNode && toHandle) {
         const why = refused(graph, pending, toNode.id, toHandle.id ?? null);
-        if (why !== null) tell(why);
+        if (why !== null) notify(why);
         return;
       }
       const { clientX, clientY } = "clientX" in event ? event : (event.changedTouches[0] ?? {});
@@ -146,8 +146,8 @@ function dropOn(
   node: string,
 ): void {
   const to = fittingInput(graph, useLive.getState().catalog, node, from);
-  if (to === null) return tell(`nothing there takes ${from.type}`);
+  if (to === null) return notify(`nothing there takes ${from.type}`);
   const why = whyNot(graph, from, to);
-  if (why !== null) tell(why);
+  if (why !== null) notify(why);
   else change("connect", (now) => linked(now, from, to));
 }

@@ -39,7 +39,7 @@ function candidates(graph: Doc, node: string): readonly Candidate[] {
   }));
 }
 
-export function useInserting(graph: Doc) {
+export function useLinkInsertion(graph: Doc) {
   const known = useRef<readonly Candidate[] | null>(null);
 
   /** Marks the link beneath a node that is dragged alone. */

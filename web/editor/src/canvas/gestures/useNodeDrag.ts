@@ -5,9 +5,9 @@ import { moveGroup, resizeGroup, within } from "../../document/groups";
 import { type Doc, groupsOf } from "../../document/model";
 import { moveReroutes } from "../../document/reroutes";
 import { type Drawn, placeOf } from "../layout";
-import { useAligning } from "./useAlignment";
-import { useCarrying } from "./useDragPreview";
-import { insertedInto, useInserting } from "./useLinkInsertion";
+import { useAlignment } from "./useAlignment";
+import { useDragPreview } from "./useDragPreview";
+import { insertedInto, useLinkInsertion } from "./useLinkInsertion";
 
 /** The start position of a dragged group and of the nodes in it. */
 interface Started {
@@ -18,20 +18,20 @@ interface Started {
 
 type DragEvent = Pick<MouseEvent | TouchEvent, "ctrlKey" | "metaKey">;
 
-export function useMoving(
+export function useNodeDrag(
   graph: Doc,
   nodes: readonly Drawn[],
   change: (label: string, edit: (graph: Doc) => Doc) => void,
 ) {
   const started = useRef<Started | null>(null);
-  const { seek, taken } = useInserting(graph);
-  const { aligned, setFree, settled } = useAligning();
+  const { seek, taken } = useLinkInsertion(graph);
+  const { aligned, setFree, settled } = useAlignment();
   const left = useCallback(() => {
     started.current = null;
     settled();
     taken();
   }, [settled, taken]);
-  const { begin, draw, carry, end } = useCarrying(nodes, left);
+  const { begin, draw, carry, end } = useDragPreview(nodes, left);
 
   const onNodeDragStart = useCallback(
     (event: DragEvent, node: Drawn, dragged: Drawn[]) => {

@@ -8,10 +8,10 @@ import { useOverlay } from "../../plan/NodePlan";
 import { useFront } from "../../state/documents";
 import { Layer } from "../Layer";
 import type { Drawn } from "../layout";
-import { bars, outlines } from "./boxes";
+import { barPaths, boxPaths } from "./boxPaths";
 import { Overview } from "./Overview";
 
-export const Places = memo(function Places({
+export const NodeBoxes = memo(function NodeBoxes({
   nodes,
   large,
 }: {
@@ -19,7 +19,7 @@ export const Places = memo(function Places({
   readonly large: boolean;
 }) {
   const drawn = useDeferredValue(nodes); // changed nodes are drawn before their boxes here
-  const found = useMemo(() => outlines(drawn), [drawn]);
+  const found = useMemo(() => boxPaths(drawn), [drawn]);
   return (
     <>
       {large && (
@@ -33,7 +33,7 @@ export const Places = memo(function Places({
           </svg>
         </Layer>
       )}
-      <Overview outlines={found} />
+      <Overview boxPaths={found} />
     </>
   );
 });
@@ -44,7 +44,7 @@ const Bars = memo(function Bars({ nodes }: { readonly nodes: readonly Drawn[] })
   const { plans, old } = useOverlay();
   const found = useMemo(() => {
     const all = new Map(plans.toReversed().flatMap((plan) => [...placesOf(plan)]));
-    return bars(nodes, (id) => all.get(path + id) ?? new Map());
+    return barPaths(nodes, (id) => all.get(path + id) ?? new Map());
   }, [nodes, plans, path]);
   return (
     <g className={old ? "old-bars" : "bars"}>

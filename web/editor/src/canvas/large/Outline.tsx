@@ -7,7 +7,7 @@ import { noteRender } from "../../renders";
 import { useCanvas } from "../../state/canvas";
 import { handlesOf } from "../layout";
 import { Results } from "../nodes/Results";
-import { hasTime, inTurn, measureEnds } from "./renderQueue";
+import { mayRenderNow, queueContents, measureEnds } from "./renderQueue";
 
 /**
  * Returns whether a node is drawn as an outline, which is cheap. `far` is true when the zoom is too
@@ -16,11 +16,11 @@ import { hasTime, inTurn, measureEnds } from "./renderQueue";
 export function useOutline(id: string): { readonly outlined: boolean; readonly far: boolean } {
   const { far, large } = useCanvas(useShallow(({ far, large }) => ({ far, large })));
   const measure = useUpdateNodeInternals();
-  const [whole, setWhole] = useState(() => !large || (!far && hasTime()));
+  const [whole, setWhole] = useState(() => !large || (!far && mayRenderNow()));
   const outlined = !whole;
   const was = useRef(outlined);
   useEffect(() => {
-    if (whole === far) return inTurn(() => setWhole(!far));
+    if (whole === far) return queueContents(() => setWhole(!far));
     return undefined;
   }, [far, whole]);
   useEffect(() => {

@@ -4,15 +4,15 @@ import { type PointerEvent, useCallback, useEffect, useRef } from "react";
 import { type Box, boundsOf } from "../../document/layout/alignment";
 import { viewOf } from "../bounds";
 import { useViewportListener } from "../viewportListeners";
-import { outline, type Outlines } from "./boxes";
+import { boxPath, type BoxPaths } from "./boxPaths";
 
 const [WIDTH, HEIGHT] = [200, 150];
 const MARGIN = 5;
 /** Zoom exponent per pixel of the wheel, as on the canvas. */
 const WHEEL = 0.002;
 
-export function Overview({ outlines }: { readonly outlines: Outlines }) {
-  const { all, frames, others } = outlines;
+export function Overview({ boxPaths }: { readonly boxPaths: BoxPaths }) {
+  const { all, frames, others } = boxPaths;
   const { zoomTo, getZoom } = useReactFlow();
   const store = useStoreApi();
   const width = useStore((state) => state.width);
@@ -30,7 +30,7 @@ export function Overview({ outlines }: { readonly outlines: Outlines }) {
       for (const drawing of frame.current?.children ?? []) {
         if (drawing.getAttribute("viewBox") !== viewBox) drawing.setAttribute("viewBox", viewBox);
       }
-      outside.current?.setAttribute("d", `${outline(shown)} ${outline(view)}`);
+      outside.current?.setAttribute("d", `${boxPath(shown)} ${boxPath(view)}`);
     },
     [all, width, height],
   );

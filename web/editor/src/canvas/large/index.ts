@@ -3,8 +3,8 @@
  * viewport moves. Other folders import this file only.
  */
 export { FarLinks } from "./FarLinks";
-export { admit, entering } from "./mountQueue";
-export { Places } from "./NodeBoxes";
+export { mountInBatches, hideUnmounted } from "./mountQueue";
+export { NodeBoxes } from "./NodeBoxes";
 export { Outline, useOutline } from "./Outline";
-export { afterTurns, whileMoving } from "./renderQueue";
-export { standAside, standIn } from "./standIns";
+export { whenRendered, setViewportMoving } from "./renderQueue";
+export { hideStandIns, showStandIns } from "./standIns";

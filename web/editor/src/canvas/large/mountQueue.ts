@@ -6,13 +6,13 @@ import { boxOf, viewOf } from "../bounds";
 import type { Drawn } from "../layout";
 import { overlap } from "../links/geometry";
 import type { WireEdge } from "../links/Wire";
-import { boxInTurn } from "./renderQueue";
+import { queueBox } from "./renderQueue";
 
 /**
  * Nodes mounted per turn, while the viewport moves and while it rests. Most of the cost is per
  * turn, not per node.
  */
-const [MOVING, RESTING] = [4, 24];
+const [MOVING_NODES, RESTING_NODES] = [4, 24];
 
 /** Nodes that wait for their turn. */
 const waiting = new Set<string>();
@@ -21,7 +21,7 @@ type State = ReactFlowState<Drawn, WireEdge>;
 type Store = ReturnType<typeof useStoreApi<Drawn, WireEdge>>;
 
 /** Hides the nodes in view that are not mounted, and returns their ids. */
-export function entering(state: State): readonly string[] {
+export function hideUnmounted(state: State): readonly string[] {
   const mounted = new Set<string | undefined>(
     [...(state.domNode?.querySelectorAll<HTMLElement>(".react-flow__node") ?? [])].map(
       ({ dataset }) => dataset.id,
@@ -30,8 +30,8 @@ export function entering(state: State): readonly string[] {
   const view = viewOf(state);
   const found: string[] = [];
   for (const [id, node] of state.nodeLookup) {
-    const isThere = mounted.has(id) || waiting.has(id) || node.dragging;
-    if (isThere || !overlap(boxOf(node), view)) continue;
+    const isPlaced = mounted.has(id) || waiting.has(id) || node.dragging;
+    if (isPlaced || !overlap(boxOf(node), view)) continue;
     node.hidden = true;
     found.push(id);
   }
@@ -39,18 +39,18 @@ export function entering(state: State): readonly string[] {
 }
 
 /** Mounts nodes in later turns. */
-export function admit(store: Store, ids: readonly string[]): void {
+export function mountInBatches(store: Store, ids: readonly string[]): void {
   if (ids.length === 0) return;
   for (const id of ids) waiting.add(id);
-  boxInTurn((moves) => {
+  queueBox((moves) => {
     const { nodeLookup } = store.getState();
-    const count = moves ? MOVING : RESTING;
+    const count = moves ? MOVING_NODES : RESTING_NODES;
     for (const id of ids.slice(0, count)) {
       waiting.delete(id);
       const node = nodeLookup.get(id);
       if (node !== undefined) node.hidden = false;
     }
     store.setState({});
-    admit(store, ids.slice(count));
+    mountInBatches(store, ids.slice(count));
   });
 }

@@ -42,7 +42,7 @@ test.each([
   "in frames of %d ms there is a turn each %d ms, and 8 ms are spent in it",
   async (frame, each) => {
     vi.resetModules();
-    const { inTurn, measureEnds } = await import("./renderQueue"); // a fresh module without pending work
+    const { queueContents, measureEnds } = await import("./renderQueue"); // a fresh module without pending work
     const page = pageWithFrames(frame);
     const draws = Array.from({ length: 40 }, (_, at) =>
       vi.fn(() => {
@@ -51,7 +51,7 @@ test.each([
       }),
     );
     const drawn = () => draws.filter(({ mock }) => mock.calls.length > 0).length;
-    for (const draw of draws) inTurn(draw);
+    for (const draw of draws) queueContents(draw);
     const inEach: number[] = [];
     let [last, ended] = [0, 0];
     while (drawn() < draws.length) {

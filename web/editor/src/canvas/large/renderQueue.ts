@@ -6,15 +6,15 @@ import { useCanvas } from "../../state/canvas";
 import { isMoving, setMoving } from "../../state/canvasMotion";
 
 /** Milliseconds of drawing per frame, while the viewport moves and while it rests. */
-const [MOVING, RESTING] = [1, 8];
+const [MOVING_MS, RESTING_MS] = [1, 8];
 /**
  * Milliseconds until the next turn of a resting viewport if frames take longer, as without a GPU.
  */
-const LATEST = 20;
+const MAX_DELAY_MS = 20;
 /** Nodes per frame that are drawn in full without waiting. */
-const AT_ONCE = 3;
+const MAX_IMMEDIATE_NODES = 3;
 
-let isAsked = false;
+let isScheduled = false;
 let drawn = 0;
 /** Pending drawing in this order: boxes of nodes, then their contents once the viewport rests. */
 const boxes = new Set<(moves: boolean) => void>();
@@ -22,13 +22,13 @@ const contents = new Set<() => void>();
 const unmeasured = new Map<string, (ids: string[]) => void>();
 let whenDone: () => void = () => {};
 
-export function whileMoving(moves: boolean): void {
+export function setViewportMoving(moves: boolean): void {
   setMoving(moves);
   if (!moves) soon();
 }
 
 /** Calls `done` once nothing is pending. */
-export function afterTurns(done: () => void): void {
+export function whenRendered(done: () => void): void {
   whenDone = done;
   soon();
 }
@@ -37,8 +37,8 @@ export function afterTurns(done: () => void): void {
  * Returns whether one more node may be drawn in full in this frame. It never overtakes pending
  * ones.
  */
-export function hasTime(): boolean {
-  if (isMoving() || boxes.size + contents.size > 0 || drawn >= AT_ONCE) return false;
+export function mayRenderNow(): boolean {
+  if (isMoving() || boxes.size + contents.size > 0 || drawn >= MAX_IMMEDIATE_NODES) return false;
   if (drawn === 0)
     requestAnimationFrame(() => {
       drawn = 0;
@@ -51,13 +51,13 @@ export function hasTime(): boolean {
  * Calls the cheap `draw` in turn, also while the viewport moves; its argument says whether it
  * moves.
  */
-export function boxInTurn(draw: (moves: boolean) => void): void {
+export function queueBox(draw: (moves: boolean) => void): void {
   boxes.add(draw);
   soon();
 }
 
 /** Calls `draw` in turn while the viewport rests. The returned function cancels it. */
-export function inTurn(draw: () => void): () => void {
+export function queueContents(draw: () => void): () => void {
   contents.add(draw);
   soon();
   return () => void contents.delete(draw);
@@ -71,8 +71,8 @@ export function measureEnds(id: string, measure: (ids: string[]) => void): void 
 
 /** Skips the upcoming frame, which already has work. */
 function soon(): void {
-  if (isAsked) return; // a draw may request more: the running turn sees it
-  isAsked = true;
+  if (isScheduled) return; // a draw may request more: the running turn sees it
+  isScheduled = true;
   requestAnimationFrame(() => requestAnimationFrame(next));
 }
 
@@ -85,13 +85,13 @@ function goOn(): void {
     if (isMoving()) return;
     cancelAnimationFrame(frame);
     next();
-  }, LATEST);
+  }, MAX_DELAY_MS);
 }
 
 function next(): void {
   if (!isMoving() || !useCanvas.getState().far) {
-    // at low zoom, `Places` shows all boxes during a move
-    const until = performance.now() + (isMoving() ? MOVING : RESTING);
+    // at low zoom, `NodeBoxes` shows all boxes during a move
+    const until = performance.now() + (isMoving() ? MOVING_MS : RESTING_MS);
     for (const waiting of isMoving() ? [boxes] : [boxes, contents]) {
       for (const draw of waiting) {
         waiting.delete(draw);
@@ -101,7 +101,7 @@ function next(): void {
     }
     if (!isMoving() && boxes.size + contents.size > 0) return goOn();
   }
-  isAsked = false;
+  isScheduled = false;
   if (isMoving()) return; // starts again when the viewport rests
   measureAll();
   whenDone();

@@ -12,7 +12,7 @@ interface DrawnLink {
 
 /** Pixels between points of a line, unless that exceeds the maximum number of points. */
 const STEP = 16;
-const MOST = 200;
+const MAX_POINTS = 200;
 
 /** Returns the links that are drawn from end to end. */
 export function drawnLinks(): readonly DrawnLink[] {
@@ -27,7 +27,7 @@ export function drawnLinks(): readonly DrawnLink[] {
 /** Returns points along a drawn link. */
 export function lineOf({ path }: Pick<DrawnLink, "path">): Line {
   const length = path.getTotalLength();
-  const count = Math.max(2, Math.min(MOST, Math.ceil(length / STEP) + 1));
+  const count = Math.max(2, Math.min(MAX_POINTS, Math.ceil(length / STEP) + 1));
   return Array.from({ length: count }, (_, at) =>
     path.getPointAtLength((length * at) / (count - 1)),
   );

@@ -20,11 +20,11 @@ import { usePage } from "../../state/page";
 import { WidgetRow } from "../../widgets/WidgetRow";
 import { Outline, useOutline } from "../large";
 import type { CardNode } from "../layout";
-import { Peeked, Results } from "./Results";
+import { OutputPreview, Results } from "./Results";
 import { InputSocket, OutputSocket } from "./Socket";
 import { modeName, Title } from "./Title";
 
-const LEAST = { width: 200, height: 60 };
+const MIN_SIZE = { width: 200, height: 60 };
 
 export const Card = memo(function Card({
   id,
@@ -43,7 +43,7 @@ export const Card = memo(function Card({
         isSubgraph: subgraphOf(docOf(session), node.type) !== undefined,
       };
     }),
-    NOWHERE,
+    NO_SESSION,
   );
   const phase = useFollowed(({ shown }) => runOf(shown, key, isSubgraph)?.phase ?? "");
   const virtual = useLive(({ catalog }) => catalog.get(node.type)?.isVirtual === true);
@@ -86,7 +86,7 @@ function looksSame(one: NodeProps<CardNode>, other: NodeProps<CardNode>): boolea
   );
 }
 
-const NOWHERE = { key: "", failed: false, isSubgraph: false };
+const NO_SESSION = { key: "", failed: false, isSubgraph: false };
 
 /** `at`: the key of the node in a job. */
 function Whole({ node, at }: { readonly node: DocNode; readonly at: string }) {
@@ -113,11 +113,11 @@ function Whole({ node, at }: { readonly node: DocNode; readonly at: string }) {
           {subgraph !== undefined && <Enter node={id} />}
           <NodePlan node={at} />
           <Results node={at} />
-          {peek && <Peeked session={session} node={at} peek={peek} />}
+          {peek && <OutputPreview session={session} node={at} peek={peek} />}
           <NodeResizeControl
             className="resize"
-            minWidth={LEAST.width}
-            minHeight={LEAST.height}
+            minWidth={MIN_SIZE.width}
+            minHeight={MIN_SIZE.height}
             onResizeEnd={(_, { width, height }) => {
               const session = activeSession();
               if (session !== null)

@@ -1,6 +1,6 @@
 /** Shows the output of a node: its preview while it runs, then its images and texts. */
 import { useEffect, useMemo, useState } from "react";
-import { putAway } from "../../commands/edits/outputPreview";
+import { removePreview } from "../../commands/edits/outputPreview";
 import { resultOf } from "../../jobs/followed";
 import { isIn } from "../../jobs/inside";
 import type { Picture } from "../../jobs/job";
@@ -9,7 +9,7 @@ import { docOf, type Peek, useDocuments } from "../../state/documents";
 import { useFollowed, useLive } from "../../state/live";
 import { usePage } from "../../state/page";
 import { workOf } from "../../state/planning";
-import { carryPictures } from "../../ui/imageDrag";
+import { setImageDrag } from "../../ui/imageDrag";
 
 export function Results({ node }: { readonly node: string }) {
   const preview = useFollowed(({ shown }) => {
@@ -22,7 +22,7 @@ export function Results({ node }: { readonly node: string }) {
 }
 
 /** Shows the peeked value of a node's output. */
-export function Peeked({ session, node, peek }: PeekedAt) {
+export function OutputPreview({ session, node, peek }: PeekedAt) {
   const job = useLive(({ jobs }) => jobs.byId[peek.job]);
   const made = job?.outputs[peek.node];
   const doc = useDocuments(({ sessions }) => {
@@ -36,7 +36,7 @@ export function Peeked({ session, node, peek }: PeekedAt) {
       <p>
         {peek.label}
         <small>{made === undefined ? state : isOld ? "of an earlier graph" : ""}</small>
-        <button type="button" onClick={() => putAway(session, node)}>
+        <button type="button" onClick={() => removePreview(session, node)}>
           Close preview
         </button>
       </p>
@@ -65,7 +65,7 @@ function Made({ made }: { readonly made: Readonly<Record<string, readonly unknow
           className="result nodrag"
           key={picture.filename}
           draggable
-          onDragStart={(event) => carryPictures(event, [addressOf(picture)])}
+          onDragStart={(event) => setImageDrag(event, [addressOf(picture)])}
           onClick={() => usePage.setState({ pictures: { addresses, at } })}
         >
           <img

@@ -4,7 +4,7 @@ import { connect } from "../../document/links";
 import { type Doc, linksOf, nodesOf } from "../../document/model";
 import { catalogOf } from "../catalog";
 import { newNode } from "../placed";
-import { showable, withShowing } from "./outputPreview";
+import { previewable, withPreview } from "./outputPreview";
 
 const CATALOG = catalogOf({
   Load: { output: ["MODEL", "VAE"] },
@@ -29,11 +29,11 @@ test("P1.06 a latent is decoded by the VAE that is used behind it, else by any, 
     { node: "4", slot: 1 },
     "VAE",
   );
-  const [latent] = sample === undefined ? [] : showable(sample);
+  const [latent] = sample === undefined ? [] : previewable(sample);
   if (latent === undefined) throw new Error("nothing to show");
   expect(latent).toEqual({ node: "3", slot: 0, type: "LATENT", label: "LATENT" });
   const vaeOf = (before: Doc) => {
-    const made = withShowing(before, CATALOG, latent);
+    const made = withPreview(before, CATALOG, latent);
     if (typeof made === "string") return made;
     expect(nodesOf(made.graph).find(({ id }) => id === made.node)?.type).toBe("PreviewImage");
     expect(nodesOf(made.graph)).toHaveLength(nodesOf(before).length + 2);
@@ -46,7 +46,7 @@ test("P1.06 a latent is decoded by the VAE that is used behind it, else by any, 
 
 test("P1.06 what cannot be shown is not offered, and a server without the nodes is told of", () => {
   const [load] = nodesOf(built("Load"));
-  expect(load && showable(load)).toEqual([]);
+  expect(load && previewable(load)).toEqual([]);
   const mask = { node: "1", slot: 0, type: "MASK" };
-  expect(withShowing(built("Load"), CATALOG, mask)).toMatch(/no MaskPreview/);
+  expect(withPreview(built("Load"), CATALOG, mask)).toMatch(/no MaskPreview/);
 });

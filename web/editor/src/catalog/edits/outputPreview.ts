@@ -8,7 +8,7 @@ import { fittingInput, linked, type Output } from "../ends";
 import { newNode } from "../placed";
 
 /** The chain of node types that previews each output type. */
-const SHOWING: Readonly<Record<string, readonly string[]>> = {
+const PREVIEW_NODES: Readonly<Record<string, readonly string[]>> = {
   IMAGE: ["PreviewImage"],
   MASK: ["MaskPreview"],
   LATENT: ["VAEDecode", "PreviewImage"],
@@ -19,13 +19,13 @@ const SHOWING: Readonly<Record<string, readonly string[]>> = {
 };
 
 /** An output that can be previewed. */
-export interface Shown extends Output {
+export interface PreviewableOutput extends Output {
   readonly label: string;
 }
 
-export function showable({ id, outputs }: DocNode): readonly Shown[] {
+export function previewable({ id, outputs }: DocNode): readonly PreviewableOutput[] {
   return outputs.flatMap(({ label, type }, slot) =>
-    SHOWING[type] === undefined ? [] : [{ node: id, slot, type, label }],
+    PREVIEW_NODES[type] === undefined ? [] : [{ node: id, slot, type, label }],
   );
 }
 
@@ -33,13 +33,13 @@ export function showable({ id, outputs }: DocNode): readonly Shown[] {
  * Returns a graph that previews an output, with the id of the preview node; a message if this is
  * impossible.
  */
-export function withShowing(
+export function withPreview(
   graph: Doc,
   catalog: Catalog,
   output: Output,
 ): { readonly graph: Doc; readonly node: string } | string {
   let [next, from] = [graph, output];
-  for (const name of SHOWING[output.type] ?? []) {
+  for (const name of PREVIEW_NODES[output.type] ?? []) {
     const type = catalog.get(name);
     if (type === undefined) return `the server has no ${name} to show ${output.type}`;
     next = addNode(next, newNode(type, 0, 0));

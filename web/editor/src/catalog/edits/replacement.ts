@@ -79,8 +79,8 @@ function valuesOf(node: DocNode, type: NodeType | undefined): Known {
   const placed = placedWidgets(node, type);
   if (placed.length > 0) return heldBy(node, placed);
   const { widgets_values: values, widgets_values_named: named } = node.raw;
-  const told = Object.entries(isObject(values) ? values : fieldsOf(named));
-  return new Map(told.map(([name, value]) => [name, { value }]));
+  const entries = Object.entries(isObject(values) ? values : fieldsOf(named));
+  return new Map(entries.map(([name, value]) => [name, { value }]));
 }
 
 function knownTo(type: NodeType, values: Known): Known {

@@ -38,11 +38,11 @@ export function isInsertable(graph: Doc, catalog: Catalog, id: string): boolean 
 export function dissolved(graph: Doc, nodes: ReadonlySet<string>): Doc {
   const around = nodesOf(graph)
     .filter(({ id }) => nodes.has(id))
-    .reduce(ledAround, graph);
+    .reduce(withReroute, graph);
   return removeNodes(around, nodes);
 }
 
-function ledAround(graph: Doc, node: DocNode): Doc {
+function withReroute(graph: Doc, node: DocNode): Doc {
   const links = linksOf(graph);
   const moved = links.flatMap((link): [number, Ends][] => {
     if (link.from !== node.id) return [];

@@ -2,10 +2,10 @@
 import { NUMBERS } from "../../document/bookmarks";
 import { type Dialog, usePage } from "../../state/page";
 import type { Action } from "../action";
-import * as placing from "./alignment";
+import * as alignment from "./alignment";
 import { goTo } from "./bookmarks";
-import * as hiding from "./hiddenLinks";
-import * as linking from "./links";
+import * as hiddenLinks from "./hiddenLinks";
+import * as links from "./links";
 import { onNodes } from "./selection";
 import * as subgraphs from "./subgraphs";
 
@@ -17,21 +17,21 @@ export const LINKING: readonly Action[] = [
     id: "dissolve",
     title: "Dissolve: delete, but keep the links",
     keys: ["Mod+Delete", "Mod+Backspace"],
-    act: linking.dissolve,
+    act: links.dissolve,
   },
   {
     id: "cut-links",
     title: "Cut all links of the selected nodes",
     keys: [],
-    act: linking.cutLinks,
+    act: links.cutLinks,
   },
   {
     id: "link-selected",
     title: "Link the selected nodes",
     keys: ["Shift+F"],
-    act: linking.linkSelected,
+    act: links.linkSelected,
   },
-  { id: "swap", title: "Swap two inputs", keys: ["Alt+s"], act: linking.swapInputs },
+  { id: "swap", title: "Swap two inputs", keys: ["Alt+s"], act: links.swapInputs },
   {
     id: "replace",
     title: "Replace by another type",
@@ -42,9 +42,14 @@ export const LINKING: readonly Action[] = [
     id: "hide-links",
     title: "Hide the selected links, or show them",
     keys: ["Alt+l"],
-    act: hiding.toggleLinks,
+    act: hiddenLinks.toggleLinks,
   },
-  { id: "name-link", title: "Hide the selected link under a name", keys: [], act: hiding.nameLink },
+  {
+    id: "name-link",
+    title: "Hide the selected link under a name",
+    keys: [],
+    act: hiddenLinks.nameLink,
+  },
   {
     id: "hide-types",
     title: "Hide links of a type, or show them",
@@ -55,7 +60,7 @@ export const LINKING: readonly Action[] = [
     id: "hide-all",
     title: "Hide all links, or show them",
     keys: ["Alt+Shift+L"],
-    act: hiding.toggleAll,
+    act: hiddenLinks.toggleAll,
   },
 ];
 
@@ -93,21 +98,21 @@ const EDGES = [
 
 export const PLACING: readonly Action[] = [
   ...EDGES.map(([edge, title, keys]) => {
-    return { id: `align-${edge}`, title, keys, act: () => placing.align(edge) };
+    return { id: `align-${edge}`, title, keys, act: () => alignment.align(edge) };
   }),
   {
     id: "distribute-x",
     title: "Distribute from left to right",
     keys: ["Shift+H"],
-    act: () => placing.distribute("x"),
+    act: () => alignment.distribute("x"),
   },
   {
     id: "distribute-y",
     title: "Distribute from top to bottom",
     keys: ["Shift+V"],
-    act: () => placing.distribute("y"),
+    act: () => alignment.distribute("y"),
   },
-  { id: "straighten", title: "Straighten links", keys: ["Shift+L"], act: placing.straighten },
+  { id: "straighten", title: "Straighten links", keys: ["Shift+L"], act: alignment.straighten },
 ];
 
 export const BOOKMARKS: readonly Action[] = [

@@ -2,7 +2,7 @@
 import { bookmarksOf, removeBookmark, setBookmark } from "../../document/bookmarks";
 import { useCanvas } from "../../state/canvas";
 import { activeSession, docOf, useDocuments } from "../../state/documents";
-import { tell } from "../../state/live";
+import { notify } from "../../state/live";
 
 export function bookmark(number: number): void {
   const session = activeSession();
@@ -28,7 +28,7 @@ export function forget(number: number): void {
 export function goTo(number: number): void {
   const session = activeSession();
   const place = session && bookmarksOf(docOf(session)).get(number);
-  if (!session || !place) return tell(`there is no bookmark ${number}; B sets one`);
+  if (!session || !place) return notify(`there is no bookmark ${number}; B sets one`);
   useDocuments.getState().update(session.id, { path: place.path });
   // the canvas of another graph mounts first
   requestAnimationFrame(() => requestAnimationFrame(() => useCanvas.getState().look(place)));

@@ -1,13 +1,13 @@
 /** Adds and removes fields of the form of the graph in view. */
 import { type FormField, raiseInForm, toggleInForm } from "../../document/form";
-import { tell } from "../../state/live";
-import { fieldMeant } from "../fields";
+import { notify } from "../../state/live";
+import { currentField } from "../fields";
 import { change } from "./selection";
 
 /** Toggles the current field in the form. */
 export function chooseField(): void {
-  const field = fieldMeant();
-  if (field === null) return tell("point at a field, or go into it, to show it in the form");
+  const field = currentField();
+  if (field === null) return notify("point at a field, or go into it, to show it in the form");
   toggleField(field);
 }
 

@@ -2,7 +2,7 @@
 import { hiddenOf, hideAll, hideLinks, hideType, showLinks } from "../../document/hidden";
 import { linksOf } from "../../document/model";
 import { linkName, useCanvas } from "../../state/canvas";
-import { tell } from "../../state/live";
+import { notify } from "../../state/live";
 import { change, selection } from "./selection";
 
 export function toggleAll(): void {
@@ -31,7 +31,7 @@ function chosenLinks(): ReadonlySet<number> {
 
 export function toggleLinks(): void {
   const [chosen, links] = [selection(), chosenLinks()];
-  if (chosen === null || links.size === 0) return tell("no link is selected");
+  if (chosen === null || links.size === 0) return notify("no link is selected");
   const { names } = hiddenOf(chosen.graph);
   if ([...links].every((id) => names.has(id))) change("show links", (now) => showLinks(now, links));
   else change("hide links", (now) => hideLinks(now, links));
@@ -40,7 +40,7 @@ export function toggleLinks(): void {
 /** Hides the selected link and asks for its name. */
 export function nameLink(): void {
   const [link] = chosenLinks();
-  if (link === undefined) return tell("no link is selected");
+  if (link === undefined) return notify("no link is selected");
   const name = linkName(String(link));
   change(
     "hide links",

@@ -3,7 +3,7 @@ import { replaced } from "../../catalog/edits/replacement";
 import { dissolved, linkedNext, type Pair, swappable, swapped } from "../../catalog/edits/rewire";
 import { removeLinks } from "../../document/links";
 import { type Doc, linksOf, nodesOf } from "../../document/model";
-import { tell, useLive } from "../../state/live";
+import { notify, useLive } from "../../state/live";
 import { usePage } from "../../state/page";
 import { useSettings } from "../../state/settings";
 import { change, onNodes } from "./selection";
@@ -61,7 +61,8 @@ export function swap(pair: NamedPair): void {
 /** Swaps two inputs of the selected node; asks which ones if several pairs can be swapped. */
 export function swapInputs(): void {
   const [first, ...others] = swappablePairs();
-  if (first === undefined) tell("the selected node has no two inputs that take each other's links");
+  if (first === undefined)
+    notify("the selected node has no two inputs that take each other's links");
   else if (others.length === 0) swap(first);
   else usePage.setState({ dialog: "swap" });
 }
@@ -80,8 +81,8 @@ export function linkSelected(): void {
         linkedNext(next, catalog, left, right) ?? linkedNext(next, catalog, right, left) ?? next
       );
     }, graph);
-    if (row.length < 2) tell("select two nodes to link them");
-    else if (linkedAll === graph) tell("no free input of one fits an output of the other");
+    if (row.length < 2) notify("select two nodes to link them");
+    else if (linkedAll === graph) notify("no free input of one fits an output of the other");
     else change("link nodes", () => linkedAll);
   });
 }

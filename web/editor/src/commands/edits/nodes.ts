@@ -16,7 +16,7 @@ import { type Doc, type DocNode, nodesOf } from "../../document/model";
 import { removeReroute } from "../../document/reroutes";
 import { useCanvas } from "../../state/canvas";
 import { activeSession, graphOf, useDocuments } from "../../state/documents";
-import { tell } from "../../state/live";
+import { notify } from "../../state/live";
 import { usePage } from "../../state/page";
 import { nameLink } from "./hiddenLinks";
 import { change, onNodes, selection } from "./selection";
@@ -85,7 +85,7 @@ export async function copy(cut: boolean): Promise<void> {
   try {
     await navigator.clipboard.writeText(copied(chosen.graph, chosen.nodes));
   } catch {
-    return tell("the browser does not let this page write to the clipboard");
+    return notify("the browser does not let this page write to the clipboard");
   }
   if (cut) change("cut", (now) => removeNodes(now, chosen.nodes));
 }
@@ -94,7 +94,7 @@ export async function paste(): Promise<void> {
   try {
     insert(await navigator.clipboard.readText(), useCanvas.getState().pointer(), "paste");
   } catch {
-    tell("the browser does not let this page read the clipboard; Ctrl+V does");
+    notify("the browser does not let this page read the clipboard; Ctrl+V does");
   }
 }
 

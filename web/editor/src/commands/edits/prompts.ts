@@ -2,18 +2,18 @@
 import { placedWidgets } from "../../catalog/placed";
 import { setValue } from "../../document/commands";
 import { nodesOf } from "../../document/model";
-import { tell, useLive } from "../../state/live";
+import { notify, useLive } from "../../state/live";
 import { change, selection } from "./selection";
 
 /** Appends to the first multi-line text of the selected node. */
-export function intoPrompt(words: string): void {
+export function appendToPrompt(words: string): void {
   const chosen = selection();
   const { catalog } = useLive.getState();
   const [found] = (chosen === null ? [] : nodesOf(chosen.graph)).flatMap((node) => {
     const placed = placedWidgets(node, catalog.get(node.type)).find(({ widget }) => widget.lines);
     return chosen?.nodes.has(node.id) && placed !== undefined ? [{ node, placed }] : [];
   });
-  if (found === undefined) return tell("select the node of a prompt, to put words into it");
+  if (found === undefined) return notify("select the node of a prompt, to put words into it");
   const { node, placed } = found;
   const before = String(placed.value).trimEnd();
   const text = before === "" ? words : `${before.replace(/,$/, "")}, ${words}`;

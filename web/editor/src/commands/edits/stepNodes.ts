@@ -4,7 +4,7 @@ import { nodesOf } from "../../document/model";
 import { writtenStep } from "../../server/stepNodes";
 import { useCanvas } from "../../state/canvas";
 import { activeSession, docOf, useDocuments } from "../../state/documents";
-import { tell, useLive } from "../../state/live";
+import { notify, useLive } from "../../state/live";
 import { selection } from "./selection";
 
 export async function unfold(): Promise<void> {
@@ -13,19 +13,19 @@ export async function unfold(): Promise<void> {
     chosen?.nodes.has(id),
   );
   if (session === null || chosen === null || sampler === undefined || others.length > 0)
-    return tell("select one sampler, to write its step out as nodes");
+    return notify("select one sampler, to write its step out as nodes");
   const prefix = session.path.map((id) => `${id}:`).join("");
   try {
     const step = await writtenStep(docOf(session), prefix + sampler.id);
     const now = activeSession();
     if (now?.id !== session.id || docOf(now) !== docOf(session) || now.path !== session.path)
-      return tell("the workflow was changed meanwhile: write the step out again");
+      return notify("the workflow was changed meanwhile: write the step out again");
     const made = unfolded(chosen.graph, useLive.getState().catalog, sampler, step, prefix);
     if (made === null)
-      return tell("its step reads what is outside of this subgraph: unpack the subgraph first");
+      return notify("its step reads what is outside of this subgraph: unpack the subgraph first");
     useDocuments.getState().change(session.id, "write a step out as nodes", () => made.graph);
     requestAnimationFrame(() => useCanvas.getState().select(new Set(made.nodes)));
   } catch (error) {
-    tell(error);
+    notify(error);
   }
 }

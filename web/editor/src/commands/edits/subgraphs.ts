@@ -5,9 +5,9 @@ import { graphAt, renameSubgraph, subgraphOf } from "../../document/scope";
 import { textOf } from "../../json";
 import { useCanvas } from "../../state/canvas";
 import { activeSession, docOf, type Session, useDocuments } from "../../state/documents";
-import { tell, useLive } from "../../state/live";
+import { notify, useLive } from "../../state/live";
 import { usePage } from "../../state/page";
-import { fieldMeant } from "../fields";
+import { currentField } from "../fields";
 import { selection } from "./selection";
 
 const NAME = "New Subgraph";
@@ -17,7 +17,7 @@ export function make(): void {
   if (session === null || chosen === null) return;
   const { catalog } = useLive.getState();
   const made = withMade(docOf(session), catalog, session.path, chosen.nodes, chosen.groups, NAME);
-  if (made === null) return tell("select the nodes that are to be a subgraph");
+  if (made === null) return notify("select the nodes that are to be a subgraph");
   become(session, "make a subgraph", made);
 }
 
@@ -31,7 +31,7 @@ export function unpack(): void {
     const next = withUnpacked(done.doc, catalog, session.path, node);
     if (next !== null) done = { doc: next.doc, nodes: [...done.nodes, ...next.nodes] };
   }
-  if (done.doc === docOf(session)) return tell("none of the selected nodes is a subgraph's");
+  if (done.doc === docOf(session)) return notify("none of the selected nodes is a subgraph's");
   become(session, "unpack a subgraph", done);
 }
 
@@ -46,7 +46,7 @@ interface NamedSubgraph {
 }
 
 /** Returns the subgraph of the selected node, else the one in view. */
-export function subgraphMeant(): NamedSubgraph | null {
+export function currentSubgraph(): NamedSubgraph | null {
   const [session, chosen] = [activeSession(), selection()];
   if (session === null || chosen === null) return null;
   const doc = docOf(session);
@@ -61,7 +61,7 @@ export function subgraphMeant(): NamedSubgraph | null {
 
 /** Asks for a new name of a subgraph. */
 export function askForName(): void {
-  if (subgraphMeant() === null) tell("select a subgraph's node, or open it");
+  if (currentSubgraph() === null) notify("select a subgraph's node, or open it");
   else usePage.setState({ dialog: "rename-subgraph" });
 }
 
@@ -75,16 +75,16 @@ export function rename(type: string, name: string): void {
 
 /** Promotes the current field to the node of the subgraph in view, or undoes its promotion. */
 export function promote(): void {
-  const [session, field] = [activeSession(), fieldMeant()];
+  const [session, field] = [activeSession(), currentField()];
   if (session === null) return;
   if (session.path.length === 0 || field === null)
-    return tell("point at a field inside of a subgraph, or go into it");
+    return notify("point at a field inside of a subgraph, or go into it");
   const { catalog } = useLive.getState();
   const done = withPromotion(docOf(session), catalog, session.path, field.node, field.widget);
-  if (done === null) return tell(`${field.widget} cannot be shown outside`);
+  if (done === null) return notify(`${field.widget} cannot be shown outside`);
   const label = done.shown ? `show ${field.widget} outside` : `take ${field.widget} back`;
   useDocuments.getState().changeDocument(session.id, label, () => done.doc);
-  tell(
+  notify(
     done.shown
       ? `${field.widget} stands on the subgraph's node`
       : `${field.widget} no longer stands on the subgraph's node`,

@@ -124,7 +124,7 @@ export function alignment(box: Box, others: readonly Box[], reach: number): Alig
 }
 
 /** The distance below which two lines count as one. */
-const SAME = 0.01;
+const LINE_TOLERANCE = 0.01;
 
 function shiftOf(box: Box, others: readonly Box[], axis: Axis, reach: number): number {
   let best = 0;
@@ -143,7 +143,7 @@ function guidesOf(box: Box, others: readonly Box[], axis: Axis): readonly Guide[
   const size = SIZE[across];
   const found = new Map<number, Guide>();
   eachPair(box, others, axis, (own, goal, other) => {
-    if (Math.abs(own - goal) > SAME) return;
+    if (Math.abs(own - goal) > LINE_TOLERANCE) return;
     const known = found.get(own) ?? { from: box[across], to: box[across] + box[size] };
     found.set(own, {
       axis,

@@ -3,7 +3,7 @@ import { useCallback, useEffect, useState } from "react";
 import { nodesOf } from "../../document/model";
 import { type FilePage, type ListedFile, listedFiles, pictureAddress } from "../../server/files";
 import { docOf, useDocuments } from "../../state/documents";
-import { tell, useLive } from "../../state/live";
+import { notify, useLive } from "../../state/live";
 import { usePage } from "../../state/page";
 import { useSettings } from "../../state/settings";
 import { Filter } from "../../ui/Filter";
@@ -19,8 +19,8 @@ const TYPES = { output: "Results", input: "Uploads" } as const;
  * If a filter shows fewer images than this, older files are loaded, up to a maximum number of
  * files.
  */
-const ENOUGH = 12;
-const MOST_LOOKED_THROUGH = 1_000;
+const MIN_LISTED_FILES = 12;
+const MAX_SEARCHED_FILES = 1_000;
 
 export function Gallery() {
   const [type, setType] = useState<ListedFile["type"]>("output");
@@ -38,7 +38,7 @@ export function Gallery() {
     (before: FilePage) =>
       listedFiles(type, before.next ?? "").then(
         ({ files, next }) => setPage({ files: [...before.files, ...files], next }),
-        tell,
+        notify,
       ),
     [type],
   );
@@ -59,8 +59,8 @@ export function Gallery() {
   );
   const filtered = starredOnly || words + workflow + node !== "";
   useEffect(() => {
-    if (!filtered || shown.length >= ENOUGH || page.next === null) return;
-    if (page.files.length < MOST_LOOKED_THROUGH) void load(page);
+    if (!filtered || shown.length >= MIN_LISTED_FILES || page.next === null) return;
+    if (page.files.length < MAX_SEARCHED_FILES) void load(page);
   }, [filtered, shown.length, page, load]);
 
   const pick = (address: string) => {

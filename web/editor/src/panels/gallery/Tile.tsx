@@ -1,6 +1,6 @@
 /** Shows one image of the gallery, which can be opened, marked, starred, deleted and dragged. */
 import { Star } from "lucide-react";
-import { carryPictures } from "../../ui/imageDrag";
+import { setImageDrag } from "../../ui/imageDrag";
 
 export function Tile({
   name,
@@ -40,7 +40,7 @@ export function Tile({
         aria-keyshortcuts="x s Delete"
         className={picked ? "picked" : ""}
         draggable
-        onDragStart={(event) => carryPictures(event, marked ? carries : [address])}
+        onDragStart={(event) => setImageDrag(event, marked ? carries : [address])}
         onClick={onOpen}
         onKeyDown={(event) => {
           const act = keys[event.key];

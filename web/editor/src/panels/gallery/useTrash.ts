@@ -1,7 +1,7 @@
 /** Moves images to the trash, and restores the last ones. */
 import { useState } from "react";
 import { type ListedFile, movedFiles } from "../../server/files";
-import { tell } from "../../state/live";
+import { notify } from "../../state/live";
 
 /** The images deleted last, by their names in the trash. */
 interface Deleted {
@@ -19,7 +19,7 @@ export function useTrash(reload: () => void) {
         setDeleted({ type, names: await movedFiles("trash", type, names) });
         return true;
       } catch (error) {
-        tell(error);
+        notify(error);
         return false;
       }
     },
@@ -30,7 +30,7 @@ export function useTrash(reload: () => void) {
         setDeleted(null);
         reload();
       } catch (error) {
-        tell(error);
+        notify(error);
       }
     },
   };

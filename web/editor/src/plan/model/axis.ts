@@ -7,13 +7,13 @@ export interface View {
   readonly to: number;
 }
 
-const MOST_ZOOM = 400;
+const MAX_ZOOM = 400;
 /** The margin around a span scrolled into view, relative to the view. */
 const MARGIN = 0.1;
 
 /** Zooms around the time `at`, which stays in place. */
 export function zoomed({ from, to }: View, factor: number, at: number, whole: number): View {
-  const length = Math.min(whole, Math.max(whole / MOST_ZOOM, (to - from) / factor));
+  const length = Math.min(whole, Math.max(whole / MAX_ZOOM, (to - from) / factor));
   const before = (at - from) / (to - from || 1);
   return within(at - before * length, length, whole);
 }

@@ -13,7 +13,7 @@ export interface Gap {
 }
 
 /** The minimum length of a gap, relative to the timeline. */
-const LEAST = 1e-3;
+const MIN_GAP_SHARE = 1e-3;
 
 /** Returns the gaps of devices, longest first. Links are omitted, because they are mostly idle. */
 export function gapsOf({ devices }: Plan, { rows, spans, seconds }: Timeline): readonly Gap[] {
@@ -31,7 +31,7 @@ export function gapsOf({ devices }: Plan, { rows, spans, seconds }: Timeline): r
     return [...gaps, { row, start: end, seconds: seconds - end, before: null, waitsFor: null }];
   });
   return found
-    .filter((gap) => gap.seconds > LEAST * seconds)
+    .filter((gap) => gap.seconds > MIN_GAP_SHARE * seconds)
     .sort((one, other) => other.seconds - one.seconds);
 }
 

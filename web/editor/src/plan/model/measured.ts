@@ -12,7 +12,7 @@ export interface Compared {
   readonly far: boolean;
 }
 
-const FAR = 0.25;
+const MAX_DEVIATION = 0.25;
 
 /** Returns the predicted and measured time of each segment of all variants. */
 export function compared(plan: Plan, spans: readonly MeasuredSpan[]): readonly Compared[] {
@@ -24,7 +24,7 @@ export function compared(plan: Plan, spans: readonly MeasuredSpan[]): readonly C
       const predicted = calls.reduce((sum, { seconds }) => sum + seconds, 0);
       const all = (bySegment.get(name) ?? []).sort((one, other) => one - other);
       const measured = all[Math.floor(all.length / 2)] ?? null;
-      const far = measured !== null && Math.abs(measured - predicted) > FAR * predicted;
+      const far = measured !== null && Math.abs(measured - predicted) > MAX_DEVIATION * predicted;
       return { segment: name, device, predicted, measured, far };
     }),
   );

@@ -14,7 +14,7 @@ import type {
   DescribedVariant,
   HoistedCall,
 } from "../../server/generated/messages";
-import { type Told, told, toldAll } from "../../server/messageFields";
+import { type MessageFields, messageFields, readMessages } from "../../server/messageFields";
 
 export interface Cell {
   readonly device: number;
@@ -133,19 +133,19 @@ const known = new WeakMap<object, Plan>();
 
 /** Reads a plan, once for each plan object. */
 export function planOf(raw: unknown): Plan {
-  const described = told<DescribedPlan>(raw);
+  const described = messageFields<DescribedPlan>(raw);
   const plan = known.get(described) ?? read(described);
   known.set(described, plan);
   return plan;
 }
 
-function read(plan: Told<DescribedPlan>): Plan {
+function read(plan: MessageFields<DescribedPlan>): Plan {
   const devices = listOf(plan.devices).map(String);
   const delayed = new Set(listOf(plan.delayed).map(String));
-  const variants = toldAll<DescribedVariant, Variant>(plan.variants, (one) =>
+  const variants = readMessages<DescribedVariant, Variant>(plan.variants, (one) =>
     variantOf(one, devices),
   );
-  const prediction = told<DescribedPrediction>(plan.prediction);
+  const prediction = messageFields<DescribedPrediction>(plan.prediction);
   const cells = (variants[0]?.segments ?? []).flatMap((segment) =>
     segment.calls.map((call): Cell => {
       return {
@@ -169,14 +169,14 @@ function read(plan: Told<DescribedPlan>): Plan {
     owner: devices.indexOf(textOf(plan.owner)),
     begin: textOf(plan.begin),
     end: textOf(plan.end),
-    operations: new Map(toldAll(plan.operations, operationOf).map((one) => [one.id, one])),
-    before: toldAll<HoistedCall, Plan["before"][number]>(plan.before, (one) => ({
+    operations: new Map(readMessages(plan.operations, operationOf).map((one) => [one.id, one])),
+    before: readMessages<HoistedCall, Plan["before"][number]>(plan.before, (one) => ({
       ...callOf(one),
       device: devices.indexOf(textOf(one.device)),
     })),
-    beforeEdges: toldAll(plan.before_edges, edgeOf),
+    beforeEdges: readMessages(plan.before_edges, edgeOf),
     variants,
-    links: toldAll<DescribedLink, Link>(plan.links, (one) => ({
+    links: readMessages<DescribedLink, Link>(plan.links, (one) => ({
       from: devices.indexOf(textOf(one.from)),
       to: devices.indexOf(textOf(one.to)),
       bytesPerSecond: numberFrom(one.bytes_per_second),
@@ -190,11 +190,11 @@ function read(plan: Told<DescribedPlan>): Plan {
     binding: String(prediction.binding ?? ""),
     alternatives,
     notes: listOf(plan.notes).map(String),
-    timeline: plan.timeline ? timelineOf(told<DescribedTimeline>(plan.timeline)) : null,
+    timeline: plan.timeline ? timelineOf(messageFields<DescribedTimeline>(plan.timeline)) : null,
   };
 }
 
-function operationOf(one: Told<DescribedOperation>): Operation {
+function operationOf(one: MessageFields<DescribedOperation>): Operation {
   return {
     id: textOf(one.id),
     label: textOf(one.label),
@@ -204,7 +204,7 @@ function operationOf(one: Told<DescribedOperation>): Operation {
   };
 }
 
-function edgeOf(one: Told<DescribedEdge>): PlanEdge {
+function edgeOf(one: MessageFields<DescribedEdge>): PlanEdge {
   return {
     from: textOf(one.from),
     to: textOf(one.to),
@@ -215,7 +215,7 @@ function edgeOf(one: Told<DescribedEdge>): PlanEdge {
   };
 }
 
-function callOf(one: Told<DescribedCall>): Call {
+function callOf(one: MessageFields<DescribedCall>): Call {
   return {
     operations: textsOf(one.operations),
     stage: textOf(one.stage),
@@ -223,27 +223,27 @@ function callOf(one: Told<DescribedCall>): Call {
   };
 }
 
-function variantOf(one: Told<DescribedVariant>, devices: readonly string[]): Variant {
+function variantOf(one: MessageFields<DescribedVariant>, devices: readonly string[]): Variant {
   return {
     name: textOf(one.name),
     evaluations: listOf(one.evaluations).map((each) => numberFrom(each)),
-    edges: toldAll(one.edges, edgeOf),
-    segments: toldAll<DescribedSegment, Segment>(one.segments, (segment) => ({
+    edges: readMessages(one.edges, edgeOf),
+    segments: readMessages<DescribedSegment, Segment>(one.segments, (segment) => ({
       name: textOf(segment.name),
       device: devices.indexOf(textOf(segment.device)),
-      calls: toldAll(segment.calls, callOf),
+      calls: readMessages(segment.calls, callOf),
     })),
   };
 }
 
-function timelineOf(one: Told<DescribedTimeline>): Timeline {
+function timelineOf(one: MessageFields<DescribedTimeline>): Timeline {
   const rows = listOf(one.rows).map(String);
   return {
     seconds: numberFrom(one.seconds),
     first: numberFrom(one.first),
     boundaries: listOf(one.boundaries).map((each) => numberFrom(each)),
     rows,
-    spans: toldAll<DescribedSpan, Span>(one.spans, (span) => ({
+    spans: readMessages<DescribedSpan, Span>(one.spans, (span) => ({
       row: rows.indexOf(String(span.resource)),
       what: String(span.what),
       stage: String(span.stage),

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { drawnNodes } from "../layout";
-import { bars, outline, outlines } from "./boxes";
+import { barPaths, boxPath, boxPaths } from "./boxPaths";
 
 const node = (id: number, more: Record<string, string | number> = {}) => ({
   id,
@@ -13,10 +13,10 @@ const drawn = drawnNodes(
   { nodes: [node(1), node(2, { color: "#a03030" }), node(3), node(4, { mode: 2 })] },
   [],
 );
-const head = (id: number) => outline({ x: 300 * id, y: 0, width: 210, height: 30 });
+const head = (id: number) => boxPath({ x: 300 * id, y: 0, width: 210, height: 30 });
 
 test("heads are drawn by colour, but those of muted nodes, which are paler", () => {
-  expect(Object.fromEntries(outlines(drawn).heads)).toEqual({
+  expect(Object.fromEntries(boxPaths(drawn).heads)).toEqual({
     "": head(1) + head(3),
     "#a03030": head(2),
   });
@@ -32,8 +32,8 @@ test("a node's bar is each device's as long as it computes there", () => {
       ]),
     ],
   ]);
-  const found = bars(drawn, (id) => places.get(id) ?? new Map<number, number>());
-  const bar = (y: number, height: number) => outline({ x: 601, y, width: 5, height });
+  const found = barPaths(drawn, (id) => places.get(id) ?? new Map<number, number>());
+  const bar = (y: number, height: number) => boxPath({ x: 601, y, width: 5, height });
   expect([...found]).toEqual([
     [0, bar(33, 52.5)],
     [1, bar(85.5, 17.5)],

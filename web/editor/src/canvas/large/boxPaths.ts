@@ -7,7 +7,7 @@ import { type Drawn, TITLE } from "../layout";
  * `frames` and `others`: paths of groups and of all other nodes. `heads`: paths of node titles by
  * colour, "" for the theme's colour.
  */
-export interface Outlines {
+export interface BoxPaths {
   readonly all: Box;
   readonly frames: string;
   readonly others: string;
@@ -17,24 +17,24 @@ export interface Outlines {
 /** The width of a device bar and its distance from both ends, as in `.device-bar`. */
 const [BAR, APART] = [5, 3];
 
-export function outlines(nodes: readonly Drawn[]): Outlines {
+export function boxPaths(nodes: readonly Drawn[]): BoxPaths {
   const boxes = nodes.map(boxOf);
   const of = (frames: boolean) =>
     boxes
       .filter((_, at) => (nodes[at]?.type === "frame") === frames)
-      .map(outline)
+      .map(boxPath)
       .join("");
   const heads = new Map<string, string>();
   for (const one of nodes) {
     if (one.type !== "card" || one.data.node.mode !== 0) continue; // muted, bypassed: drawn paler
     const { colour } = one.data.node;
-    heads.set(colour, (heads.get(colour) ?? "") + outline({ ...boxOf(one), height: TITLE }));
+    heads.set(colour, (heads.get(colour) ?? "") + boxPath({ ...boxOf(one), height: TITLE }));
   }
   return { all: boundsOf(boxes), frames: of(true), others: of(false), heads };
 }
 
 /** Returns the paths of device bars by device. `placesOf`: seconds on each device for a node. */
-export function bars(
+export function barPaths(
   nodes: readonly Drawn[],
   placesOf: (id: string) => ReadonlyMap<number, number>,
 ): ReadonlyMap<number, string> {
@@ -46,7 +46,7 @@ export function bars(
     let from = y + TITLE + APART;
     for (const [device, seconds] of places) {
       const part = ((height - TITLE - 2 * APART) * seconds) / all;
-      const bar = outline({ x: x + 1, y: from, width: BAR, height: part });
+      const bar = boxPath({ x: x + 1, y: from, width: BAR, height: part });
       found.set(device, (found.get(device) ?? "") + bar);
       from += part;
     }
@@ -54,6 +54,6 @@ export function bars(
   return found;
 }
 
-export function outline({ x, y, width, height }: Box): string {
+export function boxPath({ x, y, width, height }: Box): string {
   return `M${x},${y}h${width}v${height}h${-width}z`;
 }
