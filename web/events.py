@@ -162,8 +162,8 @@ def _nested(data: Any) -> Any:
     return {"job": data.get("job"), "event": data} if isinstance(data, Mapping) else data
 
 
-def _flat(told: JobEvent, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-    data = dump(told)
+def _flat(reported: JobEvent, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    data = dump(reported)
     return {"job": data["job"], **data["event"]}
 
 

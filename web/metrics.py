@@ -99,7 +99,7 @@ class Metrics:
             registry=registry,
         )
 
-    def heard(self, job: str, event: ClientEvent) -> None:
+    def on_event(self, job: str, event: ClientEvent) -> None:
         """Counts an event of a job."""
         if isinstance(event, Progress):
             if event.evaluations:

@@ -98,14 +98,14 @@ def assemble(
     folders = replace(settings.folders(NONE), paths=False)
     concealment, metrics = PathRedactor.of(options, folders), Metrics()
 
-    def heard(told: JobEvent) -> None:
-        jobs.heard(concealment.event(told))
+    def on_event(reported: JobEvent) -> None:
+        jobs.on_event(concealment.event(reported))
 
     def lost(ids: Sequence[str], why: str, blamed: bool) -> None:
         jobs.lost(ids, concealment.text(why), blamed)
 
     def publish(job: Job, event: ClientEvent) -> None:
-        metrics.heard(job.id, event)
+        metrics.on_event(job.id, event)
         if isinstance(event, Ended):
             log.info(
                 "job %s: %s after %.2f s%s",
@@ -123,7 +123,7 @@ def assemble(
             "ready": runner.ready,
         }
 
-    runner = new_runner(options, heard, lost)
+    runner = new_runner(options, on_event, lost)
 
     def ended(job: Job, state: JobState) -> None:
         jobs.keep_report(job.id, lambda: packed(report_of(job, state)))

@@ -102,7 +102,7 @@ class Cluster:
         # called when a worker failed: it is lost and not replaced
         self.on_failed: Callable[[DeviceFailed], None] = lambda error: None
         self._supervisor = Supervisor(
-            launchers, self._heard, self._lost, self._appeared, self._failed, spares, patience
+            launchers, self._on_message, self._lost, self._appeared, self._failed, spares, patience
         )
 
     def start(self) -> None:
@@ -361,7 +361,7 @@ class Cluster:
 
     # messages from workers
 
-    def _heard(self, name: str, message: FromWorker) -> None:
+    def _on_message(self, name: str, message: FromWorker) -> None:
         """Handles a message from a worker."""
         with self._lock:
             match message:
@@ -392,9 +392,9 @@ class Cluster:
                 case Ready() | Happened() | Done() | Failed():
                     request = self._requests.get(message.request)
                     if request is not None and request.is_current(message.attempt):
-                        self._heard_of(request, name, message)
+                        self._on_request_message(request, name, message)
 
-    def _heard_of(self, request: WorkerRequest, name: str, message: OfRequest) -> None:
+    def _on_request_message(self, request: WorkerRequest, name: str, message: OfRequest) -> None:
         match message:
             case Ready():
                 request.ready.add(name)

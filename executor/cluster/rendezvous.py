@@ -20,7 +20,7 @@ from katz_graph.executor.transport.transports import open_bulk
 MEETING = 10.0  # timeout of a connection attempt, in seconds
 LOOPBACK = "127.0.0.1"
 
-Tell = Callable[[FromWorker], None]
+Report = Callable[[FromWorker], None]
 Asked = Connect | Listen | Dial
 
 
@@ -34,33 +34,33 @@ class Member(Protocol):
         """Registers the connection to a peer."""
 
 
-def adopt(tell: Tell, member: Member, asked: Connect, connection: Connection) -> None:
+def adopt(report: Report, member: Member, asked: Connect, connection: Connection) -> None:
     """Sets up a passed connection to a peer on this host. Reports a failure as `ConnectFailed`."""
-    _reporting(tell, asked, lambda: _join(member, asked, connection, asked.hosts, LOOPBACK))
+    _reporting(report, asked, lambda: _join(member, asked, connection, asked.hosts, LOOPBACK))
 
 
-def listen(tell: Tell, member: Member, asked: Listen) -> None:
+def listen(report: Report, member: Member, asked: Listen) -> None:
     """Opens a port at this worker's address, announces it, and waits for the peer in a thread.
     Reports a failure as `ConnectFailed`.
     """
 
     def meet() -> None:
         with handshake.listen(asked.address) as listener:
-            tell(Listening(asked.peer, asked.generation, listener.getsockname()[1]))
+            report(Listening(asked.peer, asked.generation, listener.getsockname()[1]))
             connection = handshake.accept(listener, asked.token, MEETING)
         _join(member, asked, connection, True, asked.address)
 
-    _in_thread(tell, asked, meet)
+    _in_thread(report, asked, meet)
 
 
-def dial(tell: Tell, member: Member, asked: Dial) -> None:
+def dial(report: Report, member: Member, asked: Dial) -> None:
     """Connects to a listening peer, in a thread. Reports a failure as `ConnectFailed`."""
 
     def meet() -> None:
         connection = handshake.dial(asked.peer_address, asked.port, asked.token, MEETING)
         _join(member, asked, connection, False, asked.address)
 
-    _in_thread(tell, asked, meet)
+    _in_thread(report, asked, meet)
 
 
 def _join(member: Member, asked: Asked, connection: Connection, hosts: bool, address: str) -> None:
@@ -73,13 +73,13 @@ def _join(member: Member, asked: Asked, connection: Connection, hosts: bool, add
     member.connect(asked.peer, asked.generation, connection, bulk)
 
 
-def _in_thread(tell: Tell, asked: Listen | Dial, meet: Callable[[], None]) -> None:
-    name, arguments = f"meet {asked.peer}", (tell, asked, meet)
+def _in_thread(report: Report, asked: Listen | Dial, meet: Callable[[], None]) -> None:
+    name, arguments = f"meet {asked.peer}", (report, asked, meet)
     threading.Thread(target=_reporting, args=arguments, name=name, daemon=True).start()
 
 
-def _reporting(tell: Tell, asked: Asked, meet: Callable[[], None]) -> None:
+def _reporting(report: Report, asked: Asked, meet: Callable[[], None]) -> None:
     try:
         meet()
     except (Closed, ProtocolError, OSError) as error:
-        tell(ConnectFailed(asked.peer, asked.generation, str(error)))
+        report(ConnectFailed(asked.peer, asked.generation, str(error)))

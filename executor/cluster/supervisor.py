@@ -166,7 +166,7 @@ class Supervisor:
     def _launch(self, name: str, launcher: Launcher, background: bool = False) -> WorkerHandle:
         """Starts a worker. The caller holds the lock."""
         worker = WorkerHandle(
-            name, launcher, self._patience, self._ready, self._heard, self._lost, background
+            name, launcher, self._patience, self._ready, self._received, self._lost, background
         )
         self._all = [known for known in self._all if not known.join(0.0)] + [worker]
         worker.start()
@@ -189,7 +189,7 @@ class Supervisor:
             for worker in workers:
                 worker.check()
 
-    def _heard(self, worker: WorkerHandle, message: FromWorker) -> None:
+    def _received(self, worker: WorkerHandle, message: FromWorker) -> None:
         self._on_message(worker.name, message)
 
     def _ready(self, worker: WorkerHandle) -> None:

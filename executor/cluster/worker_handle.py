@@ -137,7 +137,7 @@ class WorkerHandle:
         elif isinstance(connection, Connection) and launched is not None and not self._is_over:
             moved = (connection.received, connection.sent if self._pinging else 0)
             if moved != self._moved or self._obeying:
-                heartbeat.heard()
+                heartbeat.received()
             self._moved = moved
             if heartbeat.silence > self._patience.frozen:
                 self.end(f"it did not answer for {heartbeat.silence:.1f} s")

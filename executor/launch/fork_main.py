@@ -90,7 +90,7 @@ class ForkLoop:
         if pid is None:
             os.close(life)
             return
-        _tell(life, pid)
+        _report(life, pid)
         running = os.pidfd_open(pid)
         self._await(running, lambda: self._has_ended(running, life))
         self._await(life, lambda: self._let_go(pid, running, life))
@@ -131,7 +131,7 @@ class ForkLoop:
         ended = os.waitid(os.P_PIDFD, running, os.WEXITED | os.WNOWAIT)
         assert ended is not None
         self._awaited.unregister(running)
-        _tell(life, ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status)
+        _report(life, ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status)
 
     def _let_go(self, pid: int, running: int, life: int) -> None:
         """Kills the remaining processes of a worker's session when the driver has disconnected or
@@ -220,7 +220,7 @@ def _explain(output: int, why: str) -> None:
     )
 
 
-def _tell(life: int, number: int) -> None:
+def _report(life: int, number: int) -> None:
     """Sends the driver a number: first the PID, later the exit status."""
     with suppress(OSError):  # released by the driver
         os.write(life, str(number).encode())

@@ -186,18 +186,18 @@ class Forked:
         """
         while True:
             try:
-                told = self._life.recv(MAX_MESSAGE_BYTES)
+                reported = self._life.recv(MAX_MESSAGE_BYTES)
             except BlockingIOError:
                 return
             except OSError:  # the server is lost, or the process was released
-                told = b""
-            if not told:
+                reported = b""
+            if not reported:
                 self._is_over = True
                 return
             if self._pid is None:
-                self._pid = int(told)
+                self._pid = int(reported)
             else:
-                self._code, self._is_over = int(told), True
+                self._code, self._is_over = int(reported), True
 
 
 def _pair(

@@ -122,7 +122,7 @@ class LoraProfiler:
         kind = NodeType(
             LISTENER, LISTENER, "", "", {}, (Output("heard", "PREDICTION"),), False, listener
         )
-        program = self._planned(_heard(region))
+        program = self._planned(_observed(region))
         outcome = self._engine.cluster.run(
             program, replace(context, types={**context.types, LISTENER: kind})
         )
@@ -173,7 +173,7 @@ def _changed(region: Region, absent: Collection[FileIdentity], number: int) -> R
     )
 
 
-def _heard(region: Region) -> Region:
+def _observed(region: Region) -> Region:
     """Inserts a listener before the end of a region."""
     inputs = {"step": Ref(region.begin.id), "prediction": region.end.inputs["prediction"]}
     end = {**region.end.inputs, "prediction": Ref(LISTENER)}

@@ -212,7 +212,7 @@ class Execution:
             done = self._continue()
             self._computed.update(self._models.compute.use.calls - calls_before)
             if done:
-                self._recorder.tell(last=True)
+                self._recorder.emit(last=True)
                 self.timing.calls = dict(self._computed)
                 self.timing.reads = {
                     reading_key(file): took for file, took in self._adapters.seconds.items()
@@ -269,7 +269,7 @@ class Execution:
                 self._kept = self._now.keep(instruction.keeps, self._evaluation)
                 self._values = None
                 self._ahead.wait(last=self._next == len(self._instructions))
-                spans.tell()
+                spans.emit()
                 self.timing.denoise = time.perf_counter() - self._opened
 
     def _update_available_loras(self, evaluation: int | None) -> None:
@@ -439,7 +439,7 @@ class Execution:
         if self._spans is None:
             clock = self._models.stream.clock()
             self._spans = SpanRecorder(self._device, self.program.name, clock, self._context.report)
-            self.timing.spans = self._spans.told
+            self.timing.spans = self._spans.emitted
         return self._spans
 
 

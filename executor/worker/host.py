@@ -68,7 +68,7 @@ from katz_graph.node.types import Context, Engine, NodeType
 from katz_graph.packs import load_registry
 from katz_graph.settings.environment import Settings
 
-Tell = Callable[[FromWorker], None]
+Report = Callable[[FromWorker], None]
 """Sends a message to the driver."""
 
 GiveUp = Callable[[Fault], None]
@@ -84,9 +84,9 @@ class Host:
     """
 
     def __init__(
-        self, config: WorkerConfig, tell: Tell, types: Mapping[str, NodeType], give_up: GiveUp
+        self, config: WorkerConfig, report: Report, types: Mapping[str, NodeType], give_up: GiveUp
     ) -> None:
-        self._config, self._tell, self._types, self._give_up = config, tell, types, give_up
+        self._config, self._report, self._types, self._give_up = config, report, types, give_up
         self.peers: dict[str, Peer] = {}
         self._parts: dict[tuple[str, int], tuple[Execution, SubmittedTask]] = {}
         self._calls: dict[int, SubmittedTask] = {}
@@ -100,7 +100,7 @@ class Host:
         stay_on(config.processors)
         self.mailbox = Mailbox(self._worker.wake)
         fault = _fault(torch.device(config.device))
-        self._tell(Assigned() if fault is None else Unusable(fault))
+        self._report(Assigned() if fault is None else Unusable(fault))
 
     @property
     def device(self) -> torch.device:
@@ -139,7 +139,7 @@ class Host:
 
     def _begin(self, begin: Begin) -> None:
         exchange = _RequestExchange(begin.request, begin.attempt, self.mailbox, self.peers)
-        ready = partial(self._tell, Ready(begin.request, begin.attempt))
+        ready = partial(self._report, Ready(begin.request, begin.attempt))
         context = begin.context or self._context(begin)
         execution = Execution(
             begin.program,
@@ -161,7 +161,7 @@ class Host:
         engine = cast(Engine, _NoEngine(begin.program.program.target.device(begin.program.device)))
 
         def report(event: Event) -> None:
-            self._tell(Happened(begin.request, begin.attempt, event))
+            self._report(Happened(begin.request, begin.attempt, event))
 
         return RunContext(
             engine, folders, settings.output, {}, report, previews=begin.previews, types=types
@@ -231,7 +231,7 @@ class Host:
         for a copy, a lost device.
         """
         try:
-            self._tell(message)
+            self._report(message)
         except TypeError as unsendable:
             return RunError(f"a result cannot be sent: {unsendable}")
         except Exception as error:
@@ -257,7 +257,7 @@ class Host:
     def _announce(self, message: FromWorker, culprit: str | int | None = None) -> None:
         """Sends a message that the driver waits for. Gives up this worker if that fails."""
         try:
-            self._tell(message)
+            self._report(message)
         except Exception as error:
             what = (
                 f"a message ({type(message).__name__}) cannot be sent: "

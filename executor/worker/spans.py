@@ -25,7 +25,7 @@ class _Enqueued:
 
 class SpanRecorder:
     """Records the spans of one request on one device. Spans that the device has not completed are
-    queued, so the caller never waits for it. `told` holds all reported spans.
+    queued, so the caller never waits for it. `emitted` holds all reported spans.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class SpanRecorder:
     ) -> None:
         self._device, self._node, self._report = device, node, report
         self.clock = clock
-        self.told: list[Span] = []
+        self.emitted: list[Span] = []
         self._enqueued: deque[_Enqueued] = deque()
         self._ended: list[Span] = []
         self._reported = time.perf_counter()
@@ -48,9 +48,9 @@ class SpanRecorder:
     ) -> None:
         """Records a span of the work enqueued between `began` and now."""
         self._enqueued.append(_Enqueued(kind, target, peer, evaluation, began, self.clock()))
-        self.tell()
+        self.emit()
 
-    def tell(self, last: bool = False) -> None:
+    def emit(self, last: bool = False) -> None:
         """Reports completed spans if the last report is old enough. With `last`, waits for the
         device and reports all spans.
         """
@@ -59,7 +59,7 @@ class SpanRecorder:
         now = time.perf_counter()
         if self._ended and (last or now - self._reported >= MIN_REPORT_INTERVAL_S):
             self._report(Timeline(self._node, tuple(self._ended)))
-            self.told += self._ended
+            self.emitted += self._ended
             self._ended, self._reported = [], now
 
     def _span(self, one: _Enqueued) -> Span:

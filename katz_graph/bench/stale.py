@@ -97,9 +97,9 @@ class ListeningEngine(DeviceEngine):
         self.similarities: dict[int, list[float]] = defaultdict(list)
 
     def sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
-        heard, ears = listened(region, self.similarities)
+        observed, observers = listened(region, self.similarities)
         assert isinstance(context, RunContext)  # of a graph run
-        return super().sample(heard, replace(context, types={**context.types, **ears}))
+        return super().sample(observed, replace(context, types={**context.types, **observers}))
 
 
 def listened(
@@ -108,12 +108,12 @@ def listened(
     """Inserts an `Ear` node between every ControlNet of a region and its readers. Returns the new
     region and the types of these nodes.
     """
-    ears = {op.id: f"{op.id}.heard" for op in region.operations if op.stage == "controlnet"}
+    observers = {op.id: f"{op.id}.heard" for op in region.operations if op.stage == "controlnet"}
 
     def hear(value: Any) -> Any:
         return (
-            Ref(ears[value.operation])
-            if isinstance(value, Ref) and value.operation in ears
+            Ref(observers[value.operation])
+            if isinstance(value, Ref) and value.operation in observers
             else value
         )
 
@@ -125,8 +125,8 @@ def listened(
                 operation, inputs={name: hear(value) for name, value in operation.inputs.items()}
             )
         )
-        if operation.id in ears:
-            name = ears[operation.id]
+        if operation.id in observers:
+            name = observers[operation.id]
             types[name] = NodeType(
                 name, "Ear", "", "", {}, (Output("heard", "RESIDUALS"),), False, Ear(similarities)
             )

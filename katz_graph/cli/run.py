@@ -54,7 +54,7 @@ def run(workflow: Path, options: RunOptions, as_json: bool = False) -> None:
             )
     total = time.perf_counter() - started
     if not isinstance(result.error, Cancelled):
-        _tell(result, lines, total, as_json)
+        _print_result(result, lines, total, as_json)
     if options.trace is not None:
         write_trace(options.trace, reporter.timelines)
     if result.error is not None:
@@ -104,7 +104,7 @@ class _Reporter:
             self.lines.say(f"node {event.node} ({event.type}): {outcome}: {event.why}")
 
 
-def _tell(result: Result, lines: TerminalLines, total: float, as_json: bool) -> None:
+def _print_result(result: Result, lines: TerminalLines, total: float, as_json: bool) -> None:
     predicted, seconds = result.plan.predicted_seconds, {**result.seconds, "total": total}
     for file in result.files:
         lines.say(f"wrote {file}")

@@ -76,7 +76,7 @@ def submit(path: Path, options: SubmitOptions, as_json: bool) -> None:
                         Listener(watcher.listen, watcher.queued, watcher.say),
                     )
                 watcher.fetch(ended)
-                watcher.tell(ended, first_seed(workflow.graph), as_json)
+                watcher.print_result(ended, first_seed(workflow.graph), as_json)
     except KeyboardInterrupt:
         with contextlib.suppress(KatzError):
             server.post(f"/api/jobs/{job}/cancel", {})
@@ -207,7 +207,7 @@ class _Watcher:
             self._server.download("/view", entry, target)
             self._files.append(target)
 
-    def tell(self, ended: Ended, seed: int | None, as_json: bool) -> None:
+    def print_result(self, ended: Ended, seed: int | None, as_json: bool) -> None:
         """Prints the files and the job's time. Raises the job's error."""
         for file in self._files:
             self.say(f"wrote {file}")
@@ -221,7 +221,7 @@ class _Watcher:
             )
         if as_json:
             plans = list(self._plans.values())
-            told = {
+            result = {
                 "job": self._job,
                 "outputs": [str(file) for file in self._files],
                 "seed": seed,
@@ -231,7 +231,7 @@ class _Watcher:
                 "predicted_seconds": ended.predicted,
                 "plan": plans[0] if len(plans) == 1 else plans,
             }
-            print(json.dumps({**told, **planned, "approximations": list(ended.approximations)}))
+            print(json.dumps({**result, **planned, "approximations": list(ended.approximations)}))
         if ended.status == "cancelled":
             raise RunError(f"job {self._job} was cancelled on the server")
         if ended.status == "failed":

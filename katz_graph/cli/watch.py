@@ -31,11 +31,11 @@ POLL_INTERVAL_S = 0.25  # seconds of one wait; Ctrl-C just before a wait is hand
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Callbacks for a job's events: `hear` receives each event, `queued` the number of jobs ahead
-    of this one, and `say` lines about the connection.
+    """Callbacks for a job's events: `on_event` receives each event, `queued` the number of jobs
+    ahead of this one, and `say` lines about the connection.
     """
 
-    hear: Callable[[ClientEvent], None]
+    on_event: Callable[[ClientEvent], None]
     queued: Callable[[int], None]
     say: Callable[[str], None]
 
@@ -65,7 +65,7 @@ def follow(
                     for event in _events(frame, job, listener.queued):
                         if isinstance(event, Ended):
                             return event
-                        listener.hear(event)
+                        listener.on_event(event)
         except (Unreachable, ConnectionClosed) as error:
             now = time.monotonic()
             if away is None:
@@ -135,8 +135,12 @@ def _events(
             queued(places[job])
     elif kind == "job" and frame["id"] == job:
         yield from _told(frame["job"], job)
-    elif kind == "event" and (told := _parsed(frame["event"])) is not None and told.job == job:
-        yield told.event
+    elif (
+        kind == "event"
+        and (reported := _parsed(frame["event"])) is not None
+        and reported.job == job
+    ):
+        yield reported.event
 
 
 def _told(known: Mapping[str, Any] | None, job: str) -> Iterator[ClientEvent]:
@@ -145,10 +149,13 @@ def _told(known: Mapping[str, Any] | None, job: str) -> Iterator[ClientEvent]:
     state = known.get("state") or {}
     for node, plan in state.get("plans", {}).items():
         yield PlanMade(node, plan)
-    for node, told in state.get("nodes", {}).items():
-        if told["status"] == "running":
+    for node, reported in state.get("nodes", {}).items():
+        if reported["status"] == "running":
             yield Progress(
-                node, display=told["display"], value=told["value"], maximum=told["maximum"]
+                node,
+                display=reported["display"],
+                value=reported["value"],
+                maximum=reported["maximum"],
             )
     if (ended := _parsed(known.get("result"))) is not None:
         yield ended.event

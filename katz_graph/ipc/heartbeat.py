@@ -15,7 +15,7 @@ class Heartbeat:
         self.silence = 0.0
         self._interval, self._last = interval, time.monotonic()
 
-    def heard(self) -> None:
+    def received(self) -> None:
         self.silence = 0.0
 
     def tick(self) -> None:

@@ -64,15 +64,15 @@ def engine(request: pytest.FixtureRequest, costs: Path) -> Iterator[DeviceEngine
 
 @dataclass
 class Seen:
-    """Records the messages that workers have handled in `heard`. Their work waits for `goes_on`,
+    """Records the messages that workers have handled in `received`. Their work waits for `goes_on`,
     which is set once the cancelled run has ended.
     """
 
-    heard: list[str] = field(default_factory=list)
+    received: list[str] = field(default_factory=list)
     goes_on: threading.Event = field(default_factory=threading.Event)
 
-    def told_to_stop(self) -> bool:
-        return "cancel" in self.heard or "drop" in self.heard
+    def stop_requested(self) -> bool:
+        return "cancel" in self.received or "drop" in self.received
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
     def noted(name: str, take_in: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
         def take_in_and_note(worker: Any, message: Any) -> None:
             take_in(worker, message)
-            seen.heard.append(name)
+            seen.received.append(name)
 
         return take_in_and_note
 
@@ -127,7 +127,7 @@ def cancelled_soon(
             with pytest.raises(Cancelled):
                 asked.result(20)
             print(f"ended after {(time.perf_counter() - started) * 1e3:.1f} ms")
-            eventually(lambda: seen is None or seen.told_to_stop(), 20)
+            eventually(lambda: seen is None or seen.stop_requested(), 20)
         finally:
             if seen is not None:
                 seen.goes_on.set()
@@ -189,7 +189,7 @@ def test_a_call_that_waits_for_its_turn_is_left_out(
         with cancelled_soon(
             context,
             lambda: engine.cluster.call(device, "sign", "cancelled", context=context),
-            lambda: seen.heard == ["call", "call"],
+            lambda: seen.received == ["call", "call"],
             seen,
         ):
             nap.result(20)

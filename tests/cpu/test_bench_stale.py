@@ -60,12 +60,16 @@ def test_listening_changes_nothing_and_hears_every_evaluation_but_the_first(
 ) -> None:
     control = ControlCase(sd1.controls[0], 0.8, 0.0, 1.0)
     region = sampler_region(Case("test", sd1.pipeline, "euler", 4, controls=(control,)))
-    heard: dict[int, list[float]] = defaultdict(list)
+    observed: dict[int, list[float]] = defaultdict(list)
     with local_engine(batching=True, cache=costs) as engine:
         plain = sample(engine, region)
-        with_ears, ears = listened(region, heard)
-        listening = sample(engine, with_ears, bare_context(engine, **ears))
+        with_ears, observers = listened(region, observed)
+        listening = sample(engine, with_ears, bare_context(engine, **observers))
     assert torch.equal(plain, listening)
     # both sides of guidance
-    assert {evaluation: len(values) for evaluation, values in heard.items()} == {1: 2, 2: 2, 3: 2}
-    assert all(0.5 < value < 1.0 for values in heard.values() for value in values)
+    assert {evaluation: len(values) for evaluation, values in observed.items()} == {
+        1: 2,
+        2: 2,
+        3: 2,
+    }
+    assert all(0.5 < value < 1.0 for values in observed.values() for value in values)

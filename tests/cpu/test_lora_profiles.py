@@ -228,13 +228,13 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
         assert opened.wait(30)
         return read(file, unwanted)
 
-    def heard(reporter: Any, event: Event) -> None:
-        listen(reporter, event)
+    def record_event(reporter: Any, event: Event) -> None:
+        record_event(reporter, event)
         if isinstance(event, Progress) and event.value == wanted[-1]:
             opened.set()
 
     monkeypatch.setattr(adapters, "read_lora", arrive)
-    monkeypatch.setattr(run_command._Reporter, "listen", heard)
+    monkeypatch.setattr(run_command._Reporter, "listen", record_event)
 
     def after(evaluations: int) -> None:
         wanted.append(evaluations)

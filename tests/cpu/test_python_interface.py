@@ -166,10 +166,10 @@ def test_threads_run_at_once_and_alike(opened: katz.Engine) -> None:
 
 
 def test_progress_hears_every_evaluation(opened: katz.Engine) -> None:
-    heard: list[object] = []
-    opened.run(TXT2IMG, set={"5.steps": 3}, seed=11, progress=heard.append)
+    events: list[object] = []
+    opened.run(TXT2IMG, set={"5.steps": 3}, seed=11, progress=events.append)
     evaluations = [
-        event.value for event in heard if isinstance(event, Progress) and event.evaluations
+        event.value for event in events if isinstance(event, Progress) and event.evaluations
     ]
     assert evaluations == [1, 2, 3]
 

@@ -57,11 +57,11 @@ def test_spans_have_the_device_s_times_and_wait_until_it_has_ended_them(
     recorder.add("send", "5.mid", device(), 0, "cuda:1")
     assert told == []
     device.ended = 2
-    recorder.tell()
+    recorder.emit()
     ((first,),) = (one.segments for one in told)
     assert (first.start, first.seconds, first.kind, first.target) == (0.0, 10.0, "segment", "v0.0")
     assert device.waited == 0
-    recorder.tell(last=True)
+    recorder.emit(last=True)
     (second,) = told[-1].segments
     assert (second.name, second.peer, second.start) == ("send 5.mid to cuda:1", "cuda:1", 20.0)
     assert device.waited and recorder.told == [first, second]
@@ -72,6 +72,6 @@ def test_spans_are_told_seldom_enough_and_none_is_lost(told: list[Timeline]) -> 
     recorder = SpanRecorder("cpu:0", "5", device, told.append)
     for evaluation in range(1000):
         recorder.add("segment", "v0.0", device(), evaluation)
-    recorder.tell(last=True)
+    recorder.emit(last=True)
     assert [span.evaluation for one in told for span in one.segments] == list(range(1000))
     assert len(told) <= 3

@@ -49,7 +49,7 @@ class Engine:
 
 def runs_in(
     folder: Path,
-    tell: Callable[[JobEvent], None],
+    emit: Callable[[JobEvent], None],
     registry: Mapping[str, Any] | None = None,
     request_replacement: Callable[[str], None] = lambda why: None,
 ) -> Runs:
@@ -57,7 +57,7 @@ def runs_in(
     place = RunnerDevices(
         Engine(), registry or {}, folders, Caches(ResultCache()), "cpu", False, 1000, ProcessState()
     )  # type: ignore[arg-type]
-    return Runs(place, tell, UncommittedFiles(), request_replacement)
+    return Runs(place, emit, UncommittedFiles(), request_replacement)
 
 
 def ends(told: list[JobEvent]) -> list[Ended]:
@@ -109,13 +109,13 @@ def test_a_job_that_is_cancelled_as_it_begins_does_not_run(
     told: list[JobEvent] = []
     held, may = threading.Event(), threading.Event()
 
-    def tell(event: JobEvent) -> None:
+    def emit(event: JobEvent) -> None:
         told.append(event)
         if isinstance(event.event, Started):
             held.set()
             may.wait(10)
 
-    runs = runs_in(tmp_path, tell)
+    runs = runs_in(tmp_path, emit)
     runs.start(Order("a", {"1": {"class_type": "Nothing", "inputs": {}}}, ("1",)))
     assert held.wait(10)
     runs.cancel("a")
@@ -203,7 +203,7 @@ def test_an_error_inside_an_expansion_is_told_under_the_node_of_the_prompt(
     state, channel = JobState(), ConventionChannel({})
     messages: dict[str, Any] = {}
     for one in told:
-        state.hear(one.event)
+        state.on_event(one.event)
         for frame in channel.event(job, one.event, state, lambda: QueueView(0, 0, False)):
             message = json.loads(frame.data)
             messages[message["type"]] = message["data"]

@@ -26,7 +26,7 @@ def test_a_late_tick_of_silence_counts_as_two(monkeypatch: pytest.MonkeyPatch) -
     for silence in (2.0, 4.5, 8.5):
         heartbeat.tick()
         assert heartbeat.silence == silence
-    heartbeat.heard()
+    heartbeat.received()
     assert heartbeat.silence == 0
 
 

@@ -26,13 +26,13 @@ class Waiting:
         self.threads = Answering("test", at_once, slow_s, deadline_s, self.stuck.append)
 
     def hang(self, name: str) -> None:
-        self.threads.submit(lambda: self.wait(name), lambda why: self.tell(f"{name}: {why}"))
+        self.threads.submit(lambda: self.wait(name), lambda why: self.emit(f"{name}: {why}"))
 
     def wait(self, name: str) -> None:
-        self.tell(f"{name} began")
+        self.emit(f"{name} began")
         self.let_go.wait(ANSWER_TIMEOUT_S)
 
-    def tell(self, what: str) -> None:
+    def emit(self, what: str) -> None:
         with self.changed:
             self.told.append(what)
             self.changed.notify_all()
@@ -57,7 +57,7 @@ def test_calls_behind_slow_ones_begin_and_each_slow_one_is_given_up(waiting: Wai
     began = time.monotonic()
     for name in "abc":
         waiting.hang(name)
-    waiting.threads.submit(lambda: waiting.tell("quick"), print)
+    waiting.threads.submit(lambda: waiting.emit("quick"), print)
     waiting.until("a began", "b began")
     assert "quick" not in waiting.told, "two at a time"
     waiting.until("c began", "quick")
@@ -72,8 +72,8 @@ def test_one_call_of_a_client_waits_for_one_of_each_other_client() -> None:
     waiting = Waiting(at_once=1, slow_s=ANSWER_TIMEOUT_S, deadline_s=ANSWER_TIMEOUT_S)
     waiting.hang("first")
     for name in ("a0", "a1", "a2", "b0"):
-        tell = partial(waiting.tell, name)
-        waiting.threads.submit(tell, print, client=name[0])
+        emit = partial(waiting.emit, name)
+        waiting.threads.submit(emit, print, client=name[0])
     waiting.let_go.set()
     waiting.until("a0", "a1", "a2", "b0")
     waiting.threads.close()
@@ -100,7 +100,7 @@ def test_too_many_that_hang_are_reported_once(
     for name in "abcd":
         waiting.hang(name)
     waiting.until(*(f"{name}: it took longer than 0.15 s" for name in "abcd"))
-    waiting.threads.submit(lambda: waiting.tell("quick"), print)
+    waiting.threads.submit(lambda: waiting.emit("quick"), print)
     waiting.until("quick")
     assert len(waiting.stuck) == 1 and "threads hang" in waiting.stuck[0]
 
@@ -110,7 +110,7 @@ def test_a_call_that_raises_leaves_its_place(waiting: Waiting) -> None:
     try:
         for _ in range(4):
             waiting.threads.submit(lambda: 1 / 0, print)
-        waiting.threads.submit(lambda: waiting.tell("after"), print)
+        waiting.threads.submit(lambda: waiting.emit("after"), print)
         waiting.until("after")
     finally:
         threading.excepthook = old

@@ -61,11 +61,11 @@ class Client:
         self.now, self.job, self.state = 0.0, job or make_job(), JobState()
         self.channel = ConventionChannel(FEATURES, lambda: self.now)
 
-    def hear(self, events: Sequence[ClientEvent], at_once: bool = False) -> list[Any]:
+    def on_event(self, events: Sequence[ClientEvent], at_once: bool = False) -> list[Any]:
         frames: list[str | bytes] = []
         for event in events:
             self.now += 0.0 if at_once else 1.0
-            self.state.hear(event)
+            self.state.on_event(event)
             frames += [
                 frame.data
                 for frame in self.channel.event(
@@ -80,7 +80,7 @@ def kinds(messages: Sequence[Any]) -> list[str]:
 
 
 def test_the_messages_of_a_job_come_in_the_order_of_the_convention() -> None:
-    messages = Client().hear(RUNS)
+    messages = Client().on_event(RUNS)
     assert kinds(messages) == [
         "execution_start",
         "execution_cached",
@@ -109,7 +109,7 @@ def test_the_messages_of_a_job_come_in_the_order_of_the_convention() -> None:
 
 
 def test_progress_state_tells_of_every_node_that_has_begun() -> None:
-    messages = Client().hear(RUNS[:6])
+    messages = Client().on_event(RUNS[:6])
     assert messages[-1]["data"]["prompt_id"] == "job"
     nodes = messages[-1]["data"]["nodes"]
     assert nodes["3"] == {
@@ -127,7 +127,7 @@ def test_progress_state_tells_of_every_node_that_has_begun() -> None:
 
 def test_a_node_of_an_expansion_is_shown_as_the_one_that_it_came_from() -> None:
     inner = [NodeStarted("7.0.0.1", "7", "Tile"), Progress("7.0.0.1", 1, 4, display="7")]
-    messages = Client().hear([Started(0), NodeStarted("7", "7", "Tiles"), *inner])
+    messages = Client().on_event([Started(0), NodeStarted("7", "7", "Tiles"), *inner])
     assert kinds(messages) == [
         "execution_start",
         "progress_state",
@@ -152,7 +152,7 @@ def test_a_cached_output_is_executed_without_executing() -> None:
         Cached(("9",), 0),
         NodeDone("9", "9", "SaveImage", cached=True, ui=UI),
     ]
-    messages = Client().hear([*events, Ended("completed", 1)])
+    messages = Client().on_event([*events, Ended("completed", 1)])
     assert kinds(messages) == [
         "execution_start",
         "execution_cached",
@@ -166,7 +166,7 @@ def test_a_cached_output_is_executed_without_executing() -> None:
 
 def test_an_error_names_the_node_and_ends_like_any_job() -> None:
     error = JobError("RunError", "node 3 (KSampler): NaN", "3", "KSampler")
-    messages = Client().hear([*RUNS[:6], Ended("failed", 5.0, error, executed=("4",))])
+    messages = Client().on_event([*RUNS[:6], Ended("failed", 5.0, error, executed=("4",))])
     assert kinds(messages)[-4:] == ["progress_state", "execution_error", "status", "executing"]
     assert messages[-4]["data"]["nodes"]["3"]["state"] == "error"
     assert messages[-3]["data"] == {
@@ -184,7 +184,7 @@ def test_an_error_names_the_node_and_ends_like_any_job() -> None:
 
 
 def test_an_interrupted_job() -> None:
-    messages = Client().hear([*RUNS[:6], Ended("cancelled", 5.0, executed=("4",))])
+    messages = Client().on_event([*RUNS[:6], Ended("cancelled", 5.0, executed=("4",))])
     assert kinds(messages)[-3:] == ["execution_interrupted", "status", "executing"]
     assert messages[-3]["data"] == {
         "prompt_id": "job",
@@ -202,7 +202,9 @@ def test_a_job_interrupted_inside_an_expansion_names_the_node_of_the_prompt() ->
         NodeStarted("7", "7", "Tiles"),
         NodeStarted("7.1", "7", "Tile"),
     ]
-    messages = Client(replace(make_job(), prompt=prompt)).hear([*begun, Ended("cancelled", 5.0)])
+    messages = Client(replace(make_job(), prompt=prompt)).on_event(
+        [*begun, Ended("cancelled", 5.0)]
+    )
     interrupted = next(
         message["data"] for message in messages if message["type"] == "execution_interrupted"
     )
@@ -216,7 +218,7 @@ def test_an_interrupted_job_names_the_node_that_ran_for_everybody() -> None:
     stopped = JobNode("7.end", "StepEnd", "7")
     ended = Ended("cancelled", 5.0, executed=("4",), interrupted=stopped)
     job = replace(make_job(), prompt=prompt, started=1.0)
-    messages = Client(job).hear([Started(1.0), ended])
+    messages = Client(job).on_event([Started(1.0), ended])
     expected = {
         "prompt_id": "job",
         "timestamp": 5000,
@@ -224,8 +226,8 @@ def test_an_interrupted_job_names_the_node_that_ran_for_everybody() -> None:
         "node_type": "KSampler",
         "executed": ["4"],
     }
-    heard = [one["data"] for one in messages if one["type"] == "execution_interrupted"]
-    assert heard == [expected]
+    interrupted = [one["data"] for one in messages if one["type"] == "execution_interrupted"]
+    assert interrupted == [expected]
     kept = status_of(replace(job, result=ENDED.validate_json(ENDED.dump_json(ended))))
     assert dict(map(tuple, kept["messages"]))["execution_interrupted"] == expected
 
@@ -234,9 +236,9 @@ def test_a_job_that_was_deleted_before_it_began_disturbs_nobody() -> None:
     """A client takes `executing` with node null for the end of what it shows, which may be another
     job.
     """
-    assert Client().hear([Ended("cancelled", 5.0)]) == []
+    assert Client().on_event([Ended("cancelled", 5.0)]) == []
     refused = Ended("failed", 5.0, JobError("RunError", "the deadline has passed"))
-    assert kinds(Client().hear([refused])) == ["execution_error", "status", "executing"]
+    assert kinds(Client().on_event([refused])) == ["execution_error", "status", "executing"]
 
 
 def test_a_large_graph_does_not_send_its_nodes_again_and_again() -> None:
@@ -246,7 +248,7 @@ def test_a_large_graph_does_not_send_its_nodes_again_and_again() -> None:
             for id in map(str, range(nodes))
             for event in (NodeStarted(id, id, "Noop"), NodeDone(id, id, "Noop"))
         ]
-        messages = Client().hear(
+        messages = Client().on_event(
             [Started(0), Cached((), 0), *steps, Ended("completed", 1)], at_once=True
         )
         return messages, sum(len(json.dumps(message)) for message in messages)
@@ -287,11 +289,11 @@ def test_pictures_carry_metadata_for_clients_that_understand_it() -> None:
     )
     assert json.loads(answer.data) == {"type": "feature_flags", "data": FEATURES}
     picture = EncodedPicture("3.0.0.1", "3", b"JPEG")
-    assert plain.hear([picture]) == [bytes.fromhex("0000000100000001") + b"JPEG"]
-    assert plain.hear([EncodedPicture("3", "3", b"PNG", "image/png", lasting=True)]) == [
+    assert plain.on_event([picture]) == [bytes.fromhex("0000000100000001") + b"JPEG"]
+    assert plain.on_event([EncodedPicture("3", "3", b"PNG", "image/png", lasting=True)]) == [
         bytes.fromhex("0000000100000002") + b"PNG"
     ]
-    (frame,) = able.hear([picture])
+    (frame,) = able.on_event([picture])
     kind, length = struct.unpack(">II", frame[:8])
     assert kind == 4
     assert frame[8 + length :] == b"JPEG"

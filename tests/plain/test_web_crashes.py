@@ -121,7 +121,7 @@ def test_a_job_whose_device_is_given_up_goes_back_as_if_its_runner_had_died(tmp_
         await submit(service, "a")
         for attempt in (1, 2):
             await service.until(lambda: len(service.runner.names) == attempt)  # noqa: B023
-            service.jobs.heard(JobEvent("a", Ended("failed", time.time(), gone)))
+            service.jobs.on_event(JobEvent("a", Ended("failed", time.time(), gone)))
         await service.all_ended("a")
         kept = await service.jobs.job("a")
         assert (
@@ -142,7 +142,7 @@ def test_a_job_under_which_runners_die_before_they_say_anything_of_it_is_set_asi
     tmp_path: Path,
 ) -> None:
     class Silent(FakeRunner):
-        def tell(self, job_id: str, event: ClientEvent) -> None: ...
+        def emit(self, job_id: str, event: ClientEvent) -> None: ...
 
     async def use(service: Service) -> None:
         await submit(service, "a")
@@ -165,7 +165,7 @@ def test_a_cancelled_job_whose_runner_was_killed_says_which_node_ran(tmp_path: P
             NodeStarted("3.end", "3", "StepEnd"),
             NodeDone("3.end", "3", "StepEnd"),
         ):
-            service.runner.tell("a", event)
+            service.runner.emit("a", event)
         await service.jobs.cancel(["a"])
         service.jobs.lost(["a"], "it did not stop")
         await service.all_ended("a")
@@ -186,7 +186,7 @@ def test_jobs_that_find_the_disk_full_wait_for_room(
 
     def found_full(service: Service, name: str) -> None:
         why = JobError("DiskFull", "node 9 (SaveImage): the disk is full")
-        service.runner.tell(name, Ended("failed", time.time(), why))
+        service.runner.emit(name, Ended("failed", time.time(), why))
 
     async def use(service: Service) -> None:
         await submit(service, "a", "b", "next")

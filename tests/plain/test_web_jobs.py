@@ -46,7 +46,7 @@ def test_an_end_is_told_only_when_it_is_on_disk(tmp_path: Path) -> None:
         await submit(service, "a")
         assert on_disk(tmp_path)["a"] in ("pending", "in_progress")
         await service.until(lambda: service.runner.names == ["a"])
-        service.runner.tell("a", Progress("1", 1, 2))
+        service.runner.emit("a", Progress("1", 1, 2))
         service.runner.end("a", outputs={"1": {"images": []}})
         assert not any(
             isinstance(event, Ended) for _, event in service.events
@@ -60,7 +60,7 @@ def test_an_end_is_told_only_when_it_is_on_disk(tmp_path: Path) -> None:
             "in_progress",
             "completed",
         ]
-        service.runner.tell("a", Progress("1", 2, 2))
+        service.runner.emit("a", Progress("1", 2, 2))
         service.runner.end("a", outputs={"1": {"images": ["another"]}})
         await asyncio.sleep(0.05)
         assert len(service.events) == 3, "what comes after the end is not the job's"
@@ -321,7 +321,7 @@ def test_cleaning_forgets_jobs_and_their_temporary_files(
             await service.until(lambda id=id: service.running() == [id])  # type: ignore[misc]
             service.runner.write(id, service.output / f"{id}.png")
             service.runner.write(id, service.temp / f"{id}.png", "temp")
-            service.runner.tell(id, Ended("completed", at))
+            service.runner.emit(id, Ended("completed", at))
             await service.all_ended(id)
 
     run(tmp_path, before)

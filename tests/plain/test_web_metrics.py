@@ -20,7 +20,7 @@ def test_each_evaluation_is_timed_also_those_that_were_not_told_singly() -> None
     metrics = Metrics(clock)
     for now, value in ((0.0, 1), (0.2, 2), (0.6, 6)):
         clock.now = now
-        metrics.heard("j", Progress("3", value, 20, evaluations=True))
+        metrics.on_event("j", Progress("3", value, 20, evaluations=True))
     text = generate_latest(metrics.registry).decode()
     assert (
         'katz_step_seconds_bucket{le="0.25"} 5.0' in text and "katz_step_seconds_count 5.0" in text
@@ -33,5 +33,5 @@ def test_what_a_pack_counts_is_no_evaluation() -> None:
     metrics = Metrics(clock)
     for value in (1, 2**40):
         clock.now += 1.0
-        metrics.heard("j", Progress("3", value, 2**41))
+        metrics.on_event("j", Progress("3", value, 2**41))
     assert "katz_step_seconds_count 0.0" in generate_latest(metrics.registry).decode()

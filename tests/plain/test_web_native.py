@@ -273,9 +273,9 @@ def test_every_kind_of_event_arrives_as_it_was() -> None:
 def test_the_state_of_a_job_is_bounded() -> None:
     state = JobState()
     for number in range(10 * SEGMENTS):
-        state.hear(Timeline("3", (Span("cpu:0", "unet", float(number), 0.1),)))
-        state.hear(Warned(str(number)))
-        state.hear(PlanMade(str(number), {}))
+        state.on_event(Timeline("3", (Span("cpu:0", "unet", float(number), 0.1),)))
+        state.on_event(Warned(str(number)))
+        state.on_event(PlanMade(str(number), {}))
     assert len(state.timeline) == SEGMENTS
     assert state.timeline[-1].segments[0].start == 10 * SEGMENTS - 1
     assert len(state.warnings) == 100

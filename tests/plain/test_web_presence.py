@@ -13,21 +13,23 @@ from katz_graph.web.live.presence import MAX_PAGES, STAYS, Presence
 def test_pages_hear_of_each_other_until_they_are_left() -> None:
     now = 0.0
     there = Presence(lambda: now)
-    assert there.tell("", "one", "Ann", ["a.json", "b.json"]) == {}
-    assert there.tell("", "two", "", ["a.json"]) == {"a.json": ["Ann"]}
-    assert there.tell("", "one", "Ann", ["a.json", "b.json"]) == {"a.json": [""]}
-    assert there.tell("another user", "three", "Eve", ["a.json"]) == {}
-    there.tell("", "two", "", [])
-    assert there.tell("", "one", "Ann", ["a.json"]) == {}
+    assert there.update("", "one", "Ann", ["a.json", "b.json"]) == {}
+    assert there.update("", "two", "", ["a.json"]) == {"a.json": ["Ann"]}
+    assert there.update("", "one", "Ann", ["a.json", "b.json"]) == {"a.json": [""]}
+    assert there.update("another user", "three", "Eve", ["a.json"]) == {}
+    there.update("", "two", "", [])
+    assert there.update("", "one", "Ann", ["a.json"]) == {}
     now = STAYS + 1
-    assert there.tell("", "four", "", ["a.json"]) == {}
+    assert there.update("", "four", "", ["a.json"]) == {}
 
 
 def test_pages_are_bounded() -> None:
     there = Presence(lambda: 0.0)
     for number in range(MAX_PAGES + 50):
-        there.tell("", str(number), "", [f"{number}.json"])
-    assert there.tell("", "new", "", ["0.json", f"{MAX_PAGES}.json"]) == {f"{MAX_PAGES}.json": [""]}
+        there.update("", str(number), "", [f"{number}.json"])
+    assert there.update("", "new", "", ["0.json", f"{MAX_PAGES}.json"]) == {
+        f"{MAX_PAGES}.json": [""]
+    }
 
 
 def test_the_route_takes_what_is_as_expected(tmp_path: Path) -> None:

@@ -16,23 +16,23 @@ from katz_graph.web.jobs.store import JobStore
 from katz_graph.web.live.channel import SEGMENTS
 
 
-async def tell(server: Served, job: str, spans: int = 1) -> None:
-    heard = server.state.jobs.heard
+async def report(server: Served, job: str, spans: int = 1) -> None:
+    on_event = server.state.jobs.on_event
     await server.settled(lambda: server.runner.taken)
-    heard(JobEvent(job, NodeStarted("5.end", "5", "KSampler")))
-    heard(JobEvent(job, PlanMade("5.end", {"sampler": "5"})))
+    on_event(JobEvent(job, NodeStarted("5.end", "5", "KSampler")))
+    on_event(JobEvent(job, PlanMade("5.end", {"sampler": "5"})))
     for number in range(spans):
-        heard(
+        on_event(
             JobEvent(job, Timeline("5.end", (Span("cpu:0", "v0.0", float(number), 0.5, number),)))
         )
-    heard(JobEvent(job, NodeDone("5.end", "5", "KSampler", seconds=2.0, why="seed changed")))
-    heard(JobEvent(job, Warned("careful")))
+    on_event(JobEvent(job, NodeDone("5.end", "5", "KSampler", seconds=2.0, why="seed changed")))
+    on_event(JobEvent(job, Warned("careful")))
 
 
 def test_a_report_stays_through_a_restart(tmp_path: Path) -> None:
     async def first(server: Served) -> tuple[str, Any]:
         job = await server.submit()
-        await tell(server, job)
+        await report(server, job)
         live = (await server.client.get(f"/katz/jobs/{job}/report")).json()
         assert live["status"] == "in_progress" and live["plans"] == {"5.end": {"sampler": "5"}}
         server.runner.end(job)
@@ -59,7 +59,7 @@ def test_a_report_stays_through_a_restart(tmp_path: Path) -> None:
 def test_a_report_is_for_the_client_of_its_job(tmp_path: Path) -> None:
     async def scenario(server: Served) -> None:
         job = await server.submit(client_id="me")
-        await tell(server, job)
+        await report(server, job)
         server.runner.end(job, JobError("RunError", "no"))
         await server.finished(job)
         path = f"/katz/jobs/{job}/report"
@@ -78,7 +78,7 @@ def test_a_report_is_for_the_client_of_its_job(tmp_path: Path) -> None:
 def test_a_long_job_has_a_bounded_report(tmp_path: Path) -> None:
     async def scenario(server: Served) -> None:
         job = await server.submit()
-        await tell(server, job, spans=3 * SEGMENTS)
+        await report(server, job, spans=3 * SEGMENTS)
         server.runner.end(job)
         await server.finished(job)
         told = (await server.client.get(f"/katz/jobs/{job}/report")).json()

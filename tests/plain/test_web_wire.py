@@ -117,14 +117,16 @@ def test_threads_and_an_event_loop_talk_in_order_until_one_of_them_goes() -> Non
     thread.start()
 
     async def talk() -> list[int]:
-        heard: list[int] = []
+        received: list[int] = []
         over = asyncio.Event()
-        end = await AsyncEnd.connect(ours, lambda message: heard.append(message.number), over.set)
+        end = await AsyncEnd.connect(
+            ours, lambda message: received.append(message.number), over.set
+        )
         for number in range(1000):
             end.send(Free(True, False), number)
         await asyncio.wait_for(over.wait(), 10)
         end.send(GetStats())
-        return heard
+        return received
 
     assert asyncio.run(talk()) == list(range(1000))
     thread.join(10)

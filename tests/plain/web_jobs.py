@@ -73,14 +73,14 @@ class FakeRunner:
         if self.refuses is not None:
             raise self.refuses
         self.taken.append(job)
-        self.tell(job.id, Started(self.clock()))
+        self.emit(job.id, Started(self.clock()))
         if self.seconds is not None:
             asyncio.get_running_loop().call_later(self.seconds, self.end, job.id)
 
     async def cancel(self, job_id: str) -> None:
         self.cancelled.append(job_id)
         if self.obedient:
-            self.tell(job_id, Ended("cancelled", self.clock()))
+            self.emit(job_id, Ended("cancelled", self.clock()))
 
     def prepare(self) -> None:
         self.prepared += 1
@@ -93,17 +93,17 @@ class FakeRunner:
     def kept(self, job_id: str) -> None:
         self.safe.append(job_id)
 
-    def tell(self, job_id: str, event: ClientEvent) -> None:
+    def emit(self, job_id: str, event: ClientEvent) -> None:
         assert self.jobs is not None
-        self.jobs.heard(JobEvent(job_id, event))
+        self.jobs.on_event(JobEvent(job_id, event))
 
     def write(self, job_id: str, file: Path, place: Any = "output") -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(b"picture")
-        self.tell(job_id, Wrote(file.name, place))
+        self.emit(job_id, Wrote(file.name, place))
 
     def end(self, job_id: str, **given: Any) -> None:
-        self.tell(job_id, Ended("completed", self.clock(), **given))
+        self.emit(job_id, Ended("completed", self.clock(), **given))
 
     @property
     def names(self) -> list[str]:

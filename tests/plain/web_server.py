@@ -64,10 +64,10 @@ class ScriptedRunner:
     def __init__(
         self,
         options: ServeOptions,
-        heard: Callable[[JobEvent], None],
+        on_event: Callable[[JobEvent], None],
         lost: Callable[[Sequence[str], str], None],
     ) -> None:
-        self._heard = heard
+        self._on_event = on_event
         self.ready, self.restarts = True, 0
         self.facts = RunnerFacts((DeviceFacts("cpu", "cpu"),), 3, torch="2.11.0")
         self.taken: list[Job] = []
@@ -88,11 +88,11 @@ class ScriptedRunner:
 
     async def run(self, job: Job) -> None:
         self.taken.append(job)
-        self._heard(JobEvent(job.id, Started(time.time())))
+        self._on_event(JobEvent(job.id, Started(time.time())))
 
     async def cancel(self, job_id: str) -> None:
         self.cancelled.append(job_id)
-        self._heard(JobEvent(job_id, Ended("cancelled", time.time())))
+        self._on_event(JobEvent(job_id, Ended("cancelled", time.time())))
 
     def kept(self, job_id: str) -> None: ...
 
@@ -108,7 +108,7 @@ class ScriptedRunner:
         ended = Ended(
             status, time.time(), error, outputs or {}, seconds={"total": 0.5}, cached=cached
         )
-        self._heard(JobEvent(job_id, ended))
+        self._on_event(JobEvent(job_id, ended))
 
     async def ask(self, question: Question[Any]) -> Any:
         match question:

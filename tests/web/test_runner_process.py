@@ -43,7 +43,7 @@ class Seen:
     told: list[JobEvent | tuple[Sequence[str], str, bool]] = field(default_factory=list)
     deaf: bool = False
 
-    def hear(self, one: JobEvent | tuple[Sequence[str], str, bool]) -> None:
+    def on_event(self, one: JobEvent | tuple[Sequence[str], str, bool]) -> None:
         if self.deaf:
             raise KeyError("nobody hears that")
         self.told.append(one)
@@ -75,8 +75,8 @@ def with_runner(
         options = ServeOptions(token="secret", devices=devices)
         runner = Runner(
             options,
-            lambda event: seen.hear(event),
-            lambda ids, why, blamed: seen.hear((ids, why, blamed)),
+            lambda event: seen.on_event(event),
+            lambda ids, why, blamed: seen.on_event((ids, why, blamed)),
             IMPATIENT,
             (FAKE, *arguments),
         )

@@ -157,12 +157,12 @@ class Dispatcher:
             for task in self._tasks:
                 task.cancel()
 
-    def heard(self, told: JobEvent) -> None:
+    def on_event(self, reported: JobEvent) -> None:
         """Handles a job event from the runner."""
-        attempt = self.attempts.get(told.job)
+        attempt = self.attempts.get(reported.job)
         if self._closed or attempt is None or attempt.phase != "runs":
             return
-        match told.event:
+        match reported.event:
             case Ended() as result:
                 return self._ended(attempt, result)
             case Started(at=at):
@@ -176,7 +176,7 @@ class Dispatcher:
                 file = StoredFile(place, path)
                 attempt.wrote.add(file)
                 self.spawn(self._note(self._wrote(attempt, [file])))
-        self._tell(attempt.job, told.event)
+        self._emit(attempt.job, reported.event)
 
     def lost(self, ids: Sequence[str], why: str, blamed: bool = True) -> None:
         """Handles the runner's death during these started jobs. `blamed`: one of the jobs may be
@@ -371,7 +371,7 @@ class Dispatcher:
         if kept is not None:
             finished = replace(job, status=kept.status, ended=kept.at, result=kept)
             self._forecast.ended(finished)
-            self._tell(finished, kept)
+            self._emit(finished, kept)
         self._changed()
         self.dispatch()
 
@@ -453,7 +453,7 @@ class Dispatcher:
         except Exception:
             log.exception("what a job left behind was not put right; the next start does it")
 
-    def _tell(self, job: Job, event: ClientEvent) -> None:
+    def _emit(self, job: Job, event: ClientEvent) -> None:
         try:
             self._publish(job, event)
         except Exception:

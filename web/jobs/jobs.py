@@ -69,7 +69,7 @@ class Jobs:
         self._moving = asyncio.Lock()
         self._reports: dict[str, asyncio.Task[None]] = {}  # reports that are being written to disk
         self._ticking: asyncio.Task[None] | None = None
-        self.heard = self._dispatcher.heard
+        self.on_event = self._dispatcher.on_event
         self.lost = self._dispatcher.lost
 
     async def start(self) -> None:

@@ -97,7 +97,7 @@ class JobState:
     preview: EncodedPicture | None = None
     segments: int = 0  # spans in the timeline
 
-    def hear(self, event: ClientEvent) -> None:
+    def on_event(self, event: ClientEvent) -> None:
         """Updates the state. Ignores events without lasting state (pack messages, and pictures that
         a node sends in place of a file).
         """

@@ -66,7 +66,7 @@ class ConventionChannel:
         yield _message("status", _status(snapshot.queue) | {"sid": snapshot.client})
         for job in snapshot.missed:
             assert job.result is not None
-            if _is_told(job.result, job.started):
+            if _is_reported(job.result, job.started):
                 yield from self._end(job, job.result, snapshot.queue)
         for identifier, state in snapshot.states.items():
             if state.started is None:
@@ -128,7 +128,7 @@ class ConventionChannel:
                     yield from self._changed(job.id, state)
             case PackMessage(type=type, data=data):
                 yield _message(type, data)
-            case Ended() if _is_told(event, state.started):
+            case Ended() if _is_reported(event, state.started):
                 if job.id in self._owed or event.status == "failed":
                     yield from self._states(job.id, state)
                 yield from self._end(replace(job, result=event), event, queue(), state)
@@ -202,7 +202,7 @@ class ConventionChannel:
         yield _message("executing", {"node": None, "prompt_id": job.id})
 
 
-def _is_told(ended: Ended, started: float | None) -> bool:
+def _is_reported(ended: Ended, started: float | None) -> bool:
     """Whether an end is reported: not for a job that was cancelled before it started."""
     return started is not None or ended.status != "cancelled"
 

@@ -75,7 +75,7 @@ class Session:
         self.begun = True
         self.send(self.channel.greeting(self._hub.snapshot(self.client, recent)))
 
-    def hear(
+    def on_event(
         self, job: Job, event: ClientEvent, state: JobState, queue: Callable[[], QueueView]
     ) -> None:
         if self.begun:
@@ -120,7 +120,7 @@ class _End:
     """Holds an ended job, and the sessions that were notified, with the loop's time."""
 
     job: Job
-    told: dict[Session, float] = field(default_factory=dict)
+    sent_at: dict[Session, float] = field(default_factory=dict)
 
 
 class Hub:
@@ -178,13 +178,13 @@ class Hub:
         if not of_client:
             self._sessions.pop(session.client, None)
         for end in self._ends.values():
-            end.told.pop(session, None)
+            end.sent_at.pop(session, None)
 
     def leave(self, session: Session) -> None:
         """Marks ends as received that were sent to this session long enough ago."""
         before = asyncio.get_running_loop().time() - ARRIVED
         for job in [
-            job for job, end in self._ends.items() if end.told.get(session, math.inf) <= before
+            job for job, end in self._ends.items() if end.sent_at.get(session, math.inf) <= before
         ]:
             del self._ends[job]
 
@@ -192,9 +192,9 @@ class Hub:
         """Sends an event to the client of its job."""
         client = event.client or job.client if isinstance(event, PackMessage) else job.client
         state = self._state(job, event)
-        state.hear(event)
+        state.on_event(event)
         for session in tuple(self._sessions.get(client, ())) if client is not None else ():
-            session.hear(job, event, state, lambda: self._view(without=job.id))
+            session.on_event(job, event, state, lambda: self._view(without=job.id))
         if isinstance(event, Ended):
             self._states.pop(job.id, None)
             over = replace(job, status=event.status, ended=event.at, result=event)
@@ -271,7 +271,7 @@ class Hub:
         loop = asyncio.get_running_loop()
         for session in self._sessions.get(client, ()):
             for job in jobs if session.begun else ():
-                self._ends[job].told.setdefault(session, loop.time())
+                self._ends[job].sent_at.setdefault(session, loop.time())
         if jobs:
             loop.call_later(GRACE, self._seen, jobs)
 

@@ -29,7 +29,7 @@ class Presence:
         self._clock = clock
         self._pages: OrderedDict[str, _Page] = OrderedDict()
 
-    def tell(
+    def update(
         self, user: str, page: str, name: str, files: Sequence[str]
     ) -> Mapping[str, Sequence[str]]:
         """Records a page's open files. Returns the names given by other pages, by file; ""

@@ -86,7 +86,7 @@ def router(state: State) -> APIRouter:
         body = await read_body(request, PresenceBody)
         await files_of(request)  # refuses unknown users
         user = request.headers.get("comfy-user", "") if people.several else ""
-        return json_answer({"files": presence.tell(user, body.page, body.name, body.files)})
+        return json_answer({"files": presence.update(user, body.page, body.name, body.files)})
 
     @routes.get("/settings", responses=answers("all that was set") | refusals())
     async def settings(request: Request) -> Response:

@@ -114,7 +114,7 @@ class Devices:
         self,
         registry: Registry,
         folders: Folders,
-        tell: Callable[[JobEvent], None],
+        emit: Callable[[JobEvent], None],
         unkept: UncommittedFiles,
         process: ProcessState,
     ) -> Runs:
@@ -130,7 +130,7 @@ class Devices:
             shown,
             process,
         )
-        return Runs(place, tell, unkept, self._request_replacement)
+        return Runs(place, emit, unkept, self._request_replacement)
 
     def plans(self, registry: Registry, folders: Folders, process: ProcessState) -> Plans:
         """Creates the `Plans` of these devices, and closes them with the devices."""

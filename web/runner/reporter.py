@@ -36,7 +36,7 @@ LONGEST_TEXT = 100_000  # characters of a pack object that is not plain data
 
 
 class JobReporter:
-    """Reports the events of one run to `tell`. Any thread of the run may call it.
+    """Reports the events of one run to `emit`. Any thread of the run may call it.
 
     `output` is the folder of the run's files; `most` is the limit `shown`. `outputs`, `meta`,
     `executed`, `reused` (cached nodes, as clients count them) and `failure` collect the contents of
@@ -48,10 +48,10 @@ class JobReporter:
         self,
         output: Path,
         most: int,
-        tell: Callable[[ClientEvent], None],
+        emit: Callable[[ClientEvent], None],
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._output, self._most, self._tell, self._clock = output, most, tell, clock
+        self._output, self._most, self._emit, self._clock = output, most, emit, clock
         self.outputs: dict[str, Mapping[str, Sequence[Any]]] = {}
         self.meta: dict[str, Mapping[str, str | None]] = {}
         self.executed: list[str] = []
@@ -75,7 +75,7 @@ class JobReporter:
                     self.open()
                     self._nodes.pop(event.node, None)
                     self._nodes[event.node], self._node = event, event.node
-                    self._tell(event)
+                    self._emit(event)
                 case events.NodeDone(cached=True):
                     self._was_cached(self._as_data(event))
                 case events.NodeDone():
@@ -97,13 +97,13 @@ class JobReporter:
                     picture = as_jpeg(event.picture)
                     self._tell_progress()  # both in one packet
                     node = self._worker_of(event.node)
-                    self._tell(EncodedPicture(node, self._display_of(node), picture))
+                    self._emit(EncodedPicture(node, self._display_of(node), picture))
                 case events.Planned():
-                    self._tell(PlanMade(self._worker_of(event.node), as_json(event.program)))
+                    self._emit(PlanMade(self._worker_of(event.node), as_json(event.program)))
                 case events.PackMessage():
-                    self._tell(replace(event, data=plain(event.data)))
+                    self._emit(replace(event, data=plain(event.data)))
                 case events.Warned():
-                    self._tell(event)
+                    self._emit(event)
 
     # nodes
 
@@ -127,7 +127,7 @@ class JobReporter:
 
     def _tell_cached(self, *nodes: str) -> None:
         self.reused += nodes
-        self._tell(Cached(nodes, time.time()))
+        self._emit(Cached(nodes, time.time()))
 
     def _as_data(self, event: events.NodeDone) -> events.NodeDone:
         """Converts an event's editor results to plain data."""
@@ -159,7 +159,7 @@ class JobReporter:
                 "parent_node": event.display if event.node != event.display else None,
                 "real_node_id": event.display,
             }
-        self._tell(event)
+        self._emit(event)
 
     @property
     def running(self) -> JobNode | None:
@@ -194,12 +194,12 @@ class JobReporter:
 
     def _tell_progress(self) -> None:
         if self._withheld is not None:
-            self._tell(self._withheld)
+            self._emit(self._withheld)
             self._withheld, self._progressed = None, self._clock()
 
     def _worked(self, node: str, *spans: events.Span) -> None:
-        told = (replace(span, start=span.start - self._began) for span in spans)
-        self._tell(events.Timeline(node, tuple(told)))
+        reported = (replace(span, start=span.start - self._began) for span in spans)
+        self._emit(events.Timeline(node, tuple(reported)))
 
     # results that nodes deliver through their context
 
@@ -211,7 +211,7 @@ class JobReporter:
         if not inside.is_relative_to(folder):
             return False
         place: Place = "temp" if inside.is_relative_to(folder / TEMP) else "output"
-        self._tell(
+        self._emit(
             Wrote(
                 inside.relative_to(folder / TEMP if place == "temp" else folder).as_posix(), place
             )
@@ -220,7 +220,7 @@ class JobReporter:
 
     def picture(self, png: bytes) -> None:
         """Reports a picture that the running node sends instead of saving it."""
-        self._tell(
+        self._emit(
             EncodedPicture(self._node, self._display_of(self._node), png, "image/png", lasting=True)
         )
 

@@ -59,7 +59,7 @@ class RunnerDevices:
 
 
 class Runs:
-    """Runs jobs; thread-safe. `tell` receives the events of all jobs; `Ended` is each job's last.
+    """Runs jobs; thread-safe. `emit` receives the events of all jobs; `Ended` is each job's last.
     `request_replacement` is called when a device fails in this process, because later jobs cannot
     use it.
     """
@@ -67,13 +67,13 @@ class Runs:
     def __init__(
         self,
         place: RunnerDevices,
-        tell: Callable[[JobEvent], None],
+        emit: Callable[[JobEvent], None],
         unkept: UncommittedFiles,
         request_replacement: Callable[[str], None],
     ) -> None:
-        self._place, self._tell, self._unkept, self._request_replacement = (
+        self._place, self._emit, self._unkept, self._request_replacement = (
             place,
-            tell,
+            emit,
             unkept,
             request_replacement,
         )
@@ -199,7 +199,7 @@ class Runs:
         with self._changed:
             self._running -= 1
         self._forget(order.id)
-        self._tell(JobEvent(order.id, ended))
+        self._emit(JobEvent(order.id, ended))
 
     def _forget(self, job: str) -> None:
         with self._changed:
@@ -213,9 +213,9 @@ class Runs:
         reporter = JobReporter(
             self._place.folders.output,
             self._place.shown,
-            lambda event: self._tell(JobEvent(order.id, event)),
+            lambda event: self._emit(JobEvent(order.id, event)),
         )
-        self._tell(JobEvent(order.id, Started(time.time())))
+        self._emit(JobEvent(order.id, Started(time.time())))
         context = self._context(order, reporter)
         with self._changed:
             self._contexts[order.id] = context

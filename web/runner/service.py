@@ -176,7 +176,7 @@ class RunnerService:
         self._plans = devices.plans(self._registry, self._folders, self._process)
         self._dry_runs = DryRuns(self._registry, self._folders, self._start_with.options.limits)
         self._runs = devices.runs(
-            self._registry, self._folders, self._tell, self._unkept, self._process
+            self._registry, self._folders, self._emit, self._unkept, self._process
         )
         imports_are_done()
         self._wire.send(Ready(self._facts(devices)))
@@ -193,7 +193,7 @@ class RunnerService:
             runs.start(ORDER.validate_python(run.order))
         except Exception as error:
             traceback.print_exc()
-            self._tell(JobEvent(run.job, Ended("failed", time.time(), _internal(error))))
+            self._emit(JobEvent(run.job, Ended("failed", time.time(), _internal(error))))
 
     def _ask(
         self,
@@ -265,19 +265,19 @@ class RunnerService:
             stranded=tuple(devices.choices.stranded),
         )
 
-    def _tell(self, told: JobEvent) -> None:
+    def _emit(self, reported: JobEvent) -> None:
         try:
-            self._wire.send(Happened(JOB_EVENT.dump_python(told)))
+            self._wire.send(Happened(JOB_EVENT.dump_python(reported)))
         # a pack's editor results may be nested too deeply, or be too large for a message
         except Exception as error:
-            match told.event:
+            match reported.event:
                 case Ended(at=at, seconds=seconds):
                     why = JobError("RunError", f"its result cannot be sent: {error}")
-                    self._tell(JobEvent(told.job, Ended("failed", at, why, seconds=seconds)))
+                    self._emit(JobEvent(reported.job, Ended("failed", at, why, seconds=seconds)))
                 case event:
-                    self._tell(
+                    self._emit(
                         JobEvent(
-                            told.job, Warned(f"an event ({event.kind}) cannot be sent: {error}")
+                            reported.job, Warned(f"an event ({event.kind}) cannot be sent: {error}")
                         )
                     )
 

@@ -68,7 +68,7 @@ def no_fork_server() -> None:
 class Runner:
     """Keeps one runner process alive and forwards jobs to it. Runs on the event loop.
 
-    `heard` receives the events of jobs in order; `Ended` is each job's last. `lost(ids, why,
+    `on_event` receives the events of jobs in order; `Ended` is each job's last. `lost(ids, why,
     blamed)` reports the started jobs of a dead runner, after all its events; `blamed`: one of them
     may be the cause. `workers` returns the connection to a fork server that runners inherit. After
     a runner fails to start, later runners start their own.
@@ -77,7 +77,7 @@ class Runner:
     def __init__(
         self,
         options: ServeOptions,
-        heard: Callable[[JobEvent], None],
+        on_event: Callable[[JobEvent], None],
         lost: Callable[[Sequence[str], str, bool], None],
         patience: RunnerPatience = PATIENCE,
         program: Sequence[str] = PROGRAM,
@@ -85,7 +85,7 @@ class Runner:
     ) -> None:
         self.restarts = 0
         self._options = options
-        self._heard = _logged(heard)
+        self._on_event = _logged(on_event)
         self._lost = _logged(lost)
         self._patience = patience
         self._program, self._workers = program, workers
@@ -364,7 +364,7 @@ class Runner:
         _, taken = self._waiting.pop(job_id)
         if not taken.done():
             taken.set_result(None)
-            self._heard(JobEvent(job_id, Ended("cancelled", time.time())))
+            self._on_event(JobEvent(job_id, Ended("cancelled", time.time())))
 
     def _message(self, message: FromRunner) -> None:
         match message:
@@ -382,7 +382,7 @@ class Runner:
                 event = _event(body)
                 if isinstance(event.event, Ended):
                     self._taken.discard(event.job)
-                self._heard(event)
+                self._on_event(event)
                 self._replace_if_drained()
 
     def _replace_if_drained(self) -> None:

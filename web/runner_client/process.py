@@ -89,10 +89,10 @@ class RunnerProcess:
     _output: ChildOutput
     _wire: AsyncEnd | None = None
 
-    def __init__(self, heard: Callable[[FromRunner], None], patience: RunnerPatience) -> None:
+    def __init__(self, on_message: Callable[[FromRunner], None], patience: RunnerPatience) -> None:
         self.ready: asyncio.Future[RunnerFacts] = asyncio.get_running_loop().create_future()
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._heard, self._patience = heard, patience
+        self._on_message, self._patience = on_message, patience
         self._asked: dict[int, asyncio.Future[Any]] = {}
         self._numbers = itertools.count(1)
         self._heartbeat = Heartbeat(patience.ping)
@@ -104,7 +104,7 @@ class RunnerProcess:
     @classmethod
     async def spawn(
         cls,
-        heard: Callable[[FromRunner], None],
+        on_message: Callable[[FromRunner], None],
         patience: RunnerPatience = PATIENCE,
         program: Sequence[str] = PROGRAM,
         workers: int | None = None,
@@ -115,7 +115,7 @@ class RunnerProcess:
         The process has a separate session, so that Ctrl-C reaches only the server. `workers`: the
         descriptor of a connection to a fork server.
         """
-        child = cls(heard, patience)
+        child = cls(on_message, patience)
         inherited = () if workers is None else (workers,)
         command = [*PYTHON, *program, *(f"--workers={number}" for number in inherited)]
         try:
@@ -204,7 +204,7 @@ class RunnerProcess:
             kill_session(self.pid)
 
     def _message(self, arrived: Numbered) -> None:
-        self._heartbeat.heard()
+        self._heartbeat.received()
         asked = self._asked.get(arrived.number)
         match arrived.message:
             case Pong():
@@ -224,7 +224,7 @@ class RunnerProcess:
                 if asked is not None and not asked.done():
                     asked.set_exception(RunError(message))
             case Taken() | ReplaceRequested() | Happened() as message:
-                self._heard(message)
+                self._on_message(message)
 
     def _watch(self) -> None:
         """Sends pings and checks for silence, until the process has ended."""
@@ -255,8 +255,8 @@ class RunnerProcess:
         await asyncio.to_thread(self._output.join)
         why = self._killed_for or describe_exit(self._process.returncode)  # clients read it
         if not self.ready.done():  # during startup, the output belongs to no client's job
-            told = f"the runner did not start: {self._output.after(why)}"
-            self.ready.set_exception(RunError(told))
+            message = f"the runner did not start: {self._output.after(why)}"
+            self.ready.set_exception(RunError(message))
             self.ready.exception()  # marks it as retrieved; nothing may await `ready`
         if self._suspects:
             self.blames_jobs = False
