@@ -1,4 +1,4 @@
-"""What a device did is recorded with its own times, and told while a request runs."""
+"""What a device did is recorded with its own times, and timelines while a request runs."""
 
 from __future__ import annotations
 
@@ -43,35 +43,35 @@ class SlowDevice:
 
 
 @pytest.fixture
-def told() -> list[Timeline]:
+def timelines() -> list[Timeline]:
     return []
 
 
 def test_spans_have_the_device_s_times_and_wait_until_it_has_ended_them(
-    told: list[Timeline], monkeypatch: pytest.MonkeyPatch
+    timelines: list[Timeline], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spans, "MIN_REPORT_INTERVAL_S", 0.0)
     device = SlowDevice()
-    recorder = SpanRecorder("cuda:0", "5", device, told.append)
+    recorder = SpanRecorder("cuda:0", "5", device, timelines.append)
     recorder.add("segment", "v0.0", device(), 0)
     recorder.add("send", "5.mid", device(), 0, "cuda:1")
-    assert told == []
+    assert timelines == []
     device.ended = 2
     recorder.emit()
-    ((first,),) = (one.segments for one in told)
+    ((first,),) = (one.segments for one in timelines)
     assert (first.start, first.seconds, first.kind, first.target) == (0.0, 10.0, "segment", "v0.0")
     assert device.waited == 0
     recorder.emit(last=True)
-    (second,) = told[-1].segments
+    (second,) = timelines[-1].segments
     assert (second.name, second.peer, second.start) == ("send 5.mid to cuda:1", "cuda:1", 20.0)
-    assert device.waited and recorder.told == [first, second]
+    assert device.waited and recorder.emitted == [first, second]
 
 
-def test_spans_are_told_seldom_enough_and_none_is_lost(told: list[Timeline]) -> None:
+def test_spans_are_told_seldom_enough_and_none_is_lost(timelines: list[Timeline]) -> None:
     device = SlowDevice(ended=10_000)
-    recorder = SpanRecorder("cpu:0", "5", device, told.append)
+    recorder = SpanRecorder("cpu:0", "5", device, timelines.append)
     for evaluation in range(1000):
         recorder.add("segment", "v0.0", device(), evaluation)
     recorder.emit(last=True)
-    assert [span.evaluation for one in told for span in one.segments] == list(range(1000))
-    assert len(told) <= 3
+    assert [span.evaluation for one in timelines for span in one.segments] == list(range(1000))
+    assert len(timelines) <= 3
