@@ -188,7 +188,7 @@ class AddNoise(Node, category="sampling/custom_sampling/noise", title="Add Noise
     """
 
     def run(self, model: Model, noise: Noise, sigmas: Sigmas, latent_image: Latent) -> Latent:
-        from katz_graph.planner.passes.latent import fit_empty
+        from katz_graph.planner.region import fit_empty
         from katz_graph.planner.sampling import table_of
         from katz_graph.sampling.noise import initial_noise
 

@@ -34,8 +34,7 @@ from katz_graph.executor.worker.stream import Reading, StreamEvent
 from katz_graph.executor.worker.timing import Timing
 from katz_graph.executor.worker.values import Values
 from katz_graph.files.urls import shown
-from katz_graph.ir.instances import Instances
-from katz_graph.ir.program import PRESENT, Call, Instance, Instruction
+from katz_graph.ir.program import PRESENT, Call, Instance, Instances, Instruction
 from katz_graph.ir.region import Operation, Previous, Ref
 from katz_graph.ir.values import Step
 from katz_graph.models.family import linear_map

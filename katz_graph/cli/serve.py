@@ -16,8 +16,7 @@ from katz_graph.core.devices import AUTO, DeviceList, check_dtype, parse_link, t
 from katz_graph.core.errors import InputError
 from katz_graph.core.eviction import POLICIES
 from katz_graph.executor.launch.fork_server import ForkServer
-from katz_graph.planner.changes import permissions
-from katz_graph.planner.places import parse_places
+from katz_graph.planner.changes import parse_places, permissions
 from katz_graph.web.logs import set_up
 from katz_graph.web.options import ServeOptions
 

@@ -1,10 +1,10 @@
 """Applies changes to the target of a plan: other or additional devices, pins, approximations,
-links, batching. Also checks which of these changes a job may make.
+links, batching. Parses `--place`, and checks which of these changes a job may make.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import permutations
 
@@ -13,7 +13,7 @@ from katz_graph.core.devices import parse_link
 from katz_graph.core.errors import InputError
 from katz_graph.ir.changes import PlanChanges
 from katz_graph.ir.device import Device, NetworkLink, Target
-from katz_graph.planner.places import parse_places
+from katz_graph.models.stage_registry import stage_groups, stages
 
 MAX_REPLICAS = 8  # maximum N of NAME*N
 PLACE = "place"
@@ -100,3 +100,33 @@ def _links(
 
 def _like(name: str) -> str:
     return name.partition("+")[0]
+
+
+def parse_places(places: Sequence[str], devices: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
+    """Maps each stage to the devices that it may run on. A stage given several times may run on any
+    of its devices.
+
+    A group's name pins all stages of the group. Raises InputError for unknown stages, and for
+    devices that this run does not have.
+    """
+    if not places:
+        return {}  # avoids loading the families
+    known, groups = tuple(devices), stage_groups()
+    names = (*groups, *(one.name for one in stages().values() if one.placeable))
+    pins: dict[str, tuple[str, ...]] = {}
+    for place in places:
+        stage, equals, where = place.partition("=")
+        if not (equals and stage and where):
+            raise InputError(
+                f"--place {place}: expected STAGE=DEVICE, for example "
+                f"controlnet={known[-1] if known else 'cpu'}"
+            )
+        if stage not in names:
+            raise InputError(
+                f"--place {place}: there is no stage {stage!r}; choose one of {', '.join(names)}"
+            )
+        if known and where not in known:
+            raise InputError(f"--place {place}: this run has the devices {', '.join(known)} only")
+        for one in groups.get(stage, (stage,)):
+            pins[one] = tuple(dict.fromkeys((*pins.get(one, ()), where)))
+    return pins

@@ -9,11 +9,13 @@ from typing import Any
 
 from katz_graph.core.errors import InputError
 from katz_graph.core.graph import Graph, Link
+from katz_graph.core.latent_space import LatentSamples
+from katz_graph.core.recipe import ModelRecipe
 from katz_graph.ir.region import BEGIN, END, SLOTS, SWITCH, Operation, Previous, Ref, Region
+from katz_graph.models.family import architecture
 from katz_graph.models.stage_registry import stages
 from katz_graph.models.stages import NODE, Stage
 from katz_graph.node.types import NodeType
-from katz_graph.planner.passes.latent import fit_empty
 
 
 def stage_of(operation: Operation) -> Stage:
@@ -249,3 +251,24 @@ def _topological(graph: Graph, inside: set[str]) -> tuple[str, ...]:
         raise InputError(
             f"the step region holds a cycle: {' -> '.join(reversed(error.args[1]))}"
         ) from None
+
+
+def fit_empty(latent: LatentSamples, model: ModelRecipe) -> LatentSamples:
+    """Returns the latent. An empty one (all zeros) gets the channel count of the model. Raises
+    InputError for a non-empty latent with another channel count, and for one that is not [B, C, h,
+    w].
+    """
+    samples, channels = latent["samples"], architecture(model.network).latent_channels
+    if (dimensions := len(samples.shape)) != 4:
+        raise InputError(
+            f"the latent has {dimensions} dimensions, expected 4: those of pictures [B, C, h, w]"
+        )
+    batch, given, height, width = samples.shape
+    if given == channels:
+        return latent
+    if samples.any():
+        raise InputError(
+            f"the latent has {given} channels, the model in {model.network.folder} takes "
+            f"{channels}: encode the picture with the model's own VAE, or take an empty latent"
+        )
+    return {**latent, "samples": samples.new_zeros(batch, channels, height, width)}

@@ -12,8 +12,7 @@ from katz_graph.core.latent_space import LatentSpace
 from katz_graph.core.recipe import Component, ControlNetRecipe, ModelRecipe
 from katz_graph.models.configuration import config_value
 from katz_graph.models.families.shared.controls import check_sizes, numbered_blocks
-from katz_graph.models.families.shared.lora_names import lora_names
-from katz_graph.models.families.shared.transformer_network import transformer
+from katz_graph.models.families.shared.declarations import lora_names, transformer
 from katz_graph.models.families.shared.transformer_region import draw_control
 from katz_graph.models.families.shared.transformer_stack import unpatched
 from katz_graph.models.family import Architecture, Controls, ModelFamily, Training

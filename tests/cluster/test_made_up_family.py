@@ -27,8 +27,8 @@ from katz_graph.models.family import families
 from katz_graph.models.loading.sources import network_recipe, pipeline_recipes
 from katz_graph.models.stage_registry import register_family, stages
 from katz_graph.packs import builtin_types
+from katz_graph.planner.changes import parse_places
 from katz_graph.planner.passes.expand import expand_sampling
-from katz_graph.planner.places import parse_places
 from katz_graph.planner.region import bind_region, region_nodes
 from katz_graph.planner.report.svg import as_svg
 from katz_graph.planner.sampling import sampling_of

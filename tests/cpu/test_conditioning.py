@@ -39,7 +39,7 @@ from katz_graph.core.recipe import (
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.worker.models import DeviceModels as LiveModels
 from katz_graph.ir.values import TextEncoding
-from katz_graph.models.families.unet.inputs import concatenated_channels
+from katz_graph.models.families.unet.compute import concatenated_channels
 from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.models.text.evaluate import with_sizes
 from katz_graph.planner.passes.expand import expand_sampling

@@ -11,7 +11,7 @@ from planner_graphs import prompt, use
 
 from katz_graph.core.errors import InputError
 from katz_graph.core.recipe import Area, ConditioningEntry, ControlUse, Picture, References
-from katz_graph.planner.passes.conditioning import balanced, placed
+from katz_graph.planner.conditioning import balanced, placed
 
 
 def area(text: str, *cells: float, relative: bool = False) -> ConditioningEntry:

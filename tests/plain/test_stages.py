@@ -15,8 +15,8 @@ from katz_graph.ir.program import Variant
 from katz_graph.ir.region import Operation, Ref
 from katz_graph.models.stage_registry import register_stages, stage, stages
 from katz_graph.models.stages import Stage, uncounted
+from katz_graph.planner.changes import parse_places
 from katz_graph.planner.passes.decompose import dependencies
-from katz_graph.planner.places import parse_places
 from katz_graph.planner.region import stage_of
 
 ROOT = Path(__file__).parents[2]

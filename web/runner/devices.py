@@ -26,7 +26,7 @@ from katz_graph.host.process_aspects import THREADS
 from katz_graph.host.process_state import ProcessState
 from katz_graph.ir.device import NetworkLink
 from katz_graph.packs import Registry
-from katz_graph.planner.places import parse_places
+from katz_graph.planner.changes import parse_places
 from katz_graph.settings.environment import Settings
 from katz_graph.web.events import JobEvent
 from katz_graph.web.options import RunnerStart

@@ -22,10 +22,9 @@ from katz_graph.ir.values import TextEncoding
 from katz_graph.models.loading.identity import check_unchanged
 from katz_graph.models.text.kinds import joined_length, kind_of_module
 from katz_graph.models.text.prompt import Learned, Token, weighted_segments
-from katz_graph.models.text.sequence import encode_sequence
+from katz_graph.models.text.sequence import encode_sequence, weigh
 from katz_graph.models.text.textual_inversion import tensor_name, vectors
 from katz_graph.models.text.tokens import token_rows
-from katz_graph.models.text.weighing import weigh
 
 STAND_IN = 0  # placeholder id at the position of a learned vector
 # of OpenCLIP's ViT-H as trained; diffusers' folders omit the last layer

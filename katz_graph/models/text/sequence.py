@@ -13,7 +13,6 @@ from katz_graph.host.transfer import to_device
 from katz_graph.models.text.kinds import kind_of_module
 from katz_graph.models.text.prompt import Token
 from katz_graph.models.text.tokens import said
-from katz_graph.models.text.weighing import weigh
 
 
 def encode_sequence(
@@ -60,3 +59,13 @@ def _run(
         module, given, output_hidden_states=True, **options
     ).hidden_states
     return states[-layout.from_end], mask
+
+
+def weigh(hidden: Tensor, empty: Tensor, weights: Sequence[float]) -> Tensor:
+    """Returns (hidden - empty) · w + empty, for `hidden` and `empty` [1, T, D]. `weights` are those
+    of the first tokens; the rest has weight 1.
+    """
+    factors = hidden.new_ones(1, hidden.shape[1], 1)
+    told = torch.tensor(weights, dtype=hidden.dtype)
+    factors[0, : len(weights), 0] = to_device(told, hidden.device)
+    return torch.where(factors == 1.0, hidden, (hidden - empty) * factors + empty)

@@ -12,8 +12,7 @@ from typing import Any
 
 from katz_graph.core.recipe import Component, Lora, ModelRecipe
 from katz_graph.files.urls import shown
-from katz_graph.ir.instances import Instances
-from katz_graph.ir.program import PRESENT, Instance, Instruction, Program
+from katz_graph.ir.program import PRESENT, Instance, Instances, Instruction, Program
 from katz_graph.ir.region import Operation, Ref
 from katz_graph.planner.queries import adapters, weight_sets
 from katz_graph.planner.report.explain import predict, profile_note, reading_notes

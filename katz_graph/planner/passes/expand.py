@@ -18,8 +18,8 @@ from katz_graph.core.patches import SkippedBlocks
 from katz_graph.core.recipe import Area, Conditioning, ConditioningEntry, ControlUse, ModelRecipe
 from katz_graph.ir.region import CROP, SLOTS
 from katz_graph.models.family import Control, check_controlnet, family_of, passed_over
-from katz_graph.planner.passes.conditioning import WHOLE, balanced, combine, within
-from katz_graph.planner.passes.latent import fit_empty
+from katz_graph.planner.conditioning import WHOLE, balanced, combine, within
+from katz_graph.planner.region import fit_empty
 
 
 def expand_sampling(

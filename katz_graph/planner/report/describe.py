@@ -1,12 +1,14 @@
-"""Describes a program as data, after any pass."""
+"""Describes a program as data, after any pass, with the names of operations for display."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from katz_graph.ir.program import Call, Program
-from katz_graph.ir.region import Operation
+from katz_graph.ir.region import Operation, Region
 from katz_graph.models.stage_registry import stages
 from katz_graph.planner.queries import opaque_functions
 from katz_graph.planner.report.document import (
@@ -22,9 +24,31 @@ from katz_graph.planner.report.document import (
     HoistedCall,
 )
 from katz_graph.planner.report.edges import Edges
-from katz_graph.planner.report.names import name_of
 from katz_graph.planner.report.timeline import planned_prologue, planned_timeline
 from katz_graph.planner.simulation.simulate import simulate
+
+PART = re.compile(r"(?:.*\.)?(?P<branch>[^.#-]+)-(?P<what>[^.#]+)(?:#\d+)?")
+"""Matches the id of a sampler's operation: 5.positive2-controlnet1."""
+NUMBER = re.compile(r"\d+$")
+
+
+@dataclass(frozen=True, slots=True)
+class OperationName:
+    """Holds the branch of an operation, and its name within the branch: ControlNet 2."""
+
+    branch: str
+    label: str
+
+
+def name_of(operation: Operation, region: Region) -> OperationName:
+    """Names an operation of a region, or one that was hoisted out of it."""
+    stage = stages().get(operation.stage)
+    label = (stage.label if stage else "") or operation.stage.replace("_", " ")
+    found = PART.fullmatch(operation.id)
+    if found is None or region.node_of(operation.id) == operation.id:
+        return OperationName("", label if stage and stage.compute else operation.type)
+    number = NUMBER.search(found["what"])
+    return OperationName(found["branch"], f"{label} {number[0]}" if number else label)
 
 
 def as_json(program: Program) -> dict[str, Any]:

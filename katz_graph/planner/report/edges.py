@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from katz_graph.ir.instances import Instances
-from katz_graph.ir.program import Instance, Program, Variant
+from katz_graph.ir.program import Instance, Instances, Program, Variant
 from katz_graph.ir.region import SLOTS, Operation, Previous
 from katz_graph.planner.passes.cost import ValueSizes
 from katz_graph.planner.report.document import DescribedEdge

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from katz_graph.core.recipe import ModelRecipe
-from katz_graph.ir.instances import Instances
-from katz_graph.ir.program import Instance, Program
+from katz_graph.ir.program import Instance, Instances, Program
 from katz_graph.ir.region import Previous, Ref
 from katz_graph.planner.passes.cost import ValueSizes
 from katz_graph.planner.queries import WeightSwitch, switches, weight_sets

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from katz_graph.core.errors import InputError
-from katz_graph.ir.instances import Instances
-from katz_graph.ir.program import Instance, Program, Variant
+from katz_graph.ir.program import Instance, Instances, Program, Variant
 from katz_graph.ir.region import CROP, Operation, Part, Previous, Ref
 from katz_graph.models.stages import NODE
 

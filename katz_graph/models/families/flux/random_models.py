@@ -1,14 +1,17 @@
-"""Describes small pipelines with random weights in the shapes of FLUX.1 dev and schnell."""
+"""Describes small pipelines with random weights in the shapes of FLUX.1 dev and schnell,
+and how to call diffusers' pipelines.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
-from diffusers import FlowMatchEulerDiscreteScheduler
+from diffusers import FlowMatchEulerDiscreteScheduler, FluxPipeline
+from torch import Tensor
 
 from katz_graph.core.latent_space import LatentSpace
-from katz_graph.models.families.flux.stock import STOCK
 from katz_graph.models.families.shared.random_parts import (
     END,
     LONG_WIDTH,
@@ -21,7 +24,34 @@ from katz_graph.models.families.shared.random_parts import (
 from katz_graph.models.families.shared.random_transformers import (
     Configuration,
     RandomTransformer,
+    Stock,
 )
+
+
+def arguments(noise: Tensor, guidance: float) -> dict[str, Any]:
+    return {
+        "latents": FluxPipeline._pack_latents(noise, *noise.shape),
+        "guidance_scale": guidance,
+        "max_sequence_length": 256,
+    }
+
+
+def unpacked(made: Tensor, height: int, width: int) -> Tensor:
+    latent: Tensor = FluxPipeline._unpack_latents(made, height, width, 8)
+    return latent
+
+
+STOCK = Stock(
+    arguments,
+    told=3.5,
+    unpacked=unpacked,
+    editing={
+        "fill": ("FluxFillPipeline", {"in_channels": 384, "out_channels": 64}),
+        "control": ("FluxControlPipeline", {"in_channels": 128, "out_channels": 64}),
+        "reference": ("FluxKontextPipeline", {}),
+    },
+)
+
 
 SHIFT = 1.15  # of dev's noise levels at every picture size
 

@@ -18,8 +18,7 @@ from katz_graph.models.families.hunyuan_dit.files import (
     controlnet_configuration,
     transformer_configuration,
 )
-from katz_graph.models.families.shared.lora_names import lora_names
-from katz_graph.models.families.shared.transformer_network import transformer
+from katz_graph.models.families.shared.declarations import lora_names, transformer
 from katz_graph.models.families.shared.transformer_region import draw_control
 from katz_graph.models.family import Controls, Files, Layout, ModelFamily, Training
 from katz_graph.models.text.kinds import BERT, MT5

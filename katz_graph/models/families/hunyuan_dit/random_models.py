@@ -1,4 +1,6 @@
-"""Describes small pipelines with random weights in the shapes of HunyuanDiT 1.2 and 1.1."""
+"""Describes small pipelines with random weights in the shapes of HunyuanDiT 1.2 and 1.1,
+and how to call diffusers' pipelines.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,10 @@ from typing import Any
 
 import torch
 import transformers
-from diffusers import DDPMScheduler
+from diffusers import DDPMScheduler, EulerDiscreteScheduler
+from torch import Tensor
 
 from katz_graph.core.latent_space import LatentSpace
-from katz_graph.models.families.hunyuan_dit.stock import STOCK
 from katz_graph.models.families.shared.random_parts import (
     LONG_WIDTH,
     POOLED_WIDTH,
@@ -22,7 +24,27 @@ from katz_graph.models.families.shared.random_parts import (
 from katz_graph.models.families.shared.random_transformers import (
     Configuration,
     RandomTransformer,
+    Stock,
 )
+
+
+def arguments(noise: Tensor, guidance: float) -> dict[str, Any]:
+    return {"latents": noise, "guidance_scale": guidance, "use_resolution_binning": False}
+
+
+def euler(pipeline: Any) -> float:
+    """Replaces DDPM's scheduler by Euler's and returns the factor of the first noise. Euler starts
+    from noise of the highest level alone; a KSampler adds it to a unit-variance picture.
+    """
+    taken = EulerDiscreteScheduler.from_config(
+        pipeline.scheduler.config, timestep_spacing="linspace"
+    )
+    pipeline.scheduler = taken
+    return float((1 + taken.init_noise_sigma**-2) ** 0.5)
+
+
+STOCK = Stock(arguments, schedule="normal", euler=euler)
+
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 WORDS = (

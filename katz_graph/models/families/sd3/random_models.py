@@ -1,4 +1,6 @@
-"""Describes small pipelines with random weights in the shapes of Stable Diffusion 3 and 3.5."""
+"""Describes small pipelines with random weights in the shapes of Stable Diffusion 3 and 3.5,
+and how to call diffusers' pipelines.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from diffusers import FlowMatchEulerDiscreteScheduler
-from torch import nn
+from torch import Tensor, nn
 
 from katz_graph.core.latent_space import LatentSpace
-from katz_graph.models.families.sd3.stock import STOCK
 from katz_graph.models.families.shared.random_parts import (
     END,
     LONG_WIDTH,
@@ -23,7 +24,15 @@ from katz_graph.models.families.shared.random_parts import (
 from katz_graph.models.families.shared.random_transformers import (
     Configuration,
     RandomTransformer,
+    Stock,
 )
+
+
+def arguments(noise: Tensor, guidance: float) -> dict[str, Any]:
+    return {"latents": noise, "guidance_scale": guidance, "max_sequence_length": 77}
+
+
+STOCK = Stock(arguments, schedule="normal")
 
 
 def configuration(blocks: int) -> Configuration:

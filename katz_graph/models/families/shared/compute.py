@@ -13,6 +13,7 @@ from torch import Tensor
 
 from katz_graph.core.errors import InputError
 from katz_graph.core.recipe import Encoding
+from katz_graph.files.images import resize
 from katz_graph.ir.values import TextEncoding
 from katz_graph.models.families.shared import vae
 from katz_graph.models.stages import Loop, Outputs
@@ -74,3 +75,13 @@ def vae_decode(module: Any, given: Mapping[str, Any]) -> Outputs:
 
 def vae_encode(module: Any, given: Mapping[str, Any]) -> Outputs:
     return (vae.encode(module, given["part"], given["tile"]),)
+
+
+def fit_reference(pixels: Tensor, batch: int, height: int, width: int) -> Tensor:
+    """Resizes pictures [b, H, W, C] in 0..1 to [batch, 3, height, width] by nearest-exact, with a
+    centre crop, and repeats them to fill the batch.
+    """
+    if pixels.shape[-1] == 1:
+        pixels = pixels.expand(-1, -1, -1, 3)
+    fitted = resize(pixels[..., :3], width, height, "nearest-exact", "center").movedim(-1, 1)
+    return repeated(fitted, batch).contiguous()

@@ -1,5 +1,6 @@
 """Builds small transformer pipelines with random weights from the descriptions in each family's
-`random_models`. All weights affect the output; equal arguments give equal weights.
+`random_models`. These also describe how to call the stock diffusers pipeline. All weights affect
+the output; equal arguments give equal weights.
 """
 
 from __future__ import annotations
@@ -11,13 +12,35 @@ from pathlib import Path
 from typing import Any
 
 import diffusers
-from torch import nn
+from torch import Tensor, nn
 
 from katz_graph.core.latent_space import LatentSpace
 from katz_graph.models.families.shared.random_parts import Encoder, Role, seeded, vae
-from katz_graph.models.families.shared.stock import Stock
 from katz_graph.models.loading.quiet import quiet
 from katz_graph.models.loading.store import LIBRARIES
+
+
+@dataclass(frozen=True, slots=True)
+class Stock:
+    """Describes the calls of a stock pipeline."""
+
+    arguments: Callable[[Tensor, float], dict[str, Any]]
+    """Returns the pipeline's arguments for noise [B, C, h, w] and a sampler's guidance."""
+    schedule: str = "simple"
+    """Scheduler with the same noise levels as the pipeline."""
+    told: float | None = None
+    """Guidance that the model takes as an input; such models have no negative side."""
+    unpacked: Callable[[Tensor, int, int], Tensor] = lambda made, height, width: made
+    """Returns the latent [B, C, h, w] from the pipeline's output and the picture's height and
+    width.
+    """
+    euler: Callable[[Any], float] | None = None
+    """Replaces a stochastic scheduler by Euler's and returns the factor of the first noise."""
+    editing: Mapping[str, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
+    """Maps the kind of picture that an editing model reads to its pipeline and configuration
+    changes.
+    """
+
 
 SPREAD = 0.1  # standard deviation of weights
 

@@ -14,8 +14,7 @@ from katz_graph.core.errors import InputError
 from katz_graph.core.recipe import ControlNetRecipe, ModelRecipe, References
 from katz_graph.ir.values import TextEncoding, Tokens, per_row
 from katz_graph.models.configuration import config
-from katz_graph.models.families.shared.compute import UNPOOLED
-from katz_graph.models.families.shared.inputs import fit_reference
+from katz_graph.models.families.shared.compute import UNPOOLED, fit_reference
 from katz_graph.models.families.shared.transformer_region import check_vae
 from katz_graph.models.families.shared.transformer_stack import (
     Fixed,

@@ -12,19 +12,21 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from katz_graph.core.errors import InputError
 from katz_graph.core.patches import freeu_patches, network_wrapper
-from katz_graph.core.recipe import ModelRecipe
+from katz_graph.core.recipe import Concatenated, ModelRecipe
 from katz_graph.ir.values import Residuals, Step, TextEncoding
-from katz_graph.models.families.shared.inputs import fit_reference
+from katz_graph.models.families.shared.compute import fit_reference
 from katz_graph.models.families.unet import blocks as unet
 from katz_graph.models.families.unet import control_blocks as controlnet
 from katz_graph.models.families.unet.attention import cross_attention_keys_values
 from katz_graph.models.families.unet.embedding import added_embedding
 from katz_graph.models.families.unet.freeu import skip_hook
-from katz_graph.models.families.unet.inputs import concatenated_channels
 from katz_graph.models.families.unet.wrapper import call_wrapper
 from katz_graph.models.family import architecture
 from katz_graph.models.stages import Loop, Outputs
+from katz_graph.picture.latents import fitted
+from katz_graph.sampling.areas import fit_mask
 from katz_graph.sampling.prediction import to_denoised
 
 
@@ -164,3 +166,30 @@ def control(module: Any, given: Mapping[str, Any]) -> Outputs:
 
 def bind_control(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
     return {"types": inputs["control_net"].types}
+
+
+INPAINTING, EDITING = 5, 4  # channels: mask and masked picture; picture
+# a uniformly grey picture as a scaled latent of Stable Diffusion's VAE
+BLANK = (0.8223, -0.6876, 0.6364, 0.1380)
+
+
+def concatenated_channels(seen: Concatenated, extra: int, like: Tensor, scale: float) -> Tensor:
+    """Returns the extra channels [B, extra, h, w] for a latent `like` [B, 4, h, w]. `scale`: the
+    model's scaling factor of latents.
+
+    Inpainting: the mask (rounded, 1 = repaint), then the scaled latent of the masked picture.
+    Editing (Brooks et al. 2023, section 3.2): the unscaled latent. Raises InputError for a model
+    with other channels.
+    """
+    picture = None if seen.latent is None else fitted(seen.latent.pixels, like)
+    if extra == EDITING:
+        return torch.zeros_like(like) if picture is None else picture
+    if extra != INPAINTING:
+        raise InputError(
+            f"the model takes {extra} channels beside the latent's, expected 5 (inpainting) or 4 "
+            "(editing by instruction)"
+        )
+    if seen.mask is None or picture is None:
+        blank = like.new_tensor(BLANK).view(1, -1, 1, 1).expand_as(like)
+        return torch.cat([torch.ones_like(like[:, :1]), blank], dim=1)
+    return torch.cat([fit_mask(seen.mask.pixels, like).round(), picture * scale], dim=1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from katz_graph.models.families.shared.lora_names import lora_names
+from katz_graph.models.families.shared.declarations import lora_names
 from katz_graph.models.families.unet import region
 from katz_graph.models.families.unet.architecture import (
     CONTROLNETS,
@@ -17,8 +17,7 @@ from katz_graph.models.families.unet.configurations import (
     scheduler_configuration,
     unet_configuration,
 )
-from katz_graph.models.families.unet.parametrisation import scheduler_component
-from katz_graph.models.families.unet.previews import PREVIEWS
+from katz_graph.models.families.unet.parametrisation import PREVIEWS, scheduler_component
 from katz_graph.models.families.unet.stages import STAGES
 from katz_graph.models.family import (
     Controls,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from katz_graph.core.recipe import TextLayout
-from katz_graph.models.families.shared.lora_names import lora_names
-from katz_graph.models.families.shared.transformer_network import transformer
+from katz_graph.models.families.shared.declarations import lora_names, transformer
 from katz_graph.models.families.shared.transformer_region import draw_control
 from katz_graph.models.families.z_image.architecture import (
     CONTROLNET,

@@ -1,4 +1,6 @@
-"""Describes small pipelines with random weights in the shape of Z-Image."""
+"""Describes small pipelines with random weights in the shape of Z-Image,
+and how to call diffusers' pipelines.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +9,27 @@ from typing import Any
 import torch
 import transformers
 from diffusers import FlowMatchEulerDiscreteScheduler
+from torch import Tensor
 
 from katz_graph.core.latent_space import LatentSpace
 from katz_graph.models.families.shared.random_parts import LONG_WIDTH, shipped
 from katz_graph.models.families.shared.random_transformers import (
     Configuration,
     RandomTransformer,
+    Stock,
 )
-from katz_graph.models.families.z_image.stock import STOCK
 from katz_graph.models.text.kinds import QWEN3
+
+
+def arguments(noise: Tensor, guidance: float) -> dict[str, Any]:
+    """Passes guidance minus one, because the pipeline adds the difference to the positive
+    prediction.
+    """
+    return {"latents": noise, "guidance_scale": guidance - 1}
+
+
+STOCK = Stock(arguments)
+
 
 CHAT = (  # the chat template of the language model's tokenizer for one message
     "{% for said in messages %}<|im_start|>{{ said.role }}\n{{ said.content }}<|im_end|>\n"
