@@ -1,5 +1,5 @@
-"""Moves tensors between two workers with torch.distributed: two-rank groups without a world group,
-gloo on CPUs and NCCL on GPUs.
+"""Moves tensors between two workers with torch.distributed: two-rank groups of gloo, without a
+world group.
 
 A group belongs to one generation of a connection. When one worker dies both groups end, and the
 next generation is created independently.
@@ -18,20 +18,16 @@ from torch._C._distributed_c10d import Backend, PrefixStore, ProcessGroupGloo, S
 
 from katz_graph.executor.transport.bulk import Inline, Meeting, Transfer, fields
 from katz_graph.executor.transport.coalesce import coalesced, lengths_of, parts, size_of
-from katz_graph.executor.transport.codec import Encoded
+from katz_graph.executor.transport.codec import Closed, Encoded, ProtocolError
 from katz_graph.executor.transport.connection import TENSOR_LIMIT, Connection, Message
-from katz_graph.executor.transport.faults import Closed, ProtocolError
 
-CPU = torch.device("cpu")
 # bytes below which gloo's rendezvous takes longer than sending the data in the message itself
 INLINE = 1 << 20
 TRANSFER = 60.0  # seconds after which a transfer fails
-BackendName = Literal["gloo", "nccl"]
 
 
 class PairGroups:
-    """Moves tensors in both directions between two workers, with one group per direction, because
-    NCCL runs the operations of a group in one order.
+    """Moves tensors in both directions between two workers, with one group per direction.
 
     A header on the connection announces every body, so a receive waits only for a body that is
     being sent. A timeout is therefore a fault and ends the pair. After `close`, an operation
@@ -45,33 +41,22 @@ class PairGroups:
         sending: Backend,
         receiving: Backend,
         rank: int,
-        store: Store,
         timeout: timedelta,
-        device: torch.device,
     ) -> None:
         self._sending = sending
         self._receiving = receiving
         self._other = 1 - rank
-        self._device = device
         self._timeout = timeout
         self._inline = Inline()
-        self._store = store  # used by NCCL for its rendezvous at the first transfer
 
     def take(self, connection: Connection, encoded: Encoded) -> Transfer:
         lengths = lengths_of(encoded.tensors)
-        if self._device.type == "cpu" and size_of(lengths) < INLINE:
+        if size_of(lengths) < INLINE:
             return self._inline.take(connection, encoded)
-        block = coalesced(encoded.tensors, self._device)
-        filled = (
-            torch.cuda.current_stream(self._device).record_event()
-            if self._device.type == "cuda"
-            else None
-        )
+        block = coalesced(encoded.tensors, torch.device("cpu"))
 
         def transfer() -> None:
             connection.send(("pair", encoded.header, lengths))
-            if filled is not None:
-                filled.synchronize()
             if block.numel():
                 self._wait(self._sending, "send", block)
 
@@ -86,7 +71,7 @@ class PairGroups:
             raise ProtocolError(
                 f"a message announces tensors of {lengths} bytes; {TENSOR_LIMIT} are allowed"
             )
-        block = torch.empty(size_of(lengths), dtype=torch.uint8, device=self._device)
+        block = torch.empty(size_of(lengths), dtype=torch.uint8)
         if block.numel():
             self._wait(self._receiving, "recv", block)
         return header, parts(block, lengths)
@@ -113,8 +98,6 @@ def join(
     generation: int,
     timeout: float,
     interface: str = "",
-    backend: BackendName = "gloo",
-    device: torch.device = CPU,
 ) -> PairGroups:
     """Creates the groups with the peer of `connection`, which calls this too, before other
     messages.
@@ -130,12 +113,12 @@ def join(
         rank = 0 if hosts else 1
         device_options = {"interface": interface} if interface else {"hostname": address}
         groups = [
-            _group(backend, PrefixStore(f"from/{source}", store), rank, limit, device_options)
+            _group(PrefixStore(f"from/{source}", store), rank, limit, device_options)
             for source in (0, 1)
         ]
     except RuntimeError as error:
         raise Closed(f"no group of two came about: {error}") from None
-    return PairGroups(groups[rank], groups[1 - rank], rank, meeting, limit, device)
+    return PairGroups(groups[rank], groups[1 - rank], rank, limit)
 
 
 def _host(connection: Connection, address: str, limit: timedelta) -> Store:
@@ -164,13 +147,7 @@ def _visit(connection: Connection, limit: timedelta) -> Store:
     return TCPStore(address, port, None, False, limit, wait_for_workers=False)
 
 
-def _group(
-    backend: BackendName, store: Store, rank: int, limit: timedelta, device_options: dict[str, str]
-) -> Backend:
-    if backend == "nccl":
-        from torch._C._distributed_c10d import ProcessGroupNCCL
-
-        return ProcessGroupNCCL(store, rank, 2, ProcessGroupNCCL.Options())
+def _group(store: Store, rank: int, limit: timedelta, device_options: dict[str, str]) -> Backend:
     options: Any = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
     options._devices = [ProcessGroupGloo.create_device(**device_options)]
     options._timeout = limit
