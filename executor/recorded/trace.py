@@ -6,7 +6,6 @@ weight, nor an intermediate result, and writing to an input or a weight.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,13 +14,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 aten = torch.ops.aten
-ALLOCATES = {
-    aten.empty,
-    aten.empty_like,
-    aten.empty_strided,
-    aten.new_empty,
-    aten.new_empty_strided,
-}
 WAITS = {
     aten._local_scalar_dense,
     aten.nonzero,
@@ -36,18 +28,6 @@ FROM_PYTHON = {aten.lift_fresh, aten.lift_fresh_copy, aten.lift}
 
 class NotRecordable(RuntimeError):
     """Raised when a call contains an operation that cannot be recorded."""
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """Holds one operation of a traced call. `made`: the tensors that it creates; empty if it works
-    in place.
-    """
-
-    function: Any
-    arguments: tuple[Any, ...]
-    options: dict[str, Any]
-    made: tuple[Tensor, ...]
 
 
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -97,23 +77,6 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return all(
             _storage(tensor) in self._given or _storage(tensor) in self._made for tensor in tensors
         )
-
-
-class Trace(Watch):  # type: ignore[no-untyped-call]
-    """Lists the operations, and keeps their inputs and results alive. Omits views, which stay valid
-    without being replayed.
-    """
-
-    def __init__(self, given: Iterable[Tensor]) -> None:
-        super().__init__(given)
-        self.operations: list[Operation] = []
-        self.allocated: list[Tensor] = []  # created without writing values
-
-    def _done(self, function: Any, args: Any, options: Any, made: list[Tensor]) -> None:
-        if function._overloadpacket in ALLOCATES:
-            self.allocated += made
-        elif made or function._schema.is_mutable:
-            self.operations.append(Operation(function, args, options, tuple(made)))
 
 
 def tensors_in(value: Any) -> list[Tensor]:

@@ -20,13 +20,13 @@ import torch
 from katz_graph.bench.conditions import library_products, quiet
 from katz_graph.bench.result import BenchResult, medians
 from katz_graph.executor.recorded.recorder import NOT_DECLARED, Recorder
-from katz_graph.executor.recorded.tape import Tapes
 from katz_graph.ir.region import Region
 from katz_graph.testing.model_files import Models, mini_models
 from katz_graph.testing.placement import Scale
 from katz_graph.testing.plain_loop import Case, ControlCase
 from katz_graph.testing.random_models import make_pipeline, usual_kind
 from katz_graph.testing.requests import local_engine, sample, sampler_region
+from katz_graph.testing.tapes import Tapes
 
 SWITCHES = 100
 SETTLED = 6  # requests until all combinations of shapes have occurred

@@ -19,7 +19,6 @@ from katz_graph.core.recipe import ConditioningEntry, Prompt
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.planning import Choices, plan_region
 from katz_graph.executor.recorded.recorder import Recorder
-from katz_graph.executor.recorded.tape import Tapes
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.ir.device import Device, NetworkLink, Target
 from katz_graph.ir.region import Region
@@ -34,6 +33,7 @@ from katz_graph.planner.report.svg import as_svg
 from katz_graph.planner.sampling import sampling_of
 from katz_graph.testing.model_files import Models
 from katz_graph.testing.requests import bare_context, local_engine, sample
+from katz_graph.testing.tapes import Tapes
 from katz_graph.testing.worker_threads import WorkerThreads
 
 TYPES = {kind.__name__: kind.describe() for kind in (MadeUp, Stronger)}

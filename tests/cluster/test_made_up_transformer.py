@@ -20,7 +20,6 @@ from katz_graph.core.recipe import ConditioningEntry, ControlUse, Picture, Promp
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.planning import plan_region
 from katz_graph.executor.recorded.recorder import Recorder
-from katz_graph.executor.recorded.tape import Tapes
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.ir.device import Device, NetworkLink, Target
 from katz_graph.ir.region import Region
@@ -31,6 +30,7 @@ from katz_graph.planner.passes.expand import expand_sampling
 from katz_graph.planner.sampling import sampling_of
 from katz_graph.testing.model_files import Models
 from katz_graph.testing.requests import bare_context, bind, local_engine, sample
+from katz_graph.testing.tapes import Tapes
 from katz_graph.testing.worker_threads import WorkerThreads
 
 STEPS, STRENGTH = 3, 0.7

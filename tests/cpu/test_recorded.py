@@ -40,7 +40,6 @@ from katz_graph.executor.recorded.recorder import (
     TOO_LARGE,
     Recorder,
 )
-from katz_graph.executor.recorded.tape import Tapes
 from katz_graph.executor.worker import host
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.ir.device import NetworkLink, Target
@@ -58,6 +57,7 @@ from katz_graph.testing.parity import cases
 from katz_graph.testing.plain_loop import Case, ControlCase
 from katz_graph.testing.random_models import make_pipeline
 from katz_graph.testing.requests import bare_context, bind, local_engine, sample, sampler_region
+from katz_graph.testing.tapes import Tapes
 from katz_graph.testing.worker_threads import WorkerThreads
 
 Real = Annotated[float, Socket("FLOAT")]

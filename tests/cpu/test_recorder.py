@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from katz_graph.executor.recorded.cuda import CudaGraphs
 from katz_graph.executor.recorded.recorder import WARMING_UP, Recorder
-from katz_graph.executor.recorded.tape import Tapes
-from katz_graph.executor.recorded.trace import NotRecordable, Trace, Watch
+from katz_graph.executor.recorded.trace import NotRecordable, Watch
+from katz_graph.testing.tapes import Tapes, Trace
 
 OUTSIDE = torch.ones(3)
 

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from katz_graph.executor.recorded.cuda import CudaGraphs
 from katz_graph.executor.recorded.recorder import NOT_DECLARED, Recorder
 from katz_graph.executor.recorded.recording import Recording
-from katz_graph.executor.recorded.tape import Tapes
 from katz_graph.executor.recorded.trial import ATTEMPTS, LAPS, Trial
 from katz_graph.executor.worker.computing import StageCall
 from katz_graph.executor.worker.config import WorkerConfig
@@ -32,6 +31,7 @@ from katz_graph.ir.region import Region
 from katz_graph.testing.model_files import Models
 from katz_graph.testing.plain_loop import Case, ControlCase
 from katz_graph.testing.requests import bare_context, local_engine, sample, sampler_region
+from katz_graph.testing.tapes import Tapes
 
 FASTER, SLOWER = 0.97, 0.99  # of the time of one stream; two must save 2 %
 

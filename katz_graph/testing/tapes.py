@@ -9,12 +9,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from katz_graph.executor.recorded.recording import poison
-from katz_graph.executor.recorded.trace import Trace, tensors_in
+from katz_graph.executor.recorded.trace import Watch, tensors_in
+
+aten = torch.ops.aten
+ALLOCATES = {
+    aten.empty,
+    aten.empty_like,
+    aten.empty_strided,
+    aten.new_empty,
+    aten.new_empty_strided,
+}
 
 
 class Tapes:
@@ -56,3 +67,32 @@ class Tape:
     def taken(self) -> None:
         if self._strict:
             poison(self._made)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """Holds one operation of a traced call. `made`: the tensors that it creates; empty if it works
+    in place.
+    """
+
+    function: Any
+    arguments: tuple[Any, ...]
+    options: dict[str, Any]
+    made: tuple[Tensor, ...]
+
+
+class Trace(Watch):  # type: ignore[no-untyped-call]
+    """Lists the operations, and keeps their inputs and results alive. Omits views, which stay valid
+    without being replayed.
+    """
+
+    def __init__(self, given: Iterable[Tensor]) -> None:
+        super().__init__(given)
+        self.operations: list[Operation] = []
+        self.allocated: list[Tensor] = []  # created without writing values
+
+    def _done(self, function: Any, args: Any, options: Any, made: list[Tensor]) -> None:
+        if function._overloadpacket in ALLOCATES:
+            self.allocated += made
+        elif made or function._schema.is_mutable:
+            self.operations.append(Operation(function, args, options, tuple(made)))
