@@ -28,21 +28,19 @@ from katz_graph.executor.cluster.network import WorkerNetwork
 from katz_graph.executor.cluster.requests import CallResult, NotSerializable
 from katz_graph.executor.cluster.router import Lease, Router
 from katz_graph.executor.cluster.worker_handle import PATIENCE, WorkerPatience
-from katz_graph.executor.launch.ahead import Ahead
 from katz_graph.executor.launch.base import Launcher
-from katz_graph.executor.launch.entries import entry_for
-from katz_graph.executor.launch.fork_server import ForkServer
+from katz_graph.executor.launch.fork_server import Ahead, ForkServer, entry_for
 from katz_graph.executor.launch.spawn import Spawn
 from katz_graph.executor.measure.links import known_links
 from katz_graph.executor.measure.lora_levels import LoraLevels
 from katz_graph.executor.measure.stages import StageTime, profile_region
 from katz_graph.executor.measure.store import CostStore
 from katz_graph.executor.measure.survey import MeasuredDevice, survey
+from katz_graph.executor.messages import Timing
 from katz_graph.executor.planning import Choices, check_reachable, plan_region
 from katz_graph.executor.turns.affinity import Claim, claim_seats
 from katz_graph.executor.worker.batching import mapped
 from katz_graph.executor.worker.config import WorkerConfig
-from katz_graph.executor.worker.timing import Timing
 from katz_graph.ir.changes import PlanChanges
 from katz_graph.ir.device import Device, NetworkLink, Target
 from katz_graph.ir.program import Program

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from katz_graph.core.errors import Cancelled, InputError, OutOfMemory, RunError
-from katz_graph.core.events import Event
+from katz_graph.core.events import Event, Span
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.executor.worker.device_program import DeviceProgram
-from katz_graph.executor.worker.timing import Timing
 
 if TYPE_CHECKING:
     from katz_graph.node.types import Context
@@ -232,6 +231,30 @@ class Happened:
     request: str
     attempt: int
     event: Event
+
+
+@dataclass(slots=True)
+class Timing:
+    """Holds a request's times in seconds. Time for patching weights counts toward the work that
+    needed it.
+    """
+
+    load: float = 0.0  # reading models from files; 0 if all were in memory
+    prepare: float = 0.0  # the calls before the loop
+    denoise: float = 0.0
+    spans: list[Span] = field(default_factory=list)
+    switches: dict[str, float] = field(default_factory=dict)
+    """Seconds to make each weight set resident, by its name; only sets that were not resident."""
+    reads: dict[str, float] = field(default_factory=dict)
+    """Seconds to read each LoRA file, by its cost key; only for files that were not in memory."""
+    arrivals: dict[str, int] = field(default_factory=dict)
+    """First evaluation with each deferred LoRA in the weights, by path."""
+    calls: dict[str, int] = field(default_factory=dict)
+    """Numbers of recorded, replayed, concurrent and eager stage calls."""
+    samples: dict[tuple[str, int], list[tuple[int, float]]] = field(default_factory=dict)
+    """Times of calls, if measured, by cost key and number of members: (evaluation, seconds);
+    evaluation is -1 before the loop.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,33 +1,83 @@
-"""Runs the nodes that some nodes of a graph depend on, without models, to find their inputs."""
+"""Runs nodes without models: an engine that only compiles the regions to be sampled, and the nodes
+that some nodes of a graph depend on, to find their inputs.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
+import torch
 from torch import Tensor
 
 from katz_graph.checks.validate import RULES, check, downstream, upstream
 from katz_graph.core.errors import Cancelled, InputError
 from katz_graph.core.graph import Graph, Link
+from katz_graph.core.latent_space import LatentSamples
 from katz_graph.core.messages import node_name, show
-from katz_graph.core.recipe import Tile, UpscaleModelRecipe, VaeRecipe
+from katz_graph.core.recipe import Encoding, Tile, UpscaleModelRecipe, VaeRecipe
 from katz_graph.executor.graph.context import RunContext
 from katz_graph.executor.graph.node_state import Outputs
 from katz_graph.executor.graph.result import GraphResult
 from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.executor.graph.run import run_graph
-from katz_graph.executor.planning_engine import PlanningEngine
 from katz_graph.files.folders import Folders
 from katz_graph.ir.device import Device
 from katz_graph.ir.region import Region
+from katz_graph.ir.values import TextEncoding
+from katz_graph.models.configuration import latent_space
+from katz_graph.models.text.kinds import pooled_text_width, text_width
+from katz_graph.models.text.recipe import length, prompts
+from katz_graph.models.text.tokens import prompt_length
 from katz_graph.node.types import BUILTIN, Context, NodeType
 from katz_graph.planner.region import region_nodes
 from katz_graph.planner.written_step import WrittenStep, written_step
 
+Made = TypeVar("Made")
 Types = Mapping[str, NodeType]
 DEVICE = Device("cpu", 1e10, 1e10)  # a placeholder; nothing is computed on it
+
+
+@dataclass(slots=True)
+class PlanningEngine(Generic[Made]):
+    """Implements `katz_graph.node.types.Engine` with zeros of the right shape as model results.
+    `programs` holds the compiled samplers in the order of their execution.
+    """
+
+    device: Device
+    compile: Callable[[Region], Made]
+    programs: list[Made] = field(default_factory=list)
+    allowed: frozenset[str] = frozenset()
+
+    def sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
+        self.programs.append(self.compile(region))
+        latent: LatentSamples = region.begin.inputs["latent_image"]
+        return latent, latent
+
+    def encode_text(self, encoding: Encoding, context: Context) -> TextEncoding:
+        clip = next(prompts(encoding)).clip
+        pooled = pooled_text_width(clip)
+        hidden = torch.zeros(1, length(encoding, prompt_length), text_width(clip))
+        return TextEncoding(hidden, None if pooled is None else torch.zeros(1, pooled))
+
+    def encode_image(
+        self, vae: VaeRecipe, pixels: Tensor, context: Context, tile: Tile | None = None
+    ) -> Tensor:
+        space = latent_space(vae)
+        return pixels.new_zeros(len(pixels), space.channels, *map(space.cells, pixels.shape[1:3]))
+
+    def decode_latent(
+        self, vae: VaeRecipe, samples: Tensor, context: Context, tile: Tile | None = None
+    ) -> Tensor:
+        return samples.new_zeros(len(samples), *map(latent_space(vae).pixels, samples.shape[2:]), 3)
+
+    def upscale(self, model: UpscaleModelRecipe, picture: Tensor, context: Context) -> Tensor:
+        batch, channels, height, width = picture.shape
+        return picture.new_zeros(
+            batch, channels, height * model.shape.scale, width * model.shape.scale
+        )
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from katz_graph.core.devices import AUTO, DeviceList, format_name
 from katz_graph.executor.cluster.network import WorkerNetwork
 from katz_graph.executor.engine import DeviceEngine
-from katz_graph.executor.launch.ahead import Ahead
+from katz_graph.executor.launch.fork_server import Ahead
 from katz_graph.executor.planning import Choices
 from katz_graph.executor.worker.config import WorkerConfig, dtype_for
 from katz_graph.ir.device import NetworkLink

@@ -54,8 +54,8 @@ from katz_graph.executor.messages import (
     ToWorker,
     Unusable,
 )
+from katz_graph.executor.transport.codec import Closed
 from katz_graph.executor.transport.connection import MessageChannel, Sender
-from katz_graph.executor.transport.faults import Closed
 from katz_graph.executor.worker.cancellation import cancellation, unless
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.executor.worker.device_program import device_program

@@ -13,8 +13,8 @@ import torch
 from katz_graph.executor.messages import Connect, ConnectFailed, Dial, FromWorker, Listen, Listening
 from katz_graph.executor.transport import handshake
 from katz_graph.executor.transport.bulk import Bulk, Meeting
+from katz_graph.executor.transport.codec import Closed, ProtocolError
 from katz_graph.executor.transport.connection import Connection
-from katz_graph.executor.transport.faults import Closed, ProtocolError
 from katz_graph.executor.transport.transports import open_bulk
 
 MEETING = 10.0  # timeout of a connection attempt, in seconds

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from katz_graph.core.errors import RunError
 from katz_graph.core.events import Event
-from katz_graph.executor.messages import Done
-from katz_graph.executor.worker.timing import Timing
+from katz_graph.executor.messages import Done, Timing
 from katz_graph.ir.program import Program
 from katz_graph.node.types import Context
 

@@ -12,8 +12,8 @@ from typing import Literal
 
 from katz_graph.executor.launch.base import Launched, Launcher, mismatch
 from katz_graph.executor.messages import Fault, FromWorker, Hello, Ping, Pong, Stop
+from katz_graph.executor.transport.codec import Closed, ProtocolError
 from katz_graph.executor.transport.connection import Connection, MessageChannel
-from katz_graph.executor.transport.faults import Closed, ProtocolError
 from katz_graph.ipc.heartbeat import Heartbeat
 
 State = Literal["starting", "ready", "suspect", "dead"]

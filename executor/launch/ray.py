@@ -20,9 +20,9 @@ from types import TracebackType
 from typing import Any
 
 from katz_graph.core.errors import InputError, RunError
-from katz_graph.executor.launch.entries import entry_for
+from katz_graph.executor.launch.fork_server import entry_for
+from katz_graph.executor.transport.codec import Closed
 from katz_graph.executor.transport.connection import Connection
-from katz_graph.executor.transport.faults import Closed
 from katz_graph.executor.transport.handshake import accept, dial, listen
 from katz_graph.ipc.child_main import end_with
 from katz_graph.settings.environment import prepare_to_compute

@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from katz_graph.executor.launch.entries import ENTRY
-from katz_graph.executor.launch.fork_server import Forked, ForkServer
+from katz_graph.executor.launch.fork_server import ENTRY, Forked, ForkServer
 from katz_graph.executor.transport.connection import Connection
 from katz_graph.ipc.child import ChildOutput, describe_exit
 

@@ -11,9 +11,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from katz_graph.executor.transport.codec import Encoded, as_bytes
+from katz_graph.executor.transport.codec import Encoded, ProtocolError, as_bytes
 from katz_graph.executor.transport.connection import Connection, Message
-from katz_graph.executor.transport.faults import ProtocolError
 
 Transfer = Callable[[], None]
 """Sends a taken message. Raises Closed if the peer is disconnected."""

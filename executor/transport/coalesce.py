@@ -10,7 +10,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from katz_graph.executor.transport.faults import ProtocolError
+from katz_graph.executor.transport.codec import ProtocolError
 
 ALIGNMENT = 64  # bytes, a cache line
 

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from katz_graph.executor.transport.faults import ProtocolError
 from katz_graph.executor.transport.vocabulary import REASONS, VOCABULARY, sent_fields
 from katz_graph.ipc.packing import UNREADABLE, pack, unpack
 
@@ -30,6 +29,14 @@ _SEQUENCE_TYPES: Mapping[str, type] = MappingProxyType(
 _DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
     {str(one): one for one in vars(torch).values() if isinstance(one, torch.dtype)}
 )
+
+
+class Closed(Exception):
+    """Reports that the peer disconnected or that this side was closed."""
+
+
+class ProtocolError(Exception):
+    """Reports invalid bytes; the connection is no longer usable."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -21,8 +21,7 @@ from typing import Any, Protocol
 
 import torch
 
-from katz_graph.executor.transport.codec import as_bytes, decode, encode
-from katz_graph.executor.transport.faults import Closed, ProtocolError
+from katz_graph.executor.transport.codec import Closed, ProtocolError, as_bytes, decode, encode
 
 MAGIC = b"KZ6\n"
 PREFIX = struct.Struct("<4sIII")

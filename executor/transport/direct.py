@@ -6,8 +6,8 @@ import queue
 from collections.abc import Sequence
 from typing import Any
 
+from katz_graph.executor.transport.codec import Closed
 from katz_graph.executor.transport.connection import Message
-from katz_graph.executor.transport.faults import Closed
 
 
 class DirectConnection:

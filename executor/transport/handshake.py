@@ -17,8 +17,8 @@ import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 
+from katz_graph.executor.transport.codec import Closed, ProtocolError
 from katz_graph.executor.transport.connection import Connection
-from katz_graph.executor.transport.faults import Closed, ProtocolError
 
 NONCE = 32  # bytes, the length of a SHA-256 digest
 TIMEOUT = 10.0  # seconds to establish a connection

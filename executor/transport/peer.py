@@ -11,9 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from katz_graph.executor.transport.bulk import Bulk, Transfer
-from katz_graph.executor.transport.codec import decode, encode
+from katz_graph.executor.transport.codec import Closed, ProtocolError, decode, encode
 from katz_graph.executor.transport.connection import Connection
-from katz_graph.executor.transport.faults import Closed, ProtocolError
 from katz_graph.executor.transport.mailbox import Address, Mailbox
 
 QUEUED = 8  # queue length of a slow link; when full, senders block

@@ -24,9 +24,8 @@ from torch import Tensor
 from katz_graph.core.errors import RunError
 from katz_graph.executor.transport.bulk import Meeting, Transfer, fields
 from katz_graph.executor.transport.coalesce import fill, lengths_of, parts, size_of
-from katz_graph.executor.transport.codec import Encoded
+from katz_graph.executor.transport.codec import Encoded, ProtocolError
 from katz_graph.executor.transport.connection import Connection, Message, close_all
-from katz_graph.executor.transport.faults import ProtocolError
 from katz_graph.executor.transport.registration import Mapping, Register, registering
 
 HEAD = 64  # bytes before the data; the first is 1 while the segment is in use

@@ -14,7 +14,7 @@ from typing import Any, get_args
 from katz_graph.core import events, latent_space, patches, recipe
 from katz_graph.executor import messages
 from katz_graph.executor.transport.mailbox import Address
-from katz_graph.executor.worker import config, timing
+from katz_graph.executor.worker import config
 from katz_graph.executor.worker.computing import ComputeUse
 from katz_graph.executor.worker.device_program import DeviceProgram
 from katz_graph.ir import device, program, region, tree, values
@@ -98,7 +98,7 @@ _CLASSES: tuple[type, ...] = (
     events.Timeline,
     events.PackMessage,
     config.WorkerConfig,
-    timing.Timing,
+    messages.Timing,
     DeviceProgram,
     ComputeUse,
     residency.AdapterUse,

@@ -20,6 +20,7 @@ from katz_graph.core.errors import InputError
 from katz_graph.core.latent_space import LinearMap
 from katz_graph.core.recipe import FileIdentity, ModelRecipe, digest
 from katz_graph.executor.graph.region_calls import RegionCalls
+from katz_graph.executor.messages import Timing
 from katz_graph.executor.turns.loop import WeightSetKey
 from katz_graph.executor.weights.weight_versions import WeightVersions
 from katz_graph.executor.worker.batching import on_device
@@ -31,7 +32,6 @@ from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.executor.worker.run_ahead import RunAhead
 from katz_graph.executor.worker.spans import SpanRecorder
 from katz_graph.executor.worker.stream import Reading, StreamEvent
-from katz_graph.executor.worker.timing import Timing
 from katz_graph.executor.worker.values import Values
 from katz_graph.files.urls import shown
 from katz_graph.ir.program import PRESENT, Call, Instance, Instances, Instruction

@@ -43,8 +43,8 @@ from katz_graph.executor.messages import (
 from katz_graph.executor.recorded.cuda import CudaGraphs
 from katz_graph.executor.recorded.recorder import Recorder
 from katz_graph.executor.transport.bulk import Bulk
+from katz_graph.executor.transport.codec import Closed
 from katz_graph.executor.transport.connection import Connection
-from katz_graph.executor.transport.faults import Closed
 from katz_graph.executor.transport.mailbox import Address, Mailbox
 from katz_graph.executor.transport.peer import Peer
 from katz_graph.executor.turns.affinity import stay_on

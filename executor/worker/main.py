@@ -26,6 +26,7 @@ from katz_graph.executor.messages import (
     Pong,
     Stop,
 )
+from katz_graph.executor.transport.codec import Closed
 from katz_graph.executor.transport.connection import (
     Connection,
     Message,
@@ -33,7 +34,6 @@ from katz_graph.executor.transport.connection import (
     Sender,
     close_all,
 )
-from katz_graph.executor.transport.faults import Closed
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.executor.worker.host import Host
 from katz_graph.node.types import NodeType

@@ -18,7 +18,7 @@ from katz_graph.core.devices import (
     threads_for,
 )
 from katz_graph.core.errors import InputError
-from katz_graph.executor.launch.ahead import Ahead
+from katz_graph.executor.launch.fork_server import Ahead
 from katz_graph.host.garbage import COLLECTION_THRESHOLD_OBJECTS, imports_are_done
 from katz_graph.planner.changes import parse_places
 from katz_graph.settings.environment import Settings

@@ -283,7 +283,7 @@ class Engine:
     def _plan(self, prepared: PreparedRun, setup: DeviceSetup, after: str) -> Plan:
         from katz_graph.executor.measure.lora_levels import LoraLevels
         from katz_graph.executor.planning import plan_region
-        from katz_graph.executor.planning_engine import PlanningEngine
+        from katz_graph.executor.rehearsal import PlanningEngine
         from katz_graph.models.costs.counts import Counts
 
         machine, store = setup.estimate(self.settings)

@@ -14,8 +14,8 @@ import torch
 
 from katz_graph.executor.launch.base import hello
 from katz_graph.executor.messages import Ping, Pong, Stop
+from katz_graph.executor.transport.codec import Closed
 from katz_graph.executor.transport.connection import Connection
-from katz_graph.executor.transport.faults import Closed
 from katz_graph.packs import builtin_nodes
 
 

@@ -15,8 +15,8 @@ import pytest
 from processes import below, eventually, runs
 
 from katz_graph.executor.launch.fork_server import Forked, ForkServer
+from katz_graph.executor.transport.codec import Closed
 from katz_graph.executor.transport.connection import Connection
-from katz_graph.executor.transport.faults import Closed
 
 CODE = """
 import os, subprocess, sys, threading, time

@@ -18,15 +18,14 @@ from katz_graph.core.devices import parse_devices
 from katz_graph.executor.cluster.worker_handle import PATIENCE
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.launch import entries
-from katz_graph.executor.launch.ahead import Ahead
 from katz_graph.executor.launch.base import hello
-from katz_graph.executor.launch.fork_server import ForkServer
+from katz_graph.executor.launch.fork_server import Ahead, ForkServer
 from katz_graph.executor.launch.spawn import Spawn, WorkerProcess
 from katz_graph.executor.launch.work import find_gpus_again
 from katz_graph.executor.measure.device import METHOD
 from katz_graph.executor.measure.store import CostStore, Rates
 from katz_graph.executor.messages import Ping, Pong
-from katz_graph.executor.transport.faults import Closed
+from katz_graph.executor.transport.codec import Closed
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.settings.environment import WAITING
 from katz_graph.testing.worker_threads import WorkerThreads

@@ -20,8 +20,7 @@ from processes import as_before, below, eventually, runs
 
 from katz_graph.core.errors import RunError
 from katz_graph.executor.engine import DeviceEngine
-from katz_graph.executor.launch.entries import ENTRY
-from katz_graph.executor.launch.fork_server import ForkServer
+from katz_graph.executor.launch.fork_server import ENTRY, ForkServer
 from katz_graph.executor.launch.spawn import Spawn
 from katz_graph.executor.worker.config import WorkerConfig
 

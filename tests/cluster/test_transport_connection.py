@@ -19,8 +19,8 @@ import torch
 from other_process import descriptors_open
 
 from katz_graph.executor.transport import handshake
+from katz_graph.executor.transport.codec import Closed, ProtocolError
 from katz_graph.executor.transport.connection import LARGEST_HEADER, MAGIC, PREFIX, Connection
-from katz_graph.executor.transport.faults import Closed, ProtocolError
 from katz_graph.executor.transport.handshake import (
     MAX_HANDSHAKES,
     accept,

@@ -20,8 +20,8 @@ from other_process import End, Other, descriptors_open, ended_by_the_other
 
 from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.executor.transport.bulk import Inline
+from katz_graph.executor.transport.codec import Closed
 from katz_graph.executor.transport.connection import Connection
-from katz_graph.executor.transport.faults import Closed
 from katz_graph.executor.transport.mailbox import Address, Mailbox
 from katz_graph.executor.transport.pair import PairGroups, join
 from katz_graph.executor.transport.peer import Peer

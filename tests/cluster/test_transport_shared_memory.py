@@ -17,8 +17,8 @@ from other_process import End, Other, descriptors_open, ended_by_the_other, memo
 
 from katz_graph.core.errors import RunError
 from katz_graph.executor.launch.fork_server import ForkServer
+from katz_graph.executor.transport.codec import Closed
 from katz_graph.executor.transport.connection import Connection
-from katz_graph.executor.transport.faults import Closed
 from katz_graph.executor.transport.mailbox import Address, Mailbox
 from katz_graph.executor.transport.peer import Peer
 from katz_graph.executor.transport.shared_memory import SharedMemory

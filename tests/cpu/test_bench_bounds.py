@@ -16,8 +16,8 @@ from katz_graph.bench import controlnet, latent, parity, sharing, stock, streami
 from katz_graph.core.events import Span
 from katz_graph.executor.cluster.requests import Outcome
 from katz_graph.executor.measure.stages import StageTime
+from katz_graph.executor.messages import Timing
 from katz_graph.executor.planning import plan_region
-from katz_graph.executor.worker.timing import Timing
 from katz_graph.ir.device import Target
 from katz_graph.ir.program import Program
 from katz_graph.testing.placement import Scale, Stages, Track

@@ -15,10 +15,9 @@ from katz_graph.core.errors import OutOfMemory, RunError
 from katz_graph.core.events import Span
 from katz_graph.core.patches import FreeU, OpaquePatch
 from katz_graph.executor import messages
-from katz_graph.executor.transport.codec import as_bytes, decode, encode
-from katz_graph.executor.transport.faults import ProtocolError
+from katz_graph.executor.messages import Timing
+from katz_graph.executor.transport.codec import ProtocolError, as_bytes, decode, encode
 from katz_graph.executor.transport.mailbox import Address
-from katz_graph.executor.worker.timing import Timing
 from katz_graph.ir.device import Device, Target
 from katz_graph.ir.program import Instance, Instruction, Program
 from katz_graph.ir.region import Operation, Previous, Ref, Region

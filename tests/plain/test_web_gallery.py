@@ -15,7 +15,7 @@ from web_server import Served, run
 from katz_graph.web.files import listing
 from katz_graph.web.files.listing import FolderIndex
 from katz_graph.web.files.paths import file_state
-from katz_graph.web.files.thumbnails import Thumbnails
+from katz_graph.web.files.pictures import Thumbnails
 from katz_graph.web.files.trash import trash
 from katz_graph.web.http.responses import Refusal
 from katz_graph.web.routes import files as files_route

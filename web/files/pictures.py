@@ -5,7 +5,8 @@ folders.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Literal
@@ -14,6 +15,7 @@ from PIL import Image, PngImagePlugin, UnidentifiedImageError
 
 from katz_graph.files.picture_kinds import PICTURE_KINDS
 from katz_graph.web.http.responses import Refusal
+from katz_graph.web.options import MB
 
 READ = tuple(PICTURE_KINDS)
 SAME_AS = {"MPO": "JPEG"}  # formats treated as another one: a camera's JPEG with additional views
@@ -23,6 +25,8 @@ LONGEST_SIDE = 16_383  # of a WebP picture
 Channel = Literal["rgba", "rgb", "a"]
 Preview = tuple[Literal["webp", "jpeg"], int]  # format and quality in 1..100
 THUMBNAIL_FORMAT: Preview = ("webp", 80)  # of a thumbnail
+THUMBNAIL_BYTES = 64 * MB  # cached
+Encoded = tuple[bytes, str]  # bytes and media type
 
 
 def checked_format(file: IO[bytes], most_pixels: int) -> str:
@@ -164,3 +168,26 @@ def _png(picture: Image.Image, texts: dict[str, str]) -> bytes:
     encoded = io.BytesIO()
     picture.save(encoded, format="png", pnginfo=chunks, compress_level=4)
     return encoded.getvalue()
+
+
+class Thumbnails:
+    """Caches the thumbnails used most recently, up to `limit` bytes: a gallery decodes each picture
+    once.
+    """
+
+    def __init__(self, limit: int = THUMBNAIL_BYTES) -> None:
+        self._limit, self._bytes = limit, 0
+        self._kept: OrderedDict[Hashable, Encoded] = OrderedDict()
+
+    def get(self, key: Hashable) -> Encoded | None:
+        if key in self._kept:
+            self._kept.move_to_end(key)
+        return self._kept.get(key)
+
+    def keep(self, key: Hashable, picture: Encoded) -> None:
+        if len(picture[0]) > self._limit or key in self._kept:
+            return
+        self._kept[key] = picture
+        self._bytes += len(picture[0])
+        while self._bytes > self._limit:
+            self._bytes -= len(self._kept.popitem(last=False)[1][0])

@@ -14,14 +14,13 @@ from urllib.parse import parse_qsl, urlencode
 from python_multipart.multipart import parse_options_header
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from katz_graph.web.http.access import COOKIE, KNOWN, OPEN, Access, body_trouble
 from katz_graph.web.http.body_limits import HELD, BoundedBody, body_limit, too_large
-from katz_graph.web.http.content_policy import POLICY
+from katz_graph.web.http.content_policy import POLICY, page_policy
 from katz_graph.web.http.responses import json_answer, refuse
-from katz_graph.web.http.token_page import asking_for_token
 from katz_graph.web.options import ServeOptions
 
 PAGE = "/"
@@ -99,7 +98,7 @@ class Security:
             headers, scope["query_string"] if page else b""
         ):
             if page and "text/html" in headers.get("accept", ""):
-                return asking_for_token()
+                return token_form()
             answer = refuse(request, HTTPStatus.UNAUTHORIZED, NO_TOKEN, "unauthorized")
             answer.headers["WWW-Authenticate"] = "Bearer"
             return answer
@@ -233,3 +232,35 @@ async def _deny(denial: Response, scope: Scope, receive: Receive, send: Send) ->
         await denial(scope, receive, send)
     else:
         await send({"type": "websocket.close", "code": 1008})
+
+
+TOKEN_FORM = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="color-scheme" content="dark light">
+<title>Katz Graph</title></head><body><main><h1>Katz Graph</h1><form><p>This server asks for its
+token. It stands in the file that the server was started with (--token-file), or in its KATZ_TOKEN;
+who started the server knows it.</p><label>Token <input type="password" name="token"
+autocomplete="current-password" autofocus required></label> <button>Open</button>
+<p><output></output></p></form></main><script>
+const [form] = document.forms;
+form.onsubmit = async (event) => {
+  event.preventDefault();
+  const headers = { Authorization: `Bearer ${form.token.value.trim()}` };
+  const { ok } = await fetch("./", { method: "POST", headers }).catch(() => ({ ok: false }));
+  if (ok) location.reload();
+  else form.querySelector("output").value = "This is not the token.";
+};
+</script></body></html>
+"""
+
+
+def token_form() -> Response:
+    """Returns a form that sends the token in a header, as clients do."""
+    return HTMLResponse(
+        TOKEN_FORM,
+        HTTPStatus.UNAUTHORIZED,
+        {
+            "WWW-Authenticate": "Bearer",
+            "Cache-Control": "no-store",
+            "Content-Security-Policy": page_policy(TOKEN_FORM.encode()),
+        },
+    )

@@ -20,8 +20,14 @@ from katz_graph.core.errors import InputError
 from katz_graph.files.folders import Folders
 from katz_graph.files.weights import is_weights
 from katz_graph.web.files.paths import NAME_BYTES, Place, find_user_file
-from katz_graph.web.files.pictures import Channel, Preview, checked_format, shown, with_alpha_of
-from katz_graph.web.files.thumbnails import Thumbnails
+from katz_graph.web.files.pictures import (
+    Channel,
+    Preview,
+    Thumbnails,
+    checked_format,
+    shown,
+    with_alpha_of,
+)
 from katz_graph.web.files.uploads import PARTS, Upload, described, keep_picture, picture_name
 from katz_graph.web.http.file_responses import GUARDED, is_known, stored_file, tag_of
 from katz_graph.web.http.responses import Refusal, json_answer

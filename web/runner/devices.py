@@ -15,7 +15,7 @@ import torch
 from katz_graph.core.approximations import allowed_names
 from katz_graph.core.devices import AUTO, check_present, parse_link, threads_for
 from katz_graph.executor.graph.result_store import ResultCache
-from katz_graph.executor.launch.ahead import Ahead
+from katz_graph.executor.launch.fork_server import Ahead
 from katz_graph.executor.measure.store import CostStore
 from katz_graph.executor.planning import Choices, preload
 from katz_graph.executor.start import start_workers

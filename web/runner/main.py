@@ -22,8 +22,7 @@ from filelock import FileLock, Timeout
 
 from katz_graph.core.devices import threads_for
 from katz_graph.core.errors import InputError, KatzError, RunError
-from katz_graph.executor.launch.ahead import Ahead
-from katz_graph.executor.launch.fork_server import ForkServer
+from katz_graph.executor.launch.fork_server import Ahead, ForkServer
 from katz_graph.host.garbage import expect_imports
 from katz_graph.ipc.child_main import adopt, end, ignore_signals
 from katz_graph.settings.environment import pin_cache, prepare_to_compute

@@ -19,7 +19,7 @@ from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.graph.context import RunContext, writing_nothing
 from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.executor.graph.run import run_graph
-from katz_graph.executor.planning_engine import PlanningEngine
+from katz_graph.executor.rehearsal import PlanningEngine
 from katz_graph.files.folders import Folders
 from katz_graph.formats.api import from_api
 from katz_graph.host.process_state import ProcessState

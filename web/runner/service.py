@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from katz_graph.core.errors import InputError, KatzError, RunError
 from katz_graph.core.events import Warned
-from katz_graph.executor.launch.ahead import Ahead
+from katz_graph.executor.launch.fork_server import Ahead
 from katz_graph.files.urls import NONE
 from katz_graph.formats.object_info_write import object_info_json
 from katz_graph.formats.shipped import template
