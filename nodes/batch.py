@@ -31,7 +31,7 @@ Latents = Annotated[
 
 
 class BatchImagesNode(Node, category="image/batch", title="Batch Images"):
-    """Pictures (or batches) as one batch, cropped and scaled to the size of the first."""
+    """Joins pictures (or batches) into one batch, cropped and scaled to the size of the first."""
 
     def run(self, images: Images) -> Image:
         import torch
@@ -55,7 +55,7 @@ class BatchImagesNode(Node, category="image/batch", title="Batch Images"):
 
 
 class BatchMasksNode(Node, category="mask", title="Batch Masks"):
-    """Masks (or batches) as one batch, cropped and scaled to the size of the first."""
+    """Joins masks (or batches) into one batch, cropped and scaled to the size of the first."""
 
     def run(self, masks: Masks) -> Mask:
         import torch
@@ -77,8 +77,8 @@ class BatchMasksNode(Node, category="mask", title="Batch Masks"):
 
 
 class BatchLatentsNode(Node, category="latent/batch", title="Batch Latents"):
-    """Latents as one batch, in the size of the first. Each keeps its own mask and draws of the
-    seed.
+    """Joins latents into one batch, in the size of the first. Each keeps its own mask and noise of
+    the seed.
     """
 
     def run(self, latents: Latents) -> Latent:

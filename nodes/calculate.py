@@ -76,7 +76,7 @@ FUNCTIONS = {
 class ComfyMathExpression(
     Node, category="utils/logic", title="Math Expression", names=("FLOAT", "INT", "BOOL")
 ):
-    """What an expression gives for the numbers a, b, c and so on; `values` are all of them. It may
+    """Evaluates an expression of the numbers a, b, c and so on; `values` lists all of them. It may
     use + - * / // % ** & | ^ ~ << >> comparisons, and, or, not, `x if c else y`, sum, min, max,
     abs, round, pow, sqrt, ceil, floor, log, log2, log10, sin, cos, tan, int and float.
     """
@@ -88,7 +88,7 @@ class ComfyMathExpression(
             result = _evaluated(self.expression, values)
             as_float = float(result)
             if not math.isfinite(as_float):
-                raise ValueError(f"it gives {as_float}, which no number is")
+                raise ValueError(f"it gives {as_float}, expected a finite number")
         except Exception as error:  # expressions by users can raise anything
             said = one_line(shorten(str(error) or type(error).__name__))
             raise InputError(f"expression {show(self.expression)}: {said}") from error
@@ -133,7 +133,7 @@ def _number(name: str, value: Any) -> Number:
 class ComfyNumberConvert(
     Node, category="utils/logic", title="Number Convert", names=("FLOAT", "INT")
 ):
-    """A number, a text with a number, or true (1) and false (0), as both kinds of numbers."""
+    """Converts a number, a text with a number, true (1) or false (0) to both kinds of numbers."""
 
     def run(self, value: Value) -> tuple[float, int]:
         text = value.strip() if isinstance(value, str) else value

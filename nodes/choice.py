@@ -25,7 +25,7 @@ PROPORTIONS = {
 class ComfySwitchNode(
     Node, category="utils/logic", title="Switch on Boolean", lazy=("on_false", "on_true")
 ):
-    """One of two values; only the chosen side is evaluated. A missing side is nothing."""
+    """Passes on one of two values and evaluates only that side. A missing side gives nothing."""
 
     switch: bool = False
 
@@ -37,8 +37,8 @@ class ComfySwitchNode(
 
 
 class ResolutionSelector(Node, category="utils", names=("width", "height")):
-    """Width and height of these proportions and about so many megapixels (of 1024² pixels), both
-    multiples of `multiple`.
+    """Computes width and height from proportions and a number of megapixels (of 1024² pixels),
+    rounded to multiples of `multiple`.
     """
 
     aspect_ratio: Literal[tuple(PROPORTIONS)] = "1:1 (Square)"  # type: ignore[valid-type]

@@ -39,8 +39,8 @@ AreaSide = Annotated[int, Field(ge=64, le=16384), Widget(step=8)]
 
 
 class CLIPTextEncode(Node, category="conditioning", title="CLIP Text Encode (Prompt)"):
-    """A prompt. `(word:1.2)` weighs, `\\(` escapes, `embedding:NAME` is a textual inversion;
-    encoded in chunks of 75 tokens.
+    """Encodes a prompt in chunks of 75 tokens. `(word:1.2)` weights, `\\(` escapes,
+    `embedding:NAME` is a textual inversion.
     """
 
     text: PromptText
@@ -59,7 +59,7 @@ class CLIPTextEncode(Node, category="conditioning", title="CLIP Text Encode (Pro
 
 
 class CLIPTextEncodeSDXL(Node, category="advanced/conditioning"):
-    """A prompt for each of two text encoders, and the sizes and crop that the model is told, in
+    """Encodes a prompt for each of two text encoders. The model also reads the sizes and crop, in
     pixels.
     """
 
@@ -84,7 +84,7 @@ class CLIPTextEncodeSDXL(Node, category="advanced/conditioning"):
 
 
 class CLIPTextEncodeSDXLRefiner(Node, category="advanced/conditioning"):
-    """A prompt for a refiner, with an aesthetic score and the size that the model is told, in
+    """Encodes a prompt for a refiner. The model also reads the aesthetic score and the size, in
     pixels.
     """
 
@@ -108,7 +108,7 @@ class CLIPTextEncodeSDXLRefiner(Node, category="advanced/conditioning"):
 
 
 class ConditioningCombine(Node, category="conditioning"):
-    """Both conditionings act: each is predicted for, and the predictions are blended."""
+    """Applies both conditionings: the model predicts for each, and the predictions are blended."""
 
     def run(self, conditioning_1: Conditioning, conditioning_2: Conditioning) -> Conditioning:
         if len(conditioning_1) + len(conditioning_2) > MAX_ENTRIES:
@@ -119,7 +119,7 @@ class ConditioningCombine(Node, category="conditioning"):
 
 
 class ConditioningConcat(Node, category="conditioning"):
-    """The tokens of the second conditioning behind those of the first."""
+    """Appends the tokens of the second conditioning to those of the first."""
 
     def run(
         self, conditioning_to: Conditioning, conditioning_from: Conditioning, context: Context
@@ -134,7 +134,7 @@ class ConditioningConcat(Node, category="conditioning"):
 
 
 class ConditioningAverage(Node, category="conditioning"):
-    """Between two conditionings: at strength 1 the first, at 0 the second."""
+    """Mixes two conditionings: strength 1 gives the first, 0 the second."""
 
     conditioning_to_strength: Share = 1.0
 
@@ -152,14 +152,14 @@ class ConditioningAverage(Node, category="conditioning"):
 
 
 class ConditioningZeroOut(Node, category="advanced/conditioning"):
-    """Zeros in place of the text."""
+    """Replaces the text encoding by zeros."""
 
     def run(self, conditioning: Conditioning) -> Conditioning:
         return mapped(conditioning, lambda entry: replace(entry, encoding=Zeroed(entry.encoding)))
 
 
 class ConditioningSetTimestepRange(Node, category="advanced/conditioning"):
-    """Acts in a part of the schedule only: 0 is its beginning, 1 its end."""
+    """Limits the conditioning to a part of the schedule, from 0 (start) to 1 (end)."""
 
     start: Fraction = 0.0
     end: Fraction = 1.0
@@ -172,7 +172,9 @@ class ConditioningSetTimestepRange(Node, category="advanced/conditioning"):
 
 
 class ConditioningSetArea(Node, category="conditioning"):
-    """Acts in a rectangle of the picture, in pixels; the model is shown only that."""
+    """Limits the conditioning to a rectangle of the picture, in pixels. The model sees only the
+    rectangle.
+    """
 
     width: AreaSide = 64
     height: AreaSide = 64
@@ -186,7 +188,9 @@ class ConditioningSetArea(Node, category="conditioning"):
 
 
 class ConditioningSetAreaPercentage(Node, category="conditioning"):
-    """Acts in a rectangle of the picture, in parts of its sides; the model is shown only that."""
+    """Limits the conditioning to a rectangle, in fractions of the sides. The model sees only the
+    rectangle.
+    """
 
     width: Share = 1.0
     height: Share = 1.0
@@ -200,7 +204,7 @@ class ConditioningSetAreaPercentage(Node, category="conditioning"):
 
 
 class ConditioningSetAreaStrength(Node, category="conditioning"):
-    """How much the conditioning counts against others."""
+    """Sets the weight of the conditioning among others."""
 
     strength: Strength = 1.0
 
@@ -209,8 +213,8 @@ class ConditioningSetAreaStrength(Node, category="conditioning"):
 
 
 class ConditioningSetMask(Node, category="conditioning"):
-    """Acts where the mask is, as much as it is. With `mask bounds` the model is shown only the box
-    around it.
+    """Weights the conditioning by a mask. With `mask bounds` the model sees only the box around the
+    mask.
     """
 
     strength: Strength = 1.0
@@ -227,8 +231,8 @@ class ControlNetApplyAdvanced(
     title="Apply ControlNet",
     names=("positive", "negative"),
 ):
-    """A ControlNet on both conditionings: reference image, strength, and the window of the schedule
-    in which it acts.
+    """Applies a ControlNet to both conditionings, with a reference image, a strength and a window
+    of the schedule.
     """
 
     strength: Strength = 1.0
@@ -264,7 +268,7 @@ class ControlNetApplySD3(
     title="Apply Controlnet with VAE",
     names=("positive", "negative"),
 ):
-    """A ControlNet that reads latents, on both conditionings; as Apply ControlNet with a VAE."""
+    """Applies a ControlNet that reads latents to both conditionings, with a VAE."""
 
     strength: Strength = 1.0
     start_percent: Fraction = 0.0
@@ -283,8 +287,8 @@ class ControlNetApplySD3(
 
 
 class ControlNetApply(Node, category="conditioning/controlnet", title="Apply ControlNet (old)"):
-    """A ControlNet on one conditioning; it acts on the negative side too, unless that has a
-    ControlNet of its own.
+    """Applies a ControlNet to one conditioning, and to the negative side too unless that has its
+    own.
     """
 
     strength: Strength = 1.0
@@ -310,9 +314,7 @@ def _bounded(encoding: Joined | Averaged) -> Joined | Averaged:
     nodes that each double it.
     """
     if parts(encoding) > MAX_TEXTS:
-        raise InputError(
-            f"the conditioning is put together from more than {MAX_TEXTS} texts; use fewer"
-        )
+        raise InputError(f"the conditioning is joined from more than {MAX_TEXTS} texts; use fewer")
     return encoding
 
 

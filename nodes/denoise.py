@@ -63,10 +63,10 @@ class OutsideRegion(InputError):
 
 
 class StepBegin(Node, category="denoise", stage="step_begin", names=PREVIOUS):
-    """The start of one evaluation of the denoising loop.
+    """Begins one evaluation of the denoising loop.
 
-    The step carries the latent as the model sees it, and the noise level. `previous_i` is what
-    `next_i` of StepEnd was in the evaluation before; `initial_i` is its value in the first one.
+    The step carries the model's scaled latent and the noise level. `previous_i` is the value of
+    StepEnd's `next_i` in the previous evaluation; `initial_i` is its value in the first one.
     """
 
     seed: Seed = 0
@@ -84,9 +84,7 @@ class StepBegin(Node, category="denoise", stage="step_begin", names=PREVIOUS):
 
 
 class SigmasStepBegin(Node, category="denoise", stage="step_begin", names=PREVIOUS):
-    """The start of one evaluation over given noise levels with a given sampler; otherwise as
-    StepBegin.
-    """
+    """Begins one evaluation over given noise levels with a given sampler; else as StepBegin."""
 
     seed: Seed = 0
     add_noise: bool = True
@@ -103,8 +101,8 @@ class SigmasStepBegin(Node, category="denoise", stage="step_begin", names=PREVIO
 
 
 class DiffusersStepBegin(Node, category="denoise", stage="step_begin", names=PREVIOUS):
-    """The start of one evaluation under a scheduler of diffusers: predictions stay raw, and noise,
-    timesteps and updates are its own.
+    """Begins one evaluation under a scheduler of diffusers, which defines noise, timesteps and
+    updates. Predictions stay raw.
     """
 
     scheduler_class: str = "EulerDiscreteScheduler"
@@ -118,8 +116,8 @@ class DiffusersStepBegin(Node, category="denoise", stage="step_begin", names=PRE
 
 
 class StepEnd(Node, category="denoise", stage="step_end", names=("latent", "denoised")):
-    """The end of one evaluation: the sampler takes the prediction. Its outputs are the latent after
-    the last evaluation, and the denoised prediction that the last step began with.
+    """Ends one evaluation: the sampler takes the prediction. Outputs the latent after the last
+    evaluation, and the denoised prediction at the start of the last step.
     """
 
     def run(self, step: Step, prediction: Prediction, *next: Anything) -> tuple[Latent, Latent]:
@@ -127,8 +125,8 @@ class StepEnd(Node, category="denoise", stage="step_end", names=("latent", "deno
 
 
 class UNetEncoder(Node, category="denoise", stage="unet_encoder"):
-    """Down blocks of a UNet, from the step (first block 0) or from features. Block -1 as the last
-    one means the model's last.
+    """Runs down blocks of a UNet, from the step (first block 0) or from features. A last block of
+    -1 means the model's last.
     """
 
     first_block: Annotated[int, Field(ge=0, le=63)] = 0
@@ -145,14 +143,14 @@ class UNetEncoder(Node, category="denoise", stage="unet_encoder"):
 
 
 class UNetMid(Node, category="denoise", stage="unet_mid"):
-    """The middle block of a UNet."""
+    """Runs the middle block of a UNet."""
 
     def run(self, model: Model, features: Features, conditioning: Conditioning) -> Features:
         raise OutsideRegion(self)
 
 
 class ControlNet(Node, category="denoise", stage="controlnet"):
-    """One ControlNet on one reference image: what it adds to the UNet's skips and middle."""
+    """Runs a ControlNet on one reference image: residuals for the UNet's skips and middle."""
 
     strength: Strength = 1.0
 
@@ -163,11 +161,11 @@ class ControlNet(Node, category="denoise", stage="controlnet"):
 
 
 class UNetDecoder(Node, category="denoise", stage="unet_decoder", names=("features", "prediction")):
-    """Up blocks of a UNet. Residuals are summed and added to the skips, and to the middle where the
+    """Runs up blocks of a UNet. Sums residuals and adds them to the skips, and to the middle if the
     range starts at block 0.
 
-    `skips` gives another source of skips and time embedding than `features` (deep features of an
-    earlier evaluation). The prediction is there when the range reaches the last block.
+    `skips` replaces the skips and time embedding of `features` (deep features of an earlier
+    evaluation). Outputs a prediction if the range reaches the last block.
     """
 
     first_block: Annotated[int, Field(ge=0, le=63)] = 0
@@ -185,8 +183,8 @@ class UNetDecoder(Node, category="denoise", stage="unet_decoder", names=("featur
 
 
 class WrappedUNet(Node, category="denoise", stage="unet_wrapped"):
-    """A whole UNet called by the function that a pack put around it. `uncond` tells that function
-    which side of guidance this is.
+    """Runs a whole UNet through a pack's wrapper function. `uncond` passes the side of guidance to
+    the function.
     """
 
     uncond: bool = False
@@ -198,8 +196,8 @@ class WrappedUNet(Node, category="denoise", stage="unet_wrapped"):
 
 
 class CFGCombine(Node, category="denoise"):
-    """Classifier-free guidance: uncond + (cond - uncond) · guidance (Ho and Salimans 2022). With a
-    `base`, on top of that instead.
+    """Computes classifier-free guidance: uncond + (cond - uncond) · guidance (Ho and Salimans
+    2022), added to `base` if linked.
     """
 
     guidance: Guidance = 8.0
@@ -213,9 +211,9 @@ class CFGCombine(Node, category="denoise"):
 
 
 class PatchedCFGCombine(Node, category="denoise"):
-    """Guidance as the model's patches have it: RescaleCFG and its kind, and functions that packs
-    put on the model. Without a negative side, 1. `weakened`: predictions without some blocks, one
-    for each SkipLayerGuidanceDiT.
+    """Computes guidance with the model's patches: RescaleCFG and its kind, and functions of packs.
+    Without a negative side, guidance is 1. `weakened`: predictions without some blocks, one for
+    each SkipLayerGuidanceDiT.
     """
 
     guidance: Guidance = 8.0
@@ -236,9 +234,7 @@ class PatchedCFGCombine(Node, category="denoise"):
 
 
 class StepCrop(Node, category="denoise"):
-    """A part of the step's latent, in latent cells: what comes behind it sees and predicts this
-    part only.
-    """
+    """Crops the step's latent, in latent cells. Nodes after it see and predict only this part."""
 
     top: Cells = 0
     left: Cells = 0
@@ -259,10 +255,10 @@ class StepCrop(Node, category="denoise"):
 
 
 class WeighPrediction(Node, category="denoise", stage="weigh"):
-    """How much a prediction counts: its strength, times a mask (1 = all), or fading towards the
-    borders of a part that StepCrop gave.
+    """Weights a prediction by its strength, times a mask (1 = all), or fading towards the borders
+    of a part that StepCrop gave.
 
-    `step` is the whole one, `top` and `left` say where the part begins.
+    `step` is the whole step, `top` and `left` the start of the part.
     """
 
     strength: Annotated[float, Field(ge=0.0, le=100.0), Widget(step=0.01)] = 1.0
@@ -274,9 +270,7 @@ class WeighPrediction(Node, category="denoise", stage="weigh"):
 
 
 class SumPredictions(Node, category="denoise"):
-    """Several weighted predictions as one, to be blended with others: so that more can be blended
-    than one node takes.
-    """
+    """Groups several weighted predictions, so that more can be blended than one node takes."""
 
     def run(self, step: Step, *weighted: Weighted | None) -> Weighted:
         from katz_graph.sampling.areas import summed
@@ -285,8 +279,8 @@ class SumPredictions(Node, category="denoise"):
 
 
 class BlendPredictions(Node, category="denoise"):
-    """The weighted mean of several predictions, cell by cell; absent ones do not count, and where
-    nothing counts it is 0.
+    """Blends predictions to their weighted mean, cell by cell. Absent ones do not count; without
+    any weight the result is 0.
     """
 
     def run(self, step: Step, *weighted: Weighted | None) -> Prediction:
@@ -296,8 +290,8 @@ class BlendPredictions(Node, category="denoise"):
 
 
 class StepPattern(Node, category="denoise", stage="step_pattern"):
-    """True in every `every`-th evaluation counted from `offset`, between `first` and `last` (-1:
-    the end).
+    """Outputs true in every `every`-th evaluation counted from `offset`, between `first` and `last`
+    (-1: the end).
     """
 
     every: Annotated[int, Field(ge=1, le=10000)] = 2
@@ -310,7 +304,7 @@ class StepPattern(Node, category="denoise", stage="step_pattern"):
 
 
 class StepWindow(Node, category="denoise", stage="step_window"):
-    """True while the noise level is within a window of the schedule, as ControlNets use it
+    """Outputs true while the noise level is within a window of the schedule, as ControlNets use it
     (fractions; 0 to 1 is always).
     """
 
@@ -322,7 +316,7 @@ class StepWindow(Node, category="denoise", stage="step_window"):
 
 
 class Switch(Node, category="denoise", stage="switch", lazy=("on_true", "on_false")):
-    """One of two values; only the chosen side is evaluated. A missing side is nothing."""
+    """Passes on one of two values and evaluates only that side. A missing side gives nothing."""
 
     def needs(self, condition: bool, **available: object) -> tuple[str, ...]:
         return ("on_true",) if condition else ("on_false",)
@@ -334,9 +328,9 @@ class Switch(Node, category="denoise", stage="switch", lazy=("on_true", "on_fals
 
 
 class ScaleFeatures(Node, category="denoise"):
-    """Weigh backbone against skips before an up block, as FreeU does (Si et al. 2024): half of the
-    hidden channels times `backbone`, the low frequencies of the skips that this block reads times
-    `skip`. Stands right before the UNetDecoder of that block.
+    """Weights backbone against skips before an up block, as FreeU does (Si et al. 2024): half of
+    the hidden channels times `backbone`, the low frequencies of the skips that this block reads
+    times `skip`. Link it directly before the UNetDecoder of that block.
     """
 
     up_block: Annotated[int, Field(ge=0, le=63)] = 0

@@ -26,7 +26,7 @@ SkipScale = Annotated[float, Field(ge=0.0, le=10.0), Widget(step=0.1)]
 
 
 class RescaleCFG(Node, category="advanced/model"):
-    """Guidance that keeps the contrast of the conditional prediction, by the share `multiplier`
+    """Rescales guidance to the contrast of the conditional prediction, by the share `multiplier`
     (Lin et al. 2024).
     """
 
@@ -37,9 +37,9 @@ class RescaleCFG(Node, category="advanced/model"):
 
 
 class CFGNorm(Node, category=GUIDANCE, names=("patched_model",), optional=("pre_cfg",)):
-    """Guidance that at no place makes the denoised prediction longer over the channels than the
-    conditional one, times `strength`. With `pre_cfg` it is x - denoised that gets the conditional
-    one's length, by the share `strength`.
+    """Limits the denoised prediction's length over the channels to the conditional one's, times
+    `strength`, at each position. With `pre_cfg`, x - denoised gets the conditional one's length, by
+    the share `strength`.
     """
 
     strength: Annotated[float, Field(ge=0.0, le=100.0), Widget(step=0.01)] = 1.0
@@ -51,8 +51,8 @@ class CFGNorm(Node, category=GUIDANCE, names=("patched_model",), optional=("pre_
 
 
 class CFGZeroStar(Node, category=GUIDANCE, names=("patched_model",)):
-    """Guidance against what of the negative prediction lies along the positive one (Fan et al.
-    2025).
+    """Guides only against the part of the negative prediction that lies along the positive one (Fan
+    et al. 2025).
     """
 
     def run(self, model: Model) -> Model:
@@ -60,9 +60,9 @@ class CFGZeroStar(Node, category=GUIDANCE, names=("patched_model",)):
 
 
 class SkipLayerGuidanceDiT(Node, category=GUIDANCE):
-    """Guidance away from what a transformer predicts without some of its double and single blocks,
-    within a window of the schedule; that is a further prediction a step. A chain of blocks that the
-    model has not is not looked at.
+    """Guides away from a transformer's prediction without some of its double and single blocks,
+    within a window of the schedule. This costs one more prediction a step. A list of a block kind
+    that the model lacks is ignored.
     """
 
     double_layers: str = "7, 8, 9"
@@ -78,7 +78,7 @@ class SkipLayerGuidanceDiT(Node, category=GUIDANCE):
 
 
 class SkipLayerGuidanceSD3(Node, category=GUIDANCE):
-    """SkipLayerGuidanceDiT for models whose blocks are all double ones."""
+    """Applies SkipLayerGuidanceDiT to models that have only double blocks."""
 
     layers: str = "7, 8, 9"
     scale: SkipScale = 3.0
@@ -90,8 +90,8 @@ class SkipLayerGuidanceSD3(Node, category=GUIDANCE):
 
 
 class SkipLayerGuidanceDiTSimple(Node, category=GUIDANCE):
-    """A negative side that a transformer predicts without some of its double and single blocks,
-    within a window of the schedule: no further prediction, and none without a negative side.
+    """Predicts the negative side without some of the transformer's double and single blocks, within
+    a window of the schedule. Adds no prediction, and does nothing without a negative side.
     """
 
     double_layers: str = "7, 8, 9"

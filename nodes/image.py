@@ -41,7 +41,7 @@ def _written(images: Image, context: Context, place: Place, prefix: str) -> list
 
 
 class LoadImage(Node, category="image"):
-    """A picture from the input folder (all frames of an animation), and the inverse of its
+    """Loads a picture from the input folder (all frames of an animation), and its inverted
     transparency as a mask.
     """
 
@@ -57,7 +57,7 @@ class LoadImage(Node, category="image"):
 
 
 class LoadImageMask(Node, category="mask", title="Load Image (as Mask)"):
-    """One channel of a picture from the input folder as a mask; of transparency the inverse."""
+    """Loads one channel of a picture from the input folder as a mask; transparency is inverted."""
 
     image: PictureFile
     channel: Literal["alpha", "red", "green", "blue"] = "alpha"
@@ -72,7 +72,7 @@ class LoadImageMask(Node, category="mask", title="Load Image (as Mask)"):
 
 
 class SaveImage(Node, category="image", output=True):
-    """Write PNG files with the workflow inside. The prefix may hold a subfolder, and %year%,
+    """Writes PNG files with the workflow inside. The prefix may hold a subfolder, and %year%,
     %month%, %day%, %width%, %height%.
     """
 
@@ -95,14 +95,14 @@ class SaveImageAdvanced(
 
 
 class PreviewImage(Node, category="image", output=True):
-    """Write PNG files to a folder of temporary pictures."""
+    """Writes PNG files to a folder of temporary pictures."""
 
     def run(self, images: Image, context: Context) -> Image:
         return _saved(images, context, "temp", "preview")
 
 
 class ImageCompare(Node, category="image", output=True):
-    """Show two pictures beside each other; writes PNG files to a folder of temporary pictures."""
+    """Shows two pictures side by side; writes PNG files to a folder of temporary pictures."""
 
     def run(
         self, context: Context, image_a: Image | None = None, image_b: Image | None = None
@@ -117,7 +117,7 @@ class ImageCompare(Node, category="image", output=True):
 
 
 class SaveImageWebsocket(Node, category="api/image", output=True):
-    """Send PNG files to the client that asked for this run, and write none."""
+    """Sends PNG files to the client that submitted this run, and writes none."""
 
     def fingerprint(self, context: Context) -> float:
         """Returns NaN, which equals nothing, so that every run sends the client its pictures."""
@@ -132,7 +132,7 @@ class SaveImageWebsocket(Node, category="api/image", output=True):
 
 
 class EmptyImage(Node, category="image"):
-    """A picture of one colour (0xRRGGBB)."""
+    """Creates a picture of one colour (0xRRGGBB)."""
 
     width: Side = 512
     height: Side = 512
@@ -147,7 +147,7 @@ class EmptyImage(Node, category="image"):
 
 
 class GetImageSize(Node, category="image", names=("width", "height", "batch_size")):
-    """Width, height and number of pictures."""
+    """Outputs width, height and number of pictures."""
 
     def run(self, image: Image) -> tuple[int, int, int]:
         batch, height, width = image.shape[:3]
@@ -155,7 +155,7 @@ class GetImageSize(Node, category="image", names=("width", "height", "batch_size
 
 
 class JoinImageWithAlpha(Node, category="mask/compositing"):
-    """A picture with transparency: the mask is 1 where it shall be transparent."""
+    """Adds transparency to a picture: mask 1 is transparent."""
 
     def run(self, image: Image, alpha: Mask) -> Image:
         import torch
@@ -172,7 +172,7 @@ class JoinImageWithAlpha(Node, category="mask/compositing"):
 
 
 class SplitImageWithAlpha(Node, category="mask/compositing"):
-    """The colours of a picture, and its transparency as a mask."""
+    """Splits a picture into its colours, and its transparency as a mask."""
 
     def run(self, image: Image) -> tuple[Image, Mask]:
         transparency = (
@@ -182,8 +182,8 @@ class SplitImageWithAlpha(Node, category="mask/compositing"):
 
 
 class ImageBatch(Node, category="image/batch"):
-    """Two pictures (or batches) as one batch, the second cropped and scaled to the size of the
-    first.
+    """Joins two pictures (or batches) into one batch, the second cropped and scaled to the size of
+    the first.
     """
 
     def run(self, image1: Image, image2: Image) -> Image:
@@ -200,7 +200,7 @@ class ImageBatch(Node, category="image/batch"):
 
 
 class RepeatImageBatch(Node, category="image/batch"):
-    """The whole batch several times over."""
+    """Repeats the whole batch."""
 
     amount: BatchSize = 1
 
@@ -209,7 +209,7 @@ class RepeatImageBatch(Node, category="image/batch"):
 
 
 class ImageFromBatch(Node, category="image/batch"):
-    """Some pictures of a batch. A negative index counts from the end."""
+    """Selects pictures of a batch. A negative index counts from the end."""
 
     batch_index: Annotated[int, Field(ge=-16384, le=16384)] = 0
     length: BatchSize = 1
@@ -221,8 +221,8 @@ class ImageFromBatch(Node, category="image/batch"):
 
 
 class RebatchImages(Node, category="image/batch", takes_lists=True, gives_lists=(True,)):
-    """A list of pictures in batches of another size. A picture of another width, height or kind
-    begins a new batch.
+    """Regroups a list of pictures into batches of another size. A picture of another width, height
+    or kind begins a new batch.
     """
 
     batch_size: BatchSize = 1

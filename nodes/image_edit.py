@@ -49,7 +49,7 @@ def proportional(image: Tensor, width: int, height: int) -> tuple[int, int]:
 
 
 class ImageScale(Node, category="image/upscaling", title="Upscale Image"):
-    """Change the size of a picture. A side of 0 keeps the proportions."""
+    """Resizes a picture. A side of 0 keeps the proportions."""
 
     upscale_method: Method = "nearest-exact"
     width: Pixels = 512
@@ -66,7 +66,7 @@ class ImageScale(Node, category="image/upscaling", title="Upscale Image"):
 
 
 class ImageScaleBy(Node, category="image/upscaling", title="Upscale Image By"):
-    """Change the size of a picture by a factor."""
+    """Resizes a picture by a factor."""
 
     upscale_method: Method = "nearest-exact"
     scale_by: ScaleFactor = 1.0
@@ -84,8 +84,8 @@ class ImageScaleBy(Node, category="image/upscaling", title="Upscale Image By"):
 
 
 class ImageScaleToTotalPixels(Node, category="image/upscaling"):
-    """Scale a picture to so many megapixels (of 1024 x 1024), each side rounded to a multiple of
-    `resolution_steps`.
+    """Scales a picture to a number of megapixels (of 1024 x 1024), each side rounded to a multiple
+    of `resolution_steps`.
     """
 
     upscale_method: Method = "nearest-exact"
@@ -105,7 +105,7 @@ class ImageScaleToTotalPixels(Node, category="image/upscaling"):
 
 
 class ImageScaleToMaxDimension(Node, category="image/upscaling"):
-    """Scale a picture so that its longer side has `largest_size` pixels."""
+    """Scales a picture so that its longer side has `largest_size` pixels."""
 
     upscale_method: Literal["area", "lanczos", "bilinear", "nearest-exact", "bicubic"] = "area"
     largest_size: Pixels = 512
@@ -126,7 +126,7 @@ class ImageScaleToMaxDimension(Node, category="image/upscaling"):
 
 
 class ImageCrop(Node, category="image/transform"):
-    """Cut a window out of a picture, as far as it lies inside."""
+    """Crops a picture to a window, as far as the window lies inside."""
 
     width: Side = 512
     height: Side = 512
@@ -140,7 +140,7 @@ class ImageCrop(Node, category="image/transform"):
 
 
 class CenterCropImages(Node, category="image/transform"):
-    """The middle of pictures. A side that is smaller already stays."""
+    """Crops pictures around the centre. A side that is already smaller stays."""
 
     width: Annotated[int, Field(ge=1, le=8192)] = 512
     height: Annotated[int, Field(ge=1, le=8192)] = 512
@@ -152,7 +152,7 @@ class CenterCropImages(Node, category="image/transform"):
 
 
 class ImageFlip(Node, category="image/transform"):
-    """Mirror a picture."""
+    """Mirrors a picture."""
 
     flip_method: Flip = "x-axis: vertically"
 
@@ -161,7 +161,7 @@ class ImageFlip(Node, category="image/transform"):
 
 
 class ImageRotate(Node, category="image/transform"):
-    """Turn a picture clockwise."""
+    """Turns a picture clockwise."""
 
     rotation: Rotation = "none"
 
@@ -170,9 +170,7 @@ class ImageRotate(Node, category="image/transform"):
 
 
 class ImagePadForOutpaint(Node, category="image", title="Pad Image for Outpainting"):
-    """A picture with a grey border, and a mask of what is to be painted there, fading into the
-    picture.
-    """
+    """Adds a grey border to a picture. The mask marks the border, fading into the picture."""
 
     left: WholeCells = 0
     top: WholeCells = 0
@@ -189,8 +187,8 @@ class ImagePadForOutpaint(Node, category="image", title="Pad Image for Outpainti
 
 
 class ImageStitch(Node, category="image/transform"):
-    """A second picture beside, below or above the first, in its size or centred, with a gap between
-    them.
+    """Places a second picture next to, below or above the first, in its size or centred, with a gap
+    between them.
     """
 
     direction: Literal["right", "down", "left", "up"] = "right"
@@ -228,14 +226,14 @@ class ImageStitch(Node, category="image/transform"):
 
 
 class ImageInvert(Node, category="image", title="Invert Image"):
-    """The negative of a picture."""
+    """Inverts the colours of a picture."""
 
     def run(self, image: Image) -> Image:
         return 1.0 - image
 
 
 class ImageBlend(Node, category="image/postprocessing"):
-    """Mix two pictures in one of the usual modes; the second is cropped and scaled to the first."""
+    """Blends two pictures in a usual mode; the second is cropped and scaled to the first."""
 
     blend_factor: Share = 0.5
     blend_mode: Literal["normal", "multiply", "screen", "overlay", "soft_light", "difference"] = (
@@ -258,7 +256,7 @@ class ImageBlend(Node, category="image/postprocessing"):
 
 
 class ImageBlur(Node, category="image/postprocessing"):
-    """Blur a picture with a Gaussian. Sigma is in units of the radius."""
+    """Blurs a picture with a Gaussian. Sigma is in units of the radius."""
 
     blur_radius: Radius = 1
     sigma: Sigma = 1.0
@@ -270,7 +268,7 @@ class ImageBlur(Node, category="image/postprocessing"):
 
 
 class ImageSharpen(Node, category="image/postprocessing"):
-    """Add what a Gaussian blur would take away. Sigma is in units of the radius."""
+    """Sharpens a picture by its difference to a Gaussian blur. Sigma is in units of the radius."""
 
     sharpen_radius: Radius = 1
     sigma: Sigma = 1.0
@@ -283,7 +281,7 @@ class ImageSharpen(Node, category="image/postprocessing"):
 
 
 class ImageCompositeMasked(Node, category="image"):
-    """One picture laid over another at (x, y), where the mask is 1."""
+    """Pastes one picture over another at (x, y), where the mask is 1."""
 
     x: Pixels = 0
     y: Pixels = 0
@@ -300,7 +298,7 @@ class ImageCompositeMasked(Node, category="image"):
 
 
 class Canny(Node, category="image/preprocessors"):
-    """Edges of a picture, white on black (Canny 1986)."""
+    """Finds the edges of a picture, white on black (Canny 1986)."""
 
     low_threshold: Threshold = 0.4
     high_threshold: Threshold = 0.8

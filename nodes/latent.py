@@ -39,7 +39,7 @@ def _empty(
 
 
 class EmptyLatentImage(Node, category="latent"):
-    """An all-zero latent, to start from noise alone. Sizes are floored to multiples of 8."""
+    """Creates an all-zero latent for a start from noise. Sizes are floored to multiples of 8."""
 
     width: LatentSide = 512
     height: LatentSide = 512
@@ -57,8 +57,8 @@ class EmptyLatentImage(Node, category="latent"):
 
 
 class EmptySD3LatentImage(Node, category="latent/sd3"):
-    """An all-zero latent of 16 channels, as transformers have them. Sizes are floored to multiples
-    of 8.
+    """Creates an all-zero latent of 16 channels for transformers. Sizes are floored to multiples of
+    8.
     """
 
     width: TokenSide = 1024
@@ -70,15 +70,15 @@ class EmptySD3LatentImage(Node, category="latent/sd3"):
 
 
 class SetLatentNoiseMask(Node, category="latent/inpaint"):
-    """Repaint only where the mask is 1."""
+    """Repaints only where the mask is 1."""
 
     def run(self, samples: Latent, mask: Mask) -> Latent:
         return cast(LatentSamples, {**samples, "noise_mask": mask.reshape(-1, 1, *mask.shape[-2:])})
 
 
 class LatentBatch(Node, category="latent/batch"):
-    """Two latents as one batch, the second in the size of the first. Each keeps its own mask and
-    draws of the seed.
+    """Joins two latents into one batch, the second in the size of the first. Each keeps its own
+    mask and noise of the seed.
     """
 
     def run(self, samples1: Latent, samples2: Latent) -> Latent:
@@ -88,8 +88,8 @@ class LatentBatch(Node, category="latent/batch"):
 
 
 class LatentBatchSeedBehavior(Node, category="latent/advanced"):
-    """Whether the samples of a batch get different noise from one seed (random) or all the same
-    (fixed).
+    """Selects whether the samples of a batch get different noise from one seed (random) or the same
+    noise (fixed).
     """
 
     seed_behavior: Literal["random", "fixed"] = "fixed"
@@ -103,7 +103,7 @@ class LatentBatchSeedBehavior(Node, category="latent/advanced"):
 
 
 class LatentFromBatch(Node, category="latent/batch"):
-    """Some samples of a batch, which get the same noise as inside it. A negative index counts from
+    """Selects samples of a batch, with the same noise as inside it. A negative index counts from
     the end.
     """
 
@@ -117,7 +117,7 @@ class LatentFromBatch(Node, category="latent/batch"):
 
 
 class RepeatLatentBatch(Node, category="latent/batch"):
-    """The whole batch several times over."""
+    """Repeats the whole batch."""
 
     amount: Annotated[int, Field(ge=1, le=64)] = 1
 
@@ -128,8 +128,8 @@ class RepeatLatentBatch(Node, category="latent/batch"):
 
 
 class RebatchLatents(Node, category="latent/batch", takes_lists=True, gives_lists=(True,)):
-    """A list of latents in batches of another size. A latent of another width or height begins a
-    new batch.
+    """Regroups a list of latents into batches of another size. A latent of another width or height
+    begins a new batch.
     """
 
     batch_size: BatchSize = 1
@@ -141,8 +141,8 @@ class RebatchLatents(Node, category="latent/batch", takes_lists=True, gives_list
 
 
 class SaveLatent(Node, category="latent", output=True):
-    """Write the samples to a .latent file below the output folder. Move it to the input folder to
-    load it.
+    """Writes the samples to a .latent file below the output folder. To load it, move it to the
+    input folder.
     """
 
     filename_prefix: str = "latents/ComfyUI"
@@ -171,7 +171,7 @@ class SaveLatent(Node, category="latent", output=True):
 
 
 class LoadLatent(Node, category="latent"):
-    """The samples of a .latent file in the input folder."""
+    """Loads the samples of a .latent file in the input folder."""
 
     latent: Annotated[str, FileChoice("latents")]
 

@@ -21,7 +21,7 @@ CropSide = Annotated[int, Field(ge=64, le=16384), Widget(step=8)]
 
 
 class LatentUpscale(Node, category="latent", title="Upscale Latent"):
-    """Change the size of a latent. A side of 0 keeps the proportions."""
+    """Resizes a latent. A side of 0 keeps the proportions."""
 
     upscale_method: Method = "nearest-exact"
     width: WholeCells = 512
@@ -44,7 +44,7 @@ class LatentUpscale(Node, category="latent", title="Upscale Latent"):
 
 
 class LatentUpscaleBy(Node, category="latent", title="Upscale Latent By"):
-    """Change the size of a latent by a factor."""
+    """Resizes a latent by a factor."""
 
     upscale_method: Method = "nearest-exact"
     scale_by: ScaleFactor = 1.5
@@ -62,7 +62,7 @@ class LatentUpscaleBy(Node, category="latent", title="Upscale Latent By"):
 
 
 class LatentRotate(Node, category="latent/transform"):
-    """Turn a latent clockwise."""
+    """Turns a latent clockwise."""
 
     rotation: Rotation = "none"
 
@@ -73,7 +73,7 @@ class LatentRotate(Node, category="latent/transform"):
 
 
 class LatentFlip(Node, category="latent/transform"):
-    """Mirror a latent."""
+    """Mirrors a latent."""
 
     flip_method: Flip = "x-axis: vertically"
 
@@ -86,7 +86,7 @@ class LatentFlip(Node, category="latent/transform"):
 
 
 class LatentCrop(Node, category="latent/transform"):
-    """Cut a window out of a latent, as far as it lies inside."""
+    """Crops a latent to a window, as far as the window lies inside."""
 
     width: CropSide = 512
     height: CropSide = 512
@@ -104,7 +104,7 @@ class LatentCrop(Node, category="latent/transform"):
 
 
 class LatentAdd(Node, category="latent/advanced"):
-    """The sum of two latents, the second in the size of the first."""
+    """Adds two latents, the second in the size of the first."""
 
     def run(self, samples1: Latent, samples2: Latent) -> Latent:
         from katz_graph.picture.latents import changed, like
@@ -113,7 +113,7 @@ class LatentAdd(Node, category="latent/advanced"):
 
 
 class LatentSubtract(Node, category="latent/advanced"):
-    """The first latent less the second, which is brought to its size."""
+    """Subtracts the second latent, scaled to the first's size, from the first."""
 
     def run(self, samples1: Latent, samples2: Latent) -> Latent:
         from katz_graph.picture.latents import changed, like
@@ -122,7 +122,7 @@ class LatentSubtract(Node, category="latent/advanced"):
 
 
 class LatentMultiply(Node, category="latent/advanced"):
-    """A latent times a number."""
+    """Multiplies a latent by a number."""
 
     multiplier: Annotated[float, Field(ge=-10.0, le=10.0), Widget(step=0.01)] = 1.0
 
@@ -133,8 +133,8 @@ class LatentMultiply(Node, category="latent/advanced"):
 
 
 class LatentInterpolate(Node, category="latent/advanced"):
-    """Between two latents: directions and lengths of the channel vectors are mixed apart. At 1 it
-    is the first.
+    """Interpolates between two latents: mixes directions and lengths of the channel vectors
+    separately. 1 gives the first.
     """
 
     ratio: Share = 1.0
@@ -157,7 +157,7 @@ class LatentInterpolate(Node, category="latent/advanced"):
 
 
 class LatentBlend(Node, category="latent"):
-    """Two latents mixed linearly. At 1 it is the first."""
+    """Mixes two latents linearly. 1 gives the first."""
 
     blend_factor: Share = 0.5
 
@@ -171,7 +171,7 @@ class LatentBlend(Node, category="latent"):
 
 
 class LatentComposite(Node, category="latent"):
-    """One latent laid over another at (x, y), with feathered borders."""
+    """Pastes one latent over another at (x, y), with feathered borders."""
 
     x: WholeCells = 0
     y: WholeCells = 0
@@ -191,7 +191,7 @@ class LatentComposite(Node, category="latent"):
 
 
 class LatentCompositeMasked(Node, category="latent"):
-    """One latent laid over another at (x, y), where the mask is 1."""
+    """Pastes one latent over another at (x, y), where the mask is 1."""
 
     x: WholeCells = 0
     y: WholeCells = 0

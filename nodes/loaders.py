@@ -59,7 +59,7 @@ UNION_TYPES = {
 
 
 class CheckpointLoaderSimple(Node, category="loaders", title="Load Checkpoint"):
-    """A whole pipeline by name: diffusion model, text encoders and VAE. A single file, a folder in
+    """Loads a pipeline by name: diffusion model, text encoders and VAE. A single file, a folder in
     diffusers' layout, or a hub id.
     """
 
@@ -74,8 +74,8 @@ class CheckpointLoaderSimple(Node, category="loaders", title="Load Checkpoint"):
 
 
 class CheckpointLoader(Node, category="advanced/loaders", title="Load Checkpoint With Config"):
-    """A whole pipeline by name, as Load Checkpoint: what the file is, is told from the file, so the
-    configuration's name is not used.
+    """Loads a pipeline by name, as Load Checkpoint. The configuration's name is not used: the file
+    determines the model.
     """
 
     config_name: str
@@ -87,15 +87,15 @@ class CheckpointLoader(Node, category="advanced/loaders", title="Load Checkpoint
 
     def run(self, context: Context) -> tuple[Model, Clip, Vae]:
         context.warn(
-            f"CheckpointLoader: config_name {self.config_name!r} is not used: what the checkpoint "
-            "is, is told from the file"
+            f"CheckpointLoader: config_name {self.config_name!r} is not used: the file determines "
+            "the model"
         )
         return _checkpoint(self.ckpt_name, context)
 
 
 class UNETLoader(Node, category="advanced/loaders", title="Load Diffusion Model"):
-    """A diffusion model by name. An 8-bit weight_dtype rounds its weights; they are kept, and
-    computed, in the engine's number format.
+    """Loads a diffusion model by name. An 8-bit weight_dtype rounds its weights. They are stored
+    and computed in the engine's number format.
     """
 
     unet_name: Annotated[str, FileChoice("unet")]
@@ -118,7 +118,7 @@ class UNETLoader(Node, category="advanced/loaders", title="Load Diffusion Model"
 
 
 class VAELoader(Node, category="loaders", title="Load VAE"):
-    """A VAE by name."""
+    """Loads a VAE by name."""
 
     vae_name: Annotated[str, FileChoice("vae")]
 
@@ -130,7 +130,7 @@ class VAELoader(Node, category="loaders", title="Load VAE"):
 
 
 class CLIPLoader(Node, category="advanced/loaders", title="Load CLIP", optional=("device",)):
-    """A text encoder by name; `type` says which models read it."""
+    """Loads a text encoder by name; `type` selects the models that read it."""
 
     clip_name: Annotated[str, FileChoice("clip")]
     type: Literal[
@@ -155,7 +155,7 @@ class CLIPLoader(Node, category="advanced/loaders", title="Load CLIP", optional=
 class DualCLIPLoader(
     Node, category="advanced/loaders", title="DualCLIPLoader", optional=("device",)
 ):
-    """Two text encoders, in whatever order, as models of this type read them."""
+    """Loads two text encoders, in any order, as models of this type read them."""
 
     clip_name1: Annotated[str, FileChoice("clip")]
     clip_name2: Annotated[str, FileChoice("clip")]
@@ -177,7 +177,7 @@ class DualCLIPLoader(
 
 
 class TripleCLIPLoader(Node, category="advanced/loaders", title="TripleCLIPLoader"):
-    """Three text encoders, in whatever order: CLIP-L, OpenCLIP's bigG and T5."""
+    """Loads three text encoders, in any order: CLIP-L, OpenCLIP's bigG and T5."""
 
     clip_name1: Annotated[str, FileChoice("clip")]
     clip_name2: Annotated[str, FileChoice("clip")]
@@ -192,7 +192,7 @@ class TripleCLIPLoader(Node, category="advanced/loaders", title="TripleCLIPLoade
 
 
 class CLIPSetLastLayer(Node, category="conditioning", title="CLIP Set Last Layer"):
-    """Take an earlier layer of the text encoders: -1 is the last, -2 the one before."""
+    """Selects an earlier layer of the text encoders: -1 is the last, -2 the one before."""
 
     stop_at_clip_layer: Annotated[int, Field(ge=-24, le=-1)] = -1
 
@@ -201,8 +201,8 @@ class CLIPSetLastLayer(Node, category="conditioning", title="CLIP Set Last Layer
 
 
 class T5TokenizerOptions(Node, category="_for_testing/conditioning", title="T5 Tokenizer Options"):
-    """How long a text becomes for T5: min_padding tokens fill it up, and then as many as min_length
-    lacks, in place of the model's own number. Other text encoders take no notice.
+    """Pads texts for T5 by min_padding tokens, then up to min_length, in place of the model's own
+    length. Other text encoders are unaffected.
     """
 
     min_padding: TokenCount = 0
@@ -212,8 +212,7 @@ class T5TokenizerOptions(Node, category="_for_testing/conditioning", title="T5 T
         if clip.layout.lengths:
             raise InputError(
                 "T5TokenizerOptions: this model reads texts of "
-                f"{' and '.join(map(str, clip.layout.lengths))} tokens and no others: take the "
-                "node out"
+                f"{' and '.join(map(str, clip.layout.lengths))} tokens only: remove the node"
             )
         if T5 not in {kind_of(one.encoder) for one in clip.encoders}:
             return clip
@@ -222,8 +221,8 @@ class T5TokenizerOptions(Node, category="_for_testing/conditioning", title="T5 T
 
 
 class ControlNetLoader(Node, category="loaders", title="Load ControlNet Model"):
-    """A ControlNet by name: a single file in either layout, a folder, or a URL of a safetensors
-    file.
+    """Loads a ControlNet by name: a single file in either layout, a folder, or a URL of a
+    safetensors file.
     """
 
     control_net_name: Annotated[str, FileChoice("controlnet")]
@@ -236,7 +235,7 @@ class ControlNetLoader(Node, category="loaders", title="Load ControlNet Model"):
 
 
 class DiffControlNetLoader(Node, category="loaders", title="Load ControlNet Model (diff)"):
-    """A ControlNet whose file may hold only what it differs by from the model's network."""
+    """Loads a ControlNet whose file may hold only the differences from the model's network."""
 
     control_net_name: Annotated[str, FileChoice("controlnet")]
 
@@ -248,7 +247,7 @@ class DiffControlNetLoader(Node, category="loaders", title="Load ControlNet Mode
 
 
 class SetUnionControlNetType(Node, category="conditioning/controlnet"):
-    """Tell a ControlNet for several kinds of reference which kind it gets."""
+    """Sets the kind of reference for a ControlNet that supports several kinds."""
 
     type: UnionType = "auto"
 
@@ -271,8 +270,8 @@ class SetUnionControlNetType(Node, category="conditioning/controlnet"):
 
 
 class LoraLoader(Node, category="loaders", title="Load LoRA"):
-    """A LoRA on top of a model and its text encoders, each with a strength of its own. By name, or
-    the URL of a safetensors file, which is fetched when it is needed.
+    """Applies a LoRA to a model and its text encoders, each with its own strength. By name, or by
+    the URL of a safetensors file, fetched when needed.
     """
 
     lora_name: Annotated[str, FileChoice("loras")]
@@ -294,7 +293,7 @@ class LoraLoader(Node, category="loaders", title="Load LoRA"):
 
 
 class LoraLoaderModelOnly(Node, category="loaders"):
-    """A LoRA on top of a model; its part for text encoders is left out. By name, or the URL of a
+    """Applies a LoRA to a model, without its part for text encoders. By name, or by the URL of a
     safetensors file.
     """
 
@@ -325,8 +324,8 @@ def _lora(context: Context, name: str) -> FileIdentity:
     here = context.folders.of_url("loras", name)
     if here is None and urlsplit(name).path.endswith(f"/{PEFT_FILE}"):
         raise InputError(
-            f"{shown(name)}: {PEFT_CONFIGURATION} beside it says how strong it is, and would not "
-            "be fetched: download both into a folder of loras"
+            f"{shown(name)}: {PEFT_CONFIGURATION} next to it sets the strength, but is not "
+            "fetched: download both into a folder of loras"
         )
     if here is not None:
         return file_identity(here)

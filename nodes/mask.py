@@ -15,14 +15,14 @@ from katz_graph.node.wires import Image, Mask
 
 
 class MaskToImage(Node, category="mask"):
-    """A mask as a grey picture."""
+    """Converts a mask to a grey picture."""
 
     def run(self, mask: Mask) -> Image:
         return mask.reshape(-1, *mask.shape[-2:], 1).expand(-1, -1, -1, 3).contiguous()
 
 
 class ImageToMask(Node, category="mask"):
-    """One channel of a picture as a mask."""
+    """Converts one channel of a picture to a mask."""
 
     channel: Literal["red", "green", "blue", "alpha"] = "red"
 
@@ -37,7 +37,7 @@ class ImageToMask(Node, category="mask"):
 
 
 class ImageColorToMask(Node, category="mask"):
-    """1 where a picture has exactly this colour (0xRRGGBB)."""
+    """Marks the pixels of exactly this colour (0xRRGGBB) with 1."""
 
     color: Colour = 0
 
@@ -48,7 +48,7 @@ class ImageColorToMask(Node, category="mask"):
 
 
 class SolidMask(Node, category="mask"):
-    """A mask of one value."""
+    """Creates a mask of one value."""
 
     value: Share = 1.0
     width: Side = 512
@@ -61,14 +61,14 @@ class SolidMask(Node, category="mask"):
 
 
 class InvertMask(Node, category="mask"):
-    """1 less the mask."""
+    """Inverts a mask: 1 minus the mask."""
 
     def run(self, mask: Mask) -> Mask:
         return 1.0 - mask
 
 
 class CropMask(Node, category="mask"):
-    """Cut a window out of a mask, as far as it lies inside."""
+    """Crops a mask to a window, as far as the window lies inside."""
 
     x: Pixels = 0
     y: Pixels = 0
@@ -84,7 +84,7 @@ class CropMask(Node, category="mask"):
 
 
 class MaskComposite(Node, category="mask"):
-    """One mask worked into another at (x, y)."""
+    """Combines one mask with another at (x, y)."""
 
     x: Pixels = 0
     y: Pixels = 0
@@ -98,7 +98,7 @@ class MaskComposite(Node, category="mask"):
 
 
 class FeatherMask(Node, category="mask"):
-    """Let a mask fall to 0 towards its borders."""
+    """Fades a mask to 0 towards its borders."""
 
     left: Pixels = 0
     top: Pixels = 0
@@ -114,8 +114,8 @@ class FeatherMask(Node, category="mask"):
 
 
 class GrowMask(Node, category="mask"):
-    """Widen a mask by so many pixels, or narrow it with a negative number; tapered corners grow
-    less.
+    """Grows a mask by a number of pixels, or shrinks it with a negative number; tapered corners
+    grow less.
     """
 
     expand: Annotated[int, Field(ge=-16384, le=16384)] = 0
@@ -128,7 +128,7 @@ class GrowMask(Node, category="mask"):
 
 
 class ThresholdMask(Node, category="mask"):
-    """1 where a mask is above a value."""
+    """Sets a mask to 1 where it is above a value."""
 
     value: Share = 0.5
 
@@ -137,7 +137,7 @@ class ThresholdMask(Node, category="mask"):
 
 
 class MaskPreview(Node, category="mask", output=True):
-    """Write a mask as grey PNG files to a folder of temporary pictures."""
+    """Writes a mask as grey PNG files to a folder of temporary pictures."""
 
     def run(self, mask: Mask, context: Context) -> Mask:
         from katz_graph.files.images import save_images

@@ -36,7 +36,7 @@ EDITED = (  # width and height of the pictures that editing models were trained 
 
 
 class FluxGuidance(Node, category="advanced/conditioning/flux"):
-    """The guidance that a distilled model is told; cfg of the sampler is another thing."""
+    """Sets the guidance input of a distilled model, which is not the sampler's cfg."""
 
     guidance: GuidanceScale = 3.5
 
@@ -45,14 +45,14 @@ class FluxGuidance(Node, category="advanced/conditioning/flux"):
 
 
 class FluxDisableGuidance(Node, category="advanced/conditioning/flux"):
-    """Tells a distilled model no guidance at all."""
+    """Removes the guidance input of a distilled model."""
 
     def run(self, conditioning: Conditioning) -> Conditioning:
         return mapped(conditioning, lambda entry: replace(entry, guidance="off"))
 
 
 class CLIPTextEncodeFlux(Node, category="advanced/conditioning/flux"):
-    """A prompt for CLIP and one for T5, and the guidance that the model is told."""
+    """Encodes a prompt for CLIP and one for T5, and sets the model's guidance input."""
 
     clip_l: PromptText
     t5xxl: PromptText
@@ -71,8 +71,8 @@ class CLIPTextEncodeFlux(Node, category="advanced/conditioning/flux"):
 
 
 class CLIPTextEncodeSD3(Node, category="advanced/conditioning"):
-    """A prompt for each of CLIP-L, bigG and T5. With `none` one without a text reads nothing, with
-    `empty_prompt` an empty one.
+    """Encodes a prompt for each of CLIP-L, bigG and T5. For an empty text, `none` leaves the
+    encoder out and `empty_prompt` encodes the empty text.
     """
 
     clip_l: PromptText
@@ -97,7 +97,7 @@ class CLIPTextEncodeSD3(Node, category="advanced/conditioning"):
 
 
 class CLIPTextEncodeHunyuanDiT(Node, category="advanced/conditioning"):
-    """A prompt for BERT and one for mT5."""
+    """Encodes a prompt for BERT and one for mT5."""
 
     bert: PromptText
     mt5xl: PromptText
@@ -108,9 +108,7 @@ class CLIPTextEncodeHunyuanDiT(Node, category="advanced/conditioning"):
 
 
 class ReferenceLatent(Node, category="advanced/conditioning/edit_models"):
-    """A latent that a model for editing reads beside the picture. Several are read in the order of
-    the nodes.
-    """
+    """Adds a reference latent for an editing model. Several are read in the order of the nodes."""
 
     def run(self, conditioning: Conditioning, latent: Latent | None = None) -> Conditioning:
         if latent is None:
@@ -132,7 +130,7 @@ class ReferenceLatent(Node, category="advanced/conditioning/edit_models"):
 class FluxKontextMultiReferenceLatentMethod(
     Node, category="advanced/conditioning/flux", title="Edit Model Reference Method"
 ):
-    """Where references stand beside the picture, for a model that reads them as tokens."""
+    """Sets the position of references next to the picture, for models that read them as tokens."""
 
     reference_latents_method: Literal["offset", "index", "uxo/uno", "index_timestep_zero"] = (
         "offset"
@@ -155,7 +153,7 @@ class FluxKontextMultiReferenceLatentMethod(
 
 
 class FluxKontextImageScale(Node, category="advanced/conditioning/flux"):
-    """A picture in the size nearest to its shape that models for editing were trained on."""
+    """Scales a picture to the nearest size that editing models were trained on."""
 
     def run(self, image: Image) -> Image:
         from katz_graph.files.images import resize

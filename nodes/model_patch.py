@@ -17,7 +17,7 @@ PatchStrength = Annotated[float, Field(ge=-10.0, le=10.0), Widget(step=0.01)]
 
 
 class ModelPatchLoader(Node, category="advanced/loaders"):
-    """A ControlNet that is put on a model, not on a conditioning."""
+    """Loads a ControlNet that patches a model instead of a conditioning."""
 
     name: Annotated[str, FileChoice("model_patches")]
 
@@ -29,8 +29,8 @@ class ModelPatchLoader(Node, category="advanced/loaders"):
 
 
 class QwenImageDiffsynthControlnet(Node, category="advanced/loaders/qwen"):
-    """A reference image that a patch of the model reads, on whatever the model is told. The mask is
-    for patches that fill in.
+    """Applies a reference image to a model patch, for every conditioning. The mask is for
+    inpainting patches.
     """
 
     strength: PatchStrength = 1.0

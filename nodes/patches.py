@@ -34,8 +34,8 @@ LARGEST_LOGARITHM = 80.0  # of a shift; e^80 fits in a float32
 
 
 class FreeU(Node, category="model_patches/unet"):
-    """FreeU: the backbone of the two deepest widths times b1 and b2, the low frequencies of their
-    skips times s1 and s2 (Si et al. 2024).
+    """Applies FreeU: the backbone of the two deepest widths times b1 and b2, the low frequencies of
+    their skips times s1 and s2 (Si et al. 2024).
     """
 
     b1: Factor = 1.1
@@ -48,8 +48,8 @@ class FreeU(Node, category="model_patches/unet"):
 
 
 class FreeU_V2(Node, category="model_patches/unet"):
-    """FreeU with the backbone weighed by each sample's mean map (Si et al. 2024, the authors'
-    second version).
+    """Applies FreeU with the backbone weighted by each sample's mean map (Si et al. 2024, the
+    authors' second version).
     """
 
     b1: Factor = 1.3
@@ -64,8 +64,8 @@ class FreeU_V2(Node, category="model_patches/unet"):
 class DifferentialDiffusion(
     Node, category="_for_testing", title="Differential Diffusion", optional=("strength",)
 ):
-    """A mask of greys says from which step on a place is repainted: white from the first, dark ones
-    later (Levin and Fried 2023).
+    """Reads a grey mask as the first step that repaints a position: white from the first step,
+    darker greys later (Levin and Fried 2023).
     """
 
     strength: Share = 1.0
@@ -75,8 +75,8 @@ class DifferentialDiffusion(
 
 
 class ModelSamplingDiscrete(Node, category="advanced/model"):
-    """Say what the model's output means (eps, v_prediction, x0, or lcm for a distilled one), and
-    whether its last noise level is pure noise (zsnr).
+    """Sets the meaning of the model's output (eps, v_prediction, x0, or lcm for a distilled one),
+    and whether its last noise level is pure noise (zsnr).
     """
 
     sampling: Literal["eps", "v_prediction", "lcm", "x0", "img_to_img", "img_to_img_flow"] = "eps"
@@ -92,7 +92,7 @@ class ModelSamplingDiscrete(Node, category="advanced/model"):
 
 
 class ModelSamplingContinuousEDM(Node, category="advanced/model"):
-    """Noise levels from sigma_min to sigma_max instead of the model's table, with a quarter of
+    """Replaces the model's table by noise levels from sigma_min to sigma_max, with a quarter of
     their logarithm as time (Karras et al. 2022).
     """
 
@@ -112,8 +112,8 @@ class ModelSamplingContinuousEDM(Node, category="advanced/model"):
 
 
 class ModelSamplingSD3(Node, category="advanced/model"):
-    """Sample the model as a flow that is told 1000 times its noise level; a larger shift spends
-    more steps among strong noise (Esser et al. 2024, section 5.3.2).
+    """Samples the model as a flow whose time input is 1000 times the noise level. A larger shift
+    spends more steps at strong noise (Esser et al. 2024, section 5.3.2).
     """
 
     shift: FlowShift = 3.0
@@ -123,8 +123,8 @@ class ModelSamplingSD3(Node, category="advanced/model"):
 
 
 class ModelSamplingAuraFlow(Node, category="advanced/model", optional=("sampling",)):
-    """Sample the model as a flow that is told its noise level from 0 to 1, as AuraFlow is; a larger
-    shift spends more steps among strong noise.
+    """Samples the model as a flow whose time input is the noise level, 0 to 1, as AuraFlow. A
+    larger shift spends more steps at strong noise.
     """
 
     shift: FlowShift = 1.73
@@ -139,8 +139,8 @@ class ModelSamplingAuraFlow(Node, category="advanced/model", optional=("sampling
 
 
 class ModelSamplingFlux(Node, category="advanced/model"):
-    """Sample the model as a flow of 10,000 levels whose shift grows with the picture: the logarithm
-    of it from base_shift at 256² pixels to max_shift at 1024².
+    """Samples the model as a flow of 10,000 levels whose shift grows with the picture: its
+    logarithm from base_shift at 256² pixels to max_shift at 1024².
     """
 
     max_shift: FlowShift = 1.15
@@ -161,7 +161,7 @@ class ModelSamplingFlux(Node, category="advanced/model"):
 
 
 class ModelMergeSimple(Node, category=MERGING):
-    """Weights of two models of one shape: `ratio` of the first and the rest of the second.
+    """Merges two models of one shape: `ratio` of the first's weights and the rest of the second's.
     Everything else is the first's.
     """
 
@@ -172,8 +172,8 @@ class ModelMergeSimple(Node, category=MERGING):
 
 
 class ModelMergeBlocks(Node, category=MERGING):
-    """As ModelMergeSimple, with a ratio each for a network's down blocks (and time embedding), its
-    middle and its up blocks.
+    """Merges as ModelMergeSimple, with one ratio each for a network's down blocks (and time
+    embedding), middle and up blocks.
     """
 
     input: Share = 1.0
@@ -197,14 +197,16 @@ class ModelMergeBlocks(Node, category=MERGING):
 
 
 class ModelMergeAdd(Node, category=MERGING):
-    """The sum of the weights of two models of one shape, one of them usually a difference."""
+    """Adds the weights of two models of one shape, one of them usually a difference."""
 
     def run(self, context: Context, model1: Model, model2: Model) -> Model:
         return _merged_models(context, model1, model2, (("", 1.0, 1.0),))
 
 
 class ModelMergeSubtract(Node, category=MERGING):
-    """The difference of the weights of two models of one shape, times `multiplier`."""
+    """Subtracts the weights of two models of one shape, and multiplies the difference by
+    `multiplier`.
+    """
 
     multiplier: Annotated[float, Field(ge=-10.0, le=10.0), Widget(step=0.01)] = 1.0
 
@@ -213,8 +215,8 @@ class ModelMergeSubtract(Node, category=MERGING):
 
 
 class CLIPMergeSimple(Node, category=MERGING):
-    """Weights of two models' text encoders: `ratio` of the first and the rest of the second.
-    Everything else is the first's.
+    """Merges the text encoders of two models: `ratio` of the first's weights and the rest of the
+    second's. Everything else is the first's.
     """
 
     ratio: Share = 1.0

@@ -18,7 +18,7 @@ MAX_INTEGER = 2**63 - 1
 
 
 class PrimitiveInt(Node, category="utils/primitive", title="Int"):
-    """A whole number."""
+    """Outputs a whole number."""
 
     value: Annotated[
         int, Field(ge=-MAX_INTEGER, le=MAX_INTEGER), Widget(control_after_generate=True)
@@ -29,7 +29,7 @@ class PrimitiveInt(Node, category="utils/primitive", title="Int"):
 
 
 class PrimitiveFloat(Node, category="utils/primitive", title="Float"):
-    """A number."""
+    """Outputs a number."""
 
     value: Annotated[float, Field(ge=-MAX_INTEGER, le=MAX_INTEGER), Widget(step=0.1)] = 0.0
 
@@ -38,7 +38,7 @@ class PrimitiveFloat(Node, category="utils/primitive", title="Float"):
 
 
 class PrimitiveBoolean(Node, category="utils/primitive", title="Boolean"):
-    """True or false."""
+    """Outputs true or false."""
 
     value: bool = False
 
@@ -47,7 +47,7 @@ class PrimitiveBoolean(Node, category="utils/primitive", title="Boolean"):
 
 
 class PrimitiveString(Node, category="utils/primitive", title="String"):
-    """A line of text."""
+    """Outputs a line of text."""
 
     value: str = ""
 
@@ -56,7 +56,7 @@ class PrimitiveString(Node, category="utils/primitive", title="String"):
 
 
 class PrimitiveStringMultiline(Node, category="utils/primitive", title="String (Multiline)"):
-    """Text of several lines."""
+    """Outputs text of several lines."""
 
     value: Text = ""
 
@@ -65,7 +65,7 @@ class PrimitiveStringMultiline(Node, category="utils/primitive", title="String (
 
 
 class PreviewAny(Node, category="utils", output=True, title="Preview as Text"):
-    """Show any value as text, and pass the text on."""
+    """Shows any value as text, and passes the text on."""
 
     def run(self, source: Anything) -> str:
         text = _as_text(source)

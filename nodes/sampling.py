@@ -21,7 +21,7 @@ OUTPUTS = ("output", "denoised_output")
 
 
 class KSampler(Node, category="sampling"):
-    """Denoise a latent. The picture depends on the seed, never on the device or the plan."""
+    """Denoises a latent. The picture depends on the seed, never on the device or the plan."""
 
     seed: Seed = 0
     steps: Steps = 20
@@ -41,8 +41,8 @@ class KSampler(Node, category="sampling"):
 
 
 class KSamplerAdvanced(Node, category="sampling", title="KSampler (Advanced)"):
-    """A part of a schedule: steps `start_at_step` to `end_at_step`, with or without noise at the
-    start and left over at the end.
+    """Denoises in steps `start_at_step` to `end_at_step` of a schedule, with or without noise at
+    the start and remaining noise at the end.
     """
 
     add_noise: Literal["enable", "disable"] = "enable"
@@ -73,8 +73,8 @@ class KSamplerAdvanced(Node, category="sampling", title="KSampler (Advanced)"):
 class SamplerCustom(
     Node, category="sampling/custom_sampling", title="Sampler Custom", names=OUTPUTS
 ):
-    """Denoise a latent over given noise levels with a given sampler. `denoised_output` is what the
-    last step took the picture to be.
+    """Denoises a latent over given noise levels with a given sampler. `denoised_output` is the last
+    step's denoised prediction.
     """
 
     add_noise: bool = True
@@ -99,8 +99,8 @@ class SamplerCustom(
 class SamplerCustomAdvanced(
     Node, category="sampling/custom_sampling", title="Sampler Custom (Advanced)", names=OUTPUTS
 ):
-    """Denoise a latent over given noise levels with a given sampler, noise and guider.
-    `denoised_output` is what the last step took the picture to be.
+    """Denoises a latent over given noise levels with a given sampler, noise and guider.
+    `denoised_output` is the last step's denoised prediction.
     """
 
     def run(
@@ -110,8 +110,8 @@ class SamplerCustomAdvanced(
 
 
 class DiffusersSampler(Node, category="sampling", title="Diffusers Sampler"):
-    """Denoise exactly as a stock diffusers pipeline does: a scheduler class with its configuration
-    (JSON) is sampler and schedule.
+    """Denoises exactly as a stock diffusers pipeline: a scheduler class with its configuration
+    (JSON) defines sampler and schedule.
     """
 
     scheduler_class: str = "EulerDiscreteScheduler"
@@ -133,7 +133,7 @@ class DiffusersSampler(Node, category="sampling", title="Diffusers Sampler"):
 
 
 class RandomNoise(Node, category="sampling/custom_sampling/noise", title="Random Noise"):
-    """Noise of a seed, drawn on the CPU whatever the device."""
+    """Draws noise from a seed, on the CPU for every device."""
 
     noise_seed: Seed = 0
 
@@ -142,21 +142,21 @@ class RandomNoise(Node, category="sampling/custom_sampling/noise", title="Random
 
 
 class DisableNoise(Node, category="sampling/custom_sampling/noise", title="Disable Noise"):
-    """No noise: for a latent that has some left."""
+    """Adds no noise, for a latent that still has some."""
 
     def run(self) -> Noise:
         return NoiseValue(0, drawn=False)
 
 
 class BasicGuider(Node, category="sampling/custom_sampling/guiders", title="Basic Guider"):
-    """One conditioning, without guidance."""
+    """Predicts with one conditioning, without guidance."""
 
     def run(self, model: Model, conditioning: Conditioning) -> Guider:
         return GuiderValue("basic", model, conditioning)
 
 
 class CFGGuider(Node, category="sampling/custom_sampling/guiders", title="CFG Guider"):
-    """Classifier-free guidance of a positive against a negative conditioning."""
+    """Applies classifier-free guidance of a positive against a negative conditioning."""
 
     cfg: Guidance = 8.0
 
@@ -165,8 +165,8 @@ class CFGGuider(Node, category="sampling/custom_sampling/guiders", title="CFG Gu
 
 
 class DualCFGGuider(Node, category="sampling/custom_sampling/guiders", title="Dual CFG Guider"):
-    """Two guidances: regular, of cond2 against the negative and, on top, of cond1 against cond2;
-    nested, of cond1 against cond2, and of what comes of it against the negative.
+    """Applies two guidances. Regular: cond2 against the negative, plus cond1 against cond2. Nested:
+    cond1 against cond2, and the result against the negative.
     """
 
     cfg_conds: Guidance = 8.0
@@ -183,8 +183,8 @@ class DualCFGGuider(Node, category="sampling/custom_sampling/guiders", title="Du
 
 
 class AddNoise(Node, category="sampling/custom_sampling/noise", title="Add Noise"):
-    """A latent with noise of the level between the first and the last sigma, of the first where
-    there is only one, as the model was trained on it: a flow's picture fades as its noise grows.
+    """Adds noise to a latent: of the first sigma minus the last, or of a single sigma. A flow's
+    picture fades as its noise grows, as in training.
     """
 
     def run(self, model: Model, noise: Noise, sigmas: Sigmas, latent_image: Latent) -> Latent:

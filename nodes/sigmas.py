@@ -31,7 +31,7 @@ HALVES = ("high_sigmas", "low_sigmas")
 
 
 class KSamplerSelect(Node, category=SAMPLERS):
-    """A sampler by name, with its usual options."""
+    """Selects a sampler by name, with its usual options."""
 
     sampler_name: SamplerName = "euler"
 
@@ -40,7 +40,7 @@ class KSamplerSelect(Node, category=SAMPLERS):
 
 
 class SamplerEulerAncestral(Node, category=SAMPLERS):
-    """euler_ancestral: eta is the share of noise that is drawn anew in each step, s_noise scales
+    """Selects euler_ancestral: eta is the share of noise drawn again in each step, s_noise scales
     it.
     """
 
@@ -52,7 +52,7 @@ class SamplerEulerAncestral(Node, category=SAMPLERS):
 
 
 class SamplerLMS(Node, category=SAMPLERS):
-    """lms with this many slopes remembered."""
+    """Selects lms with this number of past slopes."""
 
     order: Annotated[int, Field(ge=1, le=100)] = 4
 
@@ -61,8 +61,8 @@ class SamplerLMS(Node, category=SAMPLERS):
 
 
 class SamplerDPMPP_SDE(Node, category=SAMPLERS):
-    """dpmpp_sde; r is the part of a step that is looked ahead. Noise is drawn on the CPU whatever
-    noise_device says.
+    """Selects dpmpp_sde; r is the relative position of the midpoint in a step. Noise is drawn on
+    the CPU for every noise_device.
     """
 
     eta: Factor = 1.0
@@ -75,7 +75,7 @@ class SamplerDPMPP_SDE(Node, category=SAMPLERS):
 
 
 class SamplerDPMPP_2M_SDE(Node, category=SAMPLERS):
-    """dpmpp_2m_sde, midpoint or heun. Noise is drawn on the CPU whatever noise_device says."""
+    """Selects dpmpp_2m_sde, midpoint or heun. Noise is drawn on the CPU for every noise_device."""
 
     solver_type: Literal["midpoint", "heun"] = "midpoint"
     eta: Factor = 1.0
@@ -87,7 +87,7 @@ class SamplerDPMPP_2M_SDE(Node, category=SAMPLERS):
 
 
 class SamplerDPMPP_3M_SDE(Node, category=SAMPLERS):
-    """dpmpp_3m_sde. Noise is drawn on the CPU whatever noise_device says."""
+    """Selects dpmpp_3m_sde. Noise is drawn on the CPU for every noise_device."""
 
     eta: Factor = 1.0
     s_noise: Factor = 1.0
@@ -98,7 +98,7 @@ class SamplerDPMPP_3M_SDE(Node, category=SAMPLERS):
 
 
 class SamplerER_SDE(Node, category=SAMPLERS):
-    """er_sde, or the reverse-time SDE or ODE of the same solver; max_stage is the number of
+    """Selects er_sde, or the reverse-time SDE or ODE of the same solver. max_stage is the number of
     predictions that a step reads, eta the share of the SDE's noise: 0 is the ODE.
     """
 
@@ -112,8 +112,8 @@ class SamplerER_SDE(Node, category=SAMPLERS):
 
 
 class BasicScheduler(Node, category=SCHEDULERS):
-    """A named schedule over the model's noise levels; denoise below 1 takes the end of a longer
-    one.
+    """Computes a named schedule over the model's noise levels; denoise below 1 takes the end of a
+    longer schedule.
     """
 
     scheduler: SchedulerName = "normal"
@@ -131,7 +131,7 @@ class BasicScheduler(Node, category=SCHEDULERS):
 
 
 class KarrasScheduler(Node, category=SCHEDULERS):
-    """Levels at equal distances in sigma^(1/rho)."""
+    """Computes levels at equal distances in sigma^(1/rho)."""
 
     steps: Steps = 20
     sigma_max: Level = SIGMA_MAX
@@ -145,7 +145,7 @@ class KarrasScheduler(Node, category=SCHEDULERS):
 
 
 class ExponentialScheduler(Node, category=SCHEDULERS):
-    """Levels at equal distances in log sigma."""
+    """Computes levels at equal distances in log sigma."""
 
     steps: Steps = 20
     sigma_max: Level = SIGMA_MAX
@@ -158,7 +158,7 @@ class ExponentialScheduler(Node, category=SCHEDULERS):
 
 
 class PolyexponentialScheduler(Node, category=SCHEDULERS):
-    """Levels along a polynomial of degree rho in log sigma."""
+    """Computes levels along a polynomial of degree rho in log sigma."""
 
     steps: Steps = 20
     sigma_max: Level = SIGMA_MAX
@@ -172,7 +172,9 @@ class PolyexponentialScheduler(Node, category=SCHEDULERS):
 
 
 class VPScheduler(Node, category=SCHEDULERS):
-    """Levels of the continuous variance preserving process, at equal distances in its time."""
+    """Computes levels of the continuous variance preserving process, at equal distances in its
+    time.
+    """
 
     steps: Steps = 20
     beta_d: Level = 19.9
@@ -186,7 +188,7 @@ class VPScheduler(Node, category=SCHEDULERS):
 
 
 class BetaSamplingScheduler(Node, category=SCHEDULERS):
-    """The model's levels at equal quantiles of a Beta distribution over its timesteps."""
+    """Selects the model's levels at equal quantiles of a Beta distribution over its timesteps."""
 
     steps: Steps = 20
     alpha: Shape = 0.6
@@ -199,7 +201,7 @@ class BetaSamplingScheduler(Node, category=SCHEDULERS):
 
 
 class SDTurboScheduler(Node, category=SCHEDULERS):
-    """The model's levels at tenths of its timesteps, from pure noise on."""
+    """Selects the model's levels at tenths of its timesteps, from pure noise on."""
 
     steps: Annotated[int, Field(ge=1, le=10)] = 1
     denoise: Share = 1.0
@@ -211,8 +213,8 @@ class SDTurboScheduler(Node, category=SCHEDULERS):
 
 
 class AlignYourStepsScheduler(Node, category=SCHEDULERS):
-    """The optimised ten step schedules of the paper of this name, interpolated for other numbers of
-    steps.
+    """Computes the optimised ten-step schedules of the paper "Align Your Steps", interpolated for
+    other numbers of steps.
     """
 
     model_type: Literal[tuple(ALIGNED_STEPS)] = next(iter(ALIGNED_STEPS))  # type: ignore[valid-type]
@@ -226,7 +228,7 @@ class AlignYourStepsScheduler(Node, category=SCHEDULERS):
 
 
 class ManualSigmas(Node, category=SIGMAS):
-    """Levels as a list of numbers."""
+    """Reads levels from a list of numbers."""
 
     sigmas: str = "1, 0.5"
 
@@ -237,7 +239,7 @@ class ManualSigmas(Node, category=SIGMAS):
 
 
 class SplitSigmas(Node, category=SIGMAS, names=HALVES):
-    """The levels before a step and those after it; both hold the one between them."""
+    """Splits the levels at a step; both parts hold the level at the split."""
 
     step: Annotated[int, Field(ge=0, le=10000)] = 0
 
@@ -248,7 +250,7 @@ class SplitSigmas(Node, category=SIGMAS, names=HALVES):
 
 
 class SplitSigmasDenoise(Node, category=SIGMAS, names=HALVES):
-    """Split so that low_sigmas has this share of the steps."""
+    """Splits the levels so that low_sigmas has this share of the steps."""
 
     denoise: Share = 1.0
 
@@ -259,7 +261,7 @@ class SplitSigmasDenoise(Node, category=SIGMAS, names=HALVES):
 
 
 class FlipSigmas(Node, category=SIGMAS):
-    """From the last level to the first, to go from a picture to noise."""
+    """Reverses the levels, to go from a picture to noise."""
 
     def run(self, sigmas: Sigmas) -> Sigmas:
         from katz_graph.sampling.schedules import flipped
@@ -268,7 +270,7 @@ class FlipSigmas(Node, category=SIGMAS):
 
 
 class SetFirstSigma(Node, category=SIGMAS):
-    """Another first level."""
+    """Replaces the first level."""
 
     sigma: Annotated[float, Field(ge=0.0, le=20000.0), Widget(step=0.001)] = 136.0
 

@@ -13,7 +13,7 @@ from katz_graph.node.knobs import Text
 
 
 class StringConcatenate(Node, category="utils/string"):
-    """Two texts with a delimiter between them."""
+    """Joins two texts with a delimiter between them."""
 
     string_a: Text = ""
     string_b: Text = ""
@@ -24,8 +24,8 @@ class StringConcatenate(Node, category="utils/string"):
 
 
 class StringSubstring(Node, category="utils/string"):
-    """The characters from `start` up to `end`, counted from 0; negative numbers count from the
-    end.
+    """Cuts out the characters from `start` up to `end`, counted from 0; negative numbers count from
+    the end.
     """
 
     string: Text = ""
@@ -37,7 +37,7 @@ class StringSubstring(Node, category="utils/string"):
 
 
 class StringLength(Node, category="utils/string", names=("length",)):
-    """The number of characters."""
+    """Counts the characters."""
 
     string: Text = ""
 
@@ -46,7 +46,7 @@ class StringLength(Node, category="utils/string", names=("length",)):
 
 
 class CaseConverter(Node, category="utils/string"):
-    """Text in other letter case."""
+    """Changes the letter case of a text."""
 
     string: Text = ""
     mode: Literal["UPPERCASE", "lowercase", "Capitalize", "Title Case"] = "UPPERCASE"
@@ -62,7 +62,7 @@ class CaseConverter(Node, category="utils/string"):
 
 
 class StringTrim(Node, category="utils/string"):
-    """Text without white space at its ends."""
+    """Removes white space at the ends of a text."""
 
     string: Text = ""
     mode: Literal["Both", "Left", "Right"] = "Both"
@@ -72,7 +72,7 @@ class StringTrim(Node, category="utils/string"):
 
 
 class StringReplace(Node, category="utils/string"):
-    """Each place of one text in another replaced."""
+    """Replaces each occurrence of a text."""
 
     string: Text = ""
     find: Text = ""
@@ -89,7 +89,7 @@ class StringReplace(Node, category="utils/string"):
 
 
 class StringContains(Node, category="utils/string", names=("contains",)):
-    """Whether one text holds another."""
+    """Tests whether one text contains another."""
 
     string: Text = ""
     substring: Text = ""
@@ -102,7 +102,7 @@ class StringContains(Node, category="utils/string", names=("contains",)):
 
 
 class StringCompare(Node, category="utils/string"):
-    """Whether one text begins with, ends with or is another."""
+    """Tests whether one text begins with, ends with or equals another."""
 
     string_a: Text = ""
     string_b: Text = ""
@@ -121,7 +121,7 @@ class StringCompare(Node, category="utils/string"):
 
 
 class RegexMatch(Node, category="utils/string", names=("matches",)):
-    """Whether a regular expression is found in a text."""
+    """Tests whether a regular expression matches anywhere in a text."""
 
     string: Text = ""
     regex_pattern: Text = ""
@@ -138,8 +138,8 @@ class RegexMatch(Node, category="utils/string", names=("matches",)):
 
 
 class RegexExtract(Node, category="utils/string"):
-    """What a regular expression finds in a text: the first match or all, whole or one group of it;
-    several are put on lines.
+    """Extracts matches of a regular expression: the first match or all, whole or one group. Several
+    are put on lines.
     """
 
     string: Text = ""
@@ -171,9 +171,7 @@ class RegexReplace(
     category="utils/string",
     optional=("case_insensitive", "multiline", "dotall", "count"),
 ):
-    """Each place that a regular expression finds in a text replaced (\\1 is its first group);
-    `count` 0 means all.
-    """
+    """Replaces each match of a regular expression (\\1 is its first group); `count` 0 means all."""
 
     string: Text = ""
     regex_pattern: Text = ""
@@ -191,7 +189,7 @@ class RegexReplace(
 
 
 class JsonExtractString(Node, category="utils/string", title="Extract String from JSON"):
-    """What an object in JSON has under a key, as text; empty where there is no such thing."""
+    """Extracts the value of a key of a JSON object, as text; empty if the key is missing."""
 
     json_string: Text = ""
     key: str = ""

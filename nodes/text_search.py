@@ -75,7 +75,7 @@ class TimedSearch:
         for match in self._matches(text, count):
             found.append(match[group] or "")
             size += len(found[-1]) + 1
-            check_size("what regex_pattern finds", size)
+            check_size("the matches of regex_pattern", size)
         return found
 
     def _check_replaced(self, text: str, replacement: str, count: int) -> None:
@@ -84,7 +84,7 @@ class TimedSearch:
             start, end = match.span()
             longest = max(later - earlier for earlier, later in match.regs) if references else 0
             size += len(replacement) + references * longest - (end - start)
-            check_size("the text with what replaces regex_pattern", size)
+            check_size("the text after replacing regex_pattern", size)
 
     def _matches(self, text: str, count: int) -> Iterable[regex.Match[str]]:
         return islice(self._compiled.finditer(text, timeout=SEARCH_TIMEOUT_S), count or None)
@@ -103,5 +103,5 @@ def check_size(what: str, size: int) -> None:
     """Raises InputError if `size` exceeds MAX_TEXT_CHARACTERS. Call it before creating the text."""
     if size > MAX_TEXT_CHARACTERS:
         raise InputError(
-            f"{what} comes to more than {MAX_TEXT_CHARACTERS:,} characters, which is too long"
+            f"{what} has more than {MAX_TEXT_CHARACTERS:,} characters, which is too long"
         )

@@ -25,16 +25,16 @@ from katz_graph.nodes.denoise import Block, OutsideRegion
 
 
 class TransformerEmbed(Node, category="denoise", stage="transformer_embed"):
-    """The tokens of the latent and of the text, as a transformer's blocks take them."""
+    """Embeds the latent and the text as tokens for a transformer's blocks."""
 
     def run(self, model: Model, conditioning: Conditioning, step: Step) -> Tokens:
         raise OutsideRegion(self)
 
 
 class TransformerBlocks(Node, category="denoise", stage="transformer_blocks"):
-    """A range of a transformer's blocks, but for those that are passed over (7, 8, 9). Block -1 as
-    the last one means the model's last. Residuals are summed and added to the picture's tokens
-    before each block of the range.
+    """Runs a range of a transformer's blocks, except skipped ones (7, 8, 9). A last block of -1
+    means the model's last. Sums residuals and adds them to the picture's tokens before each block
+    of the range.
     """
 
     first_block: Annotated[int, Field(ge=0, le=63)] = 0
@@ -52,15 +52,15 @@ class TransformerBlocks(Node, category="denoise", stage="transformer_blocks"):
 
 
 class TransformerHead(Node, category="denoise", stage="transformer_head"):
-    """The prediction that a transformer makes of its last block's tokens, residuals added."""
+    """Computes a transformer's prediction from its last block's tokens, with residuals added."""
 
     def run(self, model: Model, features: Tokens, *residuals: TokenResiduals | None) -> Prediction:
         raise OutsideRegion(self)
 
 
 class TransformerControl(Node, category="denoise", stage="transformer_control"):
-    """The tokens of a transformer's ControlNet for one reference image, which the model's VAE
-    encodes where the ControlNet reads latents.
+    """Embeds one reference image as tokens of a transformer's ControlNet. The model's VAE encodes
+    the image if the ControlNet reads latents.
     """
 
     def run(
@@ -75,8 +75,8 @@ class TransformerControl(Node, category="denoise", stage="transformer_control"):
 
 
 class TransformerControlTokens(Node, category="denoise", stage="transformer_control_tokens"):
-    """The tokens of a ControlNet that begins with those of the model's TransformerEmbed, for one
-    reference image.
+    """Embeds one reference image for a ControlNet that starts from the tokens of the model's
+    TransformerEmbed.
     """
 
     def run(
@@ -97,7 +97,9 @@ class TransformerControlBlock(
     stage="transformer_control_block",
     names=("features", "residuals"),
 ):
-    """One block of a transformer's ControlNet, and what it adds to the model's tokens."""
+    """Runs one block of a transformer's ControlNet, and outputs its residual for the model's
+    tokens.
+    """
 
     strength: Strength = 1.0
     block: Annotated[int, Field(ge=0, le=63)] = 0

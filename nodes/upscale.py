@@ -17,7 +17,7 @@ OVERLAP = 32
 
 
 class UpscaleModelLoader(Node, category="loaders", title="Load Upscale Model"):
-    """A network that enlarges pictures: ESRGAN, Real-ESRGAN or Real-ESRGAN compact, from
+    """Loads a network that enlarges pictures: ESRGAN, Real-ESRGAN or Real-ESRGAN compact, from
     models/upscale_models.
     """
 
@@ -35,7 +35,7 @@ class UpscaleModelLoader(Node, category="loaders", title="Load Upscale Model"):
 
 
 class ImageUpscaleWithModel(Node, category="image/upscaling", title="Upscale Image (using Model)"):
-    """Enlarge a picture with a network, tile by tile."""
+    """Enlarges a picture with a network, tile by tile."""
 
     def run(self, upscale_model: UpscaleModel, image: Image, context: Context) -> Image:
         import torch

@@ -28,15 +28,15 @@ FramesOverlap = Annotated[int, Field(ge=4, le=4096)]
 
 
 class VAEDecode(Node, category="latent"):
-    """Latent to picture; in tiles where memory is short."""
+    """Decodes a latent to a picture, in tiles if memory is short."""
 
     def run(self, samples: Latent, vae: Vae, context: Context) -> Image:
         return context.engine.decode_latent(vae, samples["samples"], context)
 
 
 class VAEDecodeTiled(Node, category="experimental", title="VAE Decode (Tiled)"):
-    """Latent to picture in tiles, blended linearly where they overlap, by a quarter of a tile at
-    most; frames are for videos.
+    """Decodes a latent in tiles, which blend linearly over at most a quarter of a tile; frames are
+    for videos.
     """
 
     tile_size: TileSide = 512
@@ -51,7 +51,7 @@ class VAEDecodeTiled(Node, category="experimental", title="VAE Decode (Tiled)"):
 
 
 class VAEEncode(Node, category="latent"):
-    """Picture to latent: the mean of the posterior. A size that is not a multiple of 8 is cropped
+    """Encodes a picture to the mean of the posterior. A size that is not a multiple of 8 is cropped
     around the centre.
     """
 
@@ -64,8 +64,8 @@ class VAEEncode(Node, category="latent"):
 
 
 class VAEEncodeTiled(Node, category="experimental", title="VAE Encode (Tiled)"):
-    """Picture to latent in tiles, blended linearly where they overlap, by a quarter of a tile at
-    most; frames are for videos.
+    """Encodes a picture in tiles, which blend linearly over at most a quarter of a tile; frames are
+    for videos.
     """
 
     tile_size: TileSide = 512
@@ -83,8 +83,8 @@ class VAEEncodeTiled(Node, category="experimental", title="VAE Encode (Tiled)"):
 
 
 class VAEEncodeForInpaint(Node, category="latent/inpaint", title="VAE Encode (for Inpainting)"):
-    """Picture to latent with grey where the mask is 1; there, and `grow_mask_by` pixels around it,
-    it is repainted.
+    """Encodes a picture with grey where the mask is 1. The sampler repaints this area and
+    `grow_mask_by` pixels around it.
     """
 
     grow_mask_by: Annotated[int, Field(ge=0, le=64)] = 6
@@ -101,8 +101,8 @@ class VAEEncodeForInpaint(Node, category="latent/inpaint", title="VAE Encode (fo
 class InpaintModelConditioning(
     Node, category="conditioning/inpaint", names=("positive", "negative", "latent")
 ):
-    """What an inpainting model is shown: the mask, and the picture with grey in its place. With
-    `noise_mask` only the mask is repainted.
+    """Encodes the inputs of an inpainting model: the mask, and the picture with grey in its place.
+    With `noise_mask` only the mask is repainted.
     """
 
     noise_mask: bool = True
@@ -134,7 +134,7 @@ class InpaintModelConditioning(
 class InstructPixToPixConditioning(
     Node, category="conditioning/instructpix2pix", names=("positive", "negative", "latent")
 ):
-    """The picture that a model for editing by instruction is shown (Brooks et al. 2023)."""
+    """Encodes the picture input of a model for editing by instruction (Brooks et al. 2023)."""
 
     def run(
         self,

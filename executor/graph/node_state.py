@@ -70,7 +70,7 @@ class NodeState:
     @property
     def type(self) -> NodeType:
         if self.kind is None:
-            raise InputError("there is no node type of this name")
+            raise InputError("no node type has this name")
         return self.kind
 
     @property

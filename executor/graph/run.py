@@ -86,7 +86,7 @@ def run_graph(
     wanted = outputs if targets is None else list(dict.fromkeys(targets))
     for target in wanted:
         if target not in graph.nodes:
-            raise InputError(f"node {show(target)} is to be run, but it is not in the workflow")
+            raise InputError(f"node {show(target)} should run, but is not in the workflow")
     if not wanted:
         raise InputError("the workflow has no output node, so there is nothing to run")
     run = _GraphRun(graph, context, cache, listener, regions, process or ProcessState())
@@ -424,7 +424,7 @@ class _GraphRun:
         for cycle in list(find_cycles(waits)):
             made = next((name for name in cycle if self.nodes[name].made), cycle[0])
             self._fail(
-                self.nodes[made], InputError(f"stands in a cycle: {describe_cycle(cycle, calls)}")
+                self.nodes[made], InputError(f"is in a cycle: {describe_cycle(cycle, calls)}")
             )
         for node in stuck:
             node.failed = node.finished = True

@@ -80,8 +80,8 @@ def check_fits(lora: LoraFile, target: Target, shapes: Shapes) -> Fitted:
             piece = rows.layer
             if piece in fitted:
                 raise InputError(
-                    f"{lora.path}: says {piece.removesuffix('.weight')} twice ({layer}), "
-                    "expected one LoRA in a file"
+                    f"{lora.path}: has {piece.removesuffix('.weight')} twice ({layer}), expected "
+                    "one LoRA in a file"
                 )
             try:
                 fitted[piece] = method if rows.whole else method.cut(rows.cut)

@@ -150,7 +150,7 @@ def _content(name: str, opened: RawIOBase, size: int, cancelled: Callable[[], bo
     room, there = memoryview(cast(Any, content.numpy())), 0
     while there < size:
         if cancelled():
-            raise Cancelled(f"{name}: no longer wanted")
+            raise Cancelled(f"{name}: no longer needed")
         got = opened.readinto(room[there : there + PIECE])
         if not got:
             raise InputError(f"{name}: cut off: it has {size - there:,} bytes less than before")

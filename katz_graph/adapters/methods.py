@@ -100,7 +100,7 @@ class Product:
             sound &= square and self.right.ndim == 2 and self.core.shape[0] == self.rank
         if not sound:
             shapes = " and ".join(str(list(tensor.shape)) for tensor in _tensors(self))
-            raise ValueError(f"has factors of shape {shapes} that do not make a weight")
+            raise ValueError(f"has factors of shape {shapes} that do not form a weight")
 
     @property
     def rank(self) -> int:
@@ -173,8 +173,8 @@ class Loha(Method):
     def __post_init__(self) -> None:
         if self.first.shape != self.second.shape:
             raise ValueError(
-                f"has factors of shape {self.first.shape} and {self.second.shape} that do not make "
-                "a weight"
+                f"has factors of shape {self.first.shape} and {self.second.shape} that do not "
+                "form a weight"
             )
 
     @property
@@ -213,7 +213,7 @@ class Lokr(Method):
     def __post_init__(self) -> None:
         first, second = list(self.first.shape), list(self.second.shape)
         if len(first) != 2 or len(second) not in (2, 4) or 0 in (*first, *second):
-            raise ValueError(f"has factors of shape {first} and {second} that do not make a weight")
+            raise ValueError(f"has factors of shape {first} and {second} that do not form a weight")
 
     @property
     def name(self) -> str:
@@ -314,7 +314,7 @@ class Dora(Method):
 
     def cut(self, rows: Cut) -> Dora:
         if not self.of_outputs:
-            raise ValueError("is DoRA by inputs, whose norms need all rows of a fused weight")
+            raise ValueError("is DoRA over inputs, which needs all rows of a fused weight")
         return Dora(self.inner.cut(rows), rows(self.magnitude), True)
 
     def fits(self, shape: Sequence[int]) -> bool:

@@ -129,7 +129,7 @@ def unified(path: str, keys: tuple[str, ...]) -> NamedTensors:
         entry = named.setdefault(part, {}).setdefault(module, NamedModule(scope))
         if tensor in entry.keys:
             raise InputError(
-                f"{path}: says {layer_of(key)} twice ({key}), expected one LoRA in a file"
+                f"{path}: has {layer_of(key)} twice ({key}), expected one LoRA in a file"
             )
         entry.keys[tensor] = key
     if CLIP_G in named and CLIP_L not in named and FIRST_CLIP in named:
@@ -239,6 +239,4 @@ def _check_known(
         if any(
             place in named.get(part, {}) for place in accumulate(name.split("."), "{}.{}".format)
         ):
-            raise InputError(
-                f"{path}: LoRA with parts that are not understood: {key}; expected LoRA {NAMINGS}"
-            )
+            raise InputError(f"{path}: LoRA with unknown parts: {key}; expected LoRA {NAMINGS}")

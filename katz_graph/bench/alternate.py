@@ -52,7 +52,7 @@ def run(scale: Scale | None = None) -> BenchResult:
             pictures, looks = _painted(server, scale)
             seconds = time.perf_counter() - started
             figures = _figures(server)
-            told = server.log.count("let go of")
+            told = server.log.count("released ")
             server.stop()
     before = next(look for look in looks if look[0] >= scale.warm_up)
     metrics: dict[str, Any] = {

@@ -16,10 +16,10 @@ BENCHES = {
     "graph": "cost per node of the graph level, cold and cached",
     "parity": "latents against plain loops over diffusers' modules, and against its "
     "stock pipelines",
-    "mini": "what the miniature models paint, by the judge",
-    "requests": "random workflows one call per branch, batched and over two workers: one picture",
+    "mini": "pictures of the miniature models, scored by the judge",
+    "requests": "random workflows one call per branch, batched and on two workers: same picture",
     "overhead": "a whole run against the bare diffusers pipeline",
-    "pipeline": "a stale ControlNet behind a slow link, and what the planner chooses there",
+    "pipeline": "a stale ControlNet behind a slow link, and the planner's choice",
     "trace": "cache misses against capacity on a synthetic production trace",
     "controlnet": "a ControlNet on a second worker against the plan's prediction and the "
     "ideal speed-up",
@@ -27,37 +27,34 @@ BENCHES = {
     "speed-up, and a link too slow for it",
     "latent": "the branches of guidance on two workers against the ideal speed-up",
     "sharing": "one ControlNet worker that serves two requests at once",
-    "faults": "workers that are killed or frozen in the middle of requests: noticed, replaced, the "
-    "same picture",
-    "start": "from `katz serve` to the first answer and the first picture, quiet and beside two "
-    "busy processes",
-    "service": "what a server costs beside the work, and how soon a cancelled job stops",
-    "planning": "how soon a server plans an edited workflow, and what that costs a running job",
-    "editor": "the browser editor with 1,000 nodes: opening, and work a frame in gestures",
-    "overload": "a server that is asked for more than it can do: refusals, memory, goodput",
-    "crash": "jobs in the queue of a server that is killed again and again",
-    "alternate": "two checkpoints and one that finishes in a server whose budget of memory "
-    "holds one of them",
-    "lora": "what patching and restoring weights costs against a memory copy and against PEFT",
-    "loading": "LoRAs that are fetched from a slow store while the first steps run",
-    "switching": "two requests with different LoRAs at a time on one worker: time spent switching, "
-    "and what each waits",
-    "restore": "random LoRAs, strengths, failures, cancellations: afterwards the files' weights",
-    "recorded": "stages as recorded calls: the same bytes, nothing recorded anew by a switch",
-    "processor": "networks as a processor computes them against diffusers' own modules",
+    "faults": "workers killed or frozen during requests: detection, replacement, same picture",
+    "start": "from `katz serve` to the first answer and the first picture, idle and with two busy "
+    "processes",
+    "service": "overhead of a server, and the time until a cancelled job stops",
+    "planning": "time until a server plans an edited workflow, and its cost for a running job",
+    "editor": "the browser editor with 1,000 nodes: opening, and work per frame during gestures",
+    "overload": "an overloaded server: refusals, memory, goodput",
+    "crash": "queued jobs of a server that is killed repeatedly",
+    "alternate": "two checkpoints and a refiner on a server with memory for one of them",
+    "lora": "patching and restoring weights against a memory copy and PEFT",
+    "loading": "LoRAs fetched from a slow store during the first steps",
+    "switching": "two concurrent requests with different LoRAs on one worker: switching and "
+    "waiting",
+    "restore": "random LoRAs, strengths, failures, cancellations: original weights afterwards",
+    "recorded": "stages as recorded calls: same bytes, no new recordings after a switch",
+    "processor": "networks on a CPU against diffusers' own modules",
     "longtail": "hundreds of LoRAs, most of them rare, by URL through a server: memory, budgets, "
     "files read",
     "soak": "thousands of small jobs: memory, descriptors and processes of a server",
-    "stale": "pictures whose ControlNets are one evaluation behind against synchronous ones, "
-    "by the judge",
+    "stale": "pictures with stale ControlNets against synchronous ones, by the judge",
     "gpu": "full-size models on a GPU, in parts: peaks, kernels, a step, requests, torch.compile",
-    "late": "pictures whose LoRAs arrive after some steps against synchronous ones, by the judge",
+    "late": "pictures with deferred LoRAs against synchronous ones, by the judge",
 }
 
 
 MODULES = {"requests": "random_requests"}  # where they have other names
 LACKING = {
-    "seed": "draws nothing by chance",
+    "seed": "uses no random numbers",
     "part": "has no parts",
     "out": "writes no rows",
     "write": "measures no tiles",

@@ -115,5 +115,5 @@ def _measured(folder: Path, port: int) -> dict[str, Any]:
             else:
                 others.append(line)
     if browser.returncode or CONTROL not in found:
-        raise RunError(f"the browser did not measure: {''.join(others).strip()[-600:]}")
+        raise RunError(f"the browser returned no measurement: {''.join(others).strip()[-600:]}")
     return found

@@ -57,7 +57,7 @@ def in_namespaces(scale: Scale, repeats: int, seed: int) -> list[Strike]:
     if done.returncode != 0:
         raise RunError(
             "the part on Ray failed: "
-            f"{(done.stderr.strip().splitlines() or ['without a word'])[-1]}"
+            f"{(done.stderr.strip().splitlines() or ['no error output'])[-1]}"
         )
     return [Strike(**one) for one in json.loads(done.stdout.strip().splitlines()[-1])]
 

@@ -119,7 +119,7 @@ def run() -> BenchResult:
     """Runs all families and cases, with and without batching. Raises InputError without peft."""
     if find_spec("peft") is None:
         raise InputError(
-            "bench parity lets diffusers load LoRAs for comparison, which needs peft: pip install "
+            "bench parity loads LoRAs with diffusers, which needs peft: pip install "
             "'katz-graph[train]'"
         )
     torch.set_num_threads(1)

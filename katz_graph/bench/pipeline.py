@@ -138,7 +138,7 @@ def pipelined(engine: DeviceEngine, region: Region) -> tuple[Program, float]:
     )
     if not program.stale:
         raise RunError(
-            "the planner delays no ControlNet behind a link that takes most of an evaluation"
+            "the planner made no ControlNet stale behind a link that takes most of an evaluation"
         )
     return program, size
 

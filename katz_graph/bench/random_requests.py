@@ -139,7 +139,7 @@ class Search:
         """Runs all nodes up to the sampler; returns the sampler's region."""
         checked = check(drawn.graph, self._registry, self._folders, targets=[SAMPLER])
         if checked.errors:
-            raise RuntimeError(f"a workflow was drawn that is none: {checked.errors[0]}")
+            raise RuntimeError(f"the generator drew an invalid workflow: {checked.errors[0]}")
         context = RunContext(self._local, self._folders, self._folders.output)
         run_graph(checked.graph, context, ResultCache("none"), targets=[SAMPLER]).raise_failures()
         return self._local.regions.pop()

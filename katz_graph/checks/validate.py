@@ -199,8 +199,8 @@ class _SingleNodes:
             report(
                 "unknown_type",
                 "",
-                f"there is no node type of this name{near}; `katz nodes` lists what there is, "
-                "--packs adds a folder of packs",
+                f"no node type has this name{near}; `katz nodes` lists all, --packs adds a folder "
+                "of packs",
             )
         inputs: dict[str, Any] = {}
         sources = self.sources[identifier] = []
@@ -220,8 +220,8 @@ class _SingleNodes:
                 report(
                     "bad_link",
                     name,
-                    f"got {show(list(value))}, expected a link [node, output]; a list that is a "
-                    'value is written as {"__value__": [...]}',
+                    f"got {show(list(value))}, expected a link [node, output]; write a list value "
+                    'as {"__value__": [...]}',
                 )
             elif (
                 kind is not None
@@ -247,7 +247,7 @@ class _SingleNodes:
                 report(
                     "unknown_input",
                     name,
-                    f"{call.type} has no input of this name{near}; it takes no part",
+                    f"{call.type} has no input of this name{near}; it is ignored",
                     "warning",
                 )
         for name, missing in kind.inputs.items() if kind else ():
@@ -334,8 +334,8 @@ def _cycle_problem(graph: Graph, cycle: Sequence[str]) -> Problem:
     call = graph.nodes[cycle[0]]
     path = describe_cycle(cycle, graph.nodes)
     message = (
-        f"stands in a cycle: {path}; remove a link (a loop over steps uses the slots of "
-        "StepBegin and StepEnd)"
+        f"is in a cycle: {path}; remove a link (a loop over steps uses the slots of StepBegin and "
+        "StepEnd)"
     )
     return Problem("cycle", cycle[0], call.type, "", message, "error", call.title, tuple(cycle))
 
@@ -351,7 +351,7 @@ def _wanted(
         for target in wanted:
             if target not in graph.nodes:
                 raise InputError(
-                    f"node {show(target)} is to be run, but it is not in the "
+                    f"node {show(target)} should run, but is not in the "
                     f"workflow{suggest(target, graph.nodes)}"
                 )
         return wanted
@@ -396,6 +396,6 @@ def _no_output(types: Types) -> Problem:
     outputs = listed(sorted(name for name, kind in types.items() if kind.is_output))
     message = (
         "the workflow has no output node, so nothing would run; add one of "
-        f"{outputs or 'those that packs bring'}"
+        f"{outputs or 'an output node of a pack'}"
     )
     return Problem("no_output", "", "", "", message)

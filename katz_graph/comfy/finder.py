@@ -138,7 +138,7 @@ def installed() -> Shims:
     """Returns the finder. RunError if no pack that needs it has been loaded."""
     shims = _found()
     if shims is None:
-        raise RunError("no pack of the ecosystem has been loaded")
+        raise RunError("no ComfyUI pack that needs this has been loaded")
     return shims
 
 

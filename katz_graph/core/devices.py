@@ -88,7 +88,7 @@ def parse_devices(text: str) -> DeviceList:
         twice = next((name for name in names if names.count(name) > 1), None)
         raise InputError(
             f"--devices {text}: "
-            f"{f'{twice} comes twice' if twice else f'more than {MAX_DEVICES} devices'}"
+            f"{f'{twice} is listed twice' if twice else f'more than {MAX_DEVICES} devices'}"
         )
     return DeviceList(text, tuple(choices))
 
@@ -135,7 +135,7 @@ def number_format(devices: Iterable[str], dtype: str = AUTO) -> str:
     some_processor = any(device == "cpu" for device in devices)
     if dtype == "float16" and some_processor:
         raise InputError(
-            "--dtype float16: processors take some twenty times as long for it; give bfloat16 or "
+            "--dtype float16: CPUs are about twenty times slower with it; give bfloat16 or "
             "float32, or GPUs only"
         )
     return dtype if dtype != AUTO else "float32" if some_processor else "float16"

@@ -50,7 +50,9 @@ class RenamedModuleFinder(MetaPathFinder):
         if new is None:
             return None
         # stacklevel 2 is the importing line: Python skips frames of the import machinery
-        warnings.warn(f"{name} is now {new}; the old name goes", FutureWarning, stacklevel=2)
+        warnings.warn(
+            f"{name} is now {new}; the old name will be removed", FutureWarning, stacklevel=2
+        )
         return ModuleSpec(name, _Alias(new))
 
 

@@ -36,9 +36,9 @@ def entries_of(folder: Path, skipped: Skipped) -> tuple[Entry, ...]:
                 entry.name.encode()
                 one = Entry(entry.name, Path(entry.path), entry.is_dir(), entry.is_file())
             except UnicodeEncodeError:
-                skipped(f"{show(str(folder))}: a name that is not UTF-8 is left out of lists")
+                skipped(f"{show(str(folder))}: skipped a name that is not UTF-8")
             except OSError as error:
-                skipped(f"{show(entry.path)} is left out of lists: {error.strerror or error}")
+                skipped(f"{show(entry.path)} is not listed: {error.strerror or error}")
             else:
                 found.append(one)
     return tuple(found)

@@ -243,9 +243,9 @@ class Folders:
             return f"{show(name)} {PICKLED}"
         choices = self.choices(kind)
         suggestion = suggest(name, choices) or (
-            f"; there is {listed(choices)}" if choices else "; there is none"
+            f"; available: {listed(choices)}" if choices else "; none is available"
         )
-        searched = ", ".join(map(str, self._roots(kind))) or "nothing: no model folder is given"
+        searched = ", ".join(map(str, self._roots(kind))) or "no folder: no model folder is set"
         return f"{show(name)} is not in {kind}{suggestion}" + (
             f" (searched {searched})" if self.paths else ""
         )
@@ -331,7 +331,7 @@ def _walk(
             visited.append((folder, 0))
             continue
         except OSError as error:
-            skipped(f"{folder} is left out of lists: {error.strerror or error}")
+            skipped(f"{folder} is not listed: {error.strerror or error}")
             visited.append((folder, 0))
             continue
         seen.add((state.st_dev, state.st_ino))

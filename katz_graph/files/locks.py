@@ -86,7 +86,7 @@ def _wait_for(file: object, kind: int, path: Path, cancelled: Callable[[], bool]
             return fcntl.flock(file, kind | fcntl.LOCK_NB)  # type: ignore[arg-type]
         except BlockingIOError:
             if cancelled():
-                raise Cancelled(f"{path.name}: no longer wanted") from None
+                raise Cancelled(f"{path.name}: no longer needed") from None
             time.sleep(POLL)
 
 

@@ -75,7 +75,7 @@ def _target(directory: Path, prefix: str) -> tuple[Path, str]:
         raise InputError("filename_prefix holds a NUL character")
     target = (directory / prefix).resolve()
     if not target.is_relative_to(directory.resolve()) or target == directory.resolve():
-        raise InputError(f"filename_prefix {prefix!r} leads out of the output folder")
+        raise InputError(f"filename_prefix {prefix!r} points outside of the output folder")
     if any(part.startswith(".") for part in target.relative_to(directory.resolve()).parts):
         raise InputError(
             f"filename_prefix {prefix!r} names a hidden file or folder; leave out the dot that a "

@@ -110,7 +110,7 @@ def png_texts(stream: BinaryIO, limit: int) -> dict[str, str]:
         if len(header) < 8:
             if texts:
                 return texts
-            raise InputError("is a PNG that breaks off")
+            raise InputError("is a truncated PNG")
         size, kind = struct.unpack(">I4s", header)
         if kind == b"IEND":
             return texts

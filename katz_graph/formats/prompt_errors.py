@@ -26,7 +26,7 @@ LONGEST_VALUE = 1000  # characters of a value repeated in an error
 KINDS: Mapping[ProblemKind, tuple[str, str]] = {
     "unknown_type": ("missing_node_type", "Node type is not installed"),
     "missing_input": ("required_input_missing", "Required input is missing"),
-    "unknown_input": ("unknown_input", "Input takes no part"),
+    "unknown_input": ("unknown_input", "Input is ignored"),
     "bad_link": ("bad_linked_input", "Linked input must be a list of a node's id and an output"),
     "dead_link": ("bad_linked_input", "Linked output does not exist"),
     "link_expected": ("bad_linked_input", "Input takes a link, not a value"),

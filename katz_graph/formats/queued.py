@@ -77,7 +77,7 @@ def from_ui(
     scopes, members = flatten(ui, promotions, notes)
     if not members:
         raise InputError(
-            "is a UI workflow in which no node takes part: all of them are notes, muted or bypassed"
+            "is a UI workflow without active nodes: all of them are notes, muted or bypassed"
         )
     sent = _mapping(own.get(SENT))
     calls = _Calls(promotions, members, known, sending, sent)
@@ -121,17 +121,17 @@ class _Calls:
         calls: dict[str, NodeCall] = {}
         for member in self.members:
             if member.id in calls:
-                raise InputError(f"node {one_line(shorten(member.id))}: this id stands twice")
+                raise InputError(f"node {one_line(shorten(member.id))}: this id occurs twice")
             calls[member.id] = NodeCall(member.node.type, self._inputs(member), member.node.title)
         return self._without_browsers_own(calls)
 
     def notes(self) -> Iterator[str]:
         """Yields a line for each kind of omitted part."""
         for found, why in (
-            (self.open, "inputs left open, as their source takes no part"),
+            (self.open, "inputs left open, because their source is inactive"),
             (self.beyond, "values beyond the widgets of their types were left out"),
-            (self.lost, "values on subgraphs were left out, as nothing inside has the widget"),
-            (self.unsent, "nodes that exist in the browser alone, as it seems, were left out"),
+            (self.lost, "values on subgraphs were left out, because no node inside has the widget"),
+            (self.unsent, "nodes that seem to exist only in the browser were left out"),
         ):
             if found:
                 yield f"{why}: {listed(found, LISTED)}"
@@ -306,8 +306,8 @@ def _unnamed(graph: Graph) -> str:
         return ""
     nodes = listed(kept, LISTED)
     return (
-        "values that nothing here gives names for were kept as widget_0, widget_1, ... "
-        f"({nodes}); katz convert --object-info names them"
+        f"values without known names were stored as widget_0, widget_1, ... ({nodes}); katz "
+        "convert --object-info names them"
     )
 
 
@@ -321,7 +321,7 @@ def _stale(ui: UiDocument) -> str:
             for link, ends in graph.links.items()
             if link not in held and (not graph.exit or ends.target != graph.exit)
         ]
-    return f"links that no input holds have no effect: {listed(stale, LISTED)}" if stale else ""
+    return f"links without an input have no effect: {listed(stale, LISTED)}" if stale else ""
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -175,7 +175,7 @@ def _with_surroundings(
             workflow,
             notes=(
                 *workflow.notes,
-                f"the layout beside the graph was left out: {str(error).splitlines()[0]}",
+                f"the layout of the graph was left out: {str(error).splitlines()[0]}",
             ),
         )
 

@@ -184,7 +184,7 @@ def unknown_types(graph: Graph, known: Signatures) -> str:
     if not unknown:
         return ""
     names = ", ".join(one_line(shorten(name)) for name in unknown)
-    return f"node types that are not known here: {names}; their names of inputs come from the file"
+    return f"unknown node types: {names}; their input names come from the file"
 
 
 def _of_type(kind: NodeType) -> Signature:

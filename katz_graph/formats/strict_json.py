@@ -91,7 +91,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) < len(pairs):
         twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
-        raise InputError(f"the key {show(twice)} stands twice in one object")
+        raise InputError(f"the key {show(twice)} occurs twice in one object")
     return result
 
 

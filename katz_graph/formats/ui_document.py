@@ -121,8 +121,7 @@ def parse_ui(document: Mapping[str, Any]) -> UiDocument:
     version = document.get("version")
     if isinstance(version, (int, float)) and version > NEWEST:
         raise InputError(
-            f"is a UI workflow of version {show(version)}, newer than what this one reads "
-            "(0.4 and 1.0)"
+            f"is a UI workflow of version {show(version)}, newer than this one reads (0.4 and 1.0)"
         )
     problems: list[str] = []
     subgraphs: dict[str, UiGraph] = {}
@@ -133,7 +132,7 @@ def parse_ui(document: Mapping[str, Any]) -> UiDocument:
                 f"subgraph {number} is {show(definition)}, expected an object with an id"
             )
         elif identifier in subgraphs:
-            problems.append(f"subgraph {one_line(shorten(identifier))}: this id stands twice")
+            problems.append(f"subgraph {one_line(shorten(identifier))}: this id occurs twice")
         else:
             name = definition.get("name")
             called = name if isinstance(name, str) and name else identifier
@@ -209,7 +208,7 @@ class _Reader:
         for number, described in enumerate(self.list(raw.get("nodes"), "nodes")):
             node = self.node(number, described)
             if node and node.id in nodes:
-                self.report(f"node {one_line(shorten(node.id))}: this id stands twice")
+                self.report(f"node {one_line(shorten(node.id))}: this id occurs twice")
             elif node:
                 nodes[node.id] = node
         inner = raw if name else {}
@@ -349,7 +348,7 @@ class _Reader:
                 continue
             link = UiLink(origin, origin_slot, target, target_slot)
             if links.setdefault(identifier, link) != link:
-                self.report(f"link {one_line(shorten(identifier))}: this id stands twice")
+                self.report(f"link {one_line(shorten(identifier))}: this id occurs twice")
         return links
 
     def check_links(self, graph: UiGraph) -> None:

@@ -186,8 +186,8 @@ class Sources:
                 break
             if key in visited:
                 raise InputError(
-                    f"{reader}: its link {one_line(shorten(link))} goes around in a circle of "
-                    "reroutes or bypassed nodes"
+                    f"{reader}: its link {one_line(shorten(link))} is part of a cycle of reroutes "
+                    "or bypassed nodes"
                 )
             visited.add(key)
             way.append(key)
@@ -225,8 +225,8 @@ class Sources:
             case "note" | "control":
                 return Removed(
                     one_line(
-                        f"{shorten(node.type)} {shorten(scope.prefix + node.id)}, which exists in "
-                        "the browser alone"
+                        f"{shorten(node.type)} {shorten(scope.prefix + node.id)}, which exists "
+                        "only in the browser"
                     )
                 )
         signature = self.known(node.type)

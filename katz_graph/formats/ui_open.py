@@ -38,7 +38,7 @@ def check_editors_document(document: Mapping[str, Any], most_nodes: int) -> None
     parsed = parse_ui(document)
     nodes = sum(len(graph.nodes) for graph in (parsed.root, *parsed.subgraphs.values()))
     if nodes > most_nodes:
-        raise InputError(f"has {nodes:,} nodes, more than the {most_nodes:,} that are taken")
+        raise InputError(f"has {nodes:,} nodes, more than the limit of {most_nodes:,}")
 
 
 def drawn(document: Any, types: Mapping[str, NodeType]) -> Drawn:

@@ -261,17 +261,17 @@ def main() -> None:
     parser.add_argument(
         "--resume",
         action="store_true",
-        help="noise, edges, silhouette, lora: train for a budget more from what is there; flow: "
-        "go on where it was cut off, up to the budget",
+        help="noise, edges, silhouette, lora: train for one more budget from the checkpoint; "
+        "flow: go on where it was cut off, up to the budget",
     )
     parser.add_argument(
         "--beside-shipped",
         action="store_true",
-        help="all: train the transformer's parts alone, beside the package's text encoders",
+        help="all: train only the transformer's parts, with the package's text encoders",
     )
     arguments = parser.parse_args()
     if arguments.beside_shipped and arguments.stage != "all":
-        parser.error("--beside-shipped is of the stage all")
+        parser.error("--beside-shipped: only the stage all takes it")
     # eight picture sizes overflow the default of 1,024
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "20000")
     torch.set_num_threads(arguments.threads)
@@ -284,7 +284,7 @@ def main() -> None:
             parser.error(f"--beside-shipped: {arguments.work} holds another training")
         take_shipped(arguments.work)
     elif has_shipped_weights and arguments.stage not in OF_TRANSFORMER:
-        parser.error(f"{arguments.work} was begun with --beside-shipped: give it again")
+        parser.error(f"{arguments.work} was started with --beside-shipped: give it again")
     every = OF_TRANSFORMER if arguments.beside_shipped else STAGES
     for stage in every if together else (arguments.stage,):
         steps = None if arguments.minutes else arguments.steps or STEPS.get(stage)

@@ -360,17 +360,17 @@ def passed_over(blocks: SkippedBlocks, model: ModelRecipe) -> tuple[int, ...]:
         beyond = [number for number in asked[kind] if number >= count]
         if beyond:
             raise InputError(
-                f"{folder}: has {kind} blocks 0 to {count - 1}, SkipLayerGuidance is to pass over "
+                f"{folder}: has {kind} blocks 0 to {count - 1}, SkipLayerGuidance should skip "
                 f"{', '.join(map(str, beyond))}"
             )
         found += [first + number for number in asked[kind]]
         first += count
     if not found:
         kinds = " and ".join(kind for kind, _ in family.network.chains)
-        has = f"has {kinds} blocks alone" if kinds else "has no double or single blocks"
+        has = f"has {kinds} blocks only" if kinds else "has no double or single blocks"
         raise InputError(
-            f"{folder}: {has}, so that SkipLayerGuidance has nothing to pass over: name some of "
-            "its blocks, or take the patch off"
+            f"{folder}: {has}, so SkipLayerGuidance has nothing to skip: name some of its blocks, "
+            "or remove the patch"
         )
     return tuple(found)
 

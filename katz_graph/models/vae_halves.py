@@ -31,8 +31,8 @@ def check_half(part: Component, half: Half) -> None:
     if half not in halves(part):
         (other,) = halves(part)
         raise InputError(
-            f"{part.folder}: this VAE holds only its {other}, so it cannot {DOES[half]}: take a "
-            "whole one"
+            f"{part.folder}: this VAE holds only its {other}, so it cannot {DOES[half]}: use a "
+            "complete one"
         )
 
 

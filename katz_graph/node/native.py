@@ -177,7 +177,7 @@ class Node(BaseModel):
                 # packs may return None for a declared output
                 if values.get(name, given.get(name)) is None:
                     raise RunError(
-                        f"input {name}: the node that it reads gave nothing, expected "
+                        f"input {name}: the linked node returned nothing, expected "
                         f"{inputs[name].socket}"
                     )
             if takes_context:
@@ -287,8 +287,8 @@ def _wires(cls: type[Node], name: str, parameter: inspect.Parameter) -> list[Inp
         )
     if socket is None:
         raise TypeError(
-            f"{cls.__name__}.run: argument {name!r} has type {parameter.annotation!r}, which no "
-            "socket stands for"
+            f"{cls.__name__}.run: argument {name!r} has type {parameter.annotation!r}, which has "
+            "no socket"
         )
     if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
         return [Input(numbered, socket, required=False, knob=False) for numbered in _numbered(name)]
@@ -296,8 +296,8 @@ def _wires(cls: type[Node], name: str, parameter: inspect.Parameter) -> list[Inp
     if grows is not None:
         if name in cls.node_lazy or shown_for or parameter.default is not inspect.Parameter.empty:
             raise TypeError(
-                f"{cls.__name__}.run: {name!r} is a group of wires, which has no default, is not "
-                "lazy and belongs to no choice"
+                f"{cls.__name__}.run: {name!r} is a group of wires, which cannot have a default, "
+                "be lazy or belong to a choice"
             )
         group = Growing(name, grows.prefix, grows.least)
         return [
@@ -383,8 +383,7 @@ def _knob(cls: type[Node], name: str, info: FieldInfo) -> Input:
     shown_for = next((note for note in notes if isinstance(note, ShownFor)), None)
     if socket is None:
         raise TypeError(
-            f"{cls.__name__}: field {name!r} has type {info.annotation!r}, which no "
-            "socket stands for"
+            f"{cls.__name__}: field {name!r} has type {info.annotation!r}, which has no socket"
         )
     annotation = Annotated[(info.annotation, *notes)] if notes else info.annotation
     adapter: TypeAdapter[Any] = TypeAdapter(annotation)  # type: ignore[arg-type]
@@ -417,8 +416,7 @@ def _outputs(cls: type[Node], annotation: Any) -> tuple[Output, ...]:
     sockets = [_socket(member) for member in members]
     if None in sockets:
         raise TypeError(
-            f"{cls.__name__}.run: the return type {annotation!r} has a part that no "
-            "socket stands for"
+            f"{cls.__name__}.run: the return type {annotation!r} has a part without a socket"
         )
     names = cls.node_output_names or tuple(str(socket) for socket in sockets)
     if len(names) != len(sockets):

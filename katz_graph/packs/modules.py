@@ -60,7 +60,7 @@ def modules_in_folders(
         if (folder / "__init__.py").is_file():
             report(
                 str(folder),
-                f"is a pack itself; give the folder that it lies in, {folder.absolute().parent}",
+                f"is a pack itself; give the folder that contains it, {folder.absolute().parent}",
             )
             continue
         try:

@@ -170,8 +170,8 @@ class _Loaded:
                 self.problems.append(
                     PackProblem(
                         pack,
-                        f"node {node.name} is already there from pack "
-                        f"{self.types[node.name].pack}; it was left out",
+                        f"node {node.name} already exists in pack {self.types[node.name].pack}; "
+                        "it was left out",
                     )
                 )
             else:

@@ -25,9 +25,8 @@ def stage_of(operation: Operation) -> Stage:
     found = stages().get(operation.stage)
     if found is None:
         raise InputError(
-            f"node {operation.id} ({operation.type}): its stage {operation.stage!r} is unknown, so "
-            "it cannot be planned; "
-            "a node that computes by itself has no stage"
+            f"node {operation.id} ({operation.type}): its stage {operation.stage!r} is unknown, "
+            "so it cannot be planned; leave stage unset if the node computes by itself"
         )
     return found
 
@@ -141,8 +140,8 @@ def region_problems(
                 yield (
                     member,
                     "",
-                    f"stands in two step regions, those of {owner[member]} and {end}; give each "
-                    "its own StepBegin and nodes",
+                    f"is in two step regions, those of {owner[member]} and {end}; give each its "
+                    "own StepBegin and nodes",
                 )
     yield from _leaving(graph, owner)
     for region in regions:
@@ -152,7 +151,7 @@ def region_problems(
             yield (
                 identifier,
                 "",
-                "stands in no step region: it needs a StepBegin upstream and a StepEnd downstream",
+                "is in no step region: it needs a StepBegin upstream and a StepEnd downstream",
             )
 
 
@@ -269,6 +268,6 @@ def fit_empty(latent: LatentSamples, model: ModelRecipe) -> LatentSamples:
     if samples.any():
         raise InputError(
             f"the latent has {given} channels, the model in {model.network.folder} takes "
-            f"{channels}: encode the picture with the model's own VAE, or take an empty latent"
+            f"{channels}: encode the picture with the model's own VAE, or use an empty latent"
         )
     return {**latent, "samples": samples.new_zeros(batch, channels, height, width)}

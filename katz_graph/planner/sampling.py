@@ -95,19 +95,19 @@ def _check_diffusers(model: ModelRecipe, latent: Mapping[str, Any]) -> None:
     for field in ("noise_mask", "batch_index"):
         if latent.get(field) is not None:
             raise InputError(
-                f"DiffusersSampler: the latent carries a {field}, which only KSampler heeds; "
+                f"DiffusersSampler: the latent carries a {field}, which only KSampler supports; "
                 "use KSampler"
             )
     if predicts_flow(model):
         raise InputError(
-            f"DiffusersSampler: the model in {model.network.folder} is a flow, and schedulers of "
-            "diffusers are used here for models of added noise alone; use KSampler"
+            f"DiffusersSampler: the model in {model.network.folder} is a flow, which this node "
+            "does not support; use KSampler"
         )
     patch = next((patch for patch in model.patches if not isinstance(patch, FreeU)), None)
     if patch is not None:
         name = patch.identity if isinstance(patch, OpaquePatch) else type(patch).__name__
         raise InputError(
-            f"DiffusersSampler: the model carries a patch ({name}), which only KSampler heeds; "
+            f"DiffusersSampler: the model carries a patch ({name}), which only KSampler supports; "
             "use KSampler"
         )
 

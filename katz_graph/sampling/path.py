@@ -185,6 +185,6 @@ class Flow:
         if sigmas and (max(sigmas) > 1 or sigmas[-1] == 1):
             listed = ", ".join(f"{sigma:g}" for sigma in sigmas)
             raise InputError(
-                "sigmas: this model is a flow, whose levels lie between 1, noise, and 0, the "
-                f"picture, and end below 1; got {listed}"
+                "sigmas: this model is a flow, expected levels from 1 (noise) to 0 (picture) that "
+                f"end below 1; got {listed}"
             )

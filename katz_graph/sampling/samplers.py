@@ -97,7 +97,7 @@ def _require_levels(name: str, entry: SamplerEntry, sigmas: Sequence[float]) -> 
     if entry.noise != "none" and any(sigma < sigma_next for sigma, sigma_next in pairwise(sigmas)):
         raise InputError(
             f"sampler {name!r} adds noise, so its sigmas must fall, got {_listed(sigmas)}; choose "
-            "one without noise, as euler"
+            "one without noise, such as euler"
         )
     if entry.divides and any(sigma == sigma_next for sigma, sigma_next in pairwise(sigmas)):
         raise InputError(

@@ -43,8 +43,7 @@ def load_upscaler(recipe: UpscaleModelRecipe, device: torch.device) -> nn.Module
             raise
         reason = " ".join(line.strip() for line in str(error).splitlines()[1:3])
         raise InputError(
-            f"{path}: its weights do not fit the {type(network).__name__} that they look "
-            f"like: {reason}"
+            f"{path}: its weights do not fit the detected {type(network).__name__}: {reason}"
         ) from None
     return network.eval().requires_grad_(False)
 

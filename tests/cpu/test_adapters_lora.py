@@ -286,7 +286,7 @@ def rename(old, new):
         (
             add("lora_unet_mid_block_resnets_0_conv1.lora_mid.weight"),
             "kohya",
-            "do not make a weight",
+            "do not form a weight",
         ),
         (
             lambda tensors: {
@@ -322,10 +322,10 @@ def rename(old, new):
         (
             add("unet.mid_block.resnets.0.conv1.lora_A.other.weight"),
             "peft",
-            r"says unet\.mid_block\.resnets\.0\.conv1 twice",
+            r"has unet\.mid_block\.resnets\.0\.conv1 twice",
         ),
         (drop_up, "peft", r"unet\.mid_block\.\S+ has no lora_B: the file is incomplete"),
-        (rename("lora_up", "lora_sideways"), "kohya", "not understood"),
+        (rename("lora_up", "lora_sideways"), "kohya", "unknown parts"),
         (
             lambda tensors: {
                 key.replace("unet.", "prior."): value
@@ -341,7 +341,7 @@ def rename(old, new):
                 key: value[:, :1] if "lora_B" in key else value for key, value in tensors.items()
             },
             "peft",
-            "do not make a weight",
+            "do not form a weight",
         ),
     ],
 )

@@ -79,5 +79,5 @@ def test_a_case_that_differs_is_told_with_its_seed_and_workflow(
 
 
 def test_a_bench_without_chance_takes_no_seed() -> None:
-    with pytest.raises(InputError, match="--seed: bench graph draws nothing by chance"):
+    with pytest.raises(InputError, match="--seed: bench graph uses no random numbers"):
         run_bench("graph", as_json=False, seed=3)

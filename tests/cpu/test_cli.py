@@ -392,11 +392,11 @@ def test_why_says_which_models_went_for_which(katz: Katz, model_folder: Path) ->
     result = katz(*run, "--why")
     assert result.code == 0
     assert re.search(
-        r"^let go of (unet|text encoder) sd1 \(0\.00 GB, loaded in \d+\.\d s\) for VAE sd1$",
+        r"^released (unet|text encoder) sd1 \(0\.00 GB, loaded in \d+\.\d s\) for VAE sd1$",
         result.err,
         re.MULTILINE,
     )
-    assert "let go" not in katz(*run).err
+    assert "released" not in katz(*run).err
     result = katz("run", write(workflow()), "--models", model_folder, "--model-gb", "0.001")
     assert (
         result.code == 1
@@ -430,7 +430,7 @@ def test_one_failing_output_does_not_take_the_others(katz: Katz, model_folder: P
     )
     result = katz("run", write(nodes), "--models", model_folder)
     assert result.code == 1 and Path("output/picture_00001_.png").exists()
-    assert any("leads out of the output folder" in line for line in result.errors)
+    assert any("points outside of the output folder" in line for line in result.errors)
 
 
 def test_a_controlnet_drawn_by_hand_is_the_sampler_s(katz: Katz, model_folder: Path) -> None:

@@ -65,7 +65,7 @@ def written() -> list[str]:
 def test_good_outputs_run_and_bad_ones_are_reported(katz: Katz) -> None:
     code, said = katz(BROKEN)
     assert code == 1 and written() == ["good_00001_.png"]
-    assert "error: workflow.json: node 3 (Nowhere): there is no node type of this name" in said
+    assert "error: workflow.json: node 3 (Nowhere): no node type has this name" in said
     assert "error: some outputs were refused: node 4" in said and "Traceback" not in said
 
 

@@ -1,4 +1,4 @@
-"""ControlNets read references of any size: what is no whole number of patches is filled up behind
+"""ControlNets read references of any size: what is not a complete number of patches is filled up behind
 what makes pixels as small as a latent, and not before.
 """
 

@@ -67,7 +67,7 @@ def test_what_is_in_use_is_not_dropped(size):
         assert store.controlnet(PARTS[0], *CPU) is pinned
         with (
             store.residents.using(store.controlnet_of(PARTS[2], *CPU)),
-            pytest.raises(NoRoom, match="what is in use takes"),
+            pytest.raises(NoRoom, match="models in use take"),
         ):
             store.controlnet(PARTS[1], *CPU)
     store.controlnet(PARTS[1], *CPU)

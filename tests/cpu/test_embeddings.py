@@ -76,7 +76,7 @@ def test_one_that_is_not_there_is_left_out_with_a_warning(tmp_path):
     assert torch.equal(got.hidden, encoded(tmp_path, "sd1", "x , y")[0].hidden)
     assert warnings == [
         'embedding:watercolor is not in embeddings; did you mean "watercolour"?; the prompt '
-        "goes without it"
+        "leaves it out"
     ]
 
 

@@ -188,7 +188,7 @@ def test_blocks_are_passed_over_as_if_they_were_not_there(
     chains = [module.transformer_blocks, getattr(module, "single_transformer_blocks", [])]
     places = [(chain, number) for chain in chains for number in range(len(chain))]
     if passed[-1] >= len(places):
-        with pytest.raises(InputError, match="block 5 is to be passed over, the range has 0 to 3"):
+        with pytest.raises(InputError, match="block 5 is to be skipped, the range has 0 to 3"):
             in_stages(module, one, text, [], passed="5")
         return
     ours = in_stages(module, one, text, [], passed=", ".join(map(str, passed)))
@@ -436,11 +436,11 @@ def test_layers_that_are_no_numbers_are_refused(text: str, folders: dict[Kind, P
 @pytest.mark.parametrize(
     ("kind", "blocks", "line"),
     [
-        ("sd35", ((1, 3), ()), "has double blocks 0 to 2, SkipLayerGuidance is to pass over 3"),
-        ("flux", ((), (2, 5)), "has single blocks 0 to 1, SkipLayerGuidance is to pass over 2, 5"),
-        ("sd35", ((), (1,)), "has double blocks alone, so that SkipLayerGuidance has nothing"),
-        ("z_image", ((1,), (1,)), "has no double or single blocks, so that SkipLayerGuidance"),
-        ("hunyuan_dit", ((1,), ()), "has no double or single blocks, so that SkipLayerGuidance"),
+        ("sd35", ((1, 3), ()), "has double blocks 0 to 2, SkipLayerGuidance should skip 3"),
+        ("flux", ((), (2, 5)), "has single blocks 0 to 1, SkipLayerGuidance should skip 2, 5"),
+        ("sd35", ((), (1,)), "has double blocks only, so SkipLayerGuidance has nothing"),
+        ("z_image", ((1,), (1,)), "has no double or single blocks, so SkipLayerGuidance"),
+        ("hunyuan_dit", ((1,), ()), "has no double or single blocks, so SkipLayerGuidance"),
     ],
 )
 def test_blocks_that_a_model_has_not_are_named(

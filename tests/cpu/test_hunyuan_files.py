@@ -268,7 +268,7 @@ def test_without_a_network_it_is_said_where_the_vocabulary_is(
     [
         (None, f"incomplete: {PIECES}, the tokenizer of its mT5, is missing"),
         (torch.zeros(9), "is F32, expected bytes"),
-        (torch.zeros(9, dtype=torch.uint8), "not one of sentencepiece's models"),
+        (torch.zeros(9, dtype=torch.uint8), "not a sentencepiece model"),
     ],
 )
 def test_a_checkpoint_s_broken_tokenizer_is_named(

@@ -77,7 +77,7 @@ def test_what_is_wrong_with_it_names_the_url(server: FileServer, context: RunCon
     with pytest.raises(RunError, match=f"^{server.url('none.safetensors')}: could not be fetched"):
         load("none.safetensors?token=secret")
     server.put("adapter_model.safetensors", LORA.read_bytes())
-    with pytest.raises(InputError, match=r"adapter_config\.json beside it says how strong it is"):
+    with pytest.raises(InputError, match=r"adapter_config\.json next to it sets the strength"):
         load("adapter_model.safetensors?token=secret")
     context.folders = replace(context.folders, fetch=replace(ANY, every=False))
     with pytest.raises(InputError, match="may not be fetched here"):

@@ -151,7 +151,7 @@ def test_files_that_are_none(tmp_path):
     (tmp_path / "circle").symlink_to(tmp_path / "circle")
     refused(lambda: file_identity(tmp_path / "circle"), "circle")
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
-    refused(lambda: file_identity(tmp_path / "dangling"), "a link to a file that is not there")
+    refused(lambda: file_identity(tmp_path / "dangling"), "a link to a missing file")
     (tmp_path / "model.ckpt").write_bytes(b"\x80\x04")
     refused(
         lambda: file_identity(tmp_path / "model.ckpt"),

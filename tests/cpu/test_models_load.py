@@ -100,7 +100,7 @@ def test_weights_that_do_not_fit(tmp_path, part, file, key, change, words):
     model, clip, vae = pipeline_recipes(tmp_path / "model")
     store = ModelStore()
     with pytest.raises(
-        InputError, match=f"^{path}: does not fit config.json beside it .*" + words.format(key)
+        InputError, match=f"^{path}: does not fit its config.json .*" + words.format(key)
     ):
         store.network(model.network, "cpu", torch.float32)
         store.vae(vae.vae, "cpu", torch.float32)

@@ -179,7 +179,7 @@ def test_ranges_that_do_not_fit_are_refused():
         InputError, match="block 0 reads skips up to position 8, the features have 4"
     ):
         stages.decode(model, shallow, text)
-    with pytest.raises(InputError, match="right before this block"):
+    with pytest.raises(InputError, match="directly before this block"):
         stages.decode(model, stages.encode(model, step, text), text, first_block=2)
 
 

@@ -521,7 +521,7 @@ def test_a_loop_that_is_drawn_is_refused_a_patched_model(z_image: tuple[Path, Pa
     begin = replace(plain.begin, inputs={**plain.begin.inputs, "model": model})
     with local_engine() as engine:
         target = Target(engine.cluster.devices, engine.cluster.links)
-        with pytest.raises(InputError, match="draw it with TransformerControlTokens and"):
+        with pytest.raises(InputError, match="use TransformerControlTokens and"):
             plan_region(replace(plain, begin=begin), target)
 
 
@@ -543,7 +543,7 @@ def test_a_control_patch_of_version_2_is_refused(
     [
         ({"dim": 64}, "its width is 64, the transformer in"),
         ({"n_heads": 1, "n_kv_heads": 1}, "its number of heads is 1, the transformer in"),
-        ({"control_layers_places": [0, 9]}, r"acts behind block 9, .* has 0 to 6"),
+        ({"control_layers_places": [0, 9]}, r"acts after block 9, .* has 0 to 6"),
     ],
 )
 def test_a_control_patch_of_other_sizes_is_refused(

@@ -203,7 +203,7 @@ def test_unknown_options_stay_and_are_said_once(workshop: Workshop) -> None:
     (entry,) = workshop.outputs(body, COND, "CONDITIONING", {"t": text("a cat"), **steps})["out"]
     assert entry.options == {"sparkle": 3}
     assert workshop.warnings == (
-        "conditioning: options that have no meaning here are kept, but change nothing: sparkle",
+        "conditioning: unknown options are passed on without effect: sparkle",
     )
 
 

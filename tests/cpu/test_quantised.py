@@ -397,7 +397,7 @@ def metadata(layers: Any) -> dict[str, str]:
     ("tensors", "said", "words"),
     [
         *(
-            ({MARK: marker(format=kind)}, None, f"{WEIGHT} is stored as {kind}, which is not read")
+            ({MARK: marker(format=kind)}, None, f"{WEIGHT} is stored as {kind}, which is not supported")
             for kind in ("nvfp4", "mxfp8", "asym_w4a8_int8", "w4a8", "convrot_w4a4", "new_one", "int8_blockwise")
         ),
         ({}, metadata({"layers": {LAYER: {"format": "nvfp4"}}}), f"{WEIGHT} is stored as nvfp4"),
@@ -406,7 +406,7 @@ def metadata(layers: Any) -> dict[str, str]:
         ({}, metadata([]), "its metadata _quantization_metadata is not understood"),
         ({}, {"_quantization_metadata": "{"}, "its metadata _quantization_metadata is not understood"),
         ({}, metadata({"layers": {LAYER: {"format": "float8_e4m3fn"}}}), f"{WEIGHT} is I8, its marker says float8_e4m3fn"),
-        ({}, metadata({"layers": {"x.y": {"format": "nvfp4"}}}), "a marker says how x.y.weight is stored, which is not there"),
+        ({}, metadata({"layers": {"x.y": {"format": "nvfp4"}}}), "a marker says how x.y.weight is stored, but it is missing"),
         ({}, metadata({"layers": {LAYER: {"format": "int8_tensorwise", "convrot": True, "convrot_groupsize": 64}}}), f"{WEIGHT} has two markers, which differ"),
         ({MARK: marker(convrot=True, per_row=True)}, None, f"the marker of {WEIGHT} names no format"),
         ({MARK: torch.tensor([123, 1], dtype=torch.uint8)}, None, f"its marker {MARK} is not understood"),
@@ -418,7 +418,7 @@ def metadata(layers: Any) -> dict[str, str]:
         ({MARK: marker(format="int8_tensorwise", convrot=True)}, None, r"inputs are rotated in groups of 256"),
         ({MARK: marker(format="int8_tensorwise", convrot=True, convrot_groupsize=8)}, None, r"inputs are rotated in groups of 8"),
         ({MARK: marker(format="int8_tensorwise", params={"convrot": True, "convrot_groupsize": "64"})}, None, r"inputs are rotated in groups of 64"),
-        ({MARK: None}, None, f"{WEIGHT} is 8-bit integers, and nothing says of which format"),
+        ({MARK: None}, None, f"{WEIGHT} is 8-bit integers without a format"),
         ({SCALE: None, MARK: None}, None, f"{WEIGHT} is 8-bit integers without a scale"),
         ({SCALE: None}, None, f"{WEIGHT} has a marker and no scale"),
         ({WEIGHT: None, MARK: None}, None, f"{SCALE} is a scale without its weight, {WEIGHT}"),

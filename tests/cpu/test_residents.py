@@ -136,7 +136,7 @@ def test_what_was_used_longest_ago_goes_and_it_is_said_for_what_and_what_it_cost
     store.controlnet(control_recipe("sd1").control_net, *CPU)
     assert store.vae(vae.vae, *CPU) is decoder
     assert store.network(model.network, *CPU) is not unet
-    assert said[0].startswith("let go of unet sd1 (0.00 GB, loaded in ") and said[0].endswith(
+    assert said[0].startswith("released unet sd1 (0.00 GB, loaded in ") and said[0].endswith(
         " s) for ControlNet sd1-controlnet-10"
     )
     use = store.residents.use

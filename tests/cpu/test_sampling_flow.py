@@ -289,7 +289,7 @@ def test_every_schedule_gives_finite_pictures(scheduler: str, sampler: str) -> N
 
 @pytest.mark.parametrize("sigmas", [(14.6, 3.0, 0.0), (0.2, 0.6, 1.0)])
 def test_levels_that_a_flow_has_not_are_refused_in_one_line(sigmas: tuple[float, ...]) -> None:
-    with pytest.raises(InputError, match="this model is a flow, whose levels lie between 1"):
+    with pytest.raises(InputError, match="this model is a flow, expected levels from 1"):
         solver_of(SamplerChoice("euler"), sigmas, Flow(0.9999))
 
 

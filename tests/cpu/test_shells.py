@@ -368,8 +368,8 @@ def test_it_is_told_which_model_took_whose_place() -> None:
         controlnet_folder("sd1", seed)
         store.controlnet(control_recipe("sd1", seed).control_net, *CPU)
     (line,) = said.lines
-    assert line.startswith("let go of ControlNet sd1-controlnet-10 (0.00 GB, loaded in ")
-    assert line.endswith(" s) for ControlNet sd1-controlnet-11, which takes its place")
+    assert line.startswith("released ControlNet sd1-controlnet-10 (0.00 GB, loaded in ")
+    assert line.endswith(" s) for ControlNet sd1-controlnet-11, its replacement")
     use = store.residents.use
     assert (use.loads, use.fills, use.evictions) == (2, 1, 1)
 

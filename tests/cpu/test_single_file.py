@@ -423,7 +423,7 @@ def test_files_that_are_broken(tmp_path):
     save(path, tensors)
     with pytest.raises(
         InputError,
-        match=r"is no whole UNet2DConditionModel: missing: mid_block\.attentions\.0\.norm\.bias$",
+        match=r"is not a complete UNet2DConditionModel: missing: mid_block\.attentions\.0\.norm\.bias$",
     ):
         STORE.network(pipeline_recipes(path)[0].network, *CPU)
 

@@ -245,7 +245,10 @@ def whole_of(folder: str) -> dict[str, Tensor]:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"GGUF\x03\0\0\0" * 100, "a GGUF file, which is not read: take the .safetensors file of"),
+        (
+            b"GGUF\x03\0\0\0" * 100,
+            "a GGUF file, which is not supported: take the .safetensors file of",
+        ),
         (b"", "not a safetensors file, or cut off"),
         (b"version https://git-lfs.github.com/spec/v1\n", "a pointer of Git LFS, not the file"),
         (b"<!doctype html><html>" * 9, "a web page, not a model"),
@@ -279,7 +282,7 @@ def test_a_format_that_is_not_read_is_refused_by_its_name(
     path = place / "models" / folder / "bad.safetensors"
     save(path, tensors | {f"{layer}.comfy_quant": marker(format=kind)})
     line = refused(engine, loads(folder))
-    assert f"{path}: {weight} is stored as {kind}, which is not read: {FITS}" in line
+    assert f"{path}: {weight} is stored as {kind}, which is not supported: {FITS}" in line
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -510,11 +513,11 @@ def test_guidance_and_references_are_refused_where_a_family_has_none(
     file = place / "models" / "checkpoints" / kind / "transformer"
     told = node("FluxGuidance", conditioning="@text:0", guidance=3.5)
     line = refused(engine, graph(kind, told=told, sample=sampled(positive="@told:0")))
-    assert f"{file}: the model is not told any guidance" in line
-    assert "take FluxGuidance out, and set cfg" in line
+    assert f"{file}: the model has no guidance input" in line
+    assert "remove FluxGuidance, and set cfg" in line
     told = node("ReferenceLatent", conditioning="@text:0", latent="@latent:0")
     line = refused(engine, graph(kind, told=told, sample=sampled(positive="@told:0")))
-    assert f"{file}: the model reads no references: take ReferenceLatent out" in line
+    assert f"{file}: the model reads no references: remove ReferenceLatent" in line
 
 
 def test_references_of_other_channels_are_refused(engine: katz.Engine, place: Path) -> None:
@@ -571,7 +574,7 @@ def test_what_overflows_in_float16_is_computed_wider(kind: Kind, place: Path) ->
 def test_float16_is_refused_on_processors(place: Path) -> None:
     with katz.open(models=str(place / "models"), dtype="float16") as engine:
         line = refused(engine, graph("flux"))
-    assert line.startswith("--dtype float16: processors take")
+    assert line.startswith("--dtype float16: CPUs are")
     assert "give bfloat16 or float32" in line
 
 

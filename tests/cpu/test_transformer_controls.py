@@ -468,7 +468,7 @@ def test_a_controlnet_of_another_family_or_size_is_refused(folders: dict[Kind, P
     with pytest.raises(InputError, match=r"has 4 blocks, the transformer in .* takes 3$"):
         check_controlnet(ControlNetRecipe(recipe(many)), models["hunyuan_dit"])
     older = draw_controlnet("hunyuan_dit11", 1, blocks=3)
-    with pytest.raises(InputError, match=r"is told the picture's sizes, .* is not: take one"):
+    with pytest.raises(InputError, match=r"reads the picture's sizes, .* does not: use one"):
         check_controlnet(ControlNetRecipe(recipe(older)), models["hunyuan_dit"])
     deep = draw_controlnet("sd35", 1, blocks=6)
     with pytest.raises(InputError, match="has 6 blocks, the transformer in"):

@@ -498,7 +498,7 @@ def test_a_dora_by_inputs_over_fused_rows_is_refused(tmp_path: Path) -> None:
             f"diffusion_model.double_blocks.0.img_attn.qkv.{end}": one
             for end, one in tensors.items()
         },
-        r"img_attn\.qkv is DoRA by inputs, whose norms need all rows of a fused weight",
+        r"img_attn\.qkv is DoRA over inputs, which needs all rows of a fused weight",
     )
 
 

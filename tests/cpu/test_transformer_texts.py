@@ -142,7 +142,7 @@ def test_options_of_t5_are_for_texts_of_any_length(folders: dict[Kind, Path]) ->
     options = {"min_padding": 1, "min_length": 8}
     qwen, fixed = (pipeline_recipes(folders[kind])[1] for kind in ("z_image", "hunyuan_dit"))
     assert call("T5TokenizerOptions", clip=qwen, **options) == qwen
-    with pytest.raises(InputError, match="reads texts of 77 and 256 tokens and no others: take"):
+    with pytest.raises(InputError, match="reads texts of 77 and 256 tokens only: remove"):
         call("T5TokenizerOptions", clip=fixed, **options)
 
 

@@ -178,8 +178,8 @@ AROUND = {"a": {"class_type": "Echo", "inputs": {"value": ["2", 0]}}}
             "7.fails",
             "in it node 7.fails (Fail): ",
         ),
-        (CIRCLE, ["a", 0], "7.a", "stands in a cycle: 7.a (Echo) -> 7.b (Echo) -> 7.a (Echo)"),
-        (AROUND, ["a", 0], "7.a", "stands in a cycle: "),
+        (CIRCLE, ["a", 0], "7.a", "is in a cycle: 7.a (Echo) -> 7.b (Echo) -> 7.a (Echo)"),
+        (AROUND, ["a", 0], "7.a", "is in a cycle: "),
     ],
 )
 def test_an_error_inside_an_expansion_is_told_under_the_node_of_the_prompt(

@@ -124,7 +124,7 @@ def test_what_cannot_be_written_out_says_why() -> None:
     changed["5"] = replace(
         changed["5"], inputs={**changed["5"].inputs, "positive": Link("zero", 0)}
     )
-    lines["no node before it gives the conditioning"] = Graph(changed), "5"
+    lines["no node before it outputs the conditioning"] = Graph(changed), "5"
     nodes = dict(shipped("controlnet_lora").nodes)
     saved = {"images": nodes["10"].inputs["image"], "filename_prefix": "x"}
     nodes["saved"] = NodeCall("SaveImage", saved)
@@ -180,7 +180,7 @@ def test_pictures_that_show_only_when_models_run_are_not_mixed_up() -> None:
     nodes_["other"] = replace(
         nodes_["other"], inputs={**nodes_["other"].inputs, "image": Link("b-cut", 0)}
     )
-    with pytest.raises(InputError, match="pictures of node b-cut, a-cut it"):
+    with pytest.raises(InputError, match="picture from node b-cut, a-cut is"):
         written(Graph(nodes_), "5")
 
 

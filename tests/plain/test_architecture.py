@@ -165,7 +165,9 @@ def test_renamed_modules_are_found_by_their_old_names(
     package, _, name = old.rpartition(".")
     monkeypatch.delattr(f"{package}.{name}", raising=False)
     new = import_module(RENAMED_MODULES[old])
-    with pytest.warns(FutureWarning, match=f"^{old} is now {new.__name__}; the old name goes$"):
+    with pytest.warns(
+        FutureWarning, match=f"^{old} is now {new.__name__}; the old name will be removed$"
+    ):
         assert import_module(old) is new
     assert new.__spec__ is not None and new.__spec__.name == new.__name__
 

@@ -103,7 +103,7 @@ def test_members_count_in_the_order_of_their_names() -> None:
     kind = TYPES["ComfyMathExpression"]
     given = {"values.b": 7, "values.a": 5, "expression": "values[0]"}
     assert kind.run(None, given) == (5.0, 5, True)  # type: ignore[arg-type]
-    with pytest.raises(RunError, match=r"input values\.a: .*gave nothing"):
+    with pytest.raises(RunError, match=r"input values\.a: .*returned nothing"):
         kind.run(None, {"expression": "1", "values.a": None})  # type: ignore[arg-type]
 
 

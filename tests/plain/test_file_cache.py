@@ -157,7 +157,7 @@ def test_without_its_server_a_file_is_what_it_was(
     assert get(cache, url) == place
     reason, used = caplog.messages
     assert reason.startswith(f"{url}: could not be fetched: ")
-    assert used == f"{url}: what was fetched before is used"
+    assert used == f"{url}: using the cached file"
     with pytest.raises(RunError, match="could not be fetched"):  # which was never fetched
         cache.identity(other)
 
@@ -494,7 +494,7 @@ def test_a_damaged_file_is_fetched_again(
     place.write_bytes(damage(FILE))
     assert cache.local_file(file).read_bytes() == FILE
     (line,) = caplog.messages
-    assert line.startswith(f"{file.path}: what was fetched before is damaged (")
+    assert line.startswith(f"{file.path}: the cached file is damaged (")
 
 
 def test_a_full_disk(server: FileServer, cache: FileCache) -> None:

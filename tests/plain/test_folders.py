@@ -118,8 +118,8 @@ def test_an_unknown_name_says_what_is_near_and_where_was_searched(
     message = refused(folders, "checkpoints", "b.safetensor")
     assert '"b.safetensor" is not in checkpoints; did you mean "b.safetensors"?' in message
     assert str(root / "models/checkpoints") in message and str(root / "more/checkpoints") in message
-    assert "there is cat.png, dogs/rex.JPG" in refused(folders, "input", "zzz.webp")
-    assert "there is none" in refused(folders, "vae", "x.safetensors")
+    assert "available: cat.png, dogs/rex.JPG" in refused(folders, "input", "zzz.webp")
+    assert "none is available" in refused(folders, "vae", "x.safetensors")
 
 
 def test_pickles_are_refused_with_the_way_out(folders: Folders) -> None:
@@ -342,7 +342,10 @@ def test_what_cannot_be_listed_is_left_out_with_a_warning(
     (root / "models/loras/new.safetensors").touch()
     assert folders.choices("loras") == tuple(sorted((*there, "new.safetensors")))
     assert "loras" in folders.kinds() and "loop" not in folders.kinds()
-    assert sum("left out of lists" in line for line in caplog.messages) in (2, 3)
+    assert sum("is not listed" in line or "skipped a name" in line for line in caplog.messages) in (
+        2,
+        3,
+    )
     caplog.clear()
     folders.choices("loras")
     assert not caplog.messages  # said once
@@ -364,4 +367,4 @@ def test_a_folder_that_may_not_be_read_is_left_out(
     monkeypatch.setattr(os, "scandir", scandir)
     (root / "models/loras/new.safetensors").touch()
     assert folders.choices("loras") == tuple(sorted((*there, "new.safetensors")))
-    assert any("closed is left out of lists: Permission denied" in one for one in caplog.messages)
+    assert any("closed is not listed: Permission denied" in one for one in caplog.messages)

@@ -564,8 +564,8 @@ OTHER = subgraph("other", [node(1, "self")], [])
     ("document", "expected"),
     [
         (ui([], []), "UI workflow that holds no nodes"),
-        (ui([node(1, "Note")], []), "no node takes part"),
-        (ui([LOADER, LOADER], []), "node 1: this id stands twice"),
+        (ui([node(1, "Note")], []), "without active nodes"),
+        (ui([LOADER, LOADER], []), "node 1: this id occurs twice"),
         (ui([node(2, "Save", [("images", "IMAGE", 5)])], []), 'node 2 (Save), input "images": link '
                                                               '5 is not among the links'),
         (ui([node(2, "Save", [("images", "IMAGE", 5)])], [[5, 9, 0, 2, 0, "IMAGE"]]), "link 5 comes from node "
@@ -576,7 +576,7 @@ OTHER = subgraph("other", [node(1, "self")], [])
                                                                                               "it has 1"),
         (ui([LOADER], [[1, 2]]), "link number 0 is a list of 2, expected [id, node"),
         (ui([LOADER], [[1, 1, "x", 2, 0, "A"]]), 'link 1 goes from 1, "x" to 2, 0'),
-        (ui([LOADER], [[5, 1, 0, 1, 0, "A"], [5, 1, 0, 1, 1, "A"]]), "link 5: this id stands twice"),
+        (ui([LOADER], [[5, 1, 0, 1, 0, "A"], [5, 1, 0, 1, 1, "A"]]), "link 5: this id occurs twice"),
         (ui([5], []), "node number 0 is 5, expected an object with an id"),
         (ui([{"id": 1}], []), "node 1: type is null, expected a name"),
         (ui([node(1, "A", values="x")], []), 'node 1: widgets_values is "x", expected a list '
@@ -592,7 +592,7 @@ OTHER = subgraph("other", [node(1, "self")], [])
         (ui([node(1, "A", values=[float("nan")])], []), "node 1 holds NaN"),
         (
             ui([node(1, "Reroute", [("", "*", 1)], [("", "*")]), node(2, "Save", [("images", "IMAGE", 1)])], [[1, 1, 0, 1, 0, "*"]]),
-            "node 2 (Save), input images: its link 1 goes around in a circle",
+            "node 2 (Save), input images: its link 1 is part of a cycle",
         ),
     ],
 )  # fmt: skip

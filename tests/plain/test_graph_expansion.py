@@ -242,7 +242,7 @@ def test_a_cycle_made_by_expansion_is_named(
     result = run(document, types=expanding(Graph(inner), output)).result
     assert result.outputs == {"4": (1,)} and result.refused == ("3",)
     (message,) = map(str, result.failures.values())
-    assert "stands in a cycle" in message and path in message
+    assert "is in a cycle" in message and path in message
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_a_cycle_made_by_expansion_is_named(
     [
         (
             {"a": NodeCall("Nowhere", {})},
-            "in it node 1.a (Nowhere): there is no node type of this name",
+            "in it node 1.a (Nowhere): no node type has this name",
         ),
         (
             {"a": NodeCall("Echo", {"value": Link("gone", 0)})},

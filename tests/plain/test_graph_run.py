@@ -29,7 +29,7 @@ def test_only_what_the_outputs_need_runs_in_the_order_of_the_file() -> None:
 
 def test_targets() -> None:
     assert run(SUM, targets=["7", "5"]).nodes("start") == ["9", "3", "5", "7"]
-    with pytest.raises(InputError, match='node "99" is to be run'):
+    with pytest.raises(InputError, match='node "99" should run'):
         run(SUM, targets=["99"])
     with pytest.raises(InputError, match="no output node"):
         run({"1": node("Number", value=0)})

@@ -91,7 +91,7 @@ def test_a_pack_given_in_place_of_its_folder_is_said(tmp_path: Path) -> None:
     registry, problems = load(tmp_path / "whole")
     assert "Inner" not in registry
     assert problems == [
-        f"pack {tmp_path / 'whole'}: is a pack itself; give the folder that it lies in, {tmp_path}"
+        f"pack {tmp_path / 'whole'}: is a pack itself; give the folder that contains it, {tmp_path}"
     ]
 
 
@@ -127,7 +127,7 @@ def test_the_first_of_two_nodes_of_one_name_wins(tmp_path: Path) -> None:
     pack(tmp_path, "b.py", GOOD.format(name="Twice"))
     registry, problems = load(tmp_path)
     assert registry["Twice"].pack == "a"
-    assert problems == ["pack b: node Twice is already there from pack a; it was left out"]
+    assert problems == ["pack b: node Twice already exists in pack a; it was left out"]
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_installed_packs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert registry["KSampler"].pack == "builtin"
     assert any("ZeroDivisionError" in line for line in said)
     assert any("thing_gone" in line for line in said)
-    assert any("node KSampler is already there from pack builtin" in line for line in said)
+    assert any("node KSampler already exists in pack builtin" in line for line in said)
 
 
 def test_installed_packs_of_another_convention(

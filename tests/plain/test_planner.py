@@ -248,7 +248,7 @@ def test_a_stage_outside_any_region_is_a_problem() -> None:
     assert (
         "stray",
         "",
-        "stands in no step region: it needs a StepBegin upstream and a StepEnd downstream",
+        "is in no step region: it needs a StepBegin upstream and a StepEnd downstream",
     ) in list(region_problems(stray, REGISTRY))
 
 
@@ -294,7 +294,7 @@ def test_a_switch_without_the_side_that_is_needed_is_named() -> None:
         "Switch", {"condition": Link("pattern", 0), "on_true": Link("up", 0)}
     )
     nodes["end"] = NodeCall("StepEnd", {"step": Link("begin", 0), "prediction": Link("last", 1)})
-    with pytest.raises(InputError, match=r"node last \(UNetDecoder\), features: comes to nothing"):
+    with pytest.raises(InputError, match=r"node last \(UNetDecoder\), features: is empty"):
         compiled(bound(Graph(nodes), "end"), evaluations=4)
 
 

@@ -41,7 +41,7 @@ def test_text_says_what_stands_where_and_why() -> None:
         "choice: controlnet on cpu:1, one evaluation stale 1.040 s; in place of: one device 1.470 s"
         in text
     )
-    assert "why: one device lost: 1.470 s, 41.3% more" in text
+    assert "why: one device was not chosen: 1.470 s, 41.3% more" in text
     assert text.endswith("bound by work on cpu:0: 34.00 ms of 34.00 ms an evaluation")
 
 
@@ -76,8 +76,8 @@ def test_of_gpus_it_says_what_is_recorded_and_which_blocks_are_not_prepared() ->
         lines = as_text(program).splitlines()
         of_gpus = [
             "cuda:0, recorded as CUDA graphs: ControlNet, UNet encoder, UNet mid, UNet decoder",
-            "cuda:0, at once where that is faster: ControlNet and UNet encoder",
-            "blocks that keep their library's forward: 3 ResnetBlock2D, scaled output",
+            "cuda:0, at the same time if faster: ControlNet and UNet encoder",
+            "blocks that use their library's forward: 3 ResnetBlock2D, scaled output",
         ]
         assert [line for line in of_gpus if line in lines] == (of_gpus if gpu in devices else [])
         (segment,) = as_json(program)["variants"][0]["segments"]

@@ -300,7 +300,10 @@ def test_the_binding_term_is_named_with_figures(known, expected) -> None:
 def test_notes_say_why_not() -> None:
     alone = several(region(), transfer=60 * MS, evaluations=30, allowed=STALE)
     text = "\n".join(alone.notes)
-    assert "one of 2 devices is used: controlnet on cpu:1, one evaluation stale lost:" in text
+    assert (
+        "one of 2 devices is used: controlnet on cpu:1, one evaluation stale was not chosen:"
+        in text
+    )
     assert (
         "does not help: the link cpu:1 -> cpu:0: 60 MB an evaluation at 1 GB/s = 60.00 ms, more "
         "than the 49.00 ms" in text
@@ -308,12 +311,13 @@ def test_notes_say_why_not() -> None:
     nothing = several(region(controls=0), allowed=STALE)
     assert any("there is no ControlNet" in note for note in nothing.notes)
     assert any(
-        "one of 2 devices is used: UNet split over 2 devices lost" in note for note in nothing.notes
+        "one of 2 devices is used: UNet split over 2 devices was not chosen" in note
+        for note in nothing.notes
     )
     split = several(region(branches=2), evaluations=30, allowed=STALE)
     assert any("not worth its error" in note or "no ControlNet" in note for note in split.notes)
     assert any(
-        "more of them gain nothing" in note
+        "more gain nothing" in note
         for note in several(region(controls=0, branches=2), speeds=(1, 1, 1)).notes
     )
 

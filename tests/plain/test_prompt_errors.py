@@ -123,7 +123,7 @@ def test_a_cycle_names_its_nodes() -> None:
         }
     )
     assert found["type"] == "dependency_cycle"
-    assert found["details"].startswith("stands in a cycle: 1 (Echo) -> 2 (Echo) -> 1 (Echo)")
+    assert found["details"].startswith("is in a cycle: 1 (Echo) -> 2 (Echo) -> 1 (Echo)")
     assert found["extra_info"] == {"node_id": "1", "cycle_nodes": ["1", "2"]}
 
 

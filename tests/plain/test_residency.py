@@ -92,7 +92,7 @@ def test_without_room_nothing_changes(policy: str) -> None:
     residency.touch("b", 1)
     residency.pin("a")
     with pytest.raises(
-        NoRoom, match="depth: takes 4 bytes, what is in use takes 3 of the budget of 5 bytes"
+        NoRoom, match="depth: takes 4 bytes, models in use take 3 of the budget of 5 bytes"
     ) as caught:
         residency.touch("c", 4, "depth")
     assert "\n" not in str(caught.value)

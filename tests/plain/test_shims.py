@@ -168,7 +168,7 @@ def test_annotated_names_and_names_for_saving(root: Path) -> None:
     assert paths.exists_annotated_filepath("cat.png") and not paths.exists_annotated_filepath(
         "dog.png"
     )
-    with pytest.raises(InputError, match="leads out of the folder"):
+    with pytest.raises(InputError, match="points outside of the folder"):
         paths.get_annotated_filepath("../models/checkpoints/a.safetensors")
     folder, stem, counter, subfolder, prefix = paths.get_save_image_path("x", str(root / "output"))
     assert (folder, stem, counter, subfolder, prefix) == (str(root / "output"), "x", 42, "", "x")
@@ -177,7 +177,7 @@ def test_annotated_names_and_names_for_saving(root: Path) -> None:
         paths.get_save_image_path("s_%width%x%height%", str(root / "output"), 64, 32)[1]
         == "s_64x32"
     )
-    with pytest.raises(InputError, match="leads out of the folder"):
+    with pytest.raises(InputError, match="points outside of the folder"):
         paths.get_save_image_path("../../x", str(root / "output"))
 
 

@@ -86,7 +86,7 @@ def test_nothing_where_a_value_was_declared_is_named_by_the_node_that_needs_it()
         "save": node("Save", value=["2", 0]),
     }
     (error,) = run_v1(document, {"Made": pack_class(lambda self: (None,))}).result.failures.values()
-    assert str(error) == "node 2 (Add): input a: the node that it reads gave nothing, expected INT"
+    assert str(error) == "node 2 (Add): input a: the linked node returned nothing, expected INT"
 
 
 def test_a_class_that_leaves_the_program_is_a_problem_of_its_own() -> None:

@@ -138,7 +138,7 @@ def test_values_beyond_the_declared_outputs_are_left_out_and_that_is_said_once(r
     assert ran.result.outputs == {"s": (1,), "t": (1,)} and not ran.result.failures
     said = [line for line in context.said if "Made" in line]
     assert said and set(said) == {
-        "Made: gave 2 more than the 1 outputs that it declares; what is too much was left out"
+        "Made: gave 2 more than the 1 outputs that it declares; the rest was left out"
     }
 
 

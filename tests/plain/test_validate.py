@@ -53,9 +53,8 @@ def test_a_sound_graph_has_no_problems() -> None:
 def test_unknown_type_names_the_nearest() -> None:
     message = only_error(n1=node("Nunber"), n2=node("Save", value=["1", 0]))
     assert (
-        message
-        == 'node 1 (Nunber): there is no node type of this name; did you mean "Number"?; `katz '
-        "nodes` lists what there is, --packs adds a folder of packs"
+        message == 'node 1 (Nunber): no node type has this name; did you mean "Number"?; `katz '
+        "nodes` lists all, --packs adds a folder of packs"
     )
 
 
@@ -380,7 +379,7 @@ def test_targets_decide_what_is_needed() -> None:
     chosen = check(graph, TYPES, targets=["1"])
     assert chosen.errors == () and chosen.targets == ("1",)
     assert check(graph, TYPES, targets=["4", "2"]).refused == ("4",)
-    with pytest.raises(InputError, match='node "9" is to be run, but it is not in the workflow'):
+    with pytest.raises(InputError, match='node "9" should run, but is not in the workflow'):
         check(graph, TYPES, targets=["9"])
 
 

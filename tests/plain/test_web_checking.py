@@ -300,7 +300,7 @@ def test_a_picture_runs_as_its_graph_and_keeps_the_editors_document(container: s
 def test_pictures_that_carry_nothing_are_refused_in_a_line() -> None:
     for data, expected in (
         (picture(), "without a workflow"),
-        (picture(prompt=stock())[:20], "breaks off"),
+        (picture(prompt=stock())[:20], "truncated PNG"),
         (b"\xff\xd8\xff", "no PNG or WebP"),
         (b"", "no PNG or WebP"),
     ):

@@ -99,7 +99,7 @@ def twice() -> dict[str, Any]:
         (b"[" * 101 + b"]" * 101, "deep"),
         (b'{"nodes": [{"id": 1, "type": "A", "pos": [NaN, 0]}]}', "NaN"),
         (json.dumps({**EDITORS, "version": 9}).encode(), "newer"),
-        (json.dumps(twice()).encode(), "this id stands twice"),
+        (json.dumps(twice()).encode(), "this id occurs twice"),
         (b"{}", "holds no nodes"),
         (b"[]", "is a list"),
         (b'{"format": "other"}', "format is"),

@@ -35,7 +35,7 @@ def run(part: str | None = None, out: Path | None = None, write: Path | None = N
     measure = importlib.import_module(f"katz_graph.bench.gpu.{part}").run
     options = {} if write is None else {"write": write}
     if options.keys() - signature(measure).parameters.keys():
-        raise InputError(f"--write: part {part} measures no tiles; kernels does")
+        raise InputError(f"--write: part {part} measures no tiles; use part kernels")
     if not torch.cuda.is_available():
         raise InputError("katz bench gpu needs a GPU, and torch sees no CUDA device")
     with Rows(part, out) as rows, torch.inference_mode():

@@ -116,8 +116,8 @@ class ClipFacade:
         texts = [one.text for one in rows if isinstance(one, TokenRows) and one.is_of_its_text()]
         if len(texts) < len(rows):
             raise InputError(
-                "the pack changed the tokens of a text; only tokens as `clip.tokenize` gives them "
-                "can be encoded"
+                "the pack changed the tokens of a text; only unchanged tokens from "
+                "`clip.tokenize` can be encoded"
             )
         others = () if len(set(texts)) == 1 else tuple(texts[1:])
         return Prompt(self._learned(*texts), texts[0], others)

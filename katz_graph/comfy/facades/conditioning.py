@@ -220,9 +220,7 @@ def _entry(pair: Any) -> ConditioningEntry:
     now = current()
     if now is not None:
         names = ", ".join(map(str, unknown))
-        now.context.warn(
-            f"conditioning: options that have no meaning here are kept, but change nothing: {names}"
-        )
+        now.context.warn(f"conditioning: unknown options are passed on without effect: {names}")
     fields = {name: getattr(entry, name) for name in ConditioningEntry.__dataclass_fields__}
     return PackEntry(**fields, options=unknown)
 

@@ -81,8 +81,8 @@ def uses(last: Any, spreads: bool) -> tuple[ControlUse, ...]:
     while last is not None:
         if not isinstance(last, ControlNetFacade):
             raise InputError(
-                f"the conditioning has a {type(last).__name__} for a ControlNet, expected one that "
-                "came from a loader"
+                f"the conditioning has a {type(last).__name__} for a ControlNet, expected one "
+                "from a loader"
             )
         found.append(_use(last, spreads))
         last = last.previous_controlnet
@@ -110,6 +110,6 @@ def _vae(vae: Any) -> VaeRecipe | None:
     if vae is not None and not isinstance(vae, VaeFacade):
         raise InputError(
             f"the conditioning has a {type(vae).__name__} for the VAE of a ControlNet, expected "
-            "one that came from a loader"
+            "one from a loader"
         )
     return None if vae is None else vae.recipe

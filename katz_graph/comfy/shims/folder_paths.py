@@ -177,7 +177,7 @@ def get_input_subfolders() -> list[str]:
 def _inside(folder: Path, name: str) -> Path:
     path = (folder / name).resolve()
     if not path.is_relative_to(folder.resolve()):
-        raise InputError(f"{name!r} leads out of the folder {folder}")
+        raise InputError(f"{name!r} points outside of the folder {folder}")
     return path
 
 

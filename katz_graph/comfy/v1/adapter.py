@@ -190,8 +190,8 @@ def _taken(
     further = surplus(result, outputs)
     if further:
         context.warn(
-            f"{name}: gave {further} more than the {len(outputs)} outputs that it declares; what "
-            "is too much was left out"
+            f"{name}: gave {further} more than the {len(outputs)} outputs that it declares; the "
+            "rest was left out"
         )
     return from_result(result, outputs, gives_lists, is_output)
 
@@ -257,7 +257,7 @@ def _problems(
             "",
             str(result)
             if isinstance(result, str) and result
-            else "its own check does not accept these inputs",
+            else "the node's own check rejected these inputs",
         )
 
 

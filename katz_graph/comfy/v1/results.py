@@ -117,7 +117,7 @@ def _values(result: Any, outputs: Sequence[Output], gives_lists: Sequence[bool])
         return (result,) * len(outputs)
     if result is None:
         return tuple(
-            ExecutionBlocker(f"the node that this reads gave nothing for its output {output.name}")
+            ExecutionBlocker(f"the linked node returned nothing for its output {output.name}")
             for output in outputs
         )
     if not isinstance(result, (tuple, list)):

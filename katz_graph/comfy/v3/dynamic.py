@@ -168,7 +168,7 @@ def flat(inputs: Sequence[Input], within: str = "") -> Iterator[Flat]:
 def _grown(name: str, group: _GrowInput) -> Iterator[Flat]:
     template = group.template
     if isinstance(template.input, (_GrowInput, _ChoiceInput, _SlotInput)):
-        raise TypeError(f"{name} (io.Autogrow) is a group of inputs that are dynamic themselves")
+        raise TypeError(f"{name} (io.Autogrow) of dynamic inputs is not supported")
     grows = Growing(name, template.prefix, template.least)
     for number, one in enumerate(template.names):
         port = _named(template.input, f"{name}.{one}")
@@ -254,7 +254,7 @@ class Gathering:
                 return made | self._objects(option.inputs, values, f"{name}.")
         if key is None:  # it is linked, and its value is not known yet
             return made
-        raise InputError(f"{name} is {show(key)}, which is none of its choices")
+        raise InputError(f"{name} is {show(key)}, which is not one of its choices")
 
     def _told(self, value: Any, name: str) -> Any:
         return (value, name) if self.pairs else value

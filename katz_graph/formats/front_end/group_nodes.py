@@ -96,7 +96,7 @@ class _Replacing:
             raise InputError(f"{where} contains itself")
         members = _objects(group.get("nodes")) if isinstance(group, Mapping) else []
         if not members:
-            raise InputError(f"{where}: extra.groupNodes does not say which nodes it has")
+            raise InputError(f"{where}: extra.groupNodes does not list its nodes")
         self.count += len(members)
         if self.count > MAX_NODES:
             raise InputError(f"has group nodes of more than {MAX_NODES:,} nodes")

@@ -237,6 +237,6 @@ def _note_beyond(node: UiNode, widgets: int, notes: list[str], where: str) -> No
     beyond = node.values[widgets:] if not isinstance(node.values, Mapping) else ()
     if any(value is not None for value in beyond):
         notes.append(
-            f"{where}: {len(node.values)} values for {widgets} widgets of the subgraph; those "
-            "beyond were left out"
+            f"{where}: {len(node.values)} values for {widgets} widgets of the subgraph; the rest "
+            "were left out"
         )

@@ -106,7 +106,7 @@ def identify(
     deadline = time.monotonic() + patience.header
     while not wait((asked,), POLL_S).done:
         if cancelled():
-            raise Cancelled(f"{shown(url)}: no longer wanted")
+            raise Cancelled(f"{shown(url)}: no longer needed")
         if time.monotonic() > deadline:
             raise _not_fetched(url, f"its header did not come within {patience.header:g} s")
     return asked.result()
@@ -160,7 +160,7 @@ def download(
         _to_disk(lambda: (part.seek(done), part.truncate()))
         while True:
             if cancelled():
-                raise Cancelled(f"{shown(url)}: no longer wanted")
+                raise Cancelled(f"{shown(url)}: no longer needed")
             piece = answer.read(PIECE)
             if not piece:
                 break

@@ -74,7 +74,7 @@ class Fetcher:
                 self._ask(pack(asked), its.fileno())
             while not select.select([ours], [], [], POLL)[0]:
                 if cancelled():
-                    raise Cancelled(f"{shown(file.path)}: no longer wanted")
+                    raise Cancelled(f"{shown(file.path)}: no longer needed")
             told = ours.recv(MAX_MESSAGE_BYTES)
         if not told:
             return None

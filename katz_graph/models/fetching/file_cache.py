@@ -90,7 +90,7 @@ class FileCache:
         except RunError:
             if known is None or not self.holds(known):
                 raise
-            log.warning("%s: what was fetched before is used", shown(url))
+            log.warning("%s: using the cached file", shown(url))
             return known
         self._write(self._header(file), header)
         said = {name: getattr(file, name) for name in RECORDED}
@@ -163,7 +163,7 @@ class FileCache:
                 if there is not None:
                     if damage := _damage(place, file):
                         log.warning(
-                            "%s: what was fetched before is damaged (%s): it is fetched again",
+                            "%s: the cached file is damaged (%s): fetching it again",
                             shown(file.path),
                             damage,
                         )
@@ -319,7 +319,7 @@ def _damage(place: Path, file: FileIdentity) -> str:
     if size != file.size:
         return f"it has {size:,} bytes, expected {file.size:,}"
     if hashlib.sha256(header).hexdigest() != file.header:
-        return "its header is another one"
+        return "its header differs"
     return ""
 
 
@@ -336,11 +336,11 @@ def _check(file: FileIdentity, part: Path, opened: BinaryIO, cancelled: Callable
     opened.seek(0)
     while piece := opened.read(HASHED):
         if cancelled():
-            raise Cancelled(f"{shown(file.path)}: no longer wanted")
+            raise Cancelled(f"{shown(file.path)}: no longer needed")
         told.update(piece)
     if told.hexdigest() != expected:
         log.warning("%s: its SHA-256 is %s", shown(file.path), told.hexdigest())
         raise InputError(
-            f"{shown(file.path)}: its SHA-256 is not {expected}: it is another file than the one "
-            "that the checksum was made of"
+            f"{shown(file.path)}: its SHA-256 is not {expected}: the checksum belongs to another "
+            "file"
         )

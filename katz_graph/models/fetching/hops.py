@@ -81,7 +81,9 @@ def _check_addresses(host: str, addresses: list[str]) -> None:
         except ValueError:
             continue  # a host name
         if not _is_public(address):
-            raise NotPermitted(f"{host} is the private address {address}, which nobody named")
+            raise NotPermitted(
+                f"{host} is the private address {address}, which no --fetch prefix names"
+            )
 
 
 def _is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:

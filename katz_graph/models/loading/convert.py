@@ -106,9 +106,9 @@ def _check(part: Component, called: str, found: Mapping[str, Tensor], module: An
     }
     weights = part.weight_files[0].path
     what = (
-        f"does not fit config.json beside it ({called})"
+        f"does not fit its config.json ({called})"
         if part.configuration is None
-        else f"is no whole {called}"
+        else f"is not a complete {called}"
     )
     mismatched = [
         f"{name} is {list(value.shape)}, expected {list(wanted[name])}"

@@ -36,7 +36,7 @@ FOREIGN = {
     b"PK\x03\x04": f"{PICKLE}, also under another name: take the .safetensors file of "
     "the same model",
     b"\x80\x02": f"{PICKLE}, also under another name: take the .safetensors file of the same model",
-    b"GGUF": "a GGUF file, which is not read: take the .safetensors file of the same model",
+    b"GGUF": "a GGUF file, which is not supported: take the .safetensors file of the same model",
 }  # signatures of files that users mistake for models
 LONGEST_SIGN = 64  # bytes
 LENGTH_BYTES = 8  # of the header length
@@ -86,11 +86,7 @@ def resolve(path: str | Path) -> Path:
         real = path.resolve(strict=True)
         return real if real.is_dir() else path.parent.resolve() / path.name
     except FileNotFoundError:
-        broken = (
-            "a link to a file that is not there"
-            if os.path.lexists(path)
-            else "no such file or folder"
-        )
+        broken = "a link to a missing file" if os.path.lexists(path) else "no such file or folder"
         raise InputError(f"{path}: {broken}") from None
     # RuntimeError: links form a circle, in Python 3.11 and 3.12
     except (OSError, RuntimeError) as error:

@@ -93,7 +93,7 @@ def stored_weights(*headers: Header) -> dict[str, Stored]:
         _check_scale(path, weight, scale, entries)
         marker = markers.get(weight)
         if marker is None and entries[weight]["dtype"] in MARKER_REQUIRED_DTYPES:
-            _refuse(path, f"{weight} is 8-bit integers, and nothing says of which format")
+            _refuse(path, f"{weight} is 8-bit integers without a format")
         found[weight] = Stored(scale, 0 if marker is None else marker.rotated)
     for weight in sorted(markers.keys() - scales.keys()):
         _refuse(homes[weight], f"{weight} has a marker and no scale")
@@ -173,7 +173,7 @@ def _check_scale(path: Path, weight: str, scale: str, entries: Entries) -> None:
     shape, given = (list(entries[name]["shape"]) for name in (weight, scale))
     stored, kind = (entries[name]["dtype"] for name in (weight, scale))
     if stored not in SCALED:
-        _refuse(path, f"{weight} is {stored} with a scale, which is not read")
+        _refuse(path, f"{weight} is {stored} with a scale, which is not supported")
     one_a_row = given[:1] == shape[:1] and math.prod(given) == shape[0]
     if kind not in SCALES or not shape or not (math.prod(given) == 1 or one_a_row):
         _refuse(
@@ -234,7 +234,7 @@ def _weight(path: Path, layer: str, entries: Entries) -> str:
         return name
     ending = [one for one in entries if one.endswith(f".{name}")]
     if len(ending) != 1:
-        _refuse(path, f"a marker says how {name} is stored, which is not there")
+        _refuse(path, f"a marker says how {name} is stored, but it is missing")
     return ending[0]
 
 
@@ -248,7 +248,7 @@ def _understood(path: Path, weight: str, said: Any, entry: Any) -> Marker:
     if not isinstance(name, str):
         _refuse(path, f"the marker of {weight} names no format")
     if name not in FORMATS:
-        _refuse(path, f"{weight} is stored as {name}, which is not read")
+        _refuse(path, f"{weight} is stored as {name}, which is not supported")
     strange = sorted(told.keys() - set(UNDERSTOOD))
     turns, group = told.get("convrot", False), told.get("convrot_groupsize", ROTATED_TOGETHER)
     shape = entry["shape"]

@@ -132,9 +132,8 @@ class Residency:
         )
         if self._total + size - sum(self._sizes[victim] for victim in chosen) > self.budget_bytes:
             raise NoRoom(
-                f"{name}: takes {size:,} bytes, what is in use takes {self.pinned_bytes:,} of "
-                "the budget of "
-                f"{self.budget_bytes:,.0f} bytes: wait until some is no longer in use, or "
+                f"{name}: takes {size:,} bytes, models in use take {self.pinned_bytes:,} of the "
+                f"budget of {self.budget_bytes:,.0f} bytes: wait until some are released, or "
                 "raise the budget",
                 self._what,
             )

@@ -369,8 +369,8 @@ class Residents:
             (kept if takes_place else freed).append(gone)
             if what:
                 self._evicted_seconds += gone.seconds
-                how = f"{what}, which takes its place" if takes_place else what
-                self._extras.evicted(f"let go of {gone} for {how}")
+                how = f"{what}, its replacement" if takes_place else what
+                self._extras.evicted(f"released {gone} for {how}")
             del gone
         for one in kept:
             self._extras.also_free(one.module)

@@ -89,17 +89,17 @@ UNSUPPORTED_FAMILIES = {  # unsupported families, by patterns of tensor names
     r"^edm_vpred\.": "EDM",
 }
 KINDS = {
-    r"lora_controlnet": ("Control-LoRA", "which is not supported: take the whole ControlNet"),
+    r"lora_controlnet": ("Control-LoRA", "which is not supported: use the whole ControlNet"),
     r"lora_|_lora\d?\.|\.lora\.|hada_|lokr_|\.dora_scale": ("LoRA", "load it with LoraLoader"),
     r"motion_modules\.": ("AnimateDiff motion module", "which is not supported"),
     r"^(adapter\.)?body\.\d+\.(block1|resnets|in_conv)": (
         "T2I-adapter",
-        "which is not supported: take a ControlNet",
+        "which is not supported: use a ControlNet",
     ),
     r"ip_adapter": ("IP-Adapter", "which is not supported"),
     r"^controlnet_blocks\.0\.linear\.": (
         "MistoLine ControlNet",
-        "which is not supported: take another ControlNet",
+        "which is not supported: use another ControlNet",
     ),
     r"input_hint_block\.|controlnet_cond_embedding\.": (
         "ControlNet",

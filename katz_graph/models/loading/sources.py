@@ -174,13 +174,13 @@ def controlnet_recipe(source: str | Path, base: Component | None = None) -> Cont
         file = contents(place)
         if DIFFERENCES in file.shapes and base is None:
             raise InputError(
-                f"{file.path}: holds only what a ControlNet differs by from {a_network()}: load it "
+                f"{file.path}: holds only a ControlNet's differences from {a_network()}: load it "
                 "with DiffControlNetLoader"
             )
         if DIFFERENCES in file.shapes and isinstance(base, MergedComponent):
             raise InputError(
-                f"{file.path}: holds differences to {a_network()} of one file, the model is merged "
-                "of two: link one that is not merged"
+                f"{file.path}: holds differences to {a_network()} of one file, the model is "
+                "merged from two: link one that is not merged"
             )
         recipe = ControlNetRecipe(
             controlnet_component(file), base=base if DIFFERENCES in file.shapes else None

@@ -42,9 +42,9 @@ def sentence_piece_tokenizer(model: bytes) -> Any:
         unknown = [piece.get(TYPE) for piece in pieces].index([UNKNOWN])
         end = [text for text, _ in scored].index(END)
     except (LookupError, ValueError, TypeError, AttributeError, struct.error):
-        raise ValueError("not one of sentencepiece's models as T5's are") from None
+        raise ValueError("not a sentencepiece model like T5's") from None
     if trained.get(KIND, [UNIGRAM])[-1] != UNIGRAM:
-        raise ValueError("a model of sentencepiece that is not unigram, as T5's are")
+        raise ValueError("a sentencepiece model that is not unigram, unlike T5's")
     made = Tokenizer(Unigram(scored, unknown, byte_fallback=trained.get(BYTES, [0])[-1] == 1))
     if table := normalising.get(TABLE, [b""])[-1]:
         made.normalizer = normalizers.Precompiled(table)

@@ -62,8 +62,7 @@ def with_learned_words(
         if path is None:
             known = list(map(without_ending, folders.choices(KIND)))
             warn(
-                f"embedding:{name} is not in {KIND}{suggest(name, known)}; the prompt "
-                "goes without it"
+                f"embedding:{name} is not in {KIND}{suggest(name, known)}; the prompt leaves it out"
             )
             continue
         words = LearnedWords(name, file_identity(path))
@@ -72,8 +71,7 @@ def with_learned_words(
             if kind_of(encoder.encoder).rows and tensor_name(words, number, width) is None:
                 warn(
                     f"embedding:{name} has no vectors of width {width} for text encoder "
-                    f"{number + 1}, which goes without it: "
-                    "it was made for another family of models"
+                    f"{number + 1}, which ignores it: it was made for another family of models"
                 )
         found.append(words)
     return replace(clip, learned=tuple(found)) if found else clip

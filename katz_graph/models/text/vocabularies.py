@@ -33,8 +33,8 @@ def text_encoder(encoder: Component, own: Component | None = None) -> TextEncode
         return TextEncoderRecipe(encoder, Component(str(folder), (whole,)))
     if not kind.rows:
         raise InputError(
-            f"{encoder.folder}: a {kind.title} has no tokenizer of its own beside it: expected one "
-            "in its folder, or in the pipeline's next to it"
+            f"{encoder.folder}: a {kind.title} has no tokenizer: expected one in its folder, or "
+            "in the pipeline's next to it"
         )
     folder = TOKENIZERS / "clip_tokenizer"
     files = tuple(configuration_identity(folder / name) for name in ("vocab.json", "merges.txt"))
@@ -70,5 +70,5 @@ def on_hub(place: str, whose: str) -> Component:
     except Exception as problem:
         raise InputError(
             f"{whose} has its tokenizer in {place} on the Hugging Face hub, from where it could "
-            f"not be fetched: {first_line(problem)}: load the file once while there is a network"
+            f"not be fetched: {first_line(problem)}: load the file once with a network connection"
         ) from None

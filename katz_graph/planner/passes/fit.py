@@ -64,8 +64,8 @@ def _check_patches(program: Program, variant: Variant) -> None:
     patches = getattr(program.region.begin.inputs.get("model"), "patches", ())
     if getattr(program.region.begin.inputs.get("model"), "controls", ()):
         raise InputError(
-            f"node {program.region.begin.id}: a ControlNet is put on the model, which acts "
-            "only in a KSampler; draw it with TransformerControlTokens and TransformerControlBlock"
+            f"node {program.region.begin.id}: the model carries a ControlNet, which acts only in "
+            "a KSampler; use TransformerControlTokens and TransformerControlBlock"
         )
     types = {operation.type for operation in variant.operations}
     if (
@@ -83,7 +83,7 @@ def _check_patches(program: Program, variant: Variant) -> None:
         if operation.type == "PatchedCFGCombine" and given < wanted:
             raise InputError(
                 f"node {operation.id} ({operation.type}), weakened_{given + 1}: a patch of the "
-                "model guides away from a prediction without some blocks; link one"
+                "model needs a prediction without some blocks; link one"
             )
     parts = {part for one in stages().values() for part in one.stands_for}
     for operation in variant.operations:

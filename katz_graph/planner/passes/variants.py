@@ -93,8 +93,8 @@ def _variant(region: Region, decisions: Mapping[str, bool], live: frozenset[int]
     prediction = follow(region.end.inputs.get("prediction"))
     if not isinstance(prediction, Ref):
         raise InputError(
-            f"node {region.end.id} ({region.end.type}): input 'prediction' comes to nothing in "
-            "some step; link a prediction there"
+            f"node {region.end.id} ({region.end.type}): input 'prediction' is empty in some step; "
+            "link a prediction for it"
         )
     following = {slot: region.end.inputs.get(f"next_{slot}") for slot in range(1, SLOTS + 1)}
     carried = {slot: follow(following[slot]) for slot in sorted(live)}
@@ -110,8 +110,8 @@ def _check_inputs(operation: Operation) -> None:
     for name in operation.required:
         if operation.inputs.get(name) is None:
             raise InputError(
-                f"node {operation.id} ({operation.type}), {name}: comes to nothing in some "
-                "evaluation; give the Switch both sides"
+                f"node {operation.id} ({operation.type}), {name}: is empty in some evaluation; "
+                "link both sides of the Switch"
             )
 
 

@@ -139,26 +139,25 @@ def _notes(program: Program, simulation: Simulation, others: Sequence[Compared])
             (one for one in others if one.seconds >= simulation.seconds * (1 - TIE_TOLERANCE)), None
         )
         if slower is not None:
-            yield f"{slower.name} lost: {_against(simulation, slower)}"
+            yield f"{slower.name} was not chosen: {_against(simulation, slower)}"
         if len(used) < len(program.target.devices):
             yield (
-                f"{len(used)} of {len(program.target.devices)} devices are used: more of them "
-                "gain nothing"
+                f"{len(used)} of {len(program.target.devices)} devices are used: more gain nothing"
             )
     elif several is not None:
         yield (
-            f"one of {len(program.target.devices)} devices is used: {several.name} lost: "
-            f"{_against(simulation, several)}"
+            f"one of {len(program.target.devices)} devices is used: {several.name} was not "
+            f"chosen: {_against(simulation, several)}"
         )
     elif program.target.pins or PlacementRules(program).is_short:
         yield (
-            f"one of {len(program.target.devices)} devices is used: pins or memory leave "
-            "nothing else"
+            f"one of {len(program.target.devices)} devices is used: pins or memory allow nothing "
+            "else"
         )
     else:
         yield (
-            f"one of {len(program.target.devices)} devices is used: nothing in an evaluation can "
-            "run beside anything else"
+            f"one of {len(program.target.devices)} devices is used: an evaluation has nothing to "
+            "run concurrently"
         )
     if STALE_CONTROLNET in program.target.allowed and not program.stale:
         yield from _why_not_stale(program, simulation, others)
@@ -177,8 +176,8 @@ def _why_not_stale(
     stale = next((one for one in others if one.stale), None)
     if stale is None:
         yield (
-            "stale-controlnet is allowed and changes nothing: no ControlNet can stand on another "
-            "device than what reads it"
+            "stale-controlnet is allowed and changes nothing: no ControlNet can run on another "
+            "device than its reader"
         )
         return
     its = simulate(stale.program)

@@ -118,9 +118,9 @@ def _on_gpus(program: Program) -> Iterator[str]:
                 yield f"{device.name}, {what}: {', '.join(names)}"
         pairs = _concurrent(program, device.name) if device.is_gpu else []
         if pairs:
-            yield f"{device.name}, at once where that is faster: {', '.join(pairs)}"
+            yield f"{device.name}, at the same time if faster: {', '.join(pairs)}"
     for blocks in dict.fromkeys(program.unprepared.values()):
-        yield f"blocks that keep their library's forward: {'; '.join(blocks)}"
+        yield f"blocks that use their library's forward: {'; '.join(blocks)}"
 
 
 def _concurrent(program: Program, device: str) -> list[str]:

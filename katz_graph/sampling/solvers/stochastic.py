@@ -164,8 +164,8 @@ def dpmpp_sde(
     """
     if not 0 < r <= 1:
         raise InputError(
-            "dpmpp_sde: r is the part of a step that is looked ahead; expected above 0 and at "
-            f"most 1, got {r:g}"
+            "dpmpp_sde: r is the relative position of the midpoint; expected above 0 and at most "
+            f"1, got {r:g}"
         )
     times = sigmas.log().neg()
     for step, (sigma, sigma_next) in enumerate(pairwise(sigmas)):

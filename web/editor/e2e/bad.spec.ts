@@ -67,7 +67,7 @@ test("P0.14 text that is no workflow is pasted: a line, and the document stays",
 
 test("P0.14 P0.15 of 10,001 nodes a line is told, 10,000 open", async ({ page, troubles }) => {
   await openFile(page, "many.json", latents(10_001));
-  await expect(alert(page)).toContainText("10,001 nodes, more than the 10,000", {
+  await expect(alert(page)).toContainText("10,001 nodes, more than the limit of 10,000", {
     timeout: 30_000,
   });
   expect(withoutRefusals(troubles)).toEqual([]);

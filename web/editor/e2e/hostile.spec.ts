@@ -79,7 +79,7 @@ const FILES: readonly Hostile[] = [
     content: file([node(1)], { version: 99 }),
     line: /of version 99, newer than/,
   },
-  { name: "twice.json", content: file([node(1), node(1)]), line: /node 1: this id stands twice/ },
+  { name: "twice.json", content: file([node(1), node(1)]), line: /node 1: this id occurs twice/ },
   {
     name: "nameless.json",
     content: file([node(undefined)]),
@@ -141,7 +141,7 @@ const FILES: readonly Hostile[] = [
   {
     name: "cut.png",
     content: png(file([node(1)])).subarray(0, 60),
-    line: /is a PNG that breaks off/,
+    line: /is a truncated PNG/,
   },
   { name: "carries.png", content: png(file([node(1)])) },
 ];

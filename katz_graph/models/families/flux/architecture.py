@@ -62,7 +62,7 @@ def complete(
         seen = None if mask is None else Picture.of(mask)
         return replace(entry, concatenated=Concatenated(mask=seen))
     if entry.concatenated.latent is not None:
-        check_channels("the picture to fill in", entry.concatenated.latent, model)
+        check_channels("the picture to inpaint", entry.concatenated.latent, model)
     return entry
 
 

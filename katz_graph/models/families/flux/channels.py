@@ -22,8 +22,8 @@ def concatenated_channels(
     cells = space.factor**2
     if extra not in (space.channels, space.channels + cells):
         raise InputError(
-            f"the model takes {extra} channels beside the latent's, expected {space.channels} "
-            f"(control) or {space.channels + cells} (filling in)"
+            f"the model takes {extra} channels in addition to the latent's, expected "
+            f"{space.channels} (control) or {space.channels + cells} (filling in)"
         )
     given = torch.zeros_like(like) if seen.latent is None else fitted(seen.latent.pixels, like)
     picture = space.normalised(given)

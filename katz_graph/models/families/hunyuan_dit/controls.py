@@ -40,8 +40,8 @@ def check_controlnet(control: ControlNetRecipe, model: ModelRecipe) -> None:
         )
     ours, theirs = (bool(config(one).get(TOLD, True)) for one in (part, network))
     if ours != theirs:
-        told = "is" if ours else "is not"
+        reads = "reads" if ours else "does not read"
         raise InputError(
-            f"{part.folder}: the ControlNet {told} told the picture's sizes, the transformer in "
-            f"{network.folder} {'is not' if ours else 'is'}: take one for its version"
+            f"{part.folder}: the ControlNet {reads} the picture's sizes, the transformer in "
+            f"{network.folder} {'does not' if ours else 'does'}: use one for its version"
         )

@@ -73,8 +73,8 @@ def vectors(module: Any, text: TextEncoding) -> tuple[Tensor, ...]:
     if module.config.use_style_cond_and_image_meta_size:
         if text.sizes is None:  # in a graph wired by hand
             raise InputError(
-                "the model is told the sizes of the picture, the conditioning has none: encode "
-                "the text with CLIPTextEncodeSDXL"
+                "the model reads the picture's sizes, the conditioning has none: encode the text "
+                "with CLIPTextEncodeSDXL"
             )
         numbers = embedders.size_proj(text.sizes[:, SIZE_ORDER].reshape(-1))
         told.append(numbers.to(told[0].dtype).reshape(len(text.sizes), -1))
@@ -156,8 +156,8 @@ def _of_mt5(module: Any, text: TextEncoding) -> Tensor:
     count, wanted = text.hidden.shape[1], len(module.text_embedding_padding)
     if count != wanted:
         raise InputError(
-            f"the model reads a text of {wanted} tokens, the conditioning has {count}: two that "
-            "are joined cannot be read"
+            f"the model reads a text of {wanted} tokens, the conditioning has {count}: joined "
+            "conditionings are not supported"
         )
     width = module.config.cross_attention_dim_t5
     return text.hidden[:, module.config.text_len :, :width]

@@ -35,14 +35,11 @@ def check_controlnet(control: ControlNetRecipe, model: ModelRecipe) -> None:
     part = control.control_net
     if bool(config(part).get("use_pos_embed", True)) == reads_tokens(part):
         raise InputError(
-            f"{part.folder}: the ControlNet has either tokens of its own or reads the text, "
-            "expected both or neither"
+            f"{part.folder}: the ControlNet has its own tokens or reads the text, expected both "
+            "or neither"
         )
     if config(part).get("extra_conditioning_channels"):
-        raise InputError(
-            f"{part.folder}: a ControlNet that reads a mask beside the picture, which is not "
-            "supported"
-        )
+        raise InputError(f"{part.folder}: a ControlNet that also reads a mask is not supported")
     check_sizes(part, model.network, transformer_architecture)
     sides = [config_value(one, "patch_size", int, 2) for one in (part, model.network)]
     if sides[0] != sides[1]:

@@ -44,11 +44,11 @@ def check_unsupported_conditioning(entry: ConditioningEntry, model: ModelRecipe)
     """
     if entry.references is not None:
         raise InputError(
-            f"{model.network.folder}: the model reads no references: take ReferenceLatent out, or "
-            "a model that edits pictures"
+            f"{model.network.folder}: the model reads no references: remove ReferenceLatent, or "
+            "use an editing model"
         )
     if isinstance(entry.guidance, float):
         raise InputError(
-            f"{model.network.folder}: the model is not told any guidance, the conditioning says "
-            f"{entry.guidance:g}: take FluxGuidance out, and set cfg of the sampler"
+            f"{model.network.folder}: the model has no guidance input, the conditioning sets "
+            f"{entry.guidance:g}: remove FluxGuidance, and set cfg of the sampler"
         )

@@ -66,8 +66,8 @@ def reference_once(reader: Reader) -> Hoisted:
     image, cells = reader.inputs["image"], reader.part and reader.part.cells
     if isinstance(image, (Ref, Previous)):
         raise InputError(
-            f"{reader.where}, image: must come from outside the step region, it does not change "
-            "in it"
+            f"{reader.where}, image: must come from outside the step region, because it does not "
+            "change there"
         )
     image = image if isinstance(image, Picture) else Picture.of(image)
     vae = reader.inputs.get("vae")

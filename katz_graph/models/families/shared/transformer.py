@@ -183,13 +183,13 @@ def blocks(module: Any, given: Mapping[str, Any]) -> Outputs:
     last = count - 1 if last == -1 else last
     if not first <= last < count:
         raise InputError(
-            f"TransformerBlocks: blocks {first} to {last} are not there: the model has 0 to "
+            f"TransformerBlocks: blocks {first} to {last} do not exist: the model has 0 to "
             f"{count - 1}"
         )
     numbers, passed = range(first, last + 1), block_numbers(given.get("passed_over", ""))
     if beyond := [number for number in passed if number not in numbers]:
         raise InputError(
-            f"TransformerBlocks: block {beyond[0]} is to be passed over, the range has {first} to "
+            f"TransformerBlocks: block {beyond[0]} is to be skipped, the range has {first} to "
             f"{last}"
         )
     return (run_blocks(module, tokens, numbers, given["fixed"], _residual(given), passed),)
@@ -210,8 +210,8 @@ def run_blocks(
     before, after = (still_read(sources, number) for number in (numbers.start, numbers.stop))
     if len(before) != len(tokens.skips):
         raise InputError(
-            f"TransformerBlocks: block {numbers.start} and those behind it read what blocks "
-            f"{', '.join(map(str, before)) or 'none'} gave: link features that come from block "
+            f"TransformerBlocks: block {numbers.start} and later ones read the outputs of blocks "
+            f"{', '.join(map(str, before)) or 'none'}: link features from block "
             f"{numbers.start - 1}"
         )
     kept = dict(zip(before, tokens.skips, strict=True))

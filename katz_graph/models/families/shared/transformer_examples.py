@@ -92,7 +92,7 @@ def control_block(module: Any, sizes: Sized) -> Example:
     stack, number = stack_of(module), sizes.first_block
     if number >= (count := len(stack.blocks(module))):
         raise InputError(
-            f"TransformerControlBlock: block {number} is not there: the ControlNet has 0 to "
+            f"TransformerControlBlock: block {number} does not exist: the ControlNet has 0 to "
             f"{count - 1}"
         )
     tokens, fixed = _tokens(module, sizes)

@@ -35,7 +35,7 @@ def predict(
     ):
         if found:
             raise InputError(
-                f"{model.network.folder}: {patch} does not act on a transformer: take the patch off"
+                f"{model.network.folder}: {patch} does not act on a transformer: remove the patch"
             )
     common = {"model": model, "conditioning": text}
     features = _embedded(nodes, f"{name}-embed", model, step, text)

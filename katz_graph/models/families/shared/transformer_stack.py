@@ -140,8 +140,8 @@ def stack_of(module: Any) -> Stack:
     name = family_of_module(module).network.stack
     if not name:
         raise InputError(
-            f"a node of transformers (TransformerEmbed, ...) is given a {type(module).__name__}, "
-            "which has other parts: take the nodes of its own kind"
+            f"a transformer node (TransformerEmbed, ...) got a {type(module).__name__}: use the "
+            "nodes for this kind of model"
         )
     return cast(Stack, import_module(name))
 
@@ -155,8 +155,8 @@ def family_of_module(module: Any) -> ModelFamily:
 
 def lacks_text(number: int) -> InputError:
     return InputError(
-        f"TransformerBlocks: block {number} reads the text, which ended with the last block: link "
-        "features from before it"
+        f"TransformerBlocks: block {number} reads the text, but the last block dropped it: link "
+        "features from before the last block"
     )
 
 

@@ -95,7 +95,7 @@ def _finite(vae: Any, x: Tensor, function: Callable[[Tensor], Tensor], name: str
     if weight.dtype != torch.float32:
         raise Overflowed
     given = (
-        "it was given NaN or infinity: look at what made them"
+        "its input holds NaN or infinity: check the nodes before it"
         if not x.isfinite().all()
         else "its input was finite: the VAE's weights may be broken"
     )

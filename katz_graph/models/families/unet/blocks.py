@@ -176,8 +176,8 @@ def _up(
         ):
             raise InputError(
                 f"UNetDecoder: block {index} takes {resnet.in_channels} channels, hidden "
-                f"{list(hidden.shape)} and skip {list(skip.shape)} "
-                "do not give that: link features that stand right before this block"
+                f"{list(hidden.shape)} and skip {list(skip.shape)} do not match: link the "
+                "features directly before this block"
             )
         if on_skip is not None:
             hidden, skip = on_skip(index, hidden, skip)

@@ -186,8 +186,8 @@ def concatenated_channels(seen: Concatenated, extra: int, like: Tensor, scale: f
         return torch.zeros_like(like) if picture is None else picture
     if extra != INPAINTING:
         raise InputError(
-            f"the model takes {extra} channels beside the latent's, expected 5 (inpainting) or 4 "
-            "(editing by instruction)"
+            f"the model takes {extra} channels in addition to the latent's, expected 5 "
+            "(inpainting) or 4 (editing by instruction)"
         )
     if seen.mask is None or picture is None:
         blank = like.new_tensor(BLANK).view(1, -1, 1, 1).expand_as(like)

@@ -99,7 +99,7 @@ def _yaml(path: Path) -> tuple[Prediction | None, bool]:
         TypeError,
     ):
         raise InputError(
-            f"{path}: lies beside a checkpoint and is no configuration of one: correct it, or "
+            f"{path}: is next to a checkpoint, but is no configuration of one: correct it, or "
             "move it away"
         ) from None
     if scaling.rpartition(".")[2] in ("VScaling", "EpsScaling"):

@@ -36,13 +36,13 @@ def transformer_architecture(part: Component) -> Architecture:
         return _controlnet_architecture(part)
     if values.get("siglip_feat_dim") is not None:
         raise InputError(
-            f"{part.folder}: siglip_feat_dim is {values['siglip_feat_dim']!r}: models that read "
-            "pictures beside the text are not supported"
+            f"{part.folder}: siglip_feat_dim is {values['siglip_feat_dim']!r}: models that also "
+            "read pictures are not supported"
         )
     sides, frames = values.get("all_patch_size", [2]), values.get("all_f_patch_size", [1])
     if len(sides) != 1 or list(frames) != [1]:
         raise InputError(
-            f"{part.folder}: config.json gives several sizes of patches, expected one of one frame"
+            f"{part.folder}: config.json gives several patch sizes, expected one, of one frame"
         )
     channels = config_value(part, "in_channels", int, LATENT.channels)
     return Architecture(

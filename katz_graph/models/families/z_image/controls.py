@@ -48,7 +48,7 @@ def check_controlnet(control: ControlNetRecipe, model: ModelRecipe) -> None:
     beyond = [one for one in places(part) if one >= count]
     if beyond:
         raise InputError(
-            f"{part.folder}: the ControlNet acts behind block {beyond[-1]}, the transformer in "
+            f"{part.folder}: the ControlNet acts after block {beyond[-1]}, the transformer in "
             f"{network.folder} has 0 to {count - 1}"
         )
     values, head = config(network), got_head(network)
