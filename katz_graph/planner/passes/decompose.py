@@ -9,7 +9,6 @@ Tarjan, Lawler 1982).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
@@ -27,7 +26,7 @@ def decompose(program: Program) -> Program:
     )
 
 
-def dependencies(variant: Variant, keep: Callable[[str], bool] | None = None) -> networkx.DiGraph:
+def dependencies(variant: Variant) -> networkx.DiGraph:
     """Returns the dependency graph of the costed operations; contracts operations without cost."""
     graph = networkx.DiGraph()
     costed = {operation.id: stage_of(operation).costed for operation in variant.operations}
