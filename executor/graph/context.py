@@ -83,7 +83,7 @@ class RunContext:
             return  # events of a worker after the cancellation are not part of the run
         self.measured.listen(event)
         if isinstance(event, Sampled) and (now := current()) is not None:
-            now.sampled.append(replace(provenance_of(event), chosen=self.changes.said()))
+            now.sampled.append(replace(provenance_of(event), chosen=self.changes.overrides()))
         self.listener(event)
 
     def wants_preview(self, node: str) -> bool:

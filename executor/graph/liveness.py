@@ -46,10 +46,10 @@ def end_reading(states: States, node: NodeState) -> None:
             over += (states[link.node] for _, link in reader.links if link.node in states)
             if reader.made:
                 reader.scope = {}  # releases the literals of all nodes of the expansion
-        pending += let_go(over)
+        pending += release(over)
 
 
-def let_go(nodes: Iterable[NodeState]) -> list[NodeState]:
+def release(nodes: Iterable[NodeState]) -> list[NodeState]:
     """Decrements reference counts and frees values at zero. Returns the nodes that now never need
     to run.
     """

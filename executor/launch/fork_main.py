@@ -93,7 +93,7 @@ class ForkLoop:
         _report(life, pid)
         running = os.pidfd_open(pid)
         self._await(running, lambda: self._has_ended(running, life))
-        self._await(life, lambda: self._let_go(pid, running, life))
+        self._await(life, lambda: self._release(pid, running, life))
 
     def _forked(self, entry: str, connected: int, output: int, life: int) -> int | None:
         """Forks a process that becomes a worker, or starts one that loads by itself. Returns its
@@ -133,7 +133,7 @@ class ForkLoop:
         self._awaited.unregister(running)
         _report(life, ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status)
 
-    def _let_go(self, pid: int, running: int, life: int) -> None:
+    def _release(self, pid: int, running: int, life: int) -> None:
         """Kills the remaining processes of a worker's session when the driver has disconnected or
         released the worker. Reaps the worker now, or when it has ended, because the kernel may
         delay that.

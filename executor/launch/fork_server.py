@@ -130,7 +130,7 @@ class ForkServer:
 class Forked:
     """Controls a forked process: the driver's end of its connection, its output and its state.
 
-    Its PID is not reused until `let_go`, because the server does not reap the process before.
+    Its PID is not reused until `release`, because the server does not reap the process before.
     """
 
     def __init__(self, connected: socket.socket, output: IO[str], life: socket.socket) -> None:
@@ -173,18 +173,18 @@ class Forked:
                 return
             self._look()
             if self._pid is None:
-                self._let_go()
+                self._release()
             # otherwise the PID may have been reused
             elif self._code is not None or not self._is_over:
                 kill_session(self._pid)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Lets the server reap it, and kill it if it is still running."""
         with self._lock:
             self._look()
-            self._let_go()
+            self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         self._is_over = True
         self._life.close()
 

@@ -61,7 +61,7 @@ class WorkerProcess:
             if time.monotonic() > deadline:
                 return False
             time.sleep(0.005)
-        self._forked.let_go()  # kills the remaining processes of its session
+        self._forked.release()  # kills the remaining processes of its session
         self._output.join()
         return True
 

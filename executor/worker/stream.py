@@ -71,7 +71,7 @@ class Stream(Protocol):
         completed the work.
         """
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Releases held values whose work has completed."""
 
     def drain(self) -> None:
@@ -106,7 +106,7 @@ class HostStream:
     def hold(self, value: object) -> None:
         """Does nothing: all work is complete."""
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Does nothing: no values are held."""
 
     def drain(self) -> None:
@@ -188,9 +188,9 @@ class CudaStream:
         behind = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         behind.record(torch.cuda.current_stream(self._device))
         self._held.append((behind, value))
-        self.let_go()
+        self.release()
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         while self._held and self._held[0][0].query():  # type: ignore[no-untyped-call]
             self._held.popleft()
 

@@ -22,7 +22,14 @@ from katz_graph.executor.cluster.worker_handle import WorkerPatience
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.testing.placement import Scale
-from katz_graph.testing.worker_faults import FORGIVING, LINK, SIGNALS, Strike, Undisturbed, strike
+from katz_graph.testing.worker_faults import (
+    FORGIVING,
+    LINK,
+    SIGNALS,
+    FaultTiming,
+    Undisturbed,
+    inject_faults,
+)
 
 DEVICES = ("cpu:0", "cpu:1", "cpu:2")
 SCALE = Scale(channels=(32, 48, 64), side=16, steps=16)
@@ -50,17 +57,17 @@ def run(scale: Scale = SCALE, repeats: int = 5, seed: int = 4) -> BenchResult:
             spares=True,
             patience=FORGIVING,
         ) as engine:
-            strikes, undisturbed = strike(engine, folder, scale, repeats, seed)
-    figures = {f"spawn_{name}": value for name, value in most(strikes, undisturbed).items()}
-    rows = table("spawn", strikes)
+            timings, undisturbed = inject_faults(engine, folder, scale, repeats, seed)
+    figures = {f"spawn_{name}": value for name, value in maxima(timings, undisturbed).items()}
+    rows = table("spawn", timings)
     if faults_on_ray.can_run():
         on_ray = faults_on_ray.in_namespaces(scale, repeats, seed)
-        figures |= {f"ray_{name}": value for name, value in most(on_ray, None).items()}
+        figures |= {f"ray_{name}": value for name, value in maxima(on_ray, None).items()}
         rows += table("Ray", on_ray)
-        strikes = strikes + on_ray
+        timings = timings + on_ray
     limits = {name: LIMITS[name.split("_", 1)[1]] for name in figures}
     ok = all(value <= limits[name] for name, value in figures.items())
-    metrics = {"requests": len(strikes), "seed": seed, **figures}
+    metrics = {"requests": len(timings), "seed": seed, **figures}
     return BenchResult(
         "faults",
         ok,
@@ -71,14 +78,14 @@ def run(scale: Scale = SCALE, repeats: int = 5, seed: int = 4) -> BenchResult:
     )
 
 
-def most(strikes: Sequence[Strike], undisturbed: Undisturbed | None) -> dict[str, Any]:
+def maxima(timings: Sequence[FaultTiming], undisturbed: Undisturbed | None) -> dict[str, Any]:
     """Returns the worst value of every figure with a limit."""
     figures = {
-        "noticed_killed": max(one.noticed for one in strikes if one.signal == KILLED),
-        "noticed_frozen": max(one.noticed for one in strikes if one.signal == FROZEN),
-        "recovered": max(one.recovered for one in strikes),
-        "attempts": max(one.attempts for one in strikes),
-        "difference": max(one.difference for one in strikes),
+        "noticed_killed": max(one.noticed for one in timings if one.signal == KILLED),
+        "noticed_frozen": max(one.noticed for one in timings if one.signal == FROZEN),
+        "recovered": max(one.recovered for one in timings),
+        "attempts": max(one.attempts for one in timings),
+        "difference": max(one.difference for one in timings),
     }
     if undisturbed is not None:
         figures |= {
@@ -88,10 +95,10 @@ def most(strikes: Sequence[Strike], undisturbed: Undisturbed | None) -> dict[str
     return figures
 
 
-def table(launcher: str, strikes: Sequence[Strike]) -> list[list[object]]:
+def table(launcher: str, timings: Sequence[FaultTiming]) -> list[list[object]]:
     rows: list[list[object]] = []
-    for sent, device in dict.fromkeys((one.signal, one.device) for one in strikes):
-        these = [one for one in strikes if (one.signal, one.device) == (sent, device)]
+    for sent, device in dict.fromkeys((one.signal, one.device) for one in timings):
+        these = [one for one in timings if (one.signal, one.device) == (sent, device)]
         noticed, recovered = [one.noticed for one in these], [one.recovered for one in these]
         worker = "base" if device.endswith(":0") else "ControlNet"
         rows.append(

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from katz_graph.core.errors import RunError
 from katz_graph.testing.placement import Scale
-from katz_graph.testing.worker_faults import FORGIVING, LINK, Strike, strike
+from katz_graph.testing.worker_faults import FORGIVING, LINK, FaultTiming, inject_faults
 
 UNSHARE = ("unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
 LOOPBACK = 'ip link set lo up && exec "$@"'
@@ -35,9 +35,9 @@ def can_run() -> bool:
     return subprocess.run([*UNSHARE, "true"], capture_output=True, check=False).returncode == 0
 
 
-def in_namespaces(scale: Scale, repeats: int, seed: int) -> list[Strike]:
-    """Runs `strike` in a separate process with new namespaces. Raises RunError with the last line
-    of its stderr if it fails.
+def in_namespaces(scale: Scale, repeats: int, seed: int) -> list[FaultTiming]:
+    """Runs `inject_faults` in a separate process with new namespaces. Raises RunError with the last
+    line of its stderr if it fails.
     """
     home = tempfile.mkdtemp(prefix="ray", dir="/tmp")  # short: it holds UNIX sockets
     asked = json.dumps({"scale": asdict(scale), "repeats": repeats, "seed": seed})
@@ -59,7 +59,7 @@ def in_namespaces(scale: Scale, repeats: int, seed: int) -> list[Strike]:
             "the part on Ray failed: "
             f"{(done.stderr.strip().splitlines() or ['no error output'])[-1]}"
         )
-    return [Strike(**one) for one in json.loads(done.stdout.strip().splitlines()[-1])]
+    return [FaultTiming(**one) for one in json.loads(done.stdout.strip().splitlines()[-1])]
 
 
 def main(scale: Scale, repeats: int, seed: int) -> None:
@@ -83,8 +83,8 @@ def main(scale: Scale, repeats: int, seed: int) -> None:
             ),
             patience=FORGIVING,
         ) as engine:
-            strikes, _ = strike(engine, folder, scale, repeats, seed)
-    print(json.dumps([asdict(one) for one in strikes]))
+            timings, _ = inject_faults(engine, folder, scale, repeats, seed)
+    print(json.dumps([asdict(one) for one in timings]))
 
 
 if __name__ == "__main__":

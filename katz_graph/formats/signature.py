@@ -33,7 +33,7 @@ STARTS: Mapping[str, Any] = {
 # the sockets of a choice that adds inputs, and of a growing group
 DYNAMIC = "COMFY_DYNAMICCOMBO_V3"
 GROWING = "COMFY_AUTOGROW_V3"
-DRAWN = frozenset(
+DRAWN_WIDGETS = frozenset(
     (
         *("MARKDOWN", "TEXTAREA", "CURVE", "RANGE", "COLORS", "PAINTER", "COMPOSITOR"),
         *("BOUNDING_BOX", "BOUNDING_BOXES", "IMAGECOMPARE", "CHART", "GALLERIA"),
@@ -42,7 +42,9 @@ DRAWN = frozenset(
     )
 )
 """Sockets for which only front ends have a widget. Its value has a place among a node's values."""
-WIDGETS = frozenset(("INT", "FLOAT", "STRING", "BOOLEAN", "COMBO", "COLOR", DYNAMIC)) | DRAWN
+WIDGETS = (
+    frozenset(("INT", "FLOAT", "STRING", "BOOLEAN", "COMBO", "COLOR", DYNAMIC)) | DRAWN_WIDGETS
+)
 # integers with these names have a control widget even if the type does not declare one
 SEEDS = ("seed", "noise_seed")
 
@@ -205,7 +207,7 @@ def _of_type(kind: NodeType) -> Signature:
 
 
 def _has_widget(port: Input) -> bool:
-    return port.knob or (port.socket in DRAWN and not port.options.get("forceInput"))
+    return port.knob or (port.socket in DRAWN_WIDGETS and not port.options.get("forceInput"))
 
 
 def _widget(knob: Input, kind: NodeType) -> WidgetSlot:

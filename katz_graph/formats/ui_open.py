@@ -15,7 +15,7 @@ from katz_graph.formats.ui_write import to_ui
 from katz_graph.formats.workflow import is_native
 from katz_graph.node.types import NodeType
 
-Drawn = tuple[Mapping[str, Any], tuple[str, ...]]
+EditorDocument = tuple[Mapping[str, Any], tuple[str, ...]]
 """An editor's document, and lines for the user."""
 
 
@@ -31,17 +31,17 @@ def editors_document(document: Any) -> Mapping[str, Any] | None:
     return workflow if isinstance(workflow, Mapping) and is_ui(workflow) else None
 
 
-def check_editors_document(document: Mapping[str, Any], most_nodes: int) -> None:
+def check_editors_document(document: Mapping[str, Any], max_nodes: int) -> None:
     """Raises InputError, with a line per problem, if no graph can be read from the document.
     Unknown types and missing links are not problems.
     """
     parsed = parse_ui(document)
     nodes = sum(len(graph.nodes) for graph in (parsed.root, *parsed.subgraphs.values()))
-    if nodes > most_nodes:
-        raise InputError(f"has {nodes:,} nodes, more than the limit of {most_nodes:,}")
+    if nodes > max_nodes:
+        raise InputError(f"has {nodes:,} nodes, more than the limit of {max_nodes:,}")
 
 
-def drawn(document: Any, types: Mapping[str, NodeType]) -> Drawn:
+def editor_document(document: Any, types: Mapping[str, NodeType]) -> EditorDocument:
     """Draws a workflow of another format. InputError if it cannot be read."""
     workflow = parse_workflow(document, types)
     if not workflow.graph.nodes:

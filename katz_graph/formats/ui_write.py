@@ -236,7 +236,7 @@ class EditorDrawing:
     ) -> Iterator[dict[str, Any]]:
         """Yields every wire, only one free wire of a growing group, and the linked widgets."""
         linked = dict(call.links())
-        wires = _drawn(signature.wires, linked) if signature else {}
+        wires = _sockets(signature.wires, linked) if signature else {}
         widgets = (
             {slot.name: slot.socket for slot in chosen(signature.widgets, call.inputs)}
             if signature
@@ -349,7 +349,7 @@ def _size(node: Mapping[str, Any], signature: Signature | None) -> list[float]:
     return [WIDTH, HEAD + ROW * slots + TEXT * texts + PICTURE * pictures]
 
 
-def _drawn(wires: Sequence[Port], linked: Container[str]) -> dict[str, str]:
+def _sockets(wires: Sequence[Port], linked: Container[str]) -> dict[str, str]:
     """Returns the sockets of the drawn wires by name."""
     free: set[str] = set()
     drawn = {}

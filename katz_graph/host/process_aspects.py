@@ -43,7 +43,7 @@ State = Any
 @dataclass(frozen=True, slots=True, eq=False)  # a dictionary key, hashed by identity
 class Aspect:
     """Describes one part of the process state. `read` returns a comparable value. `module`:
-    readable once this module is loaded. `own`: per thread. `said`: changes are reported.
+    readable once this module is loaded. `own`: per thread. `reported`: changes are reported.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Aspect:
     restore: Callable[[State], object]
     module: str = ""
     own: bool = False
-    said: bool = True
+    reported: bool = True
     grows: bool = False  # additions made by imports stay
 
 
@@ -414,9 +414,9 @@ ASPECTS = (
     Aspect("builtins", _builtins, _set_builtins, grows=True),
     MODULES,
     Aspect("the folder of temporary files", lambda: tempfile.tempdir, _set_temporary, grows=True),
-    Aspect("random numbers", random.getstate, _jump_random, said=False),
-    Aspect("NumPy's random numbers", _numpy_random, _jump_numpy, "numpy.random", said=False),
-    Aspect("torch's random numbers", _torch_random, _jump_torch, "torch", said=False),
+    Aspect("random numbers", random.getstate, _jump_random, reported=False),
+    Aspect("NumPy's random numbers", _numpy_random, _jump_numpy, "numpy.random", reported=False),
+    Aspect("torch's random numbers", _torch_random, _jump_torch, "torch", reported=False),
     Aspect("torch's default dtype", _dtype, lambda kind: _torch().set_default_dtype(kind), "torch"),
     THREADS,
     Aspect("torch's deterministic algorithms", _determinism, _set_determinism, "torch"),

@@ -88,7 +88,7 @@ class ProcessState:
         except Exception as error:
             restored = f"it cannot be put back ({one_line(type(error).__name__)})"
         who = " or ".join(names)
-        if aspect.said and (who, aspect.name) not in self._reported:
+        if aspect.reported and (who, aspect.name) not in self._reported:
             self._reported.add((who, aspect.name))
             change = _described(before, now)
             for warn in names.values():

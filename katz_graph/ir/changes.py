@@ -35,7 +35,7 @@ class PlanChanges:
         """
         return self.link is not None or any("*" in name for name in self.devices)
 
-    def said(self) -> Mapping[str, Any]:
+    def overrides(self) -> Mapping[str, Any]:
         """Returns the overridden settings as plain data."""
         usual = PlanChanges()
         return {

@@ -347,7 +347,7 @@ def block_numbers(text: str) -> tuple[int, ...]:
     return tuple(sorted({int(number) for number in re.findall(r"\d+", text)}))
 
 
-def passed_over(blocks: SkippedBlocks, model: ModelRecipe) -> tuple[int, ...]:
+def skipped_blocks(blocks: SkippedBlocks, model: ModelRecipe) -> tuple[int, ...]:
     """Returns the numbers, among all blocks of the network, of the blocks to skip. InputError if
     the network has no such chain or fewer blocks.
     """

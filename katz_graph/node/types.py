@@ -185,7 +185,7 @@ class NodeType:
     """Whether the fingerprint needs the values of linked knobs."""
     about: Mapping[str, Any] = field(default_factory=dict)
     """Further attributes of the node, for editors."""
-    brings: Mapping[str, Mapping[Any, tuple[Input, ...]]] = field(default_factory=dict)
+    choice_inputs: Mapping[str, Mapping[Any, tuple[Input, ...]]] = field(default_factory=dict)
     """Maps a knob and its choice to the inputs as that choice declares them, if choices declare
     inputs of one name differently. `inputs` then holds an input that accepts all of them.
     """
@@ -197,8 +197,8 @@ class NodeType:
 
     def brought_by(self, knob: str, choice: Any = None) -> list[Input]:
         """Returns the inputs that belong to a choice of a knob, or to any of its choices."""
-        if knob in self.brings:
-            of = self.brings[knob]
+        if knob in self.choice_inputs:
+            of = self.choice_inputs[knob]
             return [*of.get(choice, ())] if choice is not None else [*chain(*of.values())]
         return [
             port

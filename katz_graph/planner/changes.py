@@ -25,7 +25,7 @@ each approximation.
 
 def changed(target: Target, changes: PlanChanges) -> Target:
     """Returns the changed target. Raises InputError for changes that are not possible."""
-    if not changes.said():
+    if not changes.overrides():
         return target
     devices = tuple(_devices(target, changes.devices)) if changes.devices else target.devices
     names = list(dict.fromkeys(device.name for device in devices))

@@ -35,7 +35,7 @@ GUIDANCE = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Blow:
+class Fault:
     """Describes a fault: a signal to a device's worker once a request has completed `evaluation`
     evaluations.
     """
@@ -46,13 +46,13 @@ class Blow:
 
 
 @dataclass(slots=True)
-class Struck:
+class FaultyRun:
     """Runs a request and injects faults into its workers: one per attempt, until none remain. The
     workers must run on this host. Times are on the clock of `time.monotonic`.
     """
 
     engine: DeviceEngine
-    blows: Sequence[Blow]
+    faults: Sequence[Fault]
     hit: list[float] = field(default_factory=list)
     """Times of the signals."""
     noticed: list[float] = field(default_factory=list)
@@ -62,8 +62,10 @@ class Struck:
     pids: dict[str, int] = field(default_factory=dict)
 
     def run(self, program: Program) -> Outcome:
-        for blow in self.blows:
-            self.pids[blow.device] = self.engine.cluster.call(blow.device, "identity").value["pid"]
+        for fault in self.faults:
+            self.pids[fault.device] = self.engine.cluster.call(fault.device, "identity").value[
+                "pid"
+            ]
         return self.engine.cluster.run(program, self._context())
 
     def _context(self) -> RunContext:
@@ -80,16 +82,16 @@ class Struck:
         if attempt > len(self.recovered):
             self.recovered.append(time.monotonic())
         if (
-            attempt == len(self.hit) < len(self.blows)
-            and event.value >= self.blows[attempt].evaluation
+            attempt == len(self.hit) < len(self.faults)
+            and event.value >= self.faults[attempt].evaluation
         ):
-            blow = self.blows[attempt]
+            fault = self.faults[attempt]
             self.hit.append(time.monotonic())
-            os.kill(self.pids[blow.device], blow.signal)
+            os.kill(self.pids[fault.device], fault.signal)
 
 
 @dataclass(frozen=True, slots=True)
-class Strike:
+class FaultTiming:
     """Holds the result of one fault."""
 
     signal: str
@@ -138,9 +140,9 @@ def bystander(engine: DeviceEngine, program: Program) -> Iterator[list[Outcome]]
             running.result()
 
 
-def strike(
+def inject_faults(
     engine: DeviceEngine, folder: Path, scale: Scale, repeats: int, seed: int
-) -> tuple[list[Strike], Undisturbed | None]:
+) -> tuple[list[FaultTiming], Undisturbed | None]:
     """Sends each signal `repeats` times to each of the first two devices, once per request, after a
     random evaluation in the request's first half.
 
@@ -153,12 +155,12 @@ def strike(
     program, expected = plan(engine, region, pins(base, control), batching=False), reference(region)
     draw = random.Random(seed)
 
-    def one(sent: signal.Signals, device: str) -> Strike:
+    def one(sent: signal.Signals, device: str) -> FaultTiming:
         wait_for_spare(engine)
-        struck = Struck(engine, [Blow(sent, device, draw.randint(1, scale.steps // 2))])
-        outcome = struck.run(program)
-        (hit,), (noticed,), (recovered,) = struck.hit, struck.noticed, struck.recovered
-        return Strike(
+        faulty_run = FaultyRun(engine, [Fault(sent, device, draw.randint(1, scale.steps // 2))])
+        outcome = faulty_run.run(program)
+        (hit,), (noticed,), (recovered,) = faulty_run.hit, faulty_run.noticed, faulty_run.recovered
+        return FaultTiming(
             sent.name,
             device,
             noticed - hit,
@@ -175,6 +177,6 @@ def strike(
     concurrent = plan(engine, other, pins(others[0], others[0]), batching=False)
     picture = reference(other)
     with bystander(engine, concurrent) as outcomes:
-        strikes = [one(*kind) for kind in kinds]
+        timings = [one(*kind) for kind in kinds]
     apart = max(difference(outcome.samples, picture) for outcome in outcomes)
-    return strikes, Undisturbed(len(outcomes), max(outcome.attempts for outcome in outcomes), apart)
+    return timings, Undisturbed(len(outcomes), max(outcome.attempts for outcome in outcomes), apart)

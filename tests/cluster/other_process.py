@@ -40,7 +40,7 @@ class Other:
     def close(self) -> None:
         self._process.kill()
         eventually(lambda: self._process.is_over, 20)
-        self._process.let_go()
+        self._process.release()
         self._process.output.close()
         self.control.close()
 

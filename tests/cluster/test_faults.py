@@ -43,8 +43,8 @@ from katz_graph.testing.worker_faults import (
     FORGIVING,
     LINK,
     SIGNALS,
-    Blow,
-    Struck,
+    Fault,
+    FaultyRun,
     bystander,
     wait_for_spare,
 )
@@ -137,10 +137,12 @@ class TestProcesses:
         wait_for_spare(engine)
         spare = engine.cluster.pids()["spare 0"]
         seed = random.randrange(1 << 16)
-        struck = Struck(engine, [Blow(sent, victim, random.Random(seed).randint(1, STEPS // 2))])
+        faulty_run = FaultyRun(
+            engine, [Fault(sent, victim, random.Random(seed).randint(1, STEPS // 2))]
+        )
         with bystander(engine, concurrent) as others:
-            outcome = struck.run(program)
-        (hit,), (noticed,), (recovered,) = struck.hit, struck.noticed, struck.recovered
+            outcome = faulty_run.run(program)
+        (hit,), (noticed,), (recovered,) = faulty_run.hit, faulty_run.noticed, faulty_run.recovered
         print(
             f"seed {seed}: {sent.name} of {victim}: noticed after {noticed - hit:.3f} s, recovered "
             f"after {recovered - hit:.3f} s"
@@ -156,15 +158,15 @@ class TestProcesses:
         pids = {name: engine.cluster.pids()[name] for name in DEVICES}
         stopped = pids[CONTROL]
         assert stopped is not None
-        struck = Struck(engine, [Blow(signal.SIGSTOP, CONTROL, 3)])
+        faulty_run = FaultyRun(engine, [Fault(signal.SIGSTOP, CONTROL, 3)])
         with ThreadPoolExecutor(1) as pool:
-            running = pool.submit(struck.run, program)
-            eventually(lambda: bool(struck.hit), 30)
+            running = pool.submit(faulty_run.run, program)
+            eventually(lambda: bool(faulty_run.hit), 30)
             timer = threading.Timer(1.2, os.kill, (stopped, signal.SIGCONT))
             timer.start()
             outcome = running.result()
             timer.join()
-        assert outcome.attempts == 1 and not struck.noticed
+        assert outcome.attempts == 1 and not faulty_run.noticed
         assert torch.equal(outcome.samples, expected)
         assert {name: engine.cluster.pids()[name] for name in DEVICES} == pids
 
@@ -178,10 +180,12 @@ class TestProcesses:
         expected_plain: Tensor,
     ) -> None:
         wait_for_spare(engine)
-        struck = Struck(engine, [Blow(signal.SIGKILL, CONTROL, 2), Blow(signal.SIGKILL, BASE, 3)])
+        faulty_run = FaultyRun(
+            engine, [Fault(signal.SIGKILL, CONTROL, 2), Fault(signal.SIGKILL, BASE, 3)]
+        )
         with bystander(engine, concurrent) as others, pytest.raises(RunError) as error:
-            struck.run(program)
-        assert len(struck.hit) == 2
+            faulty_run.run(program)
+        assert len(faulty_run.hit) == 2
         assert f"sampler {program.name}: {BASE}: " in str(error.value)
         assert "in 2 attempts" in str(error.value) and "\n" not in str(error.value)
         assert all(one.attempts == 1 and torch.equal(one.samples, expected_plain) for one in others)

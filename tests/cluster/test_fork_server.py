@@ -124,7 +124,7 @@ def test_a_library_that_asks_for_gpus_when_it_is_loaded_leaves_workers_to_be_for
     connection.send(("gpus", None))
     assert connection.receive()[1] == ["0,1", None]
     assert not began_anew(command)
-    forked.let_go()
+    forked.release()
     connection.close()
 
 
@@ -164,7 +164,7 @@ def test_who_cannot_be_forked_begins_anew(
     connection.send(("end", None))
     eventually(lambda: forked.is_over, 10)
     assert forked.code == 7
-    forked.let_go()
+    forked.release()
     eventually(lambda: not runs(child), 10)  # belongs to its session
     connection.close()
 
@@ -180,7 +180,7 @@ def test_it_ends_as_it_is_told_and_its_number_stays_its_own_until_it_is_let_go(
     eventually(lambda: forked.is_over, 10)
     assert forked.code == 7 and forked.pid == pid
     assert Path(f"/proc/{pid}").exists() and runs(child)
-    forked.let_go()
+    forked.release()
     eventually(lambda: not Path(f"/proc/{pid}").exists() and not runs(child), 10)
     forked.kill()  # again, without killing a process that reuses its id
     assert forked.code == 7 and forked.is_over
@@ -195,7 +195,7 @@ def test_it_is_killed_with_what_it_started(server: ForkServer) -> None:
     forked.kill()
     eventually(lambda: forked.is_over and not runs(child), 10)
     assert forked.code == -signal.SIGKILL
-    forked.let_go()
+    forked.release()
     connection.close()
 
 
@@ -240,7 +240,7 @@ def test_a_module_that_cannot_be_loaded_is_told_by_who_needs_it(make: Make) -> N
         forked.output.read().splitlines()[-1]
         == "ImportError: libcuda.so.1: cannot open shared object file"
     )
-    forked.let_go()
+    forked.release()
     forked.connected.close()
 
 

@@ -30,13 +30,13 @@ class PlainEngine:
 
     models: DeviceModels = field(default_factory=DeviceModels)
     tiles: list[tuple[int, int]] = field(default_factory=list)
-    most_pixels: int = 1 << 40  # larger pictures raise OutOfMemory
+    max_pixels: int = 1 << 40  # larger pictures raise OutOfMemory
 
     def upscale(
         self, model: UpscaleModelRecipe, picture: torch.Tensor, context: Any
     ) -> torch.Tensor:
         high, wide = picture.shape[-2:]
-        if high * wide > self.most_pixels:
+        if high * wide > self.max_pixels:
             raise OutOfMemory("too large")
         self.tiles.append((high, wide))
         return self.models.upscale(model, picture)

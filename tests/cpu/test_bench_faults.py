@@ -11,20 +11,20 @@ import pytest
 
 from katz_graph.bench import faults, faults_on_ray
 from katz_graph.bench.result import BenchResult
-from katz_graph.testing.worker_faults import Strike, Undisturbed
+from katz_graph.testing.worker_faults import FaultTiming, Undisturbed
 
 GOOD = (
-    Strike("SIGKILL", "cpu:0", 0.05, 1.0, 2, 0.0),
-    Strike("SIGKILL", "cpu:1", 0.25, 0.75, 2, 0.0),
-    Strike("SIGSTOP", "cpu:0", 2.5, 3.0, 2, 0.0),
-    Strike("SIGSTOP", "cpu:0", 3.5, 4.0, 2, 0.0),
+    FaultTiming("SIGKILL", "cpu:0", 0.05, 1.0, 2, 0.0),
+    FaultTiming("SIGKILL", "cpu:1", 0.25, 0.75, 2, 0.0),
+    FaultTiming("SIGSTOP", "cpu:0", 2.5, 3.0, 2, 0.0),
+    FaultTiming("SIGSTOP", "cpu:0", 3.5, 4.0, 2, 0.0),
 )
 ALONE = Undisturbed(9, 1, 0.0)
 
 
 def seen(
     monkeypatch: pytest.MonkeyPatch,
-    *strikes: Strike,
+    *timings: FaultTiming,
     undisturbed: Undisturbed = ALONE,
     ray: bool = False,
 ) -> BenchResult:
@@ -32,12 +32,12 @@ def seen(
         return nullcontext()
 
     monkeypatch.setattr(faults, "DeviceEngine", engine)
-    monkeypatch.setattr(faults, "strike", lambda *_: (list(strikes), undisturbed))
+    monkeypatch.setattr(faults, "inject_faults", lambda *_: (list(timings), undisturbed))
     monkeypatch.setattr(faults_on_ray, "can_run", lambda: ray)
     monkeypatch.setattr(
         faults_on_ray,
         "in_namespaces",
-        lambda *_: [*GOOD, Strike("SIGKILL", "ray:1", 0.5, 4.5, 2, 0.0)],
+        lambda *_: [*GOOD, FaultTiming("SIGKILL", "ray:1", 0.5, 4.5, 2, 0.0)],
     )
     return faults.run()
 
@@ -67,14 +67,14 @@ def test_the_slowest_counts_and_the_table_has_a_row_for_each_kind(
 @pytest.mark.parametrize(
     "worse",
     [
-        Strike("SIGKILL", "cpu:1", 1.1, 1.2, 2, 0.0),
-        Strike("SIGSTOP", "cpu:1", 2.5, 5.1, 2, 0.0),
-        Strike("SIGSTOP", "cpu:1", 2.5, 3.0, 3, 0.0),
-        Strike("SIGSTOP", "cpu:1", 2.5, 3.0, 2, 1e-7),
+        FaultTiming("SIGKILL", "cpu:1", 1.1, 1.2, 2, 0.0),
+        FaultTiming("SIGSTOP", "cpu:1", 2.5, 5.1, 2, 0.0),
+        FaultTiming("SIGSTOP", "cpu:1", 2.5, 3.0, 3, 0.0),
+        FaultTiming("SIGSTOP", "cpu:1", 2.5, 3.0, 2, 1e-7),
     ],
 )
 def test_one_that_is_late_or_has_another_picture_is_too_many(
-    monkeypatch: pytest.MonkeyPatch, worse: Strike
+    monkeypatch: pytest.MonkeyPatch, worse: FaultTiming
 ) -> None:
     assert not seen(monkeypatch, *GOOD, worse).ok
 

@@ -139,7 +139,7 @@ class Machines:
 
     def __init__(self) -> None:
         self.asked: Counter[tuple[str, str]] = Counter()
-        self.most = self._busy = 0
+        self.peak = self._busy = 0
         self._tests = threading.current_thread()
         self._met = False  # whether those that compute have been two
         self._changed = threading.Condition()
@@ -158,7 +158,7 @@ class Machines:
         patience = 0 if threading.current_thread() is self._tests else 20
         with self._changed:
             self._busy += 1
-            self.most = max(self.most, self._busy)
+            self.peak = max(self.peak, self._busy)
             self._met = self._busy > 1  # the second leaves it so for the first, however late
             self._changed.notify_all()
             accompanied = host == "near" and self._changed.wait_for(lambda: self._met, patience)
@@ -169,7 +169,7 @@ class Machines:
 def test_a_survey_measures_equal_devices_once_and_those_of_a_host_together() -> None:
     machines, store = Machines(), CostStore(None)
     a, b, c = survey(["a", "b", "c"], machines.call, store)
-    assert machines.most == 2
+    assert machines.peak == 2
     # one of each kind
     assert sum(number for (_, what), number in machines.asked.items() if what == "rates") == 2
     assert machines.asked["c", f"rates {STRETCH}"] == 0  # it has no neighbour
@@ -332,7 +332,7 @@ def test_hosts_can_be_told_where_names_of_machines_say_otherwise() -> None:
     places = survey(
         ["a", "b"], machines.call, CostStore(None), hosts={"a": "one namespace", "b": "another"}
     )
-    assert [place.together for place in places] == [1, 1] and machines.most == 1
+    assert [place.together for place in places] == [1, 1] and machines.peak == 1
 
 
 def test_an_engine_measures_every_stage_of_a_request_in_both_ways(sdxl: Models) -> None:

@@ -192,7 +192,7 @@ def test_tiles_of_a_network_blend(context: RunContext, monkeypatch: pytest.Monke
 
 
 def test_little_memory_makes_smaller_tiles(context: RunContext) -> None:
-    engine = PlainEngine(most_pixels=200 * 200)
+    engine = PlainEngine(max_pixels=200 * 200)
     small = context_in(context.folders.models[0].parent, engine=engine)
     assert enlarge(small, weights(Compact(4, 1, 2)), image(300, 300)).shape == (1, 600, 600, 3)
     assert small.warnings == [
@@ -202,7 +202,7 @@ def test_little_memory_makes_smaller_tiles(context: RunContext) -> None:
     assert set(engine.tiles) == {(128, 128)}
     with pytest.raises(OutOfMemory):
         enlarge(
-            context_in(context.folders.models[0].parent, engine=PlainEngine(most_pixels=9)),
+            context_in(context.folders.models[0].parent, engine=PlainEngine(max_pixels=9)),
             weights(Compact(4, 1, 2)),
             image(),
         )

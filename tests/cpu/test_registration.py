@@ -227,9 +227,9 @@ def test_what_is_copied_from_is_held_until_then(monkeypatch: pytest.MonkeyPatch)
         with stream.entered():
             gpu.current.enqueue(lambda: None)  # the copy
             stream.hold(came.pop())
-            stream.let_go()
+            stream.release()
             assert not segment.free
             gpu.current.run(gpu.current.enqueued)
-        stream.let_go()
+        stream.release()
     assert segment.free
     ends.close()

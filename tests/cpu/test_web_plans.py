@@ -109,7 +109,7 @@ def question(
         }
         prompt["5"]["inputs"]["latent_image"] = ["blur", 0]
     (target,) = (name for name, call in prompt.items() if call["class_type"] == "SaveImage")
-    return MakePlan(prompt, (target,), client, packs, changes.said())
+    return MakePlan(prompt, (target,), client, packs, changes.overrides())
 
 
 def test_a_plan_is_that_of_the_devices_and_is_kept_until_they_change(registry: Registry) -> None:

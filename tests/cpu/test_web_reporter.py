@@ -51,11 +51,11 @@ class Clock:
 
 
 def reporter(
-    folder: Path = Path("output"), most: int = 1000
+    folder: Path = Path("output"), max_characters: int = 1000
 ) -> tuple[JobReporter, list[ClientEvent], Clock]:
     told: list[ClientEvent] = []
     clock = Clock()
-    return JobReporter(folder, most, told.append, clock), told, clock
+    return JobReporter(folder, max_characters, told.append, clock), told, clock
 
 
 def start(node: str, display: str | None = None) -> Event:
@@ -105,7 +105,7 @@ def test_every_job_says_once_what_was_cached_even_when_nothing_was() -> None:
 
 
 def test_what_all_nodes_of_a_job_show_is_limited_together_and_what_is_over_is_not_kept() -> None:
-    tells, told, _ = reporter(most=250)
+    tells, told, _ = reporter(max_characters=250)
     tells.listen(cached("1", ui={"text": ["x" * 100]}))
     tells.listen(done("2", ui={"text": ["y" * 100]}))
     for over in (cached, done):

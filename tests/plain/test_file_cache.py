@@ -623,7 +623,7 @@ def test_names_of_private_addresses_have_to_be_named(server: FileServer, host: s
 
 def test_what_was_used_longest_ago_goes_first(server: FileServer, cache: FileCache) -> None:
     files = [cache.identity(server.put(name, FILE)) for name in "abc"]
-    cache = replace(cache, most_bytes=2 * len(FILE) + 2_000)  # and the small files beside them
+    cache = replace(cache, max_bytes=2 * len(FILE) + 2_000)  # and the small files beside them
     for file in (files[0], files[1], files[0], files[2]):
         cache.local_file(file)
     assert [cache.holds(file) for file in files] == [True, False, True]
@@ -631,7 +631,7 @@ def test_what_was_used_longest_ago_goes_first(server: FileServer, cache: FileCac
 
 def test_what_is_in_use_stays(server: FileServer, cache: FileCache) -> None:
     files = [cache.identity(server.put(name, FILE)) for name in "abc"]
-    cache = replace(cache, most_bytes=0.0)
+    cache = replace(cache, max_bytes=0.0)
     with cache.using(files[0]) as path:
         with path.open("rb") as opened, mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ) as seen:
             cache.local_file(files[1])
@@ -650,7 +650,7 @@ def test_what_lies_deeper_counts_too(server: FileServer, cache: FileCache) -> No
     old.parent.mkdir(parents=True)
     old.write_bytes(FILE)
     os.utime(old, (0, 0))
-    get(replace(cache, most_bytes=len(FILE) + 2_000), server.put("a", FILE))
+    get(replace(cache, max_bytes=len(FILE) + 2_000), server.put("a", FILE))
     assert not old.exists()
 
 

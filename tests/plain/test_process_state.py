@@ -136,7 +136,7 @@ MISCHIEF: tuple[tuple[str, Callable[[Path], object], str], ...] = (
 
 
 def state() -> dict[str, Any]:
-    return {aspect.name: aspect.read() for aspect in ASPECTS if aspect.said}
+    return {aspect.name: aspect.read() for aspect in ASPECTS if aspect.reported}
 
 
 @pytest.fixture(autouse=True)
@@ -146,16 +146,16 @@ def unchanged() -> Iterator[None]:
     before = state()
     yield
     for aspect in ASPECTS:
-        if aspect.said and aspect.read() != before[aspect.name]:
+        if aspect.reported and aspect.read() != before[aspect.name]:
             aspect.restore(before[aspect.name])
 
 
 @pytest.mark.parametrize(
-    ("act", "said"), [one[1:] for one in MISCHIEF], ids=[o[0] for o in MISCHIEF]
+    ("act", "reported"), [one[1:] for one in MISCHIEF], ids=[o[0] for o in MISCHIEF]
 )
 @pytest.mark.parametrize("fails", [False, True], ids=["", "and fails"])
 def test_what_a_node_changes_is_put_back_and_told(
-    tmp_path: Path, act: Callable[[Path], object], said: str, fails: bool
+    tmp_path: Path, act: Callable[[Path], object], reported: str, fails: bool
 ) -> None:
     process, lines, before = ProcessState(), list[str](), state()
     for _ in range(2):
@@ -167,9 +167,9 @@ def test_what_a_node_changes_is_put_back_and_told(
         except ValueError:
             pass
         assert state() == before
-    if said:
+    if reported:
         (line,) = lines
-        assert line.startswith("node 5 (Evil) changed ") and said in line
+        assert line.startswith("node 5 (Evil) changed ") and reported in line
         assert line.endswith("for this whole process: it was put back")
     else:
         assert not lines

@@ -225,7 +225,7 @@ def test_what_a_job_chose_is_kept_with_its_results(bench: Bench) -> None:
     job = PlanChanges(place=("unet=cpu:1",))
     bench(graph(), job=job)
     _, provenance = bench(graph())
-    assert json.loads(made_with("cpu", "float32", provenance))["chosen"] == job.said()
+    assert json.loads(made_with("cpu", "float32", provenance))["chosen"] == job.overrides()
 
 
 def test_a_bound_counts_steps_and_not_evaluations(bench: Bench) -> None:

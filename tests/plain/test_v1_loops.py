@@ -100,12 +100,12 @@ def test_a_loop_is_cached_as_a_whole() -> None:
 def test_values_of_past_rounds_are_let_go() -> None:
     class Tracked:
         alive: ClassVar[int] = 0
-        most: ClassVar[int] = 0
+        peak: ClassVar[int] = 0
 
         def __init__(self, number: int) -> None:
             self.number = number
             type(self).alive += 1
-            type(self).most = max(self.most, self.alive)
+            type(self).peak = max(self.peak, self.alive)
 
         def __del__(self) -> None:
             type(self).alive -= 1
@@ -121,7 +121,7 @@ def test_values_of_past_rounds_are_let_go() -> None:
     classes = {**loops.NODE_CLASS_MAPPINGS, "Plus": wrap, "Below": below}
     ran = run_v1(loop(100), classes, ResultCache("none"))
     assert ran.result.outputs["save"][0].number == 100
-    assert Tracked.most <= 4
+    assert Tracked.peak <= 4
 
 
 def test_wrong_inputs_are_refused_before_anything_runs() -> None:

@@ -19,7 +19,7 @@ class Waiting:
     """Calls that wait until a test lets them go, and what became of each."""
 
     def __init__(self, at_once: int = 2, slow_s: float = 0.05, deadline_s: float = 0.15) -> None:
-        self.let_go = threading.Event()
+        self.release = threading.Event()
         self.changed = threading.Condition()
         self.told: list[str] = []
         self.stuck: list[str] = []
@@ -30,7 +30,7 @@ class Waiting:
 
     def wait(self, name: str) -> None:
         self.emit(f"{name} began")
-        self.let_go.wait(ANSWER_TIMEOUT_S)
+        self.release.wait(ANSWER_TIMEOUT_S)
 
     def emit(self, what: str) -> None:
         with self.changed:
@@ -48,7 +48,7 @@ class Waiting:
 def waiting() -> Iterator[Waiting]:
     made = Waiting()
     yield made
-    made.let_go.set()
+    made.release.set()
     made.threads.close()
 
 
@@ -74,7 +74,7 @@ def test_one_call_of_a_client_waits_for_one_of_each_other_client() -> None:
     for name in ("a0", "a1", "a2", "b0"):
         emit = partial(waiting.emit, name)
         waiting.threads.submit(emit, print, client=name[0])
-    waiting.let_go.set()
+    waiting.release.set()
     waiting.until("a0", "a1", "a2", "b0")
     waiting.threads.close()
     assert waiting.told == ["first began", "a0", "b0", "a1", "a2"]
@@ -88,7 +88,7 @@ def test_a_deadline_may_be_longer_than_a_thread_can_wait() -> None:
     for name in "bc":
         waiting.hang(name)
     waiting.until("b began", "c began")
-    waiting.let_go.set()
+    waiting.release.set()
     waiting.threads.close()
 
 

@@ -334,7 +334,7 @@ def test_a_version_that_was_not_read_is_not_overwritten(server: TestClient) -> N
 
 @pytest.mark.defect(28)
 def test_each_save_answers_with_its_own_tag(tmp_path: Path) -> None:
-    people = Users(tmp_path / "users", several=False, most_bytes=2**20)
+    people = Users(tmp_path / "users", several=False, max_bytes=2**20)
     files, saves = people.files(None), 60
 
     async def piece(number: int) -> AsyncIterator[bytes]:
@@ -381,7 +381,7 @@ def test_a_save_beside_a_deletion_is_answered_as_stored(
 
 @pytest.mark.defect(22)
 def test_a_file_over_the_quota_is_refused_before_it_is_read(tmp_path: Path) -> None:
-    people = Users(tmp_path / "users", several=False, most_bytes=1000)
+    people = Users(tmp_path / "users", several=False, max_bytes=1000)
     read = 0
 
     async def endless() -> AsyncIterator[bytes]:

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 
 from katz_graph.core.errors import InputError
-from katz_graph.formats.ui_open import drawn
+from katz_graph.formats.ui_open import editor_document
 from katz_graph.packs import load_registry
 from katz_graph.web.app import build
 from katz_graph.web.events import Ended, EndStatus, JobError, JobEvent, Started
@@ -25,7 +25,7 @@ from katz_graph.web.runner_client.facts import (
     CheckedPrompt,
     DeviceFacts,
     DeviceStats,
-    DrawnWorkflow,
+    OpenedWorkflow,
     PackFacts,
     PlannedGraph,
     RunnerFacts,
@@ -126,9 +126,9 @@ class ScriptedRunner:
             case Draw(document):
                 registry, _ = load_registry()
                 try:
-                    return DrawnWorkflow(*drawn(document, registry))
+                    return OpenedWorkflow(*editor_document(document, registry))
                 except InputError as error:
-                    return DrawnWorkflow(error=str(error))
+                    return OpenedWorkflow(error=str(error))
             case GetPacks():
                 return self.found
             case CountTokens():

@@ -29,7 +29,7 @@ THUMBNAIL_BYTES = 64 * MB  # cached
 Encoded = tuple[bytes, str]  # bytes and media type
 
 
-def checked_format(file: IO[bytes], most_pixels: int) -> str:
+def checked_format(file: IO[bytes], max_pixels: int) -> str:
     """Returns the kind, as in PICTURE_KINDS, of a file that decodes completely. Raises Refusal 400
     if it is of another kind or damaged, and 413 if it has too many pixels.
 
@@ -37,7 +37,7 @@ def checked_format(file: IO[bytes], most_pixels: int) -> str:
     use Pillow's `n_frames`, which reads all frames although their sizes may grow.
     """
     file.seek(0)
-    with _opened(file, READ, most_pixels) as picture:
+    with _opened(file, READ, max_pixels) as picture:
         pixels = 0
         for frame in range(FRAMES + 1):
             try:
@@ -47,14 +47,14 @@ def checked_format(file: IO[bytes], most_pixels: int) -> str:
             if frame == FRAMES:
                 raise Refusal(413, f"the animation has more than {FRAMES:,} frames", "too_large")
             pixels += picture.width * picture.height
-            if pixels > most_pixels:
-                raise _too_many_pixels(picture, most_pixels, frame + 1)
+            if pixels > max_pixels:
+                raise _too_many_pixels(picture, max_pixels, frame + 1)
             picture.load()
         return SAME_AS.get(str(picture.format), str(picture.format))
 
 
 def shown(
-    path: Path, preview: Preview | None, channel: Channel, most_pixels: int, width: int = 0
+    path: Path, preview: Preview | None, channel: Channel, max_pixels: int, width: int = 0
 ) -> tuple[bytes, str]:
     """Converts a picture to another format, selects channels, or limits its `width` in pixels.
     Returns the bytes and the media type. Raises Refusal like `checked_format`.
@@ -64,7 +64,7 @@ def shown(
     """
     if preview is None and channel == "rgba":
         preview = THUMBNAIL_FORMAT
-    with path.open("rb") as file, _opened(file, READ, most_pixels) as picture:
+    with path.open("rb") as file, _opened(file, READ, max_pixels) as picture:
         scale = min(1.0, width / picture.width) if width else 1.0
         if preview is not None and max(picture.size) * scale > LONGEST_SIDE:
             raise Refusal(
@@ -74,7 +74,7 @@ def shown(
             )
         if scale < 1:
             picture.draft(None, (width, width))  # JPEG decodes at reduced size
-            picture.thumbnail((width, most_pixels))
+            picture.thumbnail((width, max_pixels))
         if preview is None:
             return _png(
                 _without_alpha(picture) if channel == "rgb" else _only_alpha(picture), {}
@@ -85,15 +85,15 @@ def shown(
         ), f"image/{preview[0]}"
 
 
-def with_alpha_of(mask: IO[bytes], original: Path, most_pixels: int) -> bytes:
+def with_alpha_of(mask: IO[bytes], original: Path, max_pixels: int) -> bytes:
     """Combines the original's colours and texts with the mask's alpha, as PNG. Raises Refusal like
     `checked_format`, and 400 if the sizes differ.
     """
     mask.seek(0)
     with (
         original.open("rb") as file,
-        _opened(file, READ, most_pixels) as picture,
-        _opened(mask, READ, most_pixels) as drawn,
+        _opened(file, READ, max_pixels) as picture,
+        _opened(mask, READ, max_pixels) as drawn,
     ):
         if picture.size != drawn.size:
             raise Refusal(
@@ -110,11 +110,11 @@ def with_alpha_of(mask: IO[bytes], original: Path, most_pixels: int) -> bytes:
 
 
 @contextmanager
-def _opened(file: IO[bytes], formats: tuple[str, ...], most_pixels: int) -> Iterator[Image.Image]:
+def _opened(file: IO[bytes], formats: tuple[str, ...], max_pixels: int) -> Iterator[Image.Image]:
     try:
         with Image.open(file, formats=formats) as picture:
-            if picture.width * picture.height > most_pixels:
-                raise _too_many_pixels(picture, most_pixels)
+            if picture.width * picture.height > max_pixels:
+                raise _too_many_pixels(picture, max_pixels)
             yield picture
     except (Refusal, MemoryError):
         raise
@@ -130,11 +130,11 @@ def _opened(file: IO[bytes], formats: tuple[str, ...], most_pixels: int) -> Iter
         raise Refusal(400, "the picture is damaged", "invalid_image", str(error)) from None
 
 
-def _too_many_pixels(picture: Image.Image, most_pixels: int, frames: int = 1) -> Refusal:
+def _too_many_pixels(picture: Image.Image, max_pixels: int, frames: int = 1) -> Refusal:
     size = f"{picture.width}x{picture.height}"
     what = f"{frames} frames up to one of {size}" if frames > 1 else size
     return Refusal(
-        413, f"the picture has {what} pixels; at most {most_pixels:,} are taken", "too_large"
+        413, f"the picture has {what} pixels; at most {max_pixels:,} are taken", "too_large"
     )
 
 

@@ -48,8 +48,8 @@ def anything(state: os.stat_result | None) -> None:
 class Users:
     """Manages the folder `users` of a server's data. Serializes changes to files."""
 
-    def __init__(self, root: Path, several: bool, most_bytes: int) -> None:
-        self._root, self._several, self._most_bytes = root, several, most_bytes
+    def __init__(self, root: Path, several: bool, max_bytes: int) -> None:
+        self._root, self._several, self._max_bytes = root, several, max_bytes
         self._writing = asyncio.Lock()
         self._last_ns = 0
         for left in (root / INCOMING).glob("*"):  # left by a killed server
@@ -62,10 +62,10 @@ class Users:
     def files(self, user: str | None) -> UserFiles:
         """Returns the files of the user named by `Comfy-User`. Raises Refusal 401 if unknown."""
         if not self._several:
-            return UserFiles(self._root / ONLY_USER, self._most_bytes)
+            return UserFiles(self._root / ONLY_USER, self._max_bytes)
         if user is None or user not in self.names():
             raise Refusal(401, "no such user: choose one of /users", "unknown_user")
-        return UserFiles(self._root / user, self._most_bytes)
+        return UserFiles(self._root / user, self._max_bytes)
 
     def names(self) -> dict[str, str]:
         """Returns users' names by id."""
@@ -84,7 +84,7 @@ class Users:
             user = f"{re.sub(r'[^A-Za-z0-9]+', '-', name).strip('-') or 'user'}_{uuid4()}"
             await asyncio.to_thread(
                 self._write,
-                UserFiles(self._root, self._most_bytes * MAX_USERS),
+                UserFiles(self._root, self._max_bytes * MAX_USERS),
                 NAMES,
                 {**names, user: name},
             )
@@ -106,11 +106,11 @@ class Users:
         `announced`: the expected bytes, or 0 if unknown.
         """
         room, taken = await asyncio.to_thread(files.room, name), 0
-        check_quota(announced, room, files.most_bytes)
+        check_quota(announced, room, files.max_bytes)
         with arriving(self._root / INCOMING) as (arrived, temporary):
             async for piece in content:
                 taken += len(piece)
-                check_quota(taken, room, files.most_bytes)
+                check_quota(taken, room, files.max_bytes)
                 await asyncio.to_thread(arrived.write, piece)
             await asyncio.to_thread(arrived.flush)
             async with self._writing:
@@ -199,12 +199,12 @@ class UserFile:
 
 @dataclass(frozen=True, slots=True)
 class UserFiles:
-    """Stores one user's files below `root`, up to `most_bytes`. Names may begin with a dot, as in
+    """Stores one user's files below `root`, up to `max_bytes`. Names may begin with a dot, as in
     editors' own lists.
     """
 
     root: Path
-    most_bytes: int
+    max_bytes: int
 
     def entries(self, below: str, recurse: bool) -> list[UserFileEntry] | None:
         """Lists a folder sorted by name, with names relative to it; None if it does not exist."""
@@ -291,10 +291,10 @@ class UserFiles:
         """
         replaced = self.state(name)
         taken = self._taken(int(replaced is None))
-        return self.most_bytes - taken + (replaced.st_size if replaced else 0)
+        return self.max_bytes - taken + (replaced.st_size if replaced else 0)
 
     def _check_quota(self, more_bytes: int, more_files: int) -> None:
-        check_quota(self._taken(more_files) + more_bytes, self.most_bytes, self.most_bytes)
+        check_quota(self._taken(more_files) + more_bytes, self.max_bytes, self.max_bytes)
 
     def _taken(self, more_files: int) -> int:
         """Returns the bytes of all files. Raises Refusal 413 if `more_files` further files would
@@ -314,12 +314,12 @@ class UserFiles:
         return taken
 
 
-def check_quota(size: int, room: int, most_bytes: int) -> None:
+def check_quota(size: int, room: int, max_bytes: int) -> None:
     """Raises Refusal 413 if a size exceeds the available room."""
     if size > room:
         raise Refusal(
             413,
-            f"your files may have {most_bytes:,} bytes together; delete some first",
+            f"your files may have {max_bytes:,} bytes together; delete some first",
             "too_large",
         )
 

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from katz_graph.core.errors import InputError
 from katz_graph.formats.image import Carried
-from katz_graph.formats.ui_open import Drawn, check_editors_document, editors_document
+from katz_graph.formats.ui_open import EditorDocument, check_editors_document, editors_document
 from katz_graph.planner.written_step import WrittenStep
 from katz_graph.web.http.access import origin_of
 from katz_graph.web.http.answers import (
@@ -68,7 +68,7 @@ def router(state: State) -> APIRouter:
         back as it is.
         """
         found = await read_workflow_file(request, state.options.limits)
-        document, notes = await _drawn(found, state, origin_of(request))
+        document, notes = await _editor_document(found, state, origin_of(request))
         return json_answer(as_data(OpenedWorkflow(document, state.concealment.data(notes))))
 
     @routes.post(
@@ -111,7 +111,7 @@ def router(state: State) -> APIRouter:
                     found.targets,
                     body.client_id,
                     body.packs,
-                    body.changes.said(),
+                    body.changes.overrides(),
                     origin=origin_of(request),
                 )
             )
@@ -154,7 +154,7 @@ def router(state: State) -> APIRouter:
     return routes
 
 
-async def _drawn(found: Carried, state: State, origin: str) -> Drawn:
+async def _editor_document(found: Carried, state: State, origin: str) -> EditorDocument:
     document = found.editor or editors_document(found.document)
     if document is None:
         made = await state.runner.ask(Draw(found.document, origin=origin))

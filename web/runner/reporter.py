@@ -38,20 +38,25 @@ LONGEST_TEXT = 100_000  # characters of a pack object that is not plain data
 class JobReporter:
     """Reports the events of one run to `emit`. Any thread of the run may call it.
 
-    `output` is the folder of the run's files; `most` is the limit `shown`. `outputs`, `meta`,
-    `executed`, `reused` (cached nodes, as clients count them) and `failure` collect the contents of
-    `Ended`. `behind` returns the nodes that only cached nodes read; clients count them as cached,
-    too.
+    `output` is the folder of the run's files; `max_characters` is the limit `shown`. `outputs`,
+    `meta`, `executed`, `reused` (cached nodes, as clients count them) and `failure` collect the
+    contents of `Ended`. `behind` returns the nodes that only cached nodes read; clients count them
+    as cached, too.
     """
 
     def __init__(
         self,
         output: Path,
-        most: int,
+        max_characters: int,
         emit: Callable[[ClientEvent], None],
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._output, self._most, self._emit, self._clock = output, most, emit, clock
+        self._output, self._max_characters, self._emit, self._clock = (
+            output,
+            max_characters,
+            emit,
+            clock,
+        )
         self.outputs: dict[str, Mapping[str, Sequence[Any]]] = {}
         self.meta: dict[str, Mapping[str, str | None]] = {}
         self.executed: list[str] = []
@@ -135,10 +140,10 @@ class JobReporter:
             return event
         ui: Mapping[str, Sequence[Any]] = plain(event.ui)
         self._shown += len(json.dumps(ui, ensure_ascii=False))
-        if self._shown > self._most:
+        if self._shown > self._max_characters:
             raise InputError(
-                f"the job shows more than this server's limit of {self._most:,} characters "
-                "(shown); save it to files instead"
+                f"the job shows more than this server's limit of {self._max_characters:,} "
+                "characters (shown); save it to files instead"
             )
         return replace(event, ui=ui)
 

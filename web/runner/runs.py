@@ -160,7 +160,7 @@ class Runs:
                     place.devices,
                     place.engine.device.dtype,
                     context.measured.provenance,
-                    changes.said(),
+                    changes.overrides(),
                 )
             reporter.listen(event)
 
@@ -242,7 +242,7 @@ class Runs:
 
     def _cache(self, order: Order) -> AbstractContextManager[ResultCache]:
         """Returns the result cache for a job. A job with plan changes starts with an empty one."""
-        if chosen(order).said():
+        if chosen(order).overrides():
             return nullcontext(ResultCache("none"))
         return self._place.caches.lent(order.client)
 

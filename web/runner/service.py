@@ -26,7 +26,7 @@ from katz_graph.executor.launch.fork_server import Ahead
 from katz_graph.files.urls import NONE
 from katz_graph.formats.object_info_write import object_info_json
 from katz_graph.formats.shipped import template
-from katz_graph.formats.ui_open import drawn
+from katz_graph.formats.ui_open import editor_document
 from katz_graph.host.garbage import imports_are_done
 from katz_graph.host.process_state import ProcessState
 from katz_graph.node.types import NodeType
@@ -36,7 +36,7 @@ from katz_graph.web.options import RunnerStart
 from katz_graph.web.runner.answering import Answering
 from katz_graph.web.runner.checking import check_prompt
 from katz_graph.web.runner.uncommitted_files import UncommittedFiles
-from katz_graph.web.runner_client.facts import DrawnWorkflow, PackFacts, RunnerFacts
+from katz_graph.web.runner_client.facts import OpenedWorkflow, PackFacts, RunnerFacts
 from katz_graph.web.runner_client.messages import (
     ORDER,
     Answer,
@@ -204,7 +204,9 @@ class RunnerService:
     ) -> None:
         (threads or self._answering).submit(
             partial(self._answer, number, question, find),
-            lambda why: self._refuse(number, RunError(f"{question.said} has no answer: {why}")),
+            lambda why: self._refuse(
+                number, RunError(f"{question.description} has no answer: {why}")
+            ),
             question.origin,
         )
 
@@ -233,7 +235,7 @@ class RunnerService:
                 with self._process.guarded("a node's own check of its inputs", _print):
                     return check_prompt(document, targets, registry, folders, limits)
             case Draw(document):
-                return _drawn(document, registry)
+                return _editor_document(document, registry)
             case GetObjectInfo(name):
                 types = (
                     registry if name is None else {name: registry[name]} if name in registry else {}
@@ -293,11 +295,11 @@ def _packs(registry: Registry, problems: Iterable[PackProblem]) -> tuple[PackFac
     )
 
 
-def _drawn(document: Any, types: Mapping[str, NodeType]) -> DrawnWorkflow:
+def _editor_document(document: Any, types: Mapping[str, NodeType]) -> OpenedWorkflow:
     try:
-        return DrawnWorkflow(*drawn(document, types))
+        return OpenedWorkflow(*editor_document(document, types))
     except InputError as error:
-        return DrawnWorkflow(error=str(error))
+        return OpenedWorkflow(error=str(error))
 
 
 def _in_thread(start: Callable[[], Devices]) -> Future[Devices]:

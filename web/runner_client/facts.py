@@ -128,7 +128,7 @@ class CheckedPrompt:
 
 
 @dataclass(frozen=True, slots=True)
-class DrawnWorkflow:
+class OpenedWorkflow:
     """Holds a workflow as editors open it and notes for the user, or the reason why it cannot be
     read.
     """

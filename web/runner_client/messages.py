@@ -12,7 +12,7 @@ from katz_graph.core.errors import KatzError
 from katz_graph.web.options import RunnerStart
 from katz_graph.web.runner_client.facts import (
     CheckedPrompt,
-    DrawnWorkflow,
+    OpenedWorkflow,
     PackFacts,
     PlannedGraph,
     RunnerFacts,
@@ -44,7 +44,8 @@ class Order:
 
 
 CHOICES = "katz"
-"""The key in `extra` of the plan changes that a job chose, as `PlanChanges.said` returns them."""
+"""The key in `extra` of the plan changes that a job chose, as `PlanChanges.overrides` returns them.
+"""
 
 ORDER: TypeAdapter[Order] = TypeAdapter(Order)
 
@@ -107,7 +108,7 @@ class Question(Generic[Reply]):
     """
 
     # names the question in error messages
-    said: ClassVar[str] = "the question"
+    description: ClassVar[str] = "the question"
     # the question runs pack code, which may crash the runner
     runs_packs: ClassVar[bool] = False
     # validates the value of `Answer`
@@ -120,7 +121,7 @@ class Question(Generic[Reply]):
 class Check(Question[CheckedPrompt]):
     """Asks whether a prompt can run; see `web.runner.checking`. Addresses take turns."""
 
-    said: ClassVar[str] = "the check of the prompt"
+    description: ClassVar[str] = "the check of the prompt"
     runs_packs: ClassVar[bool] = True
     answer: ClassVar[TypeAdapter[CheckedPrompt]] = TypeAdapter(CheckedPrompt)
     document: Any
@@ -128,10 +129,10 @@ class Check(Question[CheckedPrompt]):
 
 
 @dataclass(frozen=True)
-class Draw(Question[DrawnWorkflow]):
+class Draw(Question[OpenedWorkflow]):
     """Asks for a workflow of any format in the editor's format."""
 
-    answer: ClassVar[TypeAdapter[DrawnWorkflow]] = TypeAdapter(DrawnWorkflow)
+    answer: ClassVar[TypeAdapter[OpenedWorkflow]] = TypeAdapter(OpenedWorkflow)
     document: Any
 
 
@@ -156,10 +157,10 @@ class Unfold(Question[WrittenOut]):
 class MakePlan(Question[PlannedGraph]):
     """Asks for the plans of a checked prompt. Replaces the client's earlier question. `packs`: pack
     nodes may run for the plan. `changes`: plan changes in place of the jobs' own, as
-    `PlanChanges.said` returns them.
+    `PlanChanges.overrides` returns them.
     """
 
-    said: ClassVar[str] = "the request for plans"
+    description: ClassVar[str] = "the request for plans"
     answer: ClassVar[TypeAdapter[PlannedGraph]] = TypeAdapter(PlannedGraph)
     prompt: Mapping[str, Any]
     targets: Sequence[str]

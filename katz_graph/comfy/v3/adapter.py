@@ -105,9 +105,9 @@ class V3Class:
             described = replace(described, undeclared="all")
         if not gathers(schema.inputs):
             return described
-        inputs, brings = belonging(described.inputs, _unfolded(schema))
+        inputs, choice_inputs = belonging(described.inputs, _unfolded(schema))
         unchecked = _unchecked(self.node_class, described)
-        return replace(described, inputs=inputs, brings=brings, unchecked=unchecked)
+        return replace(described, inputs=inputs, choice_inputs=choice_inputs, unchecked=unchecked)
 
 
 def _unchecked(kind: type[ComfyNode], described: NodeType) -> frozenset[str]:

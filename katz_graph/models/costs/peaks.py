@@ -36,7 +36,7 @@ def peak(call: Callable[[], Any]) -> float:
     """Returns the peak bytes of the tensors of `call` on the meta device, with the margin."""
     with torch.no_grad(), _Alive() as alive, FusedAttention():
         call()
-    return MARGIN * float(alive.most)
+    return MARGIN * float(alive.peak)
 
 
 class _Alive(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -44,7 +44,7 @@ class _Alive(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.most = 0
+        self.peak = 0
         self._now = 0
         self._known: set[int] = set()
 
@@ -63,7 +63,7 @@ class _Alive(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if number not in self._known:
             self._known.add(number)
             self._now += size
-            self.most = max(self.most, self._now)
+            self.peak = max(self.peak, self._now)
             weakref.finalize(storage, self._gone, number, size)
 
     def _gone(self, number: int, size: int) -> None:

@@ -35,8 +35,8 @@ def main() -> None:
 
 
 def _answer(asked: Any, asker: socket.socket) -> None:
-    folder, most_bytes, patience, identity = asked
-    cache = FileCache(Path(folder), most_bytes, Patience(**patience))
+    folder, max_bytes, patience, identity = asked
+    cache = FileCache(Path(folder), max_bytes, Patience(**patience))
     told = "", "", 0
     with asker:
         gone = select.poll()

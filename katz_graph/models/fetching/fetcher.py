@@ -41,7 +41,7 @@ class Fetcher:
     def fetch(
         self,
         folder: Path,
-        most_bytes: float,
+        max_bytes: float,
         patience: Patience,
         file: FileIdentity,
         cancelled: Callable[[], bool],
@@ -51,7 +51,7 @@ class Fetcher:
         RunError after `TRIES` losses.
         """
         for _ in range(TRIES):
-            if (told := self._answer(folder, most_bytes, patience, file, cancelled)) is not None:
+            if (told := self._answer(folder, max_bytes, patience, file, cancelled)) is not None:
                 return _raise(file, *told)
         raise RunError(
             f"{shown(file.path)}: could not be fetched: the process that fetches files was lost "
@@ -61,7 +61,7 @@ class Fetcher:
     def _answer(
         self,
         folder: Path,
-        most_bytes: float,
+        max_bytes: float,
         patience: Patience,
         file: FileIdentity,
         cancelled: Callable[[], bool],
@@ -70,7 +70,7 @@ class Fetcher:
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours:
             with its:
-                asked = [str(folder), most_bytes, asdict(patience), asdict(file)]
+                asked = [str(folder), max_bytes, asdict(patience), asdict(file)]
                 self._ask(pack(asked), its.fileno())
             while not select.select([ours], [], [], POLL)[0]:
                 if cancelled():

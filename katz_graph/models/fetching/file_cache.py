@@ -54,7 +54,7 @@ log = logging.getLogger("katz_graph")
 
 @dataclass(frozen=True, slots=True)
 class FileCache:
-    """Caches the files of URLs in a folder, in at most `most_bytes`. Beyond that, evicts the least
+    """Caches the files of URLs in a folder, in at most `max_bytes`. Beyond that, evicts the least
     recently used files, except those in use.
 
     `fresh`: seconds until a server is asked again about its file. `fetcher`: the process that
@@ -62,7 +62,7 @@ class FileCache:
     """
 
     folder: Path
-    most_bytes: float
+    max_bytes: float
     patience: Patience = PATIENCE
     fresh: float = FRESH
     fetcher: Fetcher | None = None
@@ -176,7 +176,7 @@ class FileCache:
                 if self.fetcher is None:
                     self.fetch_here(file, cancelled)
                 else:
-                    asked = self.folder, self.most_bytes, self.patience
+                    asked = self.folder, self.max_bytes, self.patience
                     self.fetcher.fetch(*asked, file, cancelled)
             except Changed:
                 self._record(file.path).unlink(missing_ok=True)  # a retry asks the server again
@@ -231,7 +231,7 @@ class FileCache:
                 policy.used(path)
                 sizes[path] = size
             total, spared = sum(sizes.values()) + coming, set[Path]()
-            while total > self.most_bytes:
+            while total > self.max_bytes:
                 victim = policy.victim(frozenset(spared))
                 if not isinstance(victim, Path):
                     return

@@ -119,12 +119,12 @@ class Residents:
         """Drops a module, unless it is in use or not loaded."""
         with self._lock:
             if key in self._here and not self._books.is_pinned(key):
-                self._let_go([key])
+                self._evict_keys([key])
 
     def clear(self) -> None:
         """Drops all modules that are not in use."""
         with self._lock:
-            self._let_go(self._books.idle())
+            self._evict_keys(self._books.idle())
 
     @property
     def in_use(self) -> bool:
@@ -170,7 +170,7 @@ class Residents:
         with self._lock:
             keys = self._books.idle(size - self.room.give_back(size))
             self._leave(keys)
-            self._let_go(keys, what)
+            self._evict_keys(keys, what)
 
     def within_reach(self) -> float:
         """Returns the bytes that would be free after evicting and offloading everything unused."""
@@ -298,7 +298,7 @@ class Residents:
         evicted module of equal form to reuse, not yet freed, if there is one.
         """
         what = f"a newer file, {wanted.name}"
-        place = self._let_go(self._superseded(wanted.files), what, form)
+        place = self._evict_keys(self._superseded(wanted.files), what, form)
         try:
             if wanted.control_net:
                 place += self._displaced(self._control_nets, wanted, None if place else form, size)
@@ -330,9 +330,9 @@ class Residents:
             self._leave(keys)
         except BaseException:
             books.forget(wanted.key)
-            self._let_go(keys, wanted.name)
+            self._evict_keys(keys, wanted.name)
             raise
-        return self._let_go(keys, wanted.name, form)
+        return self._evict_keys(keys, wanted.name, form)
 
     def _leave(self, keys: Iterable[Hashable]) -> None:
         """Calls `on_leaving` for evicted modules that may be loaded again."""
@@ -352,7 +352,7 @@ class Residents:
         ]
         return [key for key in old if not self._books.is_pinned(key)]
 
-    def _let_go(
+    def _evict_keys(
         self, keys: Iterable[Hashable], what: str = "", form: Hashable = None
     ) -> list[Resident]:
         """Evicts modules that are not in use. `what`: the reason, if they are evicted for another

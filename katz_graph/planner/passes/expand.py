@@ -17,7 +17,7 @@ from katz_graph.core.guidance_spec import Guider
 from katz_graph.core.patches import SkippedBlocks
 from katz_graph.core.recipe import Area, Conditioning, ConditioningEntry, ControlUse, ModelRecipe
 from katz_graph.ir.region import CROP, SLOTS
-from katz_graph.models.family import Control, check_controlnet, family_of, passed_over
+from katz_graph.models.family import Control, check_controlnet, family_of, skipped_blocks
 from katz_graph.planner.conditioning import WHOLE, balanced, combine, within
 from katz_graph.planner.region import fit_empty
 
@@ -62,7 +62,7 @@ def expand_guider(begin: str, begin_inputs: Mapping[str, Any], guider: Guider) -
 
     def side(name: str, without: SkippedBlocks | None = None, number: int = 0) -> Link:
         suffix = "" if without is None else f"-weakened{number or ''}"
-        passed = () if without is None else passed_over(without, model)
+        passed = () if without is None else skipped_blocks(without, model)
         return _side(nodes, name, model, sides[name], passed, suffix)
 
     prediction = combine(nodes, guider, side)
