@@ -16,8 +16,7 @@ from katz_graph.core.errors import KatzError
 from katz_graph.web.events import ClientEvent, Ended
 from katz_graph.web.jobs.admission import Admission
 from katz_graph.web.jobs.dispatch import STOP_SECONDS, Dispatcher, JobRunner
-from katz_graph.web.jobs.job import Job, Status, Submission
-from katz_graph.web.jobs.queries import SortBy
+from katz_graph.web.jobs.job import Job, Submission
 from katz_graph.web.jobs.queue import NotWaiting
 from katz_graph.web.jobs.retention import KEYS_KEPT, JobFiles, Retention, outdated
 from katz_graph.web.jobs.runtime_estimate import RECENT, Forecast, JobFeatures, by_id, features_of
@@ -71,6 +70,9 @@ class Jobs:
         self._ticking: asyncio.Task[None] | None = None
         self.on_event = self._dispatcher.on_event
         self.lost = self._dispatcher.lost
+        # queries of stored jobs
+        self.finished, self.history, self.recent = store.finished, store.history, store.recent
+        self.between, self.listed = store.between, store.listed
 
     async def start(self) -> None:
         """Loads the jobs of an earlier server and starts dispatching. Raises RunError if the store
@@ -186,38 +188,6 @@ class Jobs:
     async def job(self, id: str) -> Job | None:
         """Returns a job in any state, with its documents."""
         return self._dispatcher.live(id) or await self._store.job(id)
-
-    async def finished(self) -> int:
-        """Counts the finished jobs."""
-        return await self._store.finished()
-
-    async def history(self, count: int | None = None, first: int = 0) -> list[Job]:
-        """Returns up to `count` finished jobs, oldest first, starting at index `first`."""
-        return await self._store.history(count, first)
-
-    async def recent(self, client: str, count: int) -> list[Job]:
-        """Returns a client's most recently finished jobs, newest last."""
-        return await self._store.recent(client, count)
-
-    async def between(self, first: float, last: float, count: int) -> list[Job]:
-        """Returns finished jobs that ran at some time from `first` to `last`, oldest first, without
-        prompts. Returns only the newest `count`.
-        """
-        return await self._store.between(first, last, count)
-
-    async def listed(
-        self,
-        statuses: Sequence[Status] = (),
-        workflow_id: str | None = None,
-        sort_by: SortBy = "created_at",
-        descending: bool = True,
-        limit: int | None = None,
-        offset: int = 0,
-    ) -> tuple[list[Job], int]:
-        """Returns a page of all jobs, and their total number. The jobs have no prompts, and their
-        `extra` holds only the workflow's id.
-        """
-        return await self._store.listed(statuses, workflow_id, sort_by, descending, limit, offset)
 
     def keep_report(self, id: str, make: Callable[[], bytes]) -> None:
         """Stores the report of a finished job. Calls `make` in a thread."""

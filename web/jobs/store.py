@@ -159,45 +159,40 @@ class JobStore:
 
     async def completed(self, count: int) -> list[Job]:
         """Returns the most recently completed jobs, newest first."""
-        query = (
-            f"select {WHOLE} from jobs where finished is not null and status = 'completed' "
-            "order by finished desc limit ?"
-        )
-        return await self._read(lambda connection: queries.jobs(connection, query, (count,)))
+        return await self._newest(count, WHOLE, "status = 'completed'")
 
     async def recent(self, client: str, count: int) -> list[Job]:
         """Returns a client's most recently finished jobs, newest last."""
-        query = (
-            f"select {WHOLE} from jobs where client = ? and finished is not null order by "
-            "finished desc limit ?"
-        )
-        return await self._read(
-            lambda connection: queries.jobs(connection, query, (client, count))[::-1]
-        )
+        return (await self._newest(count, WHOLE, "client = ?", client))[::-1]
 
     async def between(self, first: float, last: float, count: int) -> list[Job]:
         """Returns finished jobs that ran at some time from `first` to `last`, without their
         documents, oldest first. Returns only the newest `count`.
         """
+        found = await self._newest(count, COLUMNS, "ended >= ? and started <= ?", first, last)
+        return found[::-1]
+
+    async def _newest(self, count: int, columns: str, where: str, *values: Any) -> list[Job]:
+        """Returns the columns of the finished jobs that meet a condition, newest first."""
         query = (
-            f"select {COLUMNS} from jobs where finished is not null and ended >= ? and "
-            "started <= ? order by finished desc limit ?"
+            f"select {columns} from jobs where finished is not null and {where} order by finished "
+            "desc limit ?"
         )
         return await self._read(
-            lambda connection: queries.jobs(connection, query, (first, last, count))[::-1]
+            lambda connection: queries.jobs(connection, query, (*values, count))
         )
 
     async def listed(
         self,
-        statuses: Sequence[Status],
-        workflow: str | None,
-        sort_by: SortBy,
-        descending: bool,
-        limit: int | None,
-        offset: int,
+        statuses: Sequence[Status] = (),
+        workflow: str | None = None,
+        sort_by: SortBy = "created_at",
+        descending: bool = True,
+        limit: int | None = None,
+        offset: int = 0,
     ) -> tuple[list[Job], int]:
-        """Returns a page of all jobs without their documents, and their total number. Empty
-        `statuses` match every job.
+        """Returns a page of all jobs, and their total number. The jobs have no prompts, and their
+        `extra` holds only the workflow's id. Empty `statuses` match every job.
         """
         await self._write(lambda connection: None)  # waits for earlier writes
         return await self._read(
