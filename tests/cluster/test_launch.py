@@ -17,7 +17,7 @@ from processes import below, eventually, runs
 from katz_graph.core.devices import parse_devices
 from katz_graph.executor.cluster.worker_handle import PATIENCE
 from katz_graph.executor.engine import DeviceEngine
-from katz_graph.executor.launch import entries
+from katz_graph.executor.launch import fork_server as launching
 from katz_graph.executor.launch.base import hello
 from katz_graph.executor.launch.fork_server import Ahead, ForkServer
 from katz_graph.executor.launch.spawn import Spawn, WorkerProcess
@@ -143,12 +143,12 @@ def test_what_workers_need_is_loaded_ahead_where_this_host_serves() -> None:
 def test_a_gpu_that_takes_long_to_begin_is_not_taken_for_a_frozen_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fork_server: ForkServer
 ) -> None:
-    monkeypatch.setattr(entries, "ENTRY_ON_GPU", "slow_cuda:work_on_gpu")
+    monkeypatch.setattr(launching, "ENTRY_ON_GPU", "slow_cuda:work_on_gpu")
     assert PATIENCE.frozen < slow_cuda.SECONDS
     CostStore(tmp_path).keep_rates(
         f"{METHOD}/{slow_cuda.NAME}/float32/torch {torch.__version__}", Rates(1e12, 1e11, 1e-5)
     )
-    launcher = Spawn(fork_server, entries.entry_for("cuda:0"))
+    launcher = Spawn(fork_server, launching.entry_for("cuda:0"))
     with DeviceEngine(
         [WorkerConfig("cuda:0", "cuda:0")],
         cache=tmp_path,
