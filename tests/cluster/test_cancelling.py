@@ -197,7 +197,7 @@ def test_a_call_that_waits_for_its_turn_is_left_out(
     assert services == ["nap", "the next"]
 
 
-def test_what_was_cancelled_before_does_not_begin(
+def test_cancelled_requests_do_not_start(
     engine: DeviceEngine, region: Region, services: list[str]
 ) -> None:
     context = bare_context(engine)
@@ -208,7 +208,7 @@ def test_what_was_cancelled_before_does_not_begin(
         engine.sample(region, context)
 
 
-def test_who_waits_for_a_worker_to_come_back(costs: Path) -> None:
+def test_waiters_for_a_restarted_worker(costs: Path) -> None:
     launchers = dict.fromkeys((FIRST, SECOND), WorkerThreads(Starting(itertools.count())))
     with DeviceEngine(
         [WorkerConfig(name) for name in launchers], cache=costs, link=LINK, launchers=launchers
@@ -226,7 +226,7 @@ def test_who_waits_for_a_worker_to_come_back(costs: Path) -> None:
             pass  # the worker does not return
 
 
-def test_two_runs_at_once_are_told_apart(region: Region, models: Models, costs: Path) -> None:
+def test_two_concurrent_runs_are_distinguished(region: Region, models: Models, costs: Path) -> None:
     """Events, warnings and figures of a run go to its own context. Cancelling one run does not
     affect the other.
     """

@@ -357,7 +357,7 @@ def open_descriptors(hosts: list[Host]) -> int:
 
 
 @pytest.mark.slow
-def test_shared_memory_that_cannot_be_had_is_told(
+def test_missing_shared_memory_is_reported(
     region: Region, costs: Path, fork_server: ForkServer
 ) -> None:
     """Limits every file of the workers, including memory files, to 32 KiB."""

@@ -95,7 +95,7 @@ def began_anew(command: list[str]) -> bool:
     return "katz_graph.executor.launch.worker_main" in command
 
 
-def test_all_are_alike_and_none_holds_what_is_of_another(server: ForkServer, loads: Path) -> None:
+def test_all_replicas_are_alike_and_hold_no_other_s_state(server: ForkServer, loads: Path) -> None:
     first, _ = told(server.fork("made_for_a_test:tell"))
     loaded = loads.read_text()
     forked = [server.fork("made_for_a_test:tell") for _ in range(3)]
@@ -145,7 +145,7 @@ def test_a_library_that_asks_for_gpus_when_it_is_loaded_leaves_workers_to_be_for
         ),
     ],
 )
-def test_who_cannot_be_forked_begins_anew(
+def test_unforkable_processes_start_from_scratch(
     make: Make, tmp_path: Path, loaded: str, why: str
 ) -> None:
     """Execs a new interpreter under the same process id. A process with threads is not even forked
@@ -169,7 +169,7 @@ def test_who_cannot_be_forked_begins_anew(
     connection.close()
 
 
-def test_it_ends_as_it_is_told_and_its_number_stays_its_own_until_it_is_let_go(
+def test_it_ends_on_request_and_keeps_its_number_until_released(
     server: ForkServer,
 ) -> None:
     forked = server.fork("made_for_a_test:tell")
@@ -187,7 +187,7 @@ def test_it_ends_as_it_is_told_and_its_number_stays_its_own_until_it_is_let_go(
     connection.close()
 
 
-def test_it_is_killed_with_what_it_started(server: ForkServer) -> None:
+def test_it_is_killed_with_its_children(server: ForkServer) -> None:
     forked = server.fork("made_for_a_test:tell")
     connection, _ = told(forked)
     connection.send(("child", None))
@@ -230,7 +230,7 @@ def test_when_the_server_is_lost_its_processes_go_on_and_another_takes_its_place
     second.close()
 
 
-def test_a_module_that_cannot_be_loaded_is_told_by_who_needs_it(make: Make) -> None:
+def test_a_failed_module_load_is_reported_by_its_reader(make: Make) -> None:
     forked = make("raise ImportError('libcuda.so.1: cannot open shared object file')").fork(
         "made_for_a_test:tell"
     )
@@ -256,7 +256,7 @@ def test_it_ends_with_its_driver_while_it_loads_and_afterwards(make: Make) -> No
         eventually(lambda pid=pid: not runs(pid), 10)  # type: ignore[misc]
 
 
-def test_one_that_ended_is_begun_again() -> None:
+def test_an_ended_one_is_started_again() -> None:
     before = below(os.getpid())
     with ForkServer(module="json") as server:
         assert server.begin() == server.begin()

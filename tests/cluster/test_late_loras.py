@@ -119,7 +119,7 @@ def by_parts(
 
 
 @pytest.mark.parametrize("arrives", [1, 2])
-def test_the_picture_is_made_without_it_up_to_there_and_with_it_from_there_on(
+def test_the_lora_acts_from_its_first_evaluation_on(
     models: Models,
     engine: DeviceEngine,
     alone: DeviceEngine,
@@ -156,7 +156,7 @@ def test_two_arrive_each_in_its_time(
 
 
 @pytest.mark.parametrize("sampler", ["dpmpp_2m", "heun"])
-def test_what_is_there_in_time_changes_nothing(
+def test_loras_that_arrive_in_time_change_nothing(
     models: Models, engine: DeviceEngine, alone: DeviceEngine, shelf: Shelf, sampler: str
 ) -> None:
     """In the second run the LoRA is cached, so it is available before the first step."""

@@ -197,7 +197,7 @@ def test_every_evaluation_computes_with_its_own_weight_set(
 
 
 @pytest.mark.defect(1)
-def test_what_is_batched_before_the_loop_has_one_weight_set(
+def test_batched_calls_before_the_loop_have_one_weight_set(
     models: Models, engine: DeviceEngine, alone: DeviceEngine
 ) -> None:
     """Both sides start with one set, in one call. Later a switch selects another set for one

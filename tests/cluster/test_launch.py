@@ -124,14 +124,14 @@ def test_a_thread_answers_and_ends() -> None:
     thread.connection.close()
 
 
-def test_a_thread_tells_what_it_died_of() -> None:
+def test_a_thread_reports_its_fatal_error() -> None:
     thread = WorkerThreads(fake_worker.broken).launch("a")
     assert thread.wait(2)
     assert thread.last_words().startswith("ImportError: libcuda")
     thread.connection.close()
 
 
-def test_what_workers_need_is_loaded_ahead_where_this_host_serves() -> None:
+def test_worker_modules_are_loaded_ahead_on_this_host() -> None:
     before = below(os.getpid())
     with Ahead(parse_devices("ray*2"), 1):
         assert below(os.getpid()) == before

@@ -65,15 +65,13 @@ def test_nothing_of_a_cluster_of_ours_is_left(session: dict[str, Any]) -> None:
     assert session["left"] == []
 
 
-def test_too_few_devices_are_told(session: dict[str, Any]) -> None:
+def test_too_few_devices_are_reported(session: dict[str, Any]) -> None:
     assert session["too many"].startswith(
         "--devices ray: 99 devices were asked for; the Ray cluster has "
     )
 
 
-def test_processors_are_taken_only_where_there_is_no_gpu_unless_more_devices_are_asked_for() -> (
-    None
-):
+def test_cpus_are_used_only_without_a_gpu_unless_more_devices_are_requested() -> None:
     def node(number: int, alive: bool = True, **resources: float) -> dict[str, Any]:
         return {
             "NodeID": f"id{number}",
@@ -141,7 +139,7 @@ def test_a_silent_stranger_does_not_end_the_wait_for_an_actor(
         one.close()
 
 
-def test_without_ray_the_way_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_way_out_without_ray_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"pip install 'katz-graph\[cluster\]'"):
         RayCluster()

@@ -43,7 +43,7 @@ def engine(costs: Path) -> Iterator[DeviceEngine]:
         yield engine
 
 
-def test_what_no_device_is_left_for_is_refused_in_one_line_and_the_rest_runs(
+def test_stages_without_a_device_are_refused_in_one_line_and_the_rest_runs(
     engine: DeviceEngine, models: Models
 ) -> None:
     why = (
@@ -76,7 +76,7 @@ def test_devices_that_are_absent_are_all_named() -> None:
     assert error.value.devices == ("cuda:77", "cuda:78#0", "cuda:78#1")
 
 
-def test_a_runner_serves_the_devices_that_are_left_and_says_which_are_not(
+def test_a_runner_serves_remaining_devices_and_names_lost_ones(
     tmp_path: Path, fork_server: ForkServer
 ) -> None:
     options = ServeOptions(

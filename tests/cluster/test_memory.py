@@ -107,7 +107,7 @@ def limit(pid: int, room: int) -> None:
     resource.prlimit(pid, resource.RLIMIT_AS, (taken + room, taken + room))
 
 
-def test_a_limited_worker_does_what_it_can_and_survives_the_rest(
+def test_a_limited_worker_does_its_best_and_survives_the_rest(
     engine: DeviceEngine, models: Models
 ) -> None:
     fresh = painted(engine, models)

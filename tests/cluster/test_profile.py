@@ -11,7 +11,7 @@ from command import Katz
 WORKFLOW = Path(__file__).parents[2] / "workflows" / "txt2img.json"
 
 
-def test_stages_and_devices_are_measured_beside_each_other(katz_on_threads: Katz) -> None:
+def test_stages_and_devices_are_measured_concurrently(katz_on_threads: Katz) -> None:
     times = katz_on_threads(
         "profile", WORKFLOW, "--devices", "cpu*2", "--set", "KSampler.steps=4", "--json"
     ).data

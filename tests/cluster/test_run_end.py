@@ -146,7 +146,7 @@ def test_an_error_in_the_driver_leaves_nothing(costs: Path, fork_server: ForkSer
 
 @pytest.mark.slow
 @pytest.mark.parametrize("broken", ["device", "entry"])
-def test_a_worker_that_cannot_start_is_told_in_one_line(
+def test_a_worker_that_cannot_start_is_reported_in_one_line(
     costs: Path, broken: str, fork_server: ForkServer
 ) -> None:
     before = below(os.getpid())

@@ -68,7 +68,7 @@ def test_requests_whose_controlnets_have_no_room_together_wait_for_each_other(
     assert use.evictions >= 1
 
 
-def test_a_request_whose_own_controlnets_exceed_the_budget_is_told_so(
+def test_a_request_with_controlnets_above_the_budget_is_refused(
     models: Models, costs: Path
 ) -> None:
     with service(models, costs) as engine:
@@ -79,7 +79,7 @@ def test_a_request_whose_own_controlnets_exceed_the_budget_is_told_so(
         assert torch.isfinite(sample(engine, request(models, [0]))).all()
 
 
-def test_what_cannot_be_sent_runs_here_and_says_so(models: Models, costs: Path) -> None:
+def test_unsendable_work_runs_here_with_a_note(models: Models, costs: Path) -> None:
     plain = request(models, [])
     patch = OpaquePatch("post_cfg_function", "halved", lambda given: given["denoised"] * 0.5)
     strange = replace(

@@ -213,7 +213,7 @@ def ends(connection: Connection) -> None:
 
 
 @pytest.mark.defect(45)
-def test_a_loss_is_told_though_whoever_started_the_worker_is_gone() -> None:
+def test_a_loss_is_reported_after_the_worker_s_starter_ended() -> None:
     """As with Ray, whose calls fail if its head is lost."""
     told: queue.Queue[tuple[str, ...]] = queue.Queue()
     launcher = Gone()
@@ -380,7 +380,7 @@ def test_a_worker_of_another_version_is_refused(told: Told) -> None:
         told.make("of_another_version").start()
 
 
-def test_a_stubborn_worker_is_killed_in_the_end_with_what_it_started(told: Told) -> None:
+def test_a_stubborn_worker_is_finally_killed_with_its_children(told: Told) -> None:
     with told.make("serve_stubbornly") as supervisor:
         supervisor.start()["a"].send(("child", None))
         _, child, _ = told.next("child")

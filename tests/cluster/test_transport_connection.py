@@ -101,7 +101,7 @@ def test_descriptors_come_with_their_own_message(pair: tuple[Connection, Connect
         os.close(writing)
 
 
-def test_descriptors_that_nobody_expects_are_closed(pair: tuple[Connection, Connection]) -> None:
+def test_unexpected_descriptors_are_closed(pair: tuple[Connection, Connection]) -> None:
     first, second = pair
     before = len(descriptors_open())
     first.send(("hello", None), [0, 1])
@@ -185,7 +185,7 @@ def test_too_large_a_message_is_refused_where_it_is_sent() -> None:
     second.close()
 
 
-def test_shutting_down_wakes_up_who_sends_and_who_receives(
+def test_shutting_down_wakes_up_senders_and_receivers(
     pair: tuple[Connection, Connection],
 ) -> None:
     first, _ = pair
@@ -211,7 +211,7 @@ def test_shutting_down_wakes_up_who_sends_and_who_receives(
     assert outcomes == ["closed", "closed"]
 
 
-def test_who_takes_nothing_counts_as_gone() -> None:
+def test_clients_that_read_nothing_count_as_lost() -> None:
     first, second = socket.socketpair()
     connection = Connection(first, send_timeout=0.2)
     started = time.monotonic()
@@ -222,7 +222,7 @@ def test_who_takes_nothing_counts_as_gone() -> None:
     second.close()
 
 
-def test_who_knows_the_token_is_let_in_past_those_who_do_not() -> None:
+def test_clients_with_the_token_connect_despite_others() -> None:
     listener = listen("127.0.0.1")
     port = listener.getsockname()[1]
     accepted: list[Connection] = []
@@ -256,7 +256,7 @@ def unproven(stranger: socket.socket) -> None:
 @pytest.mark.defect(39)
 @pytest.mark.parametrize("knock", [silent, halfway, unproven])
 @pytest.mark.parametrize("strangers", [1, MAX_HANDSHAKES + 20])
-def test_strangers_that_stay_connected_keep_nobody_out(
+def test_idle_strangers_block_no_client(
     knock: Callable[[socket.socket], None], strangers: int
 ) -> None:
     with (
@@ -293,7 +293,7 @@ def test_a_stranger_has_a_short_time_and_does_not_end_the_wait(
 
 
 @pytest.mark.defect(39)
-def test_what_ends_a_wait_is_noticed_whoever_has_connected() -> None:
+def test_end_of_a_wait_is_noticed_for_every_client() -> None:
     def failed() -> None:
         if connected:
             raise KeyError("the start has failed")

@@ -68,7 +68,7 @@ def echo(end: End, count: int) -> None:
         assert (residuals.down[1].dtype, residuals.mid.shape) == (torch.float16, (0,))
 
 
-def test_the_next_generation_comes_up_beside_a_dead_one(start: Callable[[], Other]) -> None:
+def test_the_next_generation_starts_next_to_a_dead_one(start: Callable[[], Other]) -> None:
     other = start()
     descriptors = len(descriptors_open())
     first = pair_with(other, 1)

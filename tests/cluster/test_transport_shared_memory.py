@@ -84,7 +84,7 @@ def test_memory_does_not_grow_over_many_messages(end: End) -> None:
     assert memory_files() < 30
 
 
-def test_what_is_kept_stays_as_it_was(end: End) -> None:
+def test_stored_tensors_stay_unchanged(end: End) -> None:
     """A block is reused only after its last view is released."""
     kept = []
     for turn in range(5):

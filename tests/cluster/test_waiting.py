@@ -84,7 +84,7 @@ def end(opened: DeviceEngine, name: str) -> None:
     opened.cluster._supervisor._workers[name].end("the test wanted it")
 
 
-def test_one_that_is_given_up_is_told_of_at_once_and_the_other_serves(
+def test_an_abandoned_one_is_reported_at_once_and_the_other_serves(
     region: Region, costs: Path
 ) -> None:
     with ThreadPoolExecutor(1) as pool, engine(costs, WorkerPatience(deaths=1)) as opened:
@@ -131,7 +131,7 @@ def test_calls_survive_a_worker_that_is_lost_again_and_again(costs: Path) -> Non
     assert all(answers)
 
 
-def test_who_waits_for_a_replacement_is_told_when_the_engine_closes(costs: Path) -> None:
+def test_waiters_for_a_replacement_are_notified_when_the_engine_closes(costs: Path) -> None:
     with ThreadPoolExecutor(1) as pool:
         with engine(costs, entry=Starting(itertools.count())) as opened:
             end(opened, SECOND)
@@ -145,7 +145,7 @@ def test_who_waits_for_a_replacement_is_told_when_the_engine_closes(costs: Path)
             pool.submit(opened.cluster.call, FIRST, "identity").result(ANSWER_TIMEOUT_S)
 
 
-def test_one_whose_replacements_hang_is_given_up(costs: Path) -> None:
+def test_one_with_hanging_replacements_is_given_up(costs: Path) -> None:
     patience = WorkerPatience(start=4.0)  # the first two must start within it on a busy machine
     with (
         ThreadPoolExecutor(1) as pool,

@@ -124,7 +124,7 @@ def test_a_request_whose_device_fails_begins_again_on_another_worker(
     assert f"{DEVICE}: the device failed: {ILLEGAL}; it begins again" in warning
 
 
-def test_a_request_that_always_breaks_its_device_fails_and_one_beside_it_does_not(
+def test_a_request_that_always_breaks_its_device_fails_and_a_concurrent_one_does_not(
     engine: DeviceEngine,
     models: Models,
     region: Region,
@@ -192,7 +192,7 @@ def test_a_model_that_changed_before_a_request_begins_is_an_error_of_the_request
     assert not lost and not context.warnings
 
 
-def test_a_request_that_cannot_begin_for_whatever_reason_is_told_so(
+def test_a_request_that_cannot_start_is_notified(
     engine: DeviceEngine,
     lost: Counter[str],
     region: Region,
@@ -215,7 +215,7 @@ def test_a_request_that_cannot_begin_for_whatever_reason_is_told_so(
         RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate"),
     ],
 )
-def test_an_answer_that_cannot_be_made_is_told(
+def test_an_impossible_answer_is_reported(
     engine: DeviceEngine,
     lost: Counter[str],
     region: Region,
@@ -265,7 +265,7 @@ def test_a_worker_that_cannot_even_tell_of_an_error_is_replaced(
     assert "a message (Raised) cannot be sent: MemoryError" in capfd.readouterr().err
 
 
-def test_a_worker_that_cannot_send_what_it_has_to_tell_is_replaced(
+def test_a_worker_that_cannot_send_its_report_is_replaced(
     engine: DeviceEngine, lost: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, failures = Connection.transmit, itertools.count()

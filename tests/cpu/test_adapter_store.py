@@ -37,7 +37,7 @@ def eventually(holds):
         time.sleep(0.005)
 
 
-def test_a_file_is_read_once_for_all_who_want_it_and_several_at_a_time():
+def test_a_file_is_read_once_for_all_readers_and_several_at_a_time():
     slow, (one, other) = Slow(), files(2)
     store, told = AdapterStore(read=slow), []
     first = store.want([one, other], lambda: told.append(1))
@@ -56,7 +56,7 @@ def test_a_file_is_read_once_for_all_who_want_it_and_several_at_a_time():
     assert (store.hits, store.misses) == (1, 2)
 
 
-def test_what_nobody_wants_any_longer_is_given_up_and_can_be_wanted_again():
+def test_abandoned_reads_stop_and_can_start_again():
     slow, (one,) = Slow(), files(1)
     store = AdapterStore(read=slow)
     first, second = store.want([one]), store.want([one])
@@ -71,7 +71,7 @@ def test_what_nobody_wants_any_longer_is_given_up_and_can_be_wanted_again():
     assert len(slow.reads) == 2
 
 
-def test_a_file_that_cannot_be_read_fails_for_those_who_want_it_and_no_one_else(tmp_path):
+def test_an_unreadable_file_fails_only_its_readers(tmp_path):
     good, gone = files(2)
     broken = True
 
@@ -91,7 +91,7 @@ def test_a_file_that_cannot_be_read_fails_for_those_who_want_it_and_no_one_else(
     assert store.get(gone).parts  # it was not remembered as broken
 
 
-def test_what_is_kept_stays_within_the_budget_but_for_what_is_in_use():
+def test_cached_adapters_stay_within_the_budget_except_those_in_use():
     chosen = files(6)
     size = AdapterStore().get(chosen[0]).bytes
     store = AdapterStore(budget=2.5 * size)

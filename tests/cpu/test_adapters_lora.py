@@ -136,7 +136,7 @@ def test_files_of_peft_itself(tmp_path):
     assert scales(path) == {4.0}
 
 
-def test_alpha_beside_the_factors(tmp_path):
+def test_alpha_next_to_the_factors(tmp_path):
     def with_alpha(tensors):
         return tensors | {
             key.replace(".lora_A.weight", ".alpha"): torch.tensor(9.0)
@@ -345,7 +345,7 @@ def rename(old, new):
         ),
     ],
 )
-def test_what_is_not_understood_is_named(tmp_path, change, naming, words):
+def test_unknown_tensors_are_named(tmp_path, change, naming, words):
     refused(changed(tmp_path, lora_file("sd1", naming=naming), change), words)
 
 

@@ -83,7 +83,7 @@ PEFT = {
 
 
 @pytest.mark.parametrize("config", PEFT.values(), ids=PEFT)
-def test_what_peft_saves_does_what_peft_merges(tmp_path, config):
+def test_peft_files_match_peft_merges(tmp_path, config):
     model = get_peft_model(copy.deepcopy(unet("sd1")), copy.deepcopy(config))
     randomize(value for value in model.parameters() if value.requires_grad)
     model.save_pretrained(tmp_path)
@@ -180,7 +180,7 @@ def saved(path, network):
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", STRENGTHS)
-def test_what_lycoris_saves_does_what_lycoris_computes(tmp_path, name):
+def test_lycoris_files_match_lycoris(tmp_path, name):
     """Decomposed weights at strength 1: at others LyCORIS moves from V, not from the weight (see
     `methods.Dora`).
     """

@@ -116,7 +116,7 @@ def test_order_is_the_order_of_the_graph_and_differs_only_by_rounding():
         torch.testing.assert_close(weight, one[name], rtol=2e-3, atol=1e-6)
 
 
-def test_strength_zero_is_none_and_what_is_resident_costs_nothing():
+def test_strength_zero_is_none_and_resident_loras_cost_nothing():
     module = load_unet("sd1")
     sets, before = WeightSets(module), snapshot(module)
     assert sets.use(loras("sd1", 0.0, 0.0)) == 0.0
@@ -264,7 +264,7 @@ def test_text_encoders_follow_the_same_rule(family):
 
 @pytest.mark.parametrize("naming", ["diffusers", "peft", "kohya"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_equal_to_what_diffusers_merges(family, naming):
+def test_equal_to_diffusers_merges(family, naming):
     kind = StableDiffusionXLPipeline if family == "sdxl" else StableDiffusionPipeline
     theirs = kind.from_pretrained(pipeline_folder(family))
     path = lora_file(family, naming=naming)

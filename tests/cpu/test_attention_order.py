@@ -24,7 +24,7 @@ def first_library() -> Any:
     return backends._cur_sdpa_kernel_backends(with_priority=True)[0]
 
 
-def test_only_what_is_computed_at_every_step_asks_in_another_order(
+def test_only_per_step_calls_use_another_order(
     sd1: Models, costs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     region = sampler_region(Case("test", sd1.pipeline, "euler", 2))

@@ -258,7 +258,7 @@ def test_a_text_that_a_pack_made_shares_calls_with_a_prompt(
     )
 
 
-def test_a_text_without_what_sdxl_needs_is_named(
+def test_a_text_without_sdxl_inputs_is_named(
     sdxl: Models, engines: tuple[DeviceEngine, DeviceEngine]
 ) -> None:
     model, clip, _ = pipeline_recipes(sdxl.pipeline)

@@ -65,7 +65,7 @@ def test_the_ideal_with_a_controlnet_elsewhere_is_the_longer_of_both_sides_and_t
     )
 
 
-def test_the_ideal_of_two_branches_is_what_one_worker_does_over_the_busier_of_two() -> None:
+def test_the_ideal_of_two_branches_is_one_worker_s_time_over_the_busier_of_two() -> None:
     one, two = (
         several(region(controls=0, branches=2), speeds=(1.0,), after="search"),
         on("", branches=2),

@@ -87,7 +87,7 @@ def test_check_measures_rates_and_errors(
     assert sum("error_of_reference" in row for row in kept) == 18
 
 
-def test_a_wrong_kernel_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_kernel_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     right = errors.geglu.geglu
     monkeypatch.setattr(errors.geglu, "geglu", lambda x: 1.01 * right(x))
     found = errors.of_kernels(CPU)

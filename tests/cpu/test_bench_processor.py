@@ -152,7 +152,7 @@ def test_convolutions_of_other_kinds(options: dict[str, Any]) -> None:
 
 @pytest.mark.usefixtures("forced")
 @pytest.mark.parametrize("written", ["copy", "together", "view", "memory"])
-def test_a_weight_that_was_written_into_is_packed_anew(written: str) -> None:
+def test_a_changed_weight_is_packed_again(written: str) -> None:
     layer, x = nn.Conv2d(8, 8, 3), torch.randn(1, 8, 8, 8)
     use_processor_layers(layer)
     other = torch.randn_like(layer.weight)

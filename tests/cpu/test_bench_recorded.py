@@ -6,7 +6,7 @@ from katz_graph.bench import recorded
 from katz_graph.testing.placement import Scale
 
 
-def test_switching_records_nothing_anew_and_changes_no_byte() -> None:
+def test_switching_causes_no_new_recording_and_changes_no_byte() -> None:
     result = recorded.run(
         Scale(channels=(32, 32, 64), side=8, steps=2, runs=2, layers=1), switches=4
     )

@@ -37,7 +37,7 @@ def test_random_workflows_give_one_picture_however_they_are_computed(
     assert case.holds, (case.name, case.batched, case.scattered, case.problem)
 
 
-def test_what_the_seeds_draw() -> None:
+def test_random_cases_by_seed() -> None:
     """A test of other workflows would tell less: choose other seeds when the drawing changes."""
     nodes = [
         call
@@ -56,7 +56,7 @@ def test_what_the_seeds_draw() -> None:
     assert to_api(draw(9).graph) == to_api(draw(9).graph) != to_api(draw(10).graph)
 
 
-def test_a_case_that_differs_is_told_with_its_seed_and_workflow(
+def test_a_differing_case_is_reported_with_seed_and_workflow(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Fake:

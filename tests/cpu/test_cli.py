@@ -117,7 +117,7 @@ def test_a_picture_runs_again_to_the_same_bytes(katz: Katz, model_folder: Path) 
     assert again.read_bytes() == first.read_bytes()
 
 
-def test_seed_and_set_say_which_node_they_changed(katz: Katz, model_folder: Path) -> None:
+def test_seed_and_set_name_the_changed_node(katz: Katz, model_folder: Path) -> None:
     result = katz(
         "run",
         write(workflow()),
@@ -188,7 +188,7 @@ def test_plan_runs_no_model_and_writes_nothing(
     assert not Path("output").exists()
 
 
-def test_plan_says_which_node_each_operation_stands_for(katz: Katz, model_folder: Path) -> None:
+def test_plan_names_the_node_of_each_operation(katz: Katz, model_folder: Path) -> None:
     def nodes(path: Path) -> dict[str, tuple[str, str]]:
         plan = katz("plan", path, "--models", model_folder, "--json").data
         looped = [one for one in plan["operations"] if not one["hoisted"]]
@@ -284,7 +284,7 @@ def test_a_lora_for_another_architecture_names_the_first_mismatch(
     )
 
 
-def test_what_is_no_lora_in_a_file_is_left_out_with_a_warning_or_refused(
+def test_foreign_tensors_in_a_lora_are_skipped_with_a_warning_or_refused(
     katz: Katz, model_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(model_folder, "models", symlinks=True)
@@ -386,7 +386,7 @@ def test_out_of_memory_is_one_line(katz: Katz, model_folder: Path) -> None:
     assert result.code == 1 and len(result.errors) == 1 and "memory" in result.errors[0]
 
 
-def test_why_says_which_models_went_for_which(katz: Katz, model_folder: Path) -> None:
+def test_eviction_reasons_name_both_models(katz: Katz, model_folder: Path) -> None:
     """Room for the UNet and the text encoder, so the VAE takes theirs: nobody needs them any more."""
     run = ("run", write(workflow()), "--models", model_folder, "--model-gb", "0.00131")
     result = katz(*run, "--why")

@@ -101,7 +101,7 @@ def test_why_every_node_ran(katz: Katz) -> None:
     )
 
 
-def test_what_packs_print_goes_to_standard_error(katz: Katz, tmp_path: Path) -> None:
+def test_prints_of_packs_go_to_standard_error(katz: Katz, tmp_path: Path) -> None:
     """Standard output is for scripts."""
     prints = (
         "    @classmethod\n    def VALIDATE_INPUTS(cls): return print('checked') is None\n    "

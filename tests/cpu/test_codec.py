@@ -97,7 +97,7 @@ def test_tensors_keep_bits_shape_and_dtype(dtype: torch.dtype, shape: tuple[int,
     assert as_bytes(copy).tolist() == as_bytes(tensor).tolist()
 
 
-def test_views_arrive_as_what_they_show() -> None:
+def test_views_arrive_as_their_contents() -> None:
     whole = torch.arange(24.0).view(2, 3, 4)
     for view in (
         whole.transpose(0, 2),
@@ -166,7 +166,7 @@ def test_recipes_arrive_with_the_same_digest() -> None:
     assert torch.equal(there_and_back(picture).pixels, picture.pixels)
 
 
-def test_what_passes_between_devices_in_a_step_arrives() -> None:
+def test_values_sent_between_devices_in_a_step_arrive() -> None:
     step = Step.of(torch.rand(1, 4, 2, 2), torch.rand(1, 4, 2, 2).half(), 1.25, 99.5)
     features = Features(
         torch.rand(1, 8, 2, 2),
@@ -224,7 +224,7 @@ def test_specifications_tables_and_timings_arrive() -> None:
     assert there_and_back(timing) == timing
 
 
-def test_what_cannot_be_sent_is_named_with_the_path_to_it() -> None:
+def test_unsendable_values_are_named_with_their_path() -> None:
     with pytest.raises(TypeError, match=r"builtins\.object at value\['a'\]\[1\]:"):
         encode({"a": (1, object())})
     opaque = OpaquePatch("cfg_function", "pack:1", print)
@@ -276,7 +276,7 @@ def test_damage_is_a_protocol_error(header: bytes, buffers: list[Tensor]) -> Non
     [messages.Failure, *get_args(messages.ToWorker), *get_args(messages.FromWorker)],
     ids=lambda kind: kind.__name__,
 )
-def test_a_message_arrives_but_for_what_stays_in_its_process(kind: type[Any]) -> None:
+def test_a_message_arrives_except_for_process_local_parts(kind: type[Any]) -> None:
     sent = kind(
         **{
             field.name: object() if field.metadata else (field.name, number)

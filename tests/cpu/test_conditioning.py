@@ -151,7 +151,7 @@ def test_two_prompts_are_the_mean_of_their_predictions(painter: Painter) -> None
     assert close(painter.predict((first, second)), expected)
 
 
-def test_as_many_prompts_as_people_have_regions(painter: Painter) -> None:
+def test_as_many_prompts_as_users_have_regions(painter: Painter) -> None:
     """More than a node takes, twice over; the last acts later only, and so does not count in the
     one evaluation.
     """
@@ -220,7 +220,7 @@ def test_areas_work_on_both_sides_of_guidance(painter: Painter) -> None:
     assert close(limited, plain)
 
 
-def test_sizes_that_sdxl_is_told() -> None:
+def test_size_inputs_of_sdxl() -> None:
     encoding = TextEncoding(torch.zeros(2, 77, 8), torch.zeros(2, 8))
     assert with_sizes(encoding, None, 128, 64).sizes.tolist()[0] == [128, 64, 0, 0, 128, 64, 6]  # type: ignore[union-attr]
     told = with_sizes(encoding, Sizes(1024, 768, 8, 16, 512, 256), 128, 64).sizes
@@ -252,7 +252,7 @@ def test_the_digest_of_a_recipe_does_not_keep_its_pictures() -> None:
     assert pixels() is None
 
 
-def test_what_an_inpainting_model_sees_beside_the_latent() -> None:
+def test_extra_channels_of_an_inpainting_model() -> None:
     like = torch.zeros(2, 4, 4, 4)
     latent = torch.arange(64.0).view(1, 4, 4, 4)
     mask = torch.zeros(1, 32, 32)

@@ -62,7 +62,7 @@ def test_a_reference_of_an_odd_size_becomes_whole_patches(name: str) -> None:
 
 @pytest.mark.defect(17)
 @torch.no_grad()
-def test_features_of_pixels_are_filled_up_with_what_lies_on_their_other_side() -> None:
+def test_pixel_features_are_padded_by_reflection() -> None:
     """Cut into patches and embedded as diffusers' own forward does it."""
     module, pixels = drawn("flux of pixels")
     features = module.input_hint_block(pixels)

@@ -59,7 +59,7 @@ def test_half_precision_takes_half_the_room(size):
     assert store.residents.control_net_use.resident_bytes == size
 
 
-def test_what_is_in_use_is_not_dropped(size):
+def test_controlnets_in_use_are_not_dropped(size):
     store = ModelStore(control_net_bytes=2 * size)
     with store.residents.using(store.controlnet_of(PARTS[0], *CPU)) as pinned:
         store.controlnet(PARTS[1], *CPU)

@@ -61,7 +61,7 @@ def test_one_of_differences(tmp_path, server, context):
     )
 
 
-def test_what_is_no_controlnet_is_named(tmp_path, server, context):
+def test_other_files_than_controlnets_are_named(tmp_path, server, context):
     url = serve(server, tmp_path, {"unrelated": torch.zeros(3)})
     with pytest.raises(InputError, match=r"fetched/\w+-canny\.safetensors"):
         call("ControlNetLoader", context, control_net_name=url)

@@ -73,7 +73,7 @@ def test_a_device_is_measured_once_and_again_when_asked(
     assert calibrated("cpu", CPU, torch.float32, CostStore(tmp_path)).flops_per_second == 3e9
 
 
-def test_what_was_measured_beside_other_programs_is_measured_again_without_them(
+def test_measurements_under_load_are_repeated_without_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rates = iter([(1e9, 2e9, 1e-6, 1e9, True), (3e9, 4e9, 2e-6, 1e9, False)])
@@ -89,7 +89,7 @@ def test_what_was_measured_beside_other_programs_is_measured_again_without_them(
     assert flops() == flops() == 3e9
 
 
-def test_time_without_a_processor_is_told_where_others_take_it() -> None:
+def test_lost_cpu_time_is_reported() -> None:
     before, began = scheduled(), time.thread_time()
     while time.thread_time() - began < 0.2:  # the kernel counts in ticks
         pass
@@ -305,7 +305,7 @@ def test_neighbours_are_no_disturbance(spent: Scheduled, share: float) -> None:
 
 
 @pytest.mark.defect(41)
-def test_what_others_compute_is_told_from_what_neighbours_do(
+def test_load_by_other_programs_is_distinguished_from_neighbours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Below process 7 are this one and another."""
@@ -327,7 +327,7 @@ def test_what_others_compute_is_told_from_what_neighbours_do(
     assert scheduled_with_neighbours(77).neighbours == 0.0
 
 
-def test_hosts_can_be_told_where_names_of_machines_say_otherwise() -> None:
+def test_hosts_can_be_set_if_machine_names_differ() -> None:
     machines = Machines()
     places = survey(
         ["a", "b"], machines.call, CostStore(None), hosts={"a": "one namespace", "b": "another"}
@@ -358,9 +358,7 @@ def test_an_engine_measures_every_stage_of_a_request_in_both_ways(sdxl: Models) 
     assert all(one.alone is not None and 0 < one.alone < 10 for one in loop)
 
 
-def test_profile_of_a_device_for_people_and_for_scripts(
-    katz: Katz, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_profile_of_a_device_as_text_and_json(katz: Katz, monkeypatch: pytest.MonkeyPatch) -> None:
     # of its own, where what it measured is seen to be kept
     monkeypatch.setenv("KATZ_CACHE", "cache")
     shown = katz("profile", "--threads", 1)
@@ -395,7 +393,7 @@ def patch_seconds(engine: DeviceEngine, region: Region) -> float:
     return span.seconds
 
 
-def test_what_a_switch_of_loras_took_is_what_the_next_plan_says(
+def test_next_plan_uses_the_measured_lora_switch(
     tmp_path: Path, sd1: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def region(*loras: tuple[Path, float]) -> Region:

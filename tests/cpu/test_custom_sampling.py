@@ -144,7 +144,7 @@ def test_the_other_keys_of_a_latent_stay(sd1: Models, engine: DeviceEngine) -> N
     assert all(set(output) == {"samples", "noise_mask"} for output in outputs)
 
 
-def test_the_denoised_output_is_what_the_last_step_went_to(
+def test_the_denoised_output_is_the_last_step_s_prediction(
     sd1: Models, engine: DeviceEngine
 ) -> None:
     """Euler to 0 ends in the denoised prediction; stopped before, it went x' = x + (σ' - σ)(x -

@@ -58,7 +58,7 @@ def test_a_device_has_failed(error: Exception) -> None:
         ValueError(ILLEGAL),
     ],
 )
-def test_only_what_was_asked_for_has_failed(error: Exception) -> None:
+def test_only_requested_work_has_failed(error: Exception) -> None:
     assert not is_device_fault(error) and device_fault(error) == ""
 
 

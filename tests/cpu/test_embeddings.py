@@ -122,7 +122,7 @@ def test_a_replaced_file_is_another_prompt(tmp_path):
         )
 
 
-def test_what_is_a_name():
+def test_embedding_names():
     assert called(
         "a embedding:b, embedding:c/d.safetensors (embedding:e:1.2) noembedding:f embedding:b"
     ) == ["b", "c/d.safetensors", "e"]

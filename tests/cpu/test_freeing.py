@@ -92,7 +92,7 @@ def test_the_tensors_of_a_failed_unit_go_while_its_error_is_still_read(
 
 
 @pytest.mark.parametrize("failing", [True, False])
-def test_what_a_job_was_given_goes_with_it(worker: DeviceThread, failing: bool) -> None:
+def test_inputs_of_a_job_are_freed_with_it(worker: DeviceThread, failing: bool) -> None:
     held, latent = Held(), torch.zeros(8)
     held.see(latent)
 

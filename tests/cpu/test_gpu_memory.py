@@ -57,7 +57,7 @@ def shown_to_packs(device: torch.device) -> float:
 @pytest.mark.defect(33)
 @pytest.mark.parametrize("asked", [lambda device: DeviceMemory(device).free(), shown_to_packs])
 @pytest.mark.parametrize("name", ["cuda", "cuda:0"])
-def test_what_lies_unused_in_the_pools_of_graphs_is_not_free(
+def test_unused_memory_of_graph_pools_is_not_free(
     monkeypatch: pytest.MonkeyPatch, asked: Callable[[torch.device], float], name: str
 ) -> None:
     allocator, device = Allocator(), torch.device(name)

@@ -179,9 +179,7 @@ class Passing(nn.Module):
 
 @pytest.mark.parametrize("passed", [(0,), (1, 2), (3,), (0, 3), (5,)])
 @pytest.mark.parametrize("kind", CHAINED)
-def test_blocks_are_passed_over_as_if_they_were_not_there(
-    kind: Kind, passed: tuple[int, ...]
-) -> None:
+def test_blocks_are_skipped_as_if_missing(kind: Kind, passed: tuple[int, ...]) -> None:
     """The fifth and sixth are single ones of FLUX.1."""
     module = made(kind, 3, blocks=4)
     one, text = inputs(module, 2, torch.float32)
@@ -233,7 +231,7 @@ def test_a_residual_is_added_where_a_block_is_passed_over() -> None:
 
 
 @pytest.mark.parametrize("kind", CHAINED)
-def test_what_is_passed_over_is_not_counted(kind: Kind, folders: dict[Kind, Path]) -> None:
+def test_skipped_blocks_are_not_counted(kind: Kind, folders: dict[Kind, Path]) -> None:
     wanted = region(folders[kind], kind, SkipLayerGuidance(MIDDLE, 2.0))
     program = plan_region(wanted, ONE)
     whole, less = (program.work[name] for name in ("positive-blocks", "positive-weakened1-blocks"))

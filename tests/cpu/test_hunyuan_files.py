@@ -153,7 +153,7 @@ def test_the_published_width_of_the_mlp_is_kept(tmp_path: Path) -> None:
     assert_same(ModelStore().network(model.network, "cpu", torch.float32), module)
 
 
-def test_a_file_that_lacks_a_layer_is_told_so(tmp_path: Path) -> None:
+def test_a_file_without_a_layer_is_reported(tmp_path: Path) -> None:
     tensors = original(draw_network("hunyuan_dit", 3))
     short = {name: one for name, one in tensors.items() if not name.startswith("mlp_t5.0")}
     save_file(short, tmp_path / "dit.safetensors")
@@ -223,7 +223,7 @@ def hub(pipeline: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return asked
 
 
-def test_a_checkpoint_paints_what_the_pipeline_s_folder_does(
+def test_a_checkpoint_matches_the_pipeline_s_folder(
     pipeline: Path, hub: list[bool], tmp_path: Path
 ) -> None:
     save_file(all_in_one(pipeline), pipeline.parent / "hunyuan_dit_1.2.safetensors")

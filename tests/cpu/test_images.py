@@ -154,7 +154,7 @@ def test_a_missing_file(tmp_path: Path) -> None:
         load_image(tmp_path / "a.png")
 
 
-def test_what_is_saved_comes_back(tmp_path: Path) -> None:
+def test_saved_pictures_load_unchanged(tmp_path: Path) -> None:
     images = torch.rand(2, 5, 7, 3, generator=torch.Generator().manual_seed(0))
     paths = list(
         save_images(images, tmp_path, "sub/a_%width%x%height%_%batch_num%", {"prompt": "{}"})
@@ -175,7 +175,7 @@ def test_grey_colour_and_transparent_pictures_are_saved(tmp_path: Path, channels
 
 
 @pytest.mark.parametrize("shape", [(1, 4, 4, 2), (4, 4, 3), (0, 4, 4, 3), (1, 0, 4, 3)])
-def test_what_is_no_batch_of_pictures_is_not_saved(tmp_path: Path, shape: tuple[int, ...]) -> None:
+def test_invalid_picture_batches_are_not_saved(tmp_path: Path, shape: tuple[int, ...]) -> None:
     with pytest.raises(InputError, match="expected \\[batch, height, width, channels\\]"):
         list(save_images(torch.zeros(shape), tmp_path, "a", {}))
     assert list(tmp_path.iterdir()) == []

@@ -176,7 +176,7 @@ def test_an_asynchronous_node_changes_a_tensor_of_another_in_place() -> None:
 
 
 @pytest.mark.defect(18)
-def test_what_one_coroutine_sets_is_not_what_another_runs_with() -> None:
+def test_inference_mode_is_per_coroutine() -> None:
     """They go on in turn, and one of them trains."""
     seen: Modes = []
     trained: Modes = []

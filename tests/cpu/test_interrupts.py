@@ -66,7 +66,7 @@ def test_one_in_an_import_ends_the_process_before_work_begins(
         assert (done.returncode, done.stdout) == (0, "KeyboardInterrupt\non\n")
 
 
-def test_other_errors_that_nobody_gets_are_told_as_before(tmp_path: Path) -> None:
+def test_other_unretrieved_errors_are_reported_as_before(tmp_path: Path) -> None:
     done = ended(
         "with heeded():\n    thing = Thing()\n"
         "    watcher = weakref.ref(thing, lambda _: 1 / 0)\n    del thing\n",

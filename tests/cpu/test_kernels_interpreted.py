@@ -17,7 +17,7 @@ from katz_graph.kernels import dispatch
 TESTS = Path(__file__).parent.parent / "interpreted"
 
 
-def test_kernels_give_what_their_references_give() -> None:
+def test_kernels_match_their_references() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", str(TESTS)],
         env={**os.environ, "TRITON_INTERPRET": "1"},
@@ -32,7 +32,7 @@ def test_a_processor_computes_by_references() -> None:
     assert not dispatch.uses_kernels(torch.ones(1))
 
 
-def test_a_broken_triton_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_triton_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU whose Triton is missing or broken."""
     monkeypatch.setitem(sys.modules, "katz_graph.kernels.triton_probe", None)
     dispatch._works.cache_clear()

@@ -207,7 +207,7 @@ SECTIONS = sections()
 @pytest.mark.defect(6)
 @pytest.mark.defect(16)
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda one: f"{one.kind}-{one.trainer}")
-def test_a_trainer_s_names_stand_for_what_it_means(
+def test_a_trainer_s_names_map_to_its_layers(
     section: Section, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cases = list(section.cases())
@@ -285,7 +285,7 @@ SELF_Q = "encoder_block_0_layer_0_SelfAttention_q"
         ("flux", f"lora_te1_{FC1}", "text_encoders.llama.transformer.model.a", "llama"),
     ],
 )
-def test_names_for_an_encoder_that_nobody_has_are_named(
+def test_names_for_a_missing_encoder_are_reported(
     kind: str,
     present: str,
     absent: str,
@@ -305,7 +305,7 @@ def test_names_for_an_encoder_that_nobody_has_are_named(
 
 
 @pytest.mark.defect(5)
-def test_what_one_of_a_request_s_models_uses_is_used(tmp_path: Path) -> None:
+def test_layers_used_by_one_model_of_a_request_count_as_used(tmp_path: Path) -> None:
     """SDXL's text encoders and the refiner's, with one file of a part for each."""
     used = text_lora(tmp_path / "lora.safetensors", "sdxl", f"lora_te1_{FC1}", f"lora_te2_{FC1}")
     (_, both), (_, one) = model("sdxl"), model("refiner")
@@ -314,7 +314,7 @@ def test_what_one_of_a_request_s_models_uses_is_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.defect(5)
-def test_the_third_encoder_s_part_beside_the_second_s_is_used(tmp_path: Path) -> None:
+def test_the_third_encoder_s_part_is_used_in_addition_to_the_second_s(tmp_path: Path) -> None:
     """FLUX' T5 is its second encoder to some trainers, its third to others."""
     names = (f"lora_te2_{SELF_Q}", f"lora_te3_{SELF_Q.replace('_q', '_k')}")
     used = text_lora(tmp_path / "lora.safetensors", "flux", *names)

@@ -192,7 +192,7 @@ def test_a_profile_holds_for_other_steps_and_schedules_by_noise_level(
     assert waits(planning, case(sd1, (path, 1.0), steps=20, denoise=0.9)) > 0
 
 
-def test_what_was_seen_from_little_noise_on_says_nothing_of_more(
+def test_profiles_from_low_noise_do_not_apply_to_high_noise(
     sd1: Models, planning: DeviceEngine
 ) -> None:
     path = sd1.loras[0]
@@ -276,7 +276,7 @@ def test_a_picture_says_from_which_evaluation_on_it_had_its_lora(
     assert chunk["lora_arrivals"] == {name: 2}
 
 
-def test_what_a_profile_found_is_what_later_runs_allow(
+def test_later_runs_use_the_profile(
     katz: Katz,
     model_folder: Path,
     scaled: Scaled,

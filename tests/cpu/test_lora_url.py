@@ -68,7 +68,7 @@ def test_naming_it_fetches_nothing(server: FileServer, context: RunContext) -> N
                 assert torch.equal(ours, theirs)
 
 
-def test_what_is_wrong_with_it_names_the_url(server: FileServer, context: RunContext) -> None:
+def test_errors_name_the_url(server: FileServer, context: RunContext) -> None:
     model, _, _ = pipeline_recipes(context.folders.resolve("checkpoints", CHECKPOINT))
 
     def load(path: str) -> Any:
@@ -84,7 +84,7 @@ def test_what_is_wrong_with_it_names_the_url(server: FileServer, context: RunCon
         load("adapter_model.safetensors")
 
 
-def test_a_workflow_with_it_draws_what_the_file_draws(
+def test_a_workflow_with_it_matches_the_file(
     server: FileServer, katz: Katz, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = tmp_path / "cache"

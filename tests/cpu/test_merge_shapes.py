@@ -60,7 +60,7 @@ def merge(folder: Path, first: ModelRecipe, second: ModelRecipe) -> tuple[Any, l
     ],
     ids=lambda one: next(iter(one)) if isinstance(one, dict) else "",
 )
-def test_what_one_of_two_models_lacks_is_the_first_s_with_a_warning(
+def test_weights_missing_in_one_model_are_the_first_s_with_a_warning(
     lacking: dict[str, Any], name: str, tmp_path: Path
 ) -> None:
     whole, part = flux(tmp_path / "whole"), flux(tmp_path / "part", 2, **lacking)
@@ -91,7 +91,7 @@ def test_models_of_other_sizes_are_refused_before_they_are_loaded(tmp_path: Path
 
 
 @pytest.mark.defect(11)
-def test_what_reads_other_input_channels_is_left_out_with_a_warning(tmp_path: Path) -> None:
+def test_weights_with_other_input_channels_are_skipped_with_a_warning(tmp_path: Path) -> None:
     """(inpainting - base) + mine, ComfyUI's way to a model for inpainting."""
     filling = flux(tmp_path / "filling", 1, in_channels=128, out_channels=64)
     base, mine = flux(tmp_path / "base", 2), flux(tmp_path / "mine", 3)

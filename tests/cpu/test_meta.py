@@ -143,7 +143,7 @@ def no_waits() -> Iterator[None]:
         (lambda there: there * torch.tensor(2.0), None),  # an argument of the kernel
     ],
 )
-def test_what_waits_is_refused(
+def test_waiting_calls_are_refused(
     look: Callable[[Tensor], Any], refused: type[Exception] | None
 ) -> None:
     with torch.inference_mode(), no_waits():

@@ -72,7 +72,7 @@ def test_a_scene_is_drawn_the_same_every_time_and_fits_its_silhouette() -> None:
     assert draw(scene, 96, 160, 3).picture.shape == (96, 160, 3)
 
 
-def test_captions_kept_for_measuring_are_not_trained_on() -> None:
+def test_held_out_captions_are_not_trained_on() -> None:
     generator = numpy.random.default_rng(0)
     trained = {caption(sample_scene(generator)) for _ in range(500)}
     assert not trained & {
@@ -119,7 +119,7 @@ def test_a_training_goes_on_where_it_was_cut_off(
 
 
 @pytest.mark.parametrize("style", [(), (("dusk", 1.0),)], ids=["plain", "styled"])
-def test_what_measures_a_training_paints_what_the_engine_does(
+def test_training_evaluation_matches_the_engine(
     style: tuple[tuple[str, float], ...], costs: Path
 ) -> None:
     """By stock pipelines, which share no code with it."""
@@ -143,7 +143,7 @@ def test_a_controlnet_that_is_saved_keeps_what_is_set_over_a_default(tmp_path: P
     assert next(model.parameters()).dtype == torch.float32
 
 
-def test_a_training_of_all_stages_knows_what_is_done(tmp_path: Path) -> None:
+def test_a_training_of_all_stages_skips_finished_ones(tmp_path: Path) -> None:
     asked, other = {"updates": 10, "seed": 0}, {"updates": 20, "seed": 0}
     stages = "vae", "judge", "unet", "decoder", "edges"
     log = StageLog(tmp_path, stages)
@@ -163,7 +163,7 @@ def test_a_training_of_all_stages_knows_what_is_done(tmp_path: Path) -> None:
     assert not again.cut_off("decoder", asked)
 
 
-def test_a_transformer_trained_beside_what_is_shipped_is_shipped_with_it(tmp_path: Path) -> None:
+def test_a_transformer_trained_with_the_shipped_parts_is_shipped_with_them(tmp_path: Path) -> None:
     flow = tmp_path / "flow"
     take_shipped(tmp_path)
     for name in ("transformer", "text_encoder_3", "tokenizer_3", "scheduler", "vae"):

@@ -19,7 +19,7 @@ def run(model, step, text, kept):
 
 @torch.no_grad()
 @pytest.mark.parametrize("family", FAMILIES)
-def test_kept_ones_are_used_and_only_cross_attention_is_kept(family):
+def test_stored_projections_are_used_for_cross_attention_only(family):
     model = unet(family)
     step, text = random_step(2, 8, 8), random_text(model, 2)
     kept = cross_attention_keys_values(model, text.hidden)

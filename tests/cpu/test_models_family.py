@@ -58,7 +58,7 @@ def test_families(family):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_skips_of_a_block_are_told_without_the_module(family):
+def test_the_skips_of_a_block_are_known_without_the_module(family):
     module, shape = unet(family), unet_architecture(recipes(family)[0].network)
     assert [shape.skip_range(block) for block in range(3)] == [
         skip_range(module, block) for block in range(3)
@@ -105,7 +105,7 @@ def test_the_skips_of_a_block_are_told_without_the_module(family):
         ),
     ],
 )
-def test_what_does_not_fit_is_named(changed, file, values, words):
+def test_mismatches_are_named(changed, file, values, words):
     with pytest.raises(InputError, match=words):
         pipeline_recipes(changed("sd1", file, **values))
 

@@ -161,7 +161,7 @@ def test_files_that_are_none(tmp_path):
     )
 
 
-def test_pickle_beside_the_configuration_is_refused_with_the_way_out(pipeline):
+def test_pickle_next_to_the_configuration_is_refused_with_the_way_out(pipeline):
     (pipeline / "vae" / WEIGHTS).rename(pipeline / "vae" / "diffusion_pytorch_model.bin")
     refused(
         lambda: pipeline_recipes(pipeline),

@@ -159,7 +159,7 @@ def write_in_place(path):
 @pytest.mark.parametrize(
     "part", ["unet", "vae", "text_encoder", "controlnet", "merged", "single file", "upscaler"]
 )
-def test_who_writes_to_a_file_in_place_changes_no_live_weight(tmp_path, part):
+def test_in_place_file_writes_change_no_live_weight(tmp_path, part):
     """float32 files on a processor need no conversion, so weights could be the file itself."""
     shutil.copytree(pipeline_folder("sd1"), tmp_path / "model")
     shutil.copytree(controlnet_folder("sd1"), tmp_path / "control")

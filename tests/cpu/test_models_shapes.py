@@ -194,7 +194,7 @@ def test_another_process_counts_nothing_again(tmp_path, monkeypatch):
     assert Counts(CostStore(tmp_path)).work(settings, "unet_mid", 2, 16, 24, 154) == expected
 
 
-def test_counts_that_cannot_be_read_are_counted_anew(tmp_path):
+def test_unreadable_counts_are_counted_again(tmp_path):
     settings, store = config(recipes("sdxl")[0].network), CostStore(tmp_path)
     expected = Counts(store).work(settings, "unet_mid", 1, 8, 8, 77)
     with closing(sqlite3.connect(tmp_path / FILE)) as file, file:
@@ -202,7 +202,7 @@ def test_counts_that_cannot_be_read_are_counted_anew(tmp_path):
     assert Counts(CostStore(tmp_path)).work(settings, "unet_mid", 1, 8, 8, 77) == expected
 
 
-def test_an_engine_plans_a_new_size_from_what_another_one_counted(tmp_path, monkeypatch):
+def test_an_engine_plans_a_new_size_from_another_one_s_counts(tmp_path, monkeypatch):
     with local_engine(cache=tmp_path) as engine:
         work = engine.plan(region(16)).work
     monkeypatch.setattr(shapes, "module_on_meta", None)
@@ -223,7 +223,7 @@ def region(side):
     return bind(expansion.graph, expansion.outputs[0].node)
 
 
-def test_work_of_a_stage_that_nobody_counts_is_refused_and_never_free():
+def test_uncounted_work_of_a_stage_is_refused_and_never_free():
     with pytest.raises(
         InputError, match=r"node 5 \(Odd\): its stage 'odd' is unknown, so it cannot be planned"
     ):

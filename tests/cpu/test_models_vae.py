@@ -62,7 +62,7 @@ def test_overflow_in_half_precision_is_redone_said_and_remembered(monkeypatch):
     assert models.residents.use.resident_bytes == 4 * count_values(recipe.vae)
 
 
-def test_what_stays_broken_is_an_error():
+def test_lasting_infinities_are_errors():
     with pytest.raises(RunError, match=r"VAE decode: .*NaN or infinity .*its input holds NaN"):
         decode(vae(), torch.full((1, 4, 4, 4), torch.nan))
     broken = vae()
@@ -98,7 +98,7 @@ def test_tiles():
 
 
 @torch.no_grad()
-def test_what_one_tile_alone_covers_is_that_tile():
+def test_areas_of_one_tile_equal_that_tile():
     """Away from overlaps a tile's picture is the one that is decoded of its window alone."""
     model, samples = vae(), random(1, 4, 8, 20, seed=4)
     tiled = decode(model, samples, Tile(96, 32))  # windows of 12 cells: 0 to 12, 8 to 20

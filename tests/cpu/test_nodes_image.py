@@ -152,7 +152,7 @@ def test_a_resized_picture_is_cut_where_that_was_chosen() -> None:
     assert grey(call("ResizeImageMaskNode", input=wide, **whole)) == [[0.2, 0.5]] * 2
 
 
-def test_what_cannot_be_resized_so_is_told() -> None:
+def test_impossible_resizes_are_reported() -> None:
     with pytest.raises(InputError, match=r"needs a picture or a mask at resize_type\.match"):
         call("ResizeImageMaskNode", input=STEPS, resize_type="match size")
     small = {"resize_type": "scale to multiple", "resize_type.multiple": 8}
@@ -408,7 +408,7 @@ def test_an_even_picture_is_neither_blurred_nor_sharpened() -> None:
         )
 
 
-def test_sharpening_adds_ten_times_what_a_blur_takes() -> None:
+def test_sharpening_adds_ten_times_the_blur_s_loss() -> None:
     image = picture([0.5, 0.5, 0.51, 0.5, 0.5]).repeat(1, 5, 1, 1)
     blurred = call("ImageBlur", image=image, blur_radius=1)
     assert torch.allclose(

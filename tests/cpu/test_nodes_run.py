@@ -64,7 +64,7 @@ def test_texts_are_put_together_and_shown(katz: Katz) -> None:
     assert result.code == 0 and "a [red] moon" in result.err.splitlines()
 
 
-def test_pictures_for_a_client_are_refused_where_there_is_none(katz: Katz) -> None:
+def test_pictures_for_a_client_are_refused_without_one(katz: Katz) -> None:
     nodes: dict[str, Any] = {
         "1": ("EmptyImage", {}),
         "2": ("SaveImageWebsocket", {"images": ["1", 0]}),
@@ -171,7 +171,7 @@ def test_sizes_of_proportions_are_multiples_near_the_megapixels(katz: Katz) -> N
         assert Image.open(path).size == size
 
 
-def test_two_pictures_are_shown_beside_each_other(katz: Katz) -> None:
+def test_two_pictures_are_shown_side_by_side(katz: Katz) -> None:
     nodes: dict[str, Any] = {
         "1": ("EmptyImage", {"width": 24, "height": 8}),
         "2": ("ImageCompare", {"image_a": ["1", 0], "image_b": ["1", 0]}),

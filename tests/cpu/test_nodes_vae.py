@@ -74,7 +74,7 @@ def test_encode_for_inpainting(context):
     assert half["noise_mask"].shape == (1, 1, 64, 64)
 
 
-def test_what_an_inpainting_model_is_shown(context):
+def test_inputs_of_an_inpainting_model(context):
     """The picture with grey under the mask, and the mask, on both sides; what is denoised is the
     picture itself.
     """
@@ -108,7 +108,7 @@ def test_what_an_inpainting_model_is_shown(context):
     )
 
 
-def test_what_a_model_that_edits_by_instruction_is_shown(context):
+def test_inputs_of_a_model_that_edits_by_instruction(context):
     pixels = random(1, 64, 64, 3).sigmoid()
     positive, negative, latent = call(
         "InstructPixToPixConditioning",

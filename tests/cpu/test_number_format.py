@@ -64,7 +64,7 @@ def test_the_number_format_is_kept_in_the_files_wrapper(katz: Katz) -> None:
     [("run", CONTROLNET_AND_LORA), ("plan", CONTROLNET_AND_LORA), ("serve",), ("profile",)],
 )
 @pytest.mark.parametrize("dtype", ["float16", "half"])
-def test_what_processors_cannot_do_is_refused_at_once(
+def test_formats_unsupported_on_cpus_are_refused_early(
     katz: Katz, command: tuple[object, ...], dtype: str
 ) -> None:
     result = katz(*command, "--dtype", dtype)

@@ -398,7 +398,7 @@ def test_batched_or_not_it_gives_one_picture(sd35: tuple[Path, Path, Any], costs
     ("kind", "seen"),
     [(0.0, lambda x: x), (1.0, lambda x: x * 127.5 + 0.5), (2.0, lambda x: 1 - x)],
 )
-def test_what_a_file_says_that_it_reads_is_made_of_a_picture(
+def test_control_input_follows_the_file_metadata(
     kind: float, seen: Any, sd35: tuple[Path, Path, Any], tmp_path: Path, costs: Path
 ) -> None:
     folder, plain, module = sd35
@@ -498,7 +498,7 @@ def test_a_control_patch_on_another_device_sends_each_residual_alone(
     assert len({one for one in sent if one.endswith("-embed")}) == 2
 
 
-def test_a_patched_model_acts_on_all_that_it_is_told(
+def test_a_patched_model_acts_on_every_conditioning(
     z_image: tuple[Path, Path, Any], costs: Path
 ) -> None:
     """As a ControlNet on both conditionings does; a model that a KSampler is given keeps none."""

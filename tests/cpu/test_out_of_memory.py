@@ -221,7 +221,7 @@ def test_a_job_goes_on_when_room_can_be_made(
 
 
 @pytest.mark.parametrize("error", ERRORS)
-def test_what_runs_out_anywhere_else_in_a_worker_is_of_the_same_class(
+def test_other_memory_errors_of_a_worker_have_the_same_class(
     jobs: Jobs, monkeypatch: pytest.MonkeyPatch, error: str
 ) -> None:
     def fail(worker: object) -> None:
@@ -290,7 +290,7 @@ def shapes_seen(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> list
         (20e6, [(1, 4, 16, 16)] * 18, "in tiles"),
     ],
 )
-def test_parts_are_chosen_beforehand_by_what_is_free(
+def test_parts_are_chosen_by_free_memory(
     sd1: Files,
     monkeypatch: pytest.MonkeyPatch,
     size: float,
@@ -314,7 +314,7 @@ def test_parts_are_chosen_beforehand_by_what_is_free(
         assert (picture - whole).abs().max() <= 1e-4
 
 
-def test_what_does_not_even_fit_in_parts_is_not_begun(
+def test_work_that_does_not_fit_in_parts_is_not_started(
     sd1: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vae = pipeline_recipes(sd1.pipeline)[2]
@@ -378,7 +378,7 @@ def test_an_upscaler_takes_smaller_tiles_before_it_begins(
     assert (tiled - whole).abs().max() < 0.05
 
 
-def test_what_running_out_looks_like() -> None:
+def test_out_of_memory_errors() -> None:
     assert all(is_out_of_memory(error()) for error in ERRORS.values())
     assert is_out_of_memory(OSError(12, "Cannot allocate memory"))
     assert is_out_of_memory(

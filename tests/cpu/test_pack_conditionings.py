@@ -60,7 +60,7 @@ def test_a_conditioning_that_was_looked_into_is_still_the_same(workshop: Worksho
         ),
     ],
 )
-def test_options_mean_what_the_built_in_nodes_mean(
+def test_options_match_the_built_in_nodes(
     workshop: Workshop, options: str, kind: str, inputs: Mapping[str, Any]
 ) -> None:
     body = f'return (node_helpers.conditioning_set_values(given["c"], {options}),)'
@@ -110,7 +110,7 @@ def test_masks_go_both_ways(workshop: Workshop) -> None:
     assert found["out"] == found["other"]
 
 
-def test_changed_tensors_are_what_is_sampled_with(workshop: Workshop) -> None:
+def test_sampling_uses_changed_tensors(workshop: Workshop) -> None:
     body = 'return ([[t * 0.0, d] for t, d in given["c"]],)'
     document = {
         **AROUND,
@@ -207,7 +207,7 @@ def test_unknown_options_stay_and_are_said_once(workshop: Workshop) -> None:
     )
 
 
-def test_what_is_no_conditioning_is_refused(workshop: Workshop) -> None:
+def test_invalid_conditionings_are_refused(workshop: Workshop) -> None:
     document = {"t": text("a cat"), "out": node("Change", c=["t", 0])}
     (error,) = workshop.run(
         'return ([["words", {}]],)', COND, "CONDITIONING", document

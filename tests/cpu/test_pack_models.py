@@ -18,7 +18,7 @@ from katz_graph.node.scope import running
 from katz_graph.node.types import Engine
 
 
-def test_what_a_pack_may_know_of_a_model(workshop: Workshop) -> None:
+def test_model_attributes_for_packs(workshop: Workshop) -> None:
     body = """
 s, f = given["model"].get_model_object("model_sampling"), given["model"].model.latent_format
 assert f.latent_channels == 4 and torch.equal(f.process_out(f.process_in(torch.ones(2))), torch.ones(2))
@@ -42,7 +42,7 @@ return (str(given["model"].load_device),)
         ("ray:0", "cuda:0", 0, "cpu"),  # the GPU is another machine's
     ],
 )
-def test_packs_are_told_the_device_as_torch_calls_it(
+def test_packs_get_torch_s_device_name(
     name: str, torch_name: str, gpus: int, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)

@@ -33,7 +33,7 @@ def both_sampled(workshop: Workshop, change: str, cfg: float = 4.0) -> tuple[Ten
     return found["out"]["samples"], found["other"]["samples"]
 
 
-def test_a_guidance_function_that_says_what_guidance_is(workshop: Workshop) -> None:
+def test_a_guidance_function_that_computes_guidance(workshop: Workshop) -> None:
     changed, plain = both_sampled(workshop, PLAIN_CFG)
     # x - (x - a) is a but for rounding
     assert torch.allclose(changed, plain, atol=1e-4 * float(plain.abs().max()))
@@ -134,7 +134,7 @@ def test_functions_of_packs_reach_the_run_that_samples(workshop: Workshop, chang
         assert {event.node for event in told if isinstance(event, Progress)} == {"out"}
 
 
-def test_a_function_that_needs_what_is_not_there_names_its_pack(workshop: Workshop) -> None:
+def test_a_function_with_a_missing_dependency_names_its_pack(workshop: Workshop) -> None:
     change = "m.set_model_sampler_cfg_function(lambda a: a['model'].diffusion_model)"
     document = {
         **AROUND,

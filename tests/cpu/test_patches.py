@@ -207,7 +207,7 @@ def test_rescaled_guidance_of_a_flow_has_the_contrast_of_the_denoised_picture() 
     assert torch.allclose(blended, 0.7 * full + 0.3 * plain, atol=1e-5)
 
 
-def test_a_flow_is_told_by_its_levels(sd1: Models) -> None:
+def test_a_flow_is_recognised_by_its_levels(sd1: Models) -> None:
     model, _, _ = pipeline_recipes(sd1.pipeline)
     assert not predicts_flow(model)
     assert predicts_flow(model.with_patch(FlowSampling(3.0)))
@@ -251,9 +251,7 @@ def test_a_function_that_does_standard_guidance_gives_the_standard_picture(
     assert difference(painted(engine, sd1, halved), plain) > 1e-3
 
 
-def test_functions_are_told_what_the_ecosystem_tells_them(
-    sd1: Models, engine: DeviceEngine
-) -> None:
+def test_functions_get_the_ecosystem_s_arguments(sd1: Models, engine: DeviceEngine) -> None:
     seen: list[Mapping[str, Any]] = []
 
     def watch(args: Mapping[str, Any]) -> Tensor:
@@ -396,7 +394,7 @@ def guider(models: Models, model: ModelRecipe) -> Guider:
     )
 
 
-def test_a_plan_says_what_pins_it(sd1: Models, engine: DeviceEngine) -> None:
+def test_a_plan_names_its_pins(sd1: Models, engine: DeviceEngine) -> None:
     latent = {"samples": torch.zeros(1, 4, 8, 8)}
 
     def plan(*patches: Patch) -> Any:
@@ -420,7 +418,7 @@ def test_a_plan_says_what_pins_it(sd1: Models, engine: DeviceEngine) -> None:
     )
 
 
-def test_the_diffusers_sampler_refuses_what_it_cannot_heed(
+def test_the_diffusers_sampler_refuses_unsupported_inputs(
     sd1: Models, engine: DeviceEngine
 ) -> None:
     inputs = {name: value for name, value in sampler(sd1, None).inputs.items() if name != "model"}
@@ -458,7 +456,7 @@ def test_v_prediction_with_zero_terminal_snr(sd1: Models, engine: DeviceEngine) 
 
 
 @pytest.mark.parametrize("sampling", ["eps", "v_prediction", "x0", "lcm"])
-def test_the_output_means_what_the_patch_says(sampling: Any, sd1: Models) -> None:
+def test_the_patch_sets_the_output_s_meaning(sampling: Any, sd1: Models) -> None:
     """A latent made of a known picture and known noise, and the output that a perfect model would
     give there.
     """
@@ -554,7 +552,7 @@ def test_a_model_is_sampled_as_a_flow_of_the_shift_that_a_node_gives(
         run(engine, wrong)
 
 
-def test_what_is_not_supported_is_refused_by_name(sd1: Models, engine: DeviceEngine) -> None:
+def test_unsupported_patches_are_refused_by_name(sd1: Models, engine: DeviceEngine) -> None:
     for node, inputs, message in (
         (
             "ModelSamplingDiscrete",

@@ -151,7 +151,7 @@ def seconds(program: Program) -> float:
         ("hunyuan_dit", (19, 0), 333, 26.9e-3, {"NVLink": 26.9 / 18.2}),
     ],
 )
-def test_a_second_device_gains_what_streaming_allows(
+def test_a_second_device_gains_as_streaming_allows(
     kind: str,
     blocks: tuple[int, int],
     tokens: int,

@@ -187,7 +187,7 @@ def test_a_picture_in_bfloat16_keeps_45_decibels() -> None:
 
 
 @torch.no_grad()
-def test_unknown_blocks_keep_their_forward_and_are_told() -> None:
+def test_unknown_blocks_keep_their_forward_and_are_reported() -> None:
     module = unet("sd1", resnet_time_scale_shift="scale_shift")
     expected = unet_call(module)
     kept = unprepared(module)

@@ -164,7 +164,7 @@ def test_loras_are_patched_into_projections_that_lie_side_by_side(family: Any) -
     assert (made - expected).abs().max() <= 1e-5 * (expected.max() - expected.min())
 
 
-def test_blocks_whose_norms_have_no_mean_are_told() -> None:
+def test_blocks_with_norms_without_mean_are_reported() -> None:
     with torch.device("meta"):
         module = T5EncoderModel(T5Config(d_model=16, d_ff=32, num_layers=2, num_heads=2)).eval()
     kept = unprepared(module)

@@ -76,7 +76,7 @@ def test_importing_it_loads_no_library() -> None:
     assert told.stdout.split() == []
 
 
-def test_every_name_is_there() -> None:
+def test_every_name_is_available() -> None:
     assert all(getattr(katz, name) for name in katz.__all__)
     with pytest.raises(AttributeError, match="no attribute 'opne'"):
         getattr(katz, "opne")  # noqa: B009
@@ -144,7 +144,7 @@ def test_errors_are_those_of_the_command_line(opened: katz.Engine) -> None:
         katz.open(devices="gpu")
 
 
-def test_a_partial_run_gives_what_was_made_and_the_error(opened: katz.Engine) -> None:
+def test_a_partial_run_returns_results_and_the_error(opened: katz.Engine) -> None:
     nodes = json.loads(TXT2IMG.read_text())
     nodes["99"] = {"class_type": "SaveImage", "inputs": {}}
     with pytest.raises(katz.InputError, match="node 99"):

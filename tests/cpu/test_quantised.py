@@ -86,7 +86,7 @@ def test_a_rotated_weight_is_turned_back(rotated: int, rows: bool) -> None:
     assert (got - weight).abs().max() < 0.06 < (reference(made, scale) - weight).abs().max()
 
 
-def test_blocks_of_rows_give_what_the_whole_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_of_rows_match_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     made, scale = stored(torch.randn(9, 256), "int8_tensorwise", rotated=256)
     whole = widened(made, scale, 256, torch.bfloat16)
     monkeypatch.setattr("katz_graph.models.loading.quantised.WIDENED_AT_ONCE", 512)
@@ -160,7 +160,7 @@ def test_metadata_may_name_layers_without_the_prefix(tmp_path: Path) -> None:
     assert same(ours, theirs)
 
 
-def test_a_scaled_file_paints_what_the_wide_one_paints(folder: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_a_scaled_file_matches_the_wide_one(folder: Path, tmp_path: Path) -> None:  # noqa: F811
     files = transformer_files("comfy_quant")
     _, clip, _ = pipeline_recipes(folder)
     paths = files.save(tmp_path)
@@ -247,9 +247,7 @@ def test_plain_numbers_of_8_bits_are_themselves(kind: torch.dtype, tmp_path: Pat
     assert same(ours, theirs)
 
 
-def test_one_weight_is_wide_beside_the_module_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_weight_at_a_time_is_widened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[weakref.ref[Tensor]] = []
 
     def watched(*given: Any) -> Tensor:
@@ -272,7 +270,7 @@ def test_one_weight_is_wide_beside_the_module_at_a_time(
     assert all(torch.equal(now(given[name]), weights[name]) for name in late)
 
 
-def test_what_torch_makes_of_a_deferred_tensor_is_deferred() -> None:
+def test_derived_tensors_of_a_deferred_tensor_are_deferred() -> None:
     values, made = torch.arange(12.0).reshape(4, 3), []
 
     def compute() -> Tensor:
@@ -430,7 +428,7 @@ def metadata(layers: Any) -> dict[str, str]:
         ({"scaled_fp8": torch.zeros(2, dtype=torch.int32)}, None, "its marker scaled_fp8 is I32, which is not understood"),
     ],
 )  # fmt: skip
-def test_what_is_not_understood_is_refused_in_one_line(
+def test_unknown_formats_are_refused_in_one_line(
     tensors: dict[str, Tensor | None], said: dict[str, str] | None, words: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "model.safetensors"

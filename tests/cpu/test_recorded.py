@@ -140,7 +140,7 @@ def test_every_sampler_is_replayed(
     assert recorder(shared[1]).use.replays > before
 
 
-def test_loras_strengths_prompts_and_seeds_record_nothing_anew(
+def test_loras_strengths_prompts_and_seeds_cause_no_new_recording(
     sd1: Models, engines: tuple[DeviceEngine, DeviceEngine]
 ) -> None:
     controls = (ControlCase(sd1.controls[0], 0.8, 0.0, 1.0),)
@@ -253,7 +253,7 @@ def alternate(region: Region, first: int) -> list[str]:
     return costed[first % 2 :: 2]
 
 
-def test_switches_record_nothing_anew(sd1: Models, costs: Path) -> None:
+def test_switches_cause_no_new_recording(sd1: Models, costs: Path) -> None:
     """LoRAs, their strengths, ControlNets, prompts and guidance, drawn by chance. `katz bench
     recorded` switches a hundred times.
     """
@@ -324,7 +324,7 @@ def region(
     return bind(expansion.graph, expansion.outputs[0].node)
 
 
-def test_what_an_inpainting_model_sees_beside_the_latent(
+def test_extra_channels_of_an_inpainting_model(
     engines: tuple[DeviceEngine, DeviceEngine], tmp_path: Path
 ) -> None:
     make_pipeline(tmp_path / "seeing", "sd1", seed=1, extra=5)

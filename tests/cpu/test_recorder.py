@@ -85,7 +85,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
     return Cuda(monkeypatch)
 
 
-def test_what_begins_a_cuda_graph_is_no_part_of_the_call(cuda: Cuda) -> None:
+def test_start_of_a_cuda_graph_is_not_part_of_the_call(cuda: Cuda) -> None:
     """Nor what cycles free meanwhile."""
     given = torch.ones(3)
     for _ in range(2):
@@ -168,9 +168,7 @@ class Scale(nn.Module):
         ),
     ],
 )
-def test_what_no_graph_could_hold_is_computed_as_it_is(
-    call: Callable[[Any, Any], Tensor], reason: str
-) -> None:
+def test_unrecordable_calls_run_eagerly(call: Callable[[Any, Any], Tensor], reason: str) -> None:
     compute, stage = Recorder(Tapes(), eager=0), Computed(call=call)
     with torch.no_grad():
         for number in (1.0, 2.0):
@@ -224,7 +222,7 @@ def test_a_value_of_an_earlier_replay_is_seen() -> None:
         assert torch.isnan(made[1:]).all()
 
 
-def test_what_a_replay_made_is_gone_once_it_was_taken() -> None:
+def test_replay_outputs_are_released_once_taken() -> None:
     made = []
 
     def call(module: Any, given: Mapping[str, Tensor]) -> Tensor:
@@ -249,7 +247,7 @@ def test_a_weight_that_was_replaced_is_seen() -> None:
             compute(stage, scale, {"x": torch.ones(3)})
 
 
-def test_an_input_that_was_written_into_is_read_anew() -> None:
+def test_a_changed_input_is_read_again() -> None:
     compute, x = strict(), torch.zeros(3)
     stage = Computed(call=lambda module, given: given["x"] * 2)
     with torch.no_grad():

@@ -106,7 +106,7 @@ def test_a_module_without_recordings_takes_none_of_others_along() -> None:
 
 @pytest.mark.defect(36)
 @pytest.mark.parametrize("reason", ["not recordable", "out of memory", "too large"])
-def test_inputs_of_a_recording_that_was_refused_are_gone(reason: str) -> None:
+def test_inputs_of_a_refused_recording_are_freed(reason: str) -> None:
     pool = Pool(room=1e6, full=reason == "out of memory")
     if reason == "too large":
         pool.sizes = [2_000_000] * 10
@@ -151,7 +151,7 @@ def test_inputs_count_against_the_budget() -> None:
 
 
 @pytest.mark.defect(36)
-def test_what_memory_did_not_suffice_for_is_recorded_once_there_is_some() -> None:
+def test_recordings_that_lacked_memory_are_made_once_it_is_free() -> None:
     pool = Pool(full=True)
     compute, module = Recorder(pool), Scale()
     for _ in range(20):
@@ -165,7 +165,7 @@ def test_what_memory_did_not_suffice_for_is_recorded_once_there_is_some() -> Non
 
 
 @pytest.mark.defect(36)
-def test_it_is_tried_at_once_when_a_module_has_gone() -> None:
+def test_it_is_tried_at_once_when_a_module_is_evicted() -> None:
     pool = Pool(full=True)
     compute, module, other = Recorder(pool, eager=0), Scale(), Scale()
     for _ in range(40):
@@ -178,7 +178,7 @@ def test_it_is_tried_at_once_when_a_module_has_gone() -> None:
 
 
 @pytest.mark.defect(36)
-def test_it_is_tried_less_and_less_often_while_there_is_none() -> None:
+def test_it_is_tried_less_often_while_memory_lacks() -> None:
     pool, tries = Pool(full=True), []
     record = pool.record
     pool.record = lambda *given: (tries.append(1), record(*given))[1]  # type: ignore[method-assign]

@@ -52,7 +52,7 @@ def test_a_node_of_the_first_convention_runs_inside_the_loop(katz: Katz, tmp_pat
         ("None", "gave nothing"),
     ],
 )
-def test_what_it_gives_is_taken_or_refused_with_its_name(
+def test_results_are_accepted_or_refused_by_name(
     katz: Katz, tmp_path: Path, body: str, expected: str | None
 ) -> None:
     _, foreign, packs = guided_by_pack(tmp_path, body, steps=1)

@@ -108,7 +108,7 @@ def test_a_mapping_is_registered_once_and_unregistered_before_it_ends(
     assert library.calls == {"register": 6, "unregister": 6} and not library.registered
 
 
-def test_what_was_received_outlives_the_transport(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_received_tensors_outlive_the_transport(monkeypatch: pytest.MonkeyPatch) -> None:
     library, ends = stand_in(monkeypatch), Ends()
     kept = ends.pass_on({"all": torch.arange(1000)})["all"][7:9]
     ends.close()
@@ -119,7 +119,7 @@ def test_what_was_received_outlives_the_transport(monkeypatch: pytest.MonkeyPatc
     assert library.calls == {"register": 2, "unregister": 2}
 
 
-def test_what_cannot_be_registered_is_used_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unregistrable_memory_is_used_unregistered(monkeypatch: pytest.MonkeyPatch) -> None:
     library, ends = stand_in(monkeypatch, fails=2), Ends()
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("default")
@@ -133,7 +133,7 @@ def test_what_cannot_be_registered_is_used_as_it_is(monkeypatch: pytest.MonkeyPa
     assert library.calls == {"register": 6}
 
 
-def test_where_cuda_cannot_begin_it_is_told_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuda_start_failures_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch)
 
     def broken() -> None:
@@ -198,7 +198,7 @@ def test_a_block_on_the_host_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.defect(35)
-def test_what_is_held_is_waited_for_when_a_request_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_held_tensors_are_waited_for_when_a_request_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch)
     ends = Ends()
     came: list[Tensor] = [ends.pass_on(torch.full((9,), number)) for number in (3.0, 4.0)]
@@ -216,7 +216,7 @@ def test_what_is_held_is_waited_for_when_a_request_ends(monkeypatch: pytest.Monk
     ends.close()
 
 
-def test_what_is_copied_from_is_held_until_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_source_tensors_are_held_until_the_copy_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """A segment is free for the sender when its last view is gone; work of a GPU keeps none."""
     stand_in(monkeypatch)
     ends = Ends()

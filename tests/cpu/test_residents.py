@@ -122,7 +122,7 @@ def test_every_kind_of_model_goes_when_others_need_the_room(tmp_path: Path) -> N
     assert models.residents.use.evictions >= 4
 
 
-def test_what_was_used_longest_ago_goes_and_it_is_said_for_what_and_what_it_cost() -> None:
+def test_least_recently_used_models_are_evicted_with_reason_and_cost() -> None:
     model, clip, vae = recipes("sd1")
     encoder = clip.encoders[0].encoder
     extras = Said()
@@ -258,7 +258,7 @@ def test_originals_of_a_model_that_went_count_no_longer(by_budget: bool, lora_by
         assert device.models.residents.within_reach() == device.size
 
 
-def test_originals_do_not_count_as_what_computing_needs(lora_bytes: float) -> None:
+def test_originals_are_not_counted_as_workspace(lora_bytes: float) -> None:
     model, clip, _ = recipes("sd1")
     device = Device(bytes_of(model.network) + 3 * lora_bytes)
     device.models.patch(model.with_lora(lora("sd1")))
@@ -267,9 +267,7 @@ def test_originals_do_not_count_as_what_computing_needs(lora_bytes: float) -> No
     assert device.models.residents.use.reserve_bytes == device.size / 8
 
 
-def test_the_reserve_is_what_computing_needed_lately_and_only_as_far_as_something_can_go_for_it() -> (
-    None
-):
+def test_the_reserve_is_the_recent_workspace_limited_by_evictable_memory() -> None:
     model, clip, _ = recipes("sd1")
     encoder = clip.encoders[0].encoder
     both = bytes_of(model.network, encoder)
@@ -289,7 +287,7 @@ def test_the_reserve_is_what_computing_needed_lately_and_only_as_far_as_somethin
     assert store.residents.use.evictions == 1
 
 
-def test_what_can_be_let_go_counts_as_free_for_the_planner() -> None:
+def test_evictable_memory_is_free_for_the_planner() -> None:
     model = recipes("sd1")[0]
     memory = Memory(bytes_of(model.network) * 2)
     store = on(memory)
@@ -314,7 +312,7 @@ def test_a_model_that_does_not_fit_at_all_is_named_with_the_sizes() -> None:
         on(Memory(1000)).network(model.network, *CPU)
 
 
-def test_running_out_while_a_model_is_loaded_lets_go_of_the_others_and_loads_again(
+def test_out_of_memory_during_a_load_releases_other_models_and_retries(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model, clip, _ = recipes("sd1")
@@ -368,7 +366,7 @@ def _request_bytes(models: Files) -> int:
     )
 
 
-def test_a_request_whose_own_models_do_not_fit_is_told_so_and_the_next_runs(
+def test_a_request_with_models_that_do_not_fit_is_refused_and_the_next_runs(
     sd1: Files, measured: Path
 ) -> None:
     model, _, _ = pipeline_recipes(sd1.pipeline)
@@ -400,9 +398,7 @@ def test_models_that_do_not_fit_together_are_listed_with_their_sizes() -> None:
     )
 
 
-def test_what_comes_back_by_itself_goes_before_a_model_is_refused(
-    sd1: Files, measured: Path
-) -> None:
+def test_caches_are_freed_before_a_model_is_refused(sd1: Files, measured: Path) -> None:
     """As recordings do, of which budgets know nothing: for a model that is too large alone, and for
     those of a request that are too large together.
     """
@@ -530,7 +526,7 @@ def test_two_checkpoints_and_a_refiner_alternate_in_the_room_of_one(
     assert all(torch.equal(one, other) for one, other in zip(made, alone, strict=True))
 
 
-def test_the_planner_is_told_what_models_may_take(sd1: Files, measured: Path) -> None:
+def test_the_planner_gets_the_model_budget(sd1: Files, measured: Path) -> None:
     """Each worker's own budget, or equal parts of what they share; a model that no device has room
     for is refused before anything runs.
     """

@@ -24,7 +24,7 @@ def shifted(time: Any, shift: float) -> Any:
     return shift * time / (1 + (shift - 1) * time)
 
 
-def test_the_table_holds_the_shifted_levels_and_the_model_is_told_them() -> None:
+def test_the_table_and_the_model_use_shifted_levels() -> None:
     for table, count, told in ((SD3, 1000, 1000.0), (AURA, 1000, 1.0), (FLUX, 10_000, 1.0)):
         times = np.arange(1, count + 1) / count
         np.testing.assert_allclose(table.sigmas, shifted(times, table.shift), rtol=1e-5)

@@ -79,9 +79,7 @@ def test_usual_ends_are_those_of_stable_diffusion() -> None:
         ("VPScheduler", {"beta_d": 5000.0}),
     ],
 )
-def test_a_formula_that_gives_no_levels_names_what_is_wrong(
-    name: str, inputs: dict[str, float]
-) -> None:
+def test_a_formula_without_levels_names_the_problem(name: str, inputs: dict[str, float]) -> None:
     with pytest.raises(InputError, match=next(iter(inputs))):
         call(name, **inputs)
 

@@ -61,7 +61,7 @@ def run(process: Process) -> tuple[Tensor, list[Step]]:
 
 
 @pytest.mark.parametrize("sampler", SAMPLER_NAMES)
-def test_the_list_of_evaluations_is_what_is_asked(sampler: str) -> None:
+def test_the_list_of_evaluations_is_as_requested(sampler: str) -> None:
     _, steps = run(process := start(spec(sampler)))
     assert [s.sigma.tolist() for s in steps] == [
         [e.sigma] * len(EMPTY) for e in process.evaluations
@@ -113,7 +113,7 @@ def test_a_mask_leaves_the_kept_part_as_it_was(sampler: str) -> None:
     )
 
 
-def test_what_the_model_gets() -> None:
+def test_model_inputs() -> None:
     _, steps = run(start(spec(steps=4), dtype=torch.float16))
     first = steps[0]
     assert first.model_input.dtype == torch.float16 and first.x.dtype == torch.float32

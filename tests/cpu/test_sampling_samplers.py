@@ -154,7 +154,7 @@ def test_ddpm_draws_from_the_posterior() -> None:
     torch.testing.assert_close(ours, z, rtol=1e-12, atol=1e-12)
 
 
-def test_lcm_noises_the_prediction_anew() -> None:
+def test_lcm_adds_new_noise_to_the_prediction() -> None:
     x = torch.tensor([9.0, -4.0], dtype=DOUBLE)
     draws, sigmas = fresh_noise(x, 3), torch.tensor([4.0, 1.0, 0.0], dtype=DOUBLE)
     again = gaussian_denoiser(x, sigmas[0]) + draws(x, x) * 1.0
@@ -398,7 +398,7 @@ def test_a_sampler_computes_without_reading_the_latent(name: str) -> None:
     )
 
 
-def test_what_is_offered_is_implemented_and_what_is_not_is_refused_by_name() -> None:
+def test_offered_names_are_implemented_and_others_refused_by_name() -> None:
     assert all(solver(name) for name in SAMPLER_NAMES)
     assert (
         set(SAMPLER_NAMES).isdisjoint(NOT_IMPLEMENTED)
@@ -430,7 +430,7 @@ def test_what_is_offered_is_implemented_and_what_is_not_is_refused_by_name() -> 
         (SamplerChoice("euler_ancestral"), (1.0, 2.0), "must fall.*euler"),
     ],
 )
-def test_what_a_sampler_cannot_take_is_said(
+def test_unsupported_sampler_options_are_reported(
     choice: SamplerChoice, sigmas: tuple[float, ...], expected: str
 ) -> None:
     with pytest.raises(InputError, match=expected):

@@ -268,7 +268,7 @@ def test_slicing_by_start_and_end_step() -> None:
     assert slice_steps(sigmas, 0, 2, False)[-1] == slice_steps(sigmas, 2, 10000, False)[0]
 
 
-def test_what_is_offered_is_implemented_and_what_is_not_is_refused_by_name() -> None:
+def test_offered_names_are_implemented_and_others_refused_by_name() -> None:
     assert all(schedule(name, TABLE, 20)[-1] == 0 for name in SCHEDULER_NAMES)
     with pytest.raises(InputError, match=r"'linear' does not exist.*karras"):
         schedule("linear", TABLE, 20)

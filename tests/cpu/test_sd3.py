@@ -149,7 +149,7 @@ def original(blocks: int, second: int, width: int = 64, norm: int | None = 32) -
 
 
 @pytest.mark.parametrize(("blocks", "second", "norm"), [(3, 0, None), (4, 2, 32)])
-def test_a_file_in_the_original_layout_is_what_diffusers_makes_of_it(
+def test_a_file_in_the_original_layout_matches_diffusers(
     blocks: int, second: int, norm: int | None, tmp_path: Path
 ) -> None:
     tensors = original(blocks, second, norm=norm)
@@ -177,7 +177,7 @@ def test_two_text_encoders_in_files_pool_as_the_folder_s_do(folder: Path) -> Non
         clip_recipe(paths)
 
 
-def test_a_checkpoint_in_one_file_paints_what_its_parts_paint(tmp_path: Path) -> None:
+def test_a_checkpoint_in_one_file_matches_its_parts(tmp_path: Path) -> None:
     parts = {"unet": {name: 0.05 * value for name, value in original(3, 1).items()}}
     with seeded(1):
         for role, projection, sizes in (("clip_l", 0, (32, 2)), ("clip_g", 40, (64, 3))):

@@ -117,7 +117,7 @@ def expected(
 @pytest.mark.parametrize(
     ("room", "switches"), [("one of each", 24), ("two networks", 8), ("two ControlNets", 8)]
 )
-def test_switching_checkpoints_and_controlnets_records_nothing_anew(
+def test_switching_checkpoints_and_controlnets_causes_no_new_recording(
     sd1: Files, expected: dict[Kind, torch.Tensor], costs: Path, room: str, switches: int
 ) -> None:
     """Also with LoRAs in the weights that go, whose originals must not come back."""
@@ -242,7 +242,7 @@ def test_where_there_is_room_both_stay() -> None:
     assert store.residents.use.fills == 0
 
 
-def test_what_is_in_use_is_not_taken() -> None:
+def test_shells_in_use_are_not_taken() -> None:
     store = ModelStore(model_bytes=bytes_of(model(5).network))
     with store.residents.using(store.network_of(model(5).network, *CPU)) as module:
         expected = {name: weight.clone() for name, weight in weights(module).items()}
@@ -314,7 +314,7 @@ def with_copies(room: float, *resident: Any) -> DeviceModels:
     return DeviceModels(store=store, copies=HostCopies(lambda: room))
 
 
-def test_what_left_comes_back_without_a_look_at_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evicted_modules_return_without_reading_their_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it was loaded, not with the LoRAs that it left with; also one that is merged."""
     plain = [model(5), model(6)]
     merged = merged_model(model(5), model(6), (("", 0.3, 0.7),))
@@ -348,7 +348,7 @@ def test_copies_on_the_host_keep_within_their_room_and_go_with_all_else() -> Non
     assert models.copies.bytes == 0
 
 
-def test_a_fault_found_in_what_leaves_is_told_and_nothing_half_gone_stays() -> None:
+def test_an_eviction_fault_is_reported_and_no_partial_module_stays() -> None:
     models = with_copies(math.inf, model(5).network)
     first = models.patch(model(5).with_lora(lora("sd1")))
     (sets,) = models._sets.values()
@@ -361,7 +361,7 @@ def test_a_fault_found_in_what_leaves_is_told_and_nothing_half_gone_stays() -> N
         assert same(models.patch(one), ModelStore().network(one.network, *CPU))
 
 
-def test_it_is_told_which_model_took_whose_place() -> None:
+def test_the_replaced_and_the_new_model_are_reported() -> None:
     said, size = Said(), bytes_of(control_recipe("sd1").control_net)
     store = ModelStore(said, control_net_bytes=size)
     for seed in (10, 11):

@@ -160,7 +160,7 @@ YAML = "model:\n  target: ldm\n  params:\n    parameterization: '{}'\n"
         ("sdxl", {"metadata": {"modelspec.prediction_type": "v"}}, "v_prediction", False),
     ],
 )
-def test_what_a_checkpoint_predicts(tmp_path, kind, told, prediction, zero_terminal_snr):
+def test_checkpoint_prediction_types(tmp_path, kind, told, prediction, zero_terminal_snr):
     model = change(tmp_path, kind, **told)
     assert prediction_type(model) == prediction
     assert scheduler_config(model)["rescale_betas_zero_snr"] is zero_terminal_snr
@@ -348,7 +348,7 @@ def test_weights_of_eight_bits(tmp_path, kind):
         ),
     ],
 )
-def test_what_is_no_checkpoint_is_called_by_its_name(tmp_path, name, words):
+def test_other_files_than_checkpoints_are_named(tmp_path, name, words):
     save(tmp_path / "model.safetensors", {name: torch.zeros(4, 4, 3, 3)})
     with pytest.raises(InputError, match=f"^{tmp_path / 'model.safetensors'}: {words}"):
         pipeline_recipes(tmp_path / "model.safetensors")

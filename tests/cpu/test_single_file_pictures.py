@@ -83,13 +83,13 @@ def picture(katz: Katz, models: Path, workflow: dict[str, Any]) -> numpy.ndarray
 
 
 @pytest.mark.parametrize("kind", ["sd1", "sd2", "sdxl"])
-def test_a_checkpoint_paints_what_its_folder_paints(katz: Katz, models: Path, kind: str) -> None:
+def test_a_checkpoint_matches_its_folder(katz: Katz, models: Path, kind: str) -> None:
     assert numpy.array_equal(
         picture(katz, models, whole(f"{kind}.safetensors")), picture(katz, models, whole(kind))
     )
 
 
-def test_separate_files_paint_what_the_checkpoint_paints(katz: Katz, models: Path) -> None:
+def test_separate_files_match_the_checkpoint(katz: Katz, models: Path) -> None:
     separate = nodes(
         ["1", 0],
         ["2", 0],
@@ -134,7 +134,7 @@ def controlled(checkpoint: str, control: dict[str, Any], **more: Any) -> dict[st
     )
 
 
-def test_a_controlnet_file_paints_what_its_folder_paints(katz: Katz, models: Path) -> None:
+def test_a_controlnet_file_matches_its_folder(katz: Katz, models: Path) -> None:
     pictures = [
         picture(katz, models, controlled("sd1", loader(kind, control_net_name=name, **model)))
         for kind, name, model in (
@@ -149,7 +149,7 @@ def test_a_controlnet_file_paints_what_its_folder_paints(katz: Katz, models: Pat
     assert not numpy.array_equal(pictures[0], picture(katz, models, whole("sd1")))
 
 
-def test_a_controlnet_for_several_kinds_is_told_which(katz: Katz, models: Path) -> None:
+def test_a_union_controlnet_gets_its_type(katz: Katz, models: Path) -> None:
     def painted(kind: str) -> numpy.ndarray:
         told = loader("SetUnionControlNetType", control_net=["3", 0], type=kind)
         control = loader("ControlNetLoader", control_net_name="union.safetensors")
@@ -160,7 +160,7 @@ def test_a_controlnet_for_several_kinds_is_told_which(katz: Katz, models: Path) 
     assert not numpy.array_equal(depth, painted("auto"))
 
 
-def test_what_does_not_belong_is_named(katz: Katz, models: Path) -> None:
+def test_foreign_tensors_are_named(katz: Katz, models: Path) -> None:
     result = katz("run", write(nodes(["1", 0], ["2", 0], ["1", 2], **{
         "1": loader("CheckpointLoaderSimple", ckpt_name="sd1.safetensors"),
         "2": loader("CLIPLoader", clip_name="sd1.safetensors", type="flux2"),

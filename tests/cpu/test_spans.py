@@ -67,7 +67,7 @@ def test_spans_have_the_device_s_times_and_wait_until_it_has_ended_them(
     assert device.waited and recorder.emitted == [first, second]
 
 
-def test_spans_are_told_seldom_enough_and_none_is_lost(timelines: list[Timeline]) -> None:
+def test_spans_are_reported_rarely_and_none_is_lost(timelines: list[Timeline]) -> None:
     device = SlowDevice(ended=10_000)
     recorder = SpanRecorder("cpu:0", "5", device, timelines.append)
     for evaluation in range(1000):

@@ -38,7 +38,7 @@ GPU = torch.device("cuda:0")
 COSTED = {name for name, one in stages().items() if one.costed}
 
 
-def test_a_read_waits_for_what_was_enqueued_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_waits_only_for_earlier_work(monkeypatch: pytest.MonkeyPatch) -> None:
     with simulated(monkeypatch) as gpu:
         stream, there, later = CudaStream(GPU), torch.zeros(3), torch.zeros(3)
         with stream.entered():
@@ -143,7 +143,7 @@ def controlled_from_elsewhere(models: Models, engine: DeviceEngine) -> Program:
     return plan_region(asked, Target(engine.cluster.devices, engine.cluster.links, pins))
 
 
-def test_a_worker_holds_what_it_receives(
+def test_a_worker_holds_received_tensors(
     sd1: Models, costs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until its device has copied it: the sender may write there again once it is gone."""

@@ -35,7 +35,7 @@ SIZE = 1000  # bytes of a buffer
     ],
     ids=lambda tensor: f"{list(tensor.shape)}-{tensor.dtype}",
 )
-def test_what_goes_through_small_buffers_arrives_as_it_was(tensor: Tensor) -> None:
+def test_tensors_through_small_buffers_arrive_unchanged(tensor: Tensor) -> None:
     ring = Ring(torch.device("cpu"), SIZE)
     for _ in range(2):
         made = ring(tensor)

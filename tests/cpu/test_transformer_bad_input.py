@@ -256,7 +256,7 @@ def whole_of(folder: str) -> dict[str, Tensor]:
         (0.999, "truncated: its tensors take"),
     ],
 )
-def test_what_is_no_whole_file_is_refused(
+def test_incomplete_files_are_refused(
     folder: str, content: bytes | float, words: str, engine: katz.Engine, place: Path
 ) -> None:
     """A share of a file is one whose download stopped."""
@@ -492,7 +492,7 @@ def test_a_lora_that_does_not_fit_is_refused(
     assert f"{path}: " in line and words in line
 
 
-def test_of_a_lora_that_fits_in_part_it_is_told_how_much(
+def test_partial_fit_of_a_lora_is_reported(
     engine: katz.Engine, place: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = place / "models" / "loras" / "part.safetensors"
@@ -565,7 +565,7 @@ def test_a_size_that_is_no_multiple_of_a_patch_gives_a_picture_of_it(
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
-def test_what_overflows_in_float16_is_computed_wider(kind: Kind, place: Path) -> None:
+def test_float16_overflows_are_computed_wider(kind: Kind, place: Path) -> None:
     model = pipeline_recipes(place / "models" / "checkpoints" / kind)[0]
     wide = DeviceModels("cpu", torch.float16).dtype_of(model.network) == torch.float32
     assert wide == (kind in ("flux", "z_image"))

@@ -146,7 +146,7 @@ def controlled(
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("given", [1, 2, 3, 4])  # 4 of 5: where families divide otherwise
 @pytest.mark.parametrize("kind", EACH)
-def test_residuals_for_any_groups_of_blocks_give_what_forward_gives(
+def test_residuals_for_any_groups_of_blocks_match_forward(
     kind: Kind, given: int, batch: int, dtype: torch.dtype
 ) -> None:
     base = draw_network(kind, 3, given + 1 if kind == "hunyuan_dit" else 5).to(dtype)
@@ -200,7 +200,7 @@ def test_residuals_for_any_groups_of_blocks_give_what_forward_gives(
     assert (wanted - plain).abs().max() > 0.05
 
 
-def test_a_controlnet_for_several_kinds_is_told_which_it_gets() -> None:
+def test_a_union_controlnet_gets_the_type_of_its_reference() -> None:
     base = draw_network("flux", 3, blocks=3)
     control = draw_controlnet("flux", 4, blocks=2, num_mode=5)
     step, text = inputs(base, 1, torch.float32)

@@ -35,7 +35,7 @@ SIZE, STEPS = 64, 2
 
 @pytest.mark.parametrize("prefix", ["", made.PREFIX])
 @pytest.mark.parametrize("name", ["flux", "schnell", "z_image"])
-def test_a_file_in_the_original_layout_is_what_diffusers_makes_of_it(
+def test_a_file_in_the_original_layout_matches_diffusers(
     name: str, prefix: str, tmp_path: Path
 ) -> None:
     tensors = made.z_image() if name == "z_image" else made.flux(3, 2, name == "flux")
@@ -60,7 +60,7 @@ def test_a_file_in_the_original_layout_is_what_diffusers_makes_of_it(
     assert all(torch.equal(ours[one], tensor) for one, tensor in wanted.items())
 
 
-def test_levels_and_what_the_model_is_told_come_from_the_kind_of_file(tmp_path: Path) -> None:
+def test_levels_and_model_times_follow_the_kind_of_file(tmp_path: Path) -> None:
     files = {"dev": made.flux(), "schnell": made.flux(guided=False), "z": made.z_image()}
     tables = {}
     for name, tensors in files.items():

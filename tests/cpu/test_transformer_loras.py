@@ -281,7 +281,7 @@ def test_a_file_without_alpha_has_that_of_its_rank(
 # Against diffusers' converters
 
 
-def test_kohya_s_names_of_flux_are_what_diffusers_makes_of_them(tmp_path: Path) -> None:
+def test_kohya_s_names_of_flux_match_diffusers(tmp_path: Path) -> None:
     """It bakes alpha in, which half the rank leaves exact, forgets that of the last layer, and
     knows no other width of `linear1`.
     """
@@ -297,7 +297,7 @@ def test_kohya_s_names_of_flux_are_what_diffusers_makes_of_them(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("prefix", ["", "diffusion_model."])
-def test_xlabs_names_are_what_diffusers_makes_of_them(prefix: str, tmp_path: Path) -> None:
+def test_xlabs_names_match_diffusers(prefix: str, tmp_path: Path) -> None:
     """Their single blocks have a LoRA over the first three of the four parts of `linear1`."""
     module, sizes = draw_network("flux", 1), {"qkv": (96, 32), "proj": (32, 32)}
     tensors = {
@@ -325,7 +325,7 @@ def test_xlabs_names_are_what_diffusers_makes_of_them(prefix: str, tmp_path: Pat
     assert_equal(merged(module, tmp_path, tensors), wanted)
 
 
-def test_z_image_in_kohya_s_names_is_what_diffusers_makes_of_it(tmp_path: Path) -> None:
+def test_z_image_in_kohya_s_names_matches_diffusers(tmp_path: Path) -> None:
     module = draw_network("z_image", 1)
     tensors = {
         name: torch.tensor(RANK / 2) if name.endswith(".alpha") else value
@@ -352,7 +352,7 @@ DOUBLE = {
 SINGLE = {"modulation.lin": (3, 1), "linear1": (7, 1), "linear2": (1, 5)}
 
 
-def test_fal_s_files_of_the_whole_flux_are_what_diffusers_makes_of_them(tmp_path: Path) -> None:
+def test_fal_s_files_of_the_whole_flux_match_diffusers(tmp_path: Path) -> None:
     """All layers at their real width, each by its factors."""
     sizes = {
         f"{blocks}.{number}.{layer}": (rows * WIDTH, inputs * WIDTH)
@@ -693,7 +693,7 @@ def test_a_control_lora_is_refused(tmp_path: Path) -> None:
     refused("flux", tmp_path, tensors, "a control LoRA, which replaces norms")
 
 
-def test_of_a_file_that_fits_in_part_it_is_told_how_much(
+def test_partial_fit_of_a_file_is_reported(
     kind: Kind, module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module.save_pretrained(tmp_path / "transformer")

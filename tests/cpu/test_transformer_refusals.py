@@ -36,7 +36,7 @@ def test_a_latent_of_a_video_is_refused(folders: dict[Kind, Path]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sd35", "z_image"])
-def test_guidance_told_to_another_family_is_refused(kind: Kind, folders: dict[Kind, Path]) -> None:
+def test_guidance_input_of_another_family_is_refused(kind: Kind, folders: dict[Kind, Path]) -> None:
     model, clip, _ = pipeline_recipes(folders[kind])
     told = (ConditioningEntry(Prompt(clip, ""), guidance=3.5),)
     begin = {"latent_image": {"samples": torch.zeros(1, 16, 8, 8)}}
@@ -120,7 +120,7 @@ def test_a_text_encoder_without_its_tokenizer_is_refused(
 
 
 @pytest.mark.parametrize("suffix", ["", "_2"])
-def test_a_text_encoder_reads_with_the_tokenizer_beside_it(
+def test_a_text_encoder_uses_the_tokenizer_next_to_it(
     suffix: str, folders: dict[Kind, Path], tmp_path: Path
 ) -> None:
     whole = folders["hunyuan_dit"]

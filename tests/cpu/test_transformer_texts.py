@@ -100,7 +100,7 @@ def test_a_text_of_one_length_is_cut_behind_its_words_and_masked_where_it_is_fil
         assert ids == cut
 
 
-def test_what_fills_a_text_up_is_read_by_the_pooler_alone() -> None:
+def test_padding_is_read_by_the_pooler_only() -> None:
     module = draw_network("hunyuan_dit", 3)
     step, text = inputs(module, 1, torch.float32)
     wanted = in_stages(module, step, text, [])
@@ -146,7 +146,7 @@ def test_options_of_t5_are_for_texts_of_any_length(folders: dict[Kind, Path]) ->
         call("T5TokenizerOptions", clip=fixed, **options)
 
 
-def test_an_empty_text_is_read_as_its_end_and_what_fills_it_up(folders: dict[Kind, Path]) -> None:
+def test_an_empty_text_is_read_as_its_end_and_padding(folders: dict[Kind, Path]) -> None:
     """It is no zeros: those are ConditioningZeroOut's, whose pooled text is zeros too."""
     _, clip, _ = pipeline_recipes(folders["flux"])
     stock = T5EncoderModel.from_pretrained(folders["flux"] / "text_encoder_2")
@@ -185,7 +185,7 @@ def test_one_text_encoder_pools_unprojected_for_one_model_and_projected_for_anot
     assert (made["last"] - projected).abs().max() <= 1e-6 * projected.abs().max()
 
 
-def test_each_side_is_told_the_guidance_of_its_own_entry(folders: dict[Kind, Path]) -> None:
+def test_each_side_gets_the_guidance_of_its_own_entry(folders: dict[Kind, Path]) -> None:
     """In one step to 0 the picture is the combined prediction; 3.5 where an entry says nothing."""
     model, clip, _ = pipeline_recipes(folders["flux"])
 
@@ -204,9 +204,7 @@ def test_each_side_is_told_the_guidance_of_its_own_entry(folders: dict[Kind, Pat
 
 
 @pytest.mark.parametrize("kind", EACH)
-def test_what_overflows_in_half_precision_is_computed_wider(
-    kind: Kind, folders: dict[Kind, Path]
-) -> None:
+def test_half_precision_overflows_are_computed_wider(kind: Kind, folders: dict[Kind, Path]) -> None:
     """Networks of FLUX.1 and Z-Image, T5 in all its forms and language models; merged ones too."""
     model, clip, _ = pipeline_recipes(folders[kind])
     models = DeviceModels("cpu", torch.float16)

@@ -60,7 +60,7 @@ torch.set_num_threads(1)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("kind", KINDS)
-def test_stages_give_what_forward_gives(kind: Kind, batch: int, dtype: torch.dtype) -> None:
+def test_stages_match_forward(kind: Kind, batch: int, dtype: torch.dtype) -> None:
     module = draw_network(kind, 3, blocks=4).to(dtype)
     step, text = inputs(module, batch, dtype)
     wanted = forward(module, step, text)
@@ -82,7 +82,7 @@ def test_a_latent_of_odd_sides_is_filled_up_from_its_other_side(kind: Kind) -> N
     assert torch.equal(ours, wanted[..., :5, :7])
 
 
-def test_blocks_give_what_later_ones_read_of_earlier_ones_and_no_more() -> None:
+def test_blocks_output_only_values_read_later() -> None:
     values = {
         "_class_name": kinds()["hunyuan_dit"].network,
         **kinds()["hunyuan_dit"].configuration(4),
@@ -112,7 +112,7 @@ def test_one_count_serves_all_sizes(kind: Kind, batch: int) -> None:
             )
 
 
-def test_guidance_is_told_to_models_that_were_distilled_with_it() -> None:
+def test_guidance_is_an_input_of_distilled_models() -> None:
     module = draw_network("flux", 3)
     step, text = inputs(module, 1, torch.float32)
     other = replace(text, guidance=torch.full((1,), 7.0))
@@ -379,7 +379,7 @@ def test_an_empty_latent_of_four_channels_is_one_of_the_model_s(
     assert torch.equal(*made)
 
 
-def test_sizes_are_told_to_the_first_versions_alone(tmp_path: Path) -> None:
+def test_sizes_are_inputs_of_the_first_versions_only(tmp_path: Path) -> None:
     kinds: tuple[Kind, ...] = ("hunyuan_dit", "hunyuan_dit11")
     for kind in kinds:
         make_pipeline(tmp_path / kind, kind, 1)

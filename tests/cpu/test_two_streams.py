@@ -89,7 +89,7 @@ def test_two_streams_must_save_two_per_cent(two: float, concurrent: bool) -> Non
     assert trial.settled and trial.concurrent is concurrent
 
 
-def test_nobody_waits_for_a_lap_and_one_that_is_slow_by_chance_decides_nothing() -> None:
+def test_laps_are_not_waited_for_and_one_slow_lap_decides_nothing() -> None:
     trial, laps = Trial(), [PendingLap(1.0) for _ in range(LAPS)]
     for lap in laps:
         trial.add(lap, counts=True)
@@ -105,7 +105,7 @@ def test_nobody_waits_for_a_lap_and_one_that_is_slow_by_chance_decides_nothing()
     assert trial.settled and trial.concurrent
 
 
-def test_what_is_never_replayed_on_two_streams_is_left_on_one() -> None:
+def test_calls_never_replayed_on_two_streams_stay_on_one() -> None:
     trial = Trial()
     for _ in range(50):
         trial.add(HostLap(1.0), counts=False)
@@ -334,7 +334,7 @@ def test_two_requests_in_turn_paint_the_same_bytes(
         assert (used[2] > used[1]) is (two == FASTER)
 
 
-def test_what_two_streams_do_not_pay_for_takes_no_memory(sd1: Models, costs: Path) -> None:
+def test_unprofitable_second_streams_take_no_memory(sd1: Models, costs: Path) -> None:
     region = asked(sd1, 1)
     with local_engine(batching=True, cache=costs) as engine:
         engine.models.compute = alone = Recorder(Tapes(strict=True), eager=0)

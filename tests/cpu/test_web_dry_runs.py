@@ -61,7 +61,7 @@ def test_each_kind_of_text_encoder_counts() -> None:
         assert clip.chunks == 1 and long.chunks == long.most == 0
 
 
-def test_an_encoder_that_is_not_known_is_not_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_encoder_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = document("txt2img.json")
     assert set(dry_runs_of().text_sizes(graph)) == {"2", "3"}
     del graph["3"]["inputs"]["clip"]
@@ -82,7 +82,7 @@ def test_an_encoder_that_is_not_known_is_not_told_of(monkeypatch: pytest.MonkeyP
     assert set(dry_runs_of().text_sizes(graph)) == {"3"}  # whose text is empty
 
 
-def test_a_sampler_is_written_out_and_what_is_wrong_is_a_line() -> None:
+def test_a_sampler_is_written_out_and_errors_are_one_line() -> None:
     runs = dry_runs_of()
     graph = document("txt2img.json")
     found = Unfold.answer.validate_python(Unfold.answer.dump_python(runs.step(graph, "5")))

@@ -112,7 +112,7 @@ def question(
     return MakePlan(prompt, (target,), client, packs, changes.overrides())
 
 
-def test_a_plan_is_that_of_the_devices_and_is_kept_until_they_change(registry: Registry) -> None:
+def test_a_plan_is_stored_until_its_devices_change(registry: Registry) -> None:
     engine = Engine()
     made = plans_of(engine, registry)
     first, again = (made.enter(question(registry))() for _ in range(2))
@@ -156,7 +156,7 @@ def test_all_plans_of_a_request_are_kept_for_the_next(
     assert engine.planned[4:] == ["again", "last"]
 
 
-def test_a_plan_is_made_for_what_might_be(registry: Registry) -> None:
+def test_a_plan_is_made_for_hypothetical_devices(registry: Registry) -> None:
     engine = Engine()
     made = plans_of(engine, registry)
 
@@ -216,7 +216,7 @@ def test_nodes_of_packs_run_only_when_that_is_asked_for(registry: Registry) -> N
     assert len(asked.plans) == 1 and asked.notes == () and RAN.is_set()
 
 
-def test_what_a_node_on_the_way_writes_is_in_no_one_s_folder(
+def test_files_of_intermediate_nodes_are_in_no_user_folder(
     registry: Registry, tmp_path: Path
 ) -> None:
     """A picture that is written and goes on into a second sampler: the editor plans at each edit."""

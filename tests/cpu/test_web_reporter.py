@@ -85,7 +85,7 @@ def failed(node: str, error: KatzError) -> Event:
     return NodeFailed(node, node, f"Type{node}", "new", error)
 
 
-def test_what_was_cached_before_the_first_node_is_told_at_once_and_later_ones_one_by_one() -> None:
+def test_cached_nodes_are_reported_together_before_the_first_run_and_singly_after() -> None:
     tells, told, _ = reporter()
     tells.listen(cached("1"))
     tells.listen(cached("2", ui={"text": ["there"]}))
@@ -98,13 +98,13 @@ def test_what_was_cached_before_the_first_node_is_told_at_once_and_later_ones_on
     assert tells.outputs == {"2": {"text": ["there"]}}
 
 
-def test_every_job_says_once_what_was_cached_even_when_nothing_was() -> None:
+def test_every_job_reports_its_cached_nodes_once_even_if_none() -> None:
     tells, told, _ = reporter()
     tells.close()
     assert [type(one) for one in told] == [Cached]
 
 
-def test_what_all_nodes_of_a_job_show_is_limited_together_and_what_is_over_is_not_kept() -> None:
+def test_displays_of_a_job_share_one_limit_and_the_excess_is_dropped() -> None:
     tells, told, _ = reporter(max_characters=250)
     tells.listen(cached("1", ui={"text": ["x" * 100]}))
     tells.listen(done("2", ui={"text": ["y" * 100]}))
@@ -116,7 +116,7 @@ def test_what_all_nodes_of_a_job_show_is_limited_together_and_what_is_over_is_no
     assert not any(isinstance(one, NodeDone) and one.node == "3" for one in told)
 
 
-def test_clients_are_told_of_a_blocked_node_as_of_one_that_is_done() -> None:
+def test_clients_see_a_blocked_node_as_done() -> None:
     tells, told, _ = reporter()
     tells.listen(start("3"))
     tells.listen(NodeBlocked("3", "3", "Type3", seconds=0.5, why="blocked: no face"))
@@ -147,7 +147,7 @@ def test_progress_of_a_sampler_inside_an_expansion_names_both_nodes_and_keeps_th
     assert isinstance(told[-1], Progress) and not told[-1].evaluations
 
 
-def test_a_picture_brings_the_progress_that_was_kept_back() -> None:
+def test_a_picture_sends_the_withheld_progress() -> None:
     tells, told, clock = reporter()
     tells.listen(start("5"))
     picture = torch.zeros(8, 8, 3, dtype=torch.uint8)
@@ -166,7 +166,7 @@ def test_a_picture_brings_the_progress_that_was_kept_back() -> None:
     assert seen == [1, 3, "picture", 4, "picture", "picture"]
 
 
-def test_what_devices_did_is_told_at_once_in_seconds_since_the_start() -> None:
+def test_device_spans_are_reported_together_in_seconds_since_the_start() -> None:
     tells, told, clock = reporter()
     tells.listen(start("5"))
     tells.listen(start("5.end", "5"))
@@ -178,14 +178,14 @@ def test_what_devices_did_is_told_at_once_in_seconds_since_the_start() -> None:
     ]
 
 
-def test_files_are_told_by_their_place_and_others_not_at_all(tmp_path: Path) -> None:
+def test_files_are_reported_by_their_place_and_others_not_at_all(tmp_path: Path) -> None:
     tells, told, _ = reporter(tmp_path)
     inside = tells.wrote(tmp_path / "a" / "x.png"), tells.wrote(tmp_path / "temp" / "y.png")
     assert inside == (True, True) and tells.wrote(tmp_path.parent / "z.png") is False
     assert told == [Wrote("a/x.png", "output"), Wrote("y.png", "temp")]
 
 
-def test_the_error_of_a_lost_worker_is_told_apart_from_a_node_s_own() -> None:
+def test_the_error_of_a_lost_worker_differs_from_a_node_s() -> None:
     """Clients may send the one again; the other is theirs to change."""
     lost = node_failure("node 5 (KSampler)", WorkerLost("cpu:1: killed by SIGKILL"))
     assert described(lost, "5", "KSampler").kind == "WorkerLost"
@@ -227,7 +227,7 @@ def test_whatever_a_pack_shows_becomes_plain_data() -> None:
     assert plain([Broken(), 1]) == ["Broken whose text cannot be had (KeyError)", 1]
 
 
-def test_pictures_carry_what_the_client_wants_in_them_but_never_under_our_names() -> None:
+def test_pictures_carry_client_metadata_but_never_under_our_names() -> None:
     wanted = {
         "workflow": {"nodes": []},
         "prompt": "forged",

@@ -64,7 +64,7 @@ def ends(told: list[JobEvent]) -> list[Ended]:
     return [one.event for one in told if isinstance(one.event, Ended)]
 
 
-def test_a_job_that_cannot_even_begin_ends_and_holds_up_nobody(tmp_path: Path) -> None:
+def test_a_job_that_cannot_start_ends_and_blocks_no_other(tmp_path: Path) -> None:
     told: list[JobEvent] = []
     runs = runs_in(tmp_path, told.append)
     # JSON cannot say it: no picture could carry it
@@ -125,7 +125,7 @@ def test_a_job_that_is_cancelled_as_it_begins_does_not_run(
 
 
 @pytest.mark.defect(19)
-def test_a_cancelled_job_says_which_node_ran(
+def test_a_cancelled_job_names_the_running_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(
@@ -182,7 +182,7 @@ AROUND = {"a": {"class_type": "Echo", "inputs": {"value": ["2", 0]}}}
         (AROUND, ["a", 0], "7.a", "is in a cycle: "),
     ],
 )
-def test_an_error_inside_an_expansion_is_told_under_the_node_of_the_prompt(
+def test_an_error_inside_an_expansion_is_reported_for_the_node_of_the_prompt(
     tmp_path: Path, nodes: Any, result: Any, inner: str, said: str
 ) -> None:
     told: list[JobEvent] = []

@@ -137,7 +137,7 @@ def test_weights_are_not_brought_for_every_step_of_two_requests(
     assert len(there) <= 1 + 4  # where every other step needed another set they would be 60
 
 
-def test_a_request_that_gets_nothing_to_do_keeps_nobody_waiting() -> None:
+def test_an_idle_request_blocks_no_other() -> None:
     there = [""]
     worker = DeviceThread("waiting", 1)
     stuck = worker.submit(Steps(worker, there, "a", 2, pause=5.0))

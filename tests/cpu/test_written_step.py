@@ -81,7 +81,7 @@ def test_the_step_paints_the_same_bytes_as_the_sampler(
 
 
 @pytest.mark.parametrize("kind", ["flux", "z_image", "hunyuan_dit"])
-def test_a_transformer_is_told_the_same(
+def test_a_transformer_gets_the_same_conditioning(
     engine: katz.Engine, tmp_path: Path, folders: dict[Kind, Path], kind: Kind
 ) -> None:
     graph = of_family(folders[kind])
@@ -98,7 +98,7 @@ def of_family(folder: Path) -> Graph:
     return Graph(nodes)
 
 
-def test_what_a_knob_is_linked_to_stays_linked_and_what_nothing_needs_goes() -> None:
+def test_linked_knobs_stay_linked_and_unused_nodes_are_removed() -> None:
     graph = shipped("txt2img", seed=Link("seed", 0), cfg=1.0)
     graph = Graph({"seed": NodeCall("PrimitiveInt", {"value": 3}), **graph.nodes})
     drawn = written(graph, "5")
@@ -108,7 +108,7 @@ def test_what_a_knob_is_linked_to_stays_linked_and_what_nothing_needs_goes() -> 
     assert drawn.nodes["90"].inputs["samples"] == Link("5.end", 0)
 
 
-def test_what_cannot_be_written_out_says_why() -> None:
+def test_unfoldable_samplers_give_the_reason() -> None:
     plain = shipped("txt2img")
     step = Rehearsal(REGISTRY, Folders()).step
     lines = {

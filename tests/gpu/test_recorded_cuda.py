@@ -63,7 +63,7 @@ def test_replayed_graphs_give_the_bits_of_eager_calls_also_after_dropping(models
         assert compute.use.eager.keys() <= {WARMING_UP, NOT_DECLARED}
 
 
-def test_graphs_beside_each_other_give_the_bits_of_eager_calls(models: Models) -> None:
+def test_concurrent_graphs_give_the_bits_of_eager_calls(models: Models) -> None:
     """On two streams, whether or not that is faster here."""
 
     class Hurried(CudaStream):
@@ -179,7 +179,7 @@ def test_a_call_that_ran_out_of_memory_is_recorded_when_there_is_some() -> None:
 
 
 @pytest.mark.defect(35)
-def test_what_a_gpu_reads_is_let_go_of_when_a_request_ends() -> None:
+def test_tensors_read_by_a_gpu_are_released_when_a_request_ends() -> None:
     device = torch.device("cuda:0")
     message = torch.ones(64, MB, pin_memory=True)
     held, stream = weakref.ref(message), CudaStream(device)
@@ -209,7 +209,7 @@ def test_the_gated_product_is_right_with_all_its_tiles(dtype: torch.dtype) -> No
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_kernels_give_what_their_references_give(dtype: torch.dtype) -> None:
+def test_kernels_match_their_references(dtype: torch.dtype) -> None:
     def random(*shape: int) -> Tensor:
         return torch.randn(shape, device="cuda:0", dtype=dtype)
 

@@ -38,7 +38,7 @@ def no_waits() -> Iterator[None]:
         torch.cuda.set_sync_debug_mode("default")
 
 
-def test_moves_and_reads_go_on_beside_the_gpu() -> None:
+def test_moves_and_reads_overlap_the_gpu() -> None:
     stream, there = CudaStream(GPU), to_device(torch.ones(1000), "cuda")
     stream.read(there)()  # pinned memory is there from now on
     torch.cuda._sleep(SLEEP_CYCLES)
@@ -50,7 +50,7 @@ def test_moves_and_reads_go_on_beside_the_gpu() -> None:
     assert torch.equal(read(), torch.full((1000,), 3.0)) and busy.query()
 
 
-def test_computing_goes_on_beside_a_copy_to_the_host() -> None:
+def test_computing_continues_during_a_copy_to_the_host() -> None:
     """What is computed after a read ends before the read where the copy takes longer; and a read
     has what was computed before it.
     """
@@ -70,7 +70,7 @@ def test_computing_goes_on_beside_a_copy_to_the_host() -> None:
     assert int(small[0]) == 2 and int(read().min()) == 3
 
 
-def test_a_second_stream_computes_beside_the_first() -> None:
+def test_a_second_stream_computes_concurrently() -> None:
     stream = CudaStream(GPU)
     with stream.entered():
         there = torch.ones(1000, device=GPU)
@@ -115,7 +115,7 @@ def test_shared_memory_between_workers_is_pinned() -> None:
     assert float((sent + 1).min()) >= 1
 
 
-def test_a_clock_tells_when_the_gpu_was_there() -> None:
+def test_a_clock_reports_when_the_gpu_reached_an_event() -> None:
     clock, before = CudaStream(GPU).clock(), time.perf_counter()
     began = clock()
     torch.cuda._sleep(SLEEP_CYCLES)

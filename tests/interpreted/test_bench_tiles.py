@@ -40,9 +40,7 @@ def small() -> Setting:
     return replace(full_size(CPU), rank=5)
 
 
-def test_all_tiles_compute_what_the_library_computes(
-    small: Setting, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_tiles_match_the_library(small: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     patches: list[Any] = []
     make = tiles._patched
     monkeypatch.setattr(
@@ -65,7 +63,7 @@ def test_all_tiles_compute_what_the_library_computes(
     assert gated.chosen in gated.tiles and patched.chosen in patched.tiles
 
 
-def test_what_was_fastest_comes_into_the_table(small: Setting, tmp_path: Path) -> None:
+def test_fastest_tiles_enter_the_table(small: Setting, tmp_path: Path) -> None:
     gated, patched = trials(small, LISTED)
     slow = dict.fromkeys((*gated.ways, *patched.ways, "copy"), 2.0)
     assert fastest(gated, slow | {"copy": 1.0, LIBRARY: 1.5}) == LIBRARY

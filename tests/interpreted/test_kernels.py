@@ -57,13 +57,13 @@ def check(made: Tensor, reference: Tensor, exact: Tensor) -> None:
     assert error <= allowed, (float(error), float(allowed))
 
 
-def test_kernels_are_what_runs() -> None:
+def test_kernels_are_used() -> None:
     assert uses_kernels(torch.ones(1))
 
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_group_norm_silu_of_what_nothing_divides(layout: str, dtype: torch.dtype) -> None:
+def test_group_norm_silu_of_indivisible_sizes(layout: str, dtype: torch.dtype) -> None:
     check_group_norm(21, 7, layout, dtype)
 
 

@@ -197,7 +197,7 @@ def test_a_weight_set_is_written_at_once_and_taken_out_again(
     assert all(torch.equal(one, before[name]) for name, one in module.state_dict().items())
 
 
-def test_what_is_not_aligned_is_written_apart_from_what_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unaligned_rows_are_written_separately(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wide loads of a GPU fault at other addresses, and the interpreter would not notice."""
     told: list[tuple[int, int]] = []
     launch = triton_lora_patch._launch

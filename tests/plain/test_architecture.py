@@ -234,7 +234,7 @@ def test_the_server_imports_no_model_library_and_runs_nothing() -> None:
         ("katz_graph.web.runner.service", {"torch", "numpy"}),
     ],
 )
-def test_what_begins_first_loads_no_model_library(module: str, heavy: set[str]) -> None:
+def test_processes_that_start_first_load_no_model_library(module: str, heavy: set[str]) -> None:
     """torch takes a second, diffusers three: whoever starts a server or a run waits for them."""
     code = f"import sys, {module}\nprint(*sorted({heavy!r} & set(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -84,7 +84,7 @@ def test_an_expression_gives_three_kinds(
         "(" * 500 + "1" + ")" * 500,
     ],
 )
-def test_what_is_no_number_is_one_line(expression: str) -> None:
+def test_non_numbers_give_one_line(expression: str) -> None:
     began = time.perf_counter()
     with pytest.raises(InputError, match="expression") as raised:
         calculated(expression, a=1)
@@ -92,7 +92,7 @@ def test_what_is_no_number_is_one_line(expression: str) -> None:
     assert time.perf_counter() - began < 1.0
 
 
-def test_what_is_linked_has_to_be_a_number() -> None:
+def test_linked_values_must_be_numbers() -> None:
     with pytest.raises(InputError, match=r"a is .*expected a number"):
         calculated("a.numpy().tofile('written') or 1", a=[1.0])
     with pytest.raises(InputError, match=r"b is .*expected a number"):
@@ -131,12 +131,12 @@ def test_a_group_has_neither_default_nor_lazy_members() -> None:
         (str(2**60 + 1), (float(2**60), 2**60 + 1)),
     ],
 )
-def test_what_may_be_a_number_is_both_kinds(value: Any, expected: tuple[float, int]) -> None:
+def test_numbers_convert_to_both_kinds(value: Any, expected: tuple[float, int]) -> None:
     assert call("ComfyNumberConvert", value=value) == expected
 
 
 @pytest.mark.parametrize("value", ["", "seven", "nan", float("inf"), [1]])
-def test_what_is_none_is_told(value: Any) -> None:
+def test_non_numbers_are_reported(value: Any) -> None:
     with pytest.raises(InputError, match="expected a number"):
         call("ComfyNumberConvert", value=value)
 
@@ -157,7 +157,7 @@ def test_a_key_of_an_object_in_json(text: str, expected: str) -> None:
     assert call("JsonExtractString", json_string=text, key="mu") == (expected,)
 
 
-def test_a_group_of_a_native_node_is_told_as_a_growing_one() -> None:
+def test_a_group_of_a_native_node_is_described_as_growing() -> None:
     kind = TYPES["BatchImagesNode"]
     assert [port.required for port in kind.inputs.values()] == [True, True] + [False] * 48
     assert list(kind.inputs)[:2] == ["images.image0", "images.image1"]

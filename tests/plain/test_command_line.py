@@ -19,14 +19,14 @@ def test_the_version_is_that_of_the_package(katz: Katz) -> None:
     assert katz("--version").out == f"katz {version('katz-graph')}\n"
 
 
-def test_help_says_what_the_program_does(katz: Katz) -> None:
+def test_help_describes_the_program(katz: Katz) -> None:
     printed = katz("--help").out
     assert "workflows of diffusion models" in printed
     assert "--install-completion" in printed
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "iso-8859-1", "utf-8"])
-def test_what_a_terminal_cannot_encode_ends_no_command(
+def test_unencodable_output_does_not_end_a_command(
     katz: Katz, monkeypatch: pytest.MonkeyPatch, encoding: str
 ) -> None:
     written = io.BytesIO()

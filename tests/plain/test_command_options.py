@@ -63,7 +63,7 @@ def test_without_options_a_command_gets_the_defaults() -> None:
         (["--most-mb", "inf"], {"bounds": Bounds(sys.maxsize)}),
     ],
 )
-def test_what_is_given_is_as_the_field_has_it(line: list[str], expected: dict[str, Any]) -> None:
+def test_given_values_have_the_field_s_type(line: list[str], expected: dict[str, Any]) -> None:
     assert invoked(*line)[0] == Options(**expected)
 
 

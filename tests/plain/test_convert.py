@@ -56,7 +56,7 @@ def test_our_own_workflows_survive_the_editors_format(path: Path) -> None:
     assert parse_workflow(document).graph == workflow.graph  # also where no node type is known
 
 
-def test_what_the_stock_editor_needs_is_there() -> None:
+def test_fields_of_the_stock_editor_are_present() -> None:
     workflow = read_workflow(ROOT / "workflows" / "txt2img.json", REGISTRY)
     document = as_ui(workflow)
     nodes = {node["id"]: node for node in document["nodes"]}
@@ -253,7 +253,7 @@ def test_any_graph_survives_the_editors_format(graph: Graph) -> None:
         ({"1": NodeCall("A", {})}, {"notes": [{"type": "KSampler"}]}, "layout: note 0"),
     ],
 )
-def test_what_cannot_be_drawn_is_one_clear_line(
+def test_undrawable_workflows_give_one_line(
     graph: dict[str, NodeCall], layout: Any, expected: str
 ) -> None:
     with pytest.raises(InputError, match=re.escape(expected)):
@@ -358,7 +358,7 @@ def server() -> Iterator[str]:
         thread.join()
 
 
-def test_a_servers_description_names_what_is_not_known_here(server: str, tmp_path: Path) -> None:
+def test_a_server_s_description_names_unknown_types(server: str, tmp_path: Path) -> None:
     source = tmp_path / "in.json"
     node = {"id": 1, "type": "Foreign", "inputs": [], "outputs": [], "widgets_values": [3, "x"]}
     source.write_text(json.dumps({"nodes": [node], "links": []}))
@@ -373,7 +373,7 @@ def test_a_servers_description_names_what_is_not_known_here(server: str, tmp_pat
         read_object_info(f"{server}/nowhere")
 
 
-def test_a_katz_file_with_run_options_says_what_the_api_format_has_no_place_for(
+def test_run_options_missing_in_the_api_format_are_named(
     tmp_path: Path,
 ) -> None:
     source = tmp_path / "in.json"

@@ -27,7 +27,7 @@ def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-def test_everything_that_was_kept_is_there_for_the_next_process(
+def test_stored_results_are_available_to_the_next_process(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = CostStore(tmp_path / "cache")
@@ -64,7 +64,7 @@ def test_without_a_folder_it_lasts_as_long_as_the_store() -> None:
     assert CostStore(None).rates("cpu") is None
 
 
-def test_what_is_kept_is_the_median() -> None:
+def test_the_median_is_stored() -> None:
     store = CostStore(None)
     assert store.record("cpu", {UNET: [1.0, 1.2, 8.0], TEXT: []}) == {(*UNET, False): 1.2}
     assert store.stages("cpu") == {(*UNET, False): 1.2}
@@ -102,7 +102,7 @@ def test_a_lora_may_be_missing_as_long_as_it_was_at_least_as_strong() -> None:
     assert store.lora_level("base", "style", 1.0, 1.0, 14.6) == 5.0
 
 
-def test_a_device_knows_what_was_measured_beside_as_many_neighbours() -> None:
+def test_a_device_uses_measurements_with_as_many_neighbours() -> None:
     store = CostStore(None)
     store.keep_rates("cpu", RATES)
     store.keep_contention("host", "cpu", 2, Contention(1.1, 1.9))
@@ -154,7 +154,7 @@ def other_tables(file: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [noise, cut_short, middle_overwritten, other_tables])
-def test_a_damaged_file_is_made_anew_with_one_warning(
+def test_a_damaged_file_is_replaced_with_one_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[Path], None]
 ) -> None:
     damage(tmp_path / FILE)
@@ -174,7 +174,7 @@ def test_a_damaged_file_is_made_anew_with_one_warning(
     assert not warnings_in(caplog)
 
 
-def test_values_that_nobody_could_have_measured_are_not_believed(tmp_path: Path) -> None:
+def test_impossible_measurements_are_rejected(tmp_path: Path) -> None:
     CostStore(tmp_path).keep_rates("cpu", RATES)
     with sqlite3.connect(tmp_path / FILE) as file:
         file.execute("pragma ignore_check_constraints = on")
@@ -219,7 +219,7 @@ def test_a_locked_file_costs_some_patience(
 
 
 @pytest.mark.defect(45)
-def test_a_locked_file_keeps_nobody_waiting_and_gets_all_rows_afterwards(
+def test_a_locked_file_blocks_no_writer_and_gets_all_rows_later(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("katz_graph.executor.measure.store.PATIENCE", 30.0)
@@ -342,7 +342,7 @@ def test_a_process_that_is_killed_while_it_writes_spoils_nothing(
     assert not warnings_in(caplog)
 
 
-def test_what_a_killed_process_had_half_written_is_undone(
+def test_half_written_rows_of_a_killed_process_are_undone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     whole, left = tmp_path / "whole", tmp_path / "left"

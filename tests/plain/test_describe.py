@@ -22,7 +22,7 @@ def printed(renderable: object) -> str:
     return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
 
 
-def test_the_list_has_every_node_with_what_it_does() -> None:
+def test_the_list_has_every_node_with_its_description() -> None:
     text = printed(node_list(TYPES))
     assert all(name in text for name in TYPES)
     assert "A whole number." in text
@@ -79,7 +79,7 @@ def test_json_says_the_same() -> None:
 Way = Literal["to a width", "by a factor"]
 
 
-def test_what_belongs_to_a_choice_has_to_name_one_and_to_have_a_default() -> None:
+def test_inputs_of_a_choice_name_it_and_need_a_default() -> None:
     class Fits(Node):
         way: Way = "to a width"
         width: Annotated[int, ShownFor("way", ("to a width",))] = 64

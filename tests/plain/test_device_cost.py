@@ -19,7 +19,7 @@ ARITHMETIC = Work(flops=500.0, weight_bytes=10.0, activation_bytes=10.0)
 MEMORY = Work(flops=100.0, weight_bytes=30.0, activation_bytes=10.0)
 
 
-def test_neighbours_slow_down_what_bounds_a_call() -> None:
+def test_neighbours_slow_down_the_bound_of_a_call() -> None:
     assert DEVICE.cost("a", 1, ARITHMETIC) == 5.0
     assert DEVICE.cost("a", 1, ARITHMETIC, busy=True) == pytest.approx(5.5)
     assert DEVICE.cost("m", 1, MEMORY) == 4.0
@@ -29,7 +29,7 @@ def test_neighbours_slow_down_what_bounds_a_call() -> None:
     )
 
 
-def test_what_was_measured_is_taken_as_it_is() -> None:
+def test_measured_times_are_used_unchanged() -> None:
     device = replace(
         DEVICE, measured={("a", 1, False): 6.0, ("a", 1, True): 6.1, ("a", 2, False): 13.0}
     )
@@ -39,7 +39,7 @@ def test_what_was_measured_is_taken_as_it_is() -> None:
     assert device.cost("b", 1, ARITHMETIC) == 5.0
 
 
-def test_what_was_measured_otherwise_is_scaled_by_the_roofline() -> None:
+def test_times_of_other_sizes_are_scaled_by_the_roofline() -> None:
     device = replace(DEVICE, measured={("a", 1, False): 6.0, ("m", 2, True): 20.0})
     assert device.cost("a", 1, ARITHMETIC, busy=True) == pytest.approx(6.0 * 1.1)
     assert device.cost("a", 2, ARITHMETIC) == pytest.approx(12.0)

@@ -33,7 +33,7 @@ def named_paths(text: str) -> Iterator[str]:
 
 
 @by_name
-def test_every_file_and_folder_that_a_document_names_is_there(document: Path) -> None:
+def test_every_file_and_folder_named_in_a_document_exists(document: Path) -> None:
     text = document.read_text()
     targets = re.findall(r"\]\((?!https?:)([^)#]+)\)", FENCE.sub("", text))
     missing = [name for name in named_paths(text) if not (ROOT / name).exists()]
@@ -52,7 +52,7 @@ def test_the_readme_is_short_and_leads_to_every_document() -> None:
     assert [path.name for path in DOCUMENTS[1:] if f"{path.relative_to(ROOT)})" not in text] == []
 
 
-def test_the_table_of_benches_is_what_the_records_give() -> None:
+def test_the_table_of_benches_matches_the_records() -> None:
     text = (ROOT / "docs" / "benchmarks.md").read_text()
     assert docs.with_table(text, (ROOT / "docs" / docs.RECORDS).read_text()) == text, (
         "run `make docs`"
@@ -80,7 +80,7 @@ def test_a_measurement_is_recorded_with_machine_and_date(
     assert text.startswith("before\n") and text.endswith("behind\n")
 
 
-def test_every_package_says_what_it_is() -> None:
+def test_every_package_has_a_description() -> None:
     found = (path for top in ROOT.glob("*/__init__.py") for path in top.parent.rglob("__init__.py"))
     packages = [path for path in found if not path.is_relative_to(LAID_OUT_BY_OTHERS)]
     silent = [path for path in packages if not ast.get_docstring(ast.parse(path.read_text()))]

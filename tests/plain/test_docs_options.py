@@ -131,7 +131,7 @@ def test_routes_are_described_or_said_to_be_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.defect(47)
-def test_the_table_of_metrics_is_what_a_server_answers(tmp_path: Path) -> None:
+def test_the_table_of_metrics_matches_a_server(tmp_path: Path) -> None:
     serving = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
     table = re.search(r"(?<=<!-- metrics -->\n).*?(?=<!-- end of metrics -->)", serving, re.DOTALL)
 

@@ -128,7 +128,7 @@ def test_a_long_header(server: FileServer, cache: FileCache, ranges: bool) -> No
     assert not ranges or server.sent() == 8 + length
 
 
-def test_what_is_in_a_file_is_told_without_the_file(server: FileServer, cache: FileCache) -> None:
+def test_file_contents_are_known_without_the_file(server: FileServer, cache: FileCache) -> None:
     file = cache.identity(server.put("a.safetensors", FILE))
     asked = len(server.requests)
     assert cache.entries(file)["weight"]["shape"] == [1_000]
@@ -147,7 +147,7 @@ def test_a_server_is_not_asked_again_at_once(server: FileServer, cache: FileCach
     assert len(server.requests) == 2
 
 
-def test_without_its_server_a_file_is_what_it_was(
+def test_a_file_without_its_server_stays_unchanged(
     cache: FileCache, caplog: pytest.LogCaptureFixture
 ) -> None:
     with file_server() as server:
@@ -234,7 +234,7 @@ def test_several_files_are_fetched_at_the_same_time(server: FileServer, cache: F
 
 @pytest.mark.defect(31)
 @pytest.mark.parametrize("times", [1, 2], ids=["once", "twice"])
-def test_what_a_lost_process_fetched_is_fetched_on_by_the_next_once(
+def test_next_process_resumes_a_lost_fetch_once(
     server: FileServer, tmp_path: Path, times: int
 ) -> None:
     fetcher = Fetcher()
@@ -274,7 +274,7 @@ def children(pid: int) -> list[int]:
 # given up
 
 
-def test_who_no_longer_wants_a_file_stops_nobody_else(server: FileServer, cache: FileCache) -> None:
+def test_cancelled_readers_do_not_stop_others(server: FileServer, cache: FileCache) -> None:
     file = cache.identity(server.put("a.safetensors", LARGE_FILE, pause=0.01))
     known = server.sent()
     first = Fetching(cache, file)
@@ -293,9 +293,7 @@ def test_who_no_longer_wants_a_file_stops_nobody_else(server: FileServer, cache:
     assert weights(cache) == [second.path.name]
 
 
-def test_a_file_that_nobody_wants_is_fetched_no_further(
-    server: FileServer, cache: FileCache
-) -> None:
+def test_an_abandoned_fetch_stops(server: FileServer, cache: FileCache) -> None:
     file = cache.identity(server.put("a.safetensors", LARGE_FILE, pause=0.01))
     only = Fetching(cache, file)
     eventually(lambda: len(server.requests) == 2 and server.requests[1].sent)
@@ -308,7 +306,7 @@ def test_a_file_that_nobody_wants_is_fetched_no_further(
     assert not cache.holds(file)
 
 
-def test_without_a_version_a_file_is_begun_again(server: FileServer, cache: FileCache) -> None:
+def test_a_fetch_without_a_version_restarts(server: FileServer, cache: FileCache) -> None:
     """Nobody could tell that the rest is of the same file."""
     file = cache.identity(server.put("a.safetensors", LARGE_FILE, pause=0.01, etag=None))
     only = Fetching(cache, file)
@@ -360,7 +358,7 @@ def test_a_killed_process_leaves_nothing_that_is_taken_for_whole(
     assert weights(cache) == [cache.place(file).name]
 
 
-def test_what_was_left_behind_long_ago_goes(server: FileServer, cache: FileCache) -> None:
+def test_old_leftovers_are_deleted(server: FileServer, cache: FileCache) -> None:
     cache.folder.mkdir(parents=True)
     old, young = (cache.folder / f"{name}-x.safetensors.part" for name in ("old", "young"))
     for path in (old, young):
@@ -394,7 +392,7 @@ def test_what_was_left_behind_long_ago_goes(server: FileServer, cache: FileCache
         ("loop", "more than 10 redirects"),
     ],
 )
-def test_what_does_not_come_whole_is_not_taken(
+def test_incomplete_downloads_are_rejected(
     server: FileServer,
     cache: FileCache,
     caplog: pytest.LogCaptureFixture,
@@ -433,7 +431,7 @@ def test_no_server(cache: FileCache) -> None:
         cache.identity(f"http://user:secret@127.0.0.1:{port}/a.safetensors")
 
 
-def test_a_connection_that_ends_early_is_gone_on_with(server: FileServer, cache: FileCache) -> None:
+def test_an_interrupted_connection_is_resumed(server: FileServer, cache: FileCache) -> None:
     half = len(LARGE_FILE) // 2
     url = server.put("a.safetensors", LARGE_FILE, sent=half, pause=0.001)
     with pytest.raises(RunError):
@@ -514,7 +512,7 @@ def test_a_full_disk(server: FileServer, cache: FileCache) -> None:
     assert cache.local_file(file).read_bytes() == FILE
 
 
-def test_no_secret_is_kept_or_told(
+def test_no_secret_is_stored_or_reported(
     server: FileServer, cache: FileCache, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "katz_graph")
@@ -539,7 +537,7 @@ def test_no_secret_is_kept_or_told(
         (["any", "HERE/"], True),
     ],
 )
-def test_the_rule_holds_for_what_an_answer_leads_to(
+def test_the_rule_applies_to_redirects(
     server: FileServer, cache: FileCache, words: list[str], fetched: bool
 ) -> None:
     server.put("moved/a.safetensors", FILE)
@@ -557,7 +555,7 @@ def test_the_rule_holds_for_what_an_answer_leads_to(
 
 @pytest.mark.defect(29)
 @pytest.mark.parametrize(("named", "fetched"), [("models/", False), ("", True)])
-def test_the_rule_holds_for_what_an_answer_leads_to_inside_of_a_chain(
+def test_the_rule_applies_to_redirects_inside_a_chain(
     server: FileServer, named: str, fetched: bool
 ) -> None:
     zipped = BytesIO()
@@ -621,7 +619,7 @@ def test_names_of_private_addresses_have_to_be_named(server: FileServer, host: s
 # the budget
 
 
-def test_what_was_used_longest_ago_goes_first(server: FileServer, cache: FileCache) -> None:
+def test_least_recently_used_files_are_deleted_first(server: FileServer, cache: FileCache) -> None:
     files = [cache.identity(server.put(name, FILE)) for name in "abc"]
     cache = replace(cache, max_bytes=2 * len(FILE) + 2_000)  # and the small files beside them
     for file in (files[0], files[1], files[0], files[2]):
@@ -629,7 +627,7 @@ def test_what_was_used_longest_ago_goes_first(server: FileServer, cache: FileCac
     assert [cache.holds(file) for file in files] == [True, False, True]
 
 
-def test_what_is_in_use_stays(server: FileServer, cache: FileCache) -> None:
+def test_files_in_use_stay(server: FileServer, cache: FileCache) -> None:
     files = [cache.identity(server.put(name, FILE)) for name in "abc"]
     cache = replace(cache, max_bytes=0.0)
     with cache.using(files[0]) as path:
@@ -644,7 +642,7 @@ def test_what_is_in_use_stays(server: FileServer, cache: FileCache) -> None:
         assert seen[:] == FILE  # who has it open goes on with it
 
 
-def test_what_lies_deeper_counts_too(server: FileServer, cache: FileCache) -> None:
+def test_nested_files_count(server: FileServer, cache: FileCache) -> None:
     """So was fetched once: folders of their own."""
     old = cache.folder / "0123456789abcdef" / "old.safetensors"
     old.parent.mkdir(parents=True)
@@ -654,9 +652,7 @@ def test_what_lies_deeper_counts_too(server: FileServer, cache: FileCache) -> No
     assert not old.exists()
 
 
-def test_fetched_again_it_is_the_same_to_who_has_looked_at_it(
-    server: FileServer, cache: FileCache
-) -> None:
+def test_a_refetched_file_has_the_same_identity(server: FileServer, cache: FileCache) -> None:
     file = cache.identity(server.put("a.safetensors", FILE))
     first = cache.local_file(file).stat()
     cache.place(file).unlink()
@@ -680,7 +676,7 @@ NAMES = range(2 * len(SIZES))
         max_size=25,
     ),
 )
-def test_a_budget_is_exceeded_by_no_more_than_what_is_in_use(
+def test_a_budget_is_exceeded_only_by_models_in_use(
     most: int, steps: list[tuple[str, int]]
 ) -> None:
     memory = fsspec.filesystem("memory")
@@ -710,7 +706,7 @@ def test_a_budget_is_exceeded_by_no_more_than_what_is_in_use(
 @pytest.mark.parametrize(
     "manners", [{"sent": 4, "hangs": True}, {"pause": 0.3}], ids=["hangs", "drips"]
 )
-def test_asking_what_a_file_is_heeds_cancellation_and_has_a_deadline(
+def test_identifying_a_file_can_be_cancelled_and_has_a_deadline(
     server: FileServer, tmp_path: Path, manners: dict[str, Any]
 ) -> None:
     long_name = "weight" * 5_000  # a header that comes in many pieces

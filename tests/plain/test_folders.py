@@ -112,7 +112,7 @@ def test_an_unchanged_folder_is_not_listed_again(
     assert len(folders.choices("checkpoints")) == 5
 
 
-def test_an_unknown_name_says_what_is_near_and_where_was_searched(
+def test_an_unknown_name_reports_near_names_and_searched_folders(
     folders: Folders, root: Path
 ) -> None:
     message = refused(folders, "checkpoints", "b.safetensor")
@@ -329,7 +329,7 @@ def test_an_empty_file_of_extra_model_paths_says_nothing(root: Path) -> None:
 
 
 @pytest.mark.defect(27)
-def test_what_cannot_be_listed_is_left_out_with_a_warning(
+def test_unlistable_entries_are_skipped_with_a_warning(
     folders: Folders, root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (root / "models/loras").mkdir(exist_ok=True)

@@ -120,7 +120,7 @@ def test_a_graph_survives_being_written_and_read(nodes: dict[str, NodeCall]) -> 
     assert list(read.nodes) == list(nodes)  # the order of the file decides the order of the run
 
 
-def test_the_wrapper_keeps_layout_run_options_and_what_it_does_not_know() -> None:
+def test_the_wrapper_keeps_layout_run_options_and_unknown_parts() -> None:
     document = {
         "format": "katz",
         "version": 1,

@@ -74,7 +74,7 @@ def declared(document: Mapping[str, Any], identifier: str) -> Mapping[str, Any]:
     return found  # type: ignore[no-any-return]
 
 
-def test_every_link_leads_to_an_output_that_is_there(
+def test_every_link_leads_to_an_existing_output(
     templates: Mapping[str, Any], workflows: Mapping[str, Workflow], registry: Registry
 ) -> None:
     links = 0

@@ -238,7 +238,7 @@ def test_a_server_description_gives_the_defaults_of_widgets_that_the_file_is_old
     )
 
 
-def test_the_list_holds_where_the_names_beside_it_are_out_of_date() -> None:
+def test_the_list_wins_over_outdated_names() -> None:
     """Editors load the list; files of which people changed only the list are common."""
     named = {"image": "old.png", "upload": "image"}
     assert inputs(
@@ -264,7 +264,7 @@ def test_values_behind_a_choice_are_those_that_it_brings() -> None:
     }
 
 
-def test_unknown_types_keep_values_by_the_names_in_the_file_and_are_told_in_one_line() -> None:
+def test_unknown_types_keep_values_by_file_names_and_are_reported_in_one_line() -> None:
     named = node(
         1,
         "One",
@@ -410,7 +410,7 @@ def test_a_bypassed_node_gives_its_inputs_of_the_same_place_or_type() -> None:
     assert workflow.graph.nodes["5"].inputs["latent"] == Link("3", 0)
 
 
-def test_inputs_from_a_muted_node_stay_open_and_are_told() -> None:
+def test_inputs_from_a_muted_node_stay_open_and_are_reported() -> None:
     nodes = [
         {**LOADER, "mode": 2},
         node(5, "Sampler", [("model", "MODEL", 1)], [], [7, "fixed", 9, "normal"]),
@@ -596,7 +596,7 @@ OTHER = subgraph("other", [node(1, "self")], [])
         ),
     ],
 )  # fmt: skip
-def test_what_is_wrong_in_a_file_is_one_clear_line(document: Any, expected: str) -> None:
+def test_file_errors_are_one_clear_line(document: Any, expected: str) -> None:
     with pytest.raises(InputError) as caught:
         parse_workflow(document, TYPES)
     assert expected in str(caught.value)

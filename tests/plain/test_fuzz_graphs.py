@@ -252,7 +252,7 @@ def test_any_graph_ends_with_results_or_named_problems(document: dict[str, Any])
 
 @RUNS
 @given(documents())
-def test_a_graph_that_nobody_checked_ends_too(document: dict[str, Any]) -> None:
+def test_an_unvalidated_graph_ends_too(document: dict[str, Any]) -> None:
     graph = from_api(document)
     with Watch() as context:
         try:

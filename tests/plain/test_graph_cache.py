@@ -21,7 +21,7 @@ from katz_graph.packs import Registry
 # The cache.
 
 
-def test_nothing_runs_twice_and_only_what_changed_runs_again() -> None:
+def test_nothing_runs_twice_and_only_changed_nodes_run_again() -> None:
     cache = ResultCache()
     run(SUM, cache)
     again = run(SUM, cache)
@@ -126,7 +126,7 @@ def test_a_fingerprint_may_need_a_linked_knob() -> None:
     assert ran.nodes("start") == ["2", "3"] and ran.result.outputs["3"] == ("a2",)
 
 
-def test_a_value_that_nobody_can_compare_is_passed_but_not_cached() -> None:
+def test_an_incomparable_value_is_passed_but_not_cached() -> None:
     graph = Graph(
         {"1": NodeCall("Echo", {"value": object()}), "2": NodeCall("Save", {"value": Link("1", 0)})}
     )
@@ -164,7 +164,7 @@ def test_cache_policies(policy: str, again: list[str]) -> None:
     assert ran.nodes("start") == again
 
 
-def test_values_are_let_go_when_nobody_reads_them_any_more() -> None:
+def test_values_are_released_after_their_last_reader() -> None:
     """Under a policy that keeps nothing; what a lazy node may still ask for is kept, and so is what
     a target gives.
     """
@@ -223,7 +223,7 @@ def test_native_nodes_may_be_asynchronous_take_lists_and_have_something_for_edit
     assert ran.result.outputs == {"3": (2,)} and ran.result.ui == {"3": {"text": ["2 things"]}}
 
 
-def test_an_asynchronous_node_where_a_loop_runs_already_says_what_to_do() -> None:
+def test_an_asynchronous_node_inside_a_loop_names_the_way_out() -> None:
     class Later(Node, category="test", output=True):
         async def run(self) -> Anything:
             return 1

@@ -109,7 +109,7 @@ def test_nested_expansion_is_cached_as_a_whole_and_in_parts() -> None:
     assert other.nodes("start") == ["1", "2", "3"] and other.nodes("cached") == ["2.again"]
 
 
-def test_what_nodes_inside_an_expansion_show_is_given_again_from_the_cache() -> None:
+def test_displays_inside_an_expansion_are_repeated_from_the_cache() -> None:
     """Also where the expansion was made inside another one, and beside those that run."""
     show = custom(
         "Show",
@@ -163,7 +163,7 @@ def test_what_nodes_inside_an_expansion_show_is_given_again_from_the_cache() -> 
     )
 
 
-def test_a_result_whose_files_are_gone_is_made_again(tmp_path: Path) -> None:
+def test_a_result_with_deleted_files_is_computed_again(tmp_path: Path) -> None:
     """Also inside an expansion; what is upstream of it is still there, and a file that never was is
     not waited for.
     """

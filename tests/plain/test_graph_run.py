@@ -21,7 +21,7 @@ from katz_graph.files.output_files import write_numbered
 # What runs, and in which order.
 
 
-def test_only_what_the_outputs_need_runs_in_the_order_of_the_file() -> None:
+def test_only_needed_nodes_run_in_file_order() -> None:
     ran = run(SUM)
     assert ran.result.outputs == {"4": (3,)}
     assert ran.nodes("start") == ["9", "3", "5", "4"]
@@ -232,21 +232,21 @@ def test_a_node_that_gives_the_wrong_number_of_outputs(result: Any, expected: st
     assert expected in str(error)
 
 
-def test_each_failure_is_told_once_and_named_in_events() -> None:
+def test_each_failure_is_reported_once_and_named_in_events() -> None:
     ran = run({**failing(), "6": node("Save", value=["2", 0])})
     assert ran.nodes("failed") == ["2"]
     assert list(ran.result.failures) == ["2"]
     assert ran.result.refused == ("4", "6")
 
 
-def test_what_failed_runs_again() -> None:
+def test_failed_nodes_run_again() -> None:
     cache = ResultCache()
     run(failing(), cache)
     again = run(failing(), cache)
     assert again.nodes("start") == ["2"] and again.nodes("failed") == ["2"]
 
 
-def test_cancellation_between_nodes_keeps_what_is_done() -> None:
+def test_cancellation_between_nodes_keeps_finished_results() -> None:
     cache = ResultCache()
     with pytest.raises(Cancelled):
         run(SUM, cache, context=RecordingContext(cancel_after=2))

@@ -67,7 +67,7 @@ def test_the_least_limit_counts(
     assert (total_bytes(*places), free_bytes(*places)) == (total * GB, free * GB)
 
 
-def test_where_nothing_can_be_read_there_is_no_limit(tmp_path: Path) -> None:
+def test_unreadable_limits_count_as_none(tmp_path: Path) -> None:
     assert total_bytes(tmp_path, tmp_path) == free_bytes(tmp_path, tmp_path) == math.inf
 
 

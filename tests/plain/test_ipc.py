@@ -39,7 +39,7 @@ def printing(code: str) -> tuple[subprocess.Popen[bytes], ChildOutput, list[str]
     return process, ChildOutput(TextIOWrapper(process.stdout), echoed.append, "test"), echoed
 
 
-def test_what_a_child_prints_is_passed_on_and_the_last_of_it_kept() -> None:
+def test_child_output_is_forwarded_and_its_end_stored() -> None:
     long = LONGEST_LINE + 5
     process, output, echoed = printing(
         f"print('first'); print('x' * {long}); print(' last \\n'); exit(3)"
@@ -50,7 +50,7 @@ def test_what_a_child_prints_is_passed_on_and_the_last_of_it_kept() -> None:
     assert output.after("it ended") == "it ended; it last printed: last"
 
 
-def test_a_child_is_killed_with_what_it_started() -> None:
+def test_a_child_is_killed_with_its_children() -> None:
     code = "import subprocess as s; left = s.Popen(['sleep', '600']); print(left.pid); left.wait()"
     process, _, echoed = printing(code)
     eventually(lambda: bool(echoed), 10)

@@ -136,7 +136,9 @@ def test_text_nodes(name: str, inputs: dict[str, Any], wanted: object) -> None:
         ),
     ],
 )
-def test_what_cannot_be_done_is_one_line(name: str, inputs: dict[str, Any], message: str) -> None:
+def test_impossible_operations_give_one_line(
+    name: str, inputs: dict[str, Any], message: str
+) -> None:
     with pytest.raises(InputError, match=message):
         call(name, **inputs)
 

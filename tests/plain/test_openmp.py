@@ -34,7 +34,7 @@ import torch
     ],
     ids=str,
 )
-def test_a_command_decides_how_threads_wait_before_torch_is_loaded_and_heeds_who_has_said_it(
+def test_commands_set_thread_waiting_before_torch_unless_already_set(
     said: dict[str, str], expected: str
 ) -> None:
     environment = (
@@ -97,7 +97,7 @@ print(teams, held(), same)
 @pytest.mark.parametrize(
     ("said", "patience", "teams"), [({}, 60, 1), ({"GOMP_SPINCOUNT": "299999"}, 3, 0)], ids=str
 )
-def test_two_threads_hold_an_idle_team_beside_programs_that_compute_unless_a_person_has_said(
+def test_two_threads_hold_an_idle_team_under_load_unless_set_otherwise(
     said: dict[str, str], patience: int, teams: int
 ) -> None:
     """How long runs take with it is bounded by `katz bench overhead`."""

@@ -73,7 +73,7 @@ def test_files_and_packages(tmp_path: Path) -> None:
     assert registry["Single"].description == "Says yes."
 
 
-def test_what_is_no_pack_is_left_alone(tmp_path: Path) -> None:
+def test_other_folders_than_packs_are_ignored(tmp_path: Path) -> None:
     for name in (
         "off.py.disabled",
         "off.disabled/__init__.py",
@@ -209,7 +209,7 @@ def test_a_missing_folder_is_said(tmp_path: Path) -> None:
     ]
 
 
-def test_what_a_pack_prints_does_not_spoil_the_output(
+def test_prints_of_a_pack_do_not_spoil_the_output(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pack(tmp_path, "loud.py", "print('### Loading: loud')\n")

@@ -28,7 +28,7 @@ def test_nothing_changed_is_the_same() -> None:
     assert changed(TWO, PlanChanges()) == TWO
 
 
-def test_fewer_devices_lose_what_was_pinned_to_others() -> None:
+def test_fewer_devices_lose_pins_to_missing_ones() -> None:
     made = changed(TWO, PlanChanges(devices=("a",)))
     assert names(made) == ["a"] and made.links == {} and made.pins == {"unet_encoder": ("a",)}
     assert made.allowed == TWO.allowed and made.batching is True
@@ -71,7 +71,7 @@ def test_pins_approximations_and_batching_take_the_place_of_others() -> None:
         (PlanChanges(link="fast"), "expected GBPS"),
     ],
 )
-def test_what_cannot_be_is_said(changes: PlanChanges, said: str) -> None:
+def test_impossible_changes_are_reported(changes: PlanChanges, said: str) -> None:
     with pytest.raises(InputError) as raised:
         changed(TWO, changes)
     assert said in str(raised.value)

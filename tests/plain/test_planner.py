@@ -131,7 +131,7 @@ def test_controlnets_of_different_strength_are_not_batched() -> None:
     assert [len(call.operations) for call in calls if call.stage == "controlnet"] == [1, 1]
 
 
-def test_a_value_of_a_stage_that_nobody_knows_is_refused() -> None:
+def test_a_value_of_an_unknown_stage_is_refused() -> None:
     nodes = dict(deep_features().nodes)
     nodes["odd"] = NodeCall("Odd", {"cond": Link("last", 1), "uncond": Link("last", 1)})
     nodes["guided"] = NodeCall("CFGCombine", {"cond": Link("odd", 0), "uncond": Link("last", 1)})
@@ -220,7 +220,7 @@ def test_a_slot_read_before_it_was_written_is_named() -> None:
     compiled(bound(deep_features(offset=1, initial=True), "end"), evaluations=4)
 
 
-def test_reading_a_slot_that_nobody_writes_is_a_problem() -> None:
+def test_reading_an_unwritten_slot_is_a_problem() -> None:
     graph = deep_features()
     nodes = dict(graph.nodes)
     nodes["end"] = NodeCall(
@@ -252,7 +252,7 @@ def test_a_stage_outside_any_region_is_a_problem() -> None:
     ) in list(region_problems(stray, REGISTRY))
 
 
-def test_a_region_holds_what_lies_between_begin_and_end_only() -> None:
+def test_a_region_holds_only_nodes_between_begin_and_end() -> None:
     graph = Graph({"clip": NodeCall("Loader", {}), **deep_features().nodes})
     region = region_nodes(graph, "end")
     assert set(region.members) == set(graph.nodes) - {"clip"}

@@ -29,7 +29,7 @@ def test_every_pass_can_be_looked_at(after: str) -> None:
     assert json.loads(json.dumps(as_json(program)))["devices"] == ["cpu:0", "cpu:1"]
 
 
-def test_text_says_what_stands_where_and_why() -> None:
+def test_text_names_placement_and_reasons() -> None:
     text = as_text(several(region(), transfer=20 * MS, evaluations=30, allowed=STALE))
     assert (
         "cpu:0 (advances the sampler): positive-encoder, positive-mid, positive-decoder\n" in text
@@ -66,7 +66,7 @@ def test_json_has_two_steady_evaluations_as_they_are_drawn() -> None:
     assert len(drawn) == len(told["spans"])
 
 
-def test_of_gpus_it_says_what_is_recorded_and_which_blocks_are_not_prepared() -> None:
+def test_gpu_plans_name_recordings_and_unprepared_blocks() -> None:
     def kept(operation: Any) -> tuple[str, ...]:
         return ("3 ResnetBlock2D, scaled output",) if operation.stage == "controlnet" else ()
 
@@ -160,7 +160,7 @@ def by_id(plan):
     return {operation["id"]: operation for operation in plan["operations"]}
 
 
-def test_json_names_operations_for_people() -> None:
+def test_json_has_readable_operation_names() -> None:
     named = by_id(as_json(several(region(controls=2, branches=2))))
     told = {name: (one["branch"], one["label"], one["stage"]) for name, one in named.items()}
     assert told["positive-controlnet2"] == ("positive", "ControlNet 2", "controlnet")
@@ -195,7 +195,7 @@ def test_json_has_every_edge_with_its_bytes() -> None:
         assert call["device"] in plan["devices"] and hoisted.issuperset(call["operations"])
 
 
-def test_json_says_which_values_a_plan_delays() -> None:
+def test_json_names_the_stale_values_of_a_plan() -> None:
     plan = as_json(several(region(), transfer=20 * MS, evaluations=30, allowed=STALE))
     ages = {
         variant["name"]: {
@@ -208,7 +208,7 @@ def test_json_says_which_values_a_plan_delays() -> None:
     assert ages == {"v0": {(0, False)}, "v1": {(1, True)}, "v2": {(1, True)}}
 
 
-def test_json_has_what_precedes_the_first_prediction() -> None:
+def test_json_has_the_fields_before_the_first_prediction() -> None:
     plan = as_json(several(region(branches=2)))
     prologue = plan["prologue"]
     assert prologue["boundaries"] == [prologue["seconds"]]

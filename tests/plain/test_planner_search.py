@@ -102,7 +102,7 @@ def test_pins_hold_although_they_cost_time() -> None:
     )
 
 
-def test_texts_are_encoded_where_they_are_pinned_else_by_the_owner() -> None:
+def test_texts_are_encoded_on_their_pinned_device_else_on_the_sampler_s() -> None:
     where = {call.device for call in several(region()).before_calls if call.stage == "text_encoder"}
     assert where == {"cpu:0"}
     pinned = several(region(), pins={"text_encoder": ("cpu:1",)})
@@ -111,7 +111,7 @@ def test_texts_are_encoded_where_they_are_pinned_else_by_the_owner() -> None:
     }
 
 
-def test_what_is_hoisted_is_computed_where_it_is_read() -> None:
+def test_hoisted_operations_run_on_the_device_that_reads_them() -> None:
     program = several(region())
     assert program.placement["positive-controlnet1"] != program.placement["positive-encoder"]
     for stage in ("keys_values", "added_embedding"):  # of the UNet and of the ControlNet
@@ -152,7 +152,7 @@ def weighing(memory: tuple[float, ...], **known) -> Program:
     return compiled(region(**known), devices=among, links=linked(among), count=count)
 
 
-def test_a_device_holds_the_whole_modules_of_what_runs_on_it() -> None:
+def test_a_device_holds_whole_modules_of_its_stages() -> None:
     # the UNet's three stages fit the first only, and no ControlNet beside them
     program = weighing((6.5, 3.5))
     assert program.placement["positive-controlnet1"] == "cpu:1"
@@ -322,7 +322,7 @@ def test_notes_say_why_not() -> None:
     )
 
 
-def test_every_alternative_is_named_for_what_it_is() -> None:
+def test_every_alternative_has_a_descriptive_name() -> None:
     program = several(region(), evaluations=30, allowed=STALE)
     assert {
         "one device",
@@ -335,7 +335,7 @@ def test_every_alternative_is_named_for_what_it_is() -> None:
     assert program.alternatives["one device"] == pytest.approx(30 * 49 * MS)
 
 
-def test_segments_say_which_calls_may_run_beside_the_next_one() -> None:
+def test_segments_mark_calls_that_may_overlap_the_next_one() -> None:
     """Neither reads what the other makes; both take long and can be recorded."""
     stages = []
     for branches in (1, 2):
@@ -358,7 +358,7 @@ def test_segments_say_which_calls_may_run_beside_the_next_one() -> None:
     ]
 
 
-def test_segments_say_what_they_read_and_write() -> None:
+def test_segments_list_reads_and_writes() -> None:
     """What a segment reads is the step, made before the loop, or written by another one; nothing
     else passes between them.
     """

@@ -218,7 +218,7 @@ def test_an_order_that_cannot_be_carried_out_is_named() -> None:
         (region(controls=0, branches=2), {"pins": {"text_encoder": ("cpu:1",)}}),
     ],
 )
-def test_what_is_simulated_is_what_the_instructions_send(of, known) -> None:
+def test_simulated_transfers_match_the_instructions(of, known) -> None:
     program = several(of, **known)
     simulated = Counter(
         (span.resource, span.what, span.evaluation)

@@ -37,7 +37,7 @@ def test_axes() -> None:
     assert [y for _, y in equal_steps] == sorted((y for _, y in equal_steps), reverse=True)
 
 
-def test_the_vertical_axis_begins_where_it_is_told() -> None:
+def test_the_vertical_axis_begins_at_the_given_value() -> None:
     _, words, _ = drawn(panel((1, 0.98), (2, 0.97), bottom=0.97, logarithmic=False))
     assert {"0.97", "0.98"} <= set(words) and "0" not in words
     _, words, _ = drawn(panel((1, 0.98), (2, 0.97)))

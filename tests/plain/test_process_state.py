@@ -154,7 +154,7 @@ def unchanged() -> Iterator[None]:
     ("act", "reported"), [one[1:] for one in MISCHIEF], ids=[o[0] for o in MISCHIEF]
 )
 @pytest.mark.parametrize("fails", [False, True], ids=["", "and fails"])
-def test_what_a_node_changes_is_put_back_and_told(
+def test_process_changes_by_a_node_are_undone_and_reported(
     tmp_path: Path, act: Callable[[Path], object], reported: str, fails: bool
 ) -> None:
     process, lines, before = ProcessState(), list[str](), state()
@@ -187,7 +187,7 @@ def test_a_library_that_another_thread_still_imports_is_not_asked(
         pass
 
 
-def test_what_other_threads_import_meanwhile_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_imports_of_other_threads_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where one does between two looks at what is imported."""
     process, lines, names = ProcessState(), list[str](), list[str]()
 
@@ -266,7 +266,7 @@ def test_an_import_of_another_thread_may_fail_meanwhile(
     ],
     ids=["random", "numpy", "torch"],
 )
-def test_a_seed_is_nobody_elses_and_draws_never_repeat(
+def test_seeds_are_unique_and_draws_never_repeat(
     seed: Callable[[int], object], draw: Callable[[], float]
 ) -> None:
     process = ProcessState()
@@ -287,7 +287,7 @@ def test_a_seed_is_nobody_elses_and_draws_never_repeat(
     assert [draw(), run(False, 1), draw()] == first, "who seeds the whole program gets the same"
 
 
-def test_what_an_import_inside_of_a_node_adds_stays(tmp_path: Path) -> None:
+def test_imports_inside_a_node_stay(tmp_path: Path) -> None:
     (tmp_path / "lazily_imported_here.py").write_text("import os\nos.environ['LAZY'] = '1'\n")
     process, lines = ProcessState(), list[str]()
     path = list(sys.path)
@@ -303,7 +303,7 @@ def test_what_an_import_inside_of_a_node_adds_stays(tmp_path: Path) -> None:
         sys.modules.pop("lazily_imported_here", None)
 
 
-def test_runs_beside_each_other_are_compared_when_none_is_inside(tmp_path: Path) -> None:
+def test_concurrent_runs_are_compared_when_none_is_active(tmp_path: Path) -> None:
     process, lines, before = ProcessState(), list[str](), str(Path.cwd())
     inside, go_on = threading.Event(), threading.Event()
 

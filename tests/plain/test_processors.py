@@ -78,7 +78,7 @@ def four(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_cores_come_before_their_second_threads_and_nobody_gets_one_twice(four: Path) -> None:
+def test_cores_come_before_their_second_threads_and_are_given_once(four: Path) -> None:
     with claim(2) as first, claim(1) as second:
         assert (first.processors, second.processors) == ([90000, 90002], [90001])
         assert claim(2).processors == ()  # one is left, which nobody holds now
@@ -105,7 +105,7 @@ def test_cores_come_before_their_second_threads_and_nobody_gets_one_twice(four: 
         pytest.param("", "cpu.max", "1 2", 2, marks=pytest.mark.defect(42)),
     ],
 )
-def test_nobody_claims_below_a_quota(
+def test_nothing_is_claimed_below_a_quota(
     four: Path, group: str, file: str, said: str, expected: int
 ) -> None:
     (four / "cgroup").write_text(group + "\n")
@@ -115,7 +115,7 @@ def test_nobody_claims_below_a_quota(
         assert len(claimed.processors) == expected
 
 
-def test_nobody_claims_in_a_container(four: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_claimed_in_a_container(four: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processors, "OUTERMOST", "pid:[1]")
     assert claim(2).processors == ()
 
@@ -134,7 +134,7 @@ def test_a_claim_ends_with_its_process_however_that_ends(monkeypatch: pytest.Mon
         assert claimed.processors == [90010]
 
 
-def test_all_threads_stay_where_they_are_told() -> None:
+def test_all_threads_stay_on_their_cores() -> None:
     code = """
 import os, threading
 from katz_graph.executor.turns.affinity import stay_on
@@ -175,7 +175,7 @@ class Clocks:
         self.used += seconds
 
 
-def test_who_waits_keeps_awake_until_the_end_or_until_others_came_and_for_a_while_after() -> None:
+def test_waiters_spin_until_the_end_or_until_others_come_and_a_while_longer() -> None:
     clocks = Clocks()
     awake = Awake(1.0, lambda: clocks.wall, lambda: clocks.used)
 

@@ -73,7 +73,7 @@ def test_literals(inputs: dict[str, Any], kind: str) -> None:
     )
 
 
-def test_bounds_are_told() -> None:
+def test_bounds_are_reported() -> None:
     assert knob(count=11)["extra_info"]["input_config"] == [
         "INT",
         {"default": 1, "min": 1, "max": 10},

@@ -221,7 +221,7 @@ def test_a_job_that_allows_nothing_takes_no_approximate_result_of_others(bench: 
 
 
 @pytest.mark.defect(4)
-def test_what_a_job_chose_is_kept_with_its_results(bench: Bench) -> None:
+def test_choices_of_a_job_are_stored_with_its_results(bench: Bench) -> None:
     job = PlanChanges(place=("unet=cpu:1",))
     bench(graph(), job=job)
     _, provenance = bench(graph())

@@ -116,7 +116,7 @@ def test_texts_stay_as_typed_where_a_document_becomes_one_for_editors_again() ->
 
 @given(st.text(alphabet="ab{}|\\/* \n", max_size=30))
 @settings(max_examples=200, deadline=None)
-def test_what_is_sent_comes_back_from_the_file_that_editors_open(text: str) -> None:
+def test_sent_graphs_come_back_from_editor_files(text: str) -> None:
     graph = from_api({"1": {"class_type": "Text", "inputs": {"text": text}}})
     drawn = json.loads(json.dumps(to_ui(Workflow(graph), signatures({}, TYPES))))
     assert queued(drawn).graph == graph
@@ -127,7 +127,9 @@ def test_what_is_sent_comes_back_from_the_file_that_editors_open(text: str) -> N
 
 @given(st.text(alphabet="ab{}|\\/* \n", max_size=40), st.lists(st.integers(0, 9), max_size=9))
 @settings(max_examples=200, deadline=None)
-def test_any_text_gives_one_and_draws_only_what_there_is(text: str, picks: list[int]) -> None:
+def test_any_text_gives_one_and_draws_only_existing_alternatives(
+    text: str, picks: list[int]
+) -> None:
     drawn: Iterator[int] = iter(picks)
     sent = sent_text(text, lambda count: next(drawn, 0) % count)
     assert len(sent) <= len(text)

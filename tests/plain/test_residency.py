@@ -27,7 +27,7 @@ def test_least_recently_used() -> None:
     )
 
 
-def test_least_frequently_used_keeps_what_is_used_often() -> None:
+def test_least_frequently_used_stores_frequently_used_results() -> None:
     """LRU would drop `a` for `d`."""
     assert evicted(Residency(3, LeastFrequentlyUsed()), "aaabcd") == ["-", "-", "-", "-", "-", "b"]
 
@@ -36,7 +36,7 @@ def test_of_equal_counts_the_oldest_use_goes() -> None:
     assert evicted(Residency(2, LeastFrequentlyUsed()), "abbac") == ["-", "-", "-", "-", "b"]
 
 
-def test_what_was_popular_once_goes_at_last() -> None:
+def test_once_popular_models_are_finally_evicted() -> None:
     """Three uses of `a`; each newcomer begins one above the last that went: 1, 1+1, 2+1, 3+1; then
     `a`'s 3 is the older 3.
     """
@@ -51,7 +51,7 @@ def test_what_was_popular_once_goes_at_last() -> None:
     ]
 
 
-def test_the_aging_count_starts_again_for_what_comes_back() -> None:
+def test_the_aging_count_restarts_for_returning_models() -> None:
     """`b` went at 2, so `c` begins at 3, as much as `a` has, whose last use is older: when `b`
     comes back, `a` goes.
     """
@@ -71,7 +71,7 @@ def test_as_many_go_as_are_needed(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", list(POLICIES))
-def test_what_is_pinned_stays(policy: str) -> None:
+def test_pinned_models_stay(policy: str) -> None:
     residency = Residency(2, POLICIES[policy]())
     residency.touch("a", 1)
     residency.touch("b", 1)
@@ -102,7 +102,7 @@ def test_without_room_nothing_changes(policy: str) -> None:
     assert residency.touch("c", 4) == ("a",)
 
 
-def test_what_exceeds_the_budget_alone_is_refused() -> None:
+def test_models_larger_than_the_budget_are_refused() -> None:
     residency = Residency(1_000, LeastRecentlyUsed())
     residency.touch("a", 900)
     with pytest.raises(
@@ -112,7 +112,7 @@ def test_what_exceeds_the_budget_alone_is_refused() -> None:
     assert "a" in residency
 
 
-def test_what_could_not_be_loaded_takes_no_room() -> None:
+def test_failed_loads_take_no_room() -> None:
     residency = Residency(2, LeastRecentlyUsed())
     residency.touch("a", 2)
     residency.forget("a")
@@ -138,7 +138,7 @@ def test_one_of_the_same_kind_goes_first_where_something_must() -> None:
     assert residency.touch("g", 1, alike="c") == ()
 
 
-def test_what_was_not_used_for_long_goes_before_one_of_the_same_kind() -> None:
+def test_unused_models_are_evicted_before_one_of_the_same_kind() -> None:
     residency = Residency(2, LeastRecentlyUsed())
     assert evicted(residency, "za") == ["-", "-"]
     last = "a"

@@ -53,7 +53,7 @@ def test_the_longest_name_of_a_node_counts(target: str, set_there: str) -> None:
         ("3.resize_type.wide", "has no input 'resize_type.wide'"),
     ],
 )
-def test_what_names_no_input_is_one_line(target: str, line: str) -> None:
+def test_settings_without_an_input_give_one_line(target: str, line: str) -> None:
     with pytest.raises(InputError, match=line) as refused:
         changed(target)
     assert "\n" not in str(refused.value)

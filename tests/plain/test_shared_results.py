@@ -21,7 +21,7 @@ def total(number: int) -> dict[str, Any]:
     }
 
 
-def test_a_run_that_ends_leaves_what_another_one_still_uses() -> None:
+def test_a_run_that_ends_leaves_values_used_by_others() -> None:
     """Classic keeps the last run's results; a run under way must find again what it had, whatever
     quick ones end meanwhile.
     """
@@ -35,7 +35,7 @@ def test_a_run_that_ends_leaves_what_another_one_still_uses() -> None:
         assert run(total(1), long).nodes("cached") == ["3"]
 
 
-def test_a_long_run_does_not_keep_what_others_made_meanwhile() -> None:
+def test_a_long_run_does_not_hold_results_of_others() -> None:
     shared = ResultCache()
     long = shared.fork()
     with long.under_way():
@@ -56,7 +56,7 @@ def test_when_all_are_over_the_results_of_the_last_runs_stay_and_no_others() -> 
     assert len(shared) == 6  # of two runs
 
 
-def test_what_is_forgotten_is_run_again() -> None:
+def test_forgotten_results_are_computed_again() -> None:
     shared = ResultCache()
     run(total(1), shared)
     shared.fork().clear()
@@ -73,7 +73,7 @@ def test_a_limit_and_none_hold_for_all_together() -> None:
     assert len(nothing) == 0
 
 
-def test_many_runs_at_once_give_what_they_give_alone() -> None:
+def test_concurrent_runs_match_single_runs() -> None:
     shared = ResultCache()
     done: list[Ran] = []
 

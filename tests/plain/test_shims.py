@@ -384,7 +384,7 @@ def test_folders_know_more_than_their_first_root(root: Path) -> None:
     assert "embeddings" in shim("folder_paths").folder_names_and_paths
 
 
-def test_what_packs_ask_while_they_are_loaded(root: Path) -> None:
+def test_calls_of_packs_during_loading(root: Path) -> None:
     server = shim("server").PromptServer.instance
     assert server.app.router.frozen is False
     with pytest.raises(

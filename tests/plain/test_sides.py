@@ -46,7 +46,7 @@ def test_the_other_side_gets_an_entry_of_the_same_area_with_the_text_of_the_smal
     assert texts(first) == [("all", None), ("left", Area(0, 0, 16, 8)), ("all", Area(0, 0, 16, 10))]
 
 
-def test_a_partner_is_told_what_its_own_side_is() -> None:
+def test_a_partner_receives_its_own_side() -> None:
     def told(entry: ConditioningEntry, guidance: float, name: str) -> ConditioningEntry:
         references = References((Picture(name, None),))  # type: ignore[arg-type]
         return replace(entry, guidance=guidance, references=references)

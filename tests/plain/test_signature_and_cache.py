@@ -72,7 +72,7 @@ def test_the_order_of_a_mapping_does_not_matter() -> None:
 @pytest.mark.parametrize(
     "value", [float("nan"), [float("nan")], object(), lambda: 1, {"x": object()}]
 )
-def test_what_cannot_be_told_is_never_cached(value: Any) -> None:
+def test_results_of_unknown_identity_are_never_cached(value: Any) -> None:
     with pytest.raises(Unsignable):
         value_token(value)
 
@@ -191,7 +191,7 @@ def entry(value: Any) -> ResultEntry:
     return ResultEntry((value,))
 
 
-def test_classic_drops_what_the_last_graph_does_not_use() -> None:
+def test_classic_drops_results_unused_by_the_last_graph() -> None:
     cache = ResultCache()
     for name in (b"a", b"b", b"c"):
         cache.put(name, entry(name))
@@ -222,7 +222,7 @@ def test_lru_keeps_the_last_used() -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_every_eviction_policy_keeps_as_many_results_as_it_is_told(policy: str) -> None:
+def test_every_eviction_policy_stores_as_many_results_as_configured(policy: str) -> None:
     cache = ResultCache.parse(f"{policy}:2")
     for name in (b"a", b"b", b"c", b"c"):
         cache.put(name, entry(name))

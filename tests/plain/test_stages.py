@@ -65,7 +65,7 @@ def test_an_unknown_stage_is_an_error_wherever_it_is_met() -> None:
         stage("odd")
 
 
-def test_what_a_stage_refers_to_is_declared() -> None:
+def test_stages_refer_only_to_declared_inputs() -> None:
     known = stages()
     for one in known.values():
         assert {*one.hoists.values(), *one.stands_for} <= set(known), one.name

@@ -363,7 +363,7 @@ def test_refusals_are_one_line(
     assert line in result.stderr
 
 
-def test_a_server_that_is_not_there(tmp_path: Path, submit: Submit) -> None:
+def test_an_unreachable_server(tmp_path: Path, submit: Submit) -> None:
     result = submit("http://127.0.0.1:9")
     assert (result.returncode, result.stderr) == (
         1,

@@ -100,7 +100,7 @@ def test_short_requests_are_done_one_after_the_other() -> None:
     assert got.switching == 2 * 1.5 and got.total == pytest.approx(2 * (20 * 0.1 + 1.5))
 
 
-def test_what_takes_no_time_to_switch_stays_for_nobody() -> None:
+def test_instant_switches_hold_no_weights() -> None:
     assert shared(0.1, switch=0.0, steps=20).longest_wait == pytest.approx(0.1)
 
 

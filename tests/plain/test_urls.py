@@ -25,7 +25,7 @@ ALLOWED = ("https://example.org/models/", "s3://bucket", "http://127.0.0.1:8000/
         "http://127.0.0.1:8000/a b/c.safetensors".replace(" ", "%20"),
     ],
 )
-def test_what_is_below_a_beginning_may_be_fetched(url: str) -> None:
+def test_urls_below_a_prefix_may_be_fetched(url: str) -> None:
     assert FetchRule.parse(ALLOWED).allows(url)
     assert ANY.allows(url)
     assert not NONE.allows(url)
@@ -53,7 +53,7 @@ def test_what_is_below_a_beginning_may_be_fetched(url: str) -> None:
         "s3://buckets/a.safetensors",
     ],
 )
-def test_what_only_looks_like_it_may_not(url: str) -> None:
+def test_urls_that_only_resemble_a_prefix_are_refused(url: str) -> None:
     assert not FetchRule.parse(ALLOWED).allows(url)
     assert ANY.allows(url)
 
@@ -137,7 +137,7 @@ def test_a_file_url_is_the_file_itself(tmp_path: Path) -> None:
     assert there == tmp_path / "a b.safetensors"
 
 
-def test_settings_say_what_may_be_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_list_permitted_urls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KATZ_FETCH", raising=False)
     assert (Settings.read().folders().fetch, Settings.read().folders(NONE).fetch) == (ANY, NONE)
     monkeypatch.setenv("KATZ_FETCH", " ".join(ALLOWED))
@@ -145,7 +145,7 @@ def test_settings_say_what_may_be_fetched(monkeypatch: pytest.MonkeyPatch) -> No
     assert Settings.read(fetch=["none"]).folders().fetch == NONE
 
 
-def test_settings_say_how_much_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_settings_limit_stored_results(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("KATZ_CACHE", str(tmp_path))
     for told, most in (("1.5", 1.5 * 2**30), ("0", 0.0), ("inf", float("inf"))):
         monkeypatch.setenv("KATZ_FETCHED_GB", told)

@@ -109,7 +109,7 @@ def test_a_class_that_leaves_the_program_is_a_problem_of_its_own() -> None:
     assert saved(document, {"Made": kind}) == 1
 
 
-def test_cancelling_stops_asynchronous_nodes_and_what_they_left_behind() -> None:
+def test_cancelling_stops_asynchronous_nodes_and_their_tasks() -> None:
     log: list[str] = []
 
     class Leaves:

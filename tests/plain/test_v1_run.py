@@ -217,7 +217,7 @@ def test_an_output_that_should_be_a_list_and_is_none_is_named() -> None:
 # Blockers.
 
 
-def test_a_blocker_stops_what_reads_it_and_an_output_reports_its_message() -> None:
+def test_a_blocker_stops_its_readers_and_an_output_reports_its_message() -> None:
     block = pack_class(lambda self: (ExecutionBlocker("no face was found"),))
     document = {
         "1": node("Block"),

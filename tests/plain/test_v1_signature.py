@@ -53,7 +53,7 @@ def test_numpys_nan_always_runs_again_and_says_why(kind: Any) -> None:
     assert runs[-1].why("1") == "never cached: it asks to run always"
 
 
-def test_is_changed_that_fails_is_told_and_never_cached() -> None:
+def test_is_changed_that_fails_is_reported_and_never_cached() -> None:
     def broken(cls: type, x: int) -> Any:
         raise OSError(2, "No such file or directory", "x.png")
 

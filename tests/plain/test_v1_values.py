@@ -67,7 +67,7 @@ def test_choices_that_changed_are_asked_for_again(monkeypatch: pytest.MonkeyPatc
     assert check(document, registry).errors == ()
 
 
-def test_validate_inputs_replaces_built_in_checks_of_what_it_names() -> None:
+def test_validate_inputs_replaces_built_in_checks_of_named_inputs() -> None:
     ranged = {"a": ("INT", {"max": 3}), "b": ("INT", {"max": 3})}
 
     def one(cls: type, a: int) -> Any:
@@ -88,7 +88,7 @@ def test_validate_inputs_replaces_built_in_checks_of_what_it_names() -> None:
     assert "rejected these inputs" in problem({"1": node("Made", a=60, b=50)}, every)
 
 
-def test_validate_inputs_may_ask_which_node_it_is_of() -> None:
+def test_validate_inputs_may_read_its_node_id() -> None:
     made = pack_class(
         echo,
         {"a": ("INT",)},
@@ -116,7 +116,7 @@ def test_validate_inputs_may_be_asynchronous_and_may_fail() -> None:
     )
 
 
-def test_validate_inputs_that_takes_input_types_decides_what_may_be_linked() -> None:
+def test_validate_inputs_with_input_types_decides_valid_links() -> None:
     seen = []
 
     def decide(cls: type, input_types: Any) -> Any:

@@ -334,7 +334,7 @@ def test_own_checks_and_fingerprints(tmp_path: Path) -> None:
     assert [run(document, cache, both).nodes("start").count("1") for _ in range(2)] == [1, 1]
 
 
-def test_what_is_shown(tmp_path: Path) -> None:
+def test_ui_outputs(tmp_path: Path) -> None:
     shown = 'return io.NodeOutput(ui=ui.PreviewText(given["text"]))'
     body = simple("Show", 'io.String.Input("text")', "", shown, more="is_output_node=True")
     registry, _ = loaded(tmp_path, body, "Show")

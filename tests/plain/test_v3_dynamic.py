@@ -196,7 +196,7 @@ def test_values_of_a_choice_declare_one_name_differently(tmp_path: Path) -> None
     assert told[0]["inputs"]["required"]["x"][1]["max"] == 10
 
 
-def test_what_a_choice_brings_is_checked(tmp_path: Path) -> None:
+def test_inputs_of_a_choice_are_checked(tmp_path: Path) -> None:
     registry, _ = loaded(tmp_path, CHOOSES, "Chooses")
     assert any("mode" in line for line in problems(registry, "Chooses", mode="other"))
     assert any(
@@ -254,7 +254,7 @@ def test_a_node_of_lists_gets_lists(tmp_path: Path) -> None:
     assert said(registry, "Chooses", mode="scale") == repr({"mode": ["scale"], "by": [2.0]})
 
 
-def test_clients_are_told_of_them_as_comfyui_does(tmp_path: Path) -> None:
+def test_clients_are_notified_of_them_as_by_comfyui(tmp_path: Path) -> None:
     registry, _ = loaded(tmp_path, GROWS + NAMED + CHOOSES, "Grows", "Named", "Chooses")
     grows = node_info(registry["Grows"])["input"]["required"]["many"]
     assert grows == [
@@ -287,7 +287,7 @@ def test_clients_are_told_of_them_as_comfyui_does(tmp_path: Path) -> None:
         assert [one.name for one in told[name].widgets] == [one.name for one in mine.widgets]
 
 
-def test_files_draw_what_is_linked_and_one_more(tmp_path: Path) -> None:
+def test_files_show_linked_inputs_and_one_more(tmp_path: Path) -> None:
     registry, _ = loaded(tmp_path, GROWS, "Grows")
     document = {
         "0": node("Number", value=7),
@@ -312,7 +312,7 @@ def test_files_draw_what_is_linked_and_one_more(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be_unfolded_is_left_out_by_name(
+def test_nodes_that_cannot_be_unfolded_are_skipped_by_name(
     inputs: str, reason: str, tmp_path: Path
 ) -> None:
     registry, bad = loaded(tmp_path, simple("Odd", inputs) + simple("Fine"), "Odd", "Fine")

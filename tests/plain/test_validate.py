@@ -144,7 +144,7 @@ def test_a_link_of_the_wrong_type() -> None:
      ("INT", "IMAGE,FLOAT", False), ("INT,MASK", "FLOAT", False), ("STRING,BOOLEAN", "STRING,INT", True),
      ("FLOAT,BOOLEAN", "STRING,INT", False), ("*", "IMAGE,FLOAT", True), ("IMAGE,*", "LATENT", True)],
 )  # fmt: skip
-def test_which_sockets_fit(source: str, target: str, fits: bool) -> None:
+def test_socket_compatibility(source: str, target: str, fits: bool) -> None:
     assert connects(source, target) is fits
 
 
@@ -265,7 +265,7 @@ def test_titles_tell_nodes_apart() -> None:
     )
 
 
-def test_what_a_file_holds_cannot_act_on_the_terminal() -> None:
+def test_file_contents_cannot_control_the_terminal() -> None:
     document = {"\x1b[2J\n": node("Save"), "2": node("Bad\x07Type\nline", x=["3", 0])}
     for problem in validate(from_api(document), TYPES):
         assert str(problem).isprintable()
@@ -368,7 +368,7 @@ def test_an_error_refuses_only_the_outputs_that_depend_on_it() -> None:
         assert run(result.graph, targets=result.targets).result.outputs == {"2": (3,)}
 
 
-def test_targets_decide_what_is_needed() -> None:
+def test_targets_decide_the_needed_nodes() -> None:
     document = {
         "n1": node("Number", value=3),
         "n2": node("Save", value=["1", 0]),
@@ -392,7 +392,7 @@ def test_a_node_of_unknown_type_that_may_be_an_output_refuses_itself() -> None:
     assert result.targets == ("2",) and result.refused == ("3",)
 
 
-def test_rules_see_what_the_sound_outputs_need() -> None:
+def test_rules_see_the_inputs_of_valid_outputs() -> None:
     seen = []
 
     def rule(graph: Any, types: Any) -> list[tuple[str, str, str]]:

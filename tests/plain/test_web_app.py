@@ -195,7 +195,7 @@ def test_the_shipped_workflows_are_templates_of_the_stock_dialog(tmp_path: Path)
     run(tmp_path, scenario, frontend=built)
 
 
-def test_what_the_stock_front_end_asks_at_start_is_answered_with_json(tmp_path: Path) -> None:
+def test_start_requests_of_the_stock_front_end_return_json(tmp_path: Path) -> None:
     async def scenario(server: Served) -> None:
         asked = [
             "features",

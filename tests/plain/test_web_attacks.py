@@ -390,7 +390,7 @@ def test_requests_that_never_become_whole(
             assert answer.startswith(b"HTTP/1.1 ") == (beginning not in (b"", b"GET /queue HT"))
 
 
-def test_an_idle_connection_outlives_what_usual_clients_keep(server: Attacked) -> None:
+def test_an_idle_connection_outlives_usual_clients(server: Attacked) -> None:
     """uvicorn closes after 5 s, often under a request that is on its way."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
     with contextlib.closing(connection):
@@ -436,7 +436,7 @@ def test_one_address_cannot_keep_the_others_out(server: Attacked, beginning: byt
 
 
 @pytest.mark.defect(26)
-def test_health_is_told_where_every_place_is_busy(server: Attacked) -> None:
+def test_health_is_answered_while_every_place_is_busy(server: Attacked) -> None:
     head = (
         f"POST /prompt HTTP/1.1\r\nHost: {server.host}\r\nAuthorization: Bearer {TOKEN}\r\n"
         "Content-Length: 100\r\n\r\n"
@@ -481,7 +481,7 @@ def stays(there: list[Peer], new: Peer, connections: int = 4) -> list[Peer]:
 
 
 @pytest.mark.defect(26)
-def test_who_leaves_for_another_connection() -> None:
+def test_clients_that_change_connections() -> None:
     strangers = [Peer("192.0.2.1", since=1), Peer("192.0.2.1", known=True), Peer("192.0.2.2")]
     assert len(stays(strangers, Peer("192.0.2.3"))) == 4
     oldest = Peer("192.0.2.1", since=0)

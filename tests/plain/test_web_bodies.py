@@ -110,7 +110,7 @@ MAX_BYTES = {
 
 @pytest.mark.defect(21)
 @pytest.mark.parametrize("path", ["/prompt", "/katz/open"])
-def test_what_grows_is_refused_before_it_has_grown(tmp_path: Path, path: str) -> None:
+def test_growing_bodies_are_refused_early(tmp_path: Path, path: str) -> None:
     async def scenario(server: Served) -> None:
         await server.client.post(path, json={})  # what is imported then counts for no case
         for case, (content, expected) in HOSTILE.items():

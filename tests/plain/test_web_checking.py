@@ -121,7 +121,7 @@ def test_a_sound_output_runs_although_another_one_cannot() -> None:
         ({"1": node("Number", value="x"), "2": save()}, "prompt_outputs_failed_validation"),
     ],
 )
-def test_what_cannot_run_has_its_type(document: Any, expected: str) -> None:
+def test_each_validation_problem_has_a_type(document: Any, expected: str) -> None:
     assert kind(checked(document)) == expected
 
 
@@ -503,7 +503,7 @@ def failure(kind: NodeType, document: dict[str, Any], *others: NodeType) -> str:
     ],
 )
 @pytest.mark.parametrize("is_async", [False, True])
-def test_what_a_node_made_is_held_to_the_limits(
+def test_limits_apply_to_values_made_by_nodes(
     value: Any, socket: str, expected: str, is_async: bool
 ) -> None:
     message = failure(
@@ -513,7 +513,7 @@ def test_what_a_node_made_is_held_to_the_limits(
     assert not expected or "node 1 (Make)" in message
 
 
-def test_what_a_node_would_make_of_its_picture_is_refused_before_it_does() -> None:
+def test_oversized_results_are_refused_before_the_node_runs() -> None:
     source = made(lambda values: Tensor((4, 2048, 1024, 3)), "IMAGE", name="Source")
     calls = []
 
@@ -550,7 +550,7 @@ def test_what_a_node_would_make_of_its_picture_is_refused_before_it_does() -> No
     assert "made" not in scaled(scale_by=2.0) and len(calls) == 1  # 4 pictures of 8,388,608 pixels
 
 
-def test_what_a_choice_brings_is_held_to_the_limits_while_that_is_chosen() -> None:
+def test_inputs_of_a_choice_are_limited_while_it_is_chosen() -> None:
     source = made(lambda values: Tensor((4, 2048, 1024, 3)), "IMAGE", name="Source")
 
     def resized(**values: Any) -> str:

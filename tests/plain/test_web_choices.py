@@ -28,7 +28,7 @@ def asking(choices: object) -> dict[str, Any]:
     return {"prompt": GRAPH, "client_id": "me", "extra_data": {"katz": choices}}
 
 
-def test_what_a_job_chose_goes_with_it(tmp_path: Path) -> None:
+def test_choices_of_a_job_are_deleted_with_it(tmp_path: Path) -> None:
     choices = {"devices": ["cpu"], "place": ["controlnet=cpu"], "batching": False}
 
     async def scenario(server: Served) -> None:
@@ -53,7 +53,7 @@ def test_what_a_job_chose_goes_with_it(tmp_path: Path) -> None:
         ([1], 400, "not a JSON object"),
     ],
 )
-def test_what_cannot_be_or_is_the_operator_s_is_refused(
+def test_impossible_and_operator_only_choices_are_refused(
     choices: object, status: int, said: str, tmp_path: Path
 ) -> None:
     async def scenario(server: Served) -> None:
@@ -65,7 +65,7 @@ def test_what_cannot_be_or_is_the_operator_s_is_refused(
     with_server(tmp_path, scenario)
 
 
-def test_the_operator_says_what_may_be_chosen(tmp_path: Path) -> None:
+def test_the_operator_sets_the_permitted_choices(tmp_path: Path) -> None:
     async def scenario(server: Served) -> None:
         stale = await server.client.post("/prompt", json=asking({"allow": "stale-controlnet"}))
         placed = await server.client.post("/prompt", json=asking({"batching": True}))

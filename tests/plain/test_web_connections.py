@@ -53,7 +53,7 @@ def test_writes_of_one_turn_leave_together_and_in_order() -> None:
     assert gather(use).pieces == [b"headbody", b"more"]
 
 
-def test_what_was_written_leaves_before_the_end_and_much_of_it_at_once() -> None:
+def test_written_data_is_sent_before_the_end_in_large_parts() -> None:
     async def use(transport: Any, sent: Sent) -> None:
         transport.write(b"x" * (GATHERED + 1))
         assert len(sent.pieces) == 1
@@ -73,7 +73,7 @@ async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         await PlainTextResponse("hello")(scope, receive, send)
 
 
-def test_answers_arrive_whole_and_the_server_ends_when_it_is_told(
+def test_answers_arrive_whole_and_the_server_ends_on_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connections, "DATE", 60.0)  # seconds until it looks the next time

@@ -108,7 +108,7 @@ def test_the_messages_of_a_job_come_in_the_order_of_the_convention() -> None:
     assert data[16] == {"node": None, "prompt_id": "job"}
 
 
-def test_progress_state_tells_of_every_node_that_has_begun() -> None:
+def test_progress_state_lists_every_started_node() -> None:
     messages = Client().on_event(RUNS[:6])
     assert messages[-1]["data"]["prompt_id"] == "job"
     nodes = messages[-1]["data"]["nodes"]
@@ -232,7 +232,7 @@ def test_an_interrupted_job_names_the_node_that_ran_for_everybody() -> None:
     assert dict(map(tuple, kept["messages"]))["execution_interrupted"] == expected
 
 
-def test_a_job_that_was_deleted_before_it_began_disturbs_nobody() -> None:
+def test_a_job_deleted_before_its_start_disturbs_no_other() -> None:
     """A client takes `executing` with node null for the end of what it shows, which may be another
     job.
     """
@@ -324,7 +324,7 @@ def test_only_the_first_text_of_a_client_is_read() -> None:
         assert list(channel.read(flags)) == []
 
 
-def test_what_json_has_no_word_for_is_null() -> None:
+def test_values_without_json_form_are_null() -> None:
     def refuse(text: str) -> None:
         raise AssertionError(text)
 
@@ -344,7 +344,7 @@ def test_what_json_has_no_word_for_is_null() -> None:
     }
 
 
-def test_a_client_that_returns_is_shown_what_runs() -> None:
+def test_a_returning_client_sees_running_jobs() -> None:
     async def run() -> tuple[list[dict[str, Any]], bytes]:
         hub = make_hub(FakeJobs([make_job()]))
         for event in RUNS[:7]:
@@ -369,7 +369,7 @@ def test_a_client_that_returns_is_shown_what_runs() -> None:
     assert picture.endswith(b"JPEG")
 
 
-def test_a_job_that_was_deleted_before_it_began_is_not_told_on_return() -> None:
+def test_a_job_deleted_before_its_start_is_not_reported_on_return() -> None:
     async def run() -> list[dict[str, Any]]:
         hub = make_hub(FakeJobs())
         hub.publish(make_job(), Ended("cancelled", 1003.0))

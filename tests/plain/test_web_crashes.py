@@ -156,7 +156,7 @@ def test_a_job_under_which_runners_die_before_they_say_anything_of_it_is_set_asi
 
 
 @pytest.mark.defect(19)
-def test_a_cancelled_job_whose_runner_was_killed_says_which_node_ran(tmp_path: Path) -> None:
+def test_a_cancelled_job_of_a_killed_runner_names_the_running_node(tmp_path: Path) -> None:
     async def use(service: Service) -> None:
         await submit(service, "a")
         await service.until(lambda: service.runner.names == ["a"])
@@ -213,7 +213,7 @@ def test_jobs_that_find_the_disk_full_wait_for_room(
 
 
 @pytest.mark.defect(31)
-def test_a_full_disk_that_refuses_a_job_is_told_until_there_is_room(
+def test_a_full_disk_is_reported_until_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("katz_graph.web.jobs.dispatch.FULL_DISK_RETRY_S", 0.01)
@@ -466,7 +466,7 @@ def test_a_move_that_cannot_be_written_down_is_none(
     run(tmp_path, use)
 
 
-def test_a_start_deletes_what_a_waiting_job_left(tmp_path: Path) -> None:
+def test_a_start_deletes_leftovers_of_a_waiting_job(tmp_path: Path) -> None:
     """An attempt's first words on disk may be its files."""
     store, left = JobStore.open(tmp_path), tmp_path / "output" / "half.png"
     left.parent.mkdir()

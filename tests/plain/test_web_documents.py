@@ -39,7 +39,7 @@ def picture(**texts: Any) -> bytes:
     return encoded.getvalue()
 
 
-def test_what_an_editor_wrote_comes_back_as_it_is(tmp_path: Path) -> None:
+def test_documents_come_back_unchanged(tmp_path: Path) -> None:
     async def scenario(server: Served) -> None:
         for content in (json.dumps(EDITORS).encode(), picture(prompt=GRAPH, workflow=EDITORS)):
             plain = await server.client.post("/katz/open", content=content)
@@ -107,7 +107,7 @@ def twice() -> dict[str, Any]:
         (json.dumps({"nodes": [{"id": n, "type": "A"} for n in range(21)]}).encode(), "21 nodes"),
     ],
 )
-def test_what_cannot_be_opened_is_one_line(tmp_path: Path, content: bytes, line: str) -> None:
+def test_unopenable_documents_give_one_line(tmp_path: Path, content: bytes, line: str) -> None:
     async def scenario(server: Served) -> None:
         answer = await server.client.post("/katz/open", content=content)
         assert answer.status_code == 400, answer.text

@@ -435,7 +435,7 @@ def test_ranges_and_tags(server: TestClient) -> None:
         "x.SVG",
     ],
 )
-def test_what_could_run_is_never_shown_inline(
+def test_active_content_is_never_shown_inline(
     server: TestClient, tmp_path: Path, name: str
 ) -> None:
     (tmp_path / "output").mkdir()

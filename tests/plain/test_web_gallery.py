@@ -229,7 +229,7 @@ def test_a_page_looks_at_what_changed_and_no_more(
 
 
 @pytest.mark.defect(28)
-def test_a_file_that_is_stored_beside_its_predecessor_s_way_to_the_trash_stays(
+def test_a_file_stored_while_its_predecessor_is_deleted_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place, rename = tmp_path / "a.png", Path.replace

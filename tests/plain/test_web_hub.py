@@ -28,7 +28,7 @@ def on_a_loop(test: Callable[[], Coroutine[None, None, None]]) -> Callable[[], N
 
 
 @on_a_loop
-async def test_events_reach_every_socket_of_the_owner_and_nobody_else() -> None:
+async def test_events_reach_every_socket_of_the_client_and_no_other() -> None:
     jobs = FakeJobs([make_job()])
     hub = make_hub(jobs)
     first, second, other = (
@@ -41,7 +41,7 @@ async def test_events_reach_every_socket_of_the_owner_and_nobody_else() -> None:
 
 
 @on_a_loop
-async def test_a_job_without_client_is_told_to_nobody() -> None:
+async def test_a_job_without_client_is_reported_to_no_client() -> None:
     hub = make_hub(FakeJobs())
     sessions = [connect(hub, NativeChannel(), client) for client in ("ann", "None", "x")]
     hub.publish(make_job(client=None), Started(1.0))
@@ -116,7 +116,7 @@ async def test_there_are_only_so_many_sockets() -> None:
 
 
 @on_a_loop
-async def test_the_queue_is_told_to_all_and_many_changes_at_once_in_few_messages() -> None:
+async def test_the_queue_is_broadcast_and_many_changes_take_few_messages() -> None:
     jobs = FakeJobs(
         pending=[
             make_job("a", "ann", "pending"),
@@ -139,7 +139,7 @@ async def test_the_queue_is_told_to_all_and_many_changes_at_once_in_few_messages
 
 
 @on_a_loop
-async def test_the_end_of_a_job_is_told_to_a_client_that_was_away() -> None:
+async def test_the_end_of_a_job_is_reported_to_a_returning_client() -> None:
     jobs = FakeJobs([make_job()])
     hub = make_hub(jobs)
     connect(hub, NativeChannel()).close()
@@ -158,7 +158,7 @@ async def test_the_end_of_a_job_is_told_to_a_client_that_was_away() -> None:
 
 
 @on_a_loop
-async def test_who_leaves_in_order_a_while_after_an_end_is_not_told_again() -> None:
+async def test_clients_that_close_after_an_end_are_not_notified_again() -> None:
     def ended(identifier: str) -> None:
         hub.publish(make_job(identifier), Ended("completed", 2.0))
 
@@ -181,7 +181,7 @@ async def test_who_leaves_in_order_a_while_after_an_end_is_not_told_again() -> N
 
 
 @on_a_loop
-async def test_what_ends_while_a_client_connects_is_not_lost() -> None:
+async def test_jobs_that_end_while_a_client_connects_are_not_lost() -> None:
     """Between `connect` and `begin` the store is read, in which a job can end that was not in it
     yet.
     """

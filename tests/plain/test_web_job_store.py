@@ -371,7 +371,7 @@ def test_a_full_disk_refuses_one_job_and_loses_none(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_prompts_are_for_the_owner_of_the_folder_alone(tmp_path: Path) -> None:
+def test_prompts_are_only_for_the_user_of_the_folder(tmp_path: Path) -> None:
     with_store(tmp_path, lambda store: store.add(job("a")))
     assert {
         path.name: path.stat().st_mode & 0o077
@@ -439,7 +439,7 @@ def crash(folder: Path, kills: int) -> tuple[list[str], list[str], list[Job], li
     )
 
 
-def test_what_was_accepted_survives_kills_at_random_moments(tmp_path: Path) -> None:
+def test_accepted_jobs_survive_kills_at_random_times(tmp_path: Path) -> None:
     added, done, waiting, finished = crash(tmp_path, KILLS)
     assert len(added) > 100 and len(done) > 50, "the processes lived long enough to do something"
     there = [each.id for each in (*waiting, *finished)]
@@ -451,7 +451,7 @@ def test_what_was_accepted_survives_kills_at_random_moments(tmp_path: Path) -> N
     )
 
 
-def test_only_abandoned_files_are_taken_for_what_a_killed_process_left(tmp_path: Path) -> None:
+def test_only_abandoned_files_count_as_leftovers_of_a_killed_process(tmp_path: Path) -> None:
     folder = tmp_path / "output" / "a"
     folder.mkdir(parents=True)
     name = f".{'0a' * 16}.tmp"

@@ -41,7 +41,7 @@ def test_jobs_run_in_order_and_so_many_at_once(tmp_path: Path) -> None:
     run(tmp_path, use, jobs_at_once=2)
 
 
-def test_an_end_is_told_only_when_it_is_on_disk(tmp_path: Path) -> None:
+def test_an_end_is_reported_only_when_it_is_on_disk(tmp_path: Path) -> None:
     async def use(service: Service) -> None:
         await submit(service, "a")
         assert on_disk(tmp_path)["a"] in ("pending", "in_progress")
@@ -74,7 +74,7 @@ def test_an_end_is_told_only_when_it_is_on_disk(tmp_path: Path) -> None:
     run(tmp_path, use)
 
 
-def test_priorities_front_and_moves_decide_who_is_next(tmp_path: Path) -> None:
+def test_priorities_front_and_moves_decide_the_next_job(tmp_path: Path) -> None:
     async def use(service: Service) -> None:
         await service.jobs.pause()
         await submit(service, "a", "b", "c")
@@ -107,7 +107,7 @@ def test_priorities_front_and_moves_decide_who_is_next(tmp_path: Path) -> None:
     run(tmp_path, later, runner=FakeRunner(seconds=0.0))
 
 
-def test_cancelling_stops_what_waits_and_what_runs(tmp_path: Path) -> None:
+def test_cancelling_stops_waiting_and_running_jobs(tmp_path: Path) -> None:
     async def use(service: Service) -> None:
         await submit(service, "runs", "waits", "other", "more")
         await service.until(lambda: service.runner.names == ["runs"])

@@ -46,7 +46,7 @@ def test_errors_bring_their_trace_into_the_log() -> None:
     assert rest[-1] == "RuntimeError: deep inside"
 
 
-def test_what_packs_print_cannot_act_on_a_terminal() -> None:
+def test_prints_of_packs_cannot_control_the_terminal() -> None:
     try:
         raise RuntimeError("deep\x1b]0;inside\r\x9b2J")
     except RuntimeError:

@@ -15,7 +15,7 @@ class Clock:
         return self.now
 
 
-def test_each_evaluation_is_timed_also_those_that_were_not_told_singly() -> None:
+def test_each_evaluation_is_timed_even_if_not_reported_singly() -> None:
     clock = Clock()
     metrics = Metrics(clock)
     for now, value in ((0.0, 1), (0.2, 2), (0.6, 6)):
@@ -28,7 +28,7 @@ def test_each_evaluation_is_timed_also_those_that_were_not_told_singly() -> None
     assert 'katz_step_seconds_bucket{le="0.1"} 4.0' in text  # the four that shared 0.4 s
 
 
-def test_what_a_pack_counts_is_no_evaluation() -> None:
+def test_progress_of_a_pack_is_not_counted_as_evaluations() -> None:
     clock = Clock()
     metrics = Metrics(clock)
     for value in (1, 2**40):

@@ -227,7 +227,7 @@ class Watcher:
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(events, max_size=30), st.integers(0, 30), st.booleans())
-def test_who_returns_knows_what_who_stayed_knows(
+def test_returning_clients_know_as_much_as_connected_ones(
     happening: list[ClientEvent], returns: int, ends: bool
 ) -> None:
     async def run() -> None:
@@ -376,7 +376,7 @@ def test_a_malformed_frame_ends_its_connection_only(
         assert received(neighbour)["type"] == "pong"
 
 
-def test_one_socket_too_many_is_told_so_and_room_comes_back(server: Server) -> None:
+def test_one_socket_too_many_is_refused_and_room_comes_back(server: Server) -> None:
     with server.native() as first, server.native(), server.native():
         received(first)
         with server.native() as fourth, pytest.raises(WebSocketDisconnect) as closed:

@@ -10,7 +10,7 @@ from web_server import serving
 from katz_graph.web.runner_client.facts import PackFacts
 
 
-def test_packs_are_listed_with_what_is_wrong(tmp_path: Path) -> None:
+def test_packs_are_listed_with_their_problems(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with serving(tmp_path) as server:
             server.runner.found = (

@@ -132,7 +132,7 @@ def test_relations_that_make_no_sense_are_not_carried_on() -> None:
     assert (steep.seconds(features(painting(steps=1))) or 0) > 0, "never below nothing"
 
 
-def test_a_job_whose_results_were_there_teaches_nothing() -> None:
+def test_a_cached_job_gives_no_measurements() -> None:
     painted = features(painting())
     assert (
         learned(ended(job("a", started=1000.0), 1003.0, seconds={"denoise": 2.5}), painted) == 3.0
@@ -154,7 +154,7 @@ def test_waiting_times_add_up_over_the_places() -> None:
     assert left(10.0, 4.0) == 6.0 and left(10.0, 30.0) == 1.0
 
 
-def test_the_forecast_counts_what_is_left_of_running_jobs() -> None:
+def test_the_forecast_counts_the_rest_of_running_jobs() -> None:
     forecast = Forecast(1, lambda: 2004.0)
     shape = features(painting())
     forecast.learn(ended(job("earlier", started=1000.0), 1010.0, seconds={"denoise": 9.0}), shape)

@@ -32,7 +32,7 @@ def test_pages_are_bounded() -> None:
     }
 
 
-def test_the_route_takes_what_is_as_expected(tmp_path: Path) -> None:
+def test_the_route_accepts_expected_values(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with serving(tmp_path) as server:
 

@@ -154,7 +154,7 @@ def test_malformed_prompts_are_400_in_the_convention_s_shape(tmp_path: Path, bod
         for value in ("x", UUID.replace("-", ""), 7, f"{{{UUID}}}")
     ],
 )
-def test_what_is_wrong_has_the_convention_s_name(
+def test_errors_have_the_convention_s_names(
     tmp_path: Path, body: dict[str, Any], kind: str
 ) -> None:
     async def scenario(server: Served) -> None:
@@ -249,7 +249,7 @@ def test_shutting_down_refuses_new_jobs_and_says_so(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_devices_that_are_left_out_are_named_to_who_watches(tmp_path: Path) -> None:
+def test_excluded_devices_are_reported_to_watchers(tmp_path: Path) -> None:
     """The server takes jobs; those that need what only these devices may do are refused when they
     run.
     """

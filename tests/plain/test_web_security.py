@@ -109,7 +109,7 @@ def greeting(client: TestClient, path: str = "/ws", **headers: str) -> str:
         ("", 403),
     ],
 )
-def test_a_page_that_lets_its_name_point_here_gets_nothing(host: str, status: int) -> None:
+def test_a_page_with_a_rebound_name_gets_nothing(host: str, status: int) -> None:
     client = guarded()
     header = host.encode("latin-1").decode("latin-1")
     assert client.get("/queue", headers=[(b"host", header.encode("latin-1"))]).status_code == status  # type: ignore[arg-type]
@@ -250,7 +250,7 @@ def test_origins_that_the_operator_allows() -> None:
         {"allowed_hosts": ("a b",)},
     ],
 )
-def test_what_cannot_be_allowed_is_said_at_the_start(option: dict[str, Any]) -> None:
+def test_invalid_permissions_are_reported_at_the_start(option: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="--allowed-"):
         guarded(**option)
 
@@ -504,7 +504,7 @@ def test_a_body_that_trickles_is_given_up(monkeypatch: pytest.MonkeyPatch) -> No
     assert posted(trickle) == 408 and pieces < 20
 
 
-def test_any_route_may_be_asked_for_its_headers_and_for_what_it_takes() -> None:
+def test_any_route_answers_head_and_options() -> None:
     client = guarded(token=TOKEN)
     known = {"Authorization": f"Bearer {TOKEN}"}
     for path, status in (("/queue", 200), ("/nowhere", 404), ("/ignore", 405)):

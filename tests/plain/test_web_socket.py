@@ -91,7 +91,7 @@ def test_a_client_that_vanishes_is_forgotten_and_finds_the_end_on_return(server:
     assert kinds == ["status", "execution_success", "status", "executing"]
 
 
-def test_an_end_that_went_down_a_dead_line_is_told_again(server: Live) -> None:
+def test_an_end_sent_to_a_dead_connection_is_sent_again(server: Live) -> None:
     """The server takes the line for sound; the client that returns has read nothing."""
     with unread(server):
         assert eventually(server, 1)
@@ -103,7 +103,7 @@ def test_an_end_that_went_down_a_dead_line_is_told_again(server: Live) -> None:
             ]
 
 
-def test_large_and_many_messages_of_a_client_harm_nobody(server: Live) -> None:
+def test_large_and_many_messages_harm_no_other_client(server: Live) -> None:
     with (
         connect(f"ws://127.0.0.1:{server.port}/ws", compression=None) as loud,
         native(server) as neighbour,

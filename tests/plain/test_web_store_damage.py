@@ -185,14 +185,14 @@ def test_a_changed_letter_of_a_prompt_loses_that_job_and_says_so(
     assert len(kept) == 1 and kept[0].name in note
 
 
-def test_an_empty_file_that_is_not_new_is_told_and_a_new_one_is_not(tmp_path: Path) -> None:
+def test_an_old_empty_file_is_reported_and_a_new_one_is_not(tmp_path: Path) -> None:
     (tmp_path / FILE).touch()
     found, (note,) = opened(tmp_path)
     assert not found and "empty, though it is not new" in note
     assert opened(tmp_path / "new") == ({}, ())
 
 
-def test_a_file_that_is_gone_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     assert opened(tmp_path) == ({}, ())
     (tmp_path / FILE).unlink()
     found, (note,) = opened(tmp_path)
@@ -214,7 +214,7 @@ def logged(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("where", [17, 40, 56, 2000, -100], ids=str)
-def test_a_damaged_log_is_told(tmp_path: Path, where: int) -> None:
+def test_a_damaged_log_is_reported(tmp_path: Path, where: int) -> None:
     logged(tmp_path)
     log = tmp_path / f"{FILE}-wal"
     data = bytearray(log.read_bytes())
@@ -272,7 +272,7 @@ def test_a_store_of_an_earlier_version_is_taken_over(tmp_path: Path, reports: bo
     assert list(found) == ["old"] and not notes
 
 
-def test_whose_turn_a_job_takes_survives_a_restart(tmp_path: Path) -> None:
+def test_turn_order_survives_a_restart(tmp_path: Path) -> None:
     store = JobStore.open(tmp_path)
     asyncio.run(store.add(replace(job("a"), origin="10.0.0.7")))
     asyncio.run(store.close())

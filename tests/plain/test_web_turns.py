@@ -208,7 +208,7 @@ def test_one_address_leaves_a_place_for_another_and_they_take_turns() -> None:
     asyncio.run(use())
 
 
-def test_who_no_longer_waits_takes_no_place_away() -> None:
+def test_cancelled_waiters_take_no_place() -> None:
     async def use() -> None:
         turns = Turns(2)
         await turns.enter("a")

@@ -205,7 +205,7 @@ def test_names_that_lead_out_are_refused(server: TestClient, tmp_path: Path, nam
     assert everything_below(tmp_path) == {"data/users/default/mine.json"}
 
 
-def test_links_of_the_operator_lead_nobody_out(server: TestClient, tmp_path: Path) -> None:
+def test_links_of_the_operator_let_no_user_out(server: TestClient, tmp_path: Path) -> None:
     store(server, "mine.json")
     (tmp_path / "secret").write_text("secret")
     home = tmp_path / "data/users/default"
@@ -234,7 +234,7 @@ def test_a_person_has_a_quota_of_bytes_and_files(
     assert everything_below(tmp_path / "data/users") == {"default/a", "default/b"}
 
 
-def test_a_full_disk_is_507_and_keeps_what_was_there(
+def test_a_full_disk_is_507_and_leaves_existing_files(
     server: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store(server, "a.json", b"old")
@@ -255,7 +255,7 @@ def test_a_full_disk_is_507_and_keeps_what_was_there(
     }
 
 
-def test_what_a_killed_server_left_half_written_goes(tmp_path: Path) -> None:
+def test_half_written_files_of_a_killed_server_are_deleted(tmp_path: Path) -> None:
     incoming = tmp_path / "data/users/.incoming"
     incoming.mkdir(parents=True)
     (incoming / ".0123.tmp").write_bytes(b"half")
@@ -277,7 +277,7 @@ def test_stored_pages_do_not_run(server: TestClient) -> None:
     assert server.get("/userdata/user.css").headers["content-type"].startswith("text/css")
 
 
-def test_several_users_are_kept_apart(tmp_path: Path) -> None:
+def test_several_users_are_separated(tmp_path: Path) -> None:
     server = file_server(tmp_path, multi_user=True)
     assert server.get("/users").json() == {"storage": "server", "users": {}}
     ann, bob = (
@@ -363,7 +363,7 @@ def test_each_save_answers_with_its_own_tag(tmp_path: Path) -> None:
 
 
 @pytest.mark.defect(28)
-def test_a_save_beside_a_deletion_is_answered_as_stored(
+def test_a_save_during_a_deletion_is_answered_as_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = file_server(tmp_path)

@@ -79,7 +79,7 @@ def test_whatever_is_sent_arrives_as_it_was_in_pieces_of_any_size(
         pack(["Ready", 0, {"facts": {"nodes": "many"}}]),
     ],
 )
-def test_what_is_no_message_is_refused(data: bytes) -> None:
+def test_invalid_messages_are_refused(data: bytes) -> None:
     with pytest.raises(WireError):
         list(RunnerMessages().take(data))
 

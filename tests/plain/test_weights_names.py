@@ -35,7 +35,7 @@ NOT_WEIGHTS = ("bench", "mini", "testing")
         ("a.SFT", "a"),
     ],
 )
-def test_weights_are_told_by_their_ending_in_any_case(name: str, bare: str) -> None:
+def test_weights_are_recognised_by_their_ending_in_any_case(name: str, bare: str) -> None:
     assert is_weights(name)
     assert is_weights(Path(name))
     assert not is_pickle(name)
@@ -44,7 +44,7 @@ def test_weights_are_told_by_their_ending_in_any_case(name: str, bare: str) -> N
 
 @pytest.mark.defect(13)
 @pytest.mark.parametrize("name", ["a.ckpt", "a.PT", "a.Bin", "a.pkl", "a.pth"])
-def test_pickles_are_told_by_theirs(name: str) -> None:
+def test_pickles_are_recognised_by_their_bytes(name: str) -> None:
     assert is_pickle(name)
     assert not is_weights(name)
     assert without_ending(name) == name

@@ -220,7 +220,7 @@ def test_a_running_job_is_interrupted_and_waiting_ones_are_taken_out(server: Ser
     assert ask(server, f"/api/jobs/{running}")["status"] == "cancelled"
 
 
-def test_what_is_wrong_is_said_in_the_convention_s_shape(server: Served) -> None:
+def test_errors_have_the_convention_s_shape(server: Served) -> None:
     graph = painting(5, 2)
     graph["5"]["inputs"]["model"] = ["77", 0]
     with pytest.raises(urllib.error.HTTPError) as refused:
@@ -307,7 +307,7 @@ def test_a_lost_line_cancels_nothing_and_the_client_finds_everything(server: Ser
     assert server.finished()[identifier]["status"]["status_str"] == "success"
 
 
-def test_told_to_end_twice_it_ends_at_once_and_leaves_nothing(server: Served) -> None:
+def test_a_second_stop_ends_at_once_and_leaves_nothing(server: Served) -> None:
     """The running job is on record and starts again with the next server."""
     long = submit(server, painting(9, 1000, 128))
     eventually(

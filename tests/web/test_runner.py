@@ -156,7 +156,7 @@ def shown(driver: Driver, ended: Ended) -> bytes:
         return picture.tobytes()
 
 
-def test_it_tells_what_it_has(driver: Driver) -> None:
+def test_it_reports_its_contents(driver: Driver) -> None:
     facts = driver.runner.facts
     assert [(device.name, device.device) for device in facts.devices] == [
         ("cpu", "cpu")
@@ -246,7 +246,7 @@ def test_a_client_can_do_without_previews(driver: Driver) -> None:
     )
 
 
-def test_a_job_whose_results_are_there_says_so_before_its_end(driver: Driver) -> None:
+def test_a_job_with_results_says_so_before_its_end(driver: Driver) -> None:
     prompt = {"1": node("Say", text="hello"), "2": node("Wait", value=["1", 0])}
     driver.run("first", prompt)
     again = driver.run("again", prompt)
@@ -261,7 +261,7 @@ def test_a_job_whose_results_are_there_says_so_before_its_end(driver: Driver) ->
     assert shown == {"1": {"text": ["hello", None]}, "2": None}
 
 
-def test_what_one_user_asked_for_is_not_told_to_another(driver: Driver) -> None:
+def test_requests_of_one_user_are_hidden_from_others(driver: Driver) -> None:
     """The reason for a node's run refers to the user's own last run, never to another user's."""
     driver.run("mine", {"1": node("Say", text="my secret")}, client="me")
     driver.run("theirs", {"1": node("Say", text="theirs")}, client="them")
@@ -282,7 +282,7 @@ def test_jobs_run_side_by_side_and_each_is_stopped_alone(driver: Driver) -> None
     assert driver.ended("other").status == "cancelled"
 
 
-def test_progress_comes_at_a_pace_that_people_can_follow_and_the_last_always(
+def test_progress_comes_at_a_readable_pace_and_the_last_always(
     driver: Driver,
 ) -> None:
     began = time.monotonic()
@@ -293,13 +293,13 @@ def test_progress_comes_at_a_pace_that_people_can_follow_and_the_last_always(
     assert (told[-1].value, told[-1].maximum) == (100, 100)
 
 
-def test_what_nodes_print_is_logged(driver: Driver, caplog: pytest.LogCaptureFixture) -> None:
+def test_prints_of_nodes_are_logged(driver: Driver, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "katz.runner"):
         driver.run("prints", {"1": node("Say", text="a line of a pack")})
         driver.until(lambda: "a line of a pack" in caplog.messages)
 
 
-def test_pictures_and_messages_are_sent_to_who_asked(driver: Driver) -> None:
+def test_pictures_and_messages_are_sent_to_the_submitter(driver: Driver) -> None:
     driver.run("sends", {"1": node("Send")})
     (picture,) = [event for event in driver.events("sends") if isinstance(event, EncodedPicture)]
     assert (picture.image, picture.media_type, picture.lasting, picture.node) == (
@@ -315,7 +315,7 @@ def test_pictures_and_messages_are_sent_to_who_asked(driver: Driver) -> None:
     assert isinstance(message.data["what"], str)  # a value that is not JSON becomes its text
 
 
-def test_a_job_that_fails_says_where_and_keeps_what_was_made(driver: Driver) -> None:
+def test_a_failed_job_names_the_node_and_keeps_its_results(driver: Driver) -> None:
     prompt = {
         "1": node("Say", text="made"),
         "2": node("SaveImage", images=["1", 0], filename_prefix="x"),
@@ -401,7 +401,7 @@ def test_a_job_that_ends_its_process_is_lost_and_the_next_one_runs(driver: Drive
     assert driver.forked_from() == driver.origin
 
 
-def test_a_runner_whose_server_is_killed_undoes_what_is_not_on_record_and_ends(
+def test_a_runner_with_a_killed_server_undoes_unrecorded_work_and_ends(
     driver: Driver, tmp_path: Path
 ) -> None:
     """A job that will run again must not find its own earlier files; files on record stay."""

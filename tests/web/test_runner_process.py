@@ -129,7 +129,7 @@ def test_a_runner_that_dies_is_replaced_and_names_the_jobs_that_it_had() -> None
     with_runner(test)
 
 
-def test_what_a_runner_had_started_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_child_processes_end_with_the_runner(monkeypatch: pytest.MonkeyPatch) -> None:
     """Packs run in the runner: they do not get the server's token, and leave no processes."""
     monkeypatch.setenv("KATZ_TOKEN", "secret")
 
@@ -411,7 +411,7 @@ def test_a_runner_is_asked_before_it_is_ready_and_jobs_wait_until_it_is(tmp_path
     asyncio.run(start())
 
 
-def test_who_asks_while_no_runner_gets_ready_is_told_to_come_again(tmp_path: Path) -> None:
+def test_requests_without_a_ready_runner_get_retry_later(tmp_path: Path) -> None:
     """The wait is bounded, and closing the server ends it."""
 
     def hopeless(waiting: float) -> Runner:
@@ -446,7 +446,7 @@ def test_who_asks_while_no_runner_gets_ready_is_told_to_come_again(tmp_path: Pat
     asyncio.run(start())
 
 
-def test_a_fork_server_with_which_no_runner_gets_ready_is_not_used_again(
+def test_a_fork_server_without_ready_runners_is_not_used_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked: list[str] = []

@@ -8,7 +8,7 @@ from pathlib import Path
 from katz_graph.testing.server_process import Served, alive
 
 
-def test_a_server_that_ends_while_it_starts_leaves_nothing_and_nobody_waiting(
+def test_a_server_that_ends_during_its_start_leaves_no_files_or_waiters(
     tmp_path: Path,
 ) -> None:
     """Workers already load before they are supervised."""
