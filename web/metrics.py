@@ -32,35 +32,35 @@ OF_DEVICES = (
     (GaugeMetricFamily, "device_memory_free_bytes", "Bytes of a device's memory that are free"),
     (GaugeMetricFamily, "model_bytes", "Bytes of models in memory"),
     (GaugeMetricFamily, "model_budget_bytes", "Bytes that models may take"),
-    (GaugeMetricFamily, "model_reserve_bytes", "Bytes of that which are kept free for computing"),
+    (GaugeMetricFamily, "model_reserve_bytes", "Bytes of the budget reserved for computing"),
     (CounterMetricFamily, "model_loads", "Models that had to be loaded"),
-    (CounterMetricFamily, "model_fills", "Models loaded into the place of one of equal form"),
+    (CounterMetricFamily, "model_fills", "Models loaded into the memory of one of equal form"),
     (CounterMetricFamily, "model_returns", "Models loaded from a copy in the host's memory"),
     (CounterMetricFamily, "model_load_seconds", "Seconds that loading models took"),
-    (CounterMetricFamily, "model_evictions", "Models let go for others"),
+    (CounterMetricFamily, "model_evictions", "Models evicted for others"),
     (
         CounterMetricFamily,
         "model_evicted_seconds",
-        "Seconds that loading what was let go had taken",
+        "Seconds that loading the evicted models had taken",
     ),
     (CounterMetricFamily, "out_of_memory", "How often memory ran out"),
     (GaugeMetricFamily, "controlnet_bytes", "Bytes of ControlNets in memory"),
-    (CounterMetricFamily, "controlnet_hits", "ControlNets that were in memory when wanted"),
+    (CounterMetricFamily, "controlnet_hits", "ControlNets that were in memory when needed"),
     (CounterMetricFamily, "controlnet_misses", "ControlNets that had to be loaded"),
-    (CounterMetricFamily, "controlnet_evictions", "ControlNets let go for others"),
+    (CounterMetricFamily, "controlnet_evictions", "ControlNets evicted for others"),
     (CounterMetricFamily, "controlnet_load_seconds", "Seconds that loading ControlNets took"),
     (GaugeMetricFamily, "lora_bytes", "Bytes of LoRA files in memory"),
     (GaugeMetricFamily, "lora_budget_bytes", "Bytes that LoRA files may take"),
-    (CounterMetricFamily, "lora_hits", "LoRA files that were in memory when wanted"),
+    (CounterMetricFamily, "lora_hits", "LoRA files that were in memory when needed"),
     (CounterMetricFamily, "lora_misses", "LoRA files that had to be read"),
-    (CounterMetricFamily, "lora_evictions", "LoRA files let go for others"),
+    (CounterMetricFamily, "lora_evictions", "LoRA files evicted for others"),
     (CounterMetricFamily, "lora_load_seconds", "Seconds that reading LoRA files took"),
     (CounterMetricFamily, "lora_merges", "How often LoRAs were merged into a model"),
     (CounterMetricFamily, "lora_seconds", "Seconds that merging LoRAs took"),
     (CounterMetricFamily, "calls_recorded", "Calls of stages that were recorded"),
     (CounterMetricFamily, "calls_replayed", "Calls of stages that were replayed"),
-    (CounterMetricFamily, "calls_beside", "Calls of stages that ran beside another on a GPU"),
-    (CounterMetricFamily, "calls_eager", "Calls of stages that were computed as they are"),
+    (CounterMetricFamily, "calls_beside", "Calls of stages that ran concurrently on a GPU"),
+    (CounterMetricFamily, "calls_eager", "Calls of stages that ran without a recording"),
     (CounterMetricFamily, "recordings_dropped", "How often recordings were dropped for others"),
     (GaugeMetricFamily, "recordings_bytes", "Bytes of recorded calls"),
 )
@@ -83,7 +83,7 @@ class Metrics:
         )
         self._step = Histogram("katz_step_seconds", step, buckets=STEP_SECONDS, registry=registry)
         self._nodes = Counter(
-            "katz_nodes", "Nodes that ran, or whose result was there", ["cached"], registry=registry
+            "katz_nodes", "Nodes that ran, or had a cached result", ["cached"], registry=registry
         )
         self._refused = Counter(
             "katz_jobs_refused", "Jobs refused on arrival", ["reason"], registry=registry
@@ -181,7 +181,7 @@ class _Figures(Collector):
             self._stats.worker_restarts,
         )
         yield GaugeMetricFamily(
-            "katz_results_kept", "Results of nodes that are in memory", self._stats.results_kept
+            "katz_results_kept", "Results of nodes in memory", self._stats.results_kept
         )
         for metric, name, title in OF_DEVICES:
             family = metric(f"katz_{name}", title, labels=["device"])
