@@ -17,6 +17,7 @@ from katz_graph.core.errors import Cancelled, InputError, OutOfMemory, RunError
 from katz_graph.core.events import Event, Span
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.executor.worker.device_program import DeviceProgram
+from katz_graph.ipc.heartbeat import Ping, Pong, Stop
 
 if TYPE_CHECKING:
     from katz_graph.node.types import Context
@@ -48,16 +49,6 @@ class Assign:
     """Assigns a worker its device; its first message apart from pings."""
 
     config: WorkerConfig
-
-
-@dataclass(frozen=True, slots=True)
-class Ping:
-    """Requests a `Pong`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """Ends the worker after the current unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,11 +145,6 @@ class Hello:
 
     pid: int
     version: str
-
-
-@dataclass(frozen=True, slots=True)
-class Pong:
-    """Answers a ping."""
 
 
 @dataclass(frozen=True, slots=True)

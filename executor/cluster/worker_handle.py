@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from katz_graph.executor.launch.base import Launched, Launcher, mismatch
-from katz_graph.executor.messages import Fault, FromWorker, Hello, Ping, Pong, Stop
+from katz_graph.executor.messages import Fault, FromWorker, Hello
 from katz_graph.executor.transport.codec import Closed, ProtocolError
 from katz_graph.executor.transport.connection import Connection, MessageChannel
-from katz_graph.ipc.heartbeat import Heartbeat
+from katz_graph.ipc.heartbeat import Heartbeat, Ping, Pong, Stop
 
 State = Literal["starting", "ready", "suspect", "dead"]
 STATUS_TIMEOUT = 0.2  # seconds by which the report of a loss may be delayed to find its cause

@@ -22,9 +22,6 @@ from katz_graph.executor.messages import (
     Fault,
     Go,
     Listen,
-    Ping,
-    Pong,
-    Stop,
 )
 from katz_graph.executor.transport.codec import Closed
 from katz_graph.executor.transport.connection import (
@@ -36,6 +33,7 @@ from katz_graph.executor.transport.connection import (
 )
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.executor.worker.host import Host
+from katz_graph.ipc.heartbeat import Ping, Pong, Stop
 from katz_graph.node.types import NodeType
 
 

@@ -1,8 +1,26 @@
-"""Measures how long another process has been silent. Must not know its messages."""
+"""Measures how long another process has been silent, and declares the messages that every process
+understands.
+"""
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """Requests a `Pong`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    """Answers a ping."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Ends the process: a worker after its current unit, a runner with its jobs."""
 
 
 class Heartbeat:

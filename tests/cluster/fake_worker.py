@@ -13,9 +13,9 @@ from dataclasses import replace
 import torch
 
 from katz_graph.executor.launch.base import hello
-from katz_graph.executor.messages import Ping, Pong, Stop
 from katz_graph.executor.transport.codec import Closed
 from katz_graph.executor.transport.connection import Connection
+from katz_graph.ipc.heartbeat import Ping, Pong, Stop
 from katz_graph.packs import builtin_nodes
 
 

@@ -13,8 +13,8 @@ import torch
 
 from katz_graph.executor.launch.base import hello
 from katz_graph.executor.launch.in_process import WorkerThread
-from katz_graph.executor.messages import Pong, Stop
 from katz_graph.executor.transport.connection import Connection
+from katz_graph.ipc.heartbeat import Pong, Stop
 
 
 @dataclass(frozen=True)

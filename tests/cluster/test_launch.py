@@ -24,9 +24,9 @@ from katz_graph.executor.launch.spawn import Spawn, WorkerProcess
 from katz_graph.executor.launch.work import find_gpus_again
 from katz_graph.executor.measure.device import METHOD
 from katz_graph.executor.measure.store import CostStore, Rates
-from katz_graph.executor.messages import Ping, Pong
 from katz_graph.executor.transport.codec import Closed
 from katz_graph.executor.worker.config import WorkerConfig
+from katz_graph.ipc.heartbeat import Ping, Pong
 from katz_graph.settings.environment import WAITING
 from katz_graph.testing.worker_threads import WorkerThreads
 

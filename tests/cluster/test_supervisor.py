@@ -28,9 +28,9 @@ from katz_graph.executor.launch.base import hello
 from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.executor.launch.in_process import WorkerThread
 from katz_graph.executor.launch.spawn import Spawn
-from katz_graph.executor.messages import Pong
 from katz_graph.executor.transport.codec import Closed
 from katz_graph.executor.transport.connection import Connection
+from katz_graph.ipc.heartbeat import Pong
 from katz_graph.testing.worker_threads import WorkerThreads
 
 # in seconds: PATIENT suspects silence early and forgives much more; NEVER_SUSPECT suspects none

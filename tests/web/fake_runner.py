@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 from katz_graph.core.events import Warned
+from katz_graph.ipc.heartbeat import Ping, Pong, Stop
 from katz_graph.web.events import JOB_EVENT, Ended, JobEvent, Started
 from katz_graph.web.runner_client.facts import CheckedPrompt, RunnerFacts
 from katz_graph.web.runner_client.messages import (
@@ -26,14 +27,11 @@ from katz_graph.web.runner_client.messages import (
     GetObjectInfo,
     GetStats,
     Happened,
-    Ping,
-    Pong,
     Ready,
     Refused,
     ReplaceRequested,
     Run,
     Start,
-    Stop,
     Taken,
 )
 from katz_graph.web.runner_client.wire import Numbered, ThreadedEnd

@@ -25,10 +25,11 @@ from katz_graph.core.errors import InputError, KatzError, RunError
 from katz_graph.executor.launch.fork_server import Ahead, ForkServer
 from katz_graph.host.garbage import expect_imports
 from katz_graph.ipc.child_main import adopt, end, ignore_signals
+from katz_graph.ipc.heartbeat import Ping, Pong, Stop
 from katz_graph.settings.environment import pin_cache, prepare_to_compute
 from katz_graph.web.options import RUNNER_LOCK, RunnerStart
 from katz_graph.web.runner.uncommitted_files import UncommittedFiles
-from katz_graph.web.runner_client.messages import Failed, Keep, Ping, Pong, Prepare, Start, Stop
+from katz_graph.web.runner_client.messages import Failed, Keep, Prepare, Start
 from katz_graph.web.runner_client.wire import Numbered, ThreadedEnd
 
 # imported by a standby process; the second module loads torch

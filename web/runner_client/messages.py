@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Generic, TypeVar, get_args
 from pydantic import TypeAdapter
 
 from katz_graph.core.errors import KatzError
+from katz_graph.ipc.heartbeat import Ping, Pong, Stop
 from katz_graph.web.options import RunnerStart
 from katz_graph.web.runner_client.facts import (
     CheckedPrompt,
@@ -65,16 +66,6 @@ class Prepare:
     """Has a standby process do the imports of the next runner. Precedes `Start`."""
 
     start: RunnerStart = field(metadata=record(RunnerStart, "json"))
-
-
-@dataclass(frozen=True, slots=True)
-class Ping:
-    """Requests a `Pong`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """Ends the runner and its jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,11 +202,6 @@ class GetStats(Question[Stats]):
 
 
 # from the runner
-
-
-@dataclass(frozen=True, slots=True)
-class Pong:
-    """Answers a ping."""
 
 
 @dataclass(frozen=True, slots=True)

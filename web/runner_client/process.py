@@ -16,7 +16,7 @@ from typing import Any
 
 from katz_graph.core.errors import InputError, KatzError, RunError
 from katz_graph.ipc.child import PYTHON, ChildOutput, describe_exit, kill_session, start_child
-from katz_graph.ipc.heartbeat import Heartbeat
+from katz_graph.ipc.heartbeat import Heartbeat, Ping, Pong, Stop
 from katz_graph.web.options import RunnerStart
 from katz_graph.web.runner_client.facts import RunnerFacts
 from katz_graph.web.runner_client.messages import (
@@ -24,8 +24,6 @@ from katz_graph.web.runner_client.messages import (
     Failed,
     FromRunner,
     Happened,
-    Ping,
-    Pong,
     Prepare,
     Question,
     Ready,
@@ -33,7 +31,6 @@ from katz_graph.web.runner_client.messages import (
     ReplaceRequested,
     Reply,
     Start,
-    Stop,
     Taken,
     ToRunner,
 )
