@@ -112,6 +112,6 @@ def check_reachable(stages: Iterable[str], stranded: Mapping[str, tuple[str, ...
         if stage in stranded:
             devices = " or ".join(stranded[stage])
             raise RunError(
-                f"{stage} may only run on {devices} (--place), which failed and is left out; the "
-                "server has to be started anew"
+                f"{stage} may only run on {devices} (--place), which failed and is left out; "
+                "restart the server to use it again"
             )

@@ -128,31 +128,35 @@ class Rehearsal:
         that is impossible.
         """
         if sampler not in graph.nodes:
-            raise InputError(f"node {show(sampler)} is not in the workflow, or does not take part")
+            raise InputError(
+                f"node {show(sampler)} is not in the workflow, or is not needed by its outputs"
+            )
         call = graph.nodes[sampler]
         named = node_name(sampler, call.type, call.title)
         part = _part(graph, upstream(_sources(graph), [sampler]))
         for name, why in self._withheld(part).items():
             other = node_name(name, part.nodes[name].type, part.nodes[name].title)
-            raise InputError(f"{named} cannot be written out: {other} {why}")
+            raise InputError(f"{named} cannot be replaced by its step: {other} {why}")
         found = check(part, self._types, self._folders, RULES, [sampler])
         if not found.targets:
             problems = [one for one in found.problems if one.severity == "error"]
             raise InputError("\n".join(map(str, problems)))
         if self._types[call.type].ends_region:
-            raise InputError(f"{named}: its step is drawn as nodes already")
+            raise InputError(f"{named}: its step already consists of nodes")
         engine = _engine()
         try:
             made = self._run(engine, found.graph, self._outside_steps(found.graph))
         except Cancelled:
-            raise InputError(f"{named}: what comes before it takes too long") from None
+            raise InputError(f"{named}: the nodes before it take too long") from None
         if made.failures:
             raise InputError("\n".join(map(str, made.failures.values())))
         regions = [region for region in engine.programs if region.name == sampler]
         if not regions:
-            raise InputError(f"{named} is no sampler, so it has no step to write out")
+            raise InputError(f"{named} is not a sampler, so it has no step")
         if len(regions) > 1:
-            raise InputError(f"{named} cannot be written out: it samples each latent of a list")
+            raise InputError(
+                f"{named} cannot be replaced by its step: it samples each latent of a list"
+            )
         values = {
             Link(name, number): value
             for name, outputs in made.outputs.items()
@@ -168,7 +172,7 @@ class Rehearsal:
             if call.type in self._types
         }
         return {
-            name: "writes files" if kind.pack == BUILTIN else "is of a pack"
+            name: "writes files" if kind.pack == BUILTIN else "belongs to a pack"
             for name, kind in known.items()
             if kind.is_output or kind.pack != BUILTIN
         }

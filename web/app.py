@@ -92,7 +92,7 @@ def _refusals(app: FastAPI, concealment: PathRedactor) -> None:
             f"{'.'.join(map(str, entry['loc'][1:]))}: {entry['msg']}"
             for entry in error.errors()[:10]
         ]
-        return refuse(request, 400, "the request is not as expected", details="\n".join(problems))
+        return refuse(request, 400, "the request is invalid", details="\n".join(problems))
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:
@@ -111,12 +111,12 @@ def _refusals(app: FastAPI, concealment: PathRedactor) -> None:
         return refuse(
             request,
             507 if full else 503,
-            "the disk is full" if full else "a file of the server cannot be read or written",
+            "the disk is full" if full else "the server cannot read or write a file",
         )
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> Response:
-        return refuse(request, 500, "internal error; the server's log has more")
+        return refuse(request, 500, "internal error; see the server's log")
 
 
 def _description(app: FastAPI) -> APIRouter:
@@ -131,7 +131,7 @@ def _description(app: FastAPI) -> APIRouter:
             schema = get_openapi(
                 title=app.title,
                 version="1",
-                summary="Every route is there under /api too.",
+                summary="Every route is also served under /api.",
                 routes=app.routes,
             )
             for operations in schema["paths"].values():

@@ -21,7 +21,7 @@ class Limits:
     body_bytes: int = 64 * MB  # of a file or picture in a request body that is not an upload
     prompt_bytes: int = 8 * MB  # of a job's graph and extra data, as JSON
     upload_bytes: int = option(
-        "of a picture that is uploaded",
+        "limit for an uploaded picture",
         100 * MB,
         "--max-upload-size",
         metavar="MB",
@@ -38,7 +38,7 @@ class Limits:
     prompt_text: int = 32 * KB  # characters of one text that a text encoder reads
     shown: int = 8 * MB  # characters of all editor results of one job's nodes, as JSON
     queue: int = option(
-        "jobs that wait, shared by clients; one more is refused with the time to come again",
+        "waiting jobs, shared by clients; more are refused with a time to retry",
         64,
         "--queue-limit",
         min=1,
@@ -55,19 +55,19 @@ class AccessOptions:
     """Sets the server's address and access control. Without a token, only this machine connects."""
 
     host: str = option("the address to listen on; any but loopback needs a token", "127.0.0.1")
-    port: int = option("0: any that is free", 8188, min=0, max=65535)
+    port: int = option("port to listen on; 0: any free port", 8188, min=0, max=65535)
     token: str | None = option(
-        "what clients have to show; on the command line others here can read it",
+        "token that clients send; other users of this machine can read the command line",
         envvar=TOKEN,
     )
     allowed_hosts: tuple[str, ...] = option(
-        "a further name that clients call this server by",
+        "a further host name under which clients reach this server",
         (),
         "--allowed-host",
         commas=True,
     )
     allowed_origins: tuple[str, ...] = option(
-        "a further web page that may use it: https://example.org",
+        "a further origin whose pages may use the server: https://example.org",
         (),
         "--allowed-origin",
         commas=True,
@@ -79,7 +79,7 @@ class ServeOptions(PlacementOptions, FolderOptions, AccessOptions):
     """Configures a server. `data` holds the job store, users' files and crash logs."""
 
     data: Path = option(
-        "the server's own folder: jobs, people's settings and files",
+        "the server's own folder: jobs, users' settings and files",
         Path("katz-data"),
     )
     extra_model_paths: tuple[Path, ...] = option(
@@ -87,51 +87,55 @@ class ServeOptions(PlacementOptions, FolderOptions, AccessOptions):
         (),
         "--extra-model-paths --extra-model-paths-config",
     )
-    input: Path | None = option("where LoadImage looks, and uploads go", file_okay=False)
-    output: Path | None = option("where pictures go", None, "--output --output-directory")
+    input: Path | None = option("folder for LoadImage and uploads", file_okay=False)
+    output: Path | None = option("folder for pictures", None, "--output --output-directory")
     cache: str | None = option(CACHE)  # default: classic
-    jobs_at_once: int | None = option("one for each device, unless given", min=1)
+    jobs_at_once: int | None = option(
+        "jobs that run at the same time; default: one for each device", min=1
+    )
     devices_per_job: int | None = option(
-        "besides those of the ControlNets; all, unless given",
+        "devices for one job, not counting those of ControlNets; default: all",
         min=1,
     )
     permit: str = option(
-        f"what jobs may choose themselves, of {', '.join(PERMISSIONS)}; commas between",
+        f"settings that jobs may choose, separated by commas: {', '.join(PERMISSIONS)}",
         PLACE,
     )
     control_net_bytes: int | None = option(
-        "of each device, for ControlNets; no limit, unless given",
+        "memory of each device for ControlNets; default: no limit",
         None,
         "--control-net-gb",
         min=0,
         unit=GB,
     )
-    control_net_policy: str = option(f"which ControlNets go first: {', '.join(POLICIES)}", "lru")
-    spare: bool = option("keep a loaded worker that stands in for one that is lost", True)
-    previews: bool = option("show the running picture to its owner", True)
+    control_net_policy: str = option(f"ControlNets to evict first: {', '.join(POLICIES)}", "lru")
+    spare: bool = option("keep a started worker ready to replace a lost one", True)
+    previews: bool = option("send previews to the job's client", True)
     keep_days: float | None = option(
-        "age at which finished jobs are forgotten; never, unless given",
+        "days until finished jobs are deleted; default: never",
         min=0,
     )
     keep_bytes: int | None = option(
-        "of finished jobs' temporary files",
+        "limit for finished jobs' temporary files",
         None,
         "--keep-gb",
         min=0,
         unit=GB,
     )
     drain_seconds: float = option(
-        "for running jobs at the end, before they go back to the queue",
+        "time for running jobs at shutdown, before they return to the queue",
         30,
         min=0,
     )
     stop_seconds: float = option(
-        "for a cancelled job to stop, before the runner is replaced; for a prompt to be checked",
+        "time for a cancelled job to stop before the runner is replaced, and for checking a prompt",
         30,
         min=0,
     )
-    json_logs: bool = option("log a JSON object a line", False, "--log-json")
-    multi_user: bool = option("settings apart for each name in the header Comfy-User", False)
+    json_logs: bool = option("log one JSON object per line", False, "--log-json")
+    multi_user: bool = option(
+        "separate settings and files for each user in the Comfy-User header", False
+    )
     frontend: Path | None = option("a built front end to serve at /", metavar="DIR")
     limits: Limits = field(default_factory=Limits)
 

@@ -97,7 +97,7 @@ def schema() -> dict[str, Any]:
     found, shared = TypeAdapter.json_schemas(
         inputs,
         title="Katz Graph",
-        description="What clients of katz serve send and get.",
+        description="The messages between katz serve and its clients.",
         schema_generator=_Schema,
     )
     return {

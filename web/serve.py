@@ -81,7 +81,7 @@ async def _serve(
             await _unless(stops, asyncio.shield(serving))
         state.draining = True
         log.info(
-            "ending: %d running jobs have %.0f s; once more to end at once",
+            "ending: %d running jobs have %.0f s; interrupt again to end at once",
             len(state.jobs.running),
             options.drain_seconds,
         )

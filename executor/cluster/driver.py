@@ -326,12 +326,12 @@ class Cluster:
             if not request.future.done():
                 request.future.set_exception(
                     WorkerLost(
-                        f"sampler {request.program.name}: {why}, in {TRIES} attempts; see what "
-                        "ends workers"
+                        f"sampler {request.program.name}: {why}, in {TRIES} attempts; check the "
+                        f"log for the reason that workers end"
                     )
                 )
             return
-        request.events.put(Warned(f"sampler {request.program.name}: {why}; it begins again"))
+        request.events.put(Warned(f"sampler {request.program.name}: {why}; it starts again"))
         request.tries += not bystander
         request.again()
         self._begin(request)

@@ -54,7 +54,8 @@ class Router:
         for stage, device in ((stage, device) for stage, where in pins.items() for device in where):
             if device not in devices:
                 raise InputError(
-                    f"--place {stage}={device}: there are the devices {', '.join(devices)}"
+                    f"--place {stage}={device}: no such device; "
+                    f"the devices are {', '.join(devices)}"
                 )
         self._pooled = frozenset(one.name for one in stages().values() if one.pooled)
         wanted = [
@@ -73,8 +74,8 @@ class Router:
         self._able = [number for number, lane in enumerate(self._lanes) if self._honours(lane)]
         if not self._able:
             raise InputError(
-                f"--devices-per-job {size}: no {size} devices together are those that --place "
-                "names; give more, or pin less"
+                f"--devices-per-job {size}: no {size} devices together include those of --place; "
+                f"use a larger number, or pin fewer stages"
             )
         self._replicas = Replicas(self.pool, clock)
         self._tickets: list[Lease] = []

@@ -279,7 +279,7 @@ class Supervisor:
             return
         if often := self._lost_too_often(lost.launcher, lost):
             logging.getLogger(__name__).warning(
-                "the spare worker %s, and is started again when it is needed; the last time: %s",
+                "the spare worker %s, and is started again when needed; the last time: %s",
                 often,
                 reason,
             )

@@ -95,7 +95,7 @@ class WorkerHandle:
     def stop(self) -> None:
         """Asks the worker to end. Kills it if it is still starting."""
         if self.state == "starting":
-            self.end("it was not needed any more")
+            self.end("it was no longer needed")
         self._stopping.set()
 
     def end(self, reason: str = "") -> None:
@@ -202,7 +202,7 @@ class WorkerHandle:
         except ProtocolError as error:
             return str(error)
         except Exception as error:
-            return f"internal error: what it sent led to {type(error).__name__}: {error}"
+            return f"internal error: its message caused {type(error).__name__}: {error}"
 
     def _ping(self) -> None:
         connection = self.connection
@@ -238,7 +238,7 @@ def _last_words(launched: Launched) -> str:
         launched.wait(STATUS_TIMEOUT)
         return launched.last_words()
     except Exception as error:
-        return f"how it ended is not known: {type(error).__name__}: {error}"
+        return f"the reason for its end is unknown: {type(error).__name__}: {error}"
 
 
 def _kill(launched: Launched) -> None:

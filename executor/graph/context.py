@@ -100,8 +100,8 @@ class RunContext:
     def deliver(self, picture: bytes) -> None:
         if self.on_picture is None:
             raise InputError(
-                "sends pictures to the client of a server, and this run has none; use "
-                "SaveImage instead"
+                "sends pictures to a server's client, and this run has no server; use SaveImage "
+                "instead"
             )
         self.on_picture(picture)
 

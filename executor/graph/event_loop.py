@@ -106,8 +106,8 @@ class Tasks:
             with suppress(RuntimeError):
                 asyncio.get_running_loop()
                 raise RunError(
-                    "is asynchronous, and this thread runs an event loop already; run the graph in "
-                    "another thread"
+                    "is asynchronous, but this thread already runs an event loop; run the graph "
+                    "in another thread"
                 )
             self._loop = asyncio.new_event_loop()
             self._loop.set_exception_handler(self._complain)
@@ -145,7 +145,7 @@ class Tasks:
             f"{type(error).__name__}: {error}" if error is not None else str(about.get("message"))
         )
         self._context.warn(
-            "something that an asynchronous node left behind failed: "
+            "a background task of an asynchronous node failed: "
             f"{what.splitlines()[0] if what else ''}"
         )
 

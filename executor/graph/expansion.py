@@ -59,7 +59,7 @@ class Splicer:
         self._made += len(expansion.graph.nodes)
         if self._made > MAX_EXPANDED_NODES:
             raise RunError(
-                f"expands on and on: this run has made more than {MAX_EXPANDED_NODES:,} nodes; a "
+                f"expands without end: this run has made more than {MAX_EXPANDED_NODES:,} nodes; a "
                 "loop in it does not end"
             )
         ids = self._new_ids(node.origin, expansion)

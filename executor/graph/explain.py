@@ -36,8 +36,8 @@ def explain(identifier: str, now: History, before: History, kept: str) -> str:
             f"{now.unsigned.get(identifier) or 'its result does not depend on its inputs alone'}"
         )
     elif not _equal(now.fingerprints.get(identifier), before.fingerprints.get(identifier)):
-        changes.append("what it reads has changed")
-    return "; ".join(changes) or f"its result was not kept (cache policy {kept})"
+        changes.append("the data that it reads has changed")
+    return "; ".join(changes) or f"its result was not cached (cache policy {kept})"
 
 
 def _changes(call: NodeCall, former: NodeCall, now: History, before: History) -> Iterator[str]:
@@ -45,7 +45,7 @@ def _changes(call: NodeCall, former: NodeCall, now: History, before: History) ->
         if name not in former.inputs:
             yield f"input {name} is new"
         elif name not in call.inputs:
-            yield f"input {name} is gone"
+            yield f"input {name} was removed"
         else:
             new, old = call.inputs[name], former.inputs[name]
             if isinstance(new, Link) != isinstance(old, Link):

@@ -89,9 +89,7 @@ def hold_again(states: States, node: NodeState) -> None:
     """
     if node.has_read:
         if node.made:
-            raise InputError(
-                "is linked to by a later expansion, when its inputs are no longer there"
-            )
+            raise InputError("is linked by a later expansion, after its inputs were released")
         hold_sources(states, node)
 
 

@@ -47,12 +47,12 @@ class RegionCalls:
         if isinstance(result, WithUi):
             result = result.result
         if isinstance(result, Expansion):  # the program is already compiled
-            raise InputError("expands to a graph, which a node inside a step region cannot do")
+            raise InputError("expands to a graph; a node inside a step region cannot do this")
         outputs = expected_outputs(kind, result)
         if any(isinstance(value, ExecutionBlocker) for value in outputs):
             raise InputError(
-                "blocks what reads it, which a node inside a step region cannot do; StepPattern "
-                "and Switch choose between sides"
+                "blocks its readers; a node inside a step region cannot do this; use StepPattern "
+                "or Switch"
             )
         gives = (*kind.gives_lists, *(False for _ in outputs))
         return tuple(
@@ -67,7 +67,7 @@ class RegionCalls:
             what for what in kind.hidden.values() if what in (PROMPT, DYNPROMPT, EXTRA_PNGINFO)
         ]:
             raise InputError(
-                f"wants the hidden input {wanted[0]}, which is not there inside a step region"
+                f"wants the hidden input {wanted[0]}, which is not available inside a step region"
             )
         hidden = {
             name: operation.id if what == UNIQUE_ID else None for name, what in kind.hidden.items()
@@ -85,6 +85,7 @@ class RegionCalls:
 def _only(values: Any) -> Any:
     if not isinstance(values, (list, tuple)) or len(values) != 1:
         raise InputError(
-            "gives a list that is not of one value, which a node inside a step region cannot do"
+            "returns a list that does not have exactly one value; a node inside a step region "
+            "cannot do this"
         )
     return values[0]

@@ -77,9 +77,9 @@ class NodeReporter:
         if node.made:
             return f"made by node {node.origin}"
         if node.lost:
-            return f"{node.lost}, which it wrote, is gone"
+            return f"{node.lost}, which it wrote, was deleted"
         if node.refused.approximations:
-            return f"the kept result is approximate, which this run does not allow: {node.refused}"
+            return f"the cached result is approximate, but this run does not allow {node.refused}"
         now = self.history((node.id, *(link.node for _, link in node.links)))
         return explain(node.id, now, self._cache.history, self._cache.policy)
 

@@ -242,7 +242,7 @@ class _GraphRun:
         elif blockers and len(blockers) == len(plain):
             node.blocked = True
             node.why = (
-                f"blocked: {message}" if message is not None else "blocked by a node that it reads"
+                f"blocked: {message}" if message is not None else "blocked by one of its inputs"
             )
             self.reporter.blocked(node)
             self._finish(node, expected_outputs(node.type, blockers[0]))

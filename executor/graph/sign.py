@@ -92,7 +92,7 @@ def _fingerprinted(node: NodeState, calls: Calls, early: bool) -> bool:
     except Cancelled:
         raise
     except (Exception, SystemExit) as error:
-        node.unsigned = "what it depends on could not be found out"
+        node.unsigned = "its dependencies could not be determined"
         node.warning = f"{node.unsigned} ({in_words(error)}), so it is never cached"
         return False
 
@@ -127,7 +127,5 @@ def _sign(states: States, node: NodeState, inputs: Mapping[str, Any]) -> None:
     except Unsignable as error:
         always = str(error) == NAN  # only fingerprints can be NaN: files contain none
         node.unsigned = (
-            "it asks to run always"
-            if always
-            else f"nobody can tell whether a value is the same ({error})"
+            "it asks to run every time" if always else f"a value cannot be compared ({error})"
         )

@@ -215,7 +215,7 @@ def _explain(output: int, why: str) -> None:
     """Writes to a worker's output why it was not forked."""
     os.write(
         output,
-        f"this worker loads its libraries anew, which takes seconds: the process to fork it from "
+        f"this worker loads its libraries again, which takes seconds: the process to fork it from "
         f"{why}\n".encode(),
     )
 

@@ -69,5 +69,5 @@ class WorkerProcess:
         if self.is_alive():
             return ""
         code = self._forked.code
-        ending = "nobody saw how it ended" if code is None else describe_exit(code)
+        ending = "its exit status is unknown" if code is None else describe_exit(code)
         return self._output.after(ending)

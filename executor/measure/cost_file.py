@@ -125,7 +125,7 @@ class CostFile:
     def _warn(self, error: Exception) -> None:
         if not self._warned:
             logging.getLogger(__name__).warning(
-                "measured costs are not kept or measured anew: %s: %s", self._path, error
+                "measured costs cannot be stored: %s: %s", self._path, error
             )
         self._warned = True
 

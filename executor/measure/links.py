@@ -101,7 +101,7 @@ def _wait(worker: Partner, address: Address) -> Any:
     deadline = time.monotonic() + TIMEOUT
     while not worker.mailbox.has(address):
         if time.monotonic() > deadline:
-            raise RunError(f"nothing came over a link within {TIMEOUT:g} s")
+            raise RunError(f"no data arrived over a link within {TIMEOUT:g} s")
         time.sleep(MAILBOX_POLL_S)
     return worker.mailbox.take(address)
 

@@ -30,11 +30,11 @@ from katz_graph.models.stages import Outputs, Stage
 
 ON_HOST = HostStream()
 EAGER = 2  # calls of a form before it is recorded, in which libraries initialize themselves
-NOT_DECLARED = "the stage computes with more than tensors"
-WARMING_UP = "the first calls of their form"
-NO_ROOM = "no room for another recording, all were dropped"
+NOT_DECLARED = "the stage takes arguments other than tensors"
+WARMING_UP = "the first calls with their shapes"
+NO_ROOM = "no memory for another recording; all were dropped"
 TOO_LARGE = "its recording alone exceeds the budget"
-NO_MEMORY = "out of memory while it was recorded, which is tried again"
+NO_MEMORY = "out of memory during recording; it is tried again"
 MAX_DOUBLINGS = 10  # of the number of calls before an out-of-memory recording is retried
 
 

@@ -50,7 +50,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         results = tensors_in(result)
         apart = {_storage(tensor) not in read for tensor in results}
         if len(apart) > 1:
-            raise NotRecordable(f"{function} gives new tensors beside views")
+            raise NotRecordable(f"{function} returns new tensors together with views")
         made = results if apart == {True} else []
         self._made.update(map(_storage, made))
         self._done(function, args, options, made)
@@ -61,7 +61,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _check(self, function: Any, args: Any, options: Any) -> None:
         if function._overloadpacket in WAITS:
-            raise NotRecordable(f"{function} waits for the device, to look at a tensor's value")
+            raise NotRecordable(f"{function} waits for the device to read a tensor's value")
         if function._overloadpacket in FROM_PYTHON:
             raise NotRecordable(f"{function} makes a tensor of Python values")
         if not self._there(tensors_in((args, options))):

@@ -80,4 +80,4 @@ def fields(message: Message, kind: str, *types: type) -> Any:
     match message.body:
         case (str(got), *values) if (got, *map(type, values)) == (kind, *types):
             return values
-    raise ProtocolError(f"a message that is no {kind!r}, which was expected, or has other fields")
+    raise ProtocolError(f"a message is not the expected {kind!r}, or has other fields")

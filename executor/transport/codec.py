@@ -108,7 +108,7 @@ class _Encoder:
             ]
         raise self._refusal(
             kind,
-            REASONS.get(kind, "it is not in the vocabulary of what may travel between processes"),
+            REASONS.get(kind, "it is not a class that may be sent between processes"),
         )
 
     def _inside(self, place: str, value: Any) -> Any:
@@ -151,7 +151,7 @@ class _Decoder:
                 return self._data(rest)
             case "dtype":
                 return _DTYPES[rest[0]]
-        raise ProtocolError(f"a message holds a {tag!r}, which nobody knows")
+        raise ProtocolError(f"a message contains the unknown type {tag!r}")
 
     def _dict(self, rest: list[Any]) -> dict[Any, Any]:
         return {
@@ -168,11 +168,11 @@ class _Decoder:
         dtype, buffer = _DTYPES[name], self._buffers[number]
         if min(shape, default=0) < 0 or prod(shape) * dtype.itemsize != buffer.numel():
             raise ProtocolError(
-                f"a message tells of a tensor {name} {shape}, but brings {buffer.numel()} "
+                f"a message announces a tensor {name} {shape}, but brings {buffer.numel()} "
                 "bytes for it"
             )
         if sorted(order) != list(range(len(shape))):
-            raise ProtocolError(f"a message tells of a tensor {shape} with its axes as {order}")
+            raise ProtocolError(f"a message announces a tensor {shape} with its axes as {order}")
         lying: Tensor = buffer.view(dtype).view([shape[axis] for axis in order])
         return lying.permute([order.index(axis) for axis in range(len(shape))])
 

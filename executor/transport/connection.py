@@ -186,8 +186,8 @@ class Connection:
         if message.descriptors:
             close_all(message.descriptors)
             raise ProtocolError(
-                f"a message of type {type(message.body).__name__} brings file descriptors, which "
-                "nobody expects here"
+                f"a message of type {type(message.body).__name__} brings unexpected file "
+                f"descriptors"
             )
         return message.body
 
@@ -212,8 +212,7 @@ class Connection:
         magic, header_length, tensor_count, descriptor_count = PREFIX.unpack(prefix)
         if magic != MAGIC:
             raise ProtocolError(
-                f"a message begins with {magic!r}; this is another program, or another "
-                "version of this one"
+                f"a message begins with {magic!r}; the peer is another program or version"
             )
         if header_length > LARGEST_HEADER or tensor_count > MAX_TENSORS:
             raise ProtocolError(

@@ -87,7 +87,7 @@ def accept(
                                 return Connection(handshake.connected)
                         except (OSError, Closed, ProtocolError):
                             _turn_away(handshake, handshakes, ready)
-        raise Closed(f"nobody who knows the token connected within {timeout:g} s")
+        raise Closed(f"no peer with the token connected within {timeout:g} s")
     finally:
         for handshake in handshakes:
             handshake.connected.close()

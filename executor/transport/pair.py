@@ -117,7 +117,7 @@ def join(
             for source in (0, 1)
         ]
     except RuntimeError as error:
-        raise Closed(f"no group of two came about: {error}") from None
+        raise Closed(f"the group of two processes could not be created: {error}") from None
     return PairGroups(groups[rank], groups[1 - rank], rank, limit)
 
 
@@ -142,7 +142,7 @@ def _visit(connection: Connection, limit: timedelta) -> Store:
     waiting = select.poll()
     waiting.register(connection, select.POLLIN)
     if not waiting.poll(limit.total_seconds() * 1000):
-        raise Closed("the other side names no meeting place")
+        raise Closed("the other side names no rendezvous address")
     address, port = fields(connection.receive_message(), "meet", str, int)
     return TCPStore(address, port, None, False, limit, wait_for_workers=False)
 

@@ -140,7 +140,7 @@ class SendingPool:
                 raise
             raise RunError(
                 f"{size / 2**20:.0f} MiB of shared memory between two workers cannot be "
-                f"had: {error}"
+                f"allocated: {error}"
             ) from None
         self._made += 1
         self._segments[segment.number] = segment
@@ -171,8 +171,8 @@ class ReceivingPool:
             or held + size - HEAD > self._limit
         ):
             raise ProtocolError(
-                f"a message brings a segment {number} of {size} bytes that is not one of ours, or "
-                "passes the limit"
+                f"a message brings a segment {number} of {size} bytes that is not from this "
+                f"connection, or exceeds the limit"
             )
         self._segments[number] = MemorySegment(number, _mapped(descriptor, size))
         self._register(self._segments[number].memory)
@@ -190,7 +190,7 @@ class ReceivingPool:
         segment = self._segments.get(number)
         if segment is None or not 0 < length <= segment.capacity:
             raise ProtocolError(
-                f"a message tells of {length} bytes in the segment {number}, which does not exist "
+                f"a message announces {length} bytes in the segment {number}, which does not exist "
                 "or is smaller"
             )
         array = segment.array(length)

@@ -181,7 +181,7 @@ class WeightSets:
         self._copy(originals)
         for name in originals if self._checks else ():
             if tensor_digest(self._weights[name]) != self._digests[name]:
-                raise RunError(f"{name} is not what it was before LoRAs were added to it")
+                raise RunError(f"{name} differs from its weights before LoRAs were added")
 
     def _copy(self, values: Mapping[str, Tensor]) -> None:
         """Copies values into the weights of these names."""

@@ -60,7 +60,8 @@ def _concatenated(tensors: Sequence[Tensor], what: str) -> Tensor:
 def _apart(what: str, values: Sequence[Any]) -> RunError:
     shown = " and ".join(str(value) for value in values)
     return RunError(
-        f'{what} of operations that share a call: {shown}, expected equal ones; set "batching": '
+        f"{what} of operations that share a call: got {shown}, expected equal "
+        f'values; set "batching": '
         "false in the workflow's run options"
     )
 

@@ -290,7 +290,7 @@ class _NoEngine:
 
     def __getattr__(self, name: str) -> Any:
         raise RunError(
-            f"a node inside of a step region asks the engine for {name!r}, which workers do not "
+            f"a node inside a step region asks the engine for {name!r}, which workers do not "
             "have; use one device"
         )
 

@@ -255,7 +255,7 @@ class DeviceModels(ModuleExtras):
         self.residents.drop(wanted.key)
         with self.residents.using(self._vae(recipe)) as module:
             result, notes = self._done_in_parts(recipe.vae, module, stage, given, tile)
-        return result, (*notes, "half precision overflowed, so it was redone in float32")
+        return result, (*notes, "half precision overflowed, so it was repeated in float32")
 
     def _done_in_parts(
         self, part: Component, module: Any, stage: Stage, given: Tensor, tile: Tile | None

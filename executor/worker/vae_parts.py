@@ -35,9 +35,9 @@ class Parts:
         exactly the result of the whole image.
         """
         if self.tile != asked:
-            return "the whole picture does not fit into memory, so it was done in tiles"
+            return "the whole picture does not fit into memory, so it was processed in tiles"
         if self.pictures < batch:
-            return "the pictures do not fit into memory together, so they were done one by one"
+            return "the pictures do not fit into memory together, so they were processed one by one"
         return None
 
 

@@ -132,8 +132,8 @@ class DeviceSetup:
 
         if self.devices.launcher == "ray":
             raise InputError(
-                "--devices ray: what a cluster has is known when it is joined; use katz run, or "
-                "name devices as cpu*2"
+                "--devices ray: a cluster's devices are known only after joining it; use katz "
+                "run, or name devices, as in cpu*2"
             )
         wanted = {choice.name: choice.device for choice in self.devices.choices}
         with torch_threads(self.threads):

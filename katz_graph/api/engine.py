@@ -83,7 +83,7 @@ class Engine:
         tell_evictions: bool | None = None,
     ) -> None:
         if tell_evictions is not None:
-            message = "tell_evictions is now report_evictions; the old name goes"
+            message = "tell_evictions is now report_evictions; the old name will be removed"
             warnings.warn(message, FutureWarning, stacklevel=2)
             report_evictions = tell_evictions
         if "torch" not in sys.modules:  # torch reads the environment on import
@@ -351,8 +351,7 @@ class Engine:
             if prepared.problems:
                 running = listed(prepared.targets)
                 warn(
-                    "some outputs are refused, for reasons that stand at the end; those that run: "
-                    f"node {running}"
+                    f"some outputs are refused, for the reasons at the end; running: node {running}"
                 )
             found, error = GraphResult({}), None
             try:

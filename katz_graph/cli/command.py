@@ -35,7 +35,7 @@ def command(app: typer.Typer, without: Collection[str] = ()) -> Callable[[Functi
                 kind = Parameter.KEYWORD_ONLY
                 options.append(parameter.replace(kind=kind, annotation=kinds[name]))
         if unknown := set(without) - {option.name for option in options}:
-            raise TypeError(f"{function.__name__} has no options {unknown} to do without")
+            raise TypeError(f"{function.__name__} has no options {unknown} to leave out")
         kept = [option for option in options if option.name not in without]
         run.__signature__ = Signature(kept)  # type: ignore[attr-defined]
         app.command(function.__name__, help=function.__doc__)(run)

@@ -54,9 +54,9 @@ def convert(source: Path, target: Path, options: ConvertOptions) -> None:
     except InputError as error:
         raise InputError(f"{source}: {error}") from None
     unknown = unknown_types(workflow.graph, known)
-    around = {"run options": workflow.run, "parts beside the graph": workflow.extra}
+    around = {"run options": workflow.run, "parts outside the graph": workflow.extra}
     lost = [
-        f"the API format has no place for {name}; they were left out"
+        f"the API format cannot hold {name}; they were left out"
         for name, part in around.items()
         if part and to == "api"
     ]

@@ -124,11 +124,11 @@ def profile(
     options: ProfileOptions,
     workflow: Annotated[
         Path | None,
-        typer.Argument(help="measure every stage of its samplers too", show_default=False),
+        typer.Argument(help="also measure every stage of its samplers", show_default=False),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure devices, or a workflow's stages or LoRAs on them, anew: what planning rests on."""
+    """Measure devices, or a workflow's stages or LoRAs on them, for the planner."""
     from katz_graph.cli.profile import check, profile_devices, profile_loras, profile_workflow
 
     check(workflow, options)
@@ -151,7 +151,7 @@ def serve(options: ServeOptions, aliases: ServeAliases) -> None:
 
 @app.command()
 def schema() -> None:
-    """Print JSON Schemas of what clients of a server send and get, of plans and reports."""
+    """Print JSON Schemas of a server's messages, of plans and reports."""
     import json
 
     from katz_graph.web.schema import schema
@@ -163,31 +163,31 @@ def schema() -> None:
 def bench(
     name: Annotated[
         str | None,
-        typer.Argument(help="which one; without a name they are listed"),
+        typer.Argument(help="bench to run; without a name, lists all"),
     ] = None,
     as_json: Json = False,
     svg: Annotated[
         Path | None,
-        typer.Option(help="draw what it found, where the bench can"),
+        typer.Option(help="file for a drawing of the result, if the bench supports it"),
     ] = None,
     seed: Annotated[
         int | None,
-        typer.Option(help="the one case of a search that this draws"),
+        typer.Option(help="draw only this case of a search"),
     ] = None,
     part: Annotated[
         str | None,
-        typer.Option(help="of a bench that has parts; the first unless told"),
+        typer.Option(help="part of a bench that has parts; default: the first"),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="a folder for rows, written as they are measured"),
+        typer.Option(help="folder for rows, written as they are measured"),
     ] = None,
     write: Annotated[
         Path | None,
-        typer.Option(help="a file for the table of kernels' tiles, with what was fastest"),
+        typer.Option(help="file for the table of the fastest tiles of kernels"),
     ] = None,
 ) -> None:
-    """Measure, and compare with the bounds that must hold."""
+    """Run a benchmark, and compare its figures with their bounds."""
     from katz_graph.bench.command import run_bench
 
     if not run_bench(name, as_json, svg, seed=seed, part=part, out=out, write=write):

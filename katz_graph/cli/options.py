@@ -14,7 +14,7 @@ class GraphOptions:
     """Options that change inputs of a workflow."""
 
     sets: tuple[str, ...] = option("NODE.INPUT=VALUE, for example 3.steps=30", (), "--set")
-    seed: int | None = option("for every seed in the workflow", min=0)
+    seed: int | None = option("value for every seed in the workflow", min=0)
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class WorkflowOptions(FolderOptions, PlacementOptions, GraphOptions):
     """
 
     targets: tuple[str, ...] = option(
-        "run only what this node needs, and it",
+        "run only this node and the nodes that it needs",
         (),
         "--target",
         metavar="NODE",
@@ -34,14 +34,14 @@ class WorkflowOptions(FolderOptions, PlacementOptions, GraphOptions):
 @dataclass(frozen=True)
 class RunOptions(WorkflowOptions):
     trace: Path | None = option("write a trace for Perfetto")
-    why: bool = option("say for every node why it ran", False)
+    why: bool = option("print for every node why it ran", False)
     cache: str = option(CACHE, "classic")
 
 
 @dataclass(frozen=True)
 class PlanOptions(WorkflowOptions):
     after: str = option(
-        "stop behind this pass: "  # one of planner.compile.PASSES
+        "stop after this pass: "  # one of planner.compile.PASSES
         "expand, variants, fit, hoist, late, decompose, cost, search, segment, emit",
         "emit",
     )
@@ -51,30 +51,30 @@ class PlanOptions(WorkflowOptions):
 @dataclass(frozen=True)
 class ProfileOptions(WorkflowOptions):
     loras: bool = option(
-        "find out how many steps may begin without each LoRA, in place of measuring stages", False
+        "measure how many steps may begin without each LoRA, instead of measuring stages", False
     )
     vary: tuple[str, ...] = option(
-        "NODE.INPUT=VALUE: a further prompt (or other change) to find that out with", ()
+        "NODE.INPUT=VALUE: a further prompt or other change to measure LoRAs with", ()
     )
-    seeds: int = option("to find that out with, the workflow's own first", 4, min=1)
-    svg: Path | None = option("draw how alike pictures with and without each LoRA are")
+    seeds: int = option("number of seeds to measure LoRAs with, the workflow's own first", 4, min=1)
+    svg: Path | None = option("draw the similarity of latents with and without each LoRA")
 
 
 @dataclass(frozen=True)
 class SubmitOptions(FolderOptions, GraphOptions):
-    server: str = option("of a running katz serve", "http://127.0.0.1:8188", metavar="URL")
+    server: str = option("URL of a running katz serve", "http://127.0.0.1:8188", metavar="URL")
     token: str | None = option(
-        "what the server asks for; on the command line others here can read it",
+        "token of the server; other users of this machine can read the command line",
         envvar=TOKEN,
     )
-    no_wait: bool = option("print the job's id and leave", False)
+    no_wait: bool = option("print the job's id and exit", False)
     deadline: float | None = option(
-        "refuse or give up what cannot be done by then",
+        "refuse or stop the job if it cannot end in this time",
         metavar="SECONDS",
         min=0,
     )
     priority: float | None = option(
-        "place in the queue: the lowest goes first; others count up from 1",
+        "place in the queue, lowest first; other jobs count up from 1",
     )
 
 
@@ -82,10 +82,10 @@ class SubmitOptions(FolderOptions, GraphOptions):
 class ConvertOptions(FolderOptions):
     to: str = option("api, ui or katz", "api")
     unfold: tuple[str, ...] = option(
-        "write this sampler out as the nodes of its step", (), metavar="NODE"
+        "replace this sampler by the nodes of its step", (), metavar="NODE"
     )
     object_info: str | None = option(
-        "a server's description of its nodes, for those that are not known here",
+        "a server's description of its nodes, for node types unknown here",
         metavar="FILE|URL",
     )
 

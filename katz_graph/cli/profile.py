@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 def check(workflow: Path | None, options: ProfileOptions) -> None:
     """Raises InputError for incompatible options, and for a picture that cannot be written."""
     if options.loras and workflow is None:
-        raise InputError("--loras: name the workflow whose LoRAs are meant")
+        raise InputError("--loras: name a workflow that has LoRAs")
     for option, value in (("--vary", options.vary), ("--svg", options.svg)):
         if value and not options.loras:
-            raise InputError(f"{option} goes with --loras")
+            raise InputError(f"{option} needs --loras")
     if options.svg is not None:
         check_writable(options.svg.absolute().parent, "--svg")
 
@@ -161,7 +161,7 @@ def _line(device: Device, threads: int, several: bool) -> str:
         f"{device.seconds_per_kernel * 1e6:.1f} µs a kernel, {threads} threads, {device.dtype}"
     )
     contention = (
-        f"; beside busy neighbours arithmetic takes {rates['contention']:.2f}, memory "
+        f"; with all devices busy arithmetic takes {rates['contention']:.2f}, memory "
         f"{rates['memory_contention']:.2f} times as long"
     )
     return line + (contention if several else "")

@@ -60,7 +60,7 @@ class RemoteServer:
                 f"--server {one_line(url)}: expected an address like http://127.0.0.1:8188"
             )
         if token is not None and not (token.isascii() and token.isprintable() and token):
-            raise InputError("--token: holds what a header cannot carry")
+            raise InputError("--token: expected printable characters that a header can carry")
         self.root = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
         self.headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._opener = build_opener(_NoRedirects)
@@ -112,7 +112,11 @@ class RemoteServer:
             return InputError("\n".join(lines[:SHOWN]))
         return RunError(
             f"{self.root}: "
-            + ("sends elsewhere; give that address" if 300 <= status < 400 else lines[0])
+            + (
+                "redirects to another address; give that address"
+                if 300 <= status < 400
+                else lines[0]
+            )
         )
 
     def unreachable(self, error: Exception) -> Unreachable:
@@ -142,8 +146,7 @@ class RemoteServer:
             return parse_json(data.decode())
         except (InputError, UnicodeDecodeError):
             raise InputError(
-                f"--server {self.root}: answers with something that is no JSON; is that a Katz "
-                "Graph server?"
+                f"--server {self.root}: the response is not JSON; is that a Katz Graph server?"
             ) from None
 
 

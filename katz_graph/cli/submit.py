@@ -105,7 +105,7 @@ def _prepared(
     decided = [name for name in workflow.run if name != "seed"]
     if decided:
         notes.append(
-            f"warning: run options that are the server's to decide were left out: {listed(decided)}"
+            f"warning: run options that only the server can set were left out: {listed(decided)}"
         )
     if not workflow.is_prompt:
         graph = with_defaults(graph, registry)
@@ -153,7 +153,7 @@ def _handed_over(server: RemoteServer, job: str, body: Mapping[str, Any]) -> Map
             return answer
         break
     raise InputError(
-        f"--server {server.root}: did not take the job in; is that a Katz Graph server?"
+        f"--server {server.root}: the response names no job; is that a Katz Graph server?"
     )
 
 

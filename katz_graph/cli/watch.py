@@ -70,7 +70,9 @@ def follow(
             now = time.monotonic()
             if away is None:
                 away = now
-                listener.say("the line to the server is lost; the job goes on there, trying again")
+                listener.say(
+                    "the connection to the server is lost; the job continues there; reconnecting"
+                )
             elif now - away > PATIENCE:
                 reason = (
                     str(error)
@@ -78,7 +80,7 @@ def follow(
                     else f"--server {server.root}: closes every connection"
                 )
                 raise Unreachable(
-                    f"{reason}; gave up after {PATIENCE:.0f} s, job {job} goes on there",
+                    f"{reason}; gave up after {PATIENCE:.0f} s; job {job} continues there",
                     refused=False,
                 ) from None
             time.sleep(PAUSES[min(attempts, len(PAUSES) - 1)])
@@ -145,7 +147,7 @@ def _events(
 
 def _told(known: Mapping[str, Any] | None, job: str) -> Iterator[ClientEvent]:
     if known is None:
-        raise RunError(f"the server does not know job {job} any more")
+        raise RunError(f"the server no longer knows job {job}")
     state = known.get("state") or {}
     for node, plan in state.get("plans", {}).items():
         yield PlanMade(node, plan)

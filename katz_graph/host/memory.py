@@ -145,7 +145,7 @@ class RanOut:
         return (
             "out of memory"
             if self.asked is None
-            else f"out of memory: {self.asked / GB:.2f} GB more could not be had"
+            else f"out of memory: {self.asked / GB:.2f} GB more could not be allocated"
         )
 
 

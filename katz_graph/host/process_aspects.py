@@ -59,7 +59,7 @@ def _folder() -> str:
     try:
         return str(Path.cwd())
     except FileNotFoundError:
-        return "a folder that is gone"
+        return "a deleted directory"
 
 
 def _umask() -> int:
@@ -371,39 +371,37 @@ def _set_temporary(wanted: State) -> None:
 
 
 MODULES = Aspect("sys.modules", ImportedModules().read, _set_modules, grows=True)
-FILTERS = Aspect(
-    "the filters of warnings", lambda: list(warnings.filters), _set_filters, grows=True
-)
+FILTERS = Aspect("the warning filters", lambda: list(warnings.filters), _set_filters, grows=True)
 THREADS = Aspect(
-    "torch's threads", _threads, lambda count: _torch().set_num_threads(count), "torch"
+    "torch's number of threads", _threads, lambda count: _torch().set_num_threads(count), "torch"
 )
 ASPECTS = (
-    Aspect("the working folder", _folder, os.chdir),
+    Aspect("the working directory", _folder, os.chdir),
     Aspect("the umask", _umask, os.umask),
     Aspect("os.environ", *_attributes("os.environ")),  # before its content
     Aspect("the environment", _environment, _set_environment, grows=True),
-    Aspect("handlers of signals", _handlers, _set_handlers),
+    Aspect("signal handlers", _handlers, _set_handlers),
     Aspect("the locale", lambda: locale.setlocale(locale.LC_ALL), _set_locale),
     Aspect("sys.path", lambda: list(sys.path), _set_path, grows=True),
     FILTERS,
-    Aspect("the time-out of sockets", socket.getdefaulttimeout, socket.setdefaulttimeout),
-    Aspect("the limit of recursion", sys.getrecursionlimit, sys.setrecursionlimit),
-    Aspect("the switch interval of threads", sys.getswitchinterval, sys.setswitchinterval),
-    Aspect("whether garbage is collected", gc.isenabled, _set_garbage),
-    Aspect("the level of logs", lambda: logging.root.manager.disable, logging.disable),
-    Aspect("the root of logs", _root_log, _set_root_log),
-    Aspect("loggers that are off", _disabled, _set_disabled),
+    Aspect("the default timeout of sockets", socket.getdefaulttimeout, socket.setdefaulttimeout),
+    Aspect("the recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
+    Aspect("the thread switch interval", sys.getswitchinterval, sys.setswitchinterval),
+    Aspect("garbage collection", gc.isenabled, _set_garbage),
+    Aspect("the log level", lambda: logging.root.manager.disable, logging.disable),
+    Aspect("the root logger", _root_log, _set_root_log),
+    Aspect("disabled loggers", _disabled, _set_disabled),
     Aspect("the standard streams", *_attributes("sys.stdin", "sys.stdout", "sys.stderr")),
     Aspect(
-        "hooks of errors",
+        "error hooks",
         *_attributes("sys.excepthook", "sys.unraisablehook", "threading.excepthook"),
     ),
     Aspect("timers", _timer, _set_timer),
     Aspect("sys.argv", lambda: list(sys.argv), lambda wanted: setattr(sys, "argv", wanted)),
-    Aspect("the policy of event loops", _policy, _set_policy),
+    Aspect("the event loop policy", _policy, _set_policy),
     Aspect("sockets", *_attributes("socket.socket", "socket.getaddrinfo")),
     Aspect(
-        "how certificates are checked",
+        "certificate checks",
         *_attributes("ssl._create_default_https_context", "ssl.create_default_context"),
     ),
     Aspect(
@@ -413,25 +411,27 @@ ASPECTS = (
     ),
     Aspect("builtins", _builtins, _set_builtins, grows=True),
     MODULES,
-    Aspect("the folder of temporary files", lambda: tempfile.tempdir, _set_temporary, grows=True),
+    Aspect(
+        "the directory of temporary files", lambda: tempfile.tempdir, _set_temporary, grows=True
+    ),
     Aspect("random numbers", random.getstate, _jump_random, reported=False),
     Aspect("NumPy's random numbers", _numpy_random, _jump_numpy, "numpy.random", reported=False),
     Aspect("torch's random numbers", _torch_random, _jump_torch, "torch", reported=False),
     Aspect("torch's default dtype", _dtype, lambda kind: _torch().set_default_dtype(kind), "torch"),
     THREADS,
-    Aspect("torch's deterministic algorithms", _determinism, _set_determinism, "torch"),
+    Aspect("torch's deterministic mode", _determinism, _set_determinism, "torch"),
     Aspect("torch's backends", _backends, _set_backends, "torch"),
-    Aspect("the precision of torch's products", _precision, _set_precision, "torch"),
+    Aspect("torch's float32 precision", _precision, _set_precision, "torch"),
     Aspect("torch's autocast", _autocast, _set_autocast, "torch", own=True),
     Aspect("torch's default device", _device, _set_device, "torch", own=True),
-    Aspect("whether torch records gradients", _grad, _set_grad, "torch", own=True),
+    Aspect("torch's gradient mode", _grad, _set_grad, "torch", own=True),
     Aspect(
-        "NumPy's errors",
+        "NumPy's error handling",
         lambda: _numpy().geterr(),
         lambda e: _numpy().seterr(**e),
         "numpy",
         own=True,
     ),
     Aspect("tracing", sys.gettrace, sys.settrace, own=True),
-    Aspect("the context of decimal numbers", _numbers, _set_numbers, own=True),
+    Aspect("the decimal context", _numbers, _set_numbers, own=True),
 )

@@ -82,11 +82,11 @@ class ProcessState:
             before = _with_additions(before, now)
             if now == before:
                 return
-        restored = "it was put back"
+        restored = "it was restored"
         try:
             aspect.restore(before)
         except Exception as error:
-            restored = f"it cannot be put back ({one_line(type(error).__name__)})"
+            restored = f"it cannot be restored ({one_line(type(error).__name__)})"
         who = " or ".join(names)
         if aspect.reported and (who, aspect.name) not in self._reported:
             self._reported.add((who, aspect.name))

@@ -120,7 +120,7 @@ def fetched_files() -> tuple[Path, float]:
     except ValueError:
         most = -1.0
     if not most >= 0:
-        raise InputError(f"{FETCHED_GB} is {show(told)}, expected a number of GB, or inf")
+        raise InputError(f"{FETCHED_GB} is {show(told)}, expected a number of GB or inf")
     return _cache() / "fetched", most * GB
 
 

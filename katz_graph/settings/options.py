@@ -12,7 +12,7 @@ from katz_graph.settings.environment import Settings
 
 GB = 2**30
 COUNTED = ", ".join(f"{name}:N" for name in POLICIES)
-CACHE = f"which results stay in memory: classic, {COUNTED}, none"
+CACHE = f"cache policy for nodes' results: classic, {COUNTED}, none"
 
 T = TypeVar("T")
 
@@ -56,10 +56,10 @@ class FolderOptions:
         (),
     )
     packs: tuple[Path, ...] = option("a folder of node packs", (), exists=True, file_okay=False)
-    input: Path | None = option("where LoadImage looks", exists=True, file_okay=False)
-    output: Path | None = option("where pictures go")
+    input: Path | None = option("folder for LoadImage", exists=True, file_okay=False)
+    output: Path | None = option("folder for pictures")
     fetch: tuple[str, ...] = option(
-        "any, none, or the beginning of URLs that may name LoRAs and ControlNets; several times",
+        "any, none, or a prefix of allowed URLs of LoRAs and ControlNets; repeatable",
         (),
         metavar="URL",
     )
@@ -85,24 +85,24 @@ class DeviceOptions:
         "number format: auto, float32, bfloat16, float16; auto: float16 on GPUs, else float32",
     )
     threads: int | None = option(
-        "of each device; all cores for one device, one for each of several",
+        "CPU threads of each device; default: all cores for one device, one for each of several",
     )
     model_bytes: int | None = option(
-        "of each device, for models; what is free less what computing needs, unless given",
+        "memory of each device for models; default: free memory less a reserve for computing",
         None,
         "--model-gb",
         min=0,
         unit=GB,
     )
     lora_bytes: int | None = option(
-        "of each device, in host memory, for LoRA files; as much again for weights with them",
+        "host memory for each device's LoRA files, and as much for weights merged with them",
         None,
         "--lora-gb",
         min=0,
         unit=GB,
     )
 
-    cuda_graphs: bool = option("record what stages compute on GPUs, and replay it", True)
+    cuda_graphs: bool = option("record stages as CUDA graphs on GPUs, and replay them", True)
 
     def device_list(self, otherwise: str | None = None) -> DeviceList:
         """Parses `devices`, else `otherwise`, else returns the CPU."""
@@ -113,8 +113,10 @@ class DeviceOptions:
 class PlacementOptions(DeviceOptions):
     """Controls where stages run."""
 
-    place: tuple[str, ...] = option("STAGE=DEVICE: pin a stage; several times: any of them", ())
+    place: tuple[str, ...] = option(
+        "STAGE=DEVICE: pin a stage; repeat to allow several devices", ()
+    )
     link: str | None = option(
-        "GBPS[,MS]: what links between devices are taken for; measured unless given",
+        "GBPS[,MS]: assumed speed of links between devices; default: measured",
     )
     allow: str = option("approximations by name: stale-controlnet, async-lora[=K]", "")

@@ -252,7 +252,7 @@ class TestThreads:
         monkeypatch.setattr(lost, "send", cut)
         outcome = engine.cluster.run(program, context)
         assert outcome.attempts == 2 and torch.equal(outcome.samples, expected)
-        assert len(context.warnings) == 1 and "it begins again" in context.warnings[0]
+        assert len(context.warnings) == 1 and "it starts again" in context.warnings[0]
         outcome = engine.cluster.run(program, bare_context(engine))
         assert outcome.attempts == 1 and torch.equal(outcome.samples, expected)
 
@@ -368,7 +368,7 @@ def test_missing_shared_memory_is_reported(
     ) as engine:
         for pid in filter(None, engine.cluster.pids().values()):
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (1 << 15, 1 << 15))
-        with pytest.raises(RunError, match="shared memory between two workers cannot be had"):
+        with pytest.raises(RunError, match="shared memory between two workers cannot be allocated"):
             engine.cluster.run(
                 placed(engine, region, dict(pins(BASE, CONTROL))), bare_context(engine)
             )

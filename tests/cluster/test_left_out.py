@@ -47,8 +47,8 @@ def test_stages_without_a_device_are_refused_in_one_line_and_the_rest_runs(
     engine: DeviceEngine, models: Models
 ) -> None:
     why = (
-        r"^{} may only run on cuda:7 \(--place\), which failed and is left out; the server has "
-        r"to be started anew$"
+        r"^{} may only run on cuda:7 \(--place\), which failed and is left out; restart "
+        r"the server to use it again$"
     )
     plain = Case("plain", models.pipeline, "euler", 2)
     latent = sample(engine, sampler_region(plain))

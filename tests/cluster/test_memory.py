@@ -120,7 +120,7 @@ def test_a_limited_worker_does_its_best_and_survives_the_rest(
     picture = engine.decode_latent(pipeline_recipes(models.pipeline)[2], large, context)
     assert picture.shape == (1, 1280, 1280, 3) and picture.isfinite().all()
     assert context.warnings == [
-        "vae decode: the whole picture does not fit into memory, so it was done in tiles"
+        "vae decode: the whole picture does not fit into memory, so it was processed in tiles"
     ]
     crowd = Case("x", models.pipeline, "euler", 3, latent=torch.zeros(32, 4, 256, 256))
     with pytest.raises(

@@ -121,7 +121,7 @@ def test_a_request_whose_device_fails_begins_again_on_another_worker(
     assert outcome.attempts == 2 and torch.equal(outcome.samples, expected)
     assert lost == {DEVICE: 1}
     (warning,) = context.warnings
-    assert f"{DEVICE}: the device failed: {ILLEGAL}; it begins again" in warning
+    assert f"{DEVICE}: the device failed: {ILLEGAL}; it starts again" in warning
 
 
 def test_a_request_that_always_breaks_its_device_fails_and_a_concurrent_one_does_not(

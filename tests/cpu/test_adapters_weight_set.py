@@ -220,7 +220,7 @@ def test_a_weight_that_is_not_restored_is_found(monkeypatch):
     sets = WeightSets(module)
     sets.use(loras("sd1", 1.0))
     next(iter(sets.originals.tensors.values())).flatten()[0] += 1
-    with pytest.raises(RunError, match="is not what it was"):
+    with pytest.raises(RunError, match="differs from its weights"):
         sets.use(())
 
 

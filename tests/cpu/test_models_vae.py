@@ -50,7 +50,7 @@ def test_overflow_in_half_precision_is_redone_said_and_remembered(monkeypatch):
     assert models.decode_latent(recipe, random(1, 4, 4, 4))[1] == ()
     samples = random(1, 4, 4, 4) * 1e5  # float16 ends at 65504
     picture, notes = models.decode_latent(recipe, samples)
-    assert notes == ("half precision overflowed, so it was redone in float32",)
+    assert notes == ("half precision overflowed, so it was repeated in float32",)
     assert torch.equal(picture, decode(vae(), samples))
     again, notes = models.decode_latent(recipe, samples)
     assert torch.equal(again, picture) and notes == ()
@@ -121,7 +121,7 @@ def test_short_memory_is_met_with_tiles(monkeypatch):
     monkeypatch.setattr(AutoencoderKL, "decode", short)
     picture, notes = DeviceModels().decode_latent(recipe, samples)
     assert torch.equal(picture, expected)
-    assert notes == ("the whole picture does not fit into memory, so it was done in tiles",)
+    assert notes == ("the whole picture does not fit into memory, so it was processed in tiles",)
     with pytest.raises(
         OutOfMemory,
         match=r"VAE decode of 1 x 640 x 64 pixels: out of memory: 2.15 GB more could not be "

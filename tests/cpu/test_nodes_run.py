@@ -72,8 +72,8 @@ def test_pictures_for_a_client_are_refused_without_one(katz: Katz) -> None:
     result = katz("run", write(nodes))
     assert result.code == 2
     assert result.errors == [
-        "error: node 2 (SaveImageWebsocket): sends pictures to the client of a server, and this "
-        "run has none; use SaveImage instead"
+        "error: node 2 (SaveImageWebsocket): sends pictures to a server's client, and this "
+        "run has no server; use SaveImage instead"
     ]
 
 

@@ -202,7 +202,7 @@ def test_that_job_alone_fails_and_says_how_much_there_was(
     ) as caught:
         jobs.run()
     assert "\n" not in str(caught.value)
-    assert ("2.15 GB more could not be had" in str(caught.value)) == (error != "Python")
+    assert ("2.15 GB more could not be allocated" in str(caught.value)) == (error != "Python")
     monkeypatch.undo()
     assert equal(jobs.run(), fresh)
 

@@ -46,7 +46,7 @@ def test_a_node_of_the_first_convention_runs_inside_the_loop(katz: Katz, tmp_pat
             "{'result': ([None],), 'expand': {'a': {'class_type': 'X', 'inputs': {}}}}",
             "expands to a graph",
         ),
-        ("(ExecutionBlocker('no'),)", "blocks what reads it"),
+        ("(ExecutionBlocker('no'),)", "blocks its readers"),
         ("(_ for _ in ()).throw(Cancelled('cancelled'))", "error: cancelled"),
         ("[][1]", "IndexError: list index out of range"),
         ("None", "gave nothing"),

@@ -210,7 +210,7 @@ def test_nodes_of_packs_run_only_when_that_is_asked_for(registry: Registry) -> N
     without = made.enter(question(registry, blur=True))()
     assert without.plans == () and not RAN.is_set()
     assert without.notes == (
-        "node blur (Blur) is of a pack, and runs for a plan only when it is asked for",
+        "node blur (Blur) belongs to a pack, and runs for a plan only on request",
     )
     asked = made.enter(question(registry, blur=True, packs=True))()
     assert len(asked.plans) == 1 and asked.notes == () and RAN.is_set()

@@ -224,7 +224,7 @@ def test_whatever_a_pack_shows_becomes_plain_data() -> None:
     shown = plain({"a": (1, float("inf")), 2: Strange(), "tensor": torch.zeros(2), "set": {3}})
     assert shown == {"a": [1, None], "2": "strange", "tensor": "tensor([0., 0.])", "set": [3]}
     assert isinstance(plain(deep), str)
-    assert plain([Broken(), 1]) == ["Broken whose text cannot be had (KeyError)", 1]
+    assert plain([Broken(), 1]) == ["Broken without a readable text (KeyError)", 1]
 
 
 def test_pictures_carry_client_metadata_but_never_under_our_names() -> None:

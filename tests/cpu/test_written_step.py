@@ -113,8 +113,8 @@ def test_unfoldable_samplers_give_the_reason() -> None:
     step = Rehearsal(REGISTRY, Folders()).step
     lines = {
         "is not in the workflow": (plain, "nobody"),
-        "is no sampler": (plain, "90"),
-        "drawn as nodes already": (shipped("loop_by_hand"), _end(shipped("loop_by_hand"))),
+        "is not a sampler": (plain, "90"),
+        "already consists of nodes": (shipped("loop_by_hand"), _end(shipped("loop_by_hand"))),
         "positive: is missing": (_without(plain, "positive"), "5"),
     }
     changed = {
@@ -134,7 +134,7 @@ def test_unfoldable_samplers_give_the_reason() -> None:
         with pytest.raises(InputError, match=line):
             step(graph, sampler)
     types = {**REGISTRY.types, "CLIPTextEncode": replace(REGISTRY["CLIPTextEncode"], pack="p")}
-    with pytest.raises(InputError, match="is of a pack"):
+    with pytest.raises(InputError, match="belongs to a pack"):
         Rehearsal(types, Folders()).step(plain, "5")
 
 
@@ -190,5 +190,5 @@ def test_convert_writes_a_sampler_out(katz: Katz, tmp_path: Path) -> None:
     types = {node["type"] for node in json.loads(ui.read_text())["nodes"]}
     assert {"StepBegin", "UNetEncoder", "StepEnd"} <= types and "KSampler" not in types
     refused = katz("convert", source, tmp_path / "other.json", "--unfold", "90")
-    assert refused.code == 2 and "is no sampler" in refused.err
+    assert refused.code == 2 and "is not a sampler" in refused.err
     assert not (tmp_path / "other.json").exists()

@@ -70,7 +70,7 @@ def test_why() -> None:
     )
     uncached = ResultCache("none")
     run(SUM, uncached)
-    assert run(SUM, uncached).why("9") == "its result was not kept (cache policy none)"
+    assert run(SUM, uncached).why("9") == "its result was not cached (cache policy none)"
 
 
 def test_a_fingerprint_decides_too() -> None:
@@ -89,7 +89,7 @@ def test_a_fingerprint_decides_too() -> None:
     state["file"] = 2
     ran = run(document, cache, types)
     assert ran.result.outputs["2"] == (2,)
-    assert ran.why("1") == "what it reads has changed"
+    assert ran.why("1") == "the data that it reads has changed"
 
 
 def test_a_fingerprint_of_nan_is_never_cached() -> None:
@@ -236,7 +236,7 @@ def test_an_asynchronous_node_inside_a_loop_names_the_way_out() -> None:
     (error,) = asyncio.run(main()).values()
     assert (
         str(error)
-        == "node 1 (Later): is asynchronous, and this thread runs an event loop already; run the "
+        == "node 1 (Later): is asynchronous, but this thread already runs an event loop; run the "
         "graph in another thread"
     )
 

@@ -73,7 +73,7 @@ def test_an_expansion_without_end_fails_and_leaves_others_alone(
     result = run(document, types=expanding(inner, Link("again", 0))).result
     (error,) = result.failures.values()
     assert str(error).startswith(
-        "node 1 (Expand), in it node 1.again#100 (Expand): expands on and on: "
+        "node 1 (Expand), in it node 1.again#100 (Expand): expands without end: "
     )
     assert result.outputs == {"4": (1,)} and result.refused == ("2",)
 
@@ -207,7 +207,7 @@ def test_a_result_with_deleted_files_is_computed_again(tmp_path: Path) -> None:
     assert again.nodes("start") == ["2"] and (tmp_path / "temp" / "deep" / "1.txt").is_file()
     assert [
         event.why for event in again.events if isinstance(event, NodeDone) and not event.cached
-    ] == ["1.txt, which it wrote, is gone"]
+    ] == ["1.txt, which it wrote, was deleted"]
     (tmp_path / "temp" / "deep" / "2.txt").unlink()
     assert set(run(document, cache, types, context=context).nodes("start")) == {"3", "3.write"}
     assert (tmp_path / "temp" / "deep" / "2.txt").is_file()

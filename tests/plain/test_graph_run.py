@@ -201,7 +201,7 @@ def test_out_of_device_memory() -> None:
     ).result.failures.values()
     assert isinstance(error, OutOfMemory)
     assert str(error) == (
-        "node 1 (Big): out of memory: 21.47 GB more could not be had; "
+        "node 1 (Big): out of memory: 21.47 GB more could not be allocated; "
         "take a smaller picture or batch, tiles, a number format of fewer bytes (--dtype) or a "
         "smaller model"
     )

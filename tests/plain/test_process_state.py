@@ -50,80 +50,80 @@ def interrupt(number: int, frame: Any) -> None:
 
 
 MISCHIEF: tuple[tuple[str, Callable[[Path], object], str], ...] = (
-    ("chdir", lambda folder: os.chdir(folder), "the working folder"),
+    ("chdir", lambda folder: os.chdir(folder), "the working directory"),
     ("umask", lambda folder: os.umask(0), "the umask"),
     ("new variable", lambda folder: os.environ.update(EVIL="1"), "the environment (EVIL)"),
     ("lost variable", lambda folder: os.environ.pop("PATH"), "the environment (PATH)"),
     ("other variable", lambda folder: os.environ.update(PATH="/"), "the environment (PATH)"),
-    ("handler", lambda folder: signal.signal(signal.SIGTERM, interrupt), "handlers of signals"),
+    ("handler", lambda folder: signal.signal(signal.SIGTERM, interrupt), "signal handlers"),
     ("locale", lambda folder: locale.setlocale(locale.LC_ALL, "C.UTF-8"), "the locale"),
     ("path", lambda folder: sys.path.insert(0, str(folder)), "sys.path"),
     ("lost path", lambda folder: sys.path.clear(), "sys.path"),
-    ("warnings", lambda folder: warnings.simplefilter("error"), "the filters of warnings"),
-    ("time-out", lambda folder: socket.setdefaulttimeout(0.001), "the time-out of sockets"),
-    ("recursion", lambda folder: sys.setrecursionlimit(5_000), "the limit of recursion"),
-    ("switches", lambda folder: sys.setswitchinterval(1.0), "the switch interval of threads"),
-    ("garbage", lambda folder: gc.disable(), "whether garbage is collected"),
-    ("logs", lambda folder: logging.disable(logging.CRITICAL), "the level of logs"),
+    ("warnings", lambda folder: warnings.simplefilter("error"), "the warning filters"),
+    ("time-out", lambda folder: socket.setdefaulttimeout(0.001), "the default timeout of sockets"),
+    ("recursion", lambda folder: sys.setrecursionlimit(5_000), "the recursion limit"),
+    ("switches", lambda folder: sys.setswitchinterval(1.0), "the thread switch interval"),
+    ("garbage", lambda folder: gc.disable(), "garbage collection"),
+    ("logs", lambda folder: logging.disable(logging.CRITICAL), "the log level"),
     ("tempdir", lambda folder: setattr(tempfile, "tempdir", str(folder)), "temporary files"),
     ("dtype", lambda folder: torch.set_default_dtype(torch.float64), "torch's default dtype"),
     ("device", lambda folder: torch.set_default_device("meta"), "torch's default device"),
-    ("threads", lambda folder: torch.set_num_threads(3), "torch's threads"),
+    ("threads", lambda folder: torch.set_num_threads(3), "torch's number of threads"),
     (
         "determinism",
         lambda folder: torch.use_deterministic_algorithms(True),
-        "torch's deterministic algorithms",
+        "torch's deterministic mode",
     ),
     (
         "cudnn",
         lambda folder: setattr(torch.backends.cudnn, "benchmark", True),
         "torch's backends",
     ),
-    ("gradients", lambda folder: torch.set_grad_enabled(False), "torch records gradients"),
-    ("decimals", lambda folder: setattr(decimal.getcontext(), "prec", 3), "decimal numbers"),
+    ("gradients", lambda folder: torch.set_grad_enabled(False), "torch's gradient mode"),
+    ("decimals", lambda folder: setattr(decimal.getcontext(), "prec", 3), "the decimal context"),
     (
         "precision",
         lambda folder: torch.set_float32_matmul_precision("medium"),
-        "the precision of torch's products",
+        "torch's float32 precision",
     ),
     (
         "precision of an operation",
         lambda folder: setattr(torch.backends.cuda.matmul, "fp32_precision", "tf32"),
-        "the precision of torch's products",
+        "torch's float32 precision",
     ),
     (
         "tf32",
         lambda folder: setattr(
             torch.backends.cudnn, "allow_tf32", not torch.backends.cudnn.allow_tf32
         ),
-        "torch's products",
+        "torch's float32 precision",
     ),
     ("autocast", lambda folder: torch.set_autocast_enabled("cpu", True), "torch's autocast"),
     ("anomalies", lambda folder: torch.set_anomaly_enabled(True), "torch's autocast"),
-    ("numpy.seterr", lambda folder: numpy.seterr(all="raise"), "NumPy's errors"),
+    ("numpy.seterr", lambda folder: numpy.seterr(all="raise"), "NumPy's error handling"),
     ("environ", lambda folder: setattr(os, "environ", {}), "os.environ"),
     ("stdout", lambda folder: setattr(sys, "stdout", io.StringIO()), "the standard streams"),
-    ("excepthook", lambda folder: setattr(sys, "excepthook", print), "hooks of errors"),
+    ("excepthook", lambda folder: setattr(sys, "excepthook", print), "error hooks"),
     ("alarm", lambda folder: signal.alarm(1000), "timers"),
     ("argv", lambda folder: sys.argv.append("--evil"), "sys.argv"),
     ("socket", lambda folder: setattr(socket, "socket", None), "sockets"),
     (
         "certificates",
         lambda folder: setattr(ssl, "_create_default_https_context", None),
-        "how certificates are checked",
+        "certificate checks",
     ),
     (
         "event loops",
         lambda folder: asyncio.set_event_loop_policy(asyncio.DefaultEventLoopPolicy()),
-        "the policy of event loops",
+        "the event loop policy",
     ),
     ("Pillow", lambda folder: setattr(Image, "MAX_IMAGE_PIXELS", None), "Pillow's limits"),
-    ("root level", lambda folder: logging.root.setLevel(50), "the root of logs"),
-    ("root handlers", lambda folder: logging.root.handlers.clear(), "the root of logs"),
+    ("root level", lambda folder: logging.root.setLevel(50), "the root logger"),
+    ("root handlers", lambda folder: logging.root.handlers.clear(), "the root logger"),
     (
         "a logger",
         lambda folder: setattr(logging.getLogger("katz_graph"), "disabled", True),
-        "loggers that are off",
+        "disabled loggers",
     ),
     ("print", lambda folder: setattr(builtins, "print", None), "builtins (print)"),
     ("a module", lambda folder: sys.modules.update(json=os), "sys.modules (json)"),
@@ -170,7 +170,7 @@ def test_process_changes_by_a_node_are_undone_and_reported(
     if reported:
         (line,) = lines
         assert line.startswith("node 5 (Evil) changed ") and reported in line
-        assert line.endswith("for this whole process: it was put back")
+        assert line.endswith("for this whole process: it was restored")
     else:
         assert not lines
 

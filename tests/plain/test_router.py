@@ -63,7 +63,7 @@ def test_a_request_that_is_alone_has_the_whole_pool() -> None:
 
 
 def test_pins_that_nothing_can_hold_are_refused() -> None:
-    with pytest.raises(InputError, match="unet_mid=g9: there are the devices g0, g1"):
+    with pytest.raises(InputError, match="unet_mid=g9: no such device; the devices are g0, g1"):
         Router(["g0", "g1"], {"unet_mid": ("g9",)}, None, lambda: 0.0)
 
 

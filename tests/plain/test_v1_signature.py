@@ -50,7 +50,7 @@ def test_numpys_nan_always_runs_again_and_says_why(kind: Any) -> None:
     cache, document = ResultCache(), {"1": node("Made"), "save": node("Save", value=["1", 0])}
     runs = [run_v1(document, made, cache) for _ in range(3)]
     assert [ran.nodes("start") for ran in runs] == [["1", "save"]] * 3
-    assert runs[-1].why("1") == "never cached: it asks to run always"
+    assert runs[-1].why("1") == "never cached: it asks to run every time"
 
 
 def test_is_changed_that_fails_is_reported_and_never_cached() -> None:
@@ -68,10 +68,10 @@ def test_is_changed_that_fails_is_reported_and_never_cached() -> None:
         )
     assert ran.nodes("start") == ["1", "save"]
     assert (
-        "node 1 (Made): what it depends on could not be found out (No such file or directory "
+        "node 1 (Made): its dependencies could not be determined (No such file or directory "
         "(x.png)), so it is never" in context.said[0]
     )
-    assert ran.why("1") == "never cached: what it depends on could not be found out"
+    assert ran.why("1") == "never cached: its dependencies could not be determined"
     assert ran.why("save") == "never cached: it reads node 1, which is never cached"
 
 

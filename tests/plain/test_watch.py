@@ -59,11 +59,11 @@ def test_a_server_that_accepts_and_closes_is_given_up(monkeypatch: pytest.Monkey
     with (
         served(close) as server,
         pytest.raises(
-            Unreachable, match="closes every connection; gave up after 0 s, job j goes on there"
+            Unreachable, match="closes every connection; gave up after 0 s; job j continues there"
         ),
     ):
         followed(server, said)
-    assert len(said) == 1 and "trying again" in said[0]
+    assert len(said) == 1 and "reconnecting" in said[0]
     assert 2 <= len(lines) <= 5 and all(
         later - earlier > 0.15 for earlier, later in itertools.pairwise(lines)
     )

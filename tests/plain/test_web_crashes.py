@@ -62,7 +62,7 @@ def test_the_first_crash_puts_a_job_back_and_the_second_one_sets_it_aside(tmp_pa
         assert bad.result.error.kind == "WorkerLost"
         assert (
             bad.result.error.message
-            == "set aside: what ran it died 2 times under it, the last time: signal 11"
+            == "given up: its process died 2 times, the last time: signal 11"
         )
         assert not left.exists()
 
@@ -132,7 +132,7 @@ def test_a_job_whose_device_is_given_up_goes_back_as_if_its_runner_had_died(tmp_
         )
         assert (
             kept.result.error.message
-            == f"set aside: what ran it died 2 times under it, the last time: {gone.message}"
+            == f"given up: its process died 2 times, the last time: {gone.message}"
         )
 
     run(tmp_path, use)
@@ -274,7 +274,7 @@ def test_a_runner_that_takes_nothing_leaves_jobs_waiting(tmp_path: Path) -> None
         await service.all_ended("b")
         kept = await service.jobs.job("b")
         assert kept is not None and kept.result is not None and kept.result.error is not None
-        assert kept.result.error.message == "the job could not be handed to the runner: odd"
+        assert kept.result.error.message == "the job could not be passed to the runner: odd"
 
     run(tmp_path, broken, runner=FakeRunner(refuses=TypeError("odd")))
 
@@ -400,7 +400,7 @@ def test_a_result_that_cannot_be_written_as_json_fails_the_job(tmp_path: Path) -
         await service.all_ended("a")
         kept = await service.jobs.job("a")
         assert kept is not None and kept.result is not None and kept.result.error is not None
-        assert kept.status == "failed" and "cannot be kept" in kept.result.error.message
+        assert kept.status == "failed" and "cannot be stored" in kept.result.error.message
 
     run(tmp_path, use)
 
@@ -415,7 +415,7 @@ def test_a_result_that_is_too_large_fails_its_job_and_others_go_on(tmp_path: Pat
         kept = await service.jobs.job("a")
         assert kept is not None and kept.result is not None and kept.result.error is not None
         assert (
-            kept.status == "failed" and "cannot be kept: it has 68,1" in kept.result.error.message
+            kept.status == "failed" and "cannot be stored: it has 68,1" in kept.result.error.message
         )
 
     run(tmp_path, use)

@@ -221,11 +221,11 @@ def test_a_graph_that_is_too_large_is_not_planned(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("route", "field", "line"),
     [
-        ("/katz/plan", "pack", "pack: there is no such field; did you mean 'packs'?"),
-        ("/katz/tokens", "promt", "promt: there is no such field; did you mean 'prompt'?"),
-        ("/katz/unfold", "x", "x: there is no such field"),
-        ("/katz/jobs/1/move", "fornt", "fornt: there is no such field; did you mean 'front'?"),
-        ("/katz/files/trash", "kind", "kind: there is no such field"),
+        ("/katz/plan", "pack", "pack: unknown field; did you mean 'packs'?"),
+        ("/katz/tokens", "promt", "promt: unknown field; did you mean 'prompt'?"),
+        ("/katz/unfold", "x", "x: unknown field"),
+        ("/katz/jobs/1/move", "fornt", "fornt: unknown field; did you mean 'front'?"),
+        ("/katz/files/trash", "kind", "kind: unknown field"),
     ],
 )
 def test_a_field_that_our_own_routes_do_not_know_is_named(

@@ -345,7 +345,8 @@ def test_tables_of_another_version_are_refused(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / FILE) as connection:
         connection.execute("pragma user_version = 99")
     with pytest.raises(
-        RunError, match=r"another version of Katz Graph, or damaged \(tables 99, ours 2\)"
+        RunError,
+        match=r"another version of Katz Graph, or damaged \(schema version 99, expected 2\)",
     ):
         JobStore.open(tmp_path)
 

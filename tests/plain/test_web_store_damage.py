@@ -138,11 +138,11 @@ def check(folder: Path, before: Mapping[str, Job], other: Mapping[str, list[Any]
     if len(found) == len(before) and rest(folder / FILE) == other:
         return "whole" if not notes else "told"
     assert notes, "something was lost in silence"
-    if (counted := re.search(r"kept ([\d,]+) of ([\d,]+) jobs", lines)) is not None:
+    if (counted := re.search(r"saved ([\d,]+) of ([\d,]+) jobs", lines)) is not None:
         kept, of = (int(number.replace(",", "")) for number in counted.groups())
         assert kept == len(found) and kept <= of <= len(before)
     else:
-        assert "it is not new" in lines or "log" in lines or "kept " in lines
+        assert "it is not new" in lines or "log" in lines or "saved " in lines
         assert not found or "log" in lines
     again, silent = opened(folder)
     assert again == found and not silent, "what was rescued is a sound store"
@@ -180,7 +180,7 @@ def test_a_changed_letter_of_a_prompt_loses_that_job_and_says_so(
     (tmp_path / FILE).write_bytes(data.replace(f"{PRIVATE} 9 ".encode(), f"{PRIVATE} 8 ".encode()))
     found, (note,) = opened(tmp_path)
     assert "job-9" not in found and len(found) == JOBS - 1
-    assert f"kept {JOBS - 1} of {JOBS} jobs" in note and "1 rows of jobs" in note
+    assert f"saved {JOBS - 1} of {JOBS} jobs" in note and "1 rows of jobs" in note
     kept = [path for path in tmp_path.iterdir() if ".damaged-" in path.name]
     assert len(kept) == 1 and kept[0].name in note
 
@@ -196,7 +196,7 @@ def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     assert opened(tmp_path) == ({}, ())
     (tmp_path / FILE).unlink()
     found, (note,) = opened(tmp_path)
-    assert not found and "missing, though its folder is not new" in note
+    assert not found and "missing from a folder that had one" in note
     assert opened(tmp_path) == ({}, ())
 
 

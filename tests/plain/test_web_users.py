@@ -91,7 +91,7 @@ def test_damaged_settings_are_set_aside(
     assert server.get("/settings").json() == {"a": 1}
     (aside,) = folder.glob("comfy.settings.json.damaged-*")
     assert aside.read_bytes() == damaged
-    assert f"is damaged and counts as empty; it is kept as {aside.name}" in caplog.text
+    assert f"is damaged and treated as empty; it was renamed to {aside.name}" in caplog.text
 
 
 def test_files_are_stored_listed_moved_and_deleted(server: TestClient) -> None:
@@ -391,7 +391,7 @@ def test_a_file_over_the_quota_is_refused_before_it_is_read(tmp_path: Path) -> N
             yield b"x" * 600
 
     async def store(announced: int) -> None:
-        with pytest.raises(Refusal, match="1,000 bytes together"):
+        with pytest.raises(Refusal, match="together may not exceed 1,000 bytes"):
             await people.store(people.files(None), "a", endless(), True, announced=announced)
 
     asyncio.run(store(5000))

@@ -315,8 +315,7 @@ def test_the_next_runner_does_without_a_device_that_is_lost_for_good(
             await seen.runner.run(job(f"b{number}"))  # on the next runner
             assert seen.runner.restarts == number and seen.runner.facts.gone == left_out
         assert (
-            "left out until the server is started anew: cpu:1; there are cpu:0, cpu:2"
-            in caplog.text
+            "excluded until the server is restarted: cpu:1; remaining: cpu:0, cpu:2" in caplog.text
         )
 
     with_runner(test, devices="cpu*3")
@@ -439,7 +438,7 @@ def test_requests_without_a_ready_runner_get_retry_later(tmp_path: Path) -> None
         await asyncio.sleep(0.05)
         assert not asked.done()
         runner.refuse()
-        with pytest.raises(RunnerDown, match="the server ends"):
+        with pytest.raises(RunnerDown, match="the server is shutting down"):
             await asked
         await runner.close()
 

@@ -80,7 +80,7 @@ class FolderIndex:
         """
         match = CURSOR.fullmatch(after)
         if after and match is None:
-            raise Refusal(400, "'after' is not the 'next' of a page")
+            raise Refusal(400, "'after' is not the 'next' of an earlier page")
         with self._lock:
             self._renew()
             page = self._page(match, count)

@@ -40,7 +40,7 @@ def parts_of(name: str, hidden: bool = False) -> tuple[str, ...]:
     if len(name) > NAME_BYTES or len(name.encode("utf-8", "surrogatepass")) > NAME_BYTES:
         raise Refusal(400, f"a name has more than {NAME_BYTES} bytes")
     if "\\" in name or name.startswith(("/", "~")) or DRIVE.match(name):
-        raise Refusal(400, f"{show(name)} is no relative name with '/' between its parts")
+        raise Refusal(400, f"{show(name)} is not a relative path with '/' between its parts")
     parts = tuple(part for part in name.split("/") if part not in ("", "."))
     if len(parts) > DEPTH:
         raise Refusal(400, f"a name has more than {DEPTH} parts")
@@ -59,9 +59,9 @@ def inside(root: Path, *names: str, hidden: bool = False) -> Path:
         base = root.resolve()
         path = base.joinpath(*parts).resolve()
     except (OSError, RuntimeError):  # a cycle of links, or a path that is too long
-        raise Refusal(400, f"{show('/'.join(parts))} cannot be a path here") from None
+        raise Refusal(400, f"{show('/'.join(parts))} is not a valid path on this system") from None
     if not path.is_relative_to(base):
-        raise Refusal(403, f"{show('/'.join(parts))} leads out of its folder")
+        raise Refusal(403, f"{show('/'.join(parts))} points outside its folder")
     return path
 
 
@@ -104,12 +104,12 @@ def find_user_file(
 
 def _check(part: str, hidden: bool) -> None:
     if part == "..":
-        raise Refusal(400, "a name holds '..'")
+        raise Refusal(400, "a name contains '..'")
     if any(unicodedata.category(char) in INVISIBLE or char in TURNING for char in part):
-        raise Refusal(400, f"the name {show(part)} holds characters that cannot be seen")
+        raise Refusal(400, f"the name {show(part)} contains invisible characters")
     if len(part.encode()) > PART_BYTES:
         raise Refusal(400, f"the name {show(part)} has more than {PART_BYTES} bytes")
     if part.startswith(".") and not hidden:
         raise Refusal(400, f"the name {show(part)} begins with a dot")
     if part.endswith((".", " ")) or DEVICES.match(part):
-        raise Refusal(400, f"{show(part)} is no name that every system can have")
+        raise Refusal(400, f"{show(part)} is not a valid file name on every system")

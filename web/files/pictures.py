@@ -69,7 +69,7 @@ def shown(
         if preview is not None and max(picture.size) * scale > LONGEST_SIDE:
             raise Refusal(
                 413,
-                f"no preview of a picture with a side over {LONGEST_SIDE:,} pixels",
+                f"previews need pictures with sides of at most {LONGEST_SIDE:,} pixels",
                 "too_large",
             )
         if scale < 1:
@@ -121,7 +121,7 @@ def _opened(file: IO[bytes], formats: tuple[str, ...], max_pixels: int) -> Itera
     except UnidentifiedImageError:
         raise Refusal(
             400,
-            f"the file is not a picture of a kind that is taken ({', '.join(formats)})",
+            f"the file is not a picture of an accepted format ({', '.join(formats)})",
             "invalid_image",
         ) from None
     except Image.DecompressionBombError:
@@ -134,7 +134,7 @@ def _too_many_pixels(picture: Image.Image, max_pixels: int, frames: int = 1) -> 
     size = f"{picture.width}x{picture.height}"
     what = f"{frames} frames up to one of {size}" if frames > 1 else size
     return Refusal(
-        413, f"the picture has {what} pixels; at most {max_pixels:,} are taken", "too_large"
+        413, f"the picture has {what} pixels; at most {max_pixels:,} are accepted", "too_large"
     )
 
 

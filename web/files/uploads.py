@@ -80,7 +80,7 @@ class Upload:
         if (file.size or 0) > limits.upload_bytes:
             raise Refusal(
                 413,
-                f"the file has more than {limits.upload_bytes:,} bytes, which is the limit here",
+                f"the file has more than {limits.upload_bytes:,} bytes, the limit of this server",
                 "too_large",
             )
         place = _text(form, "type") or "input"
@@ -118,7 +118,7 @@ def described(*more: str) -> dict[str, Any]:
 def _text(form: FormData, field: str) -> str:
     value = form.get(field, "")
     if not isinstance(value, str):
-        raise Refusal(400, f"the multipart field {field!r} is a file, expected a text")
+        raise Refusal(400, f"the multipart field {field!r} is a file, expected text")
     return value
 
 
@@ -156,7 +156,7 @@ def disk_refusals() -> Iterator[None]:
         yield
     except (FileExistsError, NotADirectoryError, IsADirectoryError):
         raise Refusal(
-            409, "a file is where the name has a folder, or a folder where it has a file"
+            409, "the name needs a folder where a file exists, or a file where a folder exists"
         ) from None
     except OSError as error:
         if error.errno in FULL:
@@ -166,7 +166,7 @@ def disk_refusals() -> Iterator[None]:
         if error.errno == errno.ENAMETOOLONG:
             raise Refusal(400, "the name is too long for the server's disk") from None
         raise Refusal(
-            503, f"the server's disk refuses: {error.strerror or 'no reason given'}", "disk"
+            503, f"the server cannot write the file: {error.strerror or 'no reason given'}", "disk"
         ) from None
 
 
@@ -178,7 +178,7 @@ def picture_name(name: str, kind: str) -> str:
     Raises Refusal 400 if the name contains folders.
     """
     if name.startswith(("/", "~")) or "\\" in name or "/" in name or name in (".", ".."):
-        raise Refusal(400, "the name of an upload is a plain name; folders go into 'subfolder'")
+        raise Refusal(400, "the name of an upload holds no folders; give them in 'subfolder'")
     cleaned = UNWANTED.sub("_", name).strip(" .") or "image"
     stem, ending = os.path.splitext(cleaned)  # noqa: PTH122 (Path would split the name again)
     if ending.lower() not in PICTURE_ENDINGS and mimetypes.guess_type(cleaned)[0] is not None:
@@ -214,7 +214,8 @@ def keep_picture(file: IO[bytes], folder: Path, name: str, overwrite: bool) -> s
                 return candidate
     raise Refusal(
         409,
-        f"there are {SAME_NAMES:,} other pictures of this name; choose another, or say overwrite",
+        f"there are {SAME_NAMES:,} other pictures of this name; choose another name, or set "
+        f"overwrite",
     )
 
 

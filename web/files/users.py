@@ -80,7 +80,7 @@ class Users:
             if name in names.values():
                 raise Refusal(400, "Duplicate username.")
             if len(names) >= MAX_USERS:
-                raise Refusal(400, f"there are {MAX_USERS:,} users already")
+                raise Refusal(400, f"the server has its limit of {MAX_USERS:,} users")
             user = f"{re.sub(r'[^A-Za-z0-9]+', '-', name).strip('-') or 'user'}_{uuid4()}"
             await asyncio.to_thread(
                 self._write,
@@ -153,7 +153,7 @@ class Users:
     def _write(self, files: UserFiles, name: str, data: Mapping[str, Any]) -> None:
         text = json.dumps(data, ensure_ascii=False, indent=1).encode()
         if len(text) > MAX_SETTINGS:
-            raise Refusal(413, f"settings may have {MAX_SETTINGS:,} bytes", "too_large")
+            raise Refusal(413, f"settings may not exceed {MAX_SETTINGS:,} bytes", "too_large")
         with arriving(self._root / INCOMING) as (arrived, temporary):
             arrived.write(text)
             arrived.flush()
@@ -172,7 +172,7 @@ def _read(path: Path) -> dict[str, Any]:
     aside = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
     with suppress(OSError):
         path.replace(aside)
-    log.warning("%s is damaged and counts as empty; it is kept as %s", path, aside.name)
+    log.warning("%s is damaged and treated as empty; it was renamed to %s", path, aside.name)
     return {}
 
 
@@ -231,7 +231,7 @@ class UserFiles:
         path = self._path(name)
         replaced = file_state(path)
         if replaced is not None and not overwrite:
-            raise Refusal(409, "there is a file of this name")
+            raise Refusal(409, "a file of this name exists")
         self._check_quota(
             temporary.stat().st_size - (replaced.st_size if replaced else 0), int(replaced is None)
         )
@@ -240,7 +240,7 @@ class UserFiles:
             if overwrite:
                 temporary.replace(path)
             elif not take(temporary, path):
-                raise Refusal(409, "there is a file of this name")
+                raise Refusal(409, "a file of this name exists")
             return self._stored(path)
 
     def _stored(self, path: Path) -> UserFile:
@@ -268,7 +268,7 @@ class UserFiles:
             elif take(source, target):
                 source.unlink(missing_ok=True)
             else:
-                raise Refusal(409, "there is a file of this name")
+                raise Refusal(409, "a file of this name exists")
             moved = self._stored(target)
         self._prune(source.parent)
         return moved
@@ -308,7 +308,8 @@ class UserFiles:
         if files + more_files > MAX_FILES or folders > MAX_FOLDERS:
             raise Refusal(
                 413,
-                f"you may keep {MAX_FILES:,} files in {MAX_FOLDERS:,} folders; delete some first",
+                f"you may store at most {MAX_FILES:,} files in {MAX_FOLDERS:,} folders; delete "
+                f"some first",
                 "too_large",
             )
         return taken
@@ -319,7 +320,7 @@ def check_quota(size: int, room: int, max_bytes: int) -> None:
     if size > room:
         raise Refusal(
             413,
-            f"your files may have {max_bytes:,} bytes together; delete some first",
+            f"your files together may not exceed {max_bytes:,} bytes; delete some first",
             "too_large",
         )
 

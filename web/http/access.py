@@ -75,11 +75,11 @@ class Access:
         hosts = headers.getlist("host")
         host = split_host(hosts[0]) if len(hosts) == 1 else None
         if host is None:
-            return "the request names no host, or none that can be read"
+            return "the request has no Host header, or an invalid one"
         if not self._is_own(host[0]):
             return (
-                f"this server is not called {show(host[0])}; start it with --allowed-host "
-                f"{host[0]} if it should be"
+                f"this server does not answer to {show(host[0])}; start it with --allowed-host "
+                f"{host[0]} to allow it"
             )
         if self.asks_from(headers):
             return None
@@ -91,7 +91,7 @@ class Access:
             if len(origins) > 1 or split_origin(origins[0]) != own:
                 return (
                     f"pages of {show(origins[0])} may not use this server; start it with "
-                    "--allowed-origin if they should"
+                    f"--allowed-origin to allow them"
                 )
         if any(site not in OWN_PAGES for site in sites):
             return "pages of other sites may not use this server; open its address yourself"
@@ -200,7 +200,7 @@ def _allowed_origin(origin: str) -> Origin:
     parts = split_origin(origin)
     if parts is None:
         raise InputError(
-            f"--allowed-origin {origin}: expected where pages come from, as in https://pictures.example:8443"
+            f"--allowed-origin {origin}: expected an origin, as in https://pictures.example:8443"
         )
     return parts
 

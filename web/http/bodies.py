@@ -29,13 +29,13 @@ MAX_CHOICES = 64
 
 
 class Body(BaseModel):
-    """Fields that are not known are left alone: clients send more than a server reads."""
+    """Ignores unknown fields, because clients send more than a server reads."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
 
 class OwnBody(Body):
-    """A body of a route that ComfyUI does not have: a field that is not known is refused."""
+    """A body of a route that ComfyUI does not have. Refuses unknown fields."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -48,14 +48,14 @@ class PromptBody(Body):
     prompt: dict[str, Any]
     client_id: str | None = Field(None, max_length=200)
     prompt_id: str | None = Field(
-        None, description="a lowercase UUID with hyphens; minted if there is none", max_length=200
+        None, description="a lowercase UUID with hyphens; generated if absent", max_length=200
     )
     extra_data: dict[str, Any] | None = None
     number: FiniteFloat | None = Field(None, description="place in the queue, lowest first")
     front: bool = False
     partial_execution_targets: list[str] | None = Field(None, max_length=MAX_IDS)
     deadline_seconds: FiniteFloat | None = Field(
-        None, gt=0, description="refused at arrival if it cannot be met"
+        None, gt=0, description="the job is refused on arrival if it cannot end in this time"
     )
 
 
@@ -65,7 +65,7 @@ class ChoicesBody(OwnBody):
     """
 
     devices: list[ShortText] = Field(
-        [], max_length=MAX_CHOICES, description="names, and NAME*N for so many like one"
+        [], max_length=MAX_CHOICES, description="device names, or NAME*N for N equal devices"
     )
     place: list[ShortText] = Field([], max_length=MAX_CHOICES, description="STAGE=DEVICE")
     allow: str | None = Field(None, max_length=200)
@@ -130,7 +130,7 @@ class PresenceBody(OwnBody):
     """`POST /katz/presence`: a page, by an id that it made, with the files that it has open."""
 
     page: str = Field(min_length=1, max_length=200)
-    name: str = Field("", max_length=60, description="what the person is called")
+    name: str = Field("", max_length=60, description="the user's display name")
     files: list[Annotated[str, Field(max_length=1024)]] = Field(max_length=100)
 
 
@@ -156,7 +156,7 @@ def validated(data: Any, model: type[Model]) -> Model:
         return model.model_validate(data)
     except ValidationError as error:
         problems = [_problem(entry, model) for entry in error.errors()[:10]]
-        raise Refusal(400, "the body is not as expected", details="\n".join(problems)) from None
+        raise Refusal(400, "the body is invalid", details="\n".join(problems)) from None
 
 
 def _problem(entry: ErrorDetails, model: type[BaseModel]) -> str:
@@ -164,7 +164,7 @@ def _problem(entry: ErrorDetails, model: type[BaseModel]) -> str:
     if entry["type"] != "extra_forbidden":
         return f"{place}: {entry['msg']}"
     near = nearest(place, model.model_fields)
-    return f"{place}: there is no such field" + (f"; did you mean {near!r}?" if near else "")
+    return f"{place}: unknown field" + (f"; did you mean {near!r}?" if near else "")
 
 
 def _kind(data: Any) -> str:
@@ -186,7 +186,7 @@ def idempotency_key(request: Request) -> str | None:
     if key is not None and not KEY.fullmatch(key):
         raise Refusal(
             400,
-            "Idempotency-Key is not as expected",
+            "Idempotency-Key is invalid",
             details="expected 1 to 255 printable ASCII characters without spaces",
         )
     return key

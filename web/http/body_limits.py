@@ -45,7 +45,7 @@ def body_limit(path: str, limits: Limits) -> int:
 
 
 def too_large(limit: int) -> str:
-    return f"the body has more than {limit:,} bytes, which is the limit here"
+    return f"the body exceeds this server's limit of {limit:,} bytes"
 
 
 class BoundedBody:
@@ -70,7 +70,7 @@ class BoundedBody:
         except TimeoutError:
             raise Refusal(
                 HTTPStatus.REQUEST_TIMEOUT,
-                "the body came too slowly, or no more of it came",
+                "the body arrived too slowly, or stopped arriving",
                 "timeout",
             ) from None
         self._waited += time.monotonic() - began

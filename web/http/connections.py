@@ -71,12 +71,12 @@ def listen(host: str, port: int) -> socket.socket:
         listening.close()
         if error.errno == errno.EADDRINUSE:
             raise InputError(
-                f"--port {port}: taken by another process on {host}; choose another (0: any "
-                "that is free)"
+                f"--port {port}: taken by another process on {host}; choose another (0: any free "
+                f"port)"
             ) from None
         if error.errno == errno.EACCES:
             raise InputError(
-                f"--port {port}: only the administrator may listen there; choose one from 1024 on"
+                f"--port {port}: only the administrator may use it; choose a port of at least 1024"
             ) from None
         raise InputError(f"--host {host}: {error.strerror or error}") from None
     listening.setblocking(False)

@@ -125,11 +125,11 @@ class Precondition:
     def check(self, state: os.stat_result | None) -> None:
         """Raises Refusal 412 if the file is in another state; None: it does not exist."""
         if self.new and state is not None:
-            raise Refusal(412, "there is a file of this name already", "exists")
+            raise Refusal(412, "a file of this name exists", "exists")
         if self.tags is None:
             return
         if state is None:
-            raise Refusal(412, "the file is gone since it was read", "gone")
+            raise Refusal(412, "the file was deleted since it was read", "gone")
         if "*" not in self.tags and tag_of(state) not in self.tags:
             raise Refusal(412, "the file has changed since it was read", "changed")
 

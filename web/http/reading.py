@@ -123,7 +123,7 @@ async def read_prompt(request: Request, limits: Limits) -> PromptBody:
     if not isinstance((body.extra_data or {}).get("extra_pnginfo", {}), dict | None):
         raise Refusal(
             400,
-            "the body is not as expected",
+            "the body is invalid",
             details="extra_data.extra_pnginfo: expected an object",
         )
     return body
@@ -269,7 +269,7 @@ def _parse(raw: bytes) -> Any:
         raise Refusal(400, "the body is not JSON", details=str(error)) from None
     except ValueError:
         raise Refusal(
-            400, "the body is not JSON", details="NaN and Infinity are no numbers of JSON"
+            400, "the body is not JSON", details="NaN and Infinity are not JSON numbers"
         ) from None
 
 

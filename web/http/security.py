@@ -27,7 +27,7 @@ PAGE = "/"
 UTF_8 = (b"utf-8", b"utf8")
 READING = ("GET", "HEAD", "OPTIONS")
 NO_TOKEN = (
-    "this server asks for its token: send 'Authorization: Bearer TOKEN', or open its page "
+    "this server needs a token: send 'Authorization: Bearer TOKEN', or open its page "
     "with ?token=TOKEN once"
 )
 ASKING = {
@@ -85,7 +85,11 @@ class Security:
         request = Request(scope)
         # a proxy in between may disagree about the end of the body
         if "transfer-encoding" in headers and "content-length" in headers:
-            answer = refuse(request, HTTPStatus.BAD_REQUEST, "a body has either a length or chunks")
+            answer = refuse(
+                request,
+                HTTPStatus.BAD_REQUEST,
+                "send Content-Length or Transfer-Encoding, not both",
+            )
             answer.headers["Connection"] = "close"
             return answer
         trouble = self._access.foreign(scope["scheme"], headers)
@@ -122,14 +126,14 @@ class Security:
             return refuse(
                 request,
                 HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
-                "bodies are read uncompressed only",
+                "compressed bodies are not supported",
                 "unsupported_media_type",
             )
         if _form_charset(headers) not in UTF_8:
             return refuse(
                 request,
                 HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
-                "forms are read as UTF-8 only",
+                "forms must be UTF-8",
                 "unsupported_media_type",
             )
         length = headers.get("content-length", "0")
@@ -236,9 +240,9 @@ async def _deny(denial: Response, scope: Scope, receive: Receive, send: Send) ->
 
 TOKEN_FORM = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="color-scheme" content="dark light">
-<title>Katz Graph</title></head><body><main><h1>Katz Graph</h1><form><p>This server asks for its
-token. It stands in the file that the server was started with (--token-file), or in its KATZ_TOKEN;
-who started the server knows it.</p><label>Token <input type="password" name="token"
+<title>Katz Graph</title></head><body><main><h1>Katz Graph</h1><form><p>This server needs a token.
+It is in the file of --token-file, or in KATZ_TOKEN; ask the person who started the server.</p>
+<label>Token <input type="password" name="token"
 autocomplete="current-password" autofocus required></label> <button>Open</button>
 <p><output></output></p></form></main><script>
 const [form] = document.forms;

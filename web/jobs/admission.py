@@ -23,7 +23,10 @@ LATER = 10.0  # seconds until a client may retry when the server cannot accept j
 TAKEN = {
     "id": ("duplicate_id", "a job with the id {} exists already"),
     "key": ("key_reused", "this Idempotency-Key was used for another body"),
-    "forgotten": ("key_reused", "the job of this Idempotency-Key has ended and was forgotten"),
+    "forgotten": (
+        "key_reused",
+        "the job of this Idempotency-Key has ended and is no longer stored",
+    ),
 }
 
 
@@ -187,9 +190,9 @@ def _prepare(submission: Submission) -> tuple[JobFeatures, str]:
     """
     for name, value in (("number", submission.number), ("deadline", submission.deadline)):
         if value is not None and not math.isfinite(value):
-            raise Refused(400, "invalid_prompt", f"{name}: {value} is no finite number")
+            raise Refused(400, "invalid_prompt", f"{name}: expected a finite number, got {value}")
     try:
         body = digest(submission)
     except ValueError as error:
-        raise Refused(400, "invalid_prompt", f"the prompt cannot be kept: {error}") from None
+        raise Refused(400, "invalid_prompt", f"the prompt cannot be stored: {error}") from None
     return features_of(submission.prompt, submission.targets), body

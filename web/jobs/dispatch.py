@@ -194,9 +194,7 @@ class Dispatcher:
                 ended = Ended("cancelled", self._clock(), interrupted=latest)
                 self._end(attempt, ended, discard=True)
             elif crashes >= CRASHES:
-                message = (
-                    f"set aside: what ran it died {CRASHES} times under it, the last time: {why}"
-                )
+                message = f"given up: its process died {CRASHES} times, the last time: {why}"
                 attempt.job = replace(job, crashes=crashes)
                 self._end(
                     attempt,
@@ -291,13 +289,13 @@ class Dispatcher:
         try:
             await self._runner.run(attempt.job)
         except KatzError as error:
-            log.info("job %s waits again: %s", attempt.job.id, error)
+            log.info("job %s is back in the queue: %s", attempt.job.id, error)
             if attempt.phase == "runs" and not self._closed:
                 self._return(attempt, attempt.job.crashes)
         except Exception as error:
-            log.exception("job %s could not be handed over", attempt.job.id)
+            log.exception("job %s could not be passed to the runner", attempt.job.id)
             if attempt.phase == "runs":
-                why = JobError("RunError", f"the job could not be handed to the runner: {error}")
+                why = JobError("RunError", f"the job could not be passed to the runner: {error}")
                 self._end(attempt, Ended("failed", self._clock(), why))
         if attempt.cancelled and attempt.phase == "runs":
             await self._note(self._runner.cancel(attempt.job.id))
@@ -331,14 +329,14 @@ class Dispatcher:
     def wait_for_room(self, why: str) -> None:
         """Starts no job until the disk has room."""
         if not self._full:
-            self._full = "the disk is full: jobs wait until there is room"
+            self._full = "the disk is full: jobs wait for free space"
             log.error("%s: %s", self._full, why)
             self.spawn(self._until_room())
 
     async def _until_room(self) -> None:
         while not await asyncio.to_thread(self._files.have_room):
             await asyncio.sleep(FULL_DISK_RETRY_S)
-        log.info("the disk has room again")
+        log.info("the disk has free space again")
         self._full = ""
         self.dispatch()
 
@@ -363,7 +361,7 @@ class Dispatcher:
             kept = await self._on_disk(attempt, result)
         except Exception:
             log.exception(
-                "job %s is over, but how cannot be kept; the next start takes it up again", job.id
+                "job %s ended, but its end cannot be stored; the next start runs it again", job.id
             )
         self._unwritten.discard(job.id)
         self._ending.pop(job.id, None)
@@ -403,8 +401,8 @@ class Dispatcher:
             except Exception as error:
                 if kept is not result:
                     raise
-                log.warning("the result of job %s cannot be kept", job.id, exc_info=error)
-                why = JobError("RunError", f"its result cannot be kept: {error}")
+                log.warning("the result of job %s cannot be stored", job.id, exc_info=error)
+                why = JobError("RunError", f"its result cannot be stored: {error}")
                 kept = Ended("failed", result.at, why, seconds=result.seconds)
 
     async def _wrote(self, attempt: Attempt, files: Collection[StoredFile]) -> None:
@@ -451,10 +449,10 @@ class Dispatcher:
         except KatzError as error:
             log.warning("%s", error)
         except Exception:
-            log.exception("what a job left behind was not put right; the next start does it")
+            log.exception("cleaning up after a job failed; the next start repeats it")
 
     def _emit(self, job: Job, event: ClientEvent) -> None:
         try:
             self._publish(job, event)
         except Exception:
-            log.exception("an event of job %s was not passed on", job.id)
+            log.exception("an event of job %s was not sent", job.id)

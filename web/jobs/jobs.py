@@ -172,7 +172,7 @@ class Jobs:
         """
         queue = self._dispatcher.queue
         if number is not None and not math.isfinite(number):
-            raise NotWaiting(f"number: {number} is no place in the queue")
+            raise NotWaiting(f"number: expected a finite number, got {number}")
         async with self._moving:
             if before is not None and not front:
                 moved = queue.moved_before(id, before)
@@ -196,7 +196,7 @@ class Jobs:
             try:
                 await self._store.keep_report(id, await asyncio.to_thread(make))
             except KatzError as error:
-                log.warning("the report of job %s is not kept: %s", id, error)
+                log.warning("the report of job %s is not stored: %s", id, error)
             finally:
                 self._reports.pop(id, None)
 
@@ -266,7 +266,7 @@ class Jobs:
             except KatzError as error:
                 log.warning("%s", error)
             except Exception:
-                log.exception("cleaning failed; jobs go on")
+                log.exception("deleting old jobs failed; jobs continue")
             await asyncio.sleep(TICK)
 
     async def _clean(self) -> None:

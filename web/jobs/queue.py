@@ -154,8 +154,8 @@ class JobQueue:
             return [job]
         if owner_of(job) != owner_of(target):
             raise NotWaiting(
-                f"job {other} is another client's: clients take turns, so a job moves among those "
-                "of its client only"
+                f"job {other} belongs to another client: a job can only move among the jobs of "
+                f"its own client"
             )
         jobs = self._jobs(owner_of(job))
         group = [each for each in jobs if each.number == target.number and each is not job]
@@ -190,5 +190,5 @@ class JobQueue:
     def _waiting(self, id: str) -> Job:
         found = self.find(id)
         if found is None:
-            raise NotWaiting(f"no job {id} waits; only jobs that wait can be moved")
+            raise NotWaiting(f"job {id} does not wait; only waiting jobs can be moved")
         return found

@@ -333,7 +333,7 @@ def open_folder(folder: Path) -> Opened:
             lock.release()
             raise RunError(
                 f"{folder}: the runner of an earlier katz serve still runs (it holds "
-                f"{RUNNER_LOCK}); end it first"
+                f"{RUNNER_LOCK}); stop it first"
             ) from None
         raise RunError(
             f"{folder}: another katz serve uses this data folder; stop it, or choose another "

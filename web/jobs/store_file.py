@@ -50,15 +50,15 @@ def open_to_write(file: Path, new: bool) -> tuple[sqlite3.Connection, list[str]]
     if not file.exists():
         if not new and logged == []:
             notes.append(
-                f"{file}: the job store is missing, though its folder is not new: an empty one is "
-                "begun"
+                f"{file}: the job store is missing from a folder that had one: an empty one is "
+                f"created"
             )
         _create(file)
     elif file.stat().st_size == 0:
         aside = _put_aside(file)
         notes.append(
-            f"{file}: the job store is empty, though it is not new: its jobs are lost; an empty "
-            f"one is begun, and {aside.name} is what was there"
+            f"{file}: the job store is empty, though it is not new: its jobs are lost; a new one "
+            f"is created, and the old file is {aside.name}"
         )
         _create(file)
         logged = []
@@ -100,8 +100,8 @@ def explained(file: Path, error: Exception) -> RunError:
         )
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR):
         return RunError(
-            f"{file}: the job store is damaged ({name}); it was left as it is: move it away to "
-            "begin with an empty one"
+            f"{file}: the job store is damaged ({name}); it was not changed: move it away to "
+            f"start with an empty one"
         )
     return RunError(f"{file}: the job store cannot be used ({name})")
 
@@ -150,8 +150,8 @@ def _bring_up_to_date(connection: sqlite3.Connection, file: Path) -> None:
         )
     elif version != VERSION:
         raise RunError(
-            f"{file}: written by another version of Katz Graph, or damaged (tables {version}, ours "
-            f"{VERSION}); choose another --data"
+            f"{file}: written by another version of Katz Graph, or damaged (schema version "
+            f"{version}, expected {VERSION}); choose another --data"
         )
 
 
@@ -161,10 +161,10 @@ def _lost_entries(
     """Returns a line if SQLite dropped some of these `logged` commits when it read the log."""
     _, frames, _ = connection.execute("pragma wal_checkpoint(passive)").fetchone()
     if logged is None:
-        return [f"{file}: the job store's log cannot be read: what it recorded last is lost"]
+        return [f"{file}: the job store's log cannot be read: its last changes are lost"]
     lost = sum(number > frames for number in logged)
     what = f"the last {lost} of {len(logged)} entries of the job store's log cannot be read"
-    return [f"{file}: {what}: what they recorded is lost"] if lost else []
+    return [f"{file}: {what}: their changes are lost"] if lost else []
 
 
 def _damage(connection: sqlite3.Connection, file: Path) -> str:
@@ -173,8 +173,8 @@ def _damage(connection: sqlite3.Connection, file: Path) -> str:
     """
     if _shape(connection) != _new_shape():
         raise RunError(
-            f"{file}: the job store is damaged (its tables are not as they were made); it was left "
-            "as it is: move it away to begin with an empty one"
+            f"{file}: the job store is damaged (its tables do not match the schema); it was "
+            f"not changed: move it away to start with an empty one"
         )
     try:
         if connection.execute("pragma integrity_check(1)").fetchall() != [("ok",)]:
@@ -182,7 +182,7 @@ def _damage(connection: sqlite3.Connection, file: Path) -> str:
         for table in tables(connection, KEYS):
             rows = _raw(connection, f"select {all_columns(table)} from {table.name}")
             if wrong := sum(not _readable(table, row) for row in rows):
-                return f"{wrong} rows of {table.name} are not what was written"
+                return f"{wrong} rows of {table.name} do not match their checksums"
     except FAULTS as error:
         return str(getattr(error, "sqlite_errorname", "unreadable"))
     return ""
@@ -239,8 +239,8 @@ def _rescue(file: Path, why: str) -> str:
     aside = _put_aside(file)
     new.replace(file)
     return (
-        f"{file}: the job store was damaged ({why}): kept {', '.join(kept) or 'nothing'}; the "
-        f"damaged one is {aside.name}"
+        f"{file}: the job store was damaged ({why}): saved {', '.join(kept) or 'nothing'}; the "
+        f"damaged file is {aside.name}"
     )
 
 

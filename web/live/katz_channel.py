@@ -65,7 +65,7 @@ REQUEST: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discriminat
 def read_request(data: bytes) -> Request:
     """Parses a client's request. Raises InputError if it is malformed."""
     if len(data) > REQUEST_BYTES:
-        raise InputError(f"at most {REQUEST_BYTES:,} bytes are read")
+        raise InputError(f"a message may have at most {REQUEST_BYTES:,} bytes")
     try:
         return REQUEST.validate_python(msgpack.unpackb(data))
     except ValidationError:

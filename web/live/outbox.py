@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-TOO_SLOW = (1013, "reads too slowly; connect again for the state of everything")
+TOO_SLOW = (1013, "reads too slowly; reconnect to get the full state")
 
 
 @dataclass(frozen=True, slots=True)

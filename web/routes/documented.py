@@ -23,18 +23,18 @@ PROMPT_ERROR = {
     "required": ["error", "node_errors"],
 }
 REASONS = {
-    400: "the request is not as expected",
+    400: "the request is invalid",
     401: "a token is needed",
-    403: "not allowed from there",
-    404: "there is none",
-    409: "in conflict with what is there",
-    408: "the body did not come",
-    412: "the file is of another version",
+    403: "not allowed",
+    404: "not found",
+    409: "in conflict with the current state",
+    408: "the body did not arrive in time",
+    412: "the file has another version",
     413: "too large",
-    415: "not a kind of body that is taken here",
-    416: "the file has no such range",
+    415: "the type of the body is not supported",
+    416: "the file does not have this range",
     429: "the queue is full, or the deadline cannot be met",
-    503: "not at the moment",
+    503: "not available now",
     507: "the disk is full",
 }
 USUAL = (400, 401, 403, 408, 413, 415)  # statuses that any route may return

@@ -41,7 +41,7 @@ from katz_graph.web.state import State
 FILE = {"type": "string", "format": "binary", "description": "a workflow file or a picture"}
 FORM = {"schema": {"type": "object", "properties": {"file": FILE}, "required": ["file"]}}
 REFUSED: Mapping[str, tuple[int, str, float | None]] = {
-    "replaced": (409, "a newer request of this client came", None),
+    "replaced": (409, "replaced by a newer request of this client", None),
     "late": (503, "planning took too long", 10.0),
     "busy": (503, "too many plans are being made", 1.0),
 }
@@ -64,8 +64,8 @@ def router(state: State) -> APIRouter:
         responses=answers("the workflow as editors open it", OpenedWorkflow) | refusals(503),
     )
     async def opened(request: Request) -> Response:
-        """Open a workflow of any format, or a picture that carries one. What an editor wrote comes
-        back as it is.
+        """Open a workflow of any format, or a picture that carries one. A workflow from an editor
+        is returned unchanged.
         """
         found = await read_workflow_file(request, state.options.limits)
         document, notes = await _editor_document(found, state, origin_of(request))
@@ -74,11 +74,12 @@ def router(state: State) -> APIRouter:
     @routes.post(
         "/check",
         openapi_extra=takes(PromptBody),
-        responses=answers("what queueing it would answer", CheckedWorkflow) | refusals(503),
+        responses=answers("the response that queueing it would get", CheckedWorkflow)
+        | refusals(503),
     )
     async def checked(request: Request) -> Response:
-        """Check what `POST /prompt` takes, and queue nothing. `targets` are the outputs that would
-        run; `error` says why none would.
+        """Check a body for `POST /prompt` without queueing it. `targets` are the outputs that would
+        run; `error` is the reason if none would.
         """
         body = await read_prompt(request, state.options.limits)
         found = await state.runner.ask(
@@ -95,9 +96,9 @@ def router(state: State) -> APIRouter:
         responses=answers("the plans of its samplers", PlannedWorkflow) | refusals(409, 503),
     )
     async def planned(request: Request) -> Response:
-        """Plan every sampler on the devices that jobs use; no model runs. The newest request of a
-        client replaces the one before, which gets 409. With `devices`,
-        `place`, `allow`, `link` or `batching` it is planned for what might be.
+        """Plan every sampler on the devices that jobs use; no model runs. A newer request of a
+        client replaces the one before, which gets 409. `devices`, `place`, `allow`, `link` and
+        `batching` override the server's.
         """
         body = await read_graph(request, PlanBody, state.options.limits)
         found = await state.runner.ask(
@@ -126,11 +127,11 @@ def router(state: State) -> APIRouter:
     @routes.post(
         "/tokens",
         openapi_extra=takes(TokensBody),
-        responses=answers("how long its prompts are", CountedTexts) | refusals(503),
+        responses=answers("the lengths of its prompts", CountedTexts) | refusals(503),
     )
     async def counted(request: Request) -> Response:
-        """Count the tokens of each prompt as the text encoders read it that it is linked to. A text
-        whose encoders are not known is left out.
+        """Count the tokens of each prompt for the text encoders that it is linked to. Leaves out
+        texts with unknown encoders.
         """
         body = await read_graph(request, TokensBody, state.options.limits)
         sizes = await state.runner.ask(CountTokens(body.prompt, origin=origin_of(request)))
@@ -142,8 +143,8 @@ def router(state: State) -> APIRouter:
         responses=answers("its step as nodes", WrittenStep) | refusals(503),
     )
     async def unfolded(request: Request) -> Response:
-        """Write a sampler out as the nodes of its step, which give the same picture. Nothing runs
-        that needs a model, and no node of a pack.
+        """Replace a sampler by the nodes of its step, which give the same picture. Runs no model
+        and no node of a pack.
         """
         body = await read_graph(request, UnfoldBody, state.options.limits)
         written = await state.runner.ask(Unfold(body.prompt, body.node, origin=origin_of(request)))

@@ -40,10 +40,10 @@ PREVIEW_QUALITY = 90
 AT_ONCE = 2  # concurrently decoded pictures: a large one takes 256 MB
 VIEWED: dict[int | str, dict[str, Any]] = {
     200: {"description": "the file", "content": {"image/*": {}, "application/octet-stream": {}}},
-    304: {"description": "the client has it already"},
+    304: {"description": "the client has this version"},
 }
 STORED = answers(
-    "the name that the picture got, as LoadImage takes it",
+    "the name of the stored picture, for LoadImage",
     {
         "type": "object",
         "properties": {key: {"type": "string"} for key in ("name", "subfolder", "type")},
@@ -88,7 +88,7 @@ def router(state: State) -> APIRouter:
         ] = "",
         channel: Channel = "rgba",
         width: Annotated[
-            int, Query(ge=0, le=4096, description="at most so many pixels wide; 0: as it is")
+            int, Query(ge=0, le=4096, description="maximum width in pixels; 0: no limit")
         ] = 0,
     ) -> Response:
         path, found = await asyncio.to_thread(
@@ -143,7 +143,7 @@ def router(state: State) -> APIRouter:
 
     @routes.get(
         "/view_metadata/{folder}",
-        responses=answers("what the model's file says of itself") | refusals(404),
+        responses=answers("the metadata of the model's file") | refusals(404),
     )
     async def view_metadata(folder: str, filename: Name) -> Response:
         return json_answer(await asyncio.to_thread(_notes, state.folders, folder, filename))
@@ -155,7 +155,7 @@ def _preview(wanted: str) -> Preview | None:
     """Parses a preview format. Unsupported formats count as webp, as ComfyUI's clients expect."""
     match = PREVIEW.fullmatch(wanted)
     if match is None:
-        raise Refusal(400, "preview is not as expected: a format and a quality, as in webp;90")
+        raise Refusal(400, "preview is invalid: expected a format and a quality, as in webp;90")
     if not wanted:
         return None
     quality = int(match[2]) if match[2] else PREVIEW_QUALITY
@@ -172,7 +172,7 @@ def _notes(folders: Folders, kind: str, name: str) -> dict[str, Any]:
     except InputError as error:
         raise Refusal(404, str(error)) from None
     except (SafetensorError, OSError):
-        raise Refusal(404, "the file is no safetensors file that can be read") from None
+        raise Refusal(404, "the file is not a readable safetensors file") from None
     if not notes:
         raise Refusal(404, "the file has no notes")
     return dict(notes)

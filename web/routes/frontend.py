@@ -45,8 +45,8 @@ PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Katz Graph</title><meta http-equiv="refresh"
 content="5"></head> <body><h1>Katz Graph</h1> <p>{state}. Running: {running}; waiting:
 {pending}.</p> <p>Queue a workflow with <code>katz submit</code>, or with any client of the
-convention. The routes are described in <a href="openapi.json">openapi.json</a>, figures stand in <a
-href="metrics">metrics</a>. <code>katz serve --frontend DIR</code> serves another front end at
+convention. The routes are described in <a href="openapi.json">openapi.json</a>, figures are in "
+"<a href="metrics">metrics</a>. <code>katz serve --frontend DIR</code> serves another front end at
 <a href="./">/</a>.</p></body></html>
 """
 EDITOR = Path(str(files("katz_graph.web"))) / "dist"
@@ -136,7 +136,7 @@ def extensions(state: State) -> APIRouter:
     """Serves packs' scripts for the editor."""
     routes = APIRouter(tags=["info"])
 
-    @routes.get("/extensions", responses=answers("addresses of packs' scripts") | refusals(503))
+    @routes.get("/extensions", responses=answers("URLs of packs' scripts") | refusals(503))
     async def listing() -> Response:
         return json_answer(await asyncio.to_thread(_scripts, await state.runner.ask(GetScripts())))
 
@@ -181,7 +181,7 @@ def shipped(state: State) -> APIRouter:
     async def listed() -> Response:
         return json_answer([asdict(template) for template in await asyncio.to_thread(listing)])
 
-    @routes.get("/{name}", responses=answers("as editors open it") | refusals(404, 503))
+    @routes.get("/{name}", responses=answers("as an editor opens it") | refusals(404, 503))
     async def document(name: str) -> Response:
         return json_answer(await _template(state, name))
 

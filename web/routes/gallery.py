@@ -40,10 +40,10 @@ def router(state: State) -> APIRouter:
         type: Literal["input", "output"] = "output",
         limit: Annotated[int, Query(ge=1, le=MAX_PAGE_FILES)] = 50,
         after: Annotated[
-            str, Query(max_length=NAME_BYTES + 32, description="`next` of the page before")
+            str, Query(max_length=NAME_BYTES + 32, description="`next` of the previous page")
         ] = "",
     ) -> Response:
-        """List files, the newest first. Temporary ones are not listed."""
+        """List files, the newest first, without temporary ones."""
         folder = folder_of(state.folders, type)
         async with reading:
             index = state.listings[type]
@@ -78,7 +78,7 @@ def router(state: State) -> APIRouter:
 
     @routes.post("/files/restore", openapi_extra=takes(FilesBody), responses=MOVED)
     async def bring_back(request: Request) -> Response:
-        """Move files of the trash back, by the names that they have there."""
+        """Restore files from the trash, by their names in it."""
         return await moved(request, restore)
 
     async def moved(request: Request, move: Callable[[Path, str], str | None]) -> Response:

@@ -28,7 +28,9 @@ def _served(facts: RunnerFacts) -> str:
 def router(state: State) -> APIRouter:
     routes = APIRouter(tags=["health"])
 
-    @routes.get("/livez", responses=answers("the process answers", TEXT, "text/plain") | refusals())
+    @routes.get(
+        "/livez", responses=answers("the process responds", TEXT, "text/plain") | refusals()
+    )
     async def alive() -> Response:
         return PlainTextResponse("ok\n")
 

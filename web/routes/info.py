@@ -82,7 +82,7 @@ def router(state: State) -> APIRouter:
 
     @routes.get(
         "/object_info/{name:path}",
-        responses=answers("one node type by its name, or nothing") | refusals(503),
+        responses=answers("one node type by its name, or an empty object") | refusals(503),
     )
     async def node_info(name: str) -> Response:
         return Response(await state.runner.ask(GetObjectInfo(name)), media_type="application/json")
@@ -109,7 +109,9 @@ def router(state: State) -> APIRouter:
 
     @routes.get("/katz/packs", responses=answers("packs of nodes", PackList) | refusals(503))
     async def packs() -> Response:
-        """List packs of nodes: what they bring, and why one, or a node of it, was left out."""
+        """List packs of nodes, their node types, and the reason for each pack or node that was left
+        out.
+        """
         redacted = state.concealment.text
         found = PackList(
             tuple(
@@ -151,7 +153,7 @@ def disabled(state: State) -> APIRouter:
     async def assets(rest: str = "") -> Response:
         error = {
             "code": "SERVICE_DISABLED",
-            "message": "assets are not kept by this server",
+            "message": "this server does not store assets",
             "details": {},
         }
         return json_answer({"error": error}, 503)

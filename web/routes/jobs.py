@@ -47,13 +47,13 @@ def queue(state: State) -> APIRouter:
     """Serves `/queue`, `/interrupt` and `/free`."""
     routes = APIRouter(tags=["queue"])
 
-    @routes.get("/queue", responses=answers("what runs and what waits, in order") | refusals())
+    @routes.get("/queue", responses=answers("the running and waiting jobs, in order") | refusals())
     async def queue() -> Response:
         return streamed(_items(state.jobs.running, state.jobs.pending))
 
     @routes.post("/queue", openapi_extra=takes(ForgetBody), responses=answers("done") | refusals())
     async def change(request: Request) -> Response:
-        """Take jobs that wait out of the queue."""
+        """Remove waiting jobs from the queue."""
         body = await read_body(request, ForgetBody)
         if body.clear:
             await state.jobs.clear_pending()
@@ -68,7 +68,7 @@ def queue(state: State) -> APIRouter:
         responses=answers("done") | refusals(),
     )
     async def interrupt(request: Request) -> Response:
-        """Stop what runs, or one job if it runs."""
+        """Stop all running jobs, or one job if it runs."""
         body = await read_body(request, InterruptBody, empty_is_default=True)
         await state.jobs.interrupt(body.prompt_id)
         return Response()
@@ -79,7 +79,7 @@ def queue(state: State) -> APIRouter:
         responses=answers("done") | refusals(503),
     )
     async def free(request: Request) -> Response:
-        """Unload models, and forget the results of nodes."""
+        """Unload models and drop cached results of nodes."""
         body = await read_body(request, FreeBody, empty_is_default=True)
         await state.runner.ask(Free(body.unload_models, body.free_memory))
         return Response()
@@ -131,19 +131,18 @@ def own(state: State) -> APIRouter:
         return json_answer({"paused": False})
 
     @routes.post(
-        "/queue/clear", responses=answers("all that waited or ran is cancelled") | refusals()
+        "/queue/clear", responses=answers("all waiting and running jobs are cancelled") | refusals()
     )
     async def clear() -> Response:
         return json_answer({"cancelled": await state.jobs.cancel_all()})
 
     @routes.get(
         "/jobs/{id}/report",
-        responses=answers("what is known of the job, also while it runs", JobReport)
-        | refusals(404),
+        responses=answers("the job's facts, also while it runs", JobReport) | refusals(404),
     )
     async def report(id: str, client_id: Annotated[str, Query(max_length=200)] = "") -> Response:
-        """Plans, timeline, seconds and reasons of a job. Of a client's job only with its
-        `client_id`, as its events.
+        """Plans, timeline, seconds and reasons of a job. A job of a client needs its `client_id`,
+        as its events do.
         """
         job = await state.jobs.job(id)
         if job is None or job.client not in (None, client_id):
@@ -152,7 +151,7 @@ def own(state: State) -> APIRouter:
             return Response(REPORT.dump_json(report_of(job, live)), media_type=JSON)
         kept = await state.jobs.report(id)
         if kept is None:
-            raise Refusal(404, "the job has no report, or not any more")
+            raise Refusal(404, "the job has no report, or it was deleted")
         return Response(await asyncio.to_thread(unpacked, kept), media_type=JSON)
 
     @routes.post(
@@ -161,7 +160,7 @@ def own(state: State) -> APIRouter:
         responses=answers("its new place") | refusals(409),
     )
     async def move(id: str, request: Request) -> Response:
-        """`position` counts the jobs before it; null when it stopped waiting meanwhile."""
+        """`position` is the number of jobs before it, or null if it no longer waits."""
         body = await read_body(request, MoveBody)
         try:
             job = await state.jobs.move(id, body.number, front=body.front, before=body.before)
@@ -193,7 +192,8 @@ def history(state: State) -> APIRouter:
         return streamed(_entries(state, first, count))
 
     @routes.get(
-        "/history/{id}", responses=answers("one finished job by its id, or nothing") | refusals()
+        "/history/{id}",
+        responses=answers("one finished job by its id, or an empty object") | refusals(),
     )
     async def one(id: str) -> Response:
         job = await state.jobs.job(id)
@@ -244,7 +244,7 @@ def listing(state: State) -> APIRouter:
     @routes.post(
         "/cancel",
         openapi_extra=takes(CancelBody),
-        responses=answers("whether any was still to be cancelled") | refusals(),
+        responses=answers("whether any job was cancelled") | refusals(),
     )
     async def cancel_several(request: Request) -> Response:
         body = await read_body(request, CancelBody)
@@ -263,9 +263,7 @@ def listing(state: State) -> APIRouter:
             raise Refusal(404, "Job not found")
         return json_answer(detail(job))
 
-    @routes.post(
-        "/{id}/cancel", responses=answers("whether it was still to be cancelled") | refusals()
-    )
+    @routes.post("/{id}/cancel", responses=answers("whether it was cancelled") | refusals())
     async def cancel(id: str) -> Response:
         return json_answer({"cancelled": (await state.jobs.cancel([id])).get(id, False)})
 

@@ -175,4 +175,4 @@ def _picture_of(folders: Folders, kind: str, name: str) -> Path:
         path = model.with_name(model.stem + ending)
         if file_state(path) is not None:
             return path
-    raise Refusal(404, "the model has no picture beside it")
+    raise Refusal(404, "there is no picture next to the model's file")

@@ -60,7 +60,7 @@ ACCEPTED = {
 def router(state: State) -> APIRouter:
     routes = APIRouter(tags=["queue"])
 
-    @routes.get("/prompt", responses=answers("how many jobs are left") | refusals())
+    @routes.get("/prompt", responses=answers("the number of queued jobs") | refusals())
     async def remaining() -> Response:
         return json_answer(
             {"exec_info": {"queue_remaining": len(state.jobs.pending) + len(state.jobs.running)}}
@@ -73,8 +73,8 @@ def router(state: State) -> APIRouter:
         | refusals(409, 429, 503, schema=PROMPT_ERROR),
     )
     async def submit(request: Request) -> Response:
-        """Queue a graph. With an `Idempotency-Key`, the same body again gives the job of the first
-        time.
+        """Queue a graph. With an `Idempotency-Key`, sending the same body again returns the first
+        job.
         """
         arrived, key = time.time(), idempotency_key(request)
         body = await read_prompt(request, state.options.limits)
@@ -143,8 +143,12 @@ def _check_choices(extra: Mapping[str, Any], permitted: frozenset[str]) -> None:
     if changes.hypothetical:
         raise Refusal(
             400,
-            "a job runs on devices and links that there are: these are planned only",
+            "a job uses only the server's real devices and links; others can only be planned",
             "invalid_choice",
         )
     for name in sorted(asked - permitted):
-        raise Refusal(403, f"this server lets no job choose {name} (--permit)", "not_permitted")
+        raise Refusal(
+            403,
+            f"this server does not let jobs choose {name}; add {name} to --permit to allow it",
+            "not_permitted",
+        )

@@ -125,7 +125,7 @@ async def _read_native(
     while True:
         _, data = await _receive(websocket)
         if data is None:
-            raise Goodbye(UNSUPPORTED, f"{SUBPROTOCOL} has binary frames only")
+            raise Goodbye(UNSUPPORTED, f"{SUBPROTOCOL} takes binary frames only")
         try:
             request = read_request(data)
         except InputError as error:

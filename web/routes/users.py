@@ -57,9 +57,7 @@ def router(state: State) -> APIRouter:
     async def files_of(request: Request) -> UserFiles:
         return await asyncio.to_thread(people.files, request.headers.get("comfy-user"))
 
-    @routes.get(
-        "/users", responses=answers("who there is, where a server tells people apart") | refusals()
-    )
+    @routes.get("/users", responses=answers("the users, if the server has several") | refusals())
     async def users() -> Response:
         if not people.several:
             return json_answer({"storage": "server", "migrated": True})
@@ -73,22 +71,22 @@ def router(state: State) -> APIRouter:
         if not people.several:
             raise Refusal(400, "this server has one user; start it with --multi-user for more")
         if not body.username.isprintable() or not body.username.strip():
-            raise Refusal(400, "a username has printable characters")
+            raise Refusal(400, "username: expected printable characters")
         return json_answer(await people.add(body.username))
 
     @routes.post(
         "/katz/presence",
         openapi_extra=takes(PresenceBody),
-        responses=answers("who has these files open, too", OthersThere) | refusals(),
+        responses=answers("the other pages that have these files open", OthersThere) | refusals(),
     )
     async def others(request: Request) -> Response:
-        """Say every 15 seconds which files a page has open; none when it is left."""
+        """Report every 15 seconds the files that a page has open; none when the page is left."""
         body = await read_body(request, PresenceBody)
         await files_of(request)  # refuses unknown users
         user = request.headers.get("comfy-user", "") if people.several else ""
         return json_answer({"files": presence.update(user, body.page, body.name, body.files)})
 
-    @routes.get("/settings", responses=answers("all that was set") | refusals())
+    @routes.get("/settings", responses=answers("all settings") | refusals())
     async def settings(request: Request) -> Response:
         return json_answer(await people.settings(await files_of(request)))
 
@@ -101,7 +99,7 @@ def router(state: State) -> APIRouter:
         await people.set(files, values)
         return Response()
 
-    @routes.get("/settings/{id:path}", responses=answers("what was set, or null") | refusals())
+    @routes.get("/settings/{id:path}", responses=answers("the setting, or null") | refusals())
     async def setting(id: str, request: Request) -> Response:
         return json_answer((await people.settings(await files_of(request))).get(id))
 
@@ -110,7 +108,7 @@ def router(state: State) -> APIRouter:
     )
     async def set_one(id: str, request: Request) -> Response:
         if not 0 < len(id) <= NAME_BYTES:
-            raise Refusal(400, f"a setting's name has 1 to {NAME_BYTES} characters")
+            raise Refusal(400, f"a setting's name must have 1 to {NAME_BYTES} characters")
         files = await files_of(request)
         await people.set(files, {id: await read_json(request)})
         return Response()
@@ -156,8 +154,8 @@ def router(state: State) -> APIRouter:
     async def store(
         file: str, request: Request, overwrite: Flag = YES, full_info: Flag = ""
     ) -> Response:
-        """Store a file, or rename one. `If-Match` with the ETag that was read, or
-        `If-None-Match: *`: only in place of this version, or of none.
+        """Store a file, or rename one. `If-Match` with an ETag replaces only this version; `If-
+        None-Match: *` stores only a new file.
         """
         files, check = await files_of(request), Precondition.of(request).check
         moved = _move(request)
@@ -188,7 +186,7 @@ def router(state: State) -> APIRouter:
 
 def _some(folder: str) -> str:
     if not folder:
-        raise Refusal(400, "dir is empty: name a folder")
+        raise Refusal(400, "dir is empty: expected a folder")
     return folder
 
 

@@ -108,7 +108,7 @@ class Answering:
         stuck = sum(call.expired for call in self._running)
         if stuck >= MAX_STUCK and not self._reported:
             self._reported = True
-            self._stuck(f"{stuck} threads hang in nodes' own checks or plans")
+            self._stuck(f"{stuck} threads are stuck in checks or plans of nodes")
 
     def _begin(self, call: _Call, now: float) -> None:
         call.began = now

@@ -158,7 +158,7 @@ def _outputs(
         return (
             ""
             if call.type not in registry or registry[call.type].is_output
-            else "is no output node"
+            else "is not an output node"
         )
 
     reasons = {target: why_not(target) for target in targets}

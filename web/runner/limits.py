@@ -211,18 +211,17 @@ def _too_large(size: Size, limits: Limits) -> str:
         return "is too large"
     if height * width > limits.pixels:
         return (
-            f"comes to {width:,} x {height:,} pixels, more than this server's limit of "
+            f"gives {width:,} x {height:,} pixels, more than this server's limit of "
             f"{limits.pixels:,} in a picture (pixels)"
         )
     if batch > limits.batch:
         return (
-            f"comes to a batch of {batch:,}, more than this server's limit of "
-            f"{limits.batch:,} (batch)"
+            f"gives a batch of {batch:,}, more than this server's limit of {limits.batch:,} (batch)"
         )
     if batch * height * width > limits.batch_pixels:
         several = f"{batch:,} times {width:,} x {height:,} pixels"
         return (
-            f"comes to {several}, more than this server's limit of {limits.batch_pixels:,} in a "
+            f"gives {several}, more than this server's limit of {limits.batch_pixels:,} in a "
             "batch (batch_pixels)"
         )
     return ""

@@ -153,8 +153,8 @@ class Plans:
         ]
         stopped = [name for name in needed & left_out if self._may_sample(graph.nodes[name].type)]
         notes = [
-            f"node {name} ({graph.nodes[name].type}) is of a pack, and runs for a plan only when "
-            "it is asked for"
+            f"node {name} ({graph.nodes[name].type}) belongs to a pack, and runs for a plan only "
+            f"on request"
             for name in foreign
         ]
         return wanted, notes if stopped else []

@@ -269,4 +269,4 @@ def text_of(value: Any) -> str:
     try:
         return str(value)[:LONGEST_TEXT]
     except Exception as error:
-        return f"{type(value).__name__} whose text cannot be had ({type(error).__name__})"
+        return f"{type(value).__name__} without a readable text ({type(error).__name__})"

@@ -138,7 +138,7 @@ class Runner:
         self._there.set()
         for _, taken in self._waiting.values():
             if not taken.done():
-                taken.set_exception(RunnerDown("the server ends"))
+                taken.set_exception(RunnerDown("the server is shutting down"))
 
     async def close(self) -> None:
         """Ends the runner and its jobs, and waits until the processes have exited. Kills the runner
@@ -162,7 +162,7 @@ class Runner:
         none is ready. Raises RunnerDown after `refuse`.
         """
         if self._refuses:
-            raise RunnerDown("the server ends")
+            raise RunnerDown("the server is shutting down")
         order = Order(job.id, job.prompt, job.targets, job.client, job.extra)
         taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[job.id] = order, taken
@@ -193,7 +193,7 @@ class Runner:
         try:
             child = self._standby = await self._spawned()
         except RunError as error:
-            log.warning("no runner stands by: %s", error)
+            log.warning("no spare runner is ready: %s", error)
             return
         child.prepare(self._start())
         try:
@@ -258,7 +258,7 @@ class Runner:
         """
         while self._child is None or self._child.ended.done():
             if self._refuses:
-                raise RunnerDown("the server ends")
+                raise RunnerDown("the server is shutting down")
             await self._there.wait()
             await asyncio.sleep(0)  # lets `_keep` handle the end of a runner first
         return self._child
@@ -338,7 +338,7 @@ class Runner:
         self._gone = tuple(sorted(gone)) if left.choices else ()
         if self._gone:
             log.error(
-                "left out until the server is started anew: %s; there are %s",
+                "excluded until the server is restarted: %s; remaining: %s",
                 ", ".join(self._gone),
                 ", ".join(left.names),
             )
@@ -373,7 +373,9 @@ class Runner:
                 if (waiting := self._waiting.get(job)) is not None and not waiting[1].done():
                     waiting[1].set_result(None)
             case ReplaceRequested(why, devices):
-                log.error("the runner gets no more jobs and is replaced when it has none: %s", why)
+                log.error(
+                    "the runner gets no new jobs and is replaced when its jobs have ended: %s", why
+                )
                 self._drain_reason = why
                 if devices:
                     self._leave_out(devices)
@@ -388,7 +390,7 @@ class Runner:
     def _replace_if_drained(self) -> None:
         if self._drain_reason and not self._taken and self._child is not None:
             # `_drain_reason` may contain pack output, which clients must not see
-            self._child.kill("it lost a device for good")
+            self._child.kill("it permanently lost a device")
 
 
 def _logged(callback: Callable[Arguments, None]) -> Callable[Arguments, None]:
@@ -400,7 +402,7 @@ def _logged(callback: Callable[Arguments, None]) -> Callable[Arguments, None]:
         try:
             callback(*arguments, **options)
         except Exception:
-            log.exception("what the runner told was not taken in")
+            log.exception("an event of the runner was not processed")
 
     return call
 

@@ -185,12 +185,12 @@ class RunnerProcess:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(self.ended), self._patience.stop)
         finally:
-            self.kill("the server ends")
+            self.kill("the server is shutting down")
             await self.ended
 
     async def give_up(self) -> None:
         """Kills a process that did not become ready."""
-        self.kill("it did not get ready")
+        self.kill("it did not become ready")
         await self.close()
 
     def kill(self, why: str, blamed: bool = True) -> None:
@@ -229,8 +229,8 @@ class RunnerProcess:
         allowed = self._patience.silence if self.ready.done() else self._patience.starting
         if self._heartbeat.silence > allowed:
             self.kill(
-                f"it did not answer for {allowed:g} s: a pack's native code keeps the interpreter, "
-                "or the machine is overloaded"
+                f"it did not answer for {allowed:g} s: a pack's native code blocks the "
+                f"interpreter, or the machine is overloaded"
             )
         if not self.ended.done():
             self.send(Ping())
@@ -246,7 +246,7 @@ class RunnerProcess:
         try:
             await asyncio.to_thread(self._process.wait, self._patience.stop)
         except subprocess.TimeoutExpired:
-            self.kill("it left its connection and went on")
+            self.kill("it closed its connection but kept running")
             await asyncio.to_thread(self._process.wait)
         kill_session(self.pid)
         await asyncio.to_thread(self._output.join)

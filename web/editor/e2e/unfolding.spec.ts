@@ -30,7 +30,7 @@ test("P1.15 what is no sampler stays as it is, and a line says why", async ({ pa
   const before = await downloaded(page);
   await node(page, "90").locator(".card-title").click();
   await act(page, "Write the step of the sampler out as nodes");
-  await expect(page.getByText("is no sampler, so it has no step to write out")).toBeVisible();
+  await expect(page.getByText("is not a sampler, so it has no step")).toBeVisible();
   expect(await downloaded(page)).toEqual(before);
   troubles.length = 0; // the browser notes the refusal
 });
