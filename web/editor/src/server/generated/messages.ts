@@ -1,7 +1,7 @@
 // Made by messages.mjs from `katz schema`: not to be edited.
 
 /**
- * What clients of katz serve send and get.
+ * The messages between katz serve and its clients.
  */
 export interface Messages {
   PromptBody: PromptBody;
@@ -157,7 +157,7 @@ export interface PromptBody {
   };
   client_id?: string | null;
   /**
-   * a lowercase UUID with hyphens; minted if there is none
+   * a lowercase UUID with hyphens; generated if absent
    */
   prompt_id?: string | null;
   extra_data?: {
@@ -170,7 +170,7 @@ export interface PromptBody {
   front?: boolean;
   partial_execution_targets?: string[] | null;
   /**
-   * refused at arrival if it cannot be met
+   * the job is refused on arrival if it cannot end in this time
    */
   deadline_seconds?: number | null;
 }
@@ -179,7 +179,7 @@ export interface PromptBody {
  */
 export interface PlanBody {
   /**
-   * names, and NAME*N for so many like one
+   * device names, or NAME*N for N equal devices
    *
    * @maxItems 64
    */
@@ -267,7 +267,7 @@ export interface MoveBody {
 export interface PresenceBody {
   page: string;
   /**
-   * what the person is called
+   * the user's display name
    */
   name?: string;
   /**
