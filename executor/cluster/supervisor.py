@@ -158,7 +158,7 @@ class Supervisor:
             for worker in workers:
                 worker.end("the run ended")
             for worker in workers:
-                worker.bury()
+                worker.clean_up()
             if self._monitor.ident is not None:
                 self._monitor.join()
             atexit.unregister(self.close)

@@ -107,7 +107,7 @@ class WorkerHandle:
             _kill(launched)
             launched.connection.shut_down()
 
-    def bury(self) -> None:
+    def clean_up(self) -> None:
         """Waits until the worker and its threads have ended. An in-process worker cannot be killed,
         so the wait lasts until its running call ends.
         """

@@ -29,9 +29,9 @@ class InProcess:
         ours, theirs = direct_pair()
         # every request carries the context of its run with the node types
         nodes: Mapping[str, NodeType] = {}
-        return WorkerThread(name, ours, theirs, partial(serve, theirs, nodes, self._begun))
+        return WorkerThread(name, ours, theirs, partial(serve, theirs, nodes, self._on_started))
 
-    def _begun(self, host: Host) -> None:
+    def _on_started(self, host: Host) -> None:
         self.host = host
 
 

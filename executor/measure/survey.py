@@ -68,8 +68,8 @@ def survey(
     `hosts`: overrides the reported host of devices, for devices that share a machine but report
     different hosts (network namespaces).
     """
-    told = {name: call(name, "identity") for name in names}
-    host_of = {name: (hosts or {}).get(name, told[name]["host"]) for name in names}
+    identities = {name: call(name, "identity") for name in names}
+    host_of = {name: (hosts or {}).get(name, identities[name]["host"]) for name in names}
     sizes = Counter(host_of.values())
     places = [
         MeasuredDevice(
@@ -81,7 +81,7 @@ def survey(
             one["memory_bytes"],
             one["device"],
         )
-        for name, one in told.items()
+        for name, one in identities.items()
     ]
     for key, equal in _grouped(places, lambda place: place.key).items():
         if again or store.wants_rates(key):

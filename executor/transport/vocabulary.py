@@ -124,10 +124,10 @@ def fingerprint() -> str:
     """Hashes the names and sent fields of all classes. Two processes with equal fingerprints can
     decode each other's messages.
     """
-    told = sorted(
+    entries = sorted(
         (name, sent_fields(kind) if is_dataclass(kind) else ()) for name, kind in VOCABULARY.items()
     )
-    return hashlib.sha256(repr(told).encode()).hexdigest()[:8]
+    return hashlib.sha256(repr(entries).encode()).hexdigest()[:8]
 
 
 @cache

@@ -64,8 +64,8 @@ class BoundCalls:
 
         # not a closure: an error's traceback would keep it and the values alive
         compute = partial(self._together, members, given)
-        told = f"{what}, {stage.replace('_', ' ')}"
-        return self._models.residents.with_room(told, compute)
+        label = f"{what}, {stage.replace('_', ' ')}"
+        return self._models.residents.with_room(label, compute)
 
     def _together(
         self, members: Sequence[Sequence[Operation]], given: Sequence[Mapping[str, Any]]

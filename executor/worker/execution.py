@@ -195,7 +195,7 @@ class Execution:
         return self._models.residents.with_room(self._what(), self._step_on, again=False)
 
     def _step_on(self) -> bool:
-        self._check.heed(self._context)
+        self._check.raise_problems(self._context)
         self._adapters.check()
         self.uncharged, before = 0.0, self._models.network_seconds
         calls_before = self._models.compute.use.calls

@@ -34,7 +34,7 @@ class LoraCheck:
     def done(self) -> bool:
         return self._notes is None or self._notes.done()
 
-    def heed(self, context: Context) -> None:
+    def raise_problems(self, context: Context) -> None:
         """Reports the warnings once, if the check is done; raises its error if it failed."""
         if self._notes is not None and self._notes.done():
             notes, self._notes = self._notes, None

@@ -40,10 +40,10 @@ from katz_graph.node.types import NodeType
 def serve(
     connection: MessageChannel,
     types: Mapping[str, NodeType],
-    begun: Callable[[Host], None] | None = None,
+    on_started: Callable[[Host], None] | None = None,
 ) -> None:
     """Sends hello, then handles messages until the connection ends or `Stop` arrives. `types`:
-    nodes allowed inside step regions; `begun` is called with the host of the device.
+    nodes allowed inside step regions; `on_started` is called with the host of the device.
     """
     sender = connection.sender()
     try:
@@ -51,8 +51,8 @@ def serve(
         if (config := _assigned(connection, sender)) is None:
             return
         host = Host(config, sender.send, types, partial(_give_up, connection, sender))
-        if begun is not None:
-            begun(host)
+        if on_started is not None:
+            on_started(host)
         try:
             while not isinstance((message := connection.receive_message()).body, Stop):
                 _obey(host, sender, message)

@@ -115,10 +115,10 @@ def _joined(shapes: Sequence[Sequence[int]]) -> list[int]:
 
 def _made_for(lora: LoraFile, target: Target) -> str:
     """Describes, for a message, the families that a misfit file was made for, from its names."""
-    told = matching_families(lora.parts[NETWORK]) if isinstance(target, ModelFamily) else ()
-    if not isinstance(target, ModelFamily) or not told or target in told:
+    families = matching_families(lora.parts[NETWORK]) if isinstance(target, ModelFamily) else ()
+    if not isinstance(target, ModelFamily) or not families or target in families:
         return "made for another architecture"
-    return f"made for {' or '.join(one.title for one in told)}, not for {target.title}"
+    return f"made for {' or '.join(one.title for one in families)}, not for {target.title}"
 
 
 def fit(lora: LoraFile, target: Target, parameters: Mapping[str, Tensor]) -> Mapping[str, Method]:

@@ -196,11 +196,11 @@ class Engine:
         loop = asyncio.get_running_loop()
         with listener(progress) as listen:
 
-            def told(event: Event) -> None:
+            def on_event(event: Event) -> None:
                 if listen is not None:
                     loop.call_soon_threadsafe(listen, event)
 
-            run = _Run(workflow, Changes(seed, set, targets), told, partial)
+            run = _Run(workflow, Changes(seed, set, targets), on_event, partial)
             try:
                 return await asyncio.to_thread(self._run, run)
             except asyncio.CancelledError:

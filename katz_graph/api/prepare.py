@@ -162,10 +162,10 @@ def set_inputs(
             )
         value = given if isinstance(assignments, Mapping) else _value(given, known.get(field))
         graph = _with_input(graph, identifier, field, value)
-        told = shown(value) if isinstance(value, str) else value
+        value_text = shown(value) if isinstance(value, str) else value
         notes.append(
             f"node {identifier} ({call.type}): {field} = "
-            f"{json.dumps(told, ensure_ascii=False, default=repr)}"
+            f"{json.dumps(value_text, ensure_ascii=False, default=repr)}"
         )
     return graph, notes
 

@@ -52,7 +52,7 @@ def run(scale: Scale | None = None) -> BenchResult:
             pictures, looks = _painted(server, scale)
             seconds = time.perf_counter() - started
             figures = _figures(server)
-            told = server.log.count("released ")
+            logged = server.log.count("released ")
             server.stop()
     before = next(look for look in looks if look[0] >= scale.warm_up)
     metrics: dict[str, Any] = {
@@ -60,7 +60,7 @@ def run(scale: Scale | None = None) -> BenchResult:
         "different": sum(one != other for one, other in zip(pictures, alone, strict=True)),
         "memory_growth": looks[-1][1] / before[1] - 1,
         "evictions": figures["model_evictions_total"],
-        "evictions_in_the_log": told,
+        "evictions_in_the_log": logged,
         "over_budget": max(0.0, figures["model_bytes"] - budget),
         "models_bytes": sum(sizes),
         "budget_bytes": budget,
@@ -75,7 +75,7 @@ def run(scale: Scale | None = None) -> BenchResult:
         "over_budget": "0",
     }
     flat = metrics["memory_growth"] < GROWTH_BOUND
-    evicted = metrics["evictions"] >= len(pictures) and told == metrics["evictions"]
+    evicted = metrics["evictions"] >= len(pictures) and logged == metrics["evictions"]
     ok = not metrics["different"] and not metrics["over_budget"] and flat and evicted
     return BenchResult(
         "alternate",

@@ -28,7 +28,7 @@ from katz_graph.testing.server_process import serving
 OPEN_BOUND = 1.5  # seconds, for opening the page and the graph
 P95_BOUND, P99_BOUND, TASK_BOUND = 8.0, 16.7, 50.0  # milliseconds
 CONTROL, FLOOR, WHILE_PLANNING = "control", "one node", "pan all beside planning"
-TOLD = "FIGURES "
+FIGURES_PREFIX = "FIGURES "
 
 
 def run() -> BenchResult:
@@ -108,10 +108,10 @@ def _measured(folder: Path, port: int) -> dict[str, Any]:
         text=True,
     ) as browser:
         for line in browser.stdout or ():
-            if line.startswith(TOLD):
-                told = line.removeprefix(TOLD)
-                print(told, end="", file=sys.stderr, flush=True)
-                found |= json.loads(told)
+            if line.startswith(FIGURES_PREFIX):
+                figures_json = line.removeprefix(FIGURES_PREFIX)
+                print(figures_json, end="", file=sys.stderr, flush=True)
+                found |= json.loads(figures_json)
             else:
                 others.append(line)
     if browser.returncode or CONTROL not in found:

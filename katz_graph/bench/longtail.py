@@ -242,8 +242,8 @@ def _prompt(port: int, number: int, loras: Sequence[Path]) -> dict[str, Any]:
 def _figures(server: Served, device: str) -> Mapping[str, float]:
     """Reads the LoRA figures of a device from `/metrics`, by name."""
     said = server.get("/metrics").body.decode()
-    told = re.findall(rf'^katz_lora_(\w+?)(?:_total)?{{device="{device}"}} (\S+)$', said, re.M)
-    return {name: float(value) for name, value in told}
+    samples = re.findall(rf'^katz_lora_(\w+?)(?:_total)?{{device="{device}"}} (\S+)$', said, re.M)
+    return {name: float(value) for name, value in samples}
 
 
 def _bytes(path: Path) -> int:

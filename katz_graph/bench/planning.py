@@ -109,8 +109,8 @@ def _as_printed(server: Served, *options: str) -> bool:
     for file in sorted(SHIPPED.glob("*.json")):
         printed = json.loads(server.run_katz("plan", str(file), "--json", *options))
         document = json.loads(file.read_text("utf-8"))
-        told = server.post("/katz/plan", {"prompt": document}).data["plans"]
-        if told != (printed if isinstance(printed, list) else [printed]):
+        answer_data = server.post("/katz/plan", {"prompt": document}).data["plans"]
+        if answer_data != (printed if isinstance(printed, list) else [printed]):
             return False
     return True
 
@@ -132,8 +132,8 @@ def _edited(prompt: Mapping[str, Any], draw: random.Random) -> dict[str, Any]:
 def _planned(server: Served, prompt: Mapping[str, Any]) -> float:
     """Requests the plans of a graph; returns the seconds until the response."""
     answer = server.post("/katz/plan", {"prompt": prompt, "client_id": "bench"})
-    told = answer.data
-    assert answer.status == 200 and told["plans"], told
+    answer_data = answer.data
+    assert answer.status == 200 and answer_data["plans"], answer_data
     return answer.seconds
 
 
@@ -155,8 +155,8 @@ def _newest_wins(server: Served, prompt: Mapping[str, Any]) -> bool:
         for number in range(AT_ONCE):
             answers.append(pool.submit(asked, 50 + number))
             time.sleep(0.02)  # so that they arrive in order
-        told = [one.result() for one in answers]
-    return told[-1] == (200, 0) and all(one in ((200, 0), (409, 0)) for one in told)
+        answer_data = [one.result() for one in answers]
+    return answer_data[-1] == (200, 0) and all(one in ((200, 0), (409, 0)) for one in answer_data)
 
 
 def _slowed(

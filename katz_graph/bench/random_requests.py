@@ -71,7 +71,7 @@ class Case:
     def name(self) -> str:
         """Returns the checkpoint's name and the counts of the most relevant nodes."""
         types = [call.type for call in self.drawn.graph.nodes.values()]
-        told = (
+        listed = (
             "CLIPTextEncode",
             "ConditioningSetArea",
             "ConditioningSetMask",
@@ -80,7 +80,7 @@ class Case:
         )
         checkpoint = self.drawn.graph.nodes["1"].inputs["ckpt_name"]
         return f"{checkpoint}, " + ", ".join(
-            f"{types.count(kind)} {kind}" for kind in told if kind in types
+            f"{types.count(kind)} {kind}" for kind in listed if kind in types
         )
 
 
@@ -206,8 +206,8 @@ def _result(cases: Iterable[Case]) -> BenchResult:
     bounds = {f"plain_{how}": f"<= {PLAIN_BOUND}" for how in ("batched", "scattered")}
     bounds |= dict.fromkeys(("batched", "scattered"), f"<= {BOUND}") | {"failing_seeds": "none"}
     shown = sorted(cases, key=lambda case: max(case.batched, case.scattered), reverse=True)[:SHOWN]
-    told = {case.seed: case for case in (*wrong, *shown)}
-    rows = [[f"{seed}: {case.name}", case.batched, case.scattered] for seed, case in told.items()]
+    listed = {case.seed: case for case in (*wrong, *shown)}
+    rows = [[f"{seed}: {case.name}", case.batched, case.scattered] for seed, case in listed.items()]
     notes = [
         f"katz bench requests --seed {case.seed} "
         f"{case.problem}\n{json.dumps(to_api(case.drawn.graph))}"

@@ -110,7 +110,7 @@ def listened(
     """
     observers = {op.id: f"{op.id}.heard" for op in region.operations if op.stage == "controlnet"}
 
-    def hear(value: Any) -> Any:
+    def record(value: Any) -> Any:
         return (
             Ref(observers[value.operation])
             if isinstance(value, Ref) and value.operation in observers
@@ -122,7 +122,7 @@ def listened(
     for operation in region.operations:
         operations.append(
             replace(
-                operation, inputs={name: hear(value) for name, value in operation.inputs.items()}
+                operation, inputs={name: record(value) for name, value in operation.inputs.items()}
             )
         )
         if operation.id in observers:

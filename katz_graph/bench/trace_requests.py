@@ -72,7 +72,7 @@ def requests(service: Service, number: int, seed: int = 0) -> list[Request]:
     times = np.cumsum(random.exponential(SECONDS_APART, number))
     people, ends = random.integers(0, CONCURRENT, number), random.random(number) < 1 / SESSION
     active = list(range(CONCURRENT))  # each user's session
-    begun = CONCURRENT
+    started = CONCURRENT
     made = []
     for time, person, is_last in zip(times, people, ends, strict=True):
         session = active[person]
@@ -87,8 +87,8 @@ def requests(service: Service, number: int, seed: int = 0) -> list[Request]:
             )
         )
         if is_last:
-            active[person] = begun
-            begun += 1
+            active[person] = started
+            started += 1
     return made
 
 

@@ -32,7 +32,7 @@ def heeded() -> Iterator[None]:
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
-    told = sys.unraisablehook
+    original_hook = sys.unraisablehook
 
     def lost(error: sys.UnraisableHookArgs) -> None:
         if error.exc_type is KeyboardInterrupt:
@@ -41,7 +41,7 @@ def heeded() -> Iterator[None]:
             timer.daemon = True
             timer.start()
         else:
-            told(error)
+            original_hook(error)
 
     sys.unraisablehook = lost
     signal.signal(signal.SIGINT, _interrupted)
@@ -49,7 +49,7 @@ def heeded() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        sys.unraisablehook = told
+        sys.unraisablehook = original_hook
 
 
 def _interrupted(_: int, frame: FrameType | None) -> None:

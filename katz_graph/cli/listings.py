@@ -133,13 +133,13 @@ def _wires(kind: NodeType) -> Iterator[tuple[str, Input]]:
     """Yields the wires by name. A growing group is yielded once, as a range from its first to its
     last name.
     """
-    told = set()
+    seen = set()
     for port in kind.inputs.values():
-        if port.knob or port.grows in told:
+        if port.knob or port.grows in seen:
             continue
         name = port.name
         if port.grows is not None:
-            told.add(port.grows)
+            seen.add(port.grows)
             *_, last = (one.own_name for one in kind.inputs.values() if one.grows == port.grows)
             name = f"{port.name} … {last}"
         yield name, port

@@ -136,7 +136,7 @@ def _events(
         if job in places:
             queued(places[job])
     elif kind == "job" and frame["id"] == job:
-        yield from _told(frame["job"], job)
+        yield from _job_messages(frame["job"], job)
     elif (
         kind == "event"
         and (reported := _parsed(frame["event"])) is not None
@@ -145,7 +145,7 @@ def _events(
         yield reported.event
 
 
-def _told(known: Mapping[str, Any] | None, job: str) -> Iterator[ClientEvent]:
+def _job_messages(known: Mapping[str, Any] | None, job: str) -> Iterator[ClientEvent]:
     if known is None:
         raise RunError(f"the server no longer knows job {job}")
     state = known.get("state") or {}

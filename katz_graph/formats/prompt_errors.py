@@ -19,7 +19,7 @@ from katz_graph.files.folders import Folders
 from katz_graph.formats.object_info_write import input_config
 from katz_graph.node.types import NodeType
 
-TOLD = 100  # problems listed in one answer; the others are counted
+MAX_PROBLEMS = 100  # problems listed in one answer; the others are counted
 MAX_CHOICES_LISTED = 20
 LONGEST_VALUE = 1000  # characters of a value repeated in an error
 
@@ -95,7 +95,7 @@ def node_errors(
         }
     )
     found: dict[str, Any] = {}
-    for problem in [problem for problem in checked.errors if problem.node][:TOLD]:
+    for problem in [problem for problem in checked.errors if problem.node][:MAX_PROBLEMS]:
         if problem.node not in found:
             behind = upstream(read_by, [problem.node])
             dependent = [target for target in wanted if target in behind]
@@ -112,7 +112,12 @@ def in_lines(lines: Iterable[str]) -> str:
     """Joins the first lines for the user, and counts the rest."""
     known = list(lines)
     return "\n".join(
-        known[:TOLD] + ([f"and {len(known) - TOLD:,} more problems"] if len(known) > TOLD else [])
+        known[:MAX_PROBLEMS]
+        + (
+            [f"and {len(known) - MAX_PROBLEMS:,} more problems"]
+            if len(known) > MAX_PROBLEMS
+            else []
+        )
     )
 
 

@@ -15,14 +15,14 @@ class OwnChanges:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._begun: Counter[Aspect] = Counter()
+        self._started: Counter[Aspect] = Counter()
         self._ended: Counter[Aspect] = Counter()
 
     @contextmanager
     def changing(self, aspect: Aspect) -> Iterator[None]:
         """Marks an aspect as being changed by this program inside the `with` statement."""
         with self._lock:
-            self._begun[aspect] += 1
+            self._started[aspect] += 1
         try:
             yield
         finally:
@@ -38,7 +38,9 @@ class OwnChanges:
         """Returns the aspects with a change in progress at any time since `ended` was taken."""
         with self._lock:
             return {
-                aspect for aspect, begun in self._begun.items() if begun != ended.get(aspect, 0)
+                aspect
+                for aspect, started in self._started.items()
+                if started != ended.get(aspect, 0)
             }
 
 

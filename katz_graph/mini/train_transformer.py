@@ -175,10 +175,10 @@ def flow_error(
     noisy, velocity, way = on_the_way(latents.float())
     with autocast():
         hidden, pooled = painter.encode(captions, rows_at(progress))
-        told = hidden, pooled, 1000 * way
-        residuals = None if control is None else control(noisy, *told)
+        conditions = hidden, pooled, 1000 * way
+        residuals = None if control is None else control(noisy, *conditions)
         predicted = painter.transformer(
-            noisy, *told, block_controlnet_hidden_states=residuals
+            noisy, *conditions, block_controlnet_hidden_states=residuals
         ).sample
     return squared_error(predicted, velocity)
 

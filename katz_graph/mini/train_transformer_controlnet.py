@@ -37,9 +37,9 @@ def train_transformer_controlnet(
         _, chosen = pick([shown], batch, generator, 1.0)
         captions = batch_captions((shown.scenes[i] for i in chosen), generator, keep=0.6)
 
-        def control(noisy: torch.Tensor, *told: torch.Tensor) -> list[torch.Tensor]:
+        def control(noisy: torch.Tensor, *conditions: torch.Tensor) -> list[torch.Tensor]:
             residuals: tuple[list[torch.Tensor]] = model(
-                noisy, hints[chosen].float(), 1.0, *told, return_dict=False
+                noisy, hints[chosen].float(), 1.0, *conditions, return_dict=False
             )
             return residuals[0]
 

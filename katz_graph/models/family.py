@@ -133,7 +133,7 @@ class Layout:
     # derives the configuration from the shapes of the tensors and the file's name
     configure: Callable[[Shapes, str], Configuration]
     besides: tuple[str, ...] = ()
-    told: tuple[str, ...] = ()  # scalar tensors with values for the configuration
+    configuration_tensors: tuple[str, ...] = ()  # scalar tensors with values for the configuration
 
     def prefix(self, shapes: Shapes) -> str | None:
         """Returns the prefix of the module in a file with these shapes; None without one."""

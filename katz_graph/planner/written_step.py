@@ -142,7 +142,7 @@ class _Writer:
             elif name in own:
                 sources[name] = self.region.name, name
             elif value is not None:
-                links[name] = self._told(operation, name, value), 0
+                links[name] = self._conditioned(operation, name, value), 0
         title = "" if begins or operation is self.region.end else operation.id
         self.nodes.append(
             StepNode(
@@ -171,7 +171,7 @@ class _Writer:
             )
         return found[0][0] if found else None
 
-    def _told(self, operation: Operation, name: str, value: Any) -> str:
+    def _conditioned(self, operation: Operation, name: str, value: Any) -> str:
         """Adds a node that sets the guidance of a conditioning, and returns its name. Raises
         InputError if no node outputs the value.
         """

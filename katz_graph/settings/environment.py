@@ -114,13 +114,13 @@ def fetched_files() -> tuple[Path, float]:
     """Returns the folder of downloaded files and its size limit in bytes (KATZ_FETCHED_GB; inf: no
     limit). Raises InputError if that is no number.
     """
-    told = os.environ.get(FETCHED_GB) or str(KEPT_GB)
+    text = os.environ.get(FETCHED_GB) or str(KEPT_GB)
     try:
-        most = float(told)
+        most = float(text)
     except ValueError:
         most = -1.0
     if not most >= 0:
-        raise InputError(f"{FETCHED_GB} is {show(told)}, expected a number of GB or inf")
+        raise InputError(f"{FETCHED_GB} is {show(text)}, expected a number of GB or inf")
     return _cache() / "fetched", most * GB
 
 

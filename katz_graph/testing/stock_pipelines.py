@@ -50,7 +50,8 @@ class Asked:
     guidance: float = 4.0  # classifier-free guidance, for models without a guidance embedding
     image: Tensor | None = None  # [1, H, W, 3] in 0..1
     strength: float = 1.0  # of the ControlNet
-    told: dict[str, Any] = field(default_factory=dict)  # further arguments of the pipeline
+    # further arguments of the pipeline
+    arguments: dict[str, Any] = field(default_factory=dict)
     shown: Shown = "controlnet"  # use of `image`; the ControlNet is in the folder's `controlnet`
 
 
@@ -61,7 +62,7 @@ def schedule(kind: Kind) -> str:
 
 def cfg(kind: Kind, guidance: float) -> float:
     """Returns a sampler's guidance: 1 if the model has a guidance embedding or no guidance."""
-    return guidance if kinds()[kind].stock.told is None else 1.0
+    return guidance if kinds()[kind].stock.embedded_guidance is None else 1.0
 
 
 def hole(image: Tensor) -> Tensor:
@@ -129,12 +130,13 @@ def stock(
 ) -> Callable[[], Tensor]:
     """Loads a pipeline with all its text encoders, by default onto the CPU. Returns a function that
     calls the pipeline and returns pictures [B, H, W, 3] in 0..1, or the latent [B, C, h, w] as the
-    VAE decodes it. Replaces a stochastic scheduler by Euler's, unless `asked.told` is set.
+    VAE decodes it. Replaces a stochastic scheduler by Euler's, unless `asked.arguments` is
+    set.
     """
     called, noise = kinds()[asked.kind].stock, asked.noise
     height, width = (8 * side for side in noise.shape[-2:])
     pipeline = _loaded(asked, dtype).to(device or torch.device("cpu"))
-    given = asked.told | {
+    given = asked.arguments | {
         "height": height,
         "width": width,
         "num_inference_steps": asked.steps,
@@ -142,11 +144,11 @@ def stock(
     }
     if asked.image is not None:
         given |= _given(asked, asked.image)
-    if called.euler is not None and not asked.told:
+    if called.euler is not None and not asked.arguments:
         noise = noise * called.euler(pipeline)
-    guidance = asked.guidance if called.told is None else called.told
+    guidance = asked.guidance if called.embedded_guidance is None else called.embedded_guidance
     given |= called.arguments(noise, guidance)
-    if called.told is None:
+    if called.embedded_guidance is None:
         given["negative_prompt"] = asked.texts[1]
 
     def once() -> Tensor:

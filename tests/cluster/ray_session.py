@@ -21,13 +21,13 @@ from katz_graph.executor.cluster.supervisor import Supervisor
 from katz_graph.executor.launch.ray import RayCluster
 
 seen: dict[str, Any] = {}
-told: queue.Queue[tuple[Any, ...]] = queue.Queue()
+messages: queue.Queue[tuple[Any, ...]] = queue.Queue()
 
 
 def wait_for(kind: str) -> tuple[Any, ...]:
     """Returns the supervisor's next report of this kind."""
     while True:
-        item = told.get(timeout=60)
+        item = messages.get(timeout=60)
         if item[0] == kind:
             return item
 
@@ -38,12 +38,14 @@ def supervise(cluster: RayCluster, workers: int, spares: bool) -> Supervisor:
             f"ray:{number}": cluster.launcher(place)
             for number, place in enumerate(cluster.places(workers))
         },
-        on_message=lambda name, message: told.put((message[0], name, message[1], time.monotonic())),
-        on_lost=lambda name, reason: told.put(("lost", name, reason, time.monotonic())),
-        on_replaced=lambda name, connection: told.put(
+        on_message=lambda name, message: messages.put(
+            (message[0], name, message[1], time.monotonic())
+        ),
+        on_lost=lambda name, reason: messages.put(("lost", name, reason, time.monotonic())),
+        on_replaced=lambda name, connection: messages.put(
             ("replaced", name, connection, time.monotonic())
         ),
-        on_failed=lambda name, error: told.put(("failed", name, error, time.monotonic())),
+        on_failed=lambda name, error: messages.put(("failed", name, error, time.monotonic())),
         spares=spares,
     )
 

@@ -143,11 +143,11 @@ def test_a_sampler_ends_within_the_evaluation_and_the_next_has_its_picture(
 ) -> None:
     expected = sample(engine, region)  # loads the models that both need
     working = threading.Event()
-    begun: list[str] = []
+    has_started: list[str] = []
 
     def slow(middle: Compute) -> Compute:
         def compute(module: Any, given: Mapping[str, Any]) -> Any:
-            begun.append("evaluation")
+            has_started.append("evaluation")
             working.set()
             assert seen.goes_on.wait(CALL_SECONDS)
             return middle(module, given)
@@ -161,7 +161,7 @@ def test_a_sampler_ends_within_the_evaluation_and_the_next_has_its_picture(
         with cancelled_soon(context, lambda: engine.sample(long, context), working.is_set, seen):
             while_slow.undo()
             assert torch.equal(sample(engine, region), expected)
-    assert len(begun) == 1
+    assert len(has_started) == 1
 
 
 def test_a_call_is_not_waited_for_and_goes_on(

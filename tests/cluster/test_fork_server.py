@@ -69,7 +69,7 @@ def server(loads: Path) -> Iterator[ForkServer]:
         yield server
 
 
-def told(forked: Forked) -> tuple[Connection, Any]:
+def hello(forked: Forked) -> tuple[Connection, Any]:
     """Returns a forked process's connection and its description of itself."""
     connection = Connection(forked.connected)
     return connection, connection.receive()[1]
@@ -96,11 +96,11 @@ def began_anew(command: list[str]) -> bool:
 
 
 def test_all_replicas_are_alike_and_hold_no_other_s_state(server: ForkServer, loads: Path) -> None:
-    first, _ = told(server.fork("made_for_a_test:tell"))
+    first, _ = hello(server.fork("made_for_a_test:tell"))
     loaded = loads.read_text()
     forked = [server.fork("made_for_a_test:tell") for _ in range(3)]
-    connections, said = zip(*map(told, forked), strict=True)
-    last, (_, _, descriptors, _) = told(server.fork("made_for_a_test:tell"))
+    connections, said = zip(*map(hello, forked), strict=True)
+    last, (_, _, descriptors, _) = hello(server.fork("made_for_a_test:tell"))
     assert loads.read_text() == loaded  # the module is not loaded again
     assert len({pid for pid, _, _, _ in said}) == 3
     assert {descriptors} == {count for _, _, count, _ in said}
@@ -120,7 +120,7 @@ def test_a_library_that_asks_for_gpus_when_it_is_loaded_leaves_workers_to_be_for
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     monkeypatch.delenv("PYTORCH_NVML_BASED_CUDA_CHECK", raising=False)
     forked = make(ASKS_FOR_GPUS).fork("made_for_a_test:tell")
-    connection, (_, command, *_) = told(forked)
+    connection, (_, command, *_) = hello(forked)
     connection.send(("gpus", None))
     assert connection.receive()[1] == ["0,1", None]
     assert not began_anew(command)
@@ -155,7 +155,7 @@ def test_unforkable_processes_start_from_scratch(
     noted = f"os.register_at_fork(before=lambda: Path({str(forks)!r}).touch())"
     loaded = loaded.replace("DRIVER", str(os.getpid()))
     forked = make(f"{noted}\n{loaded}").fork("made_for_a_test:tell")
-    connection, (pid, command, _, threads) = told(forked)
+    connection, (pid, command, _, threads) = hello(forked)
     assert began_anew(command) and pid == forked.pid and threads == "3"
     assert why in forked.output.readline()
     assert forks.exists() is (why == "has initialised CUDA")
@@ -173,7 +173,7 @@ def test_it_ends_on_request_and_keeps_its_number_until_released(
     server: ForkServer,
 ) -> None:
     forked = server.fork("made_for_a_test:tell")
-    connection, (pid, *_) = told(forked)
+    connection, (pid, *_) = hello(forked)
     connection.send(("child", None))
     child = connection.receive()[1]
     connection.send(("end", None))
@@ -189,7 +189,7 @@ def test_it_ends_on_request_and_keeps_its_number_until_released(
 
 def test_it_is_killed_with_its_children(server: ForkServer) -> None:
     forked = server.fork("made_for_a_test:tell")
-    connection, _ = told(forked)
+    connection, _ = hello(forked)
     connection.send(("child", None))
     child = connection.receive()[1]
     forked.kill()
@@ -207,7 +207,7 @@ def test_it_is_killed_before_it_is_made(make: Make) -> None:
     assert forked.is_over and forked.code is None
     with pytest.raises(Closed):
         Connection(forked.connected).receive()
-    connection, _ = told(server.fork("made_for_a_test:tell"))  # the next process is not killed
+    connection, _ = hello(server.fork("made_for_a_test:tell"))  # the next process is not killed
     connection.close()
 
 
@@ -215,7 +215,7 @@ def test_when_the_server_is_lost_its_processes_go_on_and_another_takes_its_place
     server: ForkServer,
 ) -> None:
     first = server.fork("made_for_a_test:tell")
-    connection, (pid, *_) = told(first)
+    connection, (pid, *_) = hello(first)
     lost = parent(pid)
     os.kill(lost, signal.SIGKILL)
     eventually(lambda: not runs(lost), 10)
@@ -223,7 +223,7 @@ def test_when_the_server_is_lost_its_processes_go_on_and_another_takes_its_place
     assert runs(connection.receive()[1])
     eventually(lambda: first.is_over, 10)
     assert first.code is None  # the exit code is unknown
-    second, (other, *_) = told(server.fork("made_for_a_test:tell"))
+    second, (other, *_) = hello(server.fork("made_for_a_test:tell"))
     assert other != pid and parent(other) != lost
     connection.send(("end", None))
     eventually(lambda: not runs(pid), 10)

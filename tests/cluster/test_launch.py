@@ -51,8 +51,8 @@ def live_and_end(process: WorkerProcess, printed: list[str]) -> None:
     assert process.connection.receive() == replace(hello(), pid=process.pid)
     assert process.pid is not None and os.getsid(process.pid) == process.pid
     process.connection.send(("environment", ["OMP_NUM_THREADS", "MKL_NUM_THREADS", "SPACE"]))
-    told = {"OMP_NUM_THREADS": "3", "MKL_NUM_THREADS": "3", "SPACE": "blue"}
-    assert process.connection.receive() == ("environment", told)
+    expected_environment = {"OMP_NUM_THREADS": "3", "MKL_NUM_THREADS": "3", "SPACE": "blue"}
+    assert process.connection.receive() == ("environment", expected_environment)
     assert process.is_alive() and process.last_words() == ""
     process.connection.send(("exit", None))
     with pytest.raises(Closed):
@@ -83,8 +83,10 @@ def test_the_real_worker_starts_and_its_threads_wait_as_ours_do(
     process.connection.close()
     eventually(lambda: not process.is_alive(), 2)
     assert process.wait(1)
-    told = [line.split("'")[1] for line in fork_server_output if "GOMP_SPINCOUNT" in line]
-    assert set(told) == {WAITING["GOMP_SPINCOUNT"]}
+    expected_environment = [
+        line.split("'")[1] for line in fork_server_output if "GOMP_SPINCOUNT" in line
+    ]
+    assert set(expected_environment) == {WAITING["GOMP_SPINCOUNT"]}
     print(f"a process of the real worker was ready after {seconds:.2f} s")
 
 
@@ -136,8 +138,8 @@ def test_worker_modules_are_loaded_ahead_on_this_host() -> None:
     with Ahead(parse_devices("ray*2"), 1):
         assert below(os.getpid()) == before
     with Ahead(parse_devices("cpu*3"), 1):
-        assert len(begun := below(os.getpid()) - before) == 1
-    assert not any(map(runs, begun))
+        assert len(new_processes := below(os.getpid()) - before) == 1
+    assert not any(map(runs, new_processes))
 
 
 def test_a_gpu_that_takes_long_to_begin_is_not_taken_for_a_frozen_worker(

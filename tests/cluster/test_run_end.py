@@ -38,11 +38,11 @@ class Run:
     process: subprocess.Popen[bytes]
     terminal: int
     cache: Path
-    told: bytes = b""
+    output: bytes = b""
 
     def read_until(self, words: bytes) -> None:
-        while words not in self.told:
-            self.told += os.read(self.terminal, 1 << 16)
+        while words not in self.output:
+            self.output += os.read(self.terminal, 1 << 16)
 
     def reach(self, phase: str) -> None:
         if phase == "importing":
@@ -61,8 +61,8 @@ class Run:
                     break
             except OSError:  # on Linux: no process has the other side open
                 break
-            self.told += more
-        return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self.told.decode())  # without colour codes
+            self.output += more
+        return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self.output.decode())  # without colour codes
 
 
 @pytest.fixture
@@ -115,11 +115,11 @@ def test_ctrl_c_is_one_line_and_leaves_nothing(run: Run, phase: str) -> None:
     workers = below(run.process.pid)
     began = time.monotonic()
     os.killpg(run.process.pid, signal.SIGINT)
-    told = run.rest()
-    assert run.process.wait(20) == 130, told
+    output = run.rest()
+    assert run.process.wait(20) == 130, output
     print(f"{phase}: ended {time.monotonic() - began:.2f} s after Ctrl-C")
-    assert [line for line in told.splitlines() if "error" in line.lower()] == ["error: cancelled"]
-    assert "Traceback" not in told
+    assert [line for line in output.splitlines() if "error" in line.lower()] == ["error: cancelled"]
+    assert "Traceback" not in output
     assert len(workers) >= 2 or phase == "importing"
     assert not any(map(runs, workers))
 

@@ -38,7 +38,7 @@ PATIENT = WorkerPatience(suspect=0.5, frozen=5.0)
 NEVER_SUSPECT = WorkerPatience(suspect=600.0, frozen=600.0)
 
 
-class Told:
+class Calls:
     """Records the reports of a supervisor with their times."""
 
     def __init__(self, server: ForkServer) -> None:
@@ -70,8 +70,8 @@ class Told:
 
 
 @pytest.fixture
-def told(fake_server: ForkServer) -> Told:
-    return Told(fake_server)
+def calls(fake_server: ForkServer) -> Calls:
+    return Calls(fake_server)
 
 
 @pytest.fixture(autouse=True)
@@ -88,14 +88,14 @@ def nothing_left() -> Iterator[None]:
     eventually(lambda: set(Path("/dev/shm").iterdir()) <= shared, 5)
 
 
-def test_workers_answer_and_end_with_the_block(told: Told) -> None:
+def test_workers_answer_and_end_with_the_block(calls: Calls) -> None:
     began = time.monotonic()
     patience = WorkerPatience(stop=30.0)
-    with told.make(names=("a", "b"), patience=patience) as supervisor:
+    with calls.make(names=("a", "b"), patience=patience) as supervisor:
         connections = supervisor.start()
         print(f"two workers that import torch were ready after {time.monotonic() - began:.2f} s")
         connections["b"].send(("echo", torch.arange(3)))
-        name, content, _ = told.next("echo")
+        name, content, _ = calls.next("echo")
         assert name == "b" and content.tolist() == [0, 1, 2]
         assert supervisor.states() == {"a": "ready", "b": "ready"}
         pids = [pid for pid in supervisor.pids().values() if pid is not None]
@@ -106,55 +106,55 @@ def test_workers_answer_and_end_with_the_block(told: Told) -> None:
     assert time.monotonic() - began < patience.stop / 2  # stopped on request, not killed
 
 
-def test_a_killed_worker_is_noticed_by_its_end_and_replaced(told: Told) -> None:
+def test_a_killed_worker_is_noticed_by_its_end_and_replaced(calls: Calls) -> None:
     """Its silence is not the cause. `katz bench faults` bounds the seconds."""
-    with told.make(names=("a", "b"), patience=NEVER_SUSPECT) as supervisor:
+    with calls.make(names=("a", "b"), patience=NEVER_SUSPECT) as supervisor:
         first = supervisor.start()
         pid = supervisor.pids()["a"]
         assert pid is not None
         killed = time.monotonic()
         os.kill(pid, signal.SIGKILL)
-        name, reason, noticed = told.next("lost", 5)
+        name, reason, noticed = calls.next("lost", 5)
         with pytest.raises(RunError, match="device a: its worker is being replaced"):
             supervisor.connection("a")
         assert name == "a" and "SIGKILL" in reason and "did not answer" not in reason
         print(f"SIGKILL noticed after {noticed - killed:.3f} s")
-        name, connection, replaced = told.next("replaced")
+        name, connection, replaced = calls.next("replaced")
         print(f"replaced without a spare after {replaced - killed:.2f} s")
         assert name == "a" and connection is supervisor.connection("a") is not first["a"]
         assert supervisor.connection("b") is first["b"]
         connection.send(("echo", "again"))
-        assert told.next("echo")[:2] == ("a", "again")
+        assert calls.next("echo")[:2] == ("a", "again")
 
 
-def test_a_spare_takes_the_place_of_a_killed_worker(told: Told) -> None:
+def test_a_spare_takes_the_place_of_a_killed_worker(calls: Calls) -> None:
     """`katz bench faults` bounds the seconds."""
-    with told.make(spares=True, patience=NEVER_SUSPECT) as supervisor:
+    with calls.make(spares=True, patience=NEVER_SUSPECT) as supervisor:
         supervisor.start()
         eventually(lambda: "spare 0" in supervisor.pids(), 30)
         pids = supervisor.pids()
         assert pids["a"] is not None
         killed = time.monotonic()
         os.kill(pids["a"], signal.SIGKILL)
-        told.next("lost", 5)
-        _, connection, replaced = told.next("replaced")
+        calls.next("lost", 5)
+        _, connection, replaced = calls.next("replaced")
         print(f"replaced by the spare after {replaced - killed:.3f} s")
         assert supervisor.pids()["a"] == pids["spare 0"]
         connection.send(("echo", "here"))
-        assert told.next("echo")[:2] == ("a", "here")
+        assert calls.next("echo")[:2] == ("a", "here")
         eventually(lambda: "spare 0" in supervisor.pids(), 30)  # the next spare
 
 
 @pytest.mark.defect(44)
-def test_a_spare_that_dies_is_replaced_at_once(told: Told) -> None:
-    with told.make(spares=True, patience=NEVER_SUSPECT) as supervisor:
+def test_a_spare_that_dies_is_replaced_at_once(calls: Calls) -> None:
+    with calls.make(spares=True, patience=NEVER_SUSPECT) as supervisor:
         supervisor.start()
         eventually(lambda: "spare 0" in supervisor.pids(), 30)
         lost = supervisor.pids()["spare 0"]
         assert lost is not None
         os.kill(lost, signal.SIGKILL)
         eventually(lambda: supervisor.pids().get("spare 0", lost) != lost, 30)
-        assert told.items.empty()  # no device reported a loss
+        assert calls.items.empty()  # no device reported a loss
 
 
 @pytest.mark.defect(44)
@@ -215,26 +215,26 @@ def ends(connection: Connection) -> None:
 @pytest.mark.defect(45)
 def test_a_loss_is_reported_after_the_worker_s_starter_ended() -> None:
     """As with Ray, whose calls fail if its head is lost."""
-    told: queue.Queue[tuple[str, ...]] = queue.Queue()
+    calls: queue.Queue[tuple[str, ...]] = queue.Queue()
     launcher = Gone()
     supervisor = Supervisor(
         {"a": launcher, "b": launcher},
-        on_message=lambda name, message: told.put((name, str(message))),
-        on_lost=lambda name, reason: told.put((name, reason)),
+        on_message=lambda name, message: calls.put((name, str(message))),
+        on_lost=lambda name, reason: calls.put((name, reason)),
         on_replaced=lambda name, connection: None,
-        on_failed=lambda name, error: told.put((name, str(error))),
+        on_failed=lambda name, error: calls.put((name, str(error))),
         patience=WorkerPatience(ping=0.05, frozen=0.3, suspect=0.1, deaths=1),
     )
     with supervisor:
         connections = supervisor.start()
         launcher.is_gone = True
         connections["a"].send(("end", None))
-        name, reason = told.get(timeout=5)
+        name, reason = calls.get(timeout=5)
         assert (name, "no head" in reason) == ("a", True)
-        assert told.get(timeout=5)[0] == "a"  # the worker is abandoned
+        assert calls.get(timeout=5)[0] == "a"  # the worker is abandoned
         # the silence of the other worker is noticed too
         connections["b"].send(("silence", None))
-        name, reason = told.get(timeout=5)
+        name, reason = calls.get(timeout=5)
         assert name == "b" and "did not answer" in reason
 
 
@@ -264,8 +264,8 @@ class Reachable:
         return getattr(self._thread, name)
 
 
-def test_a_frozen_worker_is_killed_and_replaced(told: Told) -> None:
-    with told.make(patience=PATIENT) as supervisor:
+def test_a_frozen_worker_is_killed_and_replaced(calls: Calls) -> None:
+    with calls.make(patience=PATIENT) as supervisor:
         supervisor.start()
         pid = supervisor.pids()["a"]
         assert pid is not None
@@ -277,32 +277,32 @@ def test_a_frozen_worker_is_killed_and_replaced(told: Told) -> None:
             time.sleep(0.05)
         with pytest.raises(Closed):  # a waiting sender is released
             supervisor.connection("a").send(("echo", torch.zeros(8 << 20)))
-        _, reason, noticed = told.next("lost", 5)
+        _, reason, noticed = calls.next("lost", 5)
         print(f"SIGSTOP noticed after {noticed - frozen:.2f} s")
         silence = re.search(r"did not answer for (\S+) s", reason)
         assert silence and float(silence[1]) >= PATIENT.frozen, reason
         assert not runs(pid)
-        told.next("replaced")
+        calls.next("replaced")
 
 
-def test_busy_is_not_frozen(told: Told) -> None:
+def test_busy_is_not_frozen(calls: Calls) -> None:
     """Keeps all cores of the worker busy for 3 s and holds its interpreter lock for 1 s and 2 s.
     That is suspect, but less than the default forgives.
     """
     assert PATIENT.suspect < 1.0 and WorkerPatience().frozen > 2.0
-    with told.make(patience=PATIENT) as supervisor:
+    with calls.make(patience=PATIENT) as supervisor:
         connection = supervisor.start()["a"]
         connection.send(("compute", 3.0))
-        told.next("computing")
+        calls.next("computing")
         for seconds in (1.0, 2.0):
             connection.send(("hold", seconds))
             connection.send(("echo", seconds))
-            assert told.next("echo")[1] == seconds
-        assert told.items.empty()
+            assert calls.next("echo")[1] == seconds
+        assert calls.items.empty()
         eventually(lambda: supervisor.states() == {"a": "ready"}, 5)
 
 
-def test_a_message_of_many_seconds_is_a_sign_of_life(told: Told) -> None:
+def test_a_message_of_many_seconds_is_a_sign_of_life(calls: Calls) -> None:
     """On a slow link a pong queues behind a picture. Here the test is the worker and sends a frame
     bit by bit.
     """
@@ -311,10 +311,10 @@ def test_a_message_of_many_seconds_is_a_sign_of_life(told: Told) -> None:
     launcher = SlowLauncher(seconds=2.0)
     patience = WorkerPatience(suspect=0.3, frozen=0.6)
     lost: list[str] = []
-    heard: queue.Queue[Any] = queue.Queue()
+    received: queue.Queue[Any] = queue.Queue()
     supervisor = Supervisor(
         {"a": launcher},
-        on_message=lambda name, message: heard.put(message[1]),
+        on_message=lambda name, message: received.put(message[1]),
         on_lost=lambda name, reason: lost.append(reason),
         on_replaced=lambda name, connection: None,
         on_failed=lambda name, error: None,
@@ -322,17 +322,17 @@ def test_a_message_of_many_seconds_is_a_sign_of_life(told: Told) -> None:
     )
     with supervisor:
         supervisor.start()
-        assert heard.get(timeout=10).numel() == 1000
+        assert received.get(timeout=10).numel() == 1000
         assert not lost
 
 
-def test_a_worker_that_always_dies_is_given_up(told: Told) -> None:
-    with told.make("serve_once", patience=WorkerPatience(deaths=2)) as supervisor:
+def test_a_worker_that_always_dies_is_given_up(calls: Calls) -> None:
+    with calls.make("serve_once", patience=WorkerPatience(deaths=2)) as supervisor:
         with contextlib.suppress(RunError):  # it may die before all connections are handed out
             supervisor.start()
         kinds = []
         while not kinds or kinds[-1] != "failed":
-            kind, _, content, _ = told.items.get(timeout=60)
+            kind, _, content, _ = calls.items.get(timeout=60)
             kinds.append(kind)
         assert kinds.count("lost") == 2 and kinds.count("replaced") == 1
         assert str(content).startswith(
@@ -343,8 +343,8 @@ def test_a_worker_that_always_dies_is_given_up(told: Told) -> None:
             supervisor.connection("a")
 
 
-def test_a_failing_start_says_why_and_leaves_nothing(told: Told) -> None:
-    with pytest.raises(RunError) as error, told.make("broken") as supervisor:
+def test_a_failing_start_says_why_and_leaves_nothing(calls: Calls) -> None:
+    with pytest.raises(RunError) as error, calls.make("broken") as supervisor:
         supervisor.start()
     assert "its worker did not start" in str(error.value)
     assert str(error.value).endswith(
@@ -353,13 +353,13 @@ def test_a_failing_start_says_why_and_leaves_nothing(told: Told) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_a_start_that_hangs_ends(told: Told) -> None:
+def test_a_start_that_hangs_ends(calls: Calls) -> None:
     with pytest.raises(RunError, match="did not start within 1 s"):
-        told.make("never_hello", patience=WorkerPatience(start=1.0)).start()
+        calls.make("never_hello", patience=WorkerPatience(start=1.0)).start()
 
 
 def test_ctrl_c_in_the_middle_of_a_launch_leaves_nothing(
-    told: Told, monkeypatch: pytest.MonkeyPatch
+    calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start, before = threading.Thread.start, below(os.getpid())
 
@@ -371,38 +371,38 @@ def test_ctrl_c_in_the_middle_of_a_launch_leaves_nothing(
 
     monkeypatch.setattr(threading.Thread, "start", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        told.make(names=("a", "b")).start()
+        calls.make(names=("a", "b")).start()
     eventually(lambda: below(os.getpid()) == before, 5)
 
 
-def test_a_worker_of_another_version_is_refused(told: Told) -> None:
+def test_a_worker_of_another_version_is_refused(calls: Calls) -> None:
     with pytest.raises(RunError, match=r"it runs katz-graph 0\.0\.1, and this is "):
-        told.make("of_another_version").start()
+        calls.make("of_another_version").start()
 
 
-def test_a_stubborn_worker_is_finally_killed_with_its_children(told: Told) -> None:
-    with told.make("serve_stubbornly") as supervisor:
+def test_a_stubborn_worker_is_finally_killed_with_its_children(calls: Calls) -> None:
+    with calls.make("serve_stubbornly") as supervisor:
         supervisor.start()["a"].send(("child", None))
-        _, child, _ = told.next("child")
+        _, child, _ = calls.next("child")
         assert runs(child)
         began = time.monotonic()
     assert 1.5 < time.monotonic() - began < 4.0
     eventually(lambda: not runs(child), 1)
 
 
-def test_a_further_worker_that_does_not_start_may_be_added_again(told: Told) -> None:
-    with told.make() as supervisor:
+def test_a_further_worker_that_does_not_start_may_be_added_again(calls: Calls) -> None:
+    with calls.make() as supervisor:
         supervisor.start()
         for _ in range(2):
             with pytest.raises(RunError, match=r"device b: its worker did not start: .*libcuda"):
                 supervisor.add("b", WorkerThreads(fake_worker.broken))
         supervisor.add("b", WorkerThreads(fake_worker.serve)).send(("echo", "here"))
-        assert told.next("echo")[:2] == ("b", "here")
+        assert calls.next("echo")[:2] == ("b", "here")
         assert supervisor.states() == {"a": "ready", "b": "ready"}
 
 
-def test_closing_ends_the_wait_for_a_further_worker(told: Told) -> None:
-    with told.make() as supervisor, ThreadPoolExecutor(1) as pool:
+def test_closing_ends_the_wait_for_a_further_worker(calls: Calls) -> None:
+    with calls.make() as supervisor, ThreadPoolExecutor(1) as pool:
         supervisor.start()
         waiting = pool.submit(supervisor.add, "b", WorkerThreads(silent))
         eventually(lambda: "b" in supervisor.states(), 5)

@@ -145,11 +145,11 @@ def test_a_request_that_always_breaks_its_device_fails_and_a_concurrent_one_does
 
     break_at(monkeypatch, breaks)
     program, other = engine.plan(region), engine.plan(breaking)
-    begun, context = threading.Event(), bare_context(engine)
-    context.listener = lambda event: begun.set()
+    started, context = threading.Event(), bare_context(engine)
+    context.listener = lambda event: started.set()
     with ThreadPoolExecutor(1) as pool:
         concurrent = pool.submit(engine.cluster.run, program, context)
-        assert begun.wait(ANSWER_TIMEOUT_S)
+        assert started.wait(ANSWER_TIMEOUT_S)
         with pytest.raises(
             WorkerLost, match=rf"{DEVICE}: the device failed: {ILLEGAL}, in 2 attempts"
         ):

@@ -216,8 +216,8 @@ def test_contention_that_others_disturbed_is_measured_again_without_them(
             return next(rates(100.0))
         if threading.current_thread() is main:
             return next(rates(100.0, disturbed=which == "alone" and len(given) == 1))
-        struck = which == "together" and len(given) == 1 and device == "b"
-        return next(rates(20.0 if len(given) == 1 else 80.0, disturbed=struck))
+        disturbed_now = which == "together" and len(given) == 1 and device == "b"
+        return next(rates(20.0 if len(given) == 1 else 80.0, disturbed=disturbed_now))
 
     def contention_of() -> float:
         return (

@@ -160,7 +160,7 @@ class Later(HostStream):
     ahead = 1
 
     def __init__(self) -> None:
-        self.begun = 0
+        self.started = 0
         self.waited: list[tuple[int, int]] = []
         self.asked: list[int] = []  # when: how many reads had begun
 
@@ -168,12 +168,12 @@ class Later(HostStream):
         return lambda: _NotYet(self)
 
     def read(self, tensor: Tensor) -> Reading:
-        number, self.begun = self.begun, self.begun + 1
+        number, self.started = self.started, self.started + 1
         # of a device without data all is finite
         landed = torch.ones_like(tensor, device="cpu") if tensor.is_meta else tensor.clone()
 
         def wait() -> Tensor:
-            self.waited.append((number, self.begun))
+            self.waited.append((number, self.started))
             return landed
 
         return wait
@@ -189,7 +189,7 @@ class _NotYet:
 
     @property
     def at(self) -> float:
-        self._stream.asked.append(self._stream.begun)
+        self._stream.asked.append(self._stream.started)
         return 0.0
 
 

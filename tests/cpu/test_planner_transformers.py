@@ -213,9 +213,9 @@ def test_a_whole_controlnet_elsewhere_is_as_fast_as_its_residuals_arrive(
 def test_a_plan_of_flux_with_a_controlnet_takes_a_second_at_most(counts: Counts) -> None:
     wanted = region("flux", {"num_layers": 5, "num_single_layers": 10}, 512)
     planned(wanted, counts, 1)  # counts the work of its stages
-    begun = time.process_time()
+    started = time.process_time()
     planned(wanted, counts, 2, LINKS["NVLink"])
-    took = time.process_time() - begun
+    took = time.process_time() - started
     assert took <= 1.0 * pace()
 
 

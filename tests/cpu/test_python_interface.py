@@ -176,11 +176,11 @@ def test_progress_hears_every_evaluation(opened: katz.Engine) -> None:
 
 def test_cancelling_a_task_ends_its_run() -> None:
     async def cancelled_early() -> None:
-        begun = asyncio.Event()
+        started = asyncio.Event()
         async with katz.open(devices="cpu") as engine:
-            long = engine.arun(TXT2IMG, set={"5.steps": 2000}, progress=lambda _: begun.set())
+            long = engine.arun(TXT2IMG, set={"5.steps": 2000}, progress=lambda _: started.set())
             task = asyncio.create_task(long)
-            await begun.wait()
+            await started.wait()
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
@@ -189,12 +189,12 @@ def test_cancelling_a_task_ends_its_run() -> None:
 
 
 def test_closing_ends_runs_and_refuses_others() -> None:
-    engine, begun = katz.open(devices="cpu"), threading.Event()
+    engine, started = katz.open(devices="cpu"), threading.Event()
     with ThreadPoolExecutor(1) as pool:
         run = pool.submit(
-            engine.run, TXT2IMG, set={"5.steps": 2000}, progress=lambda _: begun.set()
+            engine.run, TXT2IMG, set={"5.steps": 2000}, progress=lambda _: started.set()
         )
-        assert begun.wait(60)
+        assert started.wait(60)
         engine.close()
         assert isinstance(run.exception(), katz.Cancelled)
     with pytest.raises(katz.InputError, match="closed"):

@@ -38,7 +38,7 @@ class Cuda:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.pools, self.open, self._state = 0, set[int](), torch.zeros(1)
         self.broken = self.renewed = False
-        self.begun: list[weakref.ReferenceType[object]] = []
+        self.started: list[weakref.ReferenceType[object]] = []
         for name, stand_in in {
             "CUDAGraph": Graph,
             "current_stream": lambda device: None,
@@ -65,7 +65,7 @@ class Cuda:
     @contextmanager
     def _graph(self, graph: object, pool: int, *given: object, **options: object) -> Iterator[None]:
         assert pool not in self.open and not gc.isenabled()
-        self.begun.append(weakref.ref(graph))
+        self.started.append(weakref.ref(graph))
         self._state.fill_(1)
         self.open.add(pool)
         try:
@@ -119,10 +119,10 @@ def test_the_graph_of_a_refused_recording_goes_with_the_others(cuda: Cuda) -> No
         cuda.graphs.record(lambda: given + OUTSIDE, [given])
     recording = cuda.graphs.record(lambda: 2 * given, [given])
     gc.collect()
-    assert all(one() is not None for one in cuda.begun)
+    assert all(one() is not None for one in cuda.started)
     del recording
     cuda.graphs.drop()
-    assert all(one() is None for one in cuda.begun)
+    assert all(one() is None for one in cuda.started)
 
 
 def test_a_watched_call_keeps_no_tensor() -> None:

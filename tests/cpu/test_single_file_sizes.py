@@ -68,7 +68,7 @@ def test_unets(name):
     with torch.device("meta"):
         expected = UNet2DConditionModel(**settings, up_block_types=ups)
     for tensors in (original_unet(expected), expected.state_dict()):
-        told = unet_configuration(shapes(tensors))
+        made_config = unet_configuration(shapes(tensors))
         for key, value in {
             "in_channels": 4,
             "out_channels": 4,
@@ -82,12 +82,16 @@ def test_unets(name):
                     for index, kind in enumerate(settings["down_block_types"])
                     if kind == CROSS
                 ]
-                assert [told[key][index] for index in levels] == [value[index] for index in levels]
-                assert told[key][-1] == value[-1]
+                assert [made_config[key][index] for index in levels] == [
+                    value[index] for index in levels
+                ]
+                assert made_config[key][-1] == value[-1]
             else:
-                assert (tuple(told[key]) if isinstance(value, tuple) else told[key]) == value, key
+                assert (
+                    tuple(made_config[key]) if isinstance(value, tuple) else made_config[key]
+                ) == value, key
         with torch.device("meta"):
-            assert shapes(UNet2DConditionModel.from_config(told).state_dict()) == shapes(
+            assert shapes(UNet2DConditionModel.from_config(made_config).state_dict()) == shapes(
                 expected.state_dict()
             )
 
@@ -103,19 +107,23 @@ def test_text_encoders(name):
         module = (CLIPTextModelWithProjection if projects else CLIPTextModel)(config)
     layouts = [transformers_text(module)] + ([open_clip(module)] if activation == "gelu" else [])
     for tensors in layouts:
-        told = SimpleNamespace(**text_configuration(shapes(tensors)))
-        assert (told.hidden_size, told.intermediate_size, told.num_attention_heads) == (
+        made_config = SimpleNamespace(**text_configuration(shapes(tensors)))
+        assert (
+            made_config.hidden_size,
+            made_config.intermediate_size,
+            made_config.num_attention_heads,
+        ) == (
             width,
             inner,
             heads,
         )
-        assert (told.num_hidden_layers, told.hidden_act, told.vocab_size) == (
+        assert (made_config.num_hidden_layers, made_config.hidden_act, made_config.vocab_size) == (
             layers,
             activation,
             49408,
         )
-        assert (told.projection_dim == projection) and (
-            "WithProjection" in told.architectures[0]
+        assert (made_config.projection_dim == projection) and (
+            "WithProjection" in made_config.architectures[0]
         ) == projects
 
 
@@ -129,13 +137,21 @@ def test_the_vae():
             **blocks, block_out_channels=(128, 256, 512, 512), layers_per_block=2
         )
     for tensors in (original_vae(expected), expected.state_dict()):
-        told = vae_configuration(shapes(tensors), 0.13025, overflows=True)
-        assert (told["block_out_channels"], told["layers_per_block"], told["latent_channels"]) == (
+        made_config = vae_configuration(shapes(tensors), 0.13025, overflows=True)
+        assert (
+            made_config["block_out_channels"],
+            made_config["layers_per_block"],
+            made_config["latent_channels"],
+        ) == (
             [128, 256, 512, 512],
             2,
             4,
         )
-        assert (told["scaling_factor"], told["force_upcast"], told["use_quant_conv"]) == (
+        assert (
+            made_config["scaling_factor"],
+            made_config["force_upcast"],
+            made_config["use_quant_conv"],
+        ) == (
             0.13025,
             True,
             True,

@@ -189,8 +189,10 @@ def test_each_side_gets_the_guidance_of_its_own_entry(folders: dict[Kind, Path])
     """In one step to 0 the picture is the combined prediction; 3.5 where an entry says nothing."""
     model, clip, _ = pipeline_recipes(folders["flux"])
 
-    def picture(*told: float | None, cfg: float = 1.0) -> torch.Tensor:
-        sides = [(ConditioningEntry(Prompt(clip, "sand"), guidance=guidance),) for guidance in told]
+    def picture(*config: float | None, cfg: float = 1.0) -> torch.Tensor:
+        sides = [
+            (ConditioningEntry(Prompt(clip, "sand"), guidance=guidance),) for guidance in config
+        ]
         begin = {"steps": 1, "seed": 7, "latent_image": {"samples": torch.zeros(1, 16, 8, 8)}}
         begin |= {"model": model, "sampler_name": "euler", "scheduler": "simple"}
         expansion = expand_sampling("StepBegin", begin, model, sides[0], sides[-1], cfg)
@@ -235,8 +237,8 @@ def test_an_mt5_of_its_own_class_is_the_same_text_encoder(
 ) -> None:
     shutil.copytree(folders["hunyuan_dit"], tmp_path / "other")
     file = tmp_path / "other" / "text_encoder_2" / "config.json"
-    told = {"architectures": ["MT5EncoderModel"], "model_type": "mt5"}
-    file.write_text(json.dumps(json.loads(file.read_text()) | told))
+    config = {"architectures": ["MT5EncoderModel"], "model_type": "mt5"}
+    file.write_text(json.dumps(json.loads(file.read_text()) | config))
     clips = [pipeline_recipes(place)[1] for place in (folders["hunyuan_dit"], tmp_path / "other")]
     assert [kind_of(one.encoders[1].encoder).title for one in clips] == ["T5", "mT5"]
     with local_engine() as engine:

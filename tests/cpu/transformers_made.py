@@ -80,11 +80,15 @@ def inputs(module: Any, batch: int, dtype: torch.dtype, seed: int = 4) -> tuple[
         for shape in ((batch, 16, 6, 10), (batch, 9, width))
     )
     vector = None if pooled is None else torch.randn(batch, pooled, generator=draw).to(dtype)
-    told = (
-        torch.full((batch,), kinds()["flux"].stock.told) if config.get("guidance_embeds") else None
+    embedded_guidance = (
+        torch.full((batch,), kinds()["flux"].stock.embedded_guidance)
+        if config.get("guidance_embeds")
+        else None
     )
-    level = 0.4375 if pooled is None or told is not None else 437.5
-    return Step.of(x.float(), x, 0.4375, level), TextEncoding(hidden, vector, guidance=told)
+    level = 0.4375 if pooled is None or embedded_guidance is not None else 437.5
+    return Step.of(x.float(), x, 0.4375, level), TextEncoding(
+        hidden, vector, guidance=embedded_guidance
+    )
 
 
 def _inputs_of_two_encoders(
@@ -200,7 +204,13 @@ def in_stages(
 
 
 def stock_picture(
-    folder: Path, kind: Kind, noise: Tensor, texts: tuple[str, str] = PROMPTS, **told: Any
+    folder: Path,
+    kind: Kind,
+    noise: Tensor,
+    texts: tuple[str, str] = PROMPTS,
+    **embedded_guidance: Any,
 ) -> Tensor:
     """Returns the picture [B, H, W, 3] of diffusers' pipeline."""
-    return stock(Asked(folder, kind, noise, STEPS, texts, GUIDANCE, told=told))()
+    return stock(
+        Asked(folder, kind, noise, STEPS, texts, GUIDANCE, embedded_guidance=embedded_guidance)
+    )()

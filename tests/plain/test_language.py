@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,6 +43,51 @@ BANNED_CONSTANTS = {
 """Maps names of constants that say nothing where they are used to what names them."""
 
 
+BANNED_WORDS = {
+    "barren": "failed, without_result",
+    "begun": "started",
+    "beside": "concurrent, extra, next_to",
+    "blow": "fault",
+    "bury": "close, drop",
+    "dues": "pending",
+    "folk": "users, clients",
+    "heard": "received, on_event, on_message",
+    "heed": "handle, apply",
+    "hear": "on_event, on_message, receive",
+    "stranded": "unplaceable",
+    "strike": "fault, inject_fault",
+    "struck": "faulty",
+    "tell": "report, emit, send",
+}
+"""Maps words that no identifier may contain to words to use instead."""
+
+ALLOWED_NAMES = {
+    "tell_evictions",  # old name of an option
+    "calls_beside",  # metric
+    "stranded",  # field of the runner's facts, which clients read
+}
+ALLOWED_IN = {"katz_graph/planner/report/document.py": {"beside"}}  # key of a plan's JSON
+
+
+def words(name: str) -> list[str]:
+    """Splits an identifier into its words in lower case."""
+    return re.findall(r"[a-z]+|[A-Z]+(?![a-z])|[A-Z][a-z]*", name)
+
+
+def defined(tree: ast.Module) -> Iterator[str]:
+    """Yields the names of functions, classes, parameters, variables and attributes of a module."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            if not node.name.startswith("test_"):  # a test's name is a sentence
+                yield node.name
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr
+
+
 def constants(tree: ast.Module) -> Iterator[str]:
     """Yields the names that a module assigns in capitals."""
     for statement in ast.walk(tree):
@@ -56,13 +102,28 @@ def constants(tree: ast.Module) -> Iterator[str]:
                     yield name.id
 
 
-def test_constants_name_their_quantity() -> None:
-    found = [
-        f"{file.relative_to(ROOT)}: {name}, say {BANNED_CONSTANTS[name]}"
-        for folder in FOLDERS
-        for file in sorted((ROOT / folder).rglob("*.py"))
-        if "node_modules" not in file.parts
-        for name in constants(ast.parse(file.read_text()))
-        if name in BANNED_CONSTANTS
-    ]
+def suspects() -> Iterator[tuple[Path, ast.Module]]:
+    """Yields the modules that contain a banned word anywhere, with their paths."""
+    banned = re.compile(
+        rf"\b(?:{'|'.join(BANNED_CONSTANTS)})\b"
+        rf"|(?<![a-z])(?i:{'|'.join(BANNED_WORDS)})(?![a-z])"
+    )
+    for folder in FOLDERS:
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            if "node_modules" not in file.parts:
+                text = file.read_text()
+                if banned.search(text) or banned.search(file.stem):
+                    yield file.relative_to(ROOT), ast.parse(text)
+
+
+def test_names_say_what_they_are() -> None:
+    found = []
+    for file, tree in suspects():
+        for name in constants(tree):
+            if name in BANNED_CONSTANTS:
+                found.append(f"{file}: {name}, say {BANNED_CONSTANTS[name]}")
+        for name in {file.stem, *defined(tree)} - ALLOWED_NAMES - ALLOWED_IN.get(str(file), set()):
+            for word in words(name):
+                if word.lower() in BANNED_WORDS:
+                    found.append(f"{file}: {name}, say {BANNED_WORDS[word.lower()]}")
     assert found == []

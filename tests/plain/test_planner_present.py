@@ -50,20 +50,20 @@ def test_json_has_two_steady_evaluations_as_they_are_drawn() -> None:
         region(), transfer=20 * MS, evaluations=30, allowed=STALE, pins={"unet_mid": ("cpu:0",)}
     )
     plan = json.loads(json.dumps(as_json(program)))
-    told = plan["timeline"]
+    data = plan["timeline"]
     period = plan["prediction"]["period_seconds"]
-    assert told["seconds"] == pytest.approx(2 * period)
-    assert told["boundaries"] == pytest.approx([0.0, period, 2 * period])
-    assert {span["resource"] for span in told["spans"]} <= set(told["rows"])
-    for number, span in enumerate(told["spans"]):
-        assert span["start"] < told["seconds"] and span["start"] + span["seconds"] > 0
+    assert data["seconds"] == pytest.approx(2 * period)
+    assert data["boundaries"] == pytest.approx([0.0, period, 2 * period])
+    assert {span["resource"] for span in data["spans"]} <= set(data["rows"])
+    for number, span in enumerate(data["spans"]):
+        assert span["start"] < data["seconds"] and span["start"] + span["seconds"] > 0
         if span["after"] is not None:  # it began when that one had ended
-            before = told["spans"][span["after"]]
+            before = data["spans"][span["after"]]
             assert span["after"] != number
             assert before["start"] + before["seconds"] <= span["start"] + 1e-9
-    assert any(span["after"] is not None for span in told["spans"])
+    assert any(span["after"] is not None for span in data["spans"])
     drawn = list(ElementTree.fromstring(as_svg(program)).iter(f"{SVG}title"))
-    assert len(drawn) == len(told["spans"])
+    assert len(drawn) == len(data["spans"])
 
 
 def test_gpu_plans_name_recordings_and_unprepared_blocks() -> None:
@@ -83,8 +83,8 @@ def test_gpu_plans_name_recordings_and_unprepared_blocks() -> None:
         (segment,) = as_json(program)["variants"][0]["segments"]
         assert segment["beside"] == ([0] if gpu in devices else [])
         kept_by = {one["id"]: one["unprepared"] for one in as_json(program)["operations"]}
-        told = ["3 ResnetBlock2D, scaled output"] if gpu in devices else []
-        assert kept_by["positive-controlnet1"] == told and kept_by["positive-encoder"] == []
+        data = ["3 ResnetBlock2D, scaled output"] if gpu in devices else []
+        assert kept_by["positive-controlnet1"] == data and kept_by["positive-encoder"] == []
 
 
 def test_json_says_the_same() -> None:
@@ -162,10 +162,10 @@ def by_id(plan):
 
 def test_json_has_readable_operation_names() -> None:
     named = by_id(as_json(several(region(controls=2, branches=2))))
-    told = {name: (one["branch"], one["label"], one["stage"]) for name, one in named.items()}
-    assert told["positive-controlnet2"] == ("positive", "ControlNet 2", "controlnet")
-    assert told["negative-encoder"] == ("negative", "UNet encoder", "unet_encoder")
-    assert told["guidance"][0] == ""
+    data = {name: (one["branch"], one["label"], one["stage"]) for name, one in named.items()}
+    assert data["positive-controlnet2"] == ("positive", "ControlNet 2", "controlnet")
+    assert data["negative-encoder"] == ("negative", "UNet encoder", "unet_encoder")
+    assert data["guidance"][0] == ""
     assert named["positive-mid"]["recorded"] and named["positive-mid"]["node"] == "end"
 
 
@@ -173,22 +173,22 @@ def test_json_has_every_edge_with_its_bytes() -> None:
     program = several(region(branches=2), transfer=20 * MS)
     plan = as_json(program)
     named = by_id(plan)
-    for variant, told in zip(program.variants, plan["variants"], strict=True):
+    for variant, data in zip(program.variants, plan["variants"], strict=True):
         found = {
-            (edge["from"], edge["output"], edge["to"], edge["input"]) for edge in told["edges"]
+            (edge["from"], edge["output"], edge["to"], edge["input"]) for edge in data["edges"]
         }
-        assert len(found) == len(told["edges"])
+        assert len(found) == len(data["edges"])
         assert found >= {
             (ref.operation, ref.output, operation.id, name)
             for operation in variant.operations
             for name, ref in operation.references()
         }
         known = {plan["begin"], plan["end"], *named}
-        assert {end for edge in told["edges"] for end in (edge["from"], edge["to"])} <= known
-        (residuals,) = (one for one in told["edges"] if one["from"] == "positive-controlnet1")
+        assert {end for edge in data["edges"] for end in (edge["from"], edge["to"])} <= known
+        (residuals,) = (one for one in data["edges"] if one["from"] == "positive-controlnet1")
         assert residuals["bytes"] == pytest.approx(20 * MS * 1e9)
         assert (residuals["delay"], residuals["stale"]) == (0, False)
-        assert ("guidance", plan["end"]) in {(edge["from"], edge["to"]) for edge in told["edges"]}
+        assert ("guidance", plan["end"]) in {(edge["from"], edge["to"]) for edge in data["edges"]}
     hoisted = {name for name, one in named.items() if one["hoisted"]}
     assert hoisted == set(plan["hoisted"]) and hoisted >= {e["to"] for e in plan["before_edges"]}
     for call in plan["before"]:

@@ -179,10 +179,10 @@ def test_a_library_that_another_thread_still_imports_is_not_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A check may come while the devices start."""
-    begun = types.ModuleType("torch")
-    begun.__spec__ = importlib.machinery.ModuleSpec("torch", None)
-    monkeypatch.setattr(begun.__spec__, "_initializing", True, raising=False)
-    monkeypatch.setitem(sys.modules, "torch", begun)
+    import_started = types.ModuleType("torch")
+    import_started.__spec__ = importlib.machinery.ModuleSpec("torch", None)
+    monkeypatch.setattr(import_started.__spec__, "_initializing", True, raising=False)
+    monkeypatch.setitem(sys.modules, "torch", import_started)
     with ProcessState().guarded("a check", print):
         pass
 
@@ -237,11 +237,11 @@ def test_an_import_of_another_thread_may_fail_meanwhile(
 ) -> None:
     name = "fails_while_a_node_runs"
     (tmp_path / f"{name}.py").write_text(
-        "import builtins\nbuiltins.begun.set()\nassert builtins.go_on.wait(10)\nraise OSError\n"
+        "import builtins\nbuiltins.import_started.set()\nassert builtins.go_on.wait(10)\nraise OSError\n"
     )
-    begun, go_on, lines = threading.Event(), threading.Event(), list[str]()
+    import_started, go_on, lines = threading.Event(), threading.Event(), list[str]()
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(builtins, "begun", begun, raising=False)
+    monkeypatch.setattr(builtins, "import_started", import_started, raising=False)
     monkeypatch.setattr(builtins, "go_on", go_on, raising=False)
 
     def imports() -> None:
@@ -250,7 +250,7 @@ def test_an_import_of_another_thread_may_fail_meanwhile(
 
     other = threading.Thread(target=imports)
     other.start()
-    assert begun.wait(10)
+    assert import_started.wait(10)
     with ProcessState().guarded("a node", lines.append):
         go_on.set()
         other.join()

@@ -14,7 +14,7 @@ from katz_graph.checks.problem import ProblemKind
 from katz_graph.checks.validate import check
 from katz_graph.comfy.v1.adapter import V1Class
 from katz_graph.formats.api import from_api
-from katz_graph.formats.prompt_errors import KINDS, TOLD, node_errors, prompt_error
+from katz_graph.formats.prompt_errors import KINDS, MAX_PROBLEMS, node_errors, prompt_error
 from katz_graph.node.literals import LiteralFault
 from katz_graph.packs import load_registry
 
@@ -179,8 +179,10 @@ def test_no_output() -> None:
 def test_thousands_of_problems_are_counted() -> None:
     document = {str(number): node("Save") for number in range(3000)}
     found = prompt_error(check(from_api(document), TYPES))
-    assert found is not None and found["details"].endswith(f"and {3000 - TOLD:,} more problems")
-    assert len(errors(document)) == TOLD
+    assert found is not None and found["details"].endswith(
+        f"and {3000 - MAX_PROBLEMS:,} more problems"
+    )
+    assert len(errors(document)) == MAX_PROBLEMS
 
 
 class Picky:

@@ -197,13 +197,13 @@ def test_an_interrupted_job() -> None:
 
 def test_a_job_interrupted_inside_an_expansion_names_the_node_of_the_prompt() -> None:
     prompt = {"7": {"class_type": "Tiles", "inputs": {}}}
-    begun: list[ClientEvent] = [
+    start_events: list[ClientEvent] = [
         Started(0),
         NodeStarted("7", "7", "Tiles"),
         NodeStarted("7.1", "7", "Tile"),
     ]
     messages = Client(replace(make_job(), prompt=prompt)).on_event(
-        [*begun, Ended("cancelled", 5.0)]
+        [*start_events, Ended("cancelled", 5.0)]
     )
     interrupted = next(
         message["data"] for message in messages if message["type"] == "execution_interrupted"

@@ -166,9 +166,9 @@ class Watcher:
                 job["id"]: {"status": job["status"], "state": job["state"]} for job in frame["jobs"]
             }
         elif frame["type"] == "event":
-            self._hear(frame["event"])
+            self._on_event(frame["event"])
 
-    def _hear(self, event: dict[str, Any]) -> None:
+    def _on_event(self, event: dict[str, Any]) -> None:
         kind, node = event["kind"], event.get("node")
         if kind == "started":
             empty = {"nodes": {}, "plans": {}, "timeline": [], "warnings": [], "preview": None}

@@ -89,10 +89,10 @@ def obey(wire: ThreadedEnd, arrived: Numbered) -> None:
             wire.send(Pong())
         case Run(job, order):
             wire.send(Taken(job))
-            tell(wire, JobEvent(job, Started(time.time())))
+            report(wire, JobEvent(job, Started(time.time())))
             run(wire, job, order["prompt"].get("do", ""))
         case Cancel(job):
-            tell(wire, JobEvent(job, Ended("cancelled", time.time())))
+            report(wire, JobEvent(job, Ended("cancelled", time.time())))
         case Check(document):
             check(wire, arrived.number, document["dies"])
         case GetObjectInfo():
@@ -108,7 +108,7 @@ def check(wire: ThreadedEnd, number: int, dies: int) -> None:
     mark = Path(tempfile.gettempdir(), f"katz-fake-{os.getppid()}-{dies}")
     with mark.open("a") as opened:
         opened.write("x")
-        ended = opened.tell()
+        ended = opened.report()
     if ended <= dies:
         IS_READY.wait(10)  # a runner that dies earlier has not started, and is asked again
         os._exit(9)
@@ -117,17 +117,17 @@ def check(wire: ThreadedEnd, number: int, dies: int) -> None:
     wire.send(Answer(Check.answer.dump_python(notes)), number)
 
 
-def tell(wire: ThreadedEnd, event: JobEvent) -> None:
+def report(wire: ThreadedEnd, event: JobEvent) -> None:
     wire.send(Happened(JOB_EVENT.dump_python(event)))
 
 
 def run(wire: ThreadedEnd, job: str, what: str) -> None:
     if what == "leave something behind":
         left = subprocess.Popen(["sleep", "1000"])
-        tell(wire, JobEvent(job, Warned(str(left.pid))))
+        report(wire, JobEvent(job, Warned(str(left.pid))))
         os._exit(9)
     elif what == "die":
-        tell(wire, JobEvent(job, Warned("last words")))
+        report(wire, JobEvent(job, Warned("last words")))
         print("a pack's last line", flush=True)
         os._exit(9)
     elif what.startswith("wear out"):
@@ -140,7 +140,7 @@ def run(wire: ThreadedEnd, job: str, what: str) -> None:
         ctypes.PyDLL(None).sleep(1000)
     elif what == "stay":
         return
-    tell(wire, JobEvent(job, Ended("completed", time.time())))
+    report(wire, JobEvent(job, Ended("completed", time.time())))
 
 
 if __name__ == "__main__":

@@ -116,16 +116,16 @@ class PathRedactor:
             return [self.data(value) for value in data]
         return data
 
-    def event(self, told: JobEvent) -> JobEvent:
+    def event(self, reported: JobEvent) -> JobEvent:
         """Redacts the user-facing messages in an event."""
-        match told.event:
+        match reported.event:
             case Warned(message=message):
-                return replace(told, event=Warned(self.text(message)))
+                return replace(reported, event=Warned(self.text(message)))
             case Ended(error=JobError(message=message) as error) as ended:
                 return replace(
-                    told, event=replace(ended, error=replace(error, message=self.text(message)))
+                    reported, event=replace(ended, error=replace(error, message=self.text(message)))
                 )
-        return told
+        return reported
 
 
 def _spellings(path: Path) -> Iterable[Path]:

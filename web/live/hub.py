@@ -63,7 +63,7 @@ class Session:
     def __init__(
         self, hub: Hub, client: str, channel: Channel, budget: ByteBudget, address: str
     ) -> None:
-        self.client, self.channel, self.begun = client, channel, False
+        self.client, self.channel, self.started = client, channel, False
         self.address = address
         self.outbox = FrameQueue(OUTBOX, budget)
         self._hub = hub
@@ -72,13 +72,13 @@ class Session:
         """Sends the snapshot and starts sending events. `recent`: the client's finished jobs, read
         less than a minute ago.
         """
-        self.begun = True
+        self.started = True
         self.send(self.channel.greeting(self._hub.snapshot(self.client, recent)))
 
     def on_event(
         self, job: Job, event: ClientEvent, state: JobState, queue: Callable[[], QueueView]
     ) -> None:
-        if self.begun:
+        if self.started:
             self.send(self.channel.event(job, event, state, queue))
 
     def send(self, frames: Iterable[ClientFrame]) -> None:
@@ -209,7 +209,7 @@ class Hub:
             return
         cost = max(1.0, self.sockets / STATUS_SOCKETS)
         if self._pace.take(cost):
-            self._tell_queue()
+            self._send_queue()
         else:
             self._timer = asyncio.get_running_loop().call_later(
                 self._pace.wait(cost), self._delayed_status
@@ -268,7 +268,7 @@ class Hub:
         """
         loop = asyncio.get_running_loop()
         for session in self._sessions.get(client, ()):
-            for job in jobs if session.begun else ():
+            for job in jobs if session.started else ():
                 self._ends[job].sent_at.setdefault(session, loop.time())
         if jobs:
             loop.call_later(GRACE, self._seen, jobs)
@@ -277,7 +277,7 @@ class Hub:
         for job in jobs:
             ended = self._ends.get(job)
             if ended is not None and any(
-                session.begun for session in self._sessions.get(ended.job.client or "", ())
+                session.started for session in self._sessions.get(ended.job.client or "", ())
             ):
                 del self._ends[job]
 
@@ -285,11 +285,11 @@ class Hub:
         self._timer = None
         self.status()
 
-    def _tell_queue(self) -> None:
+    def _send_queue(self) -> None:
         view = self._view()
         for client, sessions in tuple(self._sessions.items()):
             for session in sessions:
-                if session.begun:
+                if session.started:
                     session.send(session.channel.queue(client, view))
 
     def _view(self, without: str | None = None) -> QueueView:

@@ -85,10 +85,10 @@ def router(state: State) -> APIRouter:
         found = await state.runner.ask(
             Check(body.prompt, body.partial_execution_targets, origin=origin_of(request))
         )
-        told = CheckedWorkflow(
+        answer = CheckedWorkflow(
             found.error, found.node_errors, found.targets, found.refused, found.notes
         )
-        return json_answer(state.concealment.data(as_data(told)))
+        return json_answer(state.concealment.data(as_data(answer)))
 
     @routes.post(
         "/plan",
@@ -119,10 +119,10 @@ def router(state: State) -> APIRouter:
             if made.refusal:
                 status, message, wait = REFUSED[made.refusal]
                 raise Refusal(status, message, made.refusal, retry_after=wait)
-        told = PlannedWorkflow(
+        answer = PlannedWorkflow(
             made.plans, found.error, found.node_errors, (*found.notes, *made.notes)
         )
-        return json_answer(state.concealment.data(as_data(told)))
+        return json_answer(state.concealment.data(as_data(answer)))
 
     @routes.post(
         "/tokens",

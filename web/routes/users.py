@@ -124,7 +124,7 @@ def router(state: State) -> APIRouter:
             raise Refusal(404, "there is no such folder")
         found = [entry for entry in entries if not entry.folder]
         if full_info == YES:
-            return json_answer([_told(entry) for entry in found])
+            return json_answer([_entry_json(entry) for entry in found])
         return json_answer(
             [[entry.name, *entry.name.split("/")] for entry in found]
             if split == YES
@@ -166,7 +166,7 @@ def router(state: State) -> APIRouter:
                 files, file, request.stream(), overwrite != NO, check, announced_bytes(request)
             )
         return json_answer(
-            _told(kept.entry) if full_info == YES else kept.entry.name,
+            _entry_json(kept.entry) if full_info == YES else kept.entry.name,
             headers={"ETag": tag_of(kept.state)},
         )
 
@@ -199,7 +199,7 @@ def _move(request: Request) -> tuple[str, str] | None:
     return (unquote(parts[0]), unquote(parts[2])) if len(parts) == 3 and parts[1] == MOVE else None
 
 
-def _told(entry: UserFileEntry) -> dict[str, Any]:
+def _entry_json(entry: UserFileEntry) -> dict[str, Any]:
     """Describes a file. Times are in milliseconds, as in ComfyUI."""
     return {
         "path": entry.name,

@@ -17,7 +17,13 @@ from katz_graph.core.graph import Graph
 from katz_graph.core.messages import one_line, shorten
 from katz_graph.files.folders import Folders
 from katz_graph.formats.api import to_api
-from katz_graph.formats.prompt_errors import TOLD, error, in_lines, node_errors, prompt_error
+from katz_graph.formats.prompt_errors import (
+    MAX_PROBLEMS,
+    error,
+    in_lines,
+    node_errors,
+    prompt_error,
+)
 from katz_graph.formats.read import parse_workflow
 from katz_graph.formats.ui_document import is_ui
 from katz_graph.formats.ui_open import editors_document
@@ -55,7 +61,7 @@ def check_prompt(
         refused=found.refused,
         error=why_nothing,
         node_errors=node_errors(found, graph, registry, folders),
-        notes=(*workflow.notes, *passed_over, *map(str, found.warnings))[:TOLD],
+        notes=(*workflow.notes, *passed_over, *map(str, found.warnings))[:MAX_PROBLEMS],
         workflow=editors_document(document),
     )
 

@@ -93,7 +93,9 @@ def _refuse_made(kind: NodeType, limits: Limits, result: Any) -> Any:
 def _asked(kind: NodeType, values: Mapping[str, Any], limits: Limits) -> Iterator[tuple[str, str]]:
     """Yields a node's inputs that exceed a limit, as (input, message)."""
     names, kind, values = _shown(kind, values)
-    yield from ((names.get(name, name), message) for name, message in _told(kind, values, limits))
+    yield from (
+        (names.get(name, name), message) for name, message in _problems(kind, values, limits)
+    )
 
 
 def _shown(
@@ -115,7 +117,9 @@ def _shown(
     return names, replace(kind, inputs=inputs), shown
 
 
-def _told(kind: NodeType, values: Mapping[str, Any], limits: Limits) -> Iterator[tuple[str, str]]:
+def _problems(
+    kind: NodeType, values: Mapping[str, Any], limits: Limits
+) -> Iterator[tuple[str, str]]:
     steps = _number(kind, values, "steps")
     if steps is not None and steps >= HUGE:
         yield "steps", "is too large"

@@ -89,8 +89,8 @@ def _serve(
 ) -> None:
     asked, threads = start.options.device_list(), _prepare(start)
     try:
-        begun = None if workers is None else ForkServer(threads, control=workers)
-        with Ahead(asked.without(start.gone), threads, begun) as ahead:
+        started_server = None if workers is None else ForkServer(threads, control=workers)
+        with Ahead(asked.without(start.gone), threads, started_server) as ahead:
             from katz_graph.web.runner.service import RunnerService
 
             with RunnerService(start, wire, unkept, messages.put, ahead) as service:

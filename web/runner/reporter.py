@@ -100,7 +100,7 @@ class JobReporter:
                     self._worked(self._node, event.span)
                 case events.Previewed():
                     picture = as_jpeg(event.picture)
-                    self._tell_progress()  # both in one packet
+                    self._emit_progress()  # both in one packet
                     node = self._worker_of(event.node)
                     self._emit(EncodedPicture(node, self._display_of(node), picture))
                 case events.Planned():
@@ -119,7 +119,7 @@ class JobReporter:
                 return
             found, self._waiting = self._waiting, None
             names = [event.node for event in found]
-            self._tell_cached(*names, *self.behind(names))
+            self._emit_cached(*names, *self.behind(names))
             for event in found:
                 self._done(event)
 
@@ -127,10 +127,10 @@ class JobReporter:
         if self._waiting is not None:
             self._waiting.append(event)
             return
-        self._tell_cached(event.node)
+        self._emit_cached(event.node)
         self._done(event)
 
-    def _tell_cached(self, *nodes: str) -> None:
+    def _emit_cached(self, *nodes: str) -> None:
         self.reused += nodes
         self._emit(Cached(nodes, time.time()))
 
@@ -170,8 +170,8 @@ class JobReporter:
     def running(self) -> JobNode | None:
         """Returns the running node; of several, the most recently started."""
         with self._lock:
-            begun = next(reversed(self._nodes.values()), None)
-        return None if begun is None else JobNode(begun.node, begun.type, begun.display)
+            started = next(reversed(self._nodes.values()), None)
+        return None if started is None else JobNode(started.node, started.type, started.display)
 
     # activity within nodes
 
@@ -180,13 +180,13 @@ class JobReporter:
         node.
         """
         return next(
-            (node for node, begun in reversed(self._nodes.items()) if begun.display == shown),
+            (node for node, started in reversed(self._nodes.items()) if started.display == shown),
             shown or self._node,
         )
 
     def _display_of(self, node: str) -> str:
-        begun = self._nodes.get(node)
-        return node if begun is None else begun.display
+        started = self._nodes.get(node)
+        return node if started is None else started.display
 
     def _progress(self, event: events.Progress) -> None:
         node = self._worker_of(event.node) if event.evaluations else event.node
@@ -195,9 +195,9 @@ class JobReporter:
             event, node=node, display=self._display_of(node), value=value, maximum=maximum
         )
         if event.value >= event.maximum or self._clock() - self._progressed >= PACE:
-            self._tell_progress()
+            self._emit_progress()
 
-    def _tell_progress(self) -> None:
+    def _emit_progress(self) -> None:
         if self._withheld is not None:
             self._emit(self._withheld)
             self._withheld, self._progressed = None, self._clock()

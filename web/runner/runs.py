@@ -126,9 +126,9 @@ class Runs:
             name for name, asked in (("models", unload_models), ("results", free_memory)) if asked
         }
         with self._changed:
-            begun = bool(self._to_free)
+            started = bool(self._to_free)
             self._to_free |= wanted
-        if wanted and not begun:
+        if wanted and not started:
             threading.Thread(target=self._free, name="katz-free", daemon=True).start()
 
     def _free(self) -> None:

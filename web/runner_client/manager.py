@@ -127,7 +127,7 @@ class Runner:
         """Returns when the first runner is ready; it answers questions earlier. Raises RunError or
         InputError with one line if it does not become ready.
         """
-        child = await self._begun()
+        child = await self._started()
         self._keeper = asyncio.create_task(self._keep(child))
 
     def refuse(self) -> None:
@@ -285,7 +285,7 @@ class Runner:
         pause, failed = FIRST_PAUSE, Counter[str]()
         while True:
             try:
-                return await self._begun()
+                return await self._started()
             except Exception as error:
                 log.error(
                     "%s; the next try is in %g s",
@@ -303,7 +303,7 @@ class Runner:
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
-    async def _begun(self) -> RunnerProcess:
+    async def _started(self) -> RunnerProcess:
         """Starts a runner and returns it when it is ready. Questions reach it as soon as its
         process exists. If it does not become ready, kills it and its children.
         """

@@ -239,9 +239,9 @@ class RunnerProcess:
     def _part(self) -> None:
         """Handles the end of the connection."""
         self._parted = True
-        self._burying = asyncio.create_task(self._bury())
+        self._burying = asyncio.create_task(self._clean_up())
 
-    async def _bury(self) -> None:
+    async def _clean_up(self) -> None:
         """Waits for the process to exit, kills its children, and reports how it ended."""
         try:
             await asyncio.to_thread(self._process.wait, self._patience.stop)

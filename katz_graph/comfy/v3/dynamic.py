@@ -226,9 +226,9 @@ class Gathering:
                 if name in values or within:
                     made[port.id] = self._choice(port, values, name)
             elif name in values:
-                made[port.id] = self._told(values[name], name)
+                made[port.id] = self._converted(values[name], name)
             else:
-                made[port.id] = self._told(self._absent(port, name), name)
+                made[port.id] = self._converted(self._absent(port, name), name)
         return made
 
     def _group(
@@ -243,12 +243,14 @@ class Gathering:
             for _, whole in members[: template.least]:
                 if whole not in values:
                     raise InputError(f"{whole} is missing")
-        return {one: self._told(values[whole], whole) for one, whole in members if whole in values}
+        return {
+            one: self._converted(values[whole], whole) for one, whole in members if whole in values
+        }
 
     def _choice(self, port: _ChoiceInput, values: Mapping[str, Any], name: str) -> dict[str, Any]:
         value = values.get(name, port.choices[0].key if port.choices else None)
         key = value[0] if isinstance(value, list) and value else value
-        made = {port.id: self._told(value, name)}
+        made = {port.id: self._converted(value, name)}
         for option in port.choices:
             if option.key == key:
                 return made | self._objects(option.inputs, values, f"{name}.")
@@ -256,7 +258,7 @@ class Gathering:
             return made
         raise InputError(f"{name} is {show(key)}, which is not one of its choices")
 
-    def _told(self, value: Any, name: str) -> Any:
+    def _converted(self, value: Any, name: str) -> Any:
         return (value, name) if self.pairs else value
 
     def _absent(self, port: Input, name: str) -> Any:

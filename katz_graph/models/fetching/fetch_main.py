@@ -37,7 +37,7 @@ def main() -> None:
 def _answer(asked: Any, asker: socket.socket) -> None:
     folder, max_bytes, patience, identity = asked
     cache = FileCache(Path(folder), max_bytes, Patience(**patience))
-    told = "", "", 0
+    answer = "", "", 0
     with asker:
         gone = select.poll()
         gone.register(asker, select.POLLRDHUP)
@@ -45,17 +45,17 @@ def _answer(asked: Any, asker: socket.socket) -> None:
             file = FileIdentity(**{**identity, "fetch": tuple(identity["fetch"])})
             cache.fetch_here(file, lambda: bool(gone.poll(0)))
         except Changed as error:
-            told = Changed.__name__, str(error), 0
+            answer = Changed.__name__, str(error), 0
         except KatzError as error:
             kind = next(name for name, kind in ERRORS.items() if isinstance(error, kind))
-            told = kind, str(error), 0
+            answer = kind, str(error), 0
         except OSError as error:
-            told = OSError.__name__, str(error), error.errno or 0
+            answer = OSError.__name__, str(error), error.errno or 0
         except BaseException:
             traceback.print_exc()
             return
         with suppress(OSError):  # the requester has disconnected
-            asker.send(pack(told))
+            asker.send(pack(answer))
 
 
 if __name__ == "__main__":

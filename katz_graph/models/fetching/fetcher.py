@@ -51,8 +51,8 @@ class Fetcher:
         RunError after `TRIES` losses.
         """
         for _ in range(TRIES):
-            if (told := self._answer(folder, max_bytes, patience, file, cancelled)) is not None:
-                return _raise(file, *told)
+            if (answer := self._answer(folder, max_bytes, patience, file, cancelled)) is not None:
+                return _raise(file, *answer)
         raise RunError(
             f"{shown(file.path)}: could not be fetched: the process that fetches files was lost "
             f"{TRIES} times"
@@ -75,10 +75,10 @@ class Fetcher:
             while not select.select([ours], [], [], POLL)[0]:
                 if cancelled():
                     raise Cancelled(f"{shown(file.path)}: no longer needed")
-            told = ours.recv(MAX_MESSAGE_BYTES)
-        if not told:
+            answer = ours.recv(MAX_MESSAGE_BYTES)
+        if not answer:
             return None
-        kind, message, number = unpack(told)
+        kind, message, number = unpack(answer)
         return kind, message, number
 
     def _ask(self, message: bytes, descriptor: int) -> None:

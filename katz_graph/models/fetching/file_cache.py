@@ -332,14 +332,14 @@ def _check(file: FileIdentity, part: Path, opened: BinaryIO, cancelled: Callable
     expected = checksum(file.path)
     if expected is None:
         return
-    told = hashlib.sha256()
+    digest = hashlib.sha256()
     opened.seek(0)
     while piece := opened.read(HASHED):
         if cancelled():
             raise Cancelled(f"{shown(file.path)}: no longer needed")
-        told.update(piece)
-    if told.hexdigest() != expected:
-        log.warning("%s: its SHA-256 is %s", shown(file.path), told.hexdigest())
+        digest.update(piece)
+    if digest.hexdigest() != expected:
+        log.warning("%s: its SHA-256 is %s", shown(file.path), digest.hexdigest())
         raise InputError(
             f"{shown(file.path)}: its SHA-256 is not {expected}: the checksum belongs to another "
             "file"

@@ -27,14 +27,14 @@ def form_of(part: Component, place: torch.device, dtype: torch.dtype) -> Hashabl
     """
     values = config(part)
     name = values.get("_class_name")
-    told = (
+    form = (
         _of_text(values, kind_of(part))
         if name is None
         else _of_class(getattr(diffusers, name), values)
     )
     if name == VAE:
-        told["halves"] = halves(part)
-    return name, json.dumps(told, sort_keys=True, default=str), str(place), dtype
+        form["halves"] = halves(part)
+    return name, json.dumps(form, sort_keys=True, default=str), str(place), dtype
 
 
 def _of_class(model: Any, values: Any) -> dict[str, Any]:
@@ -43,8 +43,8 @@ def _of_class(model: Any, values: Any) -> dict[str, Any]:
 
 
 def _of_text(values: Any, kind: EncoderKind) -> dict[str, Any]:
-    told = getattr(transformers, kind.configuration)(**values).to_dict()
+    form = getattr(transformers, kind.configuration)(**values).to_dict()
     return {
         "architectures": values.get("architectures"),
-        **{name: value for name, value in told.items() if name not in OF_FILES},
+        **{name: value for name, value in form.items() if name not in OF_FILES},
     }

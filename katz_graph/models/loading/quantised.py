@@ -241,19 +241,22 @@ def _weight(path: Path, layer: str, entries: Entries) -> str:
 def _understood(path: Path, weight: str, said: Any, entry: Any) -> Marker:
     """Parses and checks the marker of a weight."""
     try:
-        told = {**said, **said.get("params", {})}
+        settings = {**said, **said.get("params", {})}
     except (TypeError, AttributeError):
         _refuse(path, f"the marker of {weight} is not understood")
-    name = told.get("format")
+    name = settings.get("format")
     if not isinstance(name, str):
         _refuse(path, f"the marker of {weight} names no format")
     if name not in FORMATS:
         _refuse(path, f"{weight} is stored as {name}, which is not supported")
-    strange = sorted(told.keys() - set(UNDERSTOOD))
-    turns, group = told.get("convrot", False), told.get("convrot_groupsize", ROTATED_TOGETHER)
+    strange = sorted(settings.keys() - set(UNDERSTOOD))
+    turns, group = (
+        settings.get("convrot", False),
+        settings.get("convrot_groupsize", ROTATED_TOGETHER),
+    )
     shape = entry["shape"]
-    if strange or told.get("orig_shape", shape) != shape or type(turns) is not bool:
-        _refuse(path, f"the marker of {weight} is not understood: {json.dumps(told)}")
+    if strange or settings.get("orig_shape", shape) != shape or type(turns) is not bool:
+        _refuse(path, f"the marker of {weight} is not understood: {json.dumps(settings)}")
     if entry["dtype"] != FORMATS[name]:
         _refuse(path, f"{weight} is {entry['dtype']}, its marker says {name}")
     if not turns:

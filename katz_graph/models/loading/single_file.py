@@ -237,7 +237,7 @@ def _configured(
         raise InputError(
             f"{file.path}: the shapes of its tensors are not those of {supported()}"
         ) from None
-    for name in layout.told:
+    for name in layout.configuration_tensors:
         if prefix + name in file.shapes:
             values[name] = read_number(file.identity, prefix + name)
     return Component(file.path, (file.identity,), json.dumps(values), prefix, rounding)

@@ -302,8 +302,8 @@ def _pipelines_tokenizer(folder: Path) -> Path | None:
     """Returns the folder of a text encoder's tokenizer: its own folder, or the tokenizer's folder
     next to it in a pipeline (`text_encoder_2` and `tokenizer_2`). None without either.
     """
-    beside = folder.with_name(folder.name.replace("text_encoder", "tokenizer"))
-    places = [one for one in dict.fromkeys((folder, beside)) if has_vocabulary(one)]
+    tokenizer_folder = folder.with_name(folder.name.replace("text_encoder", "tokenizer"))
+    places = [one for one in dict.fromkeys((folder, tokenizer_folder)) if has_vocabulary(one)]
     return places[0] if places else None
 
 

@@ -67,11 +67,21 @@ def with_sizes(
     """
     if encoding.pooled is None and sizes is None:
         return encoding
-    told = sizes or Sizes()
-    original_height, original_width = told.height or height, told.width or width
-    target = told.target_height or original_height, told.target_width or original_width
-    score = SCORE if told.aesthetic_score is None else told.aesthetic_score
-    numbers = [original_height, original_width, told.crop_top, told.crop_left, *target, score]
+    given_sizes = sizes or Sizes()
+    original_height, original_width = given_sizes.height or height, given_sizes.width or width
+    target = (
+        given_sizes.target_height or original_height,
+        given_sizes.target_width or original_width,
+    )
+    score = SCORE if given_sizes.aesthetic_score is None else given_sizes.aesthetic_score
+    numbers = [
+        original_height,
+        original_width,
+        given_sizes.crop_top,
+        given_sizes.crop_left,
+        *target,
+        score,
+    ]
     hidden = encoding.hidden
     row = to_device(torch.tensor([numbers], dtype=hidden.dtype), hidden.device)
     return replace(encoding, sizes=row.expand(len(hidden), -1).contiguous())

@@ -52,8 +52,8 @@ def _run(
     """Runs tokens, padded to `length`. Returns hidden states and mask."""
     missing = length - len(tokens)
     ids = [token for token, _ in tokens] + [tokenizer.pad_token_id] * missing
-    told = [True] * len(tokens) + [False] * missing
-    given, mask = (to_device(torch.tensor([one]), module.device) for one in (ids, told))
+    attended = [True] * len(tokens) + [False] * missing
+    given, mask = (to_device(torch.tensor([one]), module.device) for one in (ids, attended))
     options = {"attention_mask": mask.long()} if masked else {}
     states: tuple[Tensor, ...] = outputs(
         module, given, output_hidden_states=True, **options
@@ -66,6 +66,6 @@ def weigh(hidden: Tensor, empty: Tensor, weights: Sequence[float]) -> Tensor:
     of the first tokens; the rest has weight 1.
     """
     factors = hidden.new_ones(1, hidden.shape[1], 1)
-    told = torch.tensor(weights, dtype=hidden.dtype)
-    factors[0, : len(weights), 0] = to_device(told, hidden.device)
+    attended = torch.tensor(weights, dtype=hidden.dtype)
+    factors[0, : len(weights), 0] = to_device(attended, hidden.device)
     return torch.where(factors == 1.0, hidden, (hidden - empty) * factors + empty)

@@ -72,7 +72,7 @@ class _Lists:
         weights = _Weights(weight_sets(self._program, device))
         for file in adapters(self._program, device):
             yield Instruction("fetch", shown(file.path))
-        yield from self._told(device, None)
+        yield from self._lora_mask(device, None)
         yield from weights.first()
         for call in (call for call in self._program.before_calls if call.device == device):
             yield from weights.patches(self._before[name] for name in call.operations)
@@ -85,10 +85,10 @@ class _Lists:
             yield Instruction("prepare", call.operations[0])
             yield from self._send(device, call.operations, None)
         for point in self._program.schedule:
-            yield from self._told(device, point.index)
+            yield from self._lora_mask(device, point.index)
             yield from self._evaluation(device, point.index, here, weights)
 
-    def _told(self, device: str, index: int | None) -> Iterator[Instruction]:
+    def _lora_mask(self, device: str, index: int | None) -> Iterator[Instruction]:
         """Yields the exchange of the mask of available deferred LoRAs, up to the last evaluation
         that may lack one. The sampler's device sends the mask, the others apply it.
         """

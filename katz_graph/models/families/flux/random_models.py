@@ -43,7 +43,7 @@ def unpacked(made: Tensor, height: int, width: int) -> Tensor:
 
 STOCK = Stock(
     arguments,
-    told=3.5,
+    embedded_guidance=3.5,
     unpacked=unpacked,
     editing={
         "fill": ("FluxFillPipeline", {"in_channels": 384, "out_channels": 64}),
@@ -56,9 +56,9 @@ STOCK = Stock(
 SHIFT = 1.15  # of dev's noise levels at every picture size
 
 
-def configuration(blocks: int, told: bool) -> Configuration:
+def configuration(blocks: int, guided: bool) -> Configuration:
     """Returns the arguments of a transformer with two heads and one single block less than double
-    blocks. `told`: whether it takes guidance.
+    blocks. `guided`: whether it takes guidance.
     """
     return {
         "attention_head_dim": 16,
@@ -68,7 +68,7 @@ def configuration(blocks: int, told: bool) -> Configuration:
         "in_channels": 64,
         "joint_attention_dim": LONG_WIDTH,
         "pooled_projection_dim": WIDTHS[0],
-        "guidance_embeds": told,
+        "guidance_embeds": guided,
         "axes_dims_rope": [4, 6, 6],
     }
 
@@ -77,7 +77,7 @@ DEV = RandomTransformer(
     pipeline="FluxPipeline",
     network="FluxTransformer2DModel",
     control="FluxControlNetModel",
-    configuration=partial(configuration, told=True),
+    configuration=partial(configuration, guided=True),
     control_configuration=lambda network, blocks: network,
     scheduler=lambda: FlowMatchEulerDiscreteScheduler(
         use_dynamic_shifting=True, base_shift=SHIFT, max_shift=SHIFT, shift=3.0
@@ -101,7 +101,7 @@ DEV = RandomTransformer(
 )
 SCHNELL = replace(
     DEV,
-    configuration=partial(configuration, told=False),
+    configuration=partial(configuration, guided=False),
     scheduler=lambda: FlowMatchEulerDiscreteScheduler(shift=1.0),
     stock=replace(STOCK, editing={}),
     roles=frozenset(),

@@ -10,7 +10,7 @@ from katz_graph.models.configuration import config, config_value
 from katz_graph.models.families.hunyuan_dit.architecture import transformer_architecture
 from katz_graph.models.families.shared.controls import check_sizes
 
-TOLD = "use_style_cond_and_image_meta_size"
+SIZE_CONDITION = "use_style_cond_and_image_meta_size"
 
 
 def blocks(control: Component) -> int:
@@ -38,7 +38,7 @@ def check_controlnet(control: ControlNetRecipe, model: ModelRecipe) -> None:
             f"{part.folder}: the ControlNet has {blocks(part)} blocks, the transformer in "
             f"{network.folder} takes {wanted}"
         )
-    ours, theirs = (bool(config(one).get(TOLD, True)) for one in (part, network))
+    ours, theirs = (bool(config(one).get(SIZE_CONDITION, True)) for one in (part, network))
     if ours != theirs:
         reads = "reads" if ours else "does not read"
         raise InputError(

@@ -57,8 +57,8 @@ def context(module: Any, text: TextEncoding, kinds: tuple[int, ...] = ()) -> Ten
     padding = module.text_embedding_padding
     first, width = module.config.text_len, padding.shape[1]
     long = _of_mt5(module, text)
-    told = module.text_embedder(long.flatten(0, 1)).reshape(*long.shape[:2], width)
-    rows = torch.cat([text.hidden[:, :first, :width], told], dim=1)
+    long_text = module.text_embedder(long.flatten(0, 1)).reshape(*long.shape[:2], width)
+    rows = torch.cat([text.hidden[:, :first, :width], long_text], dim=1)
     if text.mask is None:
         return rows
     return torch.where(text.mask.bool()[..., None], rows, padding)
@@ -69,7 +69,7 @@ def vectors(module: Any, text: TextEncoding) -> tuple[Tensor, ...]:
     the only style.
     """
     embedders = module.time_extra_emb
-    told = [embedders.pooler(_of_mt5(module, text))]
+    long_text = [embedders.pooler(_of_mt5(module, text))]
     if module.config.use_style_cond_and_image_meta_size:
         if text.sizes is None:  # in a graph wired by hand
             raise InputError(
@@ -77,10 +77,10 @@ def vectors(module: Any, text: TextEncoding) -> tuple[Tensor, ...]:
                 "with CLIPTextEncodeSDXL"
             )
         numbers = embedders.size_proj(text.sizes[:, SIZE_ORDER].reshape(-1))
-        told.append(numbers.to(told[0].dtype).reshape(len(text.sizes), -1))
+        long_text.append(numbers.to(long_text[0].dtype).reshape(len(text.sizes), -1))
         style = torch.zeros(len(text.sizes), dtype=torch.long, device=text.sizes.device)
-        told.append(embedders.style_embedder(style))
-    return (embedders.extra_embedder(torch.cat(told, dim=1)),)
+        long_text.append(embedders.style_embedder(style))
+    return (embedders.extra_embedder(torch.cat(long_text, dim=1)),)
 
 
 def unshifted(values: Mapping[str, Any]) -> bool:
@@ -113,10 +113,10 @@ def fixed(
 
 
 def embedding(module: Any, timestep: Tensor, vectors: tuple[Tensor, ...]) -> Tensor:
-    (told,) = vectors
+    (long_text,) = vectors
     embedders = module.time_extra_emb
     time = embedders.time_proj(timestep.float())
-    result: Tensor = embedders.timestep_embedder(time.to(told.dtype)) + told
+    result: Tensor = embedders.timestep_embedder(time.to(long_text.dtype)) + long_text
     return result
 
 

@@ -97,7 +97,7 @@ FAMILY = ModelFamily(
                 prefixes=("",),
                 names=(ORIGINAL_CONTROL,),
                 configure=original_controlnet_configuration,
-                told=(CONTROL_TYPE,),
+                configuration_tensors=(CONTROL_TYPE,),
             ),
         ),
         check_controlnet,

@@ -28,7 +28,7 @@ class Stock:
     """Returns the pipeline's arguments for noise [B, C, h, w] and a sampler's guidance."""
     schedule: str = "simple"
     """Scheduler with the same noise levels as the pipeline."""
-    told: float | None = None
+    embedded_guidance: float | None = None
     """Guidance that the model takes as an input; such models have no negative side."""
     unpacked: Callable[[Tensor, int, int], Tensor] = lambda made, height, width: made
     """Returns the latent [B, C, h, w] from the pipeline's output and the picture's height and
