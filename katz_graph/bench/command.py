@@ -35,7 +35,7 @@ BENCHES = {
     "editor": "the browser editor with 1,000 nodes: opening, and work per frame during gestures",
     "overload": "an overloaded server: refusals, memory, goodput",
     "crash": "queued jobs of a server that is killed repeatedly",
-    "alternate": "two checkpoints and a refiner on a server with memory for one of them",
+    "alternate": "three checkpoints, one after another, on a server with memory for one of them",
     "lora": "patching and restoring weights against a memory copy and PEFT",
     "loading": "LoRAs fetched from a slow store during the first steps",
     "switching": "two concurrent requests with different LoRAs on one worker: switching and "
