@@ -449,7 +449,7 @@ def test_a_module_under_two_names_is_refused(tmp_path):
         }
 
     refused(
-        changed(tmp_path, lora_file("sdxl", naming="kohya"), doubled), f"says {path} twice", "sdxl"
+        changed(tmp_path, lora_file("sdxl", naming="kohya"), doubled), f"has {path} twice", "sdxl"
     )
 
 

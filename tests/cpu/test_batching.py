@@ -281,7 +281,7 @@ class Plain:
 def test_a_call_never_takes_the_plain_values_of_the_first_for_those_of_all() -> None:
     rows = torch.zeros(1, 8)
     with pytest.raises(
-        RunError, match=r"Plain\.level of operations that share a call: 1\.0 and 7\.0, expected"
+        RunError, match=r"Plain\.level of operations that share a call: got 1\.0 and 7\.0, expected"
     ):
         merge([(Plain(rows, 1.0),), (Plain(rows, 7.0),)])
     assert merge([Plain(rows, 1.0), Plain(rows, 1.0)]).rows.shape == (2, 8)
@@ -302,12 +302,13 @@ def test_a_call_takes_no_tensors_that_do_not_fit() -> None:
     for other in (torch.zeros(1, 4, 1, 1), one.half()):
         with pytest.raises(
             RunError,
-            match=r"Residuals\.mid of operations that share a call: \[1, 4, 2, 2\] torch\.float32",
+            match=r"Residuals\.mid of operations that share a call: got \[1, 4, 2, 2\] torch\.float32",
         ):
             merge([Residuals((), one), Residuals((), other)])
     with pytest.raises(RunError, match=r"Residuals\.down of operations"):
         merge([Residuals((one,), one), Residuals((), one)])
     with pytest.raises(
-        RunError, match=r"TextEncoding\.pooled of operations that share a call: NoneType and Tensor"
+        RunError,
+        match=r"TextEncoding\.pooled of operations that share a call: got NoneType and Tensor",
     ):
         merge([TextEncoding(one), TextEncoding(one, one)])

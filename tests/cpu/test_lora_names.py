@@ -321,5 +321,5 @@ def test_the_third_encoder_s_part_is_used_in_addition_to_the_second_s(tmp_path: 
     _, clip = model("flux")
     assert not list(check_loras(clip.with_lora(used)))
     same = text_lora(tmp_path / "lora.safetensors", "flux", names[0], f"lora_te3_{SELF_Q}")
-    with pytest.raises(InputError, match=r"says lora_te3\S+ twice"):
+    with pytest.raises(InputError, match=r"has lora_te3\S+ twice"):
         list(check_loras(clip.with_lora(same)))

@@ -125,6 +125,6 @@ def test_short_memory_is_met_with_tiles(monkeypatch):
     with pytest.raises(
         OutOfMemory,
         match=r"VAE decode of 1 x 640 x 64 pixels: out of memory: 2.15 GB more could not be "
-        r"had; .* are free",
+        r"allocated; .* are free",
     ):
         DeviceModels().decode_latent(recipe, samples, Tile(1024, 64))

@@ -251,7 +251,7 @@ def test_weights_that_do_not_fit_are_said(context: RunContext, change: str) -> N
         "shape": tensors | {"conv_hr.weight": torch.zeros(8, 9, 3, 3)},
     }[change]
     with pytest.raises(
-        InputError, match=r"model\.safetensors: its weights do not fit the RrdbNet"
+        InputError, match=r"model\.safetensors: its weights do not fit the detected RrdbNet"
     ) as caught:
         enlarge(context, changed, image())
     assert "\n" not in str(caught.value)

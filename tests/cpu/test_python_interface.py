@@ -233,7 +233,7 @@ def test_node_types_are_completed_and_described() -> None:
     assert "KSampler" in dir(graph)
     steps = inspect.signature(graph.KSampler).parameters["steps"]
     assert steps.annotation is int and steps.default == 20 and steps.kind is steps.KEYWORD_ONLY
-    assert "Denoise a latent" in (inspect.getdoc(graph.KSampler) or "")
+    assert "Denoises a latent" in (inspect.getdoc(graph.KSampler) or "")
 
 
 PACK = """

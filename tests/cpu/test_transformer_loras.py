@@ -683,7 +683,7 @@ def test_a_layer_by_both_its_names_is_refused(
     kind: Kind, module: nn.Module, tmp_path: Path
 ) -> None:
     tensors = in_peft_s_names(module, kind) | by_originals(module, kind, BY_ORIGINALS["kohya"])
-    refused(kind, tmp_path, tensors, r"says \S+ twice \(transformer\.\S+\), expected one LoRA")
+    refused(kind, tmp_path, tensors, r"has \S+ twice \(transformer\.\S+\), expected one LoRA")
 
 
 def test_a_control_lora_is_refused(tmp_path: Path) -> None:

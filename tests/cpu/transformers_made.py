@@ -208,9 +208,7 @@ def stock_picture(
     kind: Kind,
     noise: Tensor,
     texts: tuple[str, str] = PROMPTS,
-    **embedded_guidance: Any,
+    **arguments: Any,
 ) -> Tensor:
     """Returns the picture [B, H, W, 3] of diffusers' pipeline."""
-    return stock(
-        Asked(folder, kind, noise, STEPS, texts, GUIDANCE, embedded_guidance=embedded_guidance)
-    )()
+    return stock(Asked(folder, kind, noise, STEPS, texts, GUIDANCE, arguments=arguments))()

@@ -196,7 +196,7 @@ def test_a_run_takes_only_what_it_would_be_allowed_to_make(
     assert len(bench.engine.sampled) == (1 if taken else 2)
     assert provenance.permitted(wanted.split(","))
     if not taken:
-        assert "approximate, which this run does not allow" in ran.why("1")
+        assert "approximate, but this run does not allow" in ran.why("1")
 
 
 @pytest.mark.defect(4)

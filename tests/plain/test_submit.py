@@ -212,7 +212,7 @@ def test_a_line_that_drops_loses_nothing(tmp_path: Path, submit: Submit) -> None
         result = submit(fake.server.address, "--json")
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout)["outputs"] == [str(tmp_path / "day" / "a.png")]
-    assert "trying again" in result.stderr
+    assert "reconnecting" in result.stderr
     assert len(fake.bodies) == 1
 
 
@@ -350,7 +350,7 @@ def refused(kind: str, message: str, **node_errors: Any) -> dict[str, Any]:
         (
             Response(status_code=302, headers={"Location": "http://127.0.0.2/"}),
             1,
-            "sends elsewhere",
+            "redirects to another address",
         ),
     ],
 )

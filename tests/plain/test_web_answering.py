@@ -102,7 +102,7 @@ def test_too_many_that_hang_are_reported_once(
     waiting.until(*(f"{name}: it took longer than 0.15 s" for name in "abcd"))
     waiting.threads.submit(lambda: waiting.emit("quick"), print)
     waiting.until("quick")
-    assert len(waiting.stuck) == 1 and "threads hang" in waiting.stuck[0]
+    assert len(waiting.stuck) == 1 and "threads are stuck" in waiting.stuck[0]
 
 
 def test_a_call_that_raises_leaves_its_place(waiting: Waiting) -> None:

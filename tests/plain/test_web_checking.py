@@ -533,7 +533,7 @@ def test_oversized_results_are_refused_before_the_node_runs() -> None:
             source,
         )
 
-    assert "scale_by: comes to 4,096 x 8,192 pixels" in scaled(scale_by=4.0)
+    assert "scale_by: gives 4,096 x 8,192 pixels" in scaled(scale_by=4.0)
     assert "width: comes to 4,096 x 8,192 pixels" in scaled(width=4096, height=0)
     assert "largest_size: comes to 4,096 x 8,192 pixels" in scaled(largest_size=8192)
     assert "megapixels: comes to 17,825,792 x 1 pixels" in scaled(megapixels=17.0)
@@ -565,7 +565,7 @@ def test_inputs_of_a_choice_are_limited_while_it_is_chosen() -> None:
         )
         return failure(target, document, source)
 
-    assert "resize_type.width: comes to 16,384 x 16,384 pixels" in resized()
+    assert "resize_type.width: gives 16,384 x 16,384 pixels" in resized()
     larger = {"resize_type": "scale by multiplier", "resize_type.multiplier": 4.0}
     assert "resize_type.multiplier: comes to 4,096 x 8,192 pixels" in resized(**larger)
     shorter = {"resize_type": "scale shorter dimension", "resize_type.shorter_size": 4096}
@@ -584,7 +584,7 @@ def test_pictures_of_all_inputs_count_together() -> None:
         document = {"1": node("Source"), "2": node("BatchImagesNode", **links), "3": save("2")}
         return failure(target, document, source)
 
-    assert "images.image16: comes to a batch of 68" in joined(17)
+    assert "images.image16: gives a batch of 68" in joined(17)
     assert joined(2) == ""
 
 

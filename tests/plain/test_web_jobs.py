@@ -85,7 +85,7 @@ def test_priorities_front_and_moves_decide_the_next_job(tmp_path: Path) -> None:
         await service.jobs.move("b", before="first")
         await service.jobs.move("urgent", number=100.0)
         assert service.pending() == ["c", "b", "first", "a", "urgent"]
-        with pytest.raises(NotWaiting, match="no job nobody waits"):
+        with pytest.raises(NotWaiting, match="job nobody does not wait"):
             await service.jobs.move("nobody", front=True)
         with pytest.raises(NotWaiting):
             await service.jobs.move("a", number=float("nan"))

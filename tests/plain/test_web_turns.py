@@ -73,7 +73,7 @@ def test_numbers_and_front_of_one_client_do_not_push_others_back(
         await submit(service, "a0", "a1", client="a", number=number)
         await submit(service, "a2", client="a", front=True)
         assert service.pending() == ["b0", "a2", "b1", "a0", "a1"]
-        with pytest.raises(NotWaiting, match="job b0 is another client's"):
+        with pytest.raises(NotWaiting, match="job b0 belongs to another client"):
             await service.jobs.move("a1", before="b0")
         await service.jobs.move("a1", before="a2")
         assert service.pending() == ["b0", "a1", "b1", "a2", "a0"]

@@ -108,7 +108,7 @@ def check(wire: ThreadedEnd, number: int, dies: int) -> None:
     mark = Path(tempfile.gettempdir(), f"katz-fake-{os.getppid()}-{dies}")
     with mark.open("a") as opened:
         opened.write("x")
-        ended = opened.report()
+        ended = opened.tell()
     if ended <= dies:
         IS_READY.wait(10)  # a runner that dies earlier has not started, and is asked again
         os._exit(9)

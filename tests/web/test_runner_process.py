@@ -200,7 +200,7 @@ def test_a_runner_whose_interpreter_is_held_is_killed_and_replaced() -> None:
         assert await seen.runner.ask(GetObjectInfo()) == b"{}"
         assert time.monotonic() - began < 6 * IMPATIENT.silence
         await seen.until(lambda: bool(seen.lost) and seen.runner.ready)
-        assert list(seen.lost[0][0]) == ["a"] and "keeps the interpreter" in seen.lost[0][1]
+        assert list(seen.lost[0][0]) == ["a"] and "blocks the interpreter" in seen.lost[0][1]
 
     with_runner(test)
 
