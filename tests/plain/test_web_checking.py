@@ -534,10 +534,10 @@ def test_oversized_results_are_refused_before_the_node_runs() -> None:
         )
 
     assert "scale_by: gives 4,096 x 8,192 pixels" in scaled(scale_by=4.0)
-    assert "width: comes to 4,096 x 8,192 pixels" in scaled(width=4096, height=0)
-    assert "largest_size: comes to 4,096 x 8,192 pixels" in scaled(largest_size=8192)
-    assert "megapixels: comes to 17,825,792 x 1 pixels" in scaled(megapixels=17.0)
-    assert "amount: comes to a batch of 68" in scaled(amount=17)
+    assert "width: gives 4,096 x 8,192 pixels" in scaled(width=4096, height=0)
+    assert "largest_size: gives 4,096 x 8,192 pixels" in scaled(largest_size=8192)
+    assert "megapixels: gives 17,825,792 x 1 pixels" in scaled(megapixels=17.0)
+    assert "amount: gives a batch of 68" in scaled(amount=17)
     for values in (
         {"scale_by": 1e308},
         {"width": 10**400, "height": 0},
@@ -567,9 +567,9 @@ def test_inputs_of_a_choice_are_limited_while_it_is_chosen() -> None:
 
     assert "resize_type.width: gives 16,384 x 16,384 pixels" in resized()
     larger = {"resize_type": "scale by multiplier", "resize_type.multiplier": 4.0}
-    assert "resize_type.multiplier: comes to 4,096 x 8,192 pixels" in resized(**larger)
+    assert "resize_type.multiplier: gives 4,096 x 8,192 pixels" in resized(**larger)
     shorter = {"resize_type": "scale shorter dimension", "resize_type.shorter_size": 4096}
-    assert "resize_type.shorter_size: comes to 4,096 x 8,192 pixels" in resized(**shorter)
+    assert "resize_type.shorter_size: gives 4,096 x 8,192 pixels" in resized(**shorter)
     assert resized(**larger | {"resize_type.multiplier": 0.5}) == ""
 
 
