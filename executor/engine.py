@@ -29,7 +29,8 @@ from katz_graph.executor.cluster.requests import CallResult, NotSerializable
 from katz_graph.executor.cluster.router import Lease, Router
 from katz_graph.executor.cluster.worker_handle import PATIENCE, WorkerPatience
 from katz_graph.executor.launch.base import Launcher
-from katz_graph.executor.launch.fork_server import Ahead, ForkServer, entry_for
+from katz_graph.executor.launch.early_start import EarlyStart
+from katz_graph.executor.launch.fork_server import ForkServer, entry_for
 from katz_graph.executor.launch.spawn import Spawn
 from katz_graph.executor.measure.links import known_links
 from katz_graph.executor.measure.lora_levels import LoraLevels
@@ -69,8 +70,8 @@ class DeviceEngine:
     a model, run on a device of this process; if none exists, an extra worker is started.
 
     `cache` stores measurements; `link` replaces the measurement of all links; `spares`: one loaded
-    worker waits to replace a lost one; `ahead`: the fork server of this host's workers, already
-    loading. Raises RunError if a worker does not start, after closing all.
+    worker waits to replace a lost one; `early_start`: the fork server of this host's workers,
+    already loading. Raises RunError if a worker does not start, after closing all.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class DeviceEngine:
         launchers: Mapping[str, Launcher] | None = None,
         network: WorkerNetwork | None = None,
         patience: WorkerPatience = PATIENCE,
-        ahead: Ahead | None = None,
+        early_start: EarlyStart | None = None,
     ) -> None:
         self._names = names = tuple(one.name for one in configs)  # of the configured workers
         self.choices = choices or Choices()
@@ -98,10 +99,10 @@ class DeviceEngine:
             time.monotonic,
             bool(self.choices.gone),
         )
-        configs, claimed = _seated(configs, launchers, ahead)
+        configs, claimed = _seated(configs, launchers, early_start)
         self.opened = ExitStack()  # closed after the workers
         self.opened.push(claimed)
-        launchers = launchers or self._launchers(configs, ahead)
+        launchers = launchers or self._launchers(configs, early_start)
         self.cluster = Cluster(
             configs,
             launchers,
@@ -133,12 +134,12 @@ class DeviceEngine:
         self.opened.close()
 
     def _launchers(
-        self, configs: Sequence[WorkerConfig], ahead: Ahead | None
+        self, configs: Sequence[WorkerConfig], early_start: EarlyStart | None
     ) -> Mapping[str, Launcher]:
         """Creates launchers of local processes; workers with equal thread counts share a fork
         server.
         """
-        servers = {} if ahead is None else {ahead.server.threads: ahead.server}
+        servers = {} if early_start is None else {early_start.server.threads: early_start.server}
         for one in configs:
             if one.threads not in servers:
                 servers[one.threads] = self.opened.enter_context(ForkServer(one.threads))
@@ -391,7 +392,9 @@ class DeviceEngine:
 
 
 def _seated(
-    configs: Sequence[WorkerConfig], launchers: Mapping[str, Launcher] | None, ahead: Ahead | None
+    configs: Sequence[WorkerConfig],
+    launchers: Mapping[str, Launcher] | None,
+    early_start: EarlyStart | None,
 ) -> tuple[list[WorkerConfig], Claim]:
     """Claims processors for this host's workers that compute on the CPU and wait for each other, if
     enough are free.
@@ -401,7 +404,7 @@ def _seated(
         one.threads if is_here and one.device == "cpu" else 0
         for one, is_here in zip(configs, here, strict=True)
     ]
-    claimed = claim_seats(seats) if ahead is None else ahead.claimed
+    claimed = claim_seats(seats) if early_start is None else early_start.claimed
     free = iter(claimed.processors)
     return [
         replace(one, processors=tuple(islice(free, seat)))

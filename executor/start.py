@@ -12,7 +12,7 @@ from pathlib import Path
 from katz_graph.core.devices import AUTO, DeviceList, format_name
 from katz_graph.executor.cluster.network import WorkerNetwork
 from katz_graph.executor.engine import DeviceEngine
-from katz_graph.executor.launch.fork_server import Ahead
+from katz_graph.executor.launch.early_start import EarlyStart
 from katz_graph.executor.planning import Choices
 from katz_graph.executor.worker.config import WorkerConfig, dtype_for
 from katz_graph.ir.device import NetworkLink
@@ -26,15 +26,15 @@ def start_workers(
     cache: Path | None,
     link: NetworkLink | None = None,
     spares: bool = False,
-    ahead: Ahead | None = None,
+    early_start: EarlyStart | None = None,
     dtype: str = AUTO,
 ) -> DeviceEngine:
     """Starts a worker for each device, configured `like` the template: local processes, or Ray
     actors. Raises RunError if one does not start. The caller closes the engine.
 
-    `spares`: each host keeps another worker to replace a lost one. `ahead`: the fork server of this
-    host's workers, already loading. `dtype` as for `--dtype`; raises InputError if the devices
-    cannot compute in it.
+    `spares`: each host keeps another worker to replace a lost one. `early_start`: the fork
+    server of this host's workers, already loading. `dtype` as for `--dtype`; raises InputError if
+    the devices cannot compute in it.
     """
     if devices.launcher == "spawn":
         assignments = assigned({one.name: one.device for one in devices.choices}, like, dtype)
@@ -42,7 +42,7 @@ def start_workers(
             f"starting {len(assignments)} workers, in {format_name(assignments[0].dtype)}: "
             f"{', '.join(devices.names)}"
         )
-        return DeviceEngine(assignments, choices, cache, link, spares, ahead=ahead)
+        return DeviceEngine(assignments, choices, cache, link, spares, early_start=early_start)
     from katz_graph.executor.launch.ray import RayCluster
 
     with ExitStack() as opened:

@@ -71,11 +71,11 @@ def use_threads(monkeypatch: pytest.MonkeyPatch, module: ModuleType, cache: Path
         named |= {
             "launchers": {one.name: WorkerThreads() for one in assignments},
             "cache": cache,
-            "ahead": None,
+            "early_start": None,
         }
         return DeviceEngine(assignments, choices, link=rest[0] if rest else None, **named)
 
     monkeypatch.setattr(module, "DeviceEngine", engine)
-    monkeypatch.setattr(devices, "Ahead", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(devices, "EarlyStart", lambda *_: contextlib.nullcontext())
     # redirects the output of all threads, which would then mix
     monkeypatch.setattr(contextlib, "redirect_stdout", lambda target: contextlib.nullcontext())

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
 
 from katz_graph.core.errors import Cancelled, RunError
 from katz_graph.executor.cluster.worker_handle import PATIENCE, State, WorkerHandle, WorkerPatience
@@ -68,12 +67,7 @@ class Supervisor:
     def __enter__(self) -> Supervisor:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def start(self) -> Mapping[str, MessageChannel]:

@@ -11,11 +11,8 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from io import TextIOWrapper
-from types import TracebackType
 from typing import IO, Self
 
-from katz_graph.core.devices import DeviceList
-from katz_graph.executor.turns.affinity import claim_seats
 from katz_graph.ipc.child import PYTHON, ChildOutput, kill_session, start_child
 
 MODULE = "katz_graph.executor.launch.work"
@@ -58,12 +55,7 @@ class ForkServer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def begin(self) -> int:
@@ -218,33 +210,3 @@ def _pair(
 def entry_for(device: str) -> str:
     """Returns the entry for a device; `device` is a torch name."""
     return ENTRY_ON_GPU if device.startswith("cuda") else ENTRY
-
-
-class Ahead:
-    """Starts a fork server, which preloads libraries, and claims processors for the devices that
-    processes of this host serve, until `close`. `server`: a fork server to use instead of a new
-    one.
-    """
-
-    def __init__(self, devices: DeviceList, threads: int, server: ForkServer | None = None) -> None:
-        here = [choice.device for choice in devices.choices if devices.launcher == "spawn"]
-        self.claimed = claim_seats([threads if device == "cpu" else 0 for device in here])
-        self.server = server or ForkServer(threads)
-        if here:
-            with suppress(OSError):  # the launcher meets the same error and reports it
-                self.server.begin()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self.claimed.close()
-        self.server.close()

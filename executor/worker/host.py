@@ -62,7 +62,7 @@ from katz_graph.host.memory import is_out_of_memory, memory_message
 from katz_graph.ir.device import Device
 from katz_graph.ir.program import Instance
 from katz_graph.models.loading.memory import DeviceMemory
-from katz_graph.models.loading.residents import ModuleExtras
+from katz_graph.models.loading.residents import ResidentHooks
 from katz_graph.models.loading.store import ModelStore
 from katz_graph.node.types import Context, Engine, NodeType
 from katz_graph.packs import load_registry
@@ -329,9 +329,9 @@ def _models(assignment: WorkerConfig) -> DeviceModels:
     torch.backends.cudnn.allow_tf32 = False
     memory = DeviceMemory(assignment.device)
 
-    def store(extras: ModuleExtras) -> ModelStore:
+    def store(hooks: ResidentHooks) -> ModelStore:
         return ModelStore(
-            extras, assignment.control_net_bytes, assignment.policy, assignment.model_bytes, memory
+            hooks, assignment.control_net_bytes, assignment.policy, assignment.model_bytes, memory
         )
 
     def say(line: str) -> None:

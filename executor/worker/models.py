@@ -56,7 +56,7 @@ from katz_graph.models.loading.fill import fill, named_tensors
 from katz_graph.models.loading.identity import count_values
 from katz_graph.models.loading.loadable import Loadable
 from katz_graph.models.loading.memory import DeviceMemory
-from katz_graph.models.loading.residents import ModuleExtras
+from katz_graph.models.loading.residents import ResidentHooks
 from katz_graph.models.loading.store import ModelStore, loadable
 from katz_graph.models.stages import Stage
 from katz_graph.models.text import encoder as text
@@ -70,16 +70,16 @@ Notes = tuple[str, ...]
 """Notes for the user about how a result was computed."""
 
 
-class DeviceModels(ModuleExtras):
+class DeviceModels(ResidentHooks):
     """Loads and runs the models of one device. Used by one worker thread at a time. `store` makes
-    the store of its modules, with these extras. `say` reports evictions.
+    the store of its modules, with these hooks. `say` reports evictions.
     """
 
     def __init__(
         self,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
-        store: Callable[[ModuleExtras], ModelStore] | None = None,
+        store: Callable[[ResidentHooks], ModelStore] | None = None,
         lora_bytes: int | None = None,
         computing: Callable[[Stream], Computing] = lambda stream: Eagerly(),
         copies: HostCopies | None = None,

@@ -18,7 +18,7 @@ from katz_graph.core.devices import (
     threads_for,
 )
 from katz_graph.core.errors import InputError
-from katz_graph.executor.launch.fork_server import Ahead
+from katz_graph.executor.launch.early_start import EarlyStart
 from katz_graph.host.garbage import COLLECTION_THRESHOLD_OBJECTS, imports_are_done
 from katz_graph.planner.changes import parse_places
 from katz_graph.settings.environment import Settings
@@ -91,7 +91,7 @@ class DeviceSetup:
     ) -> DeviceEngine:
         with ExitStack() as opened:
             # launch workers while torch is being imported here
-            ahead = opened.enter_context(Ahead(self.devices, self.threads))
+            early_start = opened.enter_context(EarlyStart(self.devices, self.threads))
             from katz_graph.executor.start import start_workers
 
             like = self._config(settings, report_evictions)
@@ -102,7 +102,7 @@ class DeviceSetup:
                 self._choices(),
                 settings.cache,
                 self._link(),
-                ahead=ahead,
+                early_start=early_start,
                 dtype=self.dtype,
             )
             engine.opened.push(opened.pop_all())

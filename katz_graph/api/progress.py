@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from types import TracebackType
 
 from rich.console import Console, RenderableType
 from rich.progress import (
@@ -64,12 +63,7 @@ class EvaluationProgress(AbstractContextManager["EvaluationProgress"]):
     def __enter__(self) -> EvaluationProgress:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
     def listen(self, event: events.Event) -> None:

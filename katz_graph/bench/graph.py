@@ -1,5 +1,5 @@
-"""Times a graph besides its nodes: parses, validates, signs and runs chains and fans of trivial
-nodes, cold and fully cached, and loops that expand like those of node packs.
+"""Times the graph level without the work of nodes: parses, validates, signs and runs chains and
+fans of trivial nodes, cold and fully cached, and loops that expand like those of node packs.
 """
 
 from __future__ import annotations

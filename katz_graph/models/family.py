@@ -125,14 +125,14 @@ class Network:
 @dataclass(frozen=True, slots=True)
 class Layout:
     """Recognises a module in a safetensors file: under one of the prefixes the file has one of
-    `names` and none of `besides`.
+    `names` and none of `absent`.
     """
 
     prefixes: tuple[str, ...]
     names: tuple[str, ...]
     # derives the configuration from the shapes of the tensors and the file's name
     configure: Callable[[Shapes, str], Configuration]
-    besides: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
     configuration_tensors: tuple[str, ...] = ()  # scalar tensors with values for the configuration
 
     def prefix(self, shapes: Shapes) -> str | None:
@@ -142,7 +142,7 @@ class Layout:
             return any(prefix + name in shapes for name in names)
 
         found = (one for one in self.prefixes if holds(one, self.names))
-        return next((one for one in found if not holds(one, self.besides)), None)
+        return next((one for one in found if not holds(one, self.absent)), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import digest
 from katz_graph.ir.region import Part, Previous, Ref
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ follow from recipes, the sampler and the latent's shape.
 """
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Reader:
     """Holds the facts of an operation whose arguments are hoisted."""
 
@@ -126,6 +127,20 @@ class Reader:
     entry: ConditioningEntry  # its conditioning
     part: Part | None  # its part of the latent; None is the whole latent
     inputs: Mapping[str, Any]  # with references to the arguments that are hoisted already
+
+    @cached_property
+    def text_key(self) -> str:
+        entry = self.entry
+        return short_digest((entry.encoding, entry.sizes, entry.guidance))
+
+    @cached_property
+    def model_key(self) -> str:
+        return short_digest(self.model)
+
+
+def short_digest(value: object) -> str:
+    """Returns a key for a recipe, short enough to be read in plans."""
+    return digest(value)[:12]
 
 
 Hoisted = tuple[str, Mapping[str, Any]]

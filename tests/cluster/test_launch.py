@@ -19,7 +19,8 @@ from katz_graph.executor.cluster.worker_handle import PATIENCE
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.launch import fork_server as launching
 from katz_graph.executor.launch.base import hello
-from katz_graph.executor.launch.fork_server import Ahead, ForkServer
+from katz_graph.executor.launch.early_start import EarlyStart
+from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.executor.launch.spawn import Spawn, WorkerProcess
 from katz_graph.executor.launch.work import find_gpus_again
 from katz_graph.executor.measure.device import METHOD
@@ -135,9 +136,9 @@ def test_a_thread_reports_its_fatal_error() -> None:
 
 def test_worker_modules_are_loaded_ahead_on_this_host() -> None:
     before = below(os.getpid())
-    with Ahead(parse_devices("ray*2"), 1):
+    with EarlyStart(parse_devices("ray*2"), 1):
         assert below(os.getpid()) == before
-    with Ahead(parse_devices("cpu*3"), 1):
+    with EarlyStart(parse_devices("cpu*3"), 1):
         assert len(new_processes := below(os.getpid()) - before) == 1
     assert not any(map(runs, new_processes))
 

@@ -18,7 +18,7 @@ import single_files
 import torch
 from processes import eventually
 from safetensors.torch import save_file
-from tiny_models import Said, control_recipe, lora, pipeline_folder, recipes
+from tiny_models import EvictionLog, control_recipe, lora, pipeline_folder, recipes
 
 from katz_graph.core.errors import InputError, OutOfMemory
 from katz_graph.core.graph import Graph, Link, NodeCall
@@ -125,10 +125,10 @@ def test_every_kind_of_model_goes_when_others_need_the_room(tmp_path: Path) -> N
 def test_least_recently_used_models_are_evicted_with_reason_and_cost() -> None:
     model, clip, vae = recipes("sd1")
     encoder = clip.encoders[0].encoder
-    extras = Said()
+    evictions = EvictionLog()
     store, said = (
-        ModelStore(extras, model_bytes=bytes_of(model.network, encoder, vae.vae)),
-        extras.lines,
+        ModelStore(evictions, model_bytes=bytes_of(model.network, encoder, vae.vae)),
+        evictions.lines,
     )
     unet, decoder = store.network(model.network, *CPU), store.vae(vae.vae, *CPU)
     store.text_encoder(encoder, *CPU)

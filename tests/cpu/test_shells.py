@@ -22,7 +22,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from test_recorded import case, strict
 from tiny_models import (
-    Said,
+    EvictionLog,
     control_recipe,
     controlnet_folder,
     folder,
@@ -362,12 +362,12 @@ def test_an_eviction_fault_is_reported_and_no_partial_module_stays() -> None:
 
 
 def test_the_replaced_and_the_new_model_are_reported() -> None:
-    said, size = Said(), bytes_of(control_recipe("sd1").control_net)
-    store = ModelStore(said, control_net_bytes=size)
+    evictions, size = EvictionLog(), bytes_of(control_recipe("sd1").control_net)
+    store = ModelStore(evictions, control_net_bytes=size)
     for seed in (10, 11):
         controlnet_folder("sd1", seed)
         store.controlnet(control_recipe("sd1", seed).control_net, *CPU)
-    (line,) = said.lines
+    (line,) = evictions.lines
     assert line.startswith("released ControlNet sd1-controlnet-10 (0.00 GB, loaded in ")
     assert line.endswith(" s) for ControlNet sd1-controlnet-11, its replacement")
     use = store.residents.use

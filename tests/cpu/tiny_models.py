@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from katz_graph.core.recipe import ClipRecipe, ControlNetRecipe, Lora, ModelRecipe, VaeRecipe
 from katz_graph.ir.values import Step, TextEncoding
 from katz_graph.models.loading.identity import file_identity
-from katz_graph.models.loading.residents import ModuleExtras
+from katz_graph.models.loading.residents import ResidentHooks
 from katz_graph.models.loading.sources import controlnet_recipe, pipeline_recipes
 from katz_graph.models.loading.store import ModelStore
 from katz_graph.testing.random_models import Kind, make_controlnet, make_lora, make_pipeline
@@ -24,7 +24,7 @@ ONE_LAYER = ("sd1", "sd2")  # families with one layer per block, which halves th
 torch.set_num_threads(1)
 
 
-class Said(ModuleExtras):
+class EvictionLog(ResidentHooks):
     """Collects the reports of evictions."""
 
     def __init__(self) -> None:

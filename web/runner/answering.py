@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from katz_graph.web.http.turns import Rounds
+from katz_graph.web.rounds import Rounds
 
 MAX_THREADS = 48
 MAX_STUCK = 16  # expired calls after which the process must be replaced

@@ -15,7 +15,7 @@ import torch
 from katz_graph.core.approximations import allowed_names
 from katz_graph.core.devices import AUTO, check_present, parse_link, threads_for
 from katz_graph.executor.graph.result_store import ResultCache
-from katz_graph.executor.launch.fork_server import Ahead
+from katz_graph.executor.launch.early_start import EarlyStart
 from katz_graph.executor.measure.store import CostStore
 from katz_graph.executor.planning import Choices, preload
 from katz_graph.executor.start import start_workers
@@ -41,7 +41,7 @@ from katz_graph.web.runner_client.facts import DeviceFacts, Stats
 
 class Devices:
     """Forks a worker for each requested device that is still available, from the process that loads
-    `ahead`. Raises KatzError with one line if a worker cannot be started. Calls
+    `early_start`. Raises KatzError with one line if a worker cannot be started. Calls
     `request_replacement(why, devices)` when devices are permanently lost; the server then replaces
     this process.
     """
@@ -50,7 +50,7 @@ class Devices:
         self,
         start: RunnerStart,
         settings: Settings,
-        ahead: Ahead,
+        early_start: EarlyStart,
         request_replacement: Callable[..., None],
     ) -> None:
         options = start.options
@@ -97,7 +97,7 @@ class Devices:
                 settings.cache,
                 given,
                 options.spare,
-                ahead,
+                early_start,
                 options.dtype or AUTO,
             )
             self._engine = opened.enter_context(started)

@@ -22,7 +22,8 @@ from filelock import FileLock, Timeout
 
 from katz_graph.core.devices import threads_for
 from katz_graph.core.errors import InputError, KatzError, RunError
-from katz_graph.executor.launch.fork_server import Ahead, ForkServer
+from katz_graph.executor.launch.early_start import EarlyStart
+from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.host.garbage import expect_imports
 from katz_graph.ipc.child_main import adopt, end, ignore_signals
 from katz_graph.ipc.heartbeat import Ping, Pong, Stop
@@ -90,10 +91,10 @@ def _serve(
     asked, threads = start.options.device_list(), _prepare(start)
     try:
         started_server = None if workers is None else ForkServer(threads, control=workers)
-        with Ahead(asked.without(start.gone), threads, started_server) as ahead:
+        with EarlyStart(asked.without(start.gone), threads, started_server) as early_start:
             from katz_graph.web.runner.service import RunnerService
 
-            with RunnerService(start, wire, unkept, messages.put, ahead) as service:
+            with RunnerService(start, wire, unkept, messages.put, early_start) as service:
                 while (arrived := messages.get()) is None or not isinstance(arrived.message, Stop):
                     service.obey(arrived)
                     if service.is_ready:

@@ -17,12 +17,11 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from katz_graph.core.errors import InputError, KatzError, RunError
 from katz_graph.core.events import Warned
-from katz_graph.executor.launch.fork_server import Ahead
+from katz_graph.executor.launch.early_start import EarlyStart
 from katz_graph.files.urls import NONE
 from katz_graph.formats.object_info_write import object_info_json
 from katz_graph.formats.shipped import template
@@ -77,7 +76,7 @@ STOPPING = 2.0  # seconds that jobs have to stop
 
 class RunnerService:
     """Starts the devices and packs that jobs need, and sends `Ready`. Workers are forked from the
-    process that loads `ahead`. `post` adds a message to the server's message queue, so that one
+    fork server of `early_start`. `post` adds a message to the server's message queue, so that one
     thread handles all messages. Messages that need devices wait until they are ready.
     """
 
@@ -87,9 +86,14 @@ class RunnerService:
         wire: ThreadedEnd,
         unkept: UncommittedFiles,
         post: Callable[[Numbered | None], None],
-        ahead: Ahead,
+        early_start: EarlyStart,
     ) -> None:
-        self._start_with, self._wire, self._unkept, self._ahead = start, wire, unkept, ahead
+        self._start_with, self._wire, self._unkept, self._early_start = (
+            start,
+            wire,
+            unkept,
+            early_start,
+        )
         options = start.options
         self._settings = options.settings().absolute()
         self._process = ProcessState()
@@ -114,12 +118,7 @@ class RunnerService:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._answering.close()
         if self._runs is not None and self._devices is not None:
             self._runs.close(STOPPING)
@@ -167,7 +166,9 @@ class RunnerService:
     def _start(self) -> Devices:
         from katz_graph.web.runner.devices import Devices
 
-        return Devices(self._start_with, self._settings, self._ahead, self._request_replacement)
+        return Devices(
+            self._start_with, self._settings, self._early_start, self._request_replacement
+        )
 
     def _begin(self, devices: Devices) -> None:
         from katz_graph.web.runner.dry_runs import DryRuns

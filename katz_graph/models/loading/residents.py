@@ -25,7 +25,7 @@ from katz_graph.models.loading.room import Movable, Room
 Result = TypeVar("Result")
 
 
-class ModuleExtras:
+class ResidentHooks:
     """Holds what a device has in addition to modules: originals of weights with LoRAs, recordings,
     copies on the host. This base class holds nothing.
     """
@@ -54,14 +54,14 @@ class ModuleExtras:
         """Releases cached data when memory has run out, and before an error for lack of memory."""
 
 
-NO_EXTRAS = ModuleExtras()
+NO_HOOKS = ResidentHooks()
 
 
 class Residents:
     """Loads modules by key, each once. Before loading, evicts modules of replaced files, offloads
     movable data to the host (`room`), then evicts the least recently used modules until the new one
     fits. Never evicts modules in use. Before raising an error, releases data that can be computed
-    again (`ModuleExtras.release_cached`). If an evicted module has the new module's form, the new
+    again (`ResidentHooks.release_cached`). If an evicted module has the new module's form, the new
     weights are copied into it, so addresses in recordings stay valid.
 
     `model_bytes` and `memory`: see `Room`. ControlNets also have a budget of their own,
@@ -70,14 +70,14 @@ class Residents:
 
     def __init__(
         self,
-        extras: ModuleExtras = NO_EXTRAS,
+        hooks: ResidentHooks = NO_HOOKS,
         model_bytes: int | None = None,
         memory: DeviceMemory | None = None,
         control_net_bytes: int | None = None,
         policy: str = "lru",
     ) -> None:
-        self._extras = extras
-        self.room = Room(model_bytes, memory, extras.movable)
+        self._hooks = hooks
+        self.room = Room(model_bytes, memory, hooks.movable)
         self._lock = RLock()
         self._here: dict[Hashable, Resident] = {}  # in the order of loading
         self._books = Residency(math.inf, POLICIES["lru"]())
@@ -149,7 +149,7 @@ class Residents:
         done = attempt(work)
         if isinstance(done, RanOut):
             self._short += 1
-            self._extras.release_cached()
+            self._hooks.release_cached()
             self.make_room(math.inf, what)
             self.collect()
             if again:
@@ -285,7 +285,7 @@ class Residents:
         """Allocates a module, or reuses the evicted one in `place`, and fills it with weights."""
         module = place[0].module if place else wanted.load()
         if wanted.shells is not None:
-            copies = self._extras.copy_of(wanted.key)
+            copies = self._hooks.copy_of(wanted.key)
             if copies is None:
                 wanted.shells.fill(module)
             else:
@@ -305,7 +305,7 @@ class Residents:
             books, held = self._books, sum(one.size for one in place)
             books.budget_bytes, books.reserve_bytes = self._limits(wanted.extra_bytes, held)
             if size > books.budget_bytes:
-                self._extras.release_cached()
+                self._hooks.release_cached()
                 books.budget_bytes, books.reserve_bytes = self._limits(wanted.extra_bytes, held)
             if size > books.budget_bytes:
                 most = f"{books.budget_bytes / GB:.2f} GB that models may take (--model-gb)"
@@ -338,7 +338,7 @@ class Residents:
         """Calls `on_leaving` for evicted modules that may be loaded again."""
         for key in keys:
             if self._here[key].form is not None:
-                self._extras.leaving(key, self._here[key].module)
+                self._hooks.leaving(key, self._here[key].module)
 
     def _superseded(self, files: Iterable[FileIdentity]) -> list[Hashable]:
         """Returns the modules of files replaced by newer versions, except those in use."""
@@ -370,10 +370,10 @@ class Residents:
             if what:
                 self._evicted_seconds += gone.seconds
                 how = f"{what}, its replacement" if takes_place else what
-                self._extras.evicted(f"released {gone} for {how}")
+                self._hooks.evicted(f"released {gone} for {how}")
             del gone
         for one in kept:
-            self._extras.also_free(one.module)
+            self._hooks.also_free(one.module)
         self._free(freed)
         return kept
 
@@ -382,8 +382,8 @@ class Residents:
         weights: list[Tensor] = []
         while gone:
             module = gone.pop().module
-            self._extras.freeing(module)
-            weights += (*module.parameters(), *module.buffers(), *self._extras.also_free(module))
+            self._hooks.freeing(module)
+            weights += (*module.parameters(), *module.buffers(), *self._hooks.also_free(module))
             del module
         self.room.count()
         if weights:

@@ -31,7 +31,7 @@ from katz_graph.models.loading.identity import check_unchanged, count_values
 from katz_graph.models.loading.loadable import Loadable, Shells
 from katz_graph.models.loading.memory import DeviceMemory
 from katz_graph.models.loading.quiet import quiet
-from katz_graph.models.loading.residents import NO_EXTRAS, ModuleExtras, Residents
+from katz_graph.models.loading.residents import NO_HOOKS, ResidentHooks, Residents
 from katz_graph.models.text.kinds import kind_of
 from katz_graph.models.text.tokens import load_tokenizer
 
@@ -52,13 +52,13 @@ class ModelStore:
 
     def __init__(
         self,
-        extras: ModuleExtras = NO_EXTRAS,
+        hooks: ResidentHooks = NO_HOOKS,
         control_net_bytes: int | None = None,
         policy: str = "lru",
         model_bytes: int | None = None,
         memory: DeviceMemory | None = None,
     ) -> None:
-        self.residents = Residents(extras, model_bytes, memory, control_net_bytes, policy)
+        self.residents = Residents(hooks, model_bytes, memory, control_net_bytes, policy)
         self._overflowing: set[Component] = set()
 
     def network(self, part: Component, device: torch.device | str, dtype: torch.dtype) -> Any:

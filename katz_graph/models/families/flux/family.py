@@ -69,7 +69,7 @@ FAMILY = ModelFamily(
             prefixes=("model.diffusion_model.", ""),
             names=("double_blocks.0.img_attn.norm.query_norm.scale",),
             configure=transformer_configuration,
-            besides=(ORIGINAL_HINT,),
+            absent=(ORIGINAL_HINT,),
         ),
         text_encoders={
             "text_encoders.clip_l.transformer.": CLIP,
@@ -94,7 +94,7 @@ FAMILY = ModelFamily(
                 prefixes=("",),
                 names=(ORIGINAL_HINT,),
                 configure=original_controlnet_configuration,
-                besides=("controlnet_blocks.0.linear.weight",),
+                absent=("controlnet_blocks.0.linear.weight",),
             ),
         ),
         check_controlnet,

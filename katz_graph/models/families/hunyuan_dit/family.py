@@ -42,7 +42,7 @@ FAMILY = ModelFamily(
             prefixes=("model.diffusion_model.", "", "model."),
             names=(FUSED,),
             configure=transformer_configuration,
-            besides=("before_proj.weight",),
+            absent=("before_proj.weight",),
         ),
         text_encoders={BERT_PREFIX: BERT, MT5_PREFIX: MT5},
         convert=f"{FOLDER}.files:converted",

@@ -91,7 +91,7 @@ FAMILY = ModelFamily(
                 prefixes=("",),
                 names=("pos_embed_input.proj.weight",),
                 configure=controlnet_configuration,
-                besides=(ORIGINAL_CONTROL,),
+                absent=(ORIGINAL_CONTROL,),
             ),
             Layout(
                 prefixes=("",),

@@ -9,13 +9,21 @@ from dataclasses import astuple
 from typing import Any
 
 from katz_graph.core.errors import InputError
-from katz_graph.core.recipe import Picture, digest
+from katz_graph.core.recipe import Picture
 from katz_graph.ir.device import Work
 from katz_graph.ir.region import Previous, Ref
 from katz_graph.models.configuration import config
 from katz_graph.models.costs.sums import total
 from katz_graph.models.family import architecture
-from katz_graph.models.stages import Extent, Hoisted, Reader, Stage, WorkCounts, uncounted
+from katz_graph.models.stages import (
+    Extent,
+    Hoisted,
+    Reader,
+    Stage,
+    WorkCounts,
+    short_digest,
+    uncounted,
+)
 from katz_graph.models.text.recipe import prompts
 
 
@@ -37,7 +45,7 @@ def text_work(inputs: Mapping[str, Any], extent: Extent, counts: WorkCounts) -> 
 def encode_once(reader: Reader) -> Hoisted:
     """Encodes a text. Drops the pooled text if the model does not take it."""
     entry = reader.entry
-    return _text_key(reader), {
+    return reader.text_key, {
         "encoding": entry.encoding,
         "sizes": entry.sizes,
         "guidance": None if entry.guidance == "off" else entry.guidance,
@@ -48,7 +56,7 @@ def encode_once(reader: Reader) -> Hoisted:
 def text_once(reader: Reader) -> Hoisted:
     """Computes from a text with the reader's model."""
     inputs = {"model": reader.model, "text": reader.inputs["text"]}
-    return f"{_text_key(reader)}:{short_digest(reader.model)}", inputs
+    return f"{reader.text_key}:{reader.model_key}", inputs
 
 
 def position_once(reader: Reader) -> Hoisted:
@@ -82,18 +90,9 @@ def channels_once(reader: Reader) -> Hoisted | None:
     concatenated, part = reader.entry.concatenated, reader.part
     if concatenated is None:
         return None
-    digests = short_digest(concatenated), short_digest(reader.model)
+    digests = short_digest(concatenated), reader.model_key
     key = ":".join([*digests, *map(str, astuple(part) if part else ())])
     return key, {"model": reader.model, "concatenated": concatenated, "part": part}
-
-
-def _text_key(reader: Reader) -> str:
-    entry = reader.entry
-    return short_digest((entry.encoding, entry.sizes, entry.guidance))
-
-
-def short_digest(value: object) -> str:
-    return digest(value)[:12]
 
 
 COMPUTE, EXAMPLES = (

@@ -13,11 +13,18 @@ from katz_graph.models.families.shared.stages import (
     channels_once,
     position_once,
     reference_once,
-    short_digest,
     text_once,
 )
 from katz_graph.models.family import block_numbers
-from katz_graph.models.stages import Extent, Hoisted, Reader, Stage, WorkCounts, uncounted
+from katz_graph.models.stages import (
+    Extent,
+    Hoisted,
+    Reader,
+    Stage,
+    WorkCounts,
+    short_digest,
+    uncounted,
+)
 
 COMPUTE = "katz_graph.models.families.shared.transformer"
 EXAMPLES = "katz_graph.models.families.shared.transformer_examples"
@@ -52,8 +59,9 @@ def network_of(inputs: Mapping[str, Any]) -> Component:
 
 def _hint(reader: Reader) -> Hoisted:
     """Embeds the reference that `reference_once` computes."""
-    key, _ = reference_once(reader)
-    return key, {"control_net": reader.model, "reference": reader.inputs["reference"]}
+    reference = reader.inputs["reference"]
+    _, _, key = reference.operation.partition(":")
+    return key, {"control_net": reader.model, "reference": reference}
 
 
 def _fill(reader: Reader) -> Hoisted:

@@ -17,7 +17,8 @@ from katz_graph.models.families.unet.configurations import (
     scheduler_configuration,
     unet_configuration,
 )
-from katz_graph.models.families.unet.parametrisation import PREVIEWS, scheduler_component
+from katz_graph.models.families.unet.parametrisation import scheduler_component
+from katz_graph.models.families.unet.previews import PREVIEWS
 from katz_graph.models.families.unet.stages import STAGES
 from katz_graph.models.family import (
     Controls,
@@ -50,7 +51,7 @@ FAMILY = ModelFamily(
                 prefixes=("control_model.", ""),
                 names=("zero_convs.0.0.weight", "controlnet_cond_embedding.conv_in.weight"),
                 configure=controlnet_configuration,
-                besides=("lora_controlnet",),
+                absent=("lora_controlnet",),
             ),
         ),
         check_controlnet,
@@ -61,7 +62,7 @@ FAMILY = ModelFamily(
             prefixes=("model.diffusion_model.", ""),
             names=("input_blocks.0.0.weight", "up_blocks.0.resnets.0.conv1.weight"),
             configure=unet_configuration,
-            besides=("input_hint_block.0.weight",),
+            absent=("input_hint_block.0.weight",),
         ),
         text_encoders={
             "conditioner.embedders.0.transformer.": CLIP,

@@ -1,0 +1,35 @@
+"""Prepares this host's workers while the driver is still loading. Imports nothing heavy itself."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Self
+
+from katz_graph.core.devices import DeviceList
+from katz_graph.executor.launch.fork_server import ForkServer
+from katz_graph.executor.turns.affinity import claim_seats
+
+
+class EarlyStart:
+    """Starts a fork server, which preloads libraries, and claims processors for the devices that
+    processes of this host serve, until `close`. `server`: a fork server to use instead of a new
+    one.
+    """
+
+    def __init__(self, devices: DeviceList, threads: int, server: ForkServer | None = None) -> None:
+        here = [choice.device for choice in devices.choices if devices.launcher == "spawn"]
+        self.claimed = claim_seats([threads if device == "cpu" else 0 for device in here])
+        self.server = server or ForkServer(threads)
+        if here:
+            with suppress(OSError):  # the launcher meets the same error and reports it
+                self.server.begin()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.claimed.close()
+        self.server.close()
