@@ -77,5 +77,5 @@ def use_threads(monkeypatch: pytest.MonkeyPatch, module: ModuleType, cache: Path
 
     monkeypatch.setattr(module, "DeviceEngine", engine)
     monkeypatch.setattr(devices, "EarlyStart", lambda *_: contextlib.nullcontext())
-    # redirects the output of all threads, which would then mix
+    # affects all threads, which would mix their outputs
     monkeypatch.setattr(contextlib, "redirect_stdout", lambda target: contextlib.nullcontext())

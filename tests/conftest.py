@@ -1,5 +1,5 @@
-"""Fixtures of all tests: the machine's measured costs, random-weight models, both made once for all
-test processes, and the fork server of each test process.
+"""Provides fixtures for all tests: measured costs and random-weight models, made once for all test
+processes, and each process's fork server.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def made_once(folder: Path, family: str, layers: int) -> Models:
 
 @pytest.fixture(scope="session")
 def fork_server_output() -> list[str]:
-    """Collects the lines that the fork server prints while it loads."""
+    """Collects the lines that the fork server prints during loading."""
     return []
 
 

@@ -1,8 +1,8 @@
-"""`katz bench alternate`: runs two checkpoints and one that finishes in a server with memory
-for one model: same bytes, flat memory.
+"""`katz bench alternate`: runs pictures of three checkpoints on a server with memory for one model:
+pictures must not change, nor memory grow.
 
-The two checkpoints alternate in starting a picture; the third checkpoint finishes every picture.
-The reference is a server without a memory budget.
+Two checkpoints alternate in starting a picture; the third checkpoint finishes every picture. The
+reference is a server without a memory budget.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def write_models(folder: Path, channels: tuple[int, ...]) -> Sequence[int]:
 
 def painting(base: str, seed: int, scale: Scale) -> dict[str, Any]:
     """Builds a graph: `base` runs the first three quarters of the steps, the third checkpoint the
-    remaining ones.
+    rest.
     """
     change = scale.steps * 3 // 4
     shared = {
@@ -172,8 +172,8 @@ def painting(base: str, seed: int, scale: Scale) -> dict[str, Any]:
 
 
 def _painted(server: Served, scale: Scale) -> tuple[list[bytes], list[tuple[int, int]]]:
-    """Returns all pictures in order, and the memory of the server's processes after every TOGETHER
-    jobs, with the number of pictures so far.
+    """Returns all pictures in order, and after every TOGETHER jobs the number of pictures so far
+    and the memory of the server's processes.
     """
     pictures: list[bytes] = []
     looks: list[tuple[int, int]] = []

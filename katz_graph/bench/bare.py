@@ -1,10 +1,10 @@
-"""Measures what two cores of this machine give now: two processes share a sampler's work with
-nothing of the engine between them.
+"""Measures the current speed of two cores of this machine: two processes share a sampler's work
+without the engine.
 
 Both run the engine's stages on modules of the same sizes, with one thread each. In every step, one
-process sends the latent over a socket and receives the result of the other. Both spin while they
-wait, as workers do. The gap between this loop and the ideal is the machine's: shared memory
-bandwidth, other virtual machines on the host.
+process sends the latent over a socket and receives the other's result. Both spin while they wait,
+as workers do. The machine causes the gap between this loop and the ideal: shared memory bandwidth,
+other virtual machines on the host.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Measures a run beside two processes that compute, against its fair share of the processors, and
-the cost of yielding to other processes when none run. Part of `katz bench overhead`.
+"""Measures a run next to two busy processes, against its fair share of the processors, and the cost
+of yielding to other processes when none run. Part of `katz bench overhead`.
 
 Painters are processes that sample a shipped workflow on request, with their models loaded. They
 alternate, because the speed of a shared machine varies over time. One painter's threads wait by
@@ -26,7 +26,7 @@ from katz_graph.core.devices import parse_devices, processors
 OTHERS, ROUNDS = 2, 9
 DEVICES = {"run": "cpu", "workers": "cpu*2"}
 QUIET_BOUND, BUSY_BOUND = 1.05, 3.0
-# one spin more than the default: any other value counts as set by the user, and is not overridden
+# one spin more than the default, so that it counts as set by the user and is not overridden
 OPENMPS_OWN = {"GOMP_SPINCOUNT": "300001"}
 BOUNDS = {"quiet_run": f"<= {QUIET_BOUND} x waiting as OpenMP does"} | {
     f"busy_{name}": f"<= {BUSY_BOUND} x its fair share" for name in DEVICES

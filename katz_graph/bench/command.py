@@ -52,21 +52,21 @@ BENCHES = {
 }
 
 
-MODULES = {"requests": "random_requests"}  # where they have other names
+MODULES = {"requests": "random_requests"}  # if the module has another name
 LACKING = {
     "seed": "uses no random numbers",
     "part": "has no parts",
     "out": "writes no rows",
     "write": "measures no tiles",
 }
-"""Says what a bench does not have that knows nothing of an option."""
+"""Reasons for which a bench does not accept an option."""
 
 
 def run_bench(name: str | None, as_json: bool, svg: Path | None = None, **options: object) -> bool:
     """Runs one bench and prints it, or lists them; returns whether all bounds held.
 
-    `options` that are not None go to the bench. InputError for one that it does not have, and for a
-    picture of a bench that draws none.
+    `options` that are not None go to the bench. Raises InputError for an option that the bench does
+    not have, and for `svg` if it draws no picture.
     """
     if name is None:
         for known, purpose in BENCHES.items():

@@ -1,6 +1,4 @@
-"""Sets the conditions under which a bench measures: silent libraries, and busy processors beside
-the bench.
-"""
+"""Sets the conditions under which a bench measures: silences libraries, and keeps CPUs busy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws pictures side by side as SVG, in named rows and columns. Must not know what they show."""
+"""Draws pictures side by side as SVG, in named rows and columns. Must not know their content."""
 
 from __future__ import annotations
 

@@ -1,13 +1,12 @@
-"""`katz bench controlnet`: runs a ControlNet on a second worker, guidance off: against the plan's
-prediction, and against the ideal speed-up.
+"""`katz bench controlnet`: compares a ControlNet on a second worker, without guidance, with the
+plan's prediction and with the ideal speed-up.
 
 Two workers with one thread each run the network and the ControlNet. The ideal speed-up follows from
 measured stage times. Its numerator is the sequential time of all stages on one worker. Its
 denominator is the longer of the encoder with mid block and the ControlNet, both measured while the
-other worker is busy, plus the decoder, measured alone because the other worker idles then.
-Every round measures the stages, plans and runs; shares and errors are computed per round. For
-comparison, the bench reports the share that a bare loop of two processes reaches: the machine's
-limit.
+other worker is busy, plus the decoder, measured alone because the other worker idles then. Every
+round measures the stages, plans and runs; shares and errors are computed per round. For comparison,
+the bench reports the share that a bare loop of two processes reaches: the machine's limit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs the part of `katz bench faults` that has Ray actors for workers, in namespaces of its own:
+"""Runs the part of `katz bench faults` with Ray actors as workers, in separate namespaces, because
 Ray would otherwise listen on all network interfaces of the host.
 """
 
@@ -63,7 +63,7 @@ def in_namespaces(scale: Scale, repeats: int, seed: int) -> list[FaultTiming]:
 
 
 def main(scale: Scale, repeats: int, seed: int) -> None:
-    """Runs the strikes on Ray actors; prints the results as a line of JSON."""
+    """Injects faults into Ray actors; prints the results as a line of JSON."""
     from katz_graph.executor.cluster.network import WorkerNetwork
     from katz_graph.executor.engine import DeviceEngine
     from katz_graph.executor.launch.ray import RayCluster

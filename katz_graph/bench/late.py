@@ -1,5 +1,5 @@
-"""`katz bench late`: measures what it costs a picture that its LoRA arrives after some steps (Katz,
-section 6 and Figure 13).
+"""`katz bench late`: measures how much a picture suffers when its LoRA arrives after some steps
+(Katz, section 6 and Figure 13).
 
 For each style, the miniature models generate the same held-out captions and seeds: with the LoRA
 from the start, after K steps, after its profile's number of steps, and without the LoRA. The bench
@@ -68,7 +68,7 @@ class PunctualEngine(DeviceEngine):
         self.choices = Choices(allowed=frozenset({f"async-lora={evaluation}"}), batching=True)
 
     def sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
-        assert isinstance(context, RunContext)  # of a bench
+        assert isinstance(context, RunContext)  # the only context of benches
         self._arrived.clear()
         if not self.arrival:
             self._arrived.set()

@@ -1,7 +1,7 @@
-"""`katz bench longtail`: requests over hundreds of LoRAs, most of them rare, through a server with
-two workers. Each worker runs a part of the network, and therefore reads every LoRA.
+"""`katz bench longtail`: sends a server with two workers requests for hundreds of LoRAs, most of
+them rare. Each worker runs a part of the network, and therefore reads every LoRA.
 
-LoRAs are fetched by URL. The disk cache holds a fraction of all LoRAs, each worker's memory a
+LoRAs are fetched by URL. The disk caches a fraction of all LoRAs, each worker's memory caches a
 smaller one. After the warm-up, memory, descriptors and shared memory must not grow, and the caches
 must stay within their budgets. Workers must read as many files as a replay of the same requests
 through the same eviction policy predicts.

@@ -1,5 +1,5 @@
-"""`katz bench lora`: what it costs to merge LoRAs into a network and to take them out, against one
-memory copy of the patched weights, and against PEFT on the same files.
+"""`katz bench lora`: compares the cost of merging and removing LoRAs with one memory copy of the
+patched weights, and with PEFT on the same files.
 
 All actions alternate on one network; figures are medians over the rounds' ratios.
 """

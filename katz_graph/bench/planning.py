@@ -1,5 +1,5 @@
-"""`katz bench planning`: measures how soon a server plans a workflow anew after an edit, and what
-planning costs a running job; and compares the server's plans with the output of `katz plan`.
+"""`katz bench planning`: measures how soon a server plans a workflow again after an edit, and how
+much planning slows a running job; compares the server's plans with those of `katz plan`.
 
 Each edit changes an input that users change: number of steps, guidance, text, size, strength or
 seed. Planning must neither wait for jobs nor slow them. Therefore the second part compares pairs of

@@ -1,5 +1,5 @@
-"""Draws workflows at random, as people build them of the ordinary nodes, over a folder of small
-models with random weights.
+"""Draws random workflows of ordinary nodes, as users build them, over a folder of small models with
+random weights.
 
 Equal seeds give equal workflows. Properties that affect the batching of calls are frequent: areas
 and masks of one size, models that take a picture, ControlNets with timestep windows, texts of

@@ -1,5 +1,5 @@
-"""`katz bench requests`: computes workflows drawn at random one call per branch, batched, and
-scattered over two workers.
+"""`katz bench requests`: computes random workflows with one call per branch, batched, and scattered
+over two workers.
 
 All three have to give the same latent within float rounding, which random weights amplify. Plain
 workflows, without limited prompts or patched weights, have to meet the bound of the fidelity rules.

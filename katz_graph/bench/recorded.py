@@ -1,6 +1,6 @@
-"""`katz bench recorded`: stages as recorded calls against stages as they are: the same bytes while
-LoRAs, ControlNets, strengths, prompts and guidance change from request to request, no new
-recordings because of these changes, and the cost of recording and replaying on a CPU.
+"""`katz bench recorded`: compares recorded stages with eager ones. While LoRAs, ControlNets,
+strengths, prompts and guidance change from request to request, bytes must not differ and these
+changes must cause no new recordings. Also measures the cost of recording and replaying on a CPU.
 
 Switching uses strict tapes (`executor.recorded`), which overwrite static memory between calls.
 """

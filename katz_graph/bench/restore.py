@@ -1,6 +1,6 @@
-"""`katz bench restore`: requests with random LoRAs and strengths, three at a time on one device,
-some with deferred LoRAs, a third cancelled, a third with a file that fails to load. Afterwards
-every weight has to equal the model file's, bit for bit, in each dtype.
+"""`katz bench restore`: runs requests with random LoRAs and strengths, three at a time on one
+device. Some have deferred LoRAs, a third is cancelled, a third has a file that fails to load.
+Afterwards every weight must be bit-equal to the model file's, in each dtype.
 """
 
 from __future__ import annotations

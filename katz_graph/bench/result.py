@@ -1,5 +1,5 @@
-"""Reports the result of a bench: figures with the bounds they are held to, as a table for people
-and as one line of JSON for scripts.
+"""Reports a bench's figures and their bounds, as a table for readers and as one line of JSON for
+scripts.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""`katz bench service`: measures the server's cost beside the work: a step, a job, a look at the
-queue, and how soon a cancelled job stops.
+"""`katz bench service`: measures the server's overhead per step, job and queue request, and how
+soon a cancelled job stops.
 
 A websocket client receives progress and previews. The device has one thread, so that a core remains
 for the server, as with a GPU. The cost of a step is the difference of the server's CPU time between

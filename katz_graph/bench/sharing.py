@@ -1,5 +1,5 @@
-"""`katz bench sharing`: runs two requests at once, each with its network on a worker of its own,
-and both with the same ControlNet worker.
+"""`katz bench sharing`: runs two requests at once, each with its network on a separate worker, and
+both with the same ControlNet worker.
 
 Each request has two ControlNets and one branch, so that a request always waits for the shared
 worker. Both have to give the same picture as one device. While both run, the shared worker has to

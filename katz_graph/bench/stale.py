@@ -1,5 +1,5 @@
-"""`katz bench stale`: measures what it costs a picture that its ControlNet is one evaluation behind
-(Katz, section 5 and Figure 10, right).
+"""`katz bench stale`: measures how much a picture suffers when its ControlNet is one evaluation
+behind (Katz, section 5 and Figure 10, right).
 
 The miniature models generate the same held-out captions, hints and seeds, synchronously on one
 device and pipelined over two workers. The bench compares the judge's verdicts and the similarity of
@@ -98,7 +98,7 @@ class ListeningEngine(DeviceEngine):
 
     def sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
         observed, observers = listened(region, self.similarities)
-        assert isinstance(context, RunContext)  # of a graph run
+        assert isinstance(context, RunContext)  # the only context of graphs
         return super().sample(observed, replace(context, types={**context.types, **observers}))
 
 

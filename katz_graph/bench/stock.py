@@ -1,6 +1,6 @@
 """Times transformers that the engine samples on one device against diffusers' stock pipelines, with
-and without a ControlNet: prompt to latent, same files, same threads, alternating. Part of
-`katz bench overhead`.
+and without a ControlNet, from prompt to latent. Files and threads are the same; runs alternate.
+Part of `katz bench overhead`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""`katz bench streaming`: runs a transformer's ControlNet on a second worker, guidance off: against
-the plan's prediction, and against the ideal speed-up. Then behind a link that is too slow for it.
+"""`katz bench streaming`: compares a transformer's ControlNet on a second worker, without guidance,
+with the plan's prediction and the ideal speed-up; then uses a link too slow for it.
 
 The transformer and its ControlNet run on two workers with one thread each. The ControlNet sends
 each residual while its next block runs. The ideal time is the critical path through both, from

@@ -1,6 +1,6 @@
-"""`katz bench switching`: two requests with different LoRAs at a time on one worker. Measures how
-much of the time is spent switching between their weights, and the delay of each request compared
-with running alone.
+"""`katz bench switching`: runs two concurrent requests with different LoRAs on one worker. Measures
+the share of time spent switching between their weights, and the delay of each request compared with
+running alone.
 
 A worker uses a weight set for a while and then switches (`executor.turns.fair_queue`), so each job
 waits during the other's turns. The maximum delay is the other job's work, all switches, and one

@@ -125,8 +125,8 @@ def run(number: int = REQUESTS) -> BenchResult:
 def replayed(
     wanted: Sequence[tuple[str, ...]], capacities: Sequence[int]
 ) -> dict[str, dict[int, float]]:
-    """Returns the misses per request by policy and capacity. Like the paper, counts only requests
-    whose adapters differ from the previous request's.
+    """Returns the misses by policy and capacity, per request whose adapters differ from the
+    previous request's, as in the paper.
     """
     uses = [item for items in wanted for item in items]
     changes = 1 + sum(items != before for before, items in pairwise(wanted))

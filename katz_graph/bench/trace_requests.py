@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 DAYS = 20
-REQUESTS = 275_000  # of one service in these days; about 550,000 of both
+REQUESTS = 275_000  # of one service in the trace's 20 days; about 550,000 of both
 SECONDS_APART = DAYS * 86_400 / REQUESTS
 # exponents of Zipf's law
 CONTROLNET_HEAD, CONTROLNET_TAIL, LORA_HEAD, LORA_TAIL = 0.8, 1.0, 0.3, 0.4

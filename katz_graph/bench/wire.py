@@ -1,4 +1,4 @@
-"""Makes a slow network on one machine: two network namespaces whose link is held to a rate, with a
+"""Simulates a slow network on one machine: two network namespaces with a rate-limited link, and a
 worker in each namespace. Needs Linux, root, `ip` and `tc`.
 """
 

@@ -1,8 +1,8 @@
 """Fits the linear map from the miniature VAE's latents to colours, for `previews` of its family:
 `python -m katz_graph.mini.fit_preview`.
 
-Least squares from the scaled latents of drawn pictures, each cell with its eight neighbours, to the
-mean colour of the cell's pixels.
+Solves least squares from the scaled latents of drawn pictures, each cell with its eight neighbours,
+to the mean colour of the cell.
 """
 
 import torch

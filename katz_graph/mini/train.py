@@ -1,7 +1,7 @@
-"""`python -m katz_graph.mini.train STAGE --work FOLDER`: trains the miniatures stage by stage. Each
-stage reads what the ones before it left in the working folder; `all` runs those that are not done
-there in order, and says how long each took; `ship` collects. `all --beside-shipped` trains the
-transformer and its parts alone, beside the text encoders that the package carries.
+"""`python -m katz_graph.mini.train STAGE --work FOLDER`: trains the miniatures in stages. Each
+stage reads the results of earlier stages from the working folder. `all` runs the stages that are
+not done, in order, and prints their durations; `ship` collects the weights. `all --beside-shipped`
+trains only the transformer and its parts, with the text encoders that the package ships.
 """
 
 import argparse

@@ -35,7 +35,7 @@ HELD_OUT_PART = 10  # one combination in ten is never trained on
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """One object; row and column count the cells of a 3×3 grid from the top left."""
+    """Describes an object; row and column count the cells of a 3×3 grid from the top left."""
 
     shape: str
     colour: str
@@ -50,8 +50,6 @@ class Thing:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """One or two things on a background."""
-
     background: str
     things: tuple[Thing, ...]
 

@@ -91,8 +91,8 @@ def _uploaded(url: str, picture: bytes) -> bytes:
 
 
 def _shown(watched: ClientConnection, prompt: str, until: float) -> dict[str, str]:
-    """Waits for the end of a prompt; returns the first picture of its outputs. Raises RunError if
-    the prompt failed.
+    """Waits for the end of a prompt; returns its first output picture. Raises RunError if it
+    failed.
     """
     image: dict[str, str] = {}
     while True:

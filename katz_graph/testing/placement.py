@@ -157,7 +157,7 @@ class Track:
 
     @property
     def whole(self) -> list[float]:
-        """Returns the seconds that a plan predicts, by run: preparation and sampling loop."""
+        """Returns the measured seconds of preparation and sampling loop, by run."""
         runs = zip(self.programs, self.outcomes, self.sampling, strict=True)
         return [
             outcome.timings[program.sampler_device].prepare + seconds

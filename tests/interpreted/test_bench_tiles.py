@@ -1,5 +1,5 @@
-"""The bench of tiles, under Triton's interpreter: all tiles that are listed compute the same, and
-what was fastest comes into the table. See `test_kernels`.
+"""In Triton's interpreter, all listed tiles give equal results, and the fastest enter the tile
+table. See `test_kernels`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def test_fastest_tiles_enter_the_table(small: Setting, tmp_path: Path) -> None:
     gated, patched = trials(small, LISTED)
     slow = dict.fromkeys((*gated.ways, *patched.ways, "copy"), 2.0)
     assert fastest(gated, slow | {"copy": 1.0, LIBRARY: 1.5}) == LIBRARY
-    # no way of the library is in the table of patches
+    # the library is no candidate for patches
     assert fastest(patched, slow | {LIBRARY: 1.5}) != LIBRARY
     way = fastest(patched, slow | {list(patched.tiles)[-1]: 1.0})
     assert way == list(patched.tiles)[-1]
@@ -78,7 +78,7 @@ def test_fastest_tiles_enter_the_table(small: Setting, tmp_path: Path) -> None:
     assert made["lora_patch"]["sm80"].pop("5") == patched.tiles[way]
     assert made == before
     write(file, CPU, {})
-    assert file.read_text() == FILE.read_text()  # as it is committed
+    assert file.read_text() == FILE.read_text()  # as committed
     with pytest.raises(RunError, match=r"--write .*: cannot write \(Is a directory\)"):
         write(tmp_path, CPU, {})
 

@@ -1,7 +1,7 @@
-"""Kernels under Triton's interpreter, on a processor, against float64. Run with TRITON_INTERPRET=1,
-as tests/cpu/test_kernels_interpreted.py does.
+"""Compares kernels in Triton's interpreter, on a CPU, with float64. Run with TRITON_INTERPRET=1, as
+tests/cpu/test_kernels_interpreted.py does.
 
-A cast to bfloat16 truncates there, so one unit in the last place is allowed.
+The interpreter truncates casts to bfloat16, so one unit in the last place is allowed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(not INTERPRETED, reason="TRITON_INTERPRET is not
 
 TYPES = [torch.float32, torch.float16, torch.bfloat16]
 LAYOUTS = ["channels-last", "NCHW", "part of another"]
-# SD's and SDXL's width, a VAE's: each layout and each type once, since every group is interpreted
+# widths of SD and SDXL, and of a VAE: each layout and type once, because interpreting is slow
 WIDE_CASES = [(320, *pair) for pair in zip(LAYOUTS, TYPES, strict=True)]
 WIDE_CASES += [(128, *pair) for pair in zip(LAYOUTS, TYPES[1:] + TYPES[:1], strict=True)]
 
@@ -45,7 +45,7 @@ def laid(x: Tensor, layout: str) -> Tensor:
 
 
 def check(made: Tensor, reference: Tensor, exact: Tensor) -> None:
-    """The error is at most twice the reference's, and a unit in the last place of bfloat16."""
+    """Bounds the error by twice the reference's plus half a last-place unit (bfloat16: one)."""
     error = (made.double() - exact).abs().max()
     allowed = 2 * (reference.double() - exact).abs().max()
     # the reference may be exact by chance
@@ -81,7 +81,7 @@ def check_group_norm(
     for one, silu in ((shift, True), (None, False)):
         made = grouped.group_norm_silu(x, groups, weight, bias, 1e-5, one, silu)
         reference = grouped.reference(x, groups, weight, bias, 1e-5, one, silu)
-        shifted = x if one is None else x + one[:, :, None, None]  # rounded
+        shifted = x if one is None else x + one[:, :, None, None]  # rounded to the type of x
         exact = F.group_norm(shifted.double(), groups, weight.double(), bias.double(), 1e-5)
         check(made, reference, F.silu(exact) if silu else exact)
         assert made.is_contiguous(
@@ -101,7 +101,7 @@ def test_group_norm_of_the_widest_features() -> None:
 
 
 def test_many_positions_are_split_and_a_large_mean_costs_no_digits() -> None:
-    """A naive mean of squares less the square of the mean is off by halves here."""
+    """The naive variance (mean square minus squared mean) is wrong by over 1 % here."""
     for layout in LAYOUTS[:2]:
         x = laid(1000 + random(1, 8, 37, 41), layout)
         weight, bias = torch.ones(8), torch.zeros(8)

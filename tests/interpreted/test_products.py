@@ -1,5 +1,5 @@
-"""Kernels that multiply, under Triton's interpreter, against float64; and weight sets that use them.
-See `test_kernels`.
+"""Compares multiplying kernels in Triton's interpreter with float64, and tests weight sets that use
+them. See `test_kernels`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def test_linear_geglu(
     weight = random(2 * width, inner, seed=1, dtype=dtype) / inner**0.5
     bias = random(2 * width, seed=2, dtype=dtype) if biased else None
     expected = gated.reference(x, weight, bias)
-    monkeypatch.setattr(gate, "geglu", None)  # the other form
+    monkeypatch.setattr(gate, "geglu", None)  # must use the fused kernel
     made = gated.linear_geglu(x, weight, bias)
     assert made.shape == expected.shape and made.dtype == dtype
     check(made, expected, exact_geglu(x, weight, bias))
@@ -94,7 +94,7 @@ def exact_sum(original: Tensor, added: Sequence[Delta]) -> Tensor:
 
 
 def layers(dtype: torch.dtype) -> list[Tensor]:
-    """A linear layer, convolutions as they lie on a GPU, and one of three projections in one."""
+    """Returns a linear layer, convolutions, and the second of three projections in one storage."""
     projections = random(3 * 24, 32, seed=3, dtype=dtype)
     last = torch.channels_last
     return [
@@ -109,7 +109,7 @@ def layers(dtype: torch.dtype) -> list[Tensor]:
 @pytest.mark.parametrize("rank", RANKS)
 @pytest.mark.parametrize("dtype", TYPES)
 def test_lora_patch(dtype: torch.dtype, rank: int) -> None:
-    """Two LoRAs, of other ranks, on all layers at once."""
+    """One call adds two LoRAs of different ranks to all layers."""
     originals, made, expected = layers(dtype), layers(dtype), layers(dtype)
     before = [one.clone() for one in originals]
     added = [deltas(one, (rank, 5), torch.float16, torch.float16) for one in originals]
@@ -172,7 +172,8 @@ def test_nan_stays_where_it_was_made() -> None:
 def test_a_weight_set_is_written_at_once_and_taken_out_again(
     dtype: torch.dtype, sd1: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a module as it is on a GPU: convolutions channels-last, projections in one storage."""
+    """The module is laid out as on a GPU: convolutions channels-last, projections in one storage.
+    """
     module = ModelStore().network(pipeline_recipes(sd1.pipeline)[0].network, "cpu", dtype)
     assert any(hasattr(one, FUSED) for one in module.modules())
     before = {name: weight.clone() for name, weight in module.state_dict().items()}
@@ -180,7 +181,7 @@ def test_a_weight_set_is_written_at_once_and_taken_out_again(
     chosen = tuple(Lora(file_identity(path), 0.7) for path in sd1.loras)
     launches: list[Any] = []
     launch = triton_lora_patch.lora_patch
-    monkeypatch.setattr(WeightSets, "_write", None)  # layer by layer
+    monkeypatch.setattr(WeightSets, "_write", None)  # must not write each layer
     monkeypatch.setattr(
         triton_lora_patch,
         "lora_patch",
@@ -198,7 +199,7 @@ def test_a_weight_set_is_written_at_once_and_taken_out_again(
 
 
 def test_unaligned_rows_are_written_separately(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wide loads of a GPU fault at other addresses, and the interpreter would not notice."""
+    """GPUs fault on wide loads at unaligned addresses; the interpreter does not."""
     told: list[tuple[int, int]] = []
     launch = triton_lora_patch._launch
     monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""Writes packs of the ecosystem's conventions to a folder, loads them and unloads them."""
+"""Writes packs for ComfyUI to a folder, loads them and unloads them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _forget() -> None:
 
 
 def write(folder: Path, files: Mapping[str, str] | None = None, **others: str) -> Path:
-    """Writes files: `name="text"` becomes name.py, as does `{"inside/name": "text"}`."""
+    """Writes `name="text"` to name.py, `{"inside/name": "text"}` to inside/name.py."""
     for name, text in {**(files or {}), **others}.items():
         path = folder / f"{name}.py"
         path.parent.mkdir(parents=True, exist_ok=True)

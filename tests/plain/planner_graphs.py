@@ -1,5 +1,5 @@
-"""Builds regions for planner tests: recipes of files that need not exist, and graphs bound without
-loading.
+"""Builds regions for planner tests, from recipes of files that need not exist and graphs that load
+no models.
 """
 
 from __future__ import annotations
@@ -130,8 +130,7 @@ def compiled(
 
 
 def deep_features(offset: int = 0, initial: bool = False) -> Graph:
-    """Computes deep blocks in every other evaluation; the shallow ones between read the deep
-    features of the previous evaluation.
+    """Computes the deep blocks in every other evaluation; the next one uses their features again.
     """
     text = (prompt("a"),)
     common = {"model": MODEL, "conditioning": text}

@@ -1,6 +1,4 @@
-"""Provides a pack of the ecosystem's first convention whose node is used in a step region, and a
-workflow with it.
-"""
+"""Provides a V1 pack with a node for step regions, and a workflow that uses it."""
 
 from __future__ import annotations
 
@@ -51,6 +49,6 @@ def guided_by_pack(folder: Path, body: str = COMBINED, steps: int = 3) -> tuple[
     own.write_text(json.dumps(document))
     guide = next(node for node in document.values() if node["class_type"] == "CFGCombine")
     guide["class_type"], guide["inputs"]["again"] = "Guide", guide["inputs"]["cond"]
-    guide["inputs"]["last_block"] = 1  # a UNetDecoder has one too
+    guide["inputs"]["last_block"] = 1  # an input that a UNetDecoder has too
     foreign.write_text(json.dumps(document))
     return own, foreign, write(folder / "packs", guide=PACK.replace("BODY", body))

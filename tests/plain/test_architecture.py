@@ -1,5 +1,4 @@
-"""What the layout promises: imports go one way, commands that need no model load no model library,
-and the wheel holds everything.
+"""Imports go one way, commands that need no model load no model library, and the wheel is complete.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ LAYERS = {
     "executor": {"katz_graph", "kernels"},
     "web": {"katz_graph", "nodes", "executor", "kernels"},
 }
-FLOORS = (  # of katz_graph: a room imports from lower floors only
+FLOORS = (  # folders of katz_graph, lowest first: each imports only from lower ones
     {"ir"},
     {"core"},
     {"files", "host"},
@@ -45,9 +44,9 @@ FLOORS = (  # of katz_graph: a room imports from lower floors only
     {"formats"},
 )
 MAX_ROOMS, MAX_ARROWS = 28, 160  # first folders of the package, and imports between them
-# rooms of katz_graph that may import every layer, and nothing imports them
+# folders of katz_graph that may import every layer and that no other folder imports
 COMPOSITION_ROOT = ("api", "bench", "cli", "testing")
-BENCH_TESTS = ("test_bench_", "test_docs")  # how files of tests begin that may import benches
+BENCH_TESTS = ("test_bench_", "test_docs")  # prefixes of test files that may import benches
 
 
 def layer(module: str) -> str | None:
@@ -77,7 +76,7 @@ def test_imports_go_one_way() -> None:
     wrong = []
     for name, file in sources():
         room = file.relative_to(ROOT).parts[1] if name == "katz_graph" else ""
-        # which names what `api` has, and imports it when it is asked for
+        # `__init__.py` names what `api` has, and imports it on first use
         exempt = room in (*COMPOSITION_ROOT, "__init__.py")
         for module in imports(file):
             target = layer(module)
@@ -124,7 +123,7 @@ def test_rooms_import_from_lower_floors() -> None:
 
 
 def test_rooms_and_arrows_between_them_stay_few_and_no_modules_import_each_other() -> None:
-    """Imports that only type checkers follow count, too."""
+    """Imports for type checkers count too."""
     modules = {module_name(file): file for _, file in sources()}
     imported, rooms = nx.DiGraph(), nx.DiGraph()
     for module, file in modules.items():
@@ -184,7 +183,8 @@ def test_no_module_of_ours_uses_an_old_name() -> None:
 
 
 def test_commands_that_need_no_model_import_no_model_library() -> None:
-    """One after the other in one interpreter: the first that imports one is named."""
+    """All commands run in one interpreter; the failure names the first that imports such a library.
+    """
     code = """
 import sys
 from katz_graph.cli.main import main
@@ -202,7 +202,7 @@ for command in ("nodes", "nodes KSampler", "models", "plan --help", "run --help"
 
 
 def test_the_server_imports_no_model_library_and_runs_nothing() -> None:
-    """What can crash or hang is in the runner's process; the server starts it, and knows its facts."""
+    """The runner's process has all code that can crash or hang; the server only starts it."""
     modules = sorted(
         ".".join(("katz_graph", *file.relative_to(ROOT).with_suffix("").parts))
         for file in (ROOT / "web").glob("**/*.py")
@@ -222,20 +222,20 @@ def test_the_server_imports_no_model_library_and_runs_nothing() -> None:
 @pytest.mark.parametrize(
     ("module", "heavy"),
     [
-        # every process speaks with workers
+        # every process imports it
         ("katz_graph.executor.transport.connection", {"diffusers", "transformers", "scipy"}),
-        # what plans is loaded beside the workers
+        # loads at the same time as the workers
         ("katz_graph.executor.engine", {"diffusers", "transformers", "scipy"}),
-        # workers begin to load before the rest of the server
+        # starts the workers before it loads the rest of the server
         ("katz_graph.cli.serve", {"torch", "numpy", "fastapi", "uvicorn"}),
-        # it has workers begin to load before all else
+        # starts the workers before it loads anything else
         ("katz_graph.web.runner.main", {"torch", "numpy"}),
-        # a server answers for its nodes first
+        # answers requests for node types first
         ("katz_graph.web.runner.service", {"torch", "numpy"}),
     ],
 )
 def test_processes_that_start_first_load_no_model_library(module: str, heavy: set[str]) -> None:
-    """torch takes a second, diffusers three: whoever starts a server or a run waits for them."""
+    """Users wait for these imports: torch takes a second, diffusers three."""
     code = f"import sys, {module}\nprint(*sorted({heavy!r} & set(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
@@ -255,10 +255,8 @@ def test_every_package_is_declared() -> None:
 
 
 def test_the_wheel_runs_from_another_folder(tmp_path: Path) -> None:
-    """All of the package comes from what is packed in the wheel: its modules, its data, and its
-    entry points.
-    """
-    source = tmp_path / "source"  # a copy, so that nothing left in build/ gets into the wheel
+    """Modules, data and entry points all come from the wheel."""
+    source = tmp_path / "source"  # a copy, so that no leftover of build/ gets into the wheel
     for name in [*LAYERS, "workflows"]:
         shutil.copytree(
             ROOT / name, source / name, ignore=shutil.ignore_patterns("node_modules", "__pycache__")
@@ -285,7 +283,7 @@ def test_the_wheel_runs_from_another_folder(tmp_path: Path) -> None:
         "(script,) = entry_points(group='console_scripts', name='katz')\nsys.argv = ['katz', "
         "*sys.argv[2:]]\nscript.load()()"
     )
-    # before the editable install of this environment
+    # takes precedence over the editable install
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -303,7 +301,7 @@ def test_the_wheel_runs_from_another_folder(tmp_path: Path) -> None:
 
 
 def test_no_folder_has_more_modules_than_one_overlooks() -> None:
-    """`nodes` and `bench` are lists by nature."""
+    """`nodes` and `bench` are exempt, because they are lists."""
     crowded = {
         str(folder.relative_to(ROOT)): len(modules)
         for layer in LAYERS

@@ -1,6 +1,4 @@
-"""Ten thousand nodes: no recursion limit, no quadratic step, anywhere on the way from file to
-outputs.
-"""
+"""Ten thousand nodes meet no recursion limit and no quadratic step between file and outputs."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.formats.read import read_workflow
 
 SIZE = 10_000
-# of processor time; the bench holds the real bound, this one only tells linear from quadratic
+# CPU time that only separates linear from quadratic; the bench has the real bound
 SECONDS = 10
 
 
@@ -36,7 +34,7 @@ def test_ten_thousand_nodes_load_validate_and_run(shape: Any, tmp_path: Path) ->
 
 
 def test_a_chain_in_reverse_order_of_the_file() -> None:
-    """The output comes first, so everything is demanded before anything can run."""
+    """The output comes first, so all nodes are requested before any can run."""
     document: dict[str, Any] = {"out": node("Save", value=[str(SIZE), 0])}
     document |= {str(i): node("Echo", value=[str(i - 1), 0]) for i in range(SIZE, 0, -1)}
     document["0"] = node("Number", value=7)

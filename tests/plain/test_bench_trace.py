@@ -1,5 +1,5 @@
-"""The synthetic trace has the published distribution, and caches are replayed as in the paper's
-Figure 6.
+"""The synthetic trace has the published distribution, and caches replay it as in the paper's Figure
+6.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def uses(service: Service, kind: str) -> Counter[str]:
 @pytest.mark.parametrize("service", SERVICES, ids=lambda service: service.name)
 @pytest.mark.parametrize("kind", ["controlnets", "loras"])
 def test_adapters_per_request(service: Service, kind: str) -> None:
-    """About 20,000 sessions draw: the standard error is below 0.35 percentage points."""
+    """With about 20,000 sessions, the standard error is below 0.35 percentage points."""
     found = Counter(len(getattr(request, kind)) for request in made(service))
     expected = PUBLISHED[service.name, kind]
     assert [100 * found[number] / NUMBER for number in range(4)] == pytest.approx(expected, abs=1.2)
@@ -65,7 +65,7 @@ def test_few_controlnets_take_nearly_all_uses(
     service: Service, number: int, top: int, share: float
 ) -> None:
     counted = uses(service, "controlnets")
-    # the rarest are expected eight times or less, so some may be missing
+    # the rarest are expected at most eight times, so some may be missing
     assert number - 3 <= len(counted) <= number
     assert sum(uses for _, uses in counted.most_common(top)) / counted.total() == pytest.approx(
         share, abs=0.005
@@ -76,16 +76,17 @@ def test_few_controlnets_take_nearly_all_uses(
     ("service", "number", "common"), [(SERVICES[0], 6_980, 12), (SERVICES[1], 7_463, 14)]
 )
 def test_loras_are_many_and_nearly_all_rare(service: Service, number: int, common: int) -> None:
-    """In the trace 6,968 of 6,980, and 7,449 of 7,463, each have less than 1 % of the uses."""
+    """In the trace, 6,968 of 6,980 and 7,449 of 7,463 LoRAs have below 1 % of the uses each."""
     counted = uses(service, "loras")
-    # a seventh of the trace's length does not meet all of them
+    # a seventh of the trace does not use all LoRAs
     assert 0.6 * number < len(counted) <= number
     assert 0.99 * number < 1 + max(int(name.removeprefix("lora-")) for name in counted) <= number
     assert sum(count / counted.total() >= 0.01 for count in counted.values()) == common
 
 
 def test_the_records() -> None:
-    """In the order of time, 275,000 of a service in 20 days; the same seed gives the same trace."""
+    """Records are in order of time, 275,000 per service in 20 days; equal seeds give equal traces.
+    """
     found = made(SERVICES[0])
     assert all(before.timestamp < after.timestamp for before, after in pairwise(found))
     assert found[-1].timestamp / NUMBER == pytest.approx(20 * 86_400 / 275_000, rel=0.03)
@@ -100,8 +101,7 @@ def test_the_records() -> None:
 
 
 def test_the_optimum() -> None:
-    """The example of operating-system textbooks (Silberschatz et al., page replacement): 9 faults
-    with the optimum, 12 with LRU.
+    """A textbook example (Silberschatz et al., page replacement): the optimum has 9 faults, LRU 12.
     """
     sequence = [7, 0, 1, 2, 0, 3, 0, 4, 2, 3, 0, 3, 2, 1, 2, 0, 1, 7, 0, 1]
     misses = {}
@@ -144,7 +144,7 @@ def test_with_room_for_the_popular_controlnets_hardly_any_is_loaded_but_loras_ar
 
 
 def test_one_place_is_missed_by_every_other_use() -> None:
-    """By hand: 2 + 1 + 1 loads with one place, over the three requests that change what is wanted."""
+    """By hand: with one place, the three requests that change the set take 2 + 0 + 1 loads."""
     curve = trace.replayed([("a", "b"), ("b",), ("b",), ("a",)], (1, 2))
     assert curve["lru"] == {1: 3 / 3, 2: 2 / 3}
 

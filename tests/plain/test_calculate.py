@@ -1,4 +1,4 @@
-"""Nodes that calculate, and groups of wires of native nodes."""
+"""Calculating nodes, and native nodes with input groups."""
 
 from __future__ import annotations
 

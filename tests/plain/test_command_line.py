@@ -1,4 +1,4 @@
-"""The command line around its commands: help, version, terminals, and options that name folders."""
+"""Tests the command line except its commands: help, version, terminals, folder options."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.console import Console
 from katz_graph.api.progress import EvaluationProgress
 
 pytestmark = pytest.mark.defect(46)
-UNWRITABLE = "/proc/nowhere"  # root may write to every folder but those that the kernel makes
+UNWRITABLE = "/proc/nowhere"  # root may write to all folders except the kernel's
 
 
 def test_the_version_is_that_of_the_package(katz: Katz) -> None:

@@ -1,4 +1,4 @@
-"""Options that are declared as fields of dataclasses are those of a command."""
+"""Fields of a dataclass declare the options of a command."""
 
 from __future__ import annotations
 

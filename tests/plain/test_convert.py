@@ -1,4 +1,4 @@
-"""`katz convert` and what it writes: files that open elsewhere and come back as they were."""
+"""`katz convert` writes files that ComfyUI's editor opens and that convert back unchanged."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_our_own_workflows_survive_the_editors_format(path: Path) -> None:
     workflow = read_workflow(path, REGISTRY)
     document = as_ui(workflow)
     assert parse_workflow(document, REGISTRY).graph == workflow.graph
-    assert parse_workflow(document).graph == workflow.graph  # also where no node type is known
+    assert parse_workflow(document).graph == workflow.graph  # also without known node types
 
 
 def test_fields_of_the_stock_editor_are_present() -> None:

@@ -1,8 +1,8 @@
-"""The ecosystem's core nodes, one by one: same inputs in the same order, same defaults, ranges and
-choices, same outputs.
+"""Core nodes have ComfyUI's inputs in the same order, with the same defaults, ranges and choices,
+and the same outputs.
 
-Files of the editor store widget values by position and links by slot, so the order of knobs and of
-wires is part of the format.
+The editor's files store widget values by position and links by slot, so the order of widgets and
+links is part of the format.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ INPUT = re.compile(
     r"(?: \[(?P<low>[^\]]*?)\.\.(?P<high>[^\]]*)\])?(?: step (?P<step>\S+))?"
     r"(?: round (?P<round>\S+))?(?P<multiline> multiline)?"
 )
-WITH_STEPS = "# The same of "  # how the line begins that comes before nodes with steps
+WITH_STEPS = "# The same of "  # start of the line that precedes nodes with steps
 
-# samplers of other model families are not there, nor formats of pictures other than PNG
+# no samplers of other model families, and no picture formats besides PNG
 FEWER_CHOICES = ("sampler_name", "format", "format.bit_depth")
 
 
@@ -52,7 +52,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class Signature:
-    """`with_steps`: the table has steps, what is rounded, and which texts are of several lines."""
+    """`with_steps`: the table has steps, rounding, and multi-line texts."""
 
     name: str
     inputs: tuple[Expected, ...]
@@ -148,7 +148,7 @@ def test_a_core_node_is_as_the_ecosystem_knows_it(registry: Registry, expected: 
 
 
 def step_of(one: Input | Expected) -> float | None:
-    """Returns a number's step, which for whole ones is 1 where nothing is said."""
+    """Returns a number's step; by default 1 for integers."""
     step = one.widget.step if isinstance(one, Input) else one.step
     return (1.0 if one.socket == "INT" else None) if step is None else float(step)
 

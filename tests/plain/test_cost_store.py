@@ -1,4 +1,4 @@
-"""What was measured survives: several processes, a damaged or locked file, a full disk."""
+"""Measurements survive several processes, a damaged or locked file, and a full disk."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_later_run_weighs_in_by_its_samples_and_a_profile_replaces() -> None:
     assert store.stages("cpu")[*UNET, False] == pytest.approx(2.0)  # (10 · 1 + 5 · 4) / 15
     store.record("cpu", {UNET: [*[2.0] * 1000]})
     store.record("cpu", {UNET: [*[4.0] * 20]})
-    # of a thousand samples, 20 are remembered
+    # a thousand samples count as 20
     assert store.stages("cpu")[*UNET, False] == pytest.approx(3.0, rel=0.01)
     store.record("cpu", {UNET: [7.0]}, replace=True)
     assert store.stages("cpu")[*UNET, False] == 7.0
@@ -215,7 +215,7 @@ def test_a_locked_file_costs_some_patience(
     assert len(warnings_in(caplog)) == 1
     other.execute("rollback")
     other.close()
-    assert CostStore(tmp_path).rates("cpu") == RATES  # what was there is not thrown away
+    assert CostStore(tmp_path).rates("cpu") == RATES  # earlier rates are not lost
 
 
 @pytest.mark.defect(45)
@@ -236,7 +236,7 @@ def test_a_locked_file_blocks_no_writer_and_gets_all_rows_later(
     for thread in threading.enumerate():
         if thread.name == "katz-costs":
             thread.join()
-    assert CostStore(tmp_path).stages("cpu")[*UNET, False] == 20.0  # in order
+    assert CostStore(tmp_path).stages("cpu")[*UNET, False] == 20.0  # written in order
     assert not warnings_in(caplog)
 
 
@@ -264,7 +264,7 @@ def test_a_file_that_stays_locked_costs_one_warning_and_no_memory(
 
 
 def script(body: str, folder: Path) -> list[str]:
-    """Patient with other processes that write: how long that takes beside others is not asked."""
+    """Returns a command that waits long for other writers, because its time is not tested."""
     imports = (
         "import sys; from pathlib import Path; from katz_graph.executor.measure import store as "
         "module; from katz_graph.executor.measure.store import CostStore, Rates"
@@ -317,7 +317,7 @@ def test_a_file_that_another_process_has_just_made_is_no_damage(
         while writer.is_alive():
             assert CostStore(folder).rates("cpu") in (None, RATES)
         for thread in threading.enumerate():
-            if thread.name == "katz-costs":  # writes what it could not while the file was read
+            if thread.name == "katz-costs":  # writes rows that it could not write during the read
                 thread.join()
         assert CostStore(folder).rates("cpu") == RATES
     assert not warnings_in(caplog)
@@ -352,7 +352,7 @@ def test_half_written_rows_of_a_killed_process_are_undone(
         file.execute("pragma cache_size = 1")  # so that pages reach the file before the end
         rows = [("cpu", f"stage {number}", 1, 1, 1.0, 1) for number in range(5000)]
         file.executemany("insert into stages values (?, ?, ?, ?, ?, ?)", rows)
-        shutil.copytree(whole, left)  # what is on the disk when the process is killed now
-    assert len(list(left.iterdir())) == 2  # with the journal that undoes it
+        shutil.copytree(whole, left)  # the files that a kill leaves at this time
+    assert len(list(left.iterdir())) == 2  # the database and its rollback journal
     assert list(CostStore(left).stages("cpu")) == list(CostStore(whole).stages("cpu")) != []
     assert not warnings_in(caplog)

@@ -1,4 +1,4 @@
-"""`katz nodes` and `katz nodes NAME`: what a person and a script learn of a node."""
+"""`katz nodes` and `katz nodes NAME` describe nodes as text and as JSON."""
 
 from __future__ import annotations
 

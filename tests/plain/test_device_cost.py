@@ -1,6 +1,4 @@
-"""What a device takes for a call: as measured where it was, else in the ratio of the roofline.
-Hand-computed.
-"""
+"""A call's cost on a device is measured, or scaled by the roofline. Computed by hand."""
 
 from __future__ import annotations
 
@@ -44,7 +42,7 @@ def test_times_of_other_sizes_are_scaled_by_the_roofline() -> None:
     assert device.cost("a", 1, ARITHMETIC, busy=True) == pytest.approx(6.0 * 1.1)
     assert device.cost("a", 2, ARITHMETIC) == pytest.approx(12.0)
     assert device.cost("m", 2, MEMORY) == pytest.approx(10.0)
-    # two: weights are read once, (30 + 20) bytes, twice as slow
+    # two busy members: weights are read once, (30 + 20) bytes, at half speed
     assert device.cost("m", 1, MEMORY) == pytest.approx(20.0 * 4 / 10)
 
 

@@ -1,4 +1,4 @@
-"""Documents that say where things are, and tables that commands write, against the tree as it is."""
+"""Documents name existing paths, and their generated tables are current."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = (ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md")))
 FOLDERS = {folder.name for folder in ROOT.iterdir() if folder.is_dir()}
 FENCE = re.compile(r"^```.*?^```\n", re.DOTALL | re.MULTILINE)
-# their names are those that packs import
+# packs import these names
 LAID_OUT_BY_OTHERS = ROOT / "katz_graph" / "comfy" / "shims"
 
 by_name = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 
 
 def named_paths(text: str) -> Iterator[str]:
-    """Files of code and data, and folders of this repository, that stand in backticks."""
+    """Yields files and folders of this repository that the text has in backticks."""
     for name in re.findall(r"`([\w.-]+(?:/[\w.-]*)*)`", FENCE.sub("", text)):
         inside = "/" in name and name.partition("/")[0] in FOLDERS
         if name.endswith(".py") or (inside and name.endswith((".json", ".jsonl", "/"))):

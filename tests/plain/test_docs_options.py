@@ -1,4 +1,4 @@
-"""Documents against the program: options, variables, routes, metrics, bodies, and figures."""
+"""Documents agree with the program: options, variables, routes, metrics, bodies, and figures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from katz_graph.web.http import bodies
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
-PAGES = [page for page in PAGES if page.name != "log.md"]  # tells what was tried
+PAGES = [page for page in PAGES if page.name != "log.md"]  # a record of experiments
 TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 SOURCES = "\n".join(
     path.read_text(encoding="utf-8")
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.defect(43)
 
 
 def options() -> Iterator[tuple[str, frozenset[str], bool]]:
-    """Each option of each command: the command, its names, and whether one name is enough."""
+    """Yields each option: its command, its names, and whether one name is enough."""
     program = typer.main.get_command(app)
     assert isinstance(program, click.Group) or hasattr(program, "commands")
     for name, one in program.commands.items():
@@ -81,7 +81,7 @@ def test_variables_are_those_that_the_program_reads() -> None:
 
 @pytest.mark.defect(47)
 def test_defaults_of_variables_are_those_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The table of usage.md against `Settings.read` in an empty environment."""
+    """Compares usage.md's table with `Settings.read` in an empty environment."""
     text = (ROOT / "docs" / "usage.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `(KATZ_\w+)` \| (?:`(.*?)`)? ?\|", text, re.MULTILINE))
     for name in (*rows, "XDG_CACHE_HOME"):
@@ -106,7 +106,7 @@ def test_defaults_of_variables_are_those_of_the_settings(monkeypatch: pytest.Mon
 
 
 def paths_of(routes: Any, prefix: str = "") -> Iterator[str]:
-    """The paths of an app, those below mounted apps too."""
+    """Yields the paths of an app and of apps mounted in it."""
     for route in routes:
         path = prefix + getattr(route, "path", "")
         if getattr(route, "routes", None):

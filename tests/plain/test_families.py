@@ -1,6 +1,6 @@
-"""What a model family is stands in its folder: the rest of the program asks the declaration, and
-holds no family's name, not in docstrings and comments either, but for words of ComfyUI's and the
-nodes that stand for a UNet's stages.
+"""A model family is defined in its folder. The rest of the program reads its declaration and does
+not name it, not even in docstrings and comments, except for ComfyUI's words and the nodes for a
+UNet's stages.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from katz_graph.models.family import families
 
 ROOT = Path(__file__).parents[2]
 FAMILIES = "katz_graph/models/families/"
-COMFY = ("katz_graph/comfy/",)  # what packs find of ComfyUI under its names
-WORDS = {  # file -> words of somebody else's vocabulary that it must spell
+COMFY = ("katz_graph/comfy/",)  # ComfyUI's modules under their names
+WORDS = {  # file -> words of another vocabulary that it must spell
     "katz_graph/adapters/naming.py": {"unet"},  # kohya's prefix for networks of every family
     "katz_graph/files/folders.py": {"unet"},  # ComfyUI's folder of diffusion models
-    "katz_graph/models/loading/single_file.py": {"flux"},  # FLUX.2, which is refused by its name
+    "katz_graph/models/loading/single_file.py": {"flux"},  # FLUX.2, which is refused by name
     # values of the node AlignYourStepsScheduler
     "katz_graph/sampling/aligned.py": {"sd1", "sdxl"},
     # values of DualCLIPLoader's type, a widget of UNETLoader, and its folder
     "nodes/loaders.py": {"flux", "sd3", "sdxl", "unet"},
-    "nodes/model_conditioning.py": {"flux"},  # where ComfyUI's menu has FluxGuidance
-    "nodes/latent.py": {"sd3"},  # where ComfyUI's menu has its empty latent
-    "nodes/patches.py": {"unet"},  # where ComfyUI's menu has FreeU
-    "nodes/denoise.py": {"unet"},  # the nodes that stand for a UNet's stages
+    "nodes/model_conditioning.py": {"flux"},  # ComfyUI's menu of FluxGuidance
+    "nodes/latent.py": {"sd3"},  # ComfyUI's menu of its empty latent
+    "nodes/patches.py": {"unet"},  # ComfyUI's menu of FreeU
+    "nodes/denoise.py": {"unet"},  # nodes for a UNet's stages
 }
 SAID = re.compile(r"\bSD ?(1|2|3|XL)|Stable Diffusion|\bFLUX|Hunyuan|Z-Image|UNet", re.IGNORECASE)
-SAYING = {"nodes/denoise.py"}  # files whose docstrings and comments say them
+SAYING = {"nodes/denoise.py"}  # files whose docstrings and comments may use these words
 
 
 def names() -> set[str]:
-    """Lists the classes of networks and ControlNets, what their parts are called, and versions."""
+    """Returns the names of networks, ControlNets, their parts, and versions."""
     declared = {
         name for family in families() for name in (*family.class_names, family.network.part)
     }
     own = {name.lower() for name in (*declared, *SCALES, *LISTED, "refiner")}
-    return own - {"transformer"}  # which text encoders are too
+    return own - {"transformer"}  # text encoders are transformers too
 
 
 def spelled(file: Path) -> Iterator[str]:
@@ -72,7 +72,7 @@ def prose(file: Path) -> Iterator[str]:
 
 
 def files() -> Iterator[tuple[str, Path]]:
-    """Yields the files that hold no family's name, and where they are."""
+    """Yields the files that must name no family, after their relative paths."""
     for layer in ("katz_graph", "nodes", "executor", "web", "kernels"):
         for file in (ROOT / layer).rglob("*.py"):
             place = file.relative_to(ROOT).as_posix()

@@ -1,5 +1,5 @@
-"""Files that URLs name: known before they are fetched, fetched once, whole or not at all, kept within
-a budget, with one line for whatever goes wrong.
+"""Files of URLs are identified before they are fetched, fetched once and completely, and cached
+within a budget; any error is one line.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from katz_graph.models.fetching.file_cache import FileCache
 from katz_graph.models.fetching.hops import NotPermitted, check_hop
 
 FILE, OTHER = safetensors(fill=1), safetensors(fill=2)
-LARGE_FILE = safetensors(50_000)  # that a throttled server takes some time for
-ANSWER_TIMEOUT_S = 10.0  # seconds in which other threads and processes surely get on
-# fetches sys.argv[1] into sys.argv[2] and prints where it is; with a third argument in a process
+LARGE_FILE = safetensors(50_000)  # takes a throttled server some time
+ANSWER_TIMEOUT_S = 10.0  # seconds, enough for other threads and processes
+# fetches sys.argv[1] into sys.argv[2] and prints the path; with a third argument, in a process
 FETCH = """
 import sys
 from pathlib import Path
@@ -70,7 +70,7 @@ def get(cache: FileCache, url: str, cancelled: Callable[[], bool] = never) -> Pa
 
 
 def weights(cache: FileCache) -> list[str]:
-    """Files, or parts of them, that lie in the cache."""
+    """Returns the names of complete and partial files in the cache."""
     names = sorted(path.name for path in cache.folder.iterdir()) if cache.folder.exists() else []
     return [name for name in names if ".safetensors" in name]
 
@@ -83,7 +83,7 @@ def eventually(holds: Callable[[], object]) -> None:
 
 
 class Fetching(threading.Thread):
-    """Gets a file in a thread; keeps its path or its error."""
+    """Fetches a file in a thread; stores its path or its error."""
 
     def __init__(self, cache: FileCache, file: FileIdentity) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ def test_a_file_is_known_by_its_header_alone(
     assert file.size == len(content)
     assert file.header == hashlib.sha256(content[8 : 8 + length]).hexdigest()
     assert file.version == ("" if "etag" in manners else '"1"')
-    # without ranges: what buffers take of a stream that is closed
+    # without ranges: bytes that buffers receive until the stream is closed
     assert server.sent() < (len(content) / 2 if "ranges" in manners else 2**20)
     assert weights(cache) == []
 
@@ -255,7 +255,7 @@ def test_next_process_resumes_a_lost_fetch_once(
         assert "the process that fetches files was lost 2 times" in str(only.error)
     known = server.sent()
     assert cache.local_file(file).read_bytes() == LARGE_FILE
-    assert server.sent() < known + len(LARGE_FILE)  # what had come was kept
+    assert server.sent() < known + len(LARGE_FILE)  # received bytes were reused
 
 
 def test_the_process_ends_with_the_one_that_began_it(server: FileServer, tmp_path: Path) -> None:
@@ -271,7 +271,7 @@ def children(pid: int) -> list[int]:
     return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-# given up
+# abandoned fetches
 
 
 def test_cancelled_readers_do_not_stop_others(server: FileServer, cache: FileCache) -> None:
@@ -289,7 +289,7 @@ def test_cancelled_readers_do_not_stop_others(server: FileServer, cache: FileCac
     assert isinstance(first.error, Cancelled)
     second.join(ANSWER_TIMEOUT_S)
     assert second.path is not None and second.path.read_bytes() == LARGE_FILE
-    assert server.sent() - known < 1.5 * len(LARGE_FILE)  # who goes on, goes on with what has come
+    assert server.sent() - known < 1.5 * len(LARGE_FILE)  # the other reader continues with the received bytes
     assert weights(cache) == [second.path.name]
 
 
@@ -301,13 +301,13 @@ def test_an_abandoned_fetch_stops(server: FileServer, cache: FileCache) -> None:
     only.join(ANSWER_TIMEOUT_S)
     sent = server.sent()
     time.sleep(0.1)
-    assert server.sent() - sent <= 3 * 4096  # until the server hears of it
+    assert server.sent() - sent <= 3 * 4096  # until the server notices
     assert isinstance(only.error, Cancelled)
     assert not cache.holds(file)
 
 
 def test_a_fetch_without_a_version_restarts(server: FileServer, cache: FileCache) -> None:
-    """Nobody could tell that the rest is of the same file."""
+    """Without a version, the rest might be of another file."""
     file = cache.identity(server.put("a.safetensors", LARGE_FILE, pause=0.01, etag=None))
     only = Fetching(cache, file)
     eventually(lambda: len(server.requests) == 2 and server.requests[1].sent)
@@ -368,7 +368,7 @@ def test_old_leftovers_are_deleted(server: FileServer, cache: FileCache) -> None
     assert weights(cache) == sorted([place.name, young.name])
 
 
-# what goes wrong
+# errors
 
 
 @pytest.mark.defect(29)
@@ -447,7 +447,7 @@ def test_an_interrupted_connection_is_resumed(server: FileServer, cache: FileCac
 @pytest.mark.parametrize(
     ("content", "etag"),
     [
-        (OTHER, '"2"'),  # which only its version tells apart
+        (OTHER, '"2"'),  # same size and header, other version
         (safetensors(2_000), None),
         (safetensors(name="other1"), None),  # of the same size
     ],
@@ -459,20 +459,20 @@ def test_another_file_than_the_one_that_was_named(
     cache = replace(cache, fresh=60.0)
     url = server.put("a.safetensors", FILE, etag='"1"' if etag else None)
     file = cache.identity(url)
-    if come:  # what was fetched until somebody gave up
+    if come:  # left by an abandoned fetch
         place = cache.place(file)
         place.with_name(f"{place.name}.part").write_bytes(FILE[:come])
     server.put("a.safetensors", content, etag=etag)
     with pytest.raises(InputError, match=f"^{url}: changed since the workflow began to use it"):
         cache.local_file(file)
     assert weights(cache) == []
-    assert get(cache, url).read_bytes() == content  # when it is named again
+    assert get(cache, url).read_bytes() == content  # requested again
 
 
 def test_a_checksum(server: FileServer, cache: FileCache) -> None:
     url = server.put("a.safetensors", FILE)
     right, wrong = (hashlib.sha256(content).hexdigest() for content in (FILE, OTHER))
-    get(cache, url)  # without one: what is there now was not compared with any
+    get(cache, url)  # without a checksum, so the content was not compared
     with pytest.raises(InputError, match=f"^{url}: its SHA-256 is not {wrong}"):
         get(cache, f"{url}#sha256={wrong}")
     assert get(cache, f"{url}#sha256={right.upper()}").read_bytes() == FILE
@@ -533,7 +533,7 @@ def test_no_secret_is_stored_or_reported(
         (["HERE/models/"], False),
         (["HERE/"], True),
         (["HERE/models/", "HERE/moved/"], True),
-        (["any"], False),  # this machine, which nobody named
+        (["any"], False),  # this machine, which is not named
         (["any", "HERE/"], True),
     ],
 )
@@ -621,7 +621,7 @@ def test_names_of_private_addresses_have_to_be_named(server: FileServer, host: s
 
 def test_least_recently_used_files_are_deleted_first(server: FileServer, cache: FileCache) -> None:
     files = [cache.identity(server.put(name, FILE)) for name in "abc"]
-    cache = replace(cache, max_bytes=2 * len(FILE) + 2_000)  # and the small files beside them
+    cache = replace(cache, max_bytes=2 * len(FILE) + 2_000)  # and the files' metadata
     for file in (files[0], files[1], files[0], files[2]):
         cache.local_file(file)
     assert [cache.holds(file) for file in files] == [True, False, True]
@@ -639,11 +639,11 @@ def test_files_in_use_stay(server: FileServer, cache: FileCache) -> None:
     with opened, mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ) as seen:
         cache.local_file(files[2])
         assert not cache.holds(files[0])
-        assert seen[:] == FILE  # who has it open goes on with it
+        assert seen[:] == FILE  # an open mapping stays valid
 
 
 def test_nested_files_count(server: FileServer, cache: FileCache) -> None:
-    """So was fetched once: folders of their own."""
+    """Earlier versions stored each file in a separate folder."""
     old = cache.folder / "0123456789abcdef" / "old.safetensors"
     old.parent.mkdir(parents=True)
     old.write_bytes(FILE)
@@ -709,7 +709,7 @@ def test_a_budget_is_exceeded_only_by_models_in_use(
 def test_identifying_a_file_can_be_cancelled_and_has_a_deadline(
     server: FileServer, tmp_path: Path, manners: dict[str, Any]
 ) -> None:
-    long_name = "weight" * 5_000  # a header that comes in many pieces
+    long_name = "weight" * 5_000  # a header that arrives in many pieces
     url = server.put("a.safetensors", safetensors(name=long_name), **manners)
     cache = FileCache(tmp_path, float("inf"), Patience(header=0.2))
     began = time.monotonic()

@@ -1,6 +1,4 @@
-"""Model folders as people have them: what can be chosen, where it lies, and names that lead
-elsewhere are refused.
-"""
+"""Usual model folders give choices and paths; names that lead elsewhere are refused."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ from katz_graph.settings.environment import Settings
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A model folder of a usual make, without the models that the package ships."""
+    """Makes usual model folders, without the models that the package ships."""
     monkeypatch.setattr(folders_module, "MINI", tmp_path / "no-mini")
     for name in (
         "models/checkpoints/b.safetensors",
@@ -282,7 +280,7 @@ def test_extra_model_paths_as_users_have_them(
     )
     folders = settings.folders()
     assert settings.packs == (root / "mine", root / "other/custom_nodes")
-    # the default goes first
+    # the default has precedence
     assert (
         folders.resolve("checkpoints", "a.safetensors")
         == root / "other/models/checkpoints/a.safetensors"
@@ -337,7 +335,7 @@ def test_unlistable_entries_are_skipped_with_a_warning(
     (root / "models/loras/loop").symlink_to("loop")
     (root / "models/loras/ring.safetensors").symlink_to("ring.safetensors")
     (root / "models/loop").symlink_to("loop")
-    with contextlib.suppress(OSError):  # not every file system has such names
+    with contextlib.suppress(OSError):  # not every file system allows such names
         Path(os.fsdecode(os.fsencode(root / "models/loras") + b"/\xff.safetensors")).touch()
     (root / "models/loras/new.safetensors").touch()
     assert folders.choices("loras") == tuple(sorted((*there, "new.safetensors")))
@@ -348,7 +346,7 @@ def test_unlistable_entries_are_skipped_with_a_warning(
     )
     caplog.clear()
     folders.choices("loras")
-    assert not caplog.messages  # said once
+    assert not caplog.messages  # reported once
 
 
 @pytest.mark.defect(27)
@@ -358,7 +356,7 @@ def test_a_folder_that_may_not_be_read_is_left_out(
     closed, listed = root / "models/loras/closed", os.scandir
     closed.mkdir(parents=True)
 
-    def scandir(path: Path) -> Any:  # tests run as root, who may read everything
+    def scandir(path: Path) -> Any:  # simulated, because root may read everything
         if Path(path) == closed:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
         return listed(path)

@@ -1,4 +1,4 @@
-"""Workflow files as people have them: what is read comes back, and each bad file is one clear line."""
+"""Workflow files are written as they were read, and each bad file gives one clear line."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_graph_survives_being_written_and_read(nodes: dict[str, NodeCall]) -> 
     text = json.dumps(to_api(Graph(nodes)))
     read = from_api(json.loads(text))
     assert read == Graph(nodes)
-    assert list(read.nodes) == list(nodes)  # the order of the file decides the order of the run
+    assert list(read.nodes) == list(nodes)  # the file's order decides the order of the run
 
 
 def test_the_wrapper_keeps_layout_run_options_and_unknown_parts() -> None:
@@ -252,7 +252,7 @@ def test_no_such_file_names_a_near_one(tmp_path: Path) -> None:
 def test_a_workflow_that_comes_with_the_package_is_found_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """From any folder, unless that has a file of the name."""
+    """A file of this name in the current folder has precedence."""
     monkeypatch.chdir(tmp_path)
     found = read_workflow(name)
     assert found.graph == read_workflow(SHIPPED / "txt2img.json").graph

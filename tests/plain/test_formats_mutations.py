@@ -1,4 +1,4 @@
-"""Damaged UI files: whatever is changed in one, the answer is a graph or a clear refusal, soon."""
+"""Any damaged UI file gives a graph or a clear error, soon."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def mutated(mutations: list[tuple[tuple[Any, ...], str, Any]]) -> dict[str, Any]
             else:
                 holder[path[-1]] = junk
         except (KeyError, IndexError, TypeError):
-            continue  # an earlier mutation took this place away
+            continue  # an earlier mutation removed this place
     return document
 
 

@@ -1,5 +1,5 @@
 """Every workflow of the official template package (MIT, PyPI `comfyui-workflow-templates-json`)
-becomes a sound graph and stays one.
+becomes a sound graph and stays one in every format.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ def workflows(templates: Mapping[str, Any], registry: Registry) -> dict[str, Wor
 
 
 def queued(document: Mapping[str, Any], registry: Registry) -> Workflow:
-    """The workflow with the ids of the file, and the first of each prompt's alternatives."""
+    """Reads a workflow with the file's ids and the first of each prompt's alternatives."""
     extra = {**(document.get("extra") or {}), "katz": {"ids_stay": True}}
     return parse_workflow({**document, "extra": extra}, registry, None, SENDING)
 
 
 def declared(document: Mapping[str, Any], identifier: str) -> Mapping[str, Any]:
-    """The node that an id of the flat graph stands for, found by walking the file."""
+    """Finds the file's node for an id of the flat graph."""
     subgraphs = {
         subgraph["id"]: subgraph
         for subgraph in document.get("definitions", {}).get("subgraphs", ())
@@ -96,8 +96,7 @@ def test_every_link_leads_to_an_existing_output(
 def test_links_inside_one_graph_are_those_of_the_file(
     templates: Mapping[str, Any], workflows: Mapping[str, Workflow]
 ) -> None:
-    """Where nothing stands between two nodes of the outermost graph, the link table itself says
-    what the input reads.
+    """Between directly linked nodes of the outermost graph, the link table gives an input's source.
     """
     compared = 0
     for name, document in templates.items():
@@ -117,9 +116,7 @@ def test_links_inside_one_graph_are_those_of_the_file(
 def test_positions_alone_tell_known_types_the_values_that_the_file_names(
     templates: Mapping[str, Any], workflows: Mapping[str, Workflow], registry: Registry
 ) -> None:
-    """Recent files hold names beside the list; without these our own order of widgets must give the
-    same.
-    """
+    """Recent files also name the values; without names, our order of widgets must give the same."""
 
     def nameless(value: Any) -> Any:
         if isinstance(value, dict):

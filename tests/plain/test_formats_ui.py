@@ -1,5 +1,5 @@
-"""The editor's own format: the graph that a browser would have sent, from what its files really
-look like.
+"""The editor's format is read as the graph that a browser would send, from files as found in
+practice.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def test_values_as_an_object() -> None:
         ("Sampler", [7, 3], {"seed": 7, "steps": 3}, {"seed": 7, "steps": 3, "mode": "normal"}),
         ("Picture", ["cat.png", "image"], None, {"image": "cat.png", "channel": "red"}),
         ("Picture", ["cat.png"], None, {"image": "cat.png", "channel": "red"}),
-        ("Picture", [], None, {"channel": "red"}),  # which files there are is not known here
+        ("Picture", [], None, {"channel": "red"}),  # the existing files are unknown here
     ],
 )
 def test_a_widget_that_the_file_is_older_than_has_its_default(
@@ -239,7 +239,7 @@ def test_a_server_description_gives_the_defaults_of_widgets_that_the_file_is_old
 
 
 def test_the_list_wins_over_outdated_names() -> None:
-    """Editors load the list; files of which people changed only the list are common."""
+    """Editors load the list, and many users edit only the list."""
     named = {"image": "old.png", "upload": "image"}
     assert inputs(
         ui([node(2, "Other", values=["new.png", "image"], widgets_values_named=named)], []), "2"
@@ -247,7 +247,7 @@ def test_the_list_wins_over_outdated_names() -> None:
 
 
 def test_values_behind_a_choice_are_those_that_it_brings() -> None:
-    """Official templates hold such nodes; `choice.name` is what a graph calls what it brings."""
+    """Official templates have such nodes; `choice.name` names an input that a choice adds."""
     save = node(2, "SaveImageAdvanced", values=["x", "png", "8-bit", "sRGB"])
     resize = node(3, "ResizeImageMaskNode", values=["scale total pixels", 2, "lanczos"])
     graph = read(ui([save, resize], []), builtin_types()).graph
@@ -604,7 +604,7 @@ def test_file_errors_are_one_clear_line(document: Any, expected: str) -> None:
 
 
 def test_a_bomb_of_subgraphs_is_refused_at_once() -> None:
-    """Thirty definitions with ten instances of the next one each would be 10^30 nodes."""
+    """Thirty definitions, each with ten instances of the next, would be 10^30 nodes."""
     bombs = [subgraph(f"s{n}", [node(k, f"s{n + 1}") for k in range(10)], []) for n in range(30)]
     began = time.perf_counter()
     with pytest.raises(InputError, match="more than 100,000 nodes"):

@@ -23,7 +23,7 @@ from katz_graph.formats.api import from_api
 from katz_graph.node.scope import ExecutionBlocker
 from katz_graph.packs import Registry
 
-STEPS = 5_000  # nodes that run; more is a hang
+STEPS = 5_000  # executed nodes; more is a hang
 SECONDS = 10.0
 
 
@@ -149,8 +149,8 @@ VALUES = st.sampled_from([None, True, 1.5, "x", "3", [], {"k": 1}, ["0", "1"], 9
 
 @st.composite
 def documents(draw: st.DrawFn) -> dict[str, Any]:
-    """A graph whose nodes read those before them, with outputs at the end, and then up to two
-    things broken.
+    """Draws a graph whose nodes read earlier ones, with outputs at the end, and breaks up to two
+    things.
     """
 
     def read(number: int) -> Any:
@@ -207,7 +207,7 @@ RUNS = settings(max_examples=250, deadline=None, suppress_health_check=list(Heal
 
 
 class Watch:
-    """Fails the test when a run does not come back."""
+    """Fails the test if a run does not return."""
 
     def __enter__(self) -> RecordingContext:
         self.context = RecordingContext(cancel_after=STEPS)
@@ -220,7 +220,7 @@ class Watch:
 
 
 def account(graph: Graph, targets: tuple[str, ...], cache: ResultCache) -> list[str]:
-    """Run, and hold the result to what it must say; returns which targets were reached."""
+    """Runs a graph, checks its result, and returns the reached targets."""
     with Watch() as context:
         result = run(graph, cache, REGISTRY, targets=targets, context=context).result
     assert sorted((*result.outputs, *result.refused)) == sorted(targets)

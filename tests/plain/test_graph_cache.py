@@ -1,4 +1,4 @@
-"""What is taken from the cache, and what need not run at all."""
+"""Some results come from the cache, and some nodes need not run."""
 
 from __future__ import annotations
 
@@ -150,8 +150,8 @@ def test_equal_nodes_of_one_graph_run_once() -> None:
     ("policy", "again"), [("classic", []), ("lru:2", ["3"]), ("none", ["9", "3", "5", "4"])]
 )
 def test_cache_policies(policy: str, again: list[str]) -> None:
-    """Under each policy a node that several read runs once in a run; `lru:2` keeps the last two
-    results of four.
+    """Under each policy, a node with several readers runs once; `lru:2` caches the last two of four
+    results.
     """
     cache = ResultCache.parse(policy)
     document = {**SUM, "6": node("Save", value=["3", 0])} if policy == "lru:2" else SUM
@@ -165,8 +165,7 @@ def test_cache_policies(policy: str, again: list[str]) -> None:
 
 
 def test_values_are_released_after_their_last_reader() -> None:
-    """Under a policy that keeps nothing; what a lazy node may still ask for is kept, and so is what
-    a target gives.
+    """Without a cache, a run retains only targets' results and values that lazy nodes may request.
     """
     alive = WeakSet[Any]()
     most: list[int] = []

@@ -1,4 +1,4 @@
-"""Nodes that expand to graphs."""
+"""Nodes expand to graphs."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_nested_expansion_is_cached_as_a_whole_and_in_parts() -> None:
     cache = ResultCache()
     assert run(document(5), cache).result.outputs["3"] == (15,)
     assert run(document(5), cache).nodes("start") == []
-    # the parts were kept although they were not asked for
+    # inner results were cached without being requested
     assert run(document(5), cache).nodes("start") == []
     other = run(document(4, start=11), cache)
     assert other.result.outputs["3"] == (15,)
@@ -110,7 +110,7 @@ def test_nested_expansion_is_cached_as_a_whole_and_in_parts() -> None:
 
 
 def test_displays_inside_an_expansion_are_repeated_from_the_cache() -> None:
-    """Also where the expansion was made inside another one, and beside those that run."""
+    """Includes nested expansions, and displays next to those that run."""
     show = custom(
         "Show",
         lambda context, values: WithUi((), {"text": [str(values["n"])]}),
@@ -164,8 +164,7 @@ def test_displays_inside_an_expansion_are_repeated_from_the_cache() -> None:
 
 
 def test_a_result_with_deleted_files_is_computed_again(tmp_path: Path) -> None:
-    """Also inside an expansion; what is upstream of it is still there, and a file that never was is
-    not waited for.
+    """Also inside an expansion. Results upstream stay cached; files that never existed are ignored.
     """
 
     def write(context: Context, values: Mapping[str, Any]) -> Any:

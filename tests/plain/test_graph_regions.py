@@ -1,4 +1,4 @@
-"""Regions of a sampler's step, which run as one."""
+"""The regions of a sampler's step run as one."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from katz_graph.planner.region import RegionNodes
 
 @dataclass
 class FakeRegions:
-    """Stands in for the planner: a region is the named nodes, its inputs what they read from
-    outside.
+    """Replaces the planner: a region is the nodes with a prefix, and its inputs are their outside
+    links.
     """
 
     bound: list[Mapping[Link, Any]] = field(default_factory=list)
@@ -154,8 +154,8 @@ def test_a_region_made_by_expansion() -> None:
 
 
 def test_a_sampler_expands_to_a_region_of_the_planner() -> None:
-    """The built-in KSampler with the real planner: the engine gets the bound region, and a new
-    prompt or strength makes another one.
+    """The engine receives the built-in KSampler's bound region; a new prompt or strength gives
+    another one.
     """
     types, _ = load_registry()
     part = Component("folder", ())

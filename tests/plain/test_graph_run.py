@@ -1,4 +1,4 @@
-"""What runs, in which order, and what happens when something fails."""
+"""Nodes run in the right order, and failures have the right effects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from katz_graph.core.errors import Cancelled, DiskFull, InputError, OutOfMemory,
 from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.files.output_files import write_numbered
 
-# What runs, and in which order.
+# Execution and order.
 
 
 def test_only_needed_nodes_run_in_file_order() -> None:
@@ -77,7 +77,7 @@ def test_the_order_does_not_depend_on_the_hash_seed() -> None:
 
 
 def test_links_to_undeclared_inputs_are_followed() -> None:
-    """As in the ecosystem: packs take what they do not declare."""
+    """ComfyUI packs accept inputs that they do not declare."""
     types = custom(
         "Collect", lambda context, values: (dict(values),), is_output=True, undeclared="links"
     )
@@ -101,7 +101,7 @@ def test_a_linked_knob_is_checked_as_a_literal_is() -> None:
 
 
 def test_a_single_output_may_be_a_tuple() -> None:
-    """Conditioning is one: it must not be taken for several outputs."""
+    """Conditioning is a tuple and must not be taken for several outputs."""
     types = custom("Pair", lambda context, values: ((1, 2),))
     assert run({"1": node("Pair"), "2": node("Save", value=["1", 0])}, types=types).result.outputs[
         "2"

@@ -1,6 +1,4 @@
-"""What a process may take of the host's memory: the least of the machine's, its cgroups' and its
-own limits.
-"""
+"""A process may use the least of the machine's, its cgroups' and its own memory limits."""
 
 from __future__ import annotations
 
@@ -50,11 +48,11 @@ UNLIMITED_BYTES = {"memory.limit_in_bytes": "9223372036854771712", "memory.usage
     [
         ("0::/\n", {}, 64, 40),
         ("0::/a/b\n", {"a/b": {"memory.max": "max", "memory.current": "5"}}, 64, 40),
-        # the limit of the group above counts too
+        # the limit of the parent group counts too
         ("0::/a/b\n", {"a/b": {"memory.max": "max"}, "a": SECOND}, 16, 6),
-        ("0::/\n", {".": SECOND}, 16, 6),  # in a container the group is the root of what is seen
+        ("0::/\n", {".": SECOND}, 16, 6),  # in a container, the group is the visible root
         ("4:memory:/job\n0::/\n", {"memory/job": FIRST, "memory": UNLIMITED_BYTES}, 8, 6),
-        # a path of the host's, which a container does not see
+        # a path on the host, invisible in a container
         ("4:cpu,memory:/gone\n", {"memory": FIRST}, 8, 6),
         ("4:memory:/\n", {"memory": UNLIMITED_BYTES}, 64, 40),
         pytest.param("\nno group\n0::/a\n\n", {"a": SECOND}, 16, 6, marks=pytest.mark.defect(42)),
@@ -73,7 +71,7 @@ def test_unreadable_limits_count_as_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("limit", ["RLIMIT_AS", "RLIMIT_DATA"])
 def test_limits_of_the_process_count(limit: str) -> None:
-    """What this says can be had can be had, and not much more."""
+    """The reported memory can be allocated, and not much more."""
     program = f"""
 import resource
 from katz_graph.host.memory import free_bytes

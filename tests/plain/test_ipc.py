@@ -1,4 +1,4 @@
-"""Child processes and their signs of life, whoever they are."""
+"""Child processes end as expected and send heartbeats."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from katz_graph.ipc.heartbeat import Heartbeat
 
 
 def test_a_late_tick_of_silence_counts_as_two(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = iter((0.0, 2.0, 4.5, 100.0))  # before the last, this process was stopped for a while
+    times = iter((0.0, 2.0, 4.5, 100.0))  # this process was suspended before the last one
     monkeypatch.setattr("katz_graph.ipc.heartbeat.time.monotonic", lambda: next(times))
     heartbeat = Heartbeat(2.0)
     for silence in (2.0, 4.5, 8.5):
@@ -31,7 +31,7 @@ def test_a_late_tick_of_silence_counts_as_two(monkeypatch: pytest.MonkeyPatch) -
 
 
 def printing(code: str) -> tuple[subprocess.Popen[bytes], ChildOutput, list[str]]:
-    """A child that runs this, what it prints, and the pieces in which that is passed on."""
+    """Starts a child that runs `code`; returns it, its output, and the forwarded pieces."""
     process, ours = start_child([*PYTHON, "-c", code], stdout=subprocess.PIPE)
     ours.close()
     echoed: list[str] = []
@@ -57,4 +57,4 @@ def test_a_child_is_killed_with_its_children() -> None:
     kill_session(process.pid)
     assert describe_exit(process.wait(10)) == "killed by SIGKILL"
     eventually(lambda: not runs(int(echoed[0])), 10)
-    kill_session(process.pid)  # again, and nobody is there
+    kill_session(process.pid)  # again, with no process left

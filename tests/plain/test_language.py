@@ -1,4 +1,4 @@
-"""Names say what they are: docs/style.md has the rules. The list grows as names are replaced."""
+"""Checks identifiers against docs/style.md. The lists grow as names are replaced."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ BANNED_CONSTANTS = {
     "WIDE": "what is wide, and in which unit",
     "WORTH": "MAX_..._SHARE",
 }
-"""Maps names of constants that say nothing where they are used to what names them."""
+"""Maps uninformative names of constants to better ones."""
 
 
 BANNED_WORDS = {

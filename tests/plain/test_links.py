@@ -1,4 +1,4 @@
-"""What is measured of links, against simulated ones whose rates are known."""
+"""Measurements match simulated links with known rates."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from katz_graph.executor.measure.links import MAX_TRANSFER_BYTES, measure_link
 
 @dataclass
 class Wire:
-    """A link on a virtual clock: a token bucket (as `tc ... tbf`) in front of a fast wire, and a
-    machine that is now and then late.
+    """Simulates a link on a virtual clock: a token bucket (as `tc ... tbf`) before a fast link, and
+    a machine with occasional delays.
     """
 
     bytes_per_second: float
@@ -69,7 +69,7 @@ def test_a_machine_that_is_now_and_then_late_moves_it_little(seed: int) -> None:
 
 
 def test_a_fast_link_is_asked_for_little_and_a_slow_one_not_for_long() -> None:
-    # slow: 1 Mbit/s, half a second for the smallest size
+    # slow: 1 Mbit/s, the smallest transfer takes half a second
     fast, slow = Wire(1e10, 10e-6, full_speed=1e10), Wire(1.25e5, 0.05)
     measure_link(fast.probe)
     measure_link(slow.probe)

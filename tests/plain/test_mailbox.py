@@ -1,4 +1,4 @@
-"""Values wait by address, and those of attempts that are over do not pile up."""
+"""Values wait by address, and values of ended attempts do not accumulate."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What `/object_info` says of node types: readable by clients of the ecosystem's convention, and by
-our own reader without loss.
-"""
+"""ComfyUI clients can read `/object_info`, and our own reader restores all node types from it."""
 
 from __future__ import annotations
 
@@ -41,7 +39,7 @@ def served() -> dict[str, Any]:
 
 
 def without_files(signature: Signature, registry_name: str) -> Signature:
-    """A server says which file stands first in a choice; our own types leave that open."""
+    """Removes the defaults of file inputs, which only a server sets."""
     files = {name for name, port in REGISTRY[registry_name].inputs.items() if port.folder}
     return replace(
         signature,
@@ -73,7 +71,7 @@ def test_workflows_of_an_editor_convert_the_same_with_it(
         else json.loads(json.dumps(to_ui(workflow, signatures(REGISTRY))))
     )
     for node in editors["nodes"]:
-        # nothing in the file names the widgets
+        # the file names no widgets
         node["inputs"] = [port for port in node["inputs"] if port.get("link") is not None]
     assert parse_workflow(editors, None, from_object_info(served)).graph == workflow.graph
 
@@ -112,12 +110,12 @@ def test_titles_optional_wires_outputs_and_texts(served: dict[str, Any]) -> None
         "STRING",
         {"multiline": True, "dynamicPrompts": True},
     ]
-    # JSON has braces of its own
+    # JSON itself uses braces
     assert (
         "dynamicPrompts"
         not in served["DiffusersSampler"]["input"]["required"]["scheduler_config"][1]
     )
-    # a wire, no widget
+    # a link, not a widget
     assert object_info([TYPES["Add"]])["Add"]["input"]["required"]["a"] == [
         "INT",
         {"forceInput": True},
@@ -202,7 +200,7 @@ def test_a_packs_node_says_what_the_pack_declared() -> None:
     assert required["mode"] == [["fast", "slow"], {"default": "slow", "tooltip": "how"}]
     assert required["style"] == ["COMBO", {"options": ["x", "y"], "multiselect": False}]
     assert required["tags"] == ["COMBO", {"options": ["a", "b"], "multi_select": True}]
-    # what JSON cannot hold is left out
+    # values that JSON cannot hold are omitted
     assert required["strange"] == ["FLOAT", {"names": ["p", "q"]}]
     assert info["input"]["optional"] == {
         "wire": ["INT", {"forceInput": True}],

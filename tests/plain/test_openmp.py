@@ -1,5 +1,5 @@
-"""How OpenMP's threads wait for each other: as OpenMP has it where we are alone, asleep beside
-others, or as a person says.
+"""OpenMP's threads wait as by default if the machine is idle, sleep next to busy processes, or wait
+as the user set.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ print(teams, held(), same)
 def test_two_threads_hold_an_idle_team_under_load_unless_set_otherwise(
     said: dict[str, str], patience: int, teams: int
 ) -> None:
-    """How long runs take with it is bounded by `katz bench overhead`."""
+    """`katz bench overhead` bounds the effect on runs."""
     environment = {name: value for name, value in os.environ.items() if name not in WAITING} | said
     done = subprocess.run(
         [sys.executable, "-c", TWO_POOLS, str(patience)],

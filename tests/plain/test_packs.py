@@ -1,5 +1,5 @@
-"""Packs are found in folders and through entry points; one that is broken is reported and leaves
-the others alone.
+"""Packs are found in folders and through entry points; a broken pack is reported and does not
+affect others.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def load(folder: Path) -> tuple[Registry, list[str]]:
 
 
 def entry_point(folder: Path, monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
-    """As if a distribution had been installed."""
+    """Simulates an installed distribution."""
     pack(folder, "thing-1.0.dist-info/entry_points.txt", "[katz_graph.nodes]\n" + "\n".join(lines))
     pack(
         folder, "thing-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: thing\nVersion: 1.0\n"
@@ -155,9 +155,7 @@ def test_a_nodes_tuple_decides(tmp_path: Path) -> None:
 
 
 def test_installed_packs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package gives each of its modules; one that fails leaves the others. Built-in nodes cannot
-    be overridden.
-    """
+    """All modules of a package load except broken ones. Built-in nodes cannot be overridden."""
     entry_point(tmp_path, monkeypatch, "thing = thing_nodes", "gone = thing_gone")
     pack(tmp_path, "thing_nodes/__init__.py", "")
     pack(tmp_path, "thing_nodes/broken.py", "1 / 0\n")
@@ -178,7 +176,8 @@ def test_installed_packs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_installed_packs_of_another_convention(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They find around them what loose ones find; only their first module is asked for nodes."""
+    """They can import the same modules as packs in folders; only the first module provides nodes.
+    """
     entry_point(tmp_path, monkeypatch, "theirs = installed_v1.nodes_of_it")
     made = (
         "class Made:\n    RETURN_TYPES, FUNCTION = (), 'go'\n    INPUT_TYPES = "

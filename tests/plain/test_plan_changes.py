@@ -1,4 +1,4 @@
-"""What a plan is made for in place of what jobs have."""
+"""Plans can assume other devices, links and options than jobs have."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_more_devices_are_like_one_with_its_links() -> None:
     assert names(made) == ["b", "b+1", "a"]
     assert {device.flops_per_second for device in made.devices[:2]} == {2e12}
     assert made.links["a", "b+1"] == FAST and made.links["b+1", "a"] == SLOW
-    assert made.links["b", "b+1"] == FAST  # of those that are known
+    assert made.links["b", "b+1"] == FAST  # the fastest known link
 
 
 def test_a_link_stands_for_all() -> None:

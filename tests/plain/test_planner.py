@@ -1,6 +1,4 @@
-"""The planner's passes on regions that need no weights: what is found, what is left out, what is
-chosen.
-"""
+"""Tests the planner's passes on regions that need no weights."""
 
 from __future__ import annotations
 
@@ -147,7 +145,7 @@ def test_a_value_of_an_unknown_stage_is_refused() -> None:
 
 
 def test_features_of_different_evaluations_are_not_batched() -> None:
-    """They were made at other noise levels, which decide what a decoder's output means."""
+    """A decoder's output depends on the noise level, and theirs differ."""
     nodes = dict(deep_features().nodes)
     common = {name: nodes["last"].inputs[name] for name in ("model", "conditioning")}
     nodes["begin"] = NodeCall(

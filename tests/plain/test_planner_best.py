@@ -1,7 +1,7 @@
-"""The search against every placement of random programs: on unequal devices, over asymmetric links, on
-hosts with contention, with and without ControlNets that are one evaluation behind.
+"""Compares the search with every placement of random programs: on unequal devices, over asymmetric
+links, on hosts with contention, with and without stale ControlNets.
 
-`KATZ_PLACEMENTS=1000` tries so many cases in place of a few.
+`KATZ_PLACEMENTS=1000` tries more cases.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from katz_graph.planner.searching.search import search
 from katz_graph.planner.simulation.simulate import simulate
 
 STALE = frozenset({"stale-controlnet"})
-SIMPLER = 1.01  # of plans within one percent the simplest is chosen
+SIMPLER = 1.01  # the simplest plan within one percent is chosen
 STALE_IS_WORTH = 1 / 0.98  # a stale plan must save two percent
 CASES = int(os.environ.get("KATZ_PLACEMENTS", "18"))
 
@@ -85,13 +85,13 @@ def every_candidate(program: Program, timer: CandidateTimer) -> Iterator[Candida
 
 
 def seconds(timer: CandidateTimer, candidate: Candidate) -> float:
-    """The faster of merged or not, on the clock that simulates every evaluation."""
+    """Returns the shorter time with or without merging; simulates every evaluation."""
     timed = [timer.timed(candidate, merged) for merged in (False, True)]
     return min(timer.exact_seconds(one) for one in timed if one is not None)
 
 
 def best_below(timer: CandidateTimer, candidates: Sequence[Candidate], limit: float) -> float:
-    """The least seconds of all candidates, if below `limit`; passes over those whose bound is not."""
+    """Returns the least seconds of all candidates and `limit`; skips those with a higher bound."""
     bounds = timer.least_seconds(candidates, limit)
     for place in np.argsort(bounds):
         if bounds[place] >= limit:
@@ -143,7 +143,7 @@ def test_no_placement_is_faster_than_its_bound(known: dict[str, int]) -> None:
 
 @pytest.mark.defect(38)
 def test_the_clock_that_ranks_candidates_is_the_one_that_decides() -> None:
-    """Extrapolated evaluations take what simulating them says, also behind a pipeline that fills."""
+    """Extrapolated evaluations take as long as simulated ones, also while a pipeline fills."""
     for seed in range(CASES // 3):
         program = random_case(seed, stale=True)
         timer, draw = timer_of(program), random.Random(seed)

@@ -1,4 +1,4 @@
-"""What `katz plan` shows of a program for several devices: text, JSON and the picture."""
+"""`katz plan` shows a program for several devices as text, JSON and a picture."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_json_has_two_steady_evaluations_as_they_are_drawn() -> None:
     assert {span["resource"] for span in data["spans"]} <= set(data["rows"])
     for number, span in enumerate(data["spans"]):
         assert span["start"] < data["seconds"] and span["start"] + span["seconds"] > 0
-        if span["after"] is not None:  # it began when that one had ended
+        if span["after"] is not None:  # began when the other span ended
             before = data["spans"][span["after"]]
             assert span["after"] != number
             assert before["start"] + before["seconds"] <= span["start"] + 1e-9
@@ -111,7 +111,7 @@ def test_json_says_the_same() -> None:
 
 
 def drawn(program):
-    """Texts, and bars as (left, right, what it says when pointed at)."""
+    """Returns texts, and bars as (left, right, tooltip)."""
     root = ElementTree.fromstring(as_svg(program))
     texts = [element.text for element in root.iter(f"{SVG}text")]
     bars = [
@@ -134,13 +134,13 @@ def test_the_picture_shows_two_evaluations_of_every_device_and_link() -> None:
         "ControlNet",
         "sent over a link",
     } <= set(texts)
-    assert len(lines) == 3  # an evaluation begins, the next does, and that one ends
+    assert len(lines) == 3  # starts of two evaluations, end of the first
     decoders = [bar for bar in bars if bar[2].startswith("positive-decoder")]
     controls = [
         bar for bar in bars if bar[2].startswith("positive-controlnet1") and "15.000 ms" in bar[2]
     ]
     assert len(decoders) == len(controls) == 2
-    # waited for
+    # the decoder waits for the ControlNet
     assert decoders[0][1] == pytest.approx(lines[1], abs=0.2) and decoders[0][0] > controls[0][1]
 
 

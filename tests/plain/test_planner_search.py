@@ -1,6 +1,4 @@
-"""The search over several devices: against the table of known cases, and what pins, memory and links
-make of it.
-"""
+"""Tests the search over several devices: known cases, and effects of pins, memory and links."""
 
 from __future__ import annotations
 
@@ -34,8 +32,8 @@ def period(program: Program) -> float:
 def test_one_branch_on_two_devices_over_links_of_several_speeds(
     transfer: float, synchronous: float, stale: float
 ) -> None:
-    """NVLink, 100 GbE and slower: where waiting for the link loses to one device, and where even
-    stale residuals do.
+    """NVLink, 100 GbE and slower: where one device beats waiting for the link, and beats even stale
+    residuals.
     """
     exact = several(region(), transfer=transfer * MS, evaluations=30)
     assert period(exact) == pytest.approx(synchronous * MS, abs=2 * STEP) and not exact.stale
@@ -69,9 +67,9 @@ def test_eight_devices_three_controlnets_two_branches_in_a_second(
     began = time.process_time()
     found = search(program)
     took = time.process_time() - began
-    assert took < 2.0 * pace()  # one second, and a factor for what differs between runs
+    assert took < 2.0 * pace()  # one second, doubled because runs differ
     one = several(region(controls=3, branches=2), speeds=(1.0,), evaluations=30, links={})
-    # 15 + 4 + 19 ms where every ControlNet of a branch has a device, against 2 · (15 + 3 · 15 + 19)
+    # 15 + 4 + 19 ms if every ControlNet of a branch has a device, against 2 · (15 + 3 · 15 + 19)
     assert simulate(found).period < (0.25 if len(set(speeds)) == 1 else 0.45) * period(one)
 
 
@@ -132,7 +130,7 @@ def test_a_pin_to_a_device_that_is_not_there_is_named() -> None:
 
 
 def weighing(memory: tuple[float, ...], **known) -> Program:
-    """UNet stages of 2 GB each and ControlNets of 3 GB, on devices with so many GB."""
+    """Plans UNet stages of 2 GB each and ControlNets of 3 GB, on devices of `memory` GB."""
     among = tuple(
         Device(f"cpu:{number}", 1.0, 1e30, memory_bytes=size * 1e9)
         for number, size in enumerate(memory)
@@ -153,7 +151,7 @@ def weighing(memory: tuple[float, ...], **known) -> Program:
 
 
 def test_a_device_holds_whole_modules_of_its_stages() -> None:
-    # the UNet's three stages fit the first only, and no ControlNet beside them
+    # only the first fits the UNet's three stages, and no ControlNet with them
     program = weighing((6.5, 3.5))
     assert program.placement["positive-controlnet1"] == "cpu:1"
     assert {program.placement[f"positive-{stage}"] for stage in ("encoder", "mid", "decoder")} == {
@@ -179,7 +177,7 @@ def test_devices_that_do_not_hold_the_same_models_are_not_interchangeable(
 def test_a_pair_of_models_is_placed_on_the_one_device_of_a_class_that_holds_both(
     memory: tuple[float, ...],
 ) -> None:
-    # 6 GB of the UNet and 3 GB of its ControlNet stay together, for links are slow
+    # 6 GB of the UNet and 3 GB of its ControlNet stay together, because links are slow
     program = weighing(memory)
     slow = {
         pair: replace(link, bytes_per_second=1.0) for pair, link in program.target.links.items()
@@ -336,7 +334,7 @@ def test_every_alternative_has_a_descriptive_name() -> None:
 
 
 def test_segments_mark_calls_that_may_overlap_the_next_one() -> None:
-    """Neither reads what the other makes; both take long and can be recorded."""
+    """Neither call reads the other's output; both are long and can be recorded."""
     stages = []
     for branches in (1, 2):
         program = compiled(region(branches=branches, controls=branches), batching=False)
@@ -348,7 +346,7 @@ def test_segments_mark_calls_that_may_overlap_the_next_one() -> None:
             assert reads[second.operations[0]].isdisjoint(first.operations)
         stages.append([" ".join(call.stage for call in turn) for turn in turns])
     assert stages[0] == ["controlnet unet_encoder", "unet_mid", "unet_decoder"]
-    assert stages[1] == [  # two ControlNets on either side of guidance
+    assert stages[1] == [  # two ControlNets per branch
         "controlnet controlnet",
         "unet_encoder controlnet",
         "controlnet unet_encoder",
@@ -359,9 +357,7 @@ def test_segments_mark_calls_that_may_overlap_the_next_one() -> None:
 
 
 def test_segments_list_reads_and_writes() -> None:
-    """What a segment reads is the step, made before the loop, or written by another one; nothing
-    else passes between them.
-    """
+    """Segments read only the step, values from before the loop, and writes of other segments."""
     pins = {
         "controlnet": ("cpu:1",),
         "unet_encoder": ("cpu:0",),
@@ -386,7 +382,7 @@ def test_segments_list_reads_and_writes() -> None:
         variant.prediction,
         *variant.carried.values(),
     }
-    assert written <= elsewhere  # and nothing that nobody reads
+    assert written <= elsewhere  # every write has a reader
 
 
 @pytest.mark.defect(46)

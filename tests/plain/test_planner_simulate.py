@@ -1,4 +1,4 @@
-"""The simulator against schedules worked out by hand."""
+"""The simulator matches schedules computed by hand."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def spans(simulation, resource, evaluation=None):
 
 def test_a_controlnet_elsewhere_is_waited_for() -> None:
     simulation = simulate(laid(several(region(), after="cost"), ON_SECOND_DEVICE))
-    # the step goes over, 15 ms of ControlNet, 4 ms of link, 19 ms of decoder; encoder and mid are
-    # done by then
+    # sending the step, 15 ms of ControlNet, 4 ms of link, 19 ms of decoder; encoder and mid end
+    # earlier
     assert increments(simulation.ends) == pytest.approx([STEP + 38 * MS] * 10)
     assert simulation.period == pytest.approx(
         STEP + 38 * MS
@@ -54,7 +54,7 @@ def test_one_evaluation_behind_it_is_waited_for_once() -> None:
     simulation = simulate(program)
     assert increments(simulation.ends) == pytest.approx([STEP + 38 * MS] + [34 * MS] * 9)
     assert simulation.period == pytest.approx(34 * MS)
-    # the last evaluation's residuals would never be read: they are not computed
+    # the last evaluation's residuals have no reader and are not computed
     assert len(spans(simulation, "cpu:1")) == 9
 
 
@@ -99,7 +99,7 @@ def test_values_of_one_link_wait_for_each_other_in_the_order_of_making() -> None
     simulation = simulate(laid(base, {"controlnet1": "cpu:1", "controlnet2": "cpu:1"}))
     first, second = spans(simulation, "cpu:1 -> cpu:0", 0)
     assert [first.what, second.what] == ["positive-controlnet1", "positive-controlnet2"]
-    # the second was ready at 30
+    # the second is ready at 30 ms
     assert (first.start, second.start) == pytest.approx((STEP + 15 * MS, STEP + 35 * MS))
     assert simulation.ends[0] == pytest.approx(STEP + (55 + 19) * MS)
 
@@ -157,7 +157,7 @@ def test_two_kinds_of_evaluation_in_turn_and_a_carried_value_from_elsewhere() ->
     # last 5; shallow only: 2 + 5
     assert increments(simulation.ends) == pytest.approx([24 * MS, 7 * MS] * 3, abs=3 * STEP)
     back = [span.evaluation for span in spans(simulation, "cpu:1 -> cpu:0")]
-    assert back == [0, 2, 4]  # what a later evaluation reads again is not sent again
+    assert back == [0, 2, 4]  # values that a later evaluation reads again are not sent again
 
 
 def test_texts_go_to_the_devices_that_read_them_before_the_loop() -> None:
@@ -190,7 +190,7 @@ def test_weights_with_loras_are_patched_before_the_loop() -> None:
     assert with_one.seconds - without.seconds == pytest.approx(30 * MS)
     known |= {"devices": (Device("cpu:0", 1.0, 1e9, bus_bytes_per_second=0.5e9),)}
     over_a_bus = simulate(laid(several(patched, after="cost", **known), {}))
-    # the originals come at half that
+    # the originals are read at half the rate
     assert over_a_bus.seconds - without.seconds == pytest.approx(60 * MS)
 
 

@@ -1,4 +1,4 @@
-"""Charts: where points, axes and names come to stand."""
+"""Charts place points, axes and names correctly."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ NAMESPACE = "{http://www.w3.org/2000/svg}"
 
 
 def drawn(panel: Panel) -> tuple[list[tuple[float, float]], list[str], float]:
-    """The points of the first curve in pixels, all words, and how far down the curve's name stands."""
+    """Returns the first curve's points in pixels, all texts, and the vertical position of the
+    curve's name.
+    """
     tree = ElementTree.fromstring(line_chart([panel]))
     line = tree.find(f".//{NAMESPACE}polyline")
     assert line is not None

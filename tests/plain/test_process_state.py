@@ -1,6 +1,6 @@
-"""What packs' nodes change of the process is put back and told; what is lawful stays.
+"""Forbidden changes of the process by packs' nodes are undone and reported; allowed ones stay.
 
-`MISCHIEF` is a table: a further way is a line with what the node does and what is reported of it.
+Each line of `MISCHIEF` has a node's action and the expected report.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ pytestmark = pytest.mark.defect(24)
 
 
 def interrupt(number: int, frame: Any) -> None:
-    """Stands for a handler that a pack installs."""
+    """Represents a signal handler of a pack."""
 
 
 MISCHIEF: tuple[tuple[str, Callable[[Path], object], str], ...] = (
@@ -141,8 +141,8 @@ def state() -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def unchanged() -> Iterator[None]:
-    """Puts back what a failing test leaves."""
-    torch.use_deterministic_algorithms(False)  # which imports libraries the first time
+    """Undoes the changes of a failing test."""
+    torch.use_deterministic_algorithms(False)  # imports libraries on its first call
     before = state()
     yield
     for aspect in ASPECTS:
@@ -178,7 +178,7 @@ def test_process_changes_by_a_node_are_undone_and_reported(
 def test_a_library_that_another_thread_still_imports_is_not_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A check may come while the devices start."""
+    """A check may run while the devices start."""
     import_started = types.ModuleType("torch")
     import_started.__spec__ = importlib.machinery.ModuleSpec("torch", None)
     monkeypatch.setattr(import_started.__spec__, "_initializing", True, raising=False)
@@ -188,7 +188,7 @@ def test_a_library_that_another_thread_still_imports_is_not_asked(
 
 
 def test_imports_of_other_threads_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where one does between two looks at what is imported."""
+    """Also if the import happens between two checks of the modules."""
     process, lines, names = ProcessState(), list[str](), list[str]()
 
     def imports() -> None:
@@ -213,8 +213,8 @@ def test_imports_of_other_threads_stay(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("when", ["before", "meanwhile", "afterwards"])
 def test_a_library_of_another_thread_is_quiet_meanwhile(when: str) -> None:
-    """Which changes the filters of warnings, for a while, for all: no node's doing. Loading starts
-    `before` the node and ends in it, or goes on `afterwards`.
+    """Its temporary change of the warning filters affects all threads; no node is blamed. Loading
+    starts `before` the node and ends in it, or continues `afterwards`.
     """
     lines, filters = list[str](), list(warnings.filters)
     with ExitStack() as loading:
@@ -329,8 +329,8 @@ def test_concurrent_runs_are_compared_when_none_is_active(tmp_path: Path) -> Non
 def test_it_costs_a_millisecond_and_three_looks_at_all_modules(
     importing: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a processor. Looking at thousands of modules takes most of it: two looks per node, and no
-    more while some thread imports a module.
+    """CPU time. Most of it compares thousands of modules: twice per node, and no more while a
+    thread imports a module.
     """
     if importing:
         module = types.ModuleType("half")

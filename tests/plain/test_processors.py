@@ -1,6 +1,4 @@
-"""Processors that workers have for themselves: nobody gets one twice, and nothing is left of a
-claim.
-"""
+"""Workers claim exclusive processors: none is given twice, and a claim leaves no trace."""
 
 from __future__ import annotations
 
@@ -54,7 +52,7 @@ input()
 
 @pytest.fixture(autouse=True)
 def host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """One without containers and quotas, and where nobody else claims."""
+    """Simulates a host without containers, quotas and other claims."""
     (tmp_path / "cgroup").write_text("")
     monkeypatch.setattr(processors, "NAME", str(uuid.uuid4()))
     monkeypatch.setattr(processors, "OUTERMOST", str(processors.NAMESPACE.readlink()))
@@ -64,8 +62,8 @@ def host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def four(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Four processors with numbers that no machine has, two of each of two cores: where their
-    topology stands.
+    """Simulates the topology of four processors, two of each of two cores, with numbers that no
+    machine has.
     """
     monkeypatch.setattr(processors, "_available", lambda: [90000, 90001, 90002, 90003])
     monkeypatch.setattr(processors, "TOPOLOGY", tmp_path)
@@ -81,7 +79,7 @@ def four(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_cores_come_before_their_second_threads_and_are_given_once(four: Path) -> None:
     with claim(2) as first, claim(1) as second:
         assert (first.processors, second.processors) == ([90000, 90002], [90001])
-        assert claim(2).processors == ()  # one is left, which nobody holds now
+        assert claim(2).processors == ()  # one is left, and no claim holds it
         with claim(1) as third:
             assert third.processors == [90003]
     with claim(4) as all_of_them:
@@ -159,13 +157,12 @@ def test_a_worker_that_waits_leaves_its_processor_to_others_that_want_it() -> No
     told = subprocess.run(
         [sys.executable, "-c", WAIT, str(processor)], capture_output=True, text=True, timeout=120
     )
-    # times that it had the processor and lost it; who keeps awake has it again every few
-    # milliseconds
+    # times that it lost the processor; a spinning process loses it every few milliseconds
     assert int(told.stdout) <= 15, told
 
 
 class Clocks:
-    """The wall's, and the one of this process, which runs while nobody else has the processor."""
+    """The wall clock, and this process's CPU clock, which stops while other processes run."""
 
     def __init__(self) -> None:
         self.wall = self.used = 100.0
@@ -180,7 +177,7 @@ def test_waiters_spin_until_the_end_or_until_others_come_and_a_while_longer() ->
     awake = Awake(1.0, lambda: clocks.wall, lambda: clocks.used)
 
     def waits(*looks: tuple[float, float]) -> list[bool]:
-        """What is said after each time that passed, of this process and of others."""
+        """Returns the answer after each interval, in seconds of this process and of others."""
         awake.begin()
         said = []
         for look in looks:
@@ -188,10 +185,10 @@ def test_waiters_spin_until_the_end_or_until_others_come_and_a_while_longer() ->
             said.append(awake.goes_on)
         return said
 
-    # another thread of this process had it for a while
+    # another thread of this process ran
     assert waits((1e-4, 0.0), (0.9, 0.0), (0.2, 0.0)) == [True, True, False]
     assert waits(*[(1e-5, 1e-4)] * 20) == [True] * 20  # interrupts
-    assert waits(*[(0.06, 3e-3)] * 10) == [True] * 10  # a service of the machine, now and then
+    assert waits(*[(0.06, 3e-3)] * 10) == [True] * 10  # an occasional system service
     clocks.pass_by(1.0)
     assert waits(*[(1e-5, 3e-3)] * 5) == [True, True, True, False, False]
     assert waits((1e-5, 0.0)) == [False]
@@ -199,5 +196,5 @@ def test_waiters_spin_until_the_end_or_until_others_come_and_a_while_longer() ->
     assert waits((1e-5, 0.0)) == [True]
     awake.begin()
     clocks.pass_by(0.0, 0.3)
-    awake.slept()  # there was nothing to wait for
+    awake.slept()  # it had no work to wait for
     assert awake.goes_on

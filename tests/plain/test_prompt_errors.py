@@ -1,6 +1,4 @@
-"""Problems of a graph in the convention's words: types that clients know, and data that lets them
-mark the very input.
-"""
+"""Graph errors have ComfyUI's types, and data that lets clients mark the input."""
 
 from __future__ import annotations
 

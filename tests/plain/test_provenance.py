@@ -1,6 +1,4 @@
-"""What is kept with a result of how it came about: it is reported again when the result is taken
-from the cache, and exact runs take no approximate results.
-"""
+"""A cached result reports again how it was computed, and exact runs take no approximate results."""
 
 from __future__ import annotations
 
@@ -41,7 +39,7 @@ class Point:
 
 @dataclass
 class Sampler:
-    """An engine whose samplers do what runs may: they wait for no ControlNet and no LoRA."""
+    """Simulates an engine that uses all approximations that runs allow."""
 
     allowed: frozenset[str] = frozenset()
     sampled: list[str] = field(default_factory=list)
@@ -65,7 +63,7 @@ class Sampler:
 
 
 class Sample(Node, category="test"):
-    """Samples, as nodes of packs do."""
+    """Samples like a node of a pack."""
 
     seed: int = 0
 
@@ -84,7 +82,7 @@ class SampleInside(Node, category="test"):
 
 
 class Decode(Node, category="test"):
-    """Makes a picture of what was sampled."""
+    """Decodes a latent."""
 
     scale: Annotated[int, Field(ge=1)] = 1
 
@@ -106,7 +104,7 @@ def graph(sampler: str = "Sample", scale: int = 1) -> dict[str, Any]:
 
 @dataclass
 class Bench:
-    """Runs graphs one after the other with one cache."""
+    """Runs graphs in sequence with one cache."""
 
     engine: Sampler = field(default_factory=Sampler)
     cache: ResultCache = field(default_factory=ResultCache)
@@ -127,7 +125,7 @@ def bench() -> Bench:
 
 
 def repeats(sampler: str) -> Iterator[dict[str, Any]]:
-    """The same graph, and one in which less and less is taken from the cache."""
+    """Yields the same graph, and graphs that take less and less from the cache."""
     yield graph(sampler)
     yield graph(sampler, scale=2)
 
@@ -168,14 +166,14 @@ def test_a_kept_result_says_how_it_was_made(
     assert all(name in why for name in (*approximations, *arrivals))
 
 
-# (kept with, wanted by, whether the kept result is taken)
+# (cached under, requested under, whether the cached result is taken)
 TAKEN = [
     ("stale-controlnet", "", False),
     ("async-lora", "", False),
     ("async-lora=2", "stale-controlnet", False),
     ("async-lora,stale-controlnet", "async-lora", False),
     ("async-lora=3", "async-lora=2", False),
-    ("async-lora=2", "async-lora", False),  # whose profile may allow fewer steps
+    ("async-lora=2", "async-lora", False),  # its profile may allow fewer steps
     ("", "stale-controlnet,async-lora", True),
     ("stale-controlnet", "stale-controlnet,async-lora", True),
     ("async-lora=2", "async-lora=3", True),
@@ -209,7 +207,7 @@ def test_exact_results_take_the_place_of_approximate_ones_and_not_the_other_way_
     assert not ran.nodes("start") and provenance == EXACT
     entry = ResultEntry(("exact",))
     for one in (entry, ResultEntry(("stale",), provenance=Provenance(stale_controlnet=True))):
-        bench.cache.put(b"key", one)  # a run that began before the exact one ended
+        bench.cache.put(b"key", one)  # a run that began earlier stores its stale result last
     assert bench.cache.get(b"key") == entry
 
 

@@ -1,5 +1,5 @@
-"""What a saved document means when it is queued: the table `tests/queued_cases.json`, which the
-editor's tests read as well, and what holds for any text.
+"""Queued documents give the prompts of `tests/queued_cases.json`, which the editor's tests read
+too, and any text obeys the same rules.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def test_sent_graphs_come_back_from_editor_files(text: str) -> None:
     graph = from_api({"1": {"class_type": "Text", "inputs": {"text": text}}})
     drawn = json.loads(json.dumps(to_ui(Workflow(graph), signatures({}, TYPES))))
     assert queued(drawn).graph == graph
-    assert parse_workflow(drawn).graph == graph  # where the type is not known
+    assert parse_workflow(drawn).graph == graph  # with an unknown type
     typed = typed_text(text)
     assert typed is None or sent_text(typed, picking([])) == text
 

@@ -1,4 +1,4 @@
-"""When a ControlNet is replicated and when a replica is dropped, on a simulated clock."""
+"""ControlNets are replicated and replicas dropped in time, on a simulated clock."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Clock:
 
 
 class Pool:
-    """Members that work off their queues one second per second, each second observed ten times."""
+    """Simulates members that do a second of work per second, observed ten times per second."""
 
     def __init__(self, *members: str) -> None:
         self.clock = Clock()
@@ -37,7 +37,9 @@ class Pool:
         return member
 
     def tick(self, arriving: Mapping[str, float] | None = None, seconds: float = 0.1) -> None:
-        """Sessions of `arriving` seconds of work come, then all members work for a tick, fairly."""
+        """Adds sessions of `arriving` seconds of work, then lets all members work fairly for a
+        tick.
+        """
         for control, work in (arriving or {}).items():
             self.ask(control, work)
         for queue in self.queues.values():
@@ -87,13 +89,13 @@ def test_later_ones_go_to_the_shortest_queue_among_those_that_hold_it() -> None:
 
 
 def test_a_queue_that_stays_long_replicates_after_the_period_and_not_before() -> None:
-    """Work arrives at twice the speed of one member: longer than a step from the second tick on."""
+    """Work arrives twice as fast as one member works: more than a step from the second tick on."""
     pool = Pool("a", "b")
     pool.run(60.0, {"canny": 0.2})
     assert pool.changes[0][1] == Change("replicate", "canny", "b")
     assert PERIOD <= pool.changes[0][0] <= PERIOD + 0.5
     assert len(pool.changes) == 1
-    # both work: the backlog of the period stays
+    # both members work, and the backlog stays
     assert sum(map(sum, (queue.values() for queue in pool.queues.values()))) < 10.0
 
 
@@ -160,8 +162,8 @@ def test_work_for_another_does_not_keep_a_replica() -> None:
 
 @pytest.mark.parametrize("load", [0.3, 0.6, 0.9, 1.2, 1.7])
 def test_it_does_not_flap(load: float) -> None:
-    """Half an hour of sessions of 3 s of work at random times, `load` members' worth: no replica is
-    dropped only to come back soon.
+    """In half an hour of random sessions of 3 s, `load` members' worth, no dropped replica returns
+    soon.
     """
     draw = random.Random(1)
     pool = Pool("a", "b", "c", "d")
@@ -175,12 +177,12 @@ def test_it_does_not_flap(load: float) -> None:
 
 
 def test_of_two_that_compete_the_one_with_more_work_goes_first_and_the_other_waits_to_see() -> None:
-    """Both wait behind 1.8 s of work a second; once the heavy one has a second member, there is
-    room for both, so the light one stays.
+    """Both wait while 1.5 s of work arrive per second; a second member for the heavy one leaves
+    room for the light one, which stays.
     """
     pool = Pool("a", "b")
     pool.run(0.1, {"depth": 0.02})
-    pool.queues["b"]["pose"] = 1.0  # so that both begin on `a`
+    pool.queues["b"]["pose"] = 1.0  # so that both start on `a`
     assert pool.ask("canny", 0.1) == "a"
     pool.queues["b"]["pose"] = 0.0
     pool.run(30.0, {"canny": 0.13, "depth": 0.02})

@@ -1,4 +1,4 @@
-"""What goes when room is needed, by sequences worked out by hand."""
+"""Evictions match sequences computed by hand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from katz_graph.models.loading.residency import STALE, NoRoom, Residency
 
 
 def evicted(residency: Residency, keys: str) -> list[str]:
-    """What each use of things of one byte drives out; `-` for a hit or for room that was free."""
+    """Returns the evictions of each use of one-byte items; `-` for none."""
     return ["".join(map(str, residency.touch(key, 1))) or "-" for key in keys]
 
 
@@ -37,8 +37,8 @@ def test_of_equal_counts_the_oldest_use_goes() -> None:
 
 
 def test_once_popular_models_are_finally_evicted() -> None:
-    """Three uses of `a`; each newcomer begins one above the last that went: 1, 1+1, 2+1, 3+1; then
-    `a`'s 3 is the older 3.
+    """`a` has 3 uses; each new item starts one above the last evicted: 1, 1+1, 2+1, 3+1. Then `a`
+    is the older of two at 3.
     """
     assert evicted(Residency(2, LeastFrequentlyUsed()), "aaabcde") == [
         "-",
@@ -52,8 +52,8 @@ def test_once_popular_models_are_finally_evicted() -> None:
 
 
 def test_the_aging_count_restarts_for_returning_models() -> None:
-    """`b` went at 2, so `c` begins at 3, as much as `a` has, whose last use is older: when `b`
-    comes back, `a` goes.
+    """`b` is evicted at 2, so `c` starts at 3, equal to `a`. When `b` returns, `a` is evicted,
+    because its last use is older.
     """
     residency = Residency(2, LeastFrequentlyUsed())
     assert evicted(residency, "aaabbcb") == ["-", "-", "-", "-", "-", "b", "a"]
@@ -127,7 +127,7 @@ def test_without_a_budget_everything_stays() -> None:
 
 
 def test_one_of_the_same_kind_goes_first_where_something_must() -> None:
-    """So that what else is there can stay. Not where there is room, nor while it is in use."""
+    """Other items can stay. Not if there is room, nor while it is in use."""
     residency = Residency(3, LeastRecentlyUsed())
     assert evicted(residency, "abc") == ["-", "-", "-"]
     assert residency.touch("d", 1, alike="bc") == ("b",)

@@ -1,6 +1,4 @@
-"""Which devices requests get that are served at once: lanes of base devices, and a pool for
-ControlNets that grows and shrinks.
-"""
+"""Concurrent requests get lanes of base devices, and ControlNets a pool that grows and shrinks."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ def region(**controls: ControlNetRecipe) -> Region:
 
 
 def planned(of: Region, pins: object, seconds: float) -> Program:
-    """A program whose ControlNets run where they are pinned and take so long each."""
+    """Returns a program whose ControlNets run on their pins, `seconds` each."""
     calls = tuple(Call((op.id,), op.stage, pins[op.id][0], seconds) for op in of.operations)  # type: ignore[index]
     variant = Variant("v0", of.operations, Ref("x"), {}, tuple(range(20)))
     prediction = Prediction(20 * STEP, STEP, STEP, STEP, "")
@@ -110,8 +108,8 @@ def test_a_controlnet_that_many_wait_for_is_replicated_and_given_up_when_idle() 
 
 
 def test_lanes_that_lost_devices_are_one_where_none_of_them_holds_the_pins() -> None:
-    """Of four devices in lanes of two, g1 and g3 are gone; what is left of each lane lacks what the
-    other has.
+    """Of four devices in lanes of two, g1 and g3 are lost; each remaining lane lacks the other's
+    pins.
     """
     pins = {"unet_mid": ("g0",), "vae_decode": ("g2",)}
     with pytest.raises(InputError, match="no 1 devices together"):

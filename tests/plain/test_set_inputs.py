@@ -1,4 +1,4 @@
-"""`--set NODE.INPUT=VALUE`: which node and which input are meant where names have dots."""
+"""`--set NODE.INPUT=VALUE` finds node and input although names have dots."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from katz_graph.packs import builtin_types
 
 
 def changed(target: str) -> dict[str, int]:
-    """Sets an input to 7; returns node -> 7 under the name of its input."""
+    """Sets an input to 7; returns 7 by node and input."""
     graph = Graph(
         {
             "3": NodeCall("ResizeImageMaskNode", {}),

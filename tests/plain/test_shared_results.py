@@ -1,5 +1,5 @@
-"""Runs that go on at the same time: they share results, none loses what it needs, and users keep
-their histories and objects apart.
+"""Concurrent runs share results and lose none that they need; users have separate histories and
+objects.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ def total(number: int) -> dict[str, Any]:
 
 
 def test_a_run_that_ends_leaves_values_used_by_others() -> None:
-    """Classic keeps the last run's results; a run under way must find again what it had, whatever
-    quick ones end meanwhile.
+    """Classic caches the last run's results; a long run must find its own again while short ones
+    end.
     """
     shared = ResultCache()
     long, quick = shared.fork(), shared.fork()
     with long.under_way():
-        run(total(1), long)  # it has these results and goes on
+        run(total(1), long)  # has these results and continues
         with quick.under_way():
             run(total(2), quick)
         run(total(3), quick)
@@ -100,7 +100,7 @@ def test_users_keep_their_own_histories_and_a_user_is_lent_one_cache_at_a_time()
         with caches.lent("ann") as fork:
             assert fork is not hers and run(total(2), fork).why("2") == "new"
     with caches.lent("bob") as his:
-        assert run(total(2), his).nodes("cached") == ["3"]  # results are everybody's
+        assert run(total(2), his).nodes("cached") == ["3"]  # users share results
     with caches.lent("carl") as his:
         assert run(total(3), his).why("1") == "new"
     with caches.lent("ann") as hers:

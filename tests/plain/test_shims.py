@@ -1,6 +1,4 @@
-"""What packs import around them: it is there, it answers as packs expect, and what is missing is
-said by name.
-"""
+"""Modules that packs import exist and behave as packs expect; missing ones are named."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ def forgetting() -> Iterator[None]:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Shims over a usual model folder."""
+    """Installs shims over usual model folders."""
     for name in (
         "models/checkpoints/a.safetensors",
         "models/loras/style/b.safetensors",
@@ -56,7 +54,7 @@ def shim(name: str) -> Any:
 
 
 class Listening(RecordingContext):
-    """Remembers events."""
+    """Records events."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -132,7 +130,7 @@ def test_names_and_places_of_files(root: Path) -> None:
     assert paths.get_folder_paths("unet") == paths.get_folder_paths("diffusion_models")
     assert paths.models_dir == str(root / "models")
     assert paths.base_path == str(root)
-    assert Path(paths.__file__).parent == root  # where packs take ComfyUI to be
+    assert Path(paths.__file__).parent == root  # packs take this folder for ComfyUI's
     assert paths.get_temp_directory() == str(root / "output/temp")
     assert paths.get_folder_paths("custom_nodes") == [str(root / "packs")]
     assert not hasattr(paths, "get_something_of_next_year")
@@ -189,7 +187,7 @@ def test_the_running_context_decides_where_pictures_go(root: Path) -> None:
 def test_progress_and_messages_reach_the_run(root: Path) -> None:
     context = Listening()
     server = shim("server").PromptServer.instance
-    server.send_sync("mine.event", {"lost": True})  # nobody runs
+    server.send_sync("mine.event", {"lost": True})  # no run is active
     with running(context, "7"):
         from katz_graph.comfy.running import ProgressBar
 
@@ -328,7 +326,7 @@ def test_built_in_nodes_as_classes(root: Path) -> None:
     with pytest.raises(NotThere, match=r"needs nodes\.load_custom_node"):
         nodes.load_custom_node("x")
     assert shim("comfy_extras.nodes_canny").Canny is nodes.Canny
-    for name, kind in nodes.NODE_CLASS_MAPPINGS.items():  # as packs do that wrap all of them
+    for name, kind in nodes.NODE_CLASS_MAPPINGS.items():  # as packs do that wrap all nodes
         assert kind.INPUT_TYPES() and callable(getattr(kind(), kind.FUNCTION)), name
 
 
@@ -396,4 +394,4 @@ def test_calls_of_packs_during_loading(root: Path) -> None:
     for module in ("comfy.context_windows", "comfy.quant_ops", "comfy_api.feature_flags"):
         assert (
             shim(module).anything is not None
-        )  # a stand-in, which says what it is when it is used
+        )  # a placeholder, which names itself when used

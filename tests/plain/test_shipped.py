@@ -1,6 +1,4 @@
-"""The workflows that come with the package: named as scripts look them up, and shown by the
-convention's editors as templates.
-"""
+"""Scripts find the package's workflows by name, and ComfyUI's editors show them as templates."""
 
 from __future__ import annotations
 
@@ -35,7 +33,7 @@ def test_every_node_has_a_title_as_the_editor_exports_it(path: Path) -> None:
 def test_every_workflow_is_a_template_once() -> None:
     assert sorted(names()) == sorted(path.stem for path in WORKFLOWS.glob("*.json"))
     for category in json.loads(INDEX.read_text()):
-        # the server's own, not a pack's
+        # the server's, not a pack's
         assert category["moduleName"] == "default" and category["title"]
         assert all(
             one["title"] and one["description"] and one["mediaType"] == "image"
@@ -53,7 +51,7 @@ def test_every_template_has_a_small_picture_and_a_workflow_that_runs_here() -> N
             assert opened.format == "WEBP" and len(set(opened.convert("L").tobytes())) > 50
     for name in names():
         document = template(name, REGISTRY)
-        assert document is not None and is_ui(document)  # the stock dialog opens no other
+        assert document is not None and is_ui(document)  # the stock dialog opens only these
         graph = parse_workflow(document, REGISTRY).graph
         assert graph == read_workflow(WORKFLOWS / f"{name}.json", REGISTRY).graph
         found = check(graph, REGISTRY, Folders())

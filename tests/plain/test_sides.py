@@ -1,6 +1,4 @@
-"""Conditioning lists before sampling: areas in cells, partners on the other side, ControlNets that
-spread.
-"""
+"""Before sampling, areas become cells, entries get partners, and ControlNets spread."""
 
 from __future__ import annotations
 

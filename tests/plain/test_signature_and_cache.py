@@ -1,4 +1,4 @@
-"""What decides whether two nodes have the same result, and which results are kept."""
+"""Tests when two nodes have the same result, and which results are cached."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ VALUES = st.recursive(
 @settings(deadline=None)
 @given(VALUES, VALUES)
 def test_tokens_are_equal_exactly_for_equal_typed_values(one: Any, other: Any) -> None:
-    """repr tells 1 from 1.0 from True, and 0.0 from -0.0."""
+    """`repr` distinguishes 1, 1.0 and True, and 0.0 and -0.0."""
 
     def ordered(value: Any) -> Any:
         if isinstance(value, dict):
@@ -98,7 +98,7 @@ def test_not_a_number_is_never_cached_whoever_made_it() -> None:
         != value_token(numpy.float64(1.0))
     )
     depths = numpy.array([1.0, float("nan")])
-    assert value_token(depths) == value_token(depths.copy())  # content, not a wish to run always
+    assert value_token(depths) == value_token(depths.copy())  # equal content, although NaN differs
 
 
 def test_a_value_that_holds_itself() -> None:

@@ -1,6 +1,4 @@
-"""Stages are declared by families of models; whoever plans them reads the declarations and knows no
-names.
-"""
+"""Model families declare stages; the planner reads the declarations and names no stage."""
 
 from __future__ import annotations
 
@@ -20,14 +18,14 @@ from katz_graph.planner.passes.decompose import dependencies
 from katz_graph.planner.region import stage_of
 
 ROOT = Path(__file__).parents[2]
-NAMED = {"nodes/denoise.py", "nodes/transformer.py"}  # the nodes that stand for stages
+NAMED = {"nodes/denoise.py", "nodes/transformer.py"}  # nodes for stages
 # also names of folders, parts of files and arguments
 OTHERWISE = {"controlnet", "text_encoder", "concatenated"}
 
 
 @pytest.fixture
 def family() -> Iterator[None]:
-    """A made-up family of two stages."""
+    """Registers a made-up family."""
     register_stages(
         [
             Stage("odd_blocks", uncounted, costed=True, placeable=True, group="odd"),

@@ -1,5 +1,5 @@
-"""`katz submit` against a server that answers as told: lines that drop, refusals, Ctrl-C, names
-that lead elsewhere.
+"""Tests `katz submit` against a scripted server: lost connections, refusals, Ctrl-C, names that
+lead elsewhere.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ Submit = Callable[..., Outcome]
 
 @dataclass(slots=True)
 class Fake:
-    """`act` plays a job that was taken in; `answer` is given to /prompt instead of taking it in."""
+    """`act` plays an accepted job; `answer` is the response to /prompt if the job is not accepted.
+    """
 
     server: Live
     act: Act
@@ -91,7 +92,7 @@ class Fake:
             self.server.hub.publish(job, event)
 
     def end(self, job: Job, ended: Ended) -> None:
-        """As `Jobs` does: in the store first."""
+        """Stores the end first, as `Jobs` does."""
         self.server.jobs.running.remove(job)
         self.server.jobs.ended.append(
             replace(job, status=ended.status, ended=ended.at, result=ended)
@@ -137,9 +138,7 @@ def arguments(address: str, folder: Path) -> list[str]:
 def submit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Submit:
-    """The command in this process: loading the nodes takes a second, in a process of its own each
-    time.
-    """
+    """Runs the command in this process, because loading the nodes takes a second per process."""
 
     def run(address: str, *more: str, folder: Path = tmp_path) -> Outcome:
         monkeypatch.setattr(sys, "argv", [*arguments(address, folder), *more])
@@ -195,7 +194,7 @@ def test_a_file_that_is_there_already_stays(tmp_path: Path, submit: Submit) -> N
 
 
 async def through_a_dropped_line(fake: Fake, job: Job) -> None:
-    """The line drops twice; the job ends while nobody watches."""
+    """The connection is lost twice; the job ends while it is down."""
     fake.say(job, Started(1.0))
     for _ in range(2):
         while not fake.server.hub.sockets:
@@ -234,7 +233,7 @@ def test_control_c_cancels_the_job(tmp_path: Path) -> None:
             "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\nfrom "
             "katz_graph.cli.main import main; main()"
         )
-        # a shell's background jobs ignore it
+        # a shell's background jobs ignore SIGINT
         command = [sys.executable, "-c", code, *arguments(fake.server.address, tmp_path)[1:]]
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         try:

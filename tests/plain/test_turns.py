@@ -1,5 +1,5 @@
-"""Turns on a device: equal shares of seconds, whatever a unit takes; weights that are there first,
-but not for ever.
+"""Requests get equal seconds of a device, whatever a unit takes; resident weights go first, but not
+forever.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from katz_graph.executor.turns.fair_queue import SHARE, STAY, DeficitRoundRobin
 
 
 def spent(seconds: dict[str, float], turns: int) -> Counter[str]:
-    """Seconds that each flow got when all are always ready."""
+    """Returns each flow's seconds if all are always ready."""
     policy: DeficitRoundRobin[str] = DeficitRoundRobin()
     for flow in seconds:
         policy.join(flow)
@@ -57,7 +57,7 @@ def test_a_flow_that_had_nothing_to_do_has_no_claim_to_the_time_before() -> None
 
 @dataclass
 class Shared:
-    """What two flows that want other weights had of a device, in seconds on a virtual clock."""
+    """A device's seconds for two flows with different weights, on a virtual clock."""
 
     total: float
     switching: float
@@ -65,7 +65,7 @@ class Shared:
 
 
 def shared(step: float, switch: float, steps: int) -> Shared:
-    """Two requests of so many steps, each always ready, each with weights of its own."""
+    """Simulates two always ready requests of `steps` steps with different weights."""
     policy: DeficitRoundRobin[str] = DeficitRoundRobin()
     left, last, resident = {"a": steps, "b": steps}, {"a": 0.0, "b": 0.0}, ""
     found = Shared(0.0, 0.0, 0.0)
@@ -87,7 +87,7 @@ def shared(step: float, switch: float, steps: int) -> Shared:
 
 @pytest.mark.parametrize("step", [0.05, 0.1, 0.3])
 def test_requests_with_other_weights_work_most_of_the_time(step: float) -> None:
-    """A switch takes as long as 5 to 30 steps; one after the other there would be two."""
+    """A switch takes as long as 5 to 30 steps; sequential requests need two."""
     steps = round(120.0 / step)
     got = shared(step, switch=1.5, steps=steps)
     assert got.switching <= 0.15 * (got.total - got.switching)
@@ -117,15 +117,15 @@ def test_many_with_the_weights_that_are_there_do_not_keep_out_the_one_without() 
         resident = flow.split()[0]
         policy.charge(flow, 0.1 + switch, switch)
         taken[flow] += 1
-    # equal shares, however many want the same
+    # equal shares, however many flows share weights
     assert max(taken.values()) <= 1.2 * min(taken.values())
-    # each of the others has its share meanwhile
+    # each other flow has its share in this time
     assert waited <= 5 * ((STAY + 1) * 1.5 + 0.1 + SHARE)
 
 
 class Pair:
-    """Two devices on a virtual clock, each with a part of every step of two requests, which
-    exchange results after each step.
+    """Simulates two devices that compute parts of every step of two requests and exchange results
+    after each step.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class Pair:
         self.done = {"a": [0, 0], "b": [0, 0]}
         self.resident, self.idle_since, self.busy = list(resident), [0.0, 0.0], [False, False]
         self.switches, self.ended = 0, 0.0
-        # time, device, the request that it worked for
+        # time, device, request
         self.events: list[tuple[float, int, str]] = []
 
     def run(self) -> None:
@@ -189,12 +189,12 @@ class Pair:
 def test_devices_that_wait_for_each_other_come_to_have_the_same_weights(
     step: tuple[float, float], resident: tuple[str, str]
 ) -> None:
-    """While a device waits for the other it does not bring other weights at once; before, each step
-    of each request brought its own.
+    """A device that waits for the other does not switch weights at once; earlier, each step of each
+    request switched.
     """
     pair = Pair(step, switch=1.5, steps=200, resident=resident)
     pair.run()
     after_each_other = 2 * (200 * max(step) + 1.5)
     assert all(done == [200, 200] for done in pair.done.values())
-    # 400 switches, 3.4 to 8 times as long
+    # earlier: 400 switches, 3.4 to 8 times as long
     assert pair.ended <= 1.4 * after_each_other and pair.switches <= 30

@@ -1,4 +1,4 @@
-"""URLs of models: which may be fetched, and how they are shown."""
+"""Only permitted URLs of models are fetched, and they are shown without secrets."""
 
 from __future__ import annotations
 

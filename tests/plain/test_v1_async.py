@@ -1,4 +1,4 @@
-"""Asynchronous nodes of the first convention."""
+"""Asynchronous V1 nodes run."""
 
 from __future__ import annotations
 

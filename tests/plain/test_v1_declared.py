@@ -1,4 +1,4 @@
-"""What packs of the ecosystem's first convention declare."""
+"""Declarations of V1 packs are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What nodes of the first convention expand to, and loops of them."""
+"""V1 nodes expand to graphs and run loops."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_wrong_inputs_are_refused_before_anything_runs() -> None:
 
 
 class ForOpen:
-    """Expands. `left` counts down; only the closing node's expansions give it."""
+    """Expands. `left` counts down; only the closing node's expansions set it."""
 
     RETURN_TYPES, FUNCTION, CATEGORY = ("FLOW", "INT", "*"), "open", "test"
 
@@ -151,8 +151,8 @@ class ForOpen:
 
 
 class ForClose:
-    """Expands to a count, a condition, and a closing node that expands again: to the body, with one
-    less for its opening node.
+    """Expands to a count, a condition, and a closing node, which expands to the body with a lower
+    count.
     """
 
     RETURN_TYPES, FUNCTION, CATEGORY = ("*",), "close", "test"

@@ -1,4 +1,4 @@
-"""How nodes of the first convention run: with what, over lists, blocked, and only as far as needed."""
+"""V1 nodes receive the right arguments, run over lists, and obey blockers and lazy inputs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.formats.object_info_write import node_info
 from katz_graph.node.scope import ExecutionBlocker
 
-# What runs, and with what.
+# Arguments.
 
 
 def test_undeclared_links_arrive_and_undeclared_literals_do_not() -> None:
@@ -93,7 +93,7 @@ def test_the_object_of_a_node_stays_between_runs() -> None:
 
     assert [counted(1), counted(2), counted(3)] == [1, 2, 3]
     assert counted(4, "other") == 1
-    assert counted(5) == 1  # the node was not in the graph before
+    assert counted(5) == 1  # the node was absent from the previous graph
 
 
 @pytest.mark.parametrize(

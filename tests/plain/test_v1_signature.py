@@ -1,4 +1,4 @@
-"""When nodes of the first convention run again."""
+"""V1 nodes run again only when they must."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from katz_graph.executor.graph.result_store import ResultCache
 
 
 def changing(is_changed: Any, document: Any = None, **options: Any) -> list[list[str]]:
-    """Which nodes start in each of three runs."""
+    """Returns the nodes that start, for each of three runs."""
     kind = pack_class(
         lambda self, **values: (1,), {"x": ("INT",)}, IS_CHANGED=is_changed, **options
     )

@@ -1,4 +1,4 @@
-"""Which values nodes of the first convention take, and what they check themselves."""
+"""V1 nodes accept the values that they declare, and check some themselves."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Packs of the third convention: schemas as node types, and what `execute` returns, in graphs that
-run.
-"""
+"""Schemas of V3 packs become node types, and results of `execute` are used in graphs."""
 
 from __future__ import annotations
 
@@ -324,13 +322,13 @@ def test_own_checks_and_fingerprints(tmp_path: Path) -> None:
             )
         ]
 
-    assert said(7) == []  # an input that the node checks itself is not held to its bounds
+    assert said(7) == []  # bounds do not apply to an input that the node checks
     assert said(4) == ["4 is even"]
     from katz_graph.executor.graph.result_store import ResultCache
 
     cache = ResultCache()
     document = {"1": node("Odd", x=3), "2": node("Save", value=["1", 0])}
-    # not a number is never the same
+    # NaN never equals itself
     assert [run(document, cache, both).nodes("start").count("1") for _ in range(2)] == [1, 1]
 
 

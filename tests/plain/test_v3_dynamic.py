@@ -1,5 +1,4 @@
-"""Nodes of the third convention whose inputs an editor unfolds: groups that grow, choices that
-bring inputs, inputs of one type together.
+"""V3 nodes have dynamic inputs: growing groups, choices that add inputs, inputs that share a type.
 """
 
 from __future__ import annotations
@@ -107,7 +106,7 @@ def problems(registry: Registry, name: str, **inputs: Any) -> list[str]:
 
 
 def said(registry: Registry, name: str, **inputs: Any) -> str:
-    """What the node was given, as it said it."""
+    """Returns the inputs that the node printed."""
     document = {
         "1": node(name, **inputs),
         "2": node("Save", value=["1", 0]),
@@ -128,7 +127,7 @@ def test_a_group_that_grows_is_an_object(tmp_path: Path) -> None:
     assert outputs(ran(registry, document), "2") == ("({'x0': 7, 'x2': 7}, 3)",)
     assert any(
         "many.x0" in line for line in problems(registry, "Grows", own=3)
-    )  # one has to be there
+    )  # one is required
     kind = registry["Grows"]
     assert [port.required for port in kind.inputs.values()] == [True, False, False, False, True]
 
@@ -143,7 +142,7 @@ def test_a_group_of_names_may_be_empty(tmp_path: Path) -> None:
     [
         ({"mode": "scale", "mode.by": 3.0}, {"mode": "scale", "by": 3.0}),
         ({"mode": "scale"}, {"mode": "scale", "by": 2.0}),
-        (  # what belongs to another choice does not come
+        (  # inputs of another choice are dropped
             {"mode": "scale", "mode.by": 1.0, "mode.width": 5},
             {"mode": "scale", "by": 1.0},
         ),
@@ -187,7 +186,7 @@ def test_values_of_a_choice_declare_one_name_differently(tmp_path: Path) -> None
     assert said(registry, "Others", **wanted) == repr({"m": "b", "w": 3, "x": 55.5, "res": "8K"})
     assert said(registry, "Others", m="c") == repr({"m": "c"})
     assert any("m.res" in line for line in problems(registry, "Others", **wanted | {"m.res": "2K"}))
-    # a file has the widgets of what is chosen, required ones first
+    # a file has the widgets of the chosen option, required ones first
     (slot,) = signatures(registry)("Others").widgets  # type: ignore[union-attr]
     assert [one.name for one in slot.options["a"]] == ["m.x", "m.res"]
     assert [one.name for one in slot.options["b"]] == ["m.x", "m.res", "m.w"]
@@ -240,7 +239,7 @@ def test_a_node_s_own_check_gets_objects(tmp_path: Path) -> None:
     assert problems(registry, "Checks", **{"mode": "a", "mode.x": 2, "own": 1}) == []
     (line,) = problems(registry, "Checks", **{"mode": "a", "mode.x": 7, "own": 1})
     assert "x is 7 in mode a" in line
-    # which makes the others no less checked
+    # other inputs are still checked
     assert any("own" in line for line in problems(registry, "Checks", mode="b", own=99))
     (line,) = problems(registry, "Checks", mode="z", own=1)
     assert "not one of its choices" in line
@@ -277,7 +276,7 @@ def test_clients_are_notified_of_them_as_by_comfyui(tmp_path: Path) -> None:
     assert fill["inputs"]["required"]["edge"][0] == "COMFY_DYNAMICCOMBO_V3"
     assert join["inputs"]["required"]["more"][0] == "COMFY_AUTOGROW_V3"
     assert join["inputs"]["optional"]["mask"][0] == "MASK"
-    # and what is told is read back as the same
+    # our reader restores the same types
     told = from_object_info({name: node_info(registry[name]) for name in registry})
     known = signatures(registry)
     for name in registry:

@@ -1,5 +1,5 @@
-"""Everything wrong with a graph is said at once, before anything runs: lines with node, input, what
-came and what was expected.
+"""All errors of a graph are reported at once, before it runs, with node, input, value and
+expectation.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def test_socket_compatibility(source: str, target: str, fits: bool) -> None:
 
 @pytest.mark.parametrize("name", ["value", "undeclared"])
 def test_a_link_that_leads_nowhere(name: str) -> None:
-    """Also in an input that the type does not declare: such a link is followed when the node runs."""
+    """Undeclared inputs count too: their links are followed when the node runs."""
     assert f'node 2 (Save), {name}: links to node "77", which is not in the workflow' in only_error(
         n1=node("Number", value=0), n2=node("Save", **{"value": ["1", 0], name: ["77", 0]})
     )
@@ -213,7 +213,7 @@ def test_all_problems_at_once_in_the_order_of_the_file() -> None:
 
 
 def test_spare_nodes_only_warn() -> None:
-    """People keep nodes around that lead to no output; those must not stop the others."""
+    """Nodes that lead to no output must not stop the others."""
     result = checked(
         n1=node("Number", value=0),
         n2=node("Save", value=["1", 0]),
@@ -336,7 +336,7 @@ def test_any_graph_is_refused_by_named_problems_or_runs(document: dict[str, Any]
         assert all(str(problem).isprintable() for problem in result.problems)
         with pytest.raises(InputError):
             result.or_raise()
-        try:  # running it all the same ends, with an error that a person can read
+        try:  # running it anyway ends with a readable error
             run(result.graph).result.raise_failures()
         except KatzError as error:
             assert str(error)
@@ -350,9 +350,7 @@ def test_links_are_data() -> None:
 
 
 def test_an_error_refuses_only_the_outputs_that_depend_on_it() -> None:
-    """The good ones can run; the same for an unknown type, a wrong literal, a link that leads
-    nowhere and a cycle.
-    """
+    """Covers an unknown type, a wrong literal, a link that leads nowhere and a cycle."""
     good = {"n1": node("Number", value=3), "n2": node("Save", value=["1", 0])}
     broken = [
         node("Nunber"),

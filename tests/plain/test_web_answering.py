@@ -1,4 +1,4 @@
-"""Threads that answer questions: a call that hangs holds up no other one."""
+"""A call that hangs in an answering thread blocks no other call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ANSWER_TIMEOUT_S = 10.0
 
 
 class Waiting:
-    """Calls that wait until a test lets them go, and what became of each."""
+    """Makes calls that wait for `release`, and records their outcomes."""
 
     def __init__(self, at_once: int = 2, slow_s: float = 0.05, deadline_s: float = 0.15) -> None:
         self.release = threading.Event()
@@ -84,7 +84,7 @@ def test_a_deadline_may_be_longer_than_a_thread_can_wait() -> None:
     waiting = Waiting(deadline_s=float("inf"))
     waiting.hang("a")
     waiting.until("a began")
-    time.sleep(0.1)  # by then it is slow
+    time.sleep(0.1)  # then the call counts as slow
     for name in "bc":
         waiting.hang(name)
     waiting.until("b began", "c began")

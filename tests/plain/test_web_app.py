@@ -1,4 +1,4 @@
-"""What a server tells and serves besides jobs: node types, figures, front ends, templates, routes."""
+"""A server provides node types, metrics, front ends, templates and routes."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_the_shipped_workflows_are_templates_of_any_client(tmp_path: Path) -> No
 
 
 def test_the_shipped_workflows_are_templates_of_the_stock_dialog(tmp_path: Path) -> None:
-    """Also below a front end that is served, whose page links to a style of the person's own."""
+    """Also with a front end, whose page links to the user's stylesheet."""
     built = tmp_path / "built"
     built.mkdir()
     (built / "index.html").write_text("<html></html>")

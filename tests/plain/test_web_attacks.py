@@ -1,5 +1,5 @@
-"""A server on a real socket under attack: raw bytes, names, pages of other sites, bodies without
-end. It gives nothing away and goes on.
+"""A server on a real socket survives raw bytes, names, pages of other sites and endless bodies, and
+reveals nothing.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ DOUBTFUL = (
 
 @dataclass(frozen=True, slots=True)
 class Attacked:
-    """A server that listens on `port`; its folders lie in `folder`."""
+    """Describes a server on `port` with its data below `folder`."""
 
     port: int
     folder: Path
@@ -118,8 +118,8 @@ class Attacked:
         return f"127.0.0.1:{self.port}"
 
     def send(self, data: bytes, half: bool = False) -> bytes:
-        """What comes back for bytes on a new connection. `half`: nothing more will be sent, so that
-        a request without end is given up.
+        """Returns the response to bytes on a new connection. `half`: closes the sending side, which
+        ends an endless request.
         """
         answer = b""
         with (
@@ -128,7 +128,7 @@ class Attacked:
         ):
             connection.sendall(data)
             if half:
-                with contextlib.suppress(OSError):  # it has hung up already
+                with contextlib.suppress(OSError):  # already disconnected
                     connection.shutdown(socket.SHUT_WR)
             while piece := connection.recv(2**16):
                 answer += piece
@@ -137,7 +137,7 @@ class Attacked:
     def ask(
         self, target: str, *headers: str, method: str = "GET", token: bool = True, body: bytes = b""
     ) -> tuple[int, bytes]:
-        """Status and whole answer of a request whose target is sent as it is."""
+        """Returns status and whole response of a request with a raw target."""
         told = [
             f"{method} {target} HTTP/1.1",
             f"Host: {self.host}",
@@ -211,7 +211,7 @@ def test_a_refused_websocket_is_answered_and_logs_nothing(
         f"GET /ws HTTP/1.1\r\nHost: {server.host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
         "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n"
     )
-    for _ in range(5):  # what is logged of one may come after its answer
+    for _ in range(5):  # a request may be logged after its response
         assert server.send(asked.encode()).startswith(b"HTTP/1.1 401")
     assert not caplog.records
 
@@ -302,7 +302,7 @@ def test_forms_of_pages_queue_nothing(server: Attacked) -> None:
     page = f"Origin: http://{server.host}"
     for kind in ("text/plain", "application/x-www-form-urlencoded"):
         assert server.post("/queue", b'{"clear": true}', page, f"Content-Type: {kind}") == 415
-        assert server.post("/queue", b'{"clear": true}', f"Content-Type: {kind}") == 200  # a script
+        assert server.post("/queue", b'{"clear": true}', f"Content-Type: {kind}") == 200  # as a script sends it
     assert server.post("/queue", b"{}", page, "Content-Type: application/json") == 200
 
 
@@ -391,7 +391,7 @@ def test_requests_that_never_become_whole(
 
 
 def test_an_idle_connection_outlives_usual_clients(server: Attacked) -> None:
-    """uvicorn closes after 5 s, often under a request that is on its way."""
+    """uvicorn closes after 5 s, often while a request arrives."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
     with contextlib.closing(connection):
         for pause in (5.5, 0.0):
@@ -445,14 +445,14 @@ def test_health_is_answered_while_every_place_is_busy(server: Attacked) -> None:
         for _ in range(CONNECTIONS):
             held = socket.create_connection(("127.0.0.1", server.port), timeout=5)
             stack.enter_context(held).sendall(head.encode())
-        time.sleep(0.1)  # until all of them are being read
+        time.sleep(0.1)  # until the server reads all of them
         assert server.ask("/livez", token=False)[0] == 200
         assert server.ask("/queue")[0] == 503
 
 
 @dataclass(slots=True)
 class Peer:
-    """A connection of an address, as `Places` judges it."""
+    """A fake connection for `Places`."""
 
     host: str
     known: bool = False

@@ -1,5 +1,5 @@
-"""Bodies that are larger, or grow larger, than a route needs. `HOSTILE` and `MAX_BYTES` grow by a
-line a case (docs/testing.md).
+"""Bodies that are or become larger than a route needs are refused. Each line of `HOSTILE` and
+`MAX_BYTES` is a case (docs/testing.md).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from katz_graph.web.app import build
 from katz_graph.web.options import Limits
 
 KB, MB = 2**10, 2**20
-PIECE = 64 * KB  # that arrives at once
+PIECE = 64 * KB  # that arrive at once
 PROMPT_BYTES = 256 * KB
 LIMITS = Limits(prompt_bytes=PROMPT_BYTES, body_bytes=16 * MB, upload_bytes=2 * MB)
 
@@ -49,8 +49,8 @@ def packed(text: bytes, key: bytes = b"prompt") -> tuple[bytes, bytes]:
 
 
 def webp(entries: int, size: int, order: str = ">", step: int = 1, text: bytes = TEXT) -> bytes:
-    """A WebP whose EXIF entries all have one value of `size` bytes; with `step` 0 all but the first
-    have one tag, too.
+    """Makes a WebP whose EXIF entries share one value of `size` bytes; with `step` 0, all but the
+    first share a tag, too.
     """
     start = 8 + 2 + 12 * entries + 4
     exif = (b"MM\0*" if order == ">" else b"II*\0") + struct.pack(f"{order}IH", 8, entries)
@@ -105,17 +105,17 @@ MAX_BYTES = {
     "/katz/files/restore": 2 * MB,
     "/katz/presence": 256 * KB,
 }
-"""The bytes that are read of a body of JSON before it is refused; of other routes 64 KB."""
+"""Maximum bytes read of a JSON body before it is refused; 64 KB for other routes."""
 
 
 @pytest.mark.defect(21)
 @pytest.mark.parametrize("path", ["/prompt", "/katz/open"])
 def test_growing_bodies_are_refused_early(tmp_path: Path, path: str) -> None:
     async def scenario(server: Served) -> None:
-        await server.client.post(path, json={})  # what is imported then counts for no case
+        await server.client.post(path, json={})  # imports now, so that no case counts it
         for case, (content, expected) in HOSTILE.items():
             if expected == 200 and path != "/prompt":
-                continue  # other formats are drawn, which needs all node types
+                continue  # drawing other formats needs all node types
             tracemalloc.start()
             answer = await server.client.post(path, content=content)
             _, peak = tracemalloc.get_traced_memory()

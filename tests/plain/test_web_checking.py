@@ -1,5 +1,5 @@
-"""`check_prompt`: whatever a client sends becomes a graph that runs, or an answer that says what is
-wrong; and what a server limits.
+"""`check_prompt` turns any input into a graph that runs or an answer that names the error, and
+applies a server's limits.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def checked(
     document: Any, targets: list[str] | None = None, types: Any = TYPES, limits: Limits = LIMITS
 ) -> CheckedPrompt:
     found = check_prompt(document, targets, types, FOLDERS, limits)
-    # it crosses the pipe, and parts of it go to clients
+    # it is sent over the pipe, and partly to clients
     json.dumps(Check.answer.dump_python(found), allow_nan=False)
     assert (found.error is None) == (found.prompt is not None) == bool(found.targets)
     return found
@@ -150,7 +150,7 @@ def test_no_default_stands_for_a_value_that_an_api_prompt_lacks(
     found = checked(document, types=REGISTRY)
     errors = [one["type"] for one in found.node_errors.get("1", {}).get("errors", [])]
     assert errors == ([] if expected is None else [expected])
-    # files of ours and of older editors are read with defaults
+    # our files and those of older editors are read with defaults
     assert checked(to_native(Workflow(from_api(document))), types=REGISTRY).error is None
 
 
@@ -158,7 +158,7 @@ def test_no_default_stands_for_a_value_that_an_api_prompt_lacks(
 @pytest.mark.parametrize("value", [[], [1], ["1"], ["1", 0, 0], ["1", "0"], ["a", "b"]])
 @pytest.mark.parametrize("kind", ["Number", "Save"])
 def test_a_list_that_is_not_a_link_is_refused(kind: str, value: list[Any]) -> None:
-    """As the convention has it, whatever the input takes: a list as a value is marked as one."""
+    """As in ComfyUI, whatever the input takes: a list value must be marked."""
     document = {"1": node("Number", value=0), "2": node(kind, value=value), "3": save("2")}
     found = checked(document, ["2" if kind == "Save" else "3"])
     (problem,) = found.node_errors["2"]["errors"]
@@ -210,7 +210,7 @@ def test_shipped_prompts_have_all_values(file: Path) -> None:
 def test_values_that_comfyui_declares_optional_may_be_absent(
     class_type: str, names: set[str]
 ) -> None:
-    """Later versions of ComfyUI added them; prompts of clients that do not know them run there."""
+    """Later ComfyUI versions added them; prompts of older clients run without them."""
     kind = REGISTRY[class_type]
     assert names == {
         port.name for port in kind.inputs.values() if port.knob and not kind.is_always_sent(port)
@@ -219,7 +219,7 @@ def test_values_that_comfyui_declares_optional_may_be_absent(
 
 @pytest.mark.defect(10)
 def test_a_whole_number_does_not_feed_an_input_for_any_number() -> None:
-    """As the convention has it: before anything runs."""
+    """As in ComfyUI, before anything runs."""
     document = stock()
     source = {"class_type": "PrimitiveInt", "inputs": {"value": 3}}
     sampler = only(document, "KSampler")
@@ -400,7 +400,7 @@ def test_literals_over_a_limit(
 
 @pytest.mark.defect(32)
 def test_a_text_that_is_too_long_to_be_encoded() -> None:
-    """Given as a literal it is refused before the job runs; linked, when the node is called."""
+    """A literal is refused before the job runs; a linked text when the node is called."""
     document = stock()
     encodes = next(call for call in document.values() if call["class_type"] == "CLIPTextEncode")
     encodes["inputs"]["text"] = "word " * 40_000
@@ -460,7 +460,7 @@ def test_more_nodes_than_the_limit() -> None:
 
 @dataclass(frozen=True)
 class Tensor:
-    """What has a shape, and nothing else of a tensor."""
+    """Has only the shape of a tensor."""
 
     shape: tuple[int, ...]
 
@@ -611,7 +611,7 @@ def test_an_awaited_node_stays_awaited() -> None:
 
 @pytest.mark.parametrize("broken", [False, True])
 def test_a_chain_of_ten_thousand_nodes(broken: bool) -> None:
-    """Far above what a recursive walk could do, and linear: a quadratic one takes minutes."""
+    """Exceeds the recursion limit; a quadratic algorithm would take minutes."""
     middle = {
         str(number): node(
             "Echo" if not broken or number % 2 else "Ecko", value=[str(number - 1), 0]

@@ -1,4 +1,4 @@
-"""Jobs that choose themselves where and how their stages run, as far as the operator lets them."""
+"""Jobs choose where and how their stages run, as far as the operator permits."""
 
 from __future__ import annotations
 

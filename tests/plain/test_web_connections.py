@@ -1,4 +1,4 @@
-"""How the server's connections write and end."""
+"""Connections of the server write and end correctly."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from katz_graph.web.http.connections import GATHERED, Gathering, HttpServer, lis
 
 
 class Sent:
-    """A transport that remembers what it was given, and when it was closed."""
+    """Records a transport's writes, and when it was closed."""
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
@@ -76,7 +76,7 @@ async def answer(scope: Scope, receive: Receive, send: Send) -> None:
 def test_answers_arrive_whole_and_the_server_ends_on_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connections, "DATE", 60.0)  # seconds until it looks the next time
+    monkeypatch.setattr(connections, "DATE", 60.0)  # seconds until the next check
 
     async def main() -> tuple[bytes, bytes]:
         listening = listen("127.0.0.1", 0)

@@ -1,6 +1,4 @@
-"""Messages and their order as existing clients know them (observed on a running server of the
-convention).
-"""
+"""Messages and their order match ComfyUI's (observed on a running ComfyUI server)."""
 
 from __future__ import annotations
 
@@ -53,9 +51,7 @@ RUNS: Sequence[ClientEvent] = (
 
 
 class Client:
-    """A channel whose clock stands still unless told, and what came out of it, with time between
-    events unless `at_once`.
-    """
+    """Drives a channel on a manual clock; events are a second apart unless `at_once`."""
 
     def __init__(self, job: Job | None = None) -> None:
         self.now, self.job, self.state = 0.0, job or make_job(), JobState()
@@ -213,7 +209,7 @@ def test_a_job_interrupted_inside_an_expansion_names_the_node_of_the_prompt() ->
 
 @pytest.mark.defect(19)
 def test_an_interrupted_job_names_the_node_that_ran_for_everybody() -> None:
-    """In its history, too, and to a client that has heard nothing of its nodes."""
+    """Also in its history, and for a client that received nothing of its nodes."""
     prompt = {"7": {"class_type": "KSampler", "inputs": {}}}
     stopped = JobNode("7.end", "StepEnd", "7")
     ended = Ended("cancelled", 5.0, executed=("4",), interrupted=stopped)
@@ -233,9 +229,7 @@ def test_an_interrupted_job_names_the_node_that_ran_for_everybody() -> None:
 
 
 def test_a_job_deleted_before_its_start_disturbs_no_other() -> None:
-    """A client takes `executing` with node null for the end of what it shows, which may be another
-    job.
-    """
+    """To a client, `executing` with node null ends the shown job, which may be another job."""
     assert Client().on_event([Ended("cancelled", 5.0)]) == []
     refused = Ended("failed", 5.0, JobError("RunError", "the deadline has passed"))
     assert kinds(Client().on_event([refused])) == ["execution_error", "status", "executing"]
@@ -264,7 +258,7 @@ def test_a_large_graph_does_not_send_its_nodes_again_and_again() -> None:
 
 
 def test_the_latest_state_comes_late_rather_than_never() -> None:
-    """In a real session: more changes than are told at once, and then silence."""
+    """A real session has more changes than are sent at once, then none."""
 
     async def run() -> dict[str, Any]:
         hub = make_hub(FakeJobs([make_job()]))

@@ -1,5 +1,5 @@
-"""What becomes of jobs when runners die, servers are killed, and results cannot be kept. The runner is a
-fake that does what a test says.
+"""Tests jobs whose runner dies, whose server is killed, or whose result cannot be stored. Each test
+controls a fake runner.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ def test_jobs_that_find_the_disk_full_wait_for_room(
         service.runner.end("b")
         await service.until(lambda: "next" in service.running())
         service.runner.end("next")
-        found_full(service, "a")  # though there is room: a quota, or another disk
+        found_full(service, "a")  # despite free space: a quota, or another disk
         await service.until(lambda: service.runner.names.count("a") == 3)
         found_full(service, "a")
         await service.all_ended("a", "b")
@@ -368,7 +368,7 @@ def test_results_wait_for_a_full_disk_and_nothing_is_started_meanwhile(
     async def use(service: Service) -> None:
         await submit(service, "a", "b", "c")
         await service.until(lambda: service.running() == ["a"])
-        await service.jobs.listed()  # all is on disk
+        await service.jobs.listed()  # waits until all is on disk
         (pages,) = opened.writing.execute("pragma page_count").fetchone()
         opened.writing.execute(f"pragma max_page_count = {pages}")
         service.runner.end("a", outputs={"1": {"text": ["x" * 100_000]}})
@@ -425,8 +425,8 @@ def test_a_result_that_is_too_large_fails_its_job_and_others_go_on(tmp_path: Pat
 def test_a_fault_of_ours_holds_up_no_other_job(
     faults: int, status: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A result that cannot be kept fails its job; one of which not even that can be kept is left to
-    the next start.
+    """A job fails if its result cannot be stored. If the failure cannot be stored either, the job
+    waits for the next start.
     """
     finish, left = JobStore.finish, [TypeError("a fault of ours")] * faults
 
@@ -467,7 +467,7 @@ def test_a_move_that_cannot_be_written_down_is_none(
 
 
 def test_a_start_deletes_leftovers_of_a_waiting_job(tmp_path: Path) -> None:
-    """An attempt's first words on disk may be its files."""
+    """An attempt's first record on disk may be its files."""
     store, left = JobStore.open(tmp_path), tmp_path / "output" / "half.png"
     left.parent.mkdir()
     left.touch()
@@ -486,9 +486,8 @@ def test_a_start_deletes_leftovers_of_a_waiting_job(tmp_path: Path) -> None:
 
 
 def test_files_are_in_somebodys_care_at_every_moment(tmp_path: Path) -> None:
-    """The runner deletes what it was not told to keep when it loses the server: before it is told,
-    the store knows the files; the result comes after that, so that a kill in between never leaves a
-    result without files.
+    """A runner that loses the server deletes files unless told to keep them. The store records the
+    files before that, and the result after it, so a kill never leaves a result without files.
     """
     seen: list[tuple[dict[str, str], list[Any]]] = []
 

@@ -1,4 +1,4 @@
-"""Opening and checking workflows for an editor, over a runner that runs nothing."""
+"""An editor opens and checks workflows, over a runner that executes nothing."""
 
 from __future__ import annotations
 

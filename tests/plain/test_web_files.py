@@ -1,4 +1,4 @@
-"""Uploads and views: what is stored, what is shown and how, and what is refused."""
+"""Tests which uploads and views are stored, shown or refused."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_frames_of_an_animation_count_together(tmp_path: Path) -> None:
 
 
 def gif_parts(image: Image.Image) -> tuple[bytes, bytes]:
-    """Returns what stands before the frame, and the frame."""
+    """Returns the bytes before the frame, and the frame."""
     file = io.BytesIO()
     image.save(file, "gif")
     head, mark, frame = file.getvalue().partition(b"," + struct.pack("<HHHH", 0, 0, *image.size))
@@ -206,7 +206,7 @@ def test_frames_that_grow_are_not_decoded(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.defect(21)
 def test_frames_are_not_counted_to_their_end(tmp_path: Path) -> None:
-    """Pillow compares each directory of a TIFF with all before it."""
+    """Pillow compares each directory of a TIFF with all earlier ones."""
     tags = [(256, 1), (257, 1), (258, 8), (259, 1), (262, 1), (273, 0), (278, 1), (279, 1)]
     page = struct.pack("<H", len(tags)) + b"".join(
         struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags

@@ -1,6 +1,4 @@
-"""Every route as `/openapi.json` describes it, with what it says is right, and with wrong bodies:
-nothing is ever a server's error.
-"""
+"""No route of `/openapi.json` answers valid requests or wrong bodies with a server error."""
 
 from __future__ import annotations
 
@@ -29,11 +27,11 @@ from katz_graph.web.runner.checking import check_prompt
 from katz_graph.web.runner_client.messages import Check, Question
 from katz_graph.web.serve import assemble
 
-EXAMPLES = 3  # for each route and mode, in every gate; a search with 8 found nothing more
+EXAMPLES = 3  # per route and mode; a search with 8 found nothing more
 
 
 class CheckingRunner(ScriptedRunner):
-    """Checks prompts as the real one does. Jobs end as soon as they start."""
+    """Checks prompts like the real runner. Jobs end as soon as they start."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -55,7 +53,7 @@ class CheckingRunner(ScriptedRunner):
 
 @pytest.fixture
 def address(tmp_path: Path) -> Iterator[str]:
-    """A server in a thread of its own."""
+    """Runs a server in a thread."""
     listening = listen("127.0.0.1", 0)
     folders = {name: tmp_path / name for name in ("data", "input", "output")}
     for folder in folders.values():
@@ -92,7 +90,7 @@ def test_no_request_is_a_server_s_error(address: str, tmp_path: Path, mode: Gene
     for found in schema.get_all_operations():
         operation = found.ok()
         if mode is GenerationMode.NEGATIVE and not operation.body:
-            continue  # wrong parameters are tested by hand: making them up takes most of a minute
+            continue  # wrong parameters are tested by hand, because generating them takes most of a minute
         asked += 1
 
         @hypothesis.settings(
@@ -111,7 +109,7 @@ def test_no_request_is_a_server_s_error(address: str, tmp_path: Path, mode: Gene
         try:
             never_fails()
         except hypothesis.errors.Unsatisfiable:
-            assert mode is GenerationMode.NEGATIVE  # a form, in which every text is right
+            assert mode is GenerationMode.NEGATIVE  # a form, in which every text is valid
     assert asked > (30 if mode is GenerationMode.POSITIVE else 8)
     assert statuses[200 if mode is GenerationMode.POSITIVE else 400] > asked, statuses
     assert set(tmp_path.iterdir()) == before

@@ -1,4 +1,4 @@
-"""Lists of people's files in pages, with the jobs that wrote them; thumbnails that are kept."""
+"""Users' files are listed in pages, with the jobs that wrote them; thumbnails are cached."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def write(folder: Path, name: str, content: bytes, at: float | None = None) -> N
 def test_files_come_in_pages_newest_first(tmp_path: Path) -> None:
     output = tmp_path / "output"
     for number in range(7):
-        # two by two of one time: the name decides
+        # pairs of equal time are sorted by name
         write(output, f"set/a_{number}.png", picture(size=(4, 3 + number)), 1000 + number // 2)
     write(output, "words.txt", b"hello", 500)
     for hidden in (".hidden.png", ".folder/a.png", "temp/preview.png", "\udcff.png"):
@@ -47,7 +47,7 @@ def test_files_come_in_pages_newest_first(tmp_path: Path) -> None:
             page = answer.json()
             assert answer.status_code == 200 and len(page["files"]) <= 3
             seen += page["files"]
-            if len(seen) == 3:  # a file that comes meanwhile moves no other
+            if len(seen) == 3:  # a file added between pages moves no other
                 write(output, "new.png", picture(), 2000)
             after = page["next"]
         assert [file["name"] for file in seen] == [
@@ -88,7 +88,7 @@ def test_a_file_names_the_job_that_wrote_it_not_those_that_show_it_again(tmp_pat
             ("b.png", None, None, None),
             ("x/a.png", jobs[0], "w0", "2"),
         ]
-        write(tmp_path / "output", "x/a.png", picture(), 1000)  # somebody else's by now
+        write(tmp_path / "output", "x/a.png", picture(), 1000)  # no longer the job's file
         listed = (await server.client.get("/katz/files")).json()["files"]
         assert listed[-1]["job"] is None
 
@@ -123,7 +123,7 @@ def test_files_go_to_the_trash_and_come_back(tmp_path: Path) -> None:
         assert await moved("trash", "set/a.png", "gone.png", "link.png") == ["set/a.png"]
         assert await listed() == {"b.png"}
         assert (await server.client.get("/view?filename=.trash/set/a.png")).status_code == 400
-        write(output, "set/a.png", picture(size=(9, 9)))  # of the same name, meanwhile
+        write(output, "set/a.png", picture(size=(9, 9)))  # another file of the same name
         assert await moved("trash", "set/a.png") == ["set/a (1).png"]
         assert await moved("restore", "set/a (1).png", "set/a.png") == [
             "set/a (1).png",
@@ -214,10 +214,10 @@ def test_a_page_looks_at_what_changed_and_no_more(
     looked.clear()
     second = index.newest(3, first[-1].cursor)
     assert [entry.name for entry in second] == ["deep/45.png", "44.png", "deep/43.png"]
-    assert len(looked) == 3  # the files of the page
+    assert len(looked) == 3  # only the page's files
     (tmp_path / "new.png").write_bytes(b"")
     (tmp_path / "deep/49.png").unlink()
-    with (tmp_path / "48.png").open("ab") as file:  # in place
+    with (tmp_path / "48.png").open("ab") as file:  # changed in place
         file.write(b"more")
     looked.clear()
     assert {entry.name for entry in index.newest(2)} == {"new.png", "48.png"}

@@ -1,4 +1,4 @@
-"""Who is told what: owners only, all of their sockets, and nobody waits for a slow one."""
+"""Events go to all sockets of their owner only, and a slow socket delays no other."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ async def test_clients_that_close_after_an_end_are_not_notified_again() -> None:
     ended("a")
     drained(leaving)
     leaving.goodbye()
-    assert known() == ["a"]  # it may be on its way
+    assert known() == ["a"]  # it may not have arrived yet
     asyncio.get_running_loop().time = lambda: time.monotonic() + 2 * ARRIVED  # type: ignore[method-assign]
     ended("b")
     leaving.goodbye()
@@ -182,9 +182,7 @@ async def test_clients_that_close_after_an_end_are_not_notified_again() -> None:
 
 @on_a_loop
 async def test_jobs_that_end_while_a_client_connects_are_not_lost() -> None:
-    """Between `connect` and `begin` the store is read, in which a job can end that was not in it
-    yet.
-    """
+    """A job may end after `connect`, while the store is read for `begin`."""
     jobs = FakeJobs([make_job()])
     hub = make_hub(jobs)
     session = hub.connect("ann", NativeChannel())

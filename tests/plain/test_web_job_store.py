@@ -1,6 +1,4 @@
-"""What the job store keeps: every answer it gave, whatever happens to the process, the disk and the
-file.
-"""
+"""The job store keeps every confirmed record, whatever happens to process, disk and file."""
 
 from __future__ import annotations
 
@@ -164,7 +162,7 @@ def test_a_transaction_that_cannot_even_be_undone_does_not_end_the_writing() -> 
             super().rollback()
 
     def broken(connection: sqlite3.Connection) -> None:
-        connection.execute("release one")  # and so the writer's own bookkeeping fails
+        connection.execute("release one")  # so that the writer's savepoint fails
 
     connection = sqlite3.connect(
         ":memory:", isolation_level=None, check_same_thread=False, factory=Failing
@@ -174,7 +172,7 @@ def test_a_transaction_that_cannot_even_be_undone_does_not_end_the_writing() -> 
     for operation in (broken, lambda connection: connection.execute("insert into t values (1)")):
         with pytest.raises(sqlite3.Error):
             writer.ask(operation).result(5)
-    with suppress(sqlite3.Error):  # finds the transaction open, and undoes it
+    with suppress(sqlite3.Error):  # finds the transaction open, and rolls it back
         writer.ask(lambda connection: None).result(5)
     writer.ask(lambda connection: connection.execute("insert into t values (2)")).result(5)
     assert writer.ask(lambda connection: connection.execute("select a from t").fetchall()).result(
@@ -382,7 +380,7 @@ def test_prompts_are_only_for_the_user_of_the_folder(tmp_path: Path) -> None:
 
 
 def work_until_killed(folder: Path, log: int, first: int) -> None:
-    """Adds jobs and finishes most of them, and says so when it is done."""
+    """Until killed, adds jobs, finishes most and logs each once stored."""
 
     async def one(store: JobStore, index: int) -> None:
         id = f"{first}-{index}"
@@ -407,8 +405,8 @@ def work_until_killed(folder: Path, log: int, first: int) -> None:
 
 
 def crash(folder: Path, kills: int) -> tuple[list[str], list[str], list[Job], list[Job]]:
-    """Ids that were said to be added and finished by processes that were killed, and jobs that the
-    store has: waiting, finished.
+    """Returns the ids that killed processes logged as added and as finished, and the store's
+    waiting and finished jobs.
     """
     context = multiprocessing.get_context("fork")
     log = folder / "log"

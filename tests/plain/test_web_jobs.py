@@ -1,4 +1,4 @@
-"""What becomes of jobs: order, ends, refusals, deadlines. The runner is a fake that does what a test says."""
+"""Tests the order, ends, refusals and deadlines of jobs. Each test controls a fake runner."""
 
 from __future__ import annotations
 

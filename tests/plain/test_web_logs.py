@@ -1,4 +1,4 @@
-"""The server's log, as programs and people read it."""
+"""The server logs as JSON and as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Prometheus reads of jobs: evaluations of samplers are timed, and nothing else that counts."""
+"""Prometheus metrics time the evaluations of samplers, and no other progress."""
 
 from __future__ import annotations
 

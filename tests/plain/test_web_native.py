@@ -1,5 +1,5 @@
-"""`katz.msgpack`: who comes back knows what who stayed knows; malformed frames end their own
-connection only.
+"""`katz.msgpack`: a returning client has the state of a connected one; malformed frames end only
+their connection.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ EVERY_KIND: list[ClientEvent] = [
     ),
 ]
 
-# what clients are told, in this order of fields: they may depend on it
+# events as clients receive them; clients may depend on the order of fields
 AS_DATA: list[dict[str, Any]] = [
     {"job": "job", "at": 1.0, "kind": "started"},
     {"job": "job", "nodes": ["4"], "at": 1.0, "kind": "cached"},
@@ -155,7 +155,7 @@ events = st.one_of(
 
 
 class Watcher:
-    """A client that knows only what the frames' documentation says."""
+    """Implements a client from the frames' documentation alone."""
 
     def __init__(self) -> None:
         self.jobs: dict[str, dict[str, Any]] = {}
@@ -283,7 +283,7 @@ def test_the_state_of_a_job_is_bounded() -> None:
 
 
 class Server:
-    """The route on a hub of its own."""
+    """The route on a separate hub."""
 
     def __init__(self, client: TestClient, jobs: FakeJobs) -> None:
         self.client, self.jobs = client, jobs

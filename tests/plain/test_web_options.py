@@ -1,4 +1,4 @@
-"""Options of `katz serve`: what is wrong is one line, before anything is started."""
+"""`katz serve` reports wrong options in one line, before it starts anything."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOKEN = "0123456789abcdef"
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[ServeOptions]:
-    """What would have been served."""
+    """Records the served options."""
     options: list[ServeOptions] = []
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("KATZ_TOKEN", raising=False)

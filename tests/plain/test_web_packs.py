@@ -1,4 +1,4 @@
-"""The list of packs: what they bring, what is wrong with them, and no folder of this machine."""
+"""The list of packs shows their contents and problems, and no folder of this machine."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Ten thousand hostile names: whatever a client calls a file, nothing outside of its folder is
-read, made or told of.
-"""
+"""With ten thousand hostile file names, nothing outside the folder is read, made or revealed."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ from katz_graph.web.files.paths import find_user_file, inside, parts_of
 from katz_graph.web.http.responses import Refusal
 
 NAMES = 10_000
-ASKED = 1_200  # of them over HTTP, on every route that takes a name
+ASKED = 1_200  # of them over HTTP, on every route with a name
 SECRET = b"the secret"
 PIECES = (
     *(
@@ -118,7 +116,7 @@ PIECES = (
 
 
 def hostile(count: int, seed: int) -> Iterator[str]:
-    """Names put together from what has broken other servers."""
+    """Yields names made of pieces that broke other servers."""
     generator = random.Random(seed)
     for _ in range(count):
         pieces = generator.choices(PIECES, k=generator.randint(1, 6))
@@ -127,7 +125,7 @@ def hostile(count: int, seed: int) -> Iterator[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """An output folder with links that lead out of it, and secrets around it."""
+    """Makes an output folder with links out of it, and secrets around it."""
     output = tmp_path / "output"
     for path in (output / "deep/deeper", tmp_path / "input", tmp_path / "data/users"):
         path.mkdir(parents=True)
@@ -168,7 +166,7 @@ def test_no_name_becomes_a_path_outside(folder: Path) -> None:
             assert found.is_relative_to(folder.resolve()) or found.is_relative_to(
                 (folder.parent / "input").resolve()
             )
-    assert set(statuses) == {200, 400, 403}  # the generator reaches links too
+    assert set(statuses) == {200, 400, 403}  # the generator also hits links
 
 
 def test_links_within_a_folder_are_followed(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""What is said of times to come, and the order of the queue, from numbers worked out by hand."""
+"""Predicted times and the queue's order match numbers computed by hand."""
 
 from __future__ import annotations
 
@@ -181,9 +181,7 @@ def test_jobs_of_one_number_come_as_they_arrived() -> None:
 
 
 def test_moving_before_another_job_changes_nothing_else() -> None:
-    """Against a plain list, over and over: places never run out, and keys alone give the order
-    after a restart.
-    """
+    """Compares 3,000 moves with a plain list; after a restart, keys alone give the order."""
     chance = random.Random(5)
     names = [f"{index}" for index in range(8)]
     queue = queue_of(*((name, float(chance.randrange(3))) for name in names))

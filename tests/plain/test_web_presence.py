@@ -1,4 +1,4 @@
-"""Who else has a file open: told by pages, forgotten when they are left or say nothing."""
+"""Pages report open files; pages that are left or silent are forgotten."""
 
 from __future__ import annotations
 

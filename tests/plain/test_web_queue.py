@@ -1,4 +1,4 @@
-"""Jobs and the queue as the convention's clients use them, over a runner that runs nothing."""
+"""Tests jobs and the queue as ComfyUI clients use them, over a runner that executes nothing."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def test_a_full_queue_answers_429_with_a_time_and_keys_still_find_their_job(tmp_
         assert refused.status_code == 429
         assert int(refused.headers["retry-after"]) >= 1
         assert refused.json()["error"]["type"] == "queue_full"
-        assert len(server.runner.checked) == 3  # refusals are cheap: nobody looked at the prompt
+        assert len(server.runner.checked) == 3  # refusals are cheap: the prompt was not checked
         again = await server.client.post("/prompt", json={"prompt": GRAPH}, headers=key)
         assert again.json()["prompt_id"] == first.json()["prompt_id"]
         other = await server.client.post(
@@ -250,9 +250,7 @@ def test_shutting_down_refuses_new_jobs_and_says_so(tmp_path: Path) -> None:
 
 
 def test_excluded_devices_are_reported_to_watchers(tmp_path: Path) -> None:
-    """The server takes jobs; those that need what only these devices may do are refused when they
-    run.
-    """
+    """The server accepts jobs; those that need an excluded device fail when they run."""
 
     async def scenario(server: Served) -> None:
         assert (await server.client.get("/readyz")).text == "ok\n"
@@ -425,9 +423,7 @@ def test_pause_reorder_resume(tmp_path: Path) -> None:
 
 
 def test_whole_numbers_are_written_as_integers(tmp_path: Path) -> None:
-    """Clients in languages that tell integers from fractions refuse 1.0 for the convention's
-    integers.
-    """
+    """Clients in typed languages reject 1.0 for ComfyUI's integers."""
 
     async def scenario(server: Served) -> None:
         await server.client.post("/katz/queue/pause")

@@ -1,4 +1,4 @@
-"""What is known of a job stays as its report, bounded, for its client alone, and through a restart."""
+"""A job's report is bounded, visible only to its client, and survives a restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`katz schema`: what servers write is as it describes, and clients can resolve what it names."""
+"""Servers write messages as `katz schema` describes, and clients can resolve its references."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def check(name: str, data: Any) -> None:
 
 
 def _with_texts(data: Any) -> Any:
-    """Pictures are bytes in msgpack, for which JSON Schema has no word."""
+    """Replaces pictures, which msgpack holds as bytes and JSON Schema cannot describe."""
     if isinstance(data, bytes):
         return "picture"
     if isinstance(data, Mapping):

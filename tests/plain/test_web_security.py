@@ -1,5 +1,5 @@
-"""The gate: names of the server, pages of other sites, tokens, bodies, and what every answer says
-to browsers.
+"""The gate checks server names, pages of other sites, tokens and bodies, and sets headers for
+browsers.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def guarded(address: str = ADDRESS, **options: Any) -> TestClient:
 
 
 def greeting(client: TestClient, path: str = "/ws", **headers: str) -> str:
-    """What a websocket says, or the status that refused it."""
+    """Returns a websocket's greeting, or the status of its refusal."""
     try:
         with client.websocket_connect(
             path, headers={"host": "127.0.0.1:8188", **headers}
@@ -122,7 +122,7 @@ def test_hosts_of_a_server_that_others_reach() -> None:
             "/queue", headers={"Host": host, "Authorization": f"Bearer {TOKEN}"}
         ).status_code
 
-    # no page can have an address as its own name without being served from it
+    # only a page served from an address can use the address as its host name
     assert status("192.168.1.7:8188") == 200
     assert status("[2001:db8::1]:8188") == 200
     assert status("evil.example") == 403
@@ -285,7 +285,7 @@ def test_a_form_of_a_page_cannot_queue_anything(kind: str, status: int) -> None:
         for path in ("/prompt", "/queue"):
             assert client.post(path, content=b"{}", headers=sent).status_code == status
         assert client.post("/queue", content=iter([b"{}"]), headers=sent).status_code == status
-    # a script
+    # as a script sends it
     assert (
         client.post(
             "/prompt", content=b"{}", headers={"Content-Type": kind} if kind else {}
@@ -343,7 +343,7 @@ def test_ways_to_give_the_token() -> None:
     assert greeting(client, f"/ws?clientId=a&token={TOKEN}") == "hello"
     assert greeting(client, "/ws?token=wrong") == "401"
     assert greeting(client, authorization=f"Bearer {TOKEN}") == "hello"
-    # only a page and a websocket: they can send no header
+    # only for pages and websockets, which cannot send headers
     assert client.get(f"/queue?token={TOKEN}").status_code == 401
     assert client.get("/queue", headers={"Cookie": "katz_token=wrong"}).status_code == 401
 
@@ -414,7 +414,7 @@ def test_a_body_that_stands_still_is_given_up(monkeypatch: pytest.MonkeyPatch) -
 
 
 def posted(receive: Callable[[], Coroutine[Any, Any, Any]]) -> int:
-    """The status of the answer to a body that comes as `receive` has it."""
+    """Returns the response status for a body from `receive`."""
     sent: list[Any] = []
 
     async def keep(message: Any) -> None:
@@ -451,7 +451,7 @@ def test_every_answer_tells_browsers_to_be_careful() -> None:
     ):
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert answer.headers["cross-origin-resource-policy"] == "same-origin"
-        # with no-referrer, browsers call a page's own forms `null`
+        # with no-referrer, browsers send `null` for a page's own forms
         assert answer.headers["referrer-policy"] == "same-origin"
         policy = dict(
             rule.split(" ", 1) for rule in answer.headers["content-security-policy"].split("; ")

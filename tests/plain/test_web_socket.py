@@ -1,4 +1,4 @@
-"""Sockets as they are: slow ones, dead ones, hostile ones, over TCP."""
+"""Tests slow, dead and hostile sockets over TCP."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def eventually(server: Live, sockets: int, seconds: float = 8.0) -> bool:
 
 
 def unread(server: Live, more: str = "") -> socket.socket:
-    """A client that connects and never reads on; `more` headers."""
+    """Connects a client that never reads; `more`: further headers."""
     raw = socket.create_connection(("127.0.0.1", server.port))
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     head = (
@@ -92,7 +92,7 @@ def test_a_client_that_vanishes_is_forgotten_and_finds_the_end_on_return(server:
 
 
 def test_an_end_sent_to_a_dead_connection_is_sent_again(server: Live) -> None:
-    """The server takes the line for sound; the client that returns has read nothing."""
+    """The server takes the connection for sound, but the client has read nothing."""
     with unread(server):
         assert eventually(server, 1)
         server.do(server.hub.publish, server.jobs.running.pop(), Ended("completed", 2.0))
@@ -134,7 +134,7 @@ def test_pictures_reach_a_reading_client_whole(server: Live) -> None:
 def test_a_peer_that_reads_nothing_is_dropped_by_the_system(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """However much was sent to it: nothing of ours waits for such a peer."""
+    """However much was sent; no task of the server waits for the peer."""
     monkeypatch.setattr("katz_graph.web.http.connections.UNREAD", 300)
     with (
         listen("127.0.0.1", 0) as listening,

@@ -1,7 +1,7 @@
-"""Job stores that are damaged: what can be read is kept, what is lost is counted, and nothing is
-lost in silence or quoted.
+"""A damaged job store keeps readable records and counts lost ones; no loss is silent, and no
+content is quoted.
 
-`DAMAGES` are ways to damage a file; a new one is a line. `KATZ_DAMAGES=1000` tries so many.
+Each line of `DAMAGES` is a way to damage a file. `KATZ_DAMAGES=1000` tries more.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ DAMAGES: tuple[Callable[[bytearray, random.Random], None], ...] = (
 
 
 async def fill(store: JobStore) -> None:
-    """Makes jobs of which some ended, with all else that a store holds."""
+    """Fills a store with jobs, some of them ended, and all other records."""
     for number in range(JOBS):
         prompt = graph(text=f"{PRIVATE} {number} " + "lorem ipsum " * (5 * number))
         made = job(f"job-{number}", float(number), number, prompt=prompt, client=f"c{number % 3}")
@@ -127,7 +127,7 @@ def opened(folder: Path) -> tuple[dict[str, Job], tuple[str, ...]]:
 
 
 def check(folder: Path, before: Mapping[str, Job], other: Mapping[str, list[Any]]) -> str:
-    """Opens a damaged store; returns what became of it."""
+    """Opens a damaged store; returns the outcome."""
     try:
         found, notes = opened(folder)
     except RunError as refused:
@@ -201,7 +201,7 @@ def test_a_missing_file_is_reported(tmp_path: Path) -> None:
 
 
 def logged(folder: Path) -> None:
-    """Leaves a store as a server that is killed does: the jobs stand in the log."""
+    """Makes a store as a killed server leaves it: the jobs are in the log."""
     source = folder / "lives"
     store = JobStore.open(source)
     try:
@@ -248,7 +248,7 @@ def test_rows_that_are_damaged_while_it_is_open_are_left_out(
 
 
 def earlier(file: Path, reports: bool) -> None:
-    """Makes a store of the tables of version 1, which had no reports at first."""
+    """Makes a store of version 1, which first had no reports."""
     with closing(sqlite3.connect(file)) as connection:
         connection.executescript(
             SCHEMA.replace(" origin text,", "")

@@ -1,4 +1,4 @@
-"""Whose job is next, and how much of the queue a client has: no client keeps another one out."""
+"""Clients take turns and share the queue; no client blocks another one."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_client_below_its_part_is_never_refused_while_another_has_more(tmp_pat
                 await service.jobs.submit(submission(client=client))
             assert (refused.value.status, refused.value.kind) == (429, "queue_full")
         await submit(service, "c0", "c1", client="c")
-        # another address has a half for itself, whatever ids the first one makes up
+        # another address gets half, whatever ids the first address makes up
         await submit(service, "d0", "d1", "d2", "d3", client="d", origin="elsewhere")
         with pytest.raises(Refused):
             await service.jobs.submit(submission(client="d", origin="elsewhere"))
@@ -155,7 +155,7 @@ def test_no_address_has_two_jobs_in_a_round_while_another_waits(
     while (next_ := queue.take(lambda _: True)) is not None:
         waiting = {owner_of(each)[0] for each in queue}
         since: dict[str, int] = {}
-        for each in reversed(taken):  # all that waits had a turn since this address's last one
+        for each in reversed(taken):  # all waiting addresses had a turn since this one's last
             if each.origin == next_.origin:
                 break
             since[each.origin] = 1
@@ -219,7 +219,7 @@ def test_cancelled_waiters_take_no_place() -> None:
         await asyncio.wait_for(next_one, 5)
         too_late = asyncio.create_task(turns.enter("a"))
         await asyncio.sleep(0)
-        turns.leave("a")  # gives the place, at which moment it is cancelled
+        turns.leave("a")  # cancelled just after it gets the place
         too_late.cancel()
         with pytest.raises(asyncio.CancelledError):
             await too_late

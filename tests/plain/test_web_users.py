@@ -1,4 +1,4 @@
-"""What people keep on the server: settings, and files within a quota."""
+"""Users store settings on the server, and files within a quota."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_files_and_folders_do_not_replace_each_other(server: TestClient, tmp_pat
 )
 def test_names_that_lead_out_are_refused(server: TestClient, tmp_path: Path, name: str) -> None:
     store(server, "mine.json")
-    # else the client tidies the address before it is sent
+    # otherwise the client normalizes the address
     sent = quote(name, safe="").replace(".", "%2E")
     at = f"/userdata/{sent}"
     refused = [
@@ -329,7 +329,7 @@ def test_a_version_that_was_not_read_is_not_overwritten(server: TestClient) -> N
     assert onto.status_code == 412 and server.get("/userdata/w.json").text == "2"
     assert server.delete("/userdata/w.json", headers={"If-Match": "*"}).status_code == 204
     assert put("4", **{"If-Match": "*"}).status_code == 412
-    assert put("5").status_code == 200  # as clients do that state nothing
+    assert put("5").status_code == 200  # as clients without conditions do
 
 
 @pytest.mark.defect(28)

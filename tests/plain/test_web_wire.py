@@ -1,5 +1,5 @@
-"""Messages between server and runner: what is sent arrives as it was, in whatever pieces, and
-nothing else gets through.
+"""Messages between server and runner arrive unchanged, in any pieces, and no other objects are
+sent.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ PLAIN = st.recursive(
 def test_whatever_is_sent_arrives_as_it_was_in_pieces_of_any_size(
     bodies: list[Any], piece: int
 ) -> None:
-    """Seeds beyond 64 bits and lone surrogates, which JSON can hold, included."""
+    """Includes seeds beyond 64 bits and lone surrogates, which JSON can hold."""
     data = b"".join(packed(Answer(body), number) for number, body in enumerate(bodies))
     taken = RunnerMessages()
     arrived = [
@@ -98,7 +98,7 @@ def test_a_message_that_the_other_side_would_not_take_is_not_sent(
 
 
 def test_objects_are_not_sent() -> None:
-    """The channel never carries more than plain data."""
+    """The channel carries only plain data."""
     with pytest.raises(TypeError):
         packed(Answer(object()))
 

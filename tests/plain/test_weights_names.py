@@ -1,4 +1,4 @@
-"""One module says by its name whether a file holds weights, and all others ask it."""
+"""Only one module decides by name whether a file holds weights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from katz_graph.files.weights import (
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = "katz_graph", "nodes", "executor", "web"
-# of the picture formats and frameworks that other programs keep beside weights, and of benches
+# folders whose code may name these endings
 NOT_WEIGHTS = ("bench", "mini", "testing")
 
 

@@ -1,4 +1,4 @@
-"""Provides a graph of trivial nodes, and adds one node type to them."""
+"""Provides a graph of trivial nodes, and adds a node type to them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Nodes that compute almost nothing, a context for them, and helpers that build and run their
-graphs.
+"""Provides nodes that compute almost nothing, a context for them, and helpers that build and run
+their graphs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Number(Node, category="test"):
 
 
 class Add(Node, category="test"):
-    """Sum of two."""
+    """Adds two numbers."""
 
     def run(self, a: Whole, b: Whole = 0) -> Whole:
         return a + b
@@ -67,14 +67,14 @@ class LoadFile(Node, category="test"):
 
 
 class Echo(Node, category="test"):
-    """What came."""
+    """Returns its input."""
 
     def run(self, value: Anything) -> Anything:
         return value
 
 
 class MakeThing(Node, category="test"):
-    """A thing."""
+    """Makes a thing."""
 
     def run(self) -> Thing:
         return object()
@@ -87,7 +87,7 @@ class UseThing(Node, category="test", output=True):
 
 
 class Save(Node, category="test", output=True):
-    """Keeps what came in the context, as a picture would be saved."""
+    """Warns of its input in place of saving a picture."""
 
     def run(self, value: Anything, context: Context) -> Anything:
         context.warn(repr(value))
@@ -95,7 +95,7 @@ class Save(Node, category="test", output=True):
 
 
 class Choose(Node, category="test", lazy=("on_true", "on_false")):
-    """One of two, evaluating only that."""
+    """Returns one of two inputs, and evaluates only that."""
 
     def needs(self, condition: bool, **available: object) -> tuple[str, ...]:
         return ("on_true",) if condition else ("on_false",)
@@ -107,7 +107,7 @@ class Choose(Node, category="test", lazy=("on_true", "on_false")):
 
 
 class Fail(Node, category="test"):
-    """Raises what it is told to."""
+    """Raises the given error."""
 
     error: str = "ValueError"
 
@@ -123,7 +123,7 @@ class Fail(Node, category="test"):
 
 
 class Countdown(Node, category="test"):
-    """Expands to itself, one less, until nothing is left: a loop made by expansion."""
+    """Expands to itself with a lower number until 0: a loop by expansion."""
 
     count: int = 0
 

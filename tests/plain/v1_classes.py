@@ -1,4 +1,4 @@
-"""Makes node classes in the style of the ecosystem's first convention, and runs them."""
+"""Makes and runs node classes in the style of V1 packs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replaces the runner in tests of the server's side: does what jobs tell it and starts within a
+"""Replaces the runner in tests of the server: follows instructions in jobs and starts within a
 second, without torch and packs.
 """
 

@@ -1,6 +1,5 @@
-"""A client written against the convention with `urllib` and `websockets` alone connects as soon as
-the port is open, queues, watches, fetches pictures and cancels. At the end the server receives two signals
-to stop.
+"""A ComfyUI client of only `urllib` and `websockets` connects as soon as the port is open, queues,
+watches, fetches pictures and cancels. At the end the server receives two signals to stop.
 """
 
 from __future__ import annotations

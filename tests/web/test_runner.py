@@ -344,7 +344,7 @@ def test_memory_is_freed_when_nothing_runs(driver: Driver) -> None:
 
 
 def looped(driver: Driver, seed: int, mark: Path, times: int) -> Mapping[str, Any]:
-    """Returns a hand-drawn loop of two evaluations whose device fails this many times."""
+    """Returns an explicit loop of two evaluations whose device fails `times` times."""
     document = json.loads(LOOP.read_text())
     for call in document.values():
         if call["class_type"] == "StepBegin":

@@ -61,7 +61,7 @@ class Write(Node, category="test", output=True):
 
 
 class Send(Node, category="test", output=True):
-    """Sends a picture and a message to whoever asked for the run."""
+    """Sends a picture and a message to the run's client."""
 
     def run(self, context: Context) -> Text:
         context.deliver(b"\x89PNG")
@@ -78,8 +78,8 @@ class Trouble(Node, category="test", output=True):
 
 
 class Break(Node, category="test"):
-    """Stands in a step region, and has its device fail the first `times` that it runs; `mark` is a
-    file that counts them.
+    """Raises a device error in a step region in its first `times` runs, which the file `mark`
+    counts.
     """
 
     mark: str = ""

@@ -1,4 +1,4 @@
-"""Compares kernels with float64, against the error of the references that they stand for."""
+"""Compares the errors of kernels and of the references that they replace, against float64."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Measures our kernels at the sizes of a step of the network against a copy of their bytes,
-those that multiply with all their tiles, and the libraries' products, convolutions and attention at
-the same sizes. Takes 4 min.
+"""Measures our kernels at the sizes of a network's step against a copy of as many bytes; matrix
+products also with all their tiles. At the same sizes, measures the libraries' products,
+convolutions and attention. Takes 4 min.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Takes steps of diffusers' network with guidance, as its pipelines do: what ours is compared
-against.
-"""
+"""Takes steps of diffusers' network with guidance, as its pipelines do, as a reference for ours."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Measures the kernels that multiply with all tiles that are listed for any architecture, against
-the library or a copy, and writes the table of tiles with what was fastest.
+"""Measures kernels of matrix products with all tiles listed for any architecture, against the
+library or a copy, and writes the fastest tiles to the tile table.
 """
 
 from __future__ import annotations
