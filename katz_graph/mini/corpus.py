@@ -48,7 +48,6 @@ class Bucket:
         return torch.from_numpy(np.stack(drawn)).float() / 255
 
     def first(self, count: int) -> "Bucket":
-        """Returns the first `count` scenes of this bucket."""
         return replace(
             self,
             scenes=self.scenes[:count],

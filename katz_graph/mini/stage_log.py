@@ -32,14 +32,12 @@ class StageLog:
         return self._same(stage, asked) and self._known[stage]["seconds"] is None
 
     def begin(self, stage: str, asked: Asked) -> None:
-        """Records the start of a stage."""
         before = self._stages[: self._stages.index(stage)]
         self._known = {one: self._known[one] for one in before if one in self._known}
         self._known[stage] = {"asked": asked, "seconds": None}
         self._write()
 
     def end(self, stage: str, seconds: float) -> None:
-        """Records the end of a stage."""
         self._known[stage]["seconds"] = round(seconds, 1)
         self._write()
 

@@ -27,7 +27,8 @@ pytestmark = pytest.mark.skipif(not INTERPRETED, reason="TRITON_INTERPRET is not
 
 TYPES = [torch.float32, torch.float16, torch.bfloat16]
 LAYOUTS = ["channels-last", "NCHW", "part of another"]
-# widths of SD and SDXL, and of a VAE: each layout and type once, because interpreting is slow
+# 320 channels as in SD and SDXL, 128 as in a VAE: each layout and type once, because interpreting
+# is slow
 WIDE_CASES = [(320, *pair) for pair in zip(LAYOUTS, TYPES, strict=True)]
 WIDE_CASES += [(128, *pair) for pair in zip(LAYOUTS, TYPES[1:] + TYPES[:1], strict=True)]
 

@@ -52,7 +52,7 @@ def test_linear_geglu(
     weight = random(2 * width, inner, seed=1, dtype=dtype) / inner**0.5
     bias = random(2 * width, seed=2, dtype=dtype) if biased else None
     expected = gated.reference(x, weight, bias)
-    monkeypatch.setattr(gate, "geglu", None)  # must use the fused kernel
+    monkeypatch.setattr(gate, "geglu", None)  # only the fused kernel may run
     made = gated.linear_geglu(x, weight, bias)
     assert made.shape == expected.shape and made.dtype == dtype
     check(made, expected, exact_geglu(x, weight, bias))
@@ -181,7 +181,7 @@ def test_a_weight_set_is_written_at_once_and_taken_out_again(
     chosen = tuple(Lora(file_identity(path), 0.7) for path in sd1.loras)
     launches: list[Any] = []
     launch = triton_lora_patch.lora_patch
-    monkeypatch.setattr(WeightSets, "_write", None)  # must not write each layer
+    monkeypatch.setattr(WeightSets, "_write", None)  # no layer may be written singly
     monkeypatch.setattr(
         triton_lora_patch,
         "lora_patch",

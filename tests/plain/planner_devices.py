@@ -16,7 +16,7 @@ from katz_graph.ir.region import Region
 from katz_graph.planner.passes.variants import make_stale
 
 MS = 1e-3
-# encoder and mid 15, decoder 19, ControlNet 15
+# encoder and mid together 15, decoder 19, ControlNet 15
 SECONDS = {
     "unet_encoder": 12 * MS,
     "unet_mid": 3 * MS,
@@ -24,7 +24,7 @@ SECONDS = {
     "controlnet": 15 * MS,
 }
 RATE = 1e9  # link rate in bytes per second
-STEP = 4 * 16 * 16 * (4 + 4) / RATE  # seconds to send a step of the tests' latent over such a link
+STEP = 4 * 16 * 16 * (4 + 4) / RATE  # seconds to send a step of the tests' latent at RATE
 
 
 def region(controls: int = 1, branches: int = 1) -> Region:
@@ -98,7 +98,7 @@ def laid(
     stale: Sequence[str] = (),
 ) -> Program:
     """Places every operation by the end of its name in `homes`, others on `sampler_device`. Each
-    operation becomes a separate call, in its order.
+    operation becomes a separate call.
     """
     program = make_stale(program, stale) if stale else program
     operations = [operation for variant in program.variants for operation in variant.operations]

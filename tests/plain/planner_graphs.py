@@ -130,7 +130,8 @@ def compiled(
 
 
 def deep_features(offset: int = 0, initial: bool = False) -> Graph:
-    """Computes the deep blocks in every other evaluation; the next one uses their features again.
+    """Builds a graph that computes the deep blocks in every other evaluation; the next reuses their
+    features.
     """
     text = (prompt("a"),)
     common = {"model": MODEL, "conditioning": text}

@@ -301,7 +301,7 @@ def test_the_wheel_runs_from_another_folder(tmp_path: Path) -> None:
 
 
 def test_no_folder_has_more_modules_than_one_overlooks() -> None:
-    """`nodes` and `bench` are exempt, because they are lists."""
+    """`nodes` and `bench` are exempt, because they are flat lists."""
     crowded = {
         str(folder.relative_to(ROOT)): len(modules)
         for layer in LAYERS

@@ -352,7 +352,7 @@ def test_half_written_rows_of_a_killed_process_are_undone(
         file.execute("pragma cache_size = 1")  # so that pages reach the file before the end
         rows = [("cpu", f"stage {number}", 1, 1, 1.0, 1) for number in range(5000)]
         file.executemany("insert into stages values (?, ?, ?, ?, ?, ?)", rows)
-        shutil.copytree(whole, left)  # the files that a kill leaves at this time
+        shutil.copytree(whole, left)  # files as a kill at this time leaves them
     assert len(list(left.iterdir())) == 2  # the database and its rollback journal
     assert list(CostStore(left).stages("cpu")) == list(CostStore(whole).stages("cpu")) != []
     assert not warnings_in(caplog)

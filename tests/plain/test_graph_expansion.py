@@ -110,7 +110,7 @@ def test_nested_expansion_is_cached_as_a_whole_and_in_parts() -> None:
 
 
 def test_displays_inside_an_expansion_are_repeated_from_the_cache() -> None:
-    """Includes nested expansions, and displays next to those that run."""
+    """Also in nested expansions, and while other displays run."""
     show = custom(
         "Show",
         lambda context, values: WithUi((), {"text": [str(values["n"])]}),

@@ -20,7 +20,7 @@ from katz_graph.ipc.heartbeat import Heartbeat
 
 
 def test_a_late_tick_of_silence_counts_as_two(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = iter((0.0, 2.0, 4.5, 100.0))  # this process was suspended before the last one
+    times = iter((0.0, 2.0, 4.5, 100.0))  # the process was suspended before the last time
     monkeypatch.setattr("katz_graph.ipc.heartbeat.time.monotonic", lambda: next(times))
     heartbeat = Heartbeat(2.0)
     for silence in (2.0, 4.5, 8.5):

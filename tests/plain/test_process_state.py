@@ -213,8 +213,8 @@ def test_imports_of_other_threads_stay(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("when", ["before", "meanwhile", "afterwards"])
 def test_a_library_of_another_thread_is_quiet_meanwhile(when: str) -> None:
-    """Its temporary change of the warning filters affects all threads; no node is blamed. Loading
-    starts `before` the node and ends in it, or continues `afterwards`.
+    """A library's temporary change of the warning filters affects all threads; no node is blamed.
+    Loading starts `before` the node and ends in it, or continues `afterwards`.
     """
     lines, filters = list[str](), list(warnings.filters)
     with ExitStack() as loading:

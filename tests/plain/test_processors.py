@@ -79,7 +79,7 @@ def four(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_cores_come_before_their_second_threads_and_are_given_once(four: Path) -> None:
     with claim(2) as first, claim(1) as second:
         assert (first.processors, second.processors) == ([90000, 90002], [90001])
-        assert claim(2).processors == ()  # one is left, and no claim holds it
+        assert claim(2).processors == ()  # one is left, unclaimed
         with claim(1) as third:
             assert third.processors == [90003]
     with claim(4) as all_of_them:
@@ -196,5 +196,5 @@ def test_waiters_spin_until_the_end_or_until_others_come_and_a_while_longer() ->
     assert waits((1e-5, 0.0)) == [True]
     awake.begin()
     clocks.pass_by(0.0, 0.3)
-    awake.slept()  # it had no work to wait for
+    awake.slept()  # slept for lack of work
     assert awake.goes_on

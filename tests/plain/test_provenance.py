@@ -82,8 +82,6 @@ class SampleInside(Node, category="test"):
 
 
 class Decode(Node, category="test"):
-    """Decodes a latent."""
-
     scale: Annotated[int, Field(ge=1)] = 1
 
     def run(self, latent: Thing) -> Thing:
@@ -125,7 +123,7 @@ def bench() -> Bench:
 
 
 def repeats(sampler: str) -> Iterator[dict[str, Any]]:
-    """Yields the same graph, and graphs that take less and less from the cache."""
+    """Yields the same graph, and graphs that take ever fewer results from the cache."""
     yield graph(sampler)
     yield graph(sampler, scale=2)
 

@@ -54,8 +54,6 @@ def shim(name: str) -> Any:
 
 
 class Listening(RecordingContext):
-    """Records events."""
-
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.events: list[object] = []
@@ -361,7 +359,7 @@ def test_names_of_types_compare_as_packs_expect(root: Path) -> None:
 def test_options_and_samplers(root: Path) -> None:
     assert shim("comfy.cli_args").args.listen == "127.0.0.1"
     assert shim("comfy.cli_args").args.lowvram is False
-    sampler = shim("comfy").samplers.KSampler  # without an import of its own
+    sampler = shim("comfy").samplers.KSampler  # without importing it
     assert "euler" in sampler.SAMPLERS and "karras" in sampler.SCHEDULERS
     assert sampler.SAMPLERS + ["mine"]  # noqa: RUF005
 

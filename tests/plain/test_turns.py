@@ -65,7 +65,7 @@ class Shared:
 
 
 def shared(step: float, switch: float, steps: int) -> Shared:
-    """Simulates two always ready requests of `steps` steps with different weights."""
+    """Simulates two always-ready requests of `steps` steps with different weights."""
     policy: DeficitRoundRobin[str] = DeficitRoundRobin()
     left, last, resident = {"a": steps, "b": steps}, {"a": 0.0, "b": 0.0}, ""
     found = Shared(0.0, 0.0, 0.0)

@@ -82,7 +82,7 @@ def test_a_line_that_the_server_ends_in_order_is_opened_again(
         socket.recv()
         for frame in channel.pong():
             socket.send(frame.data)
-        if lines < 6:  # exceeds the timeout if it counted from the first loss
+        if lines < 6:  # longer than the timeout, counted from the first loss
             return socket.close(1001, "the server is shutting down")
         return socket.send(msgpack.packb({"type": "job", "seq": 1, "id": "j", "job": KNOWN}))
 

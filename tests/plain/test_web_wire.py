@@ -98,7 +98,6 @@ def test_a_message_that_the_other_side_would_not_take_is_not_sent(
 
 
 def test_objects_are_not_sent() -> None:
-    """The channel carries only plain data."""
     with pytest.raises(TypeError):
         packed(Answer(object()))
 

@@ -77,5 +77,4 @@ def bomb(width: int, height: int) -> bytes:
 
 
 def everything_below(folder: Path) -> set[str]:
-    """Returns the names of all files below a folder."""
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}

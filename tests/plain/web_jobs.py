@@ -133,7 +133,6 @@ class Service:
         return {job.id: job.status for job in await self.jobs.history()}
 
     async def until(self, holds: Callable[[], bool], seconds: float = 5.0) -> None:
-        """Waits until a condition holds."""
         end = time.monotonic() + seconds
         while not holds():
             assert time.monotonic() < end, "nothing happened"

@@ -172,8 +172,6 @@ class ScriptedRunner:
 
 
 class Served:
-    """Wraps a running server for tests."""
-
     def __init__(self, client: httpx.AsyncClient, state: State) -> None:
         self.client, self.state = client, state
         self.runner: ScriptedRunner = state.runner  # type: ignore[assignment]
@@ -185,7 +183,6 @@ class Served:
         return str(answer.json()["prompt_id"])
 
     async def settled(self, condition: Any) -> None:
-        """Waits until a condition on the state holds."""
         async with asyncio.timeout(5):
             while not condition():
                 await asyncio.sleep(0.005)

@@ -62,7 +62,7 @@ def server(starting: Served, first_picture: bytes) -> Served:
 
 
 def ask(server: Served, path: str, body: Any = None) -> Any:
-    """Sends a request as scripts do: with urllib's default content type, that of a form."""
+    """Sends a request with urllib's default content type (a form's), as scripts do."""
     data = None if body is None else json.dumps(body).encode()
     with urllib.request.urlopen(
         f"http://127.0.0.1:{server.port}{path}", data, timeout=60

@@ -145,7 +145,7 @@ def test_child_processes_end_with_the_runner(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_runner_is_replaced_whatever_goes_wrong_on_the_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The listener for its end fails, and the first new start gets no file descriptor."""
+    """The listener for the runner's end fails, and the first restart gets no file descriptor."""
     monkeypatch.setattr("katz_graph.web.runner_client.manager.FIRST_PAUSE", 0.05)
 
     async def test(seen: Seen) -> None:
@@ -196,7 +196,7 @@ def test_a_runner_whose_interpreter_is_held_is_killed_and_replaced() -> None:
     async def test(seen: Seen) -> None:
         await seen.runner.run(job("a", "hold the interpreter"))
         began = time.monotonic()
-        # the next runner answers requests made meanwhile
+        # the next runner answers earlier requests
         assert await seen.runner.ask(GetObjectInfo()) == b"{}"
         assert time.monotonic() - began < 6 * IMPATIENT.silence
         await seen.until(lambda: bool(seen.lost) and seen.runner.ready)

@@ -67,7 +67,6 @@ def queued(server: Served, part: str) -> list[str]:
 
 
 async def statuses(data: Path, ids: Sequence[str]) -> list[str]:
-    """Returns the recorded statuses of jobs."""
     store = JobStore.open(data)
     try:
         return [job.status for job in [await store.job(id) for id in ids] if job]
@@ -76,7 +75,6 @@ async def statuses(data: Path, ids: Sequence[str]) -> list[str]:
 
 
 def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Waits until a condition holds."""
     ends = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < ends, "it did not come about"
