@@ -20,10 +20,10 @@ from katz_graph.mini import world
 WIDTH = 96
 LENGTH = 77
 SHORT = 24  # tokens, enough for every caption of the world
-# Times CLIP's width of random token embeddings. At CLIP's width, one update at a high rate is a
-# sixteenth of an embedding, and words without a meaning yet become alike. Top and bottom were then
-# still painted alike after 6,000 updates; with this width and more one-thing scenes they differed
-# after 1,500.
+# Width of random token embeddings, as a multiple of CLIP's. At CLIP's width, one update at a high
+# rate is a sixteenth of an embedding, and words without a meaning yet become alike. Top and bottom
+# were then still painted alike after 6,000 updates; with this width and more one-thing scenes they
+# differed after 1,500.
 TOKEN_WIDTH = 10.0
 EXTRA_WORDS = [
     "a", "an", "the", "on", "in", "at", "to", "of", "and", "with", "left", "right", "above",

@@ -110,7 +110,7 @@ def test_nested_expansion_is_cached_as_a_whole_and_in_parts() -> None:
 
 
 def test_displays_inside_an_expansion_are_repeated_from_the_cache() -> None:
-    """Also in nested expansions, and while other displays run."""
+    """Nested expansions repeat their displays too, also while other displays run."""
     show = custom(
         "Show",
         lambda context, values: WithUi((), {"text": [str(values["n"])]}),
@@ -164,7 +164,8 @@ def test_displays_inside_an_expansion_are_repeated_from_the_cache() -> None:
 
 
 def test_a_result_with_deleted_files_is_computed_again(tmp_path: Path) -> None:
-    """Also inside an expansion. Results upstream stay cached; files that never existed are ignored.
+    """This holds inside expansions. Results upstream stay cached; files that never existed are
+    ignored.
     """
 
     def write(context: Context, values: Mapping[str, Any]) -> Any:

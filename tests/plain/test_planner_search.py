@@ -32,7 +32,7 @@ def period(program: Program) -> float:
 def test_one_branch_on_two_devices_over_links_of_several_speeds(
     transfer: float, synchronous: float, stale: float
 ) -> None:
-    """NVLink, 100 GbE and slower: where one device beats waiting for the link, and beats even stale
+    """Links are NVLink, 100 GbE, and so slow that one device beats waiting, or even stale
     residuals.
     """
     exact = several(region(), transfer=transfer * MS, evaluations=30)

@@ -188,7 +188,7 @@ def test_a_library_that_another_thread_still_imports_is_not_asked(
 
 
 def test_imports_of_other_threads_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if the import happens between two checks of the modules."""
+    """An import may happen between two checks of the modules."""
     process, lines, names = ProcessState(), list[str](), list[str]()
 
     def imports() -> None:
@@ -329,8 +329,8 @@ def test_concurrent_runs_are_compared_when_none_is_active(tmp_path: Path) -> Non
 def test_it_costs_a_millisecond_and_three_looks_at_all_modules(
     importing: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """CPU time. Most of it compares thousands of modules: twice per node, and no more while a
-    thread imports a module.
+    """Comparing thousands of modules takes most of this CPU time: twice per node, and no more while
+    a thread imports a module.
     """
     if importing:
         module = types.ModuleType("half")

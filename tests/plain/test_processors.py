@@ -162,7 +162,7 @@ def test_a_worker_that_waits_leaves_its_processor_to_others_that_want_it() -> No
 
 
 class Clocks:
-    """The wall clock, and this process's CPU clock, which stops while other processes run."""
+    """Simulates a wall clock and this process's CPU clock, which stops while others run."""
 
     def __init__(self) -> None:
         self.wall = self.used = 100.0

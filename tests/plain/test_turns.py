@@ -57,7 +57,7 @@ def test_a_flow_that_had_nothing_to_do_has_no_claim_to_the_time_before() -> None
 
 @dataclass
 class Shared:
-    """A device's seconds for two flows with different weights, on a virtual clock."""
+    """Holds a device's seconds for two flows with different weights, on a virtual clock."""
 
     total: float
     switching: float

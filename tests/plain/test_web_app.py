@@ -158,7 +158,7 @@ def test_the_shipped_workflows_are_templates_of_any_client(tmp_path: Path) -> No
 
 
 def test_the_shipped_workflows_are_templates_of_the_stock_dialog(tmp_path: Path) -> None:
-    """Also with a front end, whose page links to the user's stylesheet."""
+    """They also work below a front end, whose page links to the user's stylesheet."""
     built = tmp_path / "built"
     built.mkdir()
     (built / "index.html").write_text("<html></html>")

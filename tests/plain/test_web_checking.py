@@ -158,7 +158,7 @@ def test_no_default_stands_for_a_value_that_an_api_prompt_lacks(
 @pytest.mark.parametrize("value", [[], [1], ["1"], ["1", 0, 0], ["1", "0"], ["a", "b"]])
 @pytest.mark.parametrize("kind", ["Number", "Save"])
 def test_a_list_that_is_not_a_link_is_refused(kind: str, value: list[Any]) -> None:
-    """As in ComfyUI, whatever the input takes: a list value must be marked."""
+    """As in ComfyUI, a list value must be marked, whatever the input takes."""
     document = {"1": node("Number", value=0), "2": node(kind, value=value), "3": save("2")}
     found = checked(document, ["2" if kind == "Save" else "3"])
     (problem,) = found.node_errors["2"]["errors"]
@@ -219,7 +219,7 @@ def test_values_that_comfyui_declares_optional_may_be_absent(
 
 @pytest.mark.defect(10)
 def test_a_whole_number_does_not_feed_an_input_for_any_number() -> None:
-    """As in ComfyUI, before anything runs."""
+    """ComfyUI refuses it before anything runs, too."""
     document = stock()
     source = {"class_type": "PrimitiveInt", "inputs": {"value": 3}}
     sampler = only(document, "KSampler")

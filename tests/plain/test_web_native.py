@@ -283,7 +283,7 @@ def test_the_state_of_a_job_is_bounded() -> None:
 
 
 class Server:
-    """The route on a separate hub."""
+    """Runs the route on a separate hub."""
 
     def __init__(self, client: TestClient, jobs: FakeJobs) -> None:
         self.client, self.jobs = client, jobs

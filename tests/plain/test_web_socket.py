@@ -134,7 +134,7 @@ def test_pictures_reach_a_reading_client_whole(server: Live) -> None:
 def test_a_peer_that_reads_nothing_is_dropped_by_the_system(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """However much was sent; no task of the server waits for the peer."""
+    """No task of the server waits for the peer, however much was sent."""
     monkeypatch.setattr("katz_graph.web.http.connections.UNREAD", 300)
     with (
         listen("127.0.0.1", 0) as listening,

@@ -489,7 +489,7 @@ def test_a_first_start_that_fails_says_so_in_one_line() -> None:
 
 
 def test_a_start_that_is_given_up_leaves_nothing() -> None:
-    """Such as by Ctrl-C while packs are imported."""
+    """Ctrl-C may cancel a start while packs are imported."""
 
     async def start() -> None:
         before = below(os.getpid())

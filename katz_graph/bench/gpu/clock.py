@@ -40,8 +40,8 @@ def interleaved(
 
 
 def repeated(action: Action, device: torch.device, times: int) -> Action:
-    """Returns an action that runs another `times` times: on a GPU as one CUDA graph, which excludes
-    launch overhead.
+    """Returns an action that repeats `action` `times` times: on a GPU as one CUDA graph, which
+    excludes launch overhead.
     """
     if device.type != "cuda":
         return lambda: [action() for _ in range(times)]

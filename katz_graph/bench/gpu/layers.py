@@ -1,5 +1,5 @@
-"""Lists what a network computes by the sizes of its operations, from a run on torch's meta
-device, which allocates no memory.
+"""Lists a network's operations by size, from a run on torch's meta device, which allocates no
+memory.
 """
 
 from __future__ import annotations

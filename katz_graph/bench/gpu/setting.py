@@ -1,4 +1,4 @@
-"""Describes what is measured: the device, and the sizes of models and requests."""
+"""Defines the measured device, and the sizes of models and requests."""
 
 from __future__ import annotations
 

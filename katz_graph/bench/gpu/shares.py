@@ -1,4 +1,4 @@
-"""Sums a device's kernels by what they do, from the names that libraries give them."""
+"""Sums a device's kernel times by purpose, from the names that libraries give kernels."""
 
 from __future__ import annotations
 
