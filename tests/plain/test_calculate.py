@@ -1,4 +1,4 @@
-"""Calculating nodes, and native nodes with input groups."""
+"""Tests calculating nodes, and native nodes with input groups."""
 
 from __future__ import annotations
 

@@ -26,9 +26,9 @@ WORDS = {  # file -> words of another vocabulary that it must spell
     "katz_graph/sampling/aligned.py": {"sd1", "sdxl"},
     # values of DualCLIPLoader's type, a widget of UNETLoader, and its folder
     "nodes/loaders.py": {"flux", "sd3", "sdxl", "unet"},
-    "nodes/model_conditioning.py": {"flux"},  # ComfyUI's menu of FluxGuidance
-    "nodes/latent.py": {"sd3"},  # ComfyUI's menu of its empty latent
-    "nodes/patches.py": {"unet"},  # ComfyUI's menu of FreeU
+    "nodes/model_conditioning.py": {"flux"},  # ComfyUI's menu path of FluxGuidance
+    "nodes/latent.py": {"sd3"},  # ComfyUI's menu path of the empty latent
+    "nodes/patches.py": {"unet"},  # ComfyUI's menu path of FreeU
     "nodes/denoise.py": {"unet"},  # nodes for a UNet's stages
 }
 SAID = re.compile(r"\bSD ?(1|2|3|XL)|Stable Diffusion|\bFLUX|Hunyuan|Z-Image|UNet", re.IGNORECASE)
@@ -72,7 +72,7 @@ def prose(file: Path) -> Iterator[str]:
 
 
 def files() -> Iterator[tuple[str, Path]]:
-    """Yields the files that must name no family, after their relative paths."""
+    """Yields each file that must name no family, after its path in the repository."""
     for layer in ("katz_graph", "nodes", "executor", "web", "kernels"):
         for file in (ROOT / layer).rglob("*.py"):
             place = file.relative_to(ROOT).as_posix()

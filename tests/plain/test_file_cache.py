@@ -114,7 +114,7 @@ def test_a_file_is_known_by_its_header_alone(
     assert file.size == len(content)
     assert file.header == hashlib.sha256(content[8 : 8 + length]).hexdigest()
     assert file.version == ("" if "etag" in manners else '"1"')
-    # without ranges: bytes that buffers receive until the stream is closed
+    # without ranges: bytes that buffers receive before the stream closes
     assert server.sent() < (len(content) / 2 if "ranges" in manners else 2**20)
     assert weights(cache) == []
 
@@ -158,7 +158,7 @@ def test_a_file_without_its_server_stays_unchanged(
     reason, used = caplog.messages
     assert reason.startswith(f"{url}: could not be fetched: ")
     assert used == f"{url}: using the cached file"
-    with pytest.raises(RunError, match="could not be fetched"):  # which was never fetched
+    with pytest.raises(RunError, match="could not be fetched"):  # never fetched
         cache.identity(other)
 
 
@@ -175,7 +175,7 @@ def test_a_file_is_fetched_once(server: FileServer, cache: FileCache) -> None:
         asked = len(server.requests)
         assert cache.local_file(file) == place
         assert len(server.requests) == asked
-    # a name that ends so means something, and equal names of different places are different files
+    # a name's ending has a meaning, and equal names of different places are different files
     assert get(cache, server.url("canny_shuffle.safetensors")).stem.endswith("canny_shuffle")
     assert len(weights(cache)) == 3
 

@@ -1,4 +1,4 @@
-"""Values wait by address, and values of ended attempts do not accumulate."""
+"""A mailbox holds values by address, and values of ended attempts do not accumulate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes for plain values and text."""
+"""Tests nodes for plain values and text."""
 
 from __future__ import annotations
 

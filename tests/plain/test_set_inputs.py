@@ -1,4 +1,4 @@
-"""`--set NODE.INPUT=VALUE` finds node and input although names have dots."""
+"""`--set NODE.INPUT=VALUE` finds node and input even if names have dots."""
 
 from __future__ import annotations
 

@@ -209,7 +209,7 @@ def test_a_job_interrupted_inside_an_expansion_names_the_node_of_the_prompt() ->
 
 @pytest.mark.defect(19)
 def test_an_interrupted_job_names_the_node_that_ran_for_everybody() -> None:
-    """Its history and clients that missed its nodes' events get the node, too."""
+    """History, and clients that missed the nodes' events, get the node too."""
     prompt = {"7": {"class_type": "KSampler", "inputs": {}}}
     stopped = JobNode("7.end", "StepEnd", "7")
     ended = Ended("cancelled", 5.0, executed=("4",), interrupted=stopped)
