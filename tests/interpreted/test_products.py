@@ -172,8 +172,7 @@ def test_nan_stays_where_it_was_made() -> None:
 def test_a_weight_set_is_written_at_once_and_taken_out_again(
     dtype: torch.dtype, sd1: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The module is laid out as on a GPU: convolutions channels-last, projections in one storage.
-    """
+    """The module is laid out as on a GPU: convolutions channels-last, projections in one storage."""
     module = ModelStore().network(pipeline_recipes(sd1.pipeline)[0].network, "cpu", dtype)
     assert any(hasattr(one, FUSED) for one in module.modules())
     before = {name: weight.clone() for name, weight in module.state_dict().items()}

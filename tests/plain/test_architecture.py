@@ -1,5 +1,4 @@
-"""Imports go one way, commands that need no model load no model library, and the wheel is complete.
-"""
+"""Imports go one way, commands that need no model load no model library, and the wheel is complete."""
 
 from __future__ import annotations
 
@@ -183,8 +182,7 @@ def test_no_module_of_ours_uses_an_old_name() -> None:
 
 
 def test_commands_that_need_no_model_import_no_model_library() -> None:
-    """All commands run in one interpreter; the failure names the first that imports such a library.
-    """
+    """All commands run in one interpreter; the failure names the first that imports such a library."""
     code = """
 import sys
 from katz_graph.cli.main import main

@@ -85,8 +85,7 @@ def test_loras_are_many_and_nearly_all_rare(service: Service, number: int, commo
 
 
 def test_the_records() -> None:
-    """Records are in order of time, 275,000 per service in 20 days; equal seeds give equal traces.
-    """
+    """Records are in order of time, 275,000 per service in 20 days; equal seeds give equal traces."""
     found = made(SERVICES[0])
     assert all(before.timestamp < after.timestamp for before, after in pairwise(found))
     assert found[-1].timestamp / NUMBER == pytest.approx(20 * 86_400 / 275_000, rel=0.03)
@@ -101,8 +100,7 @@ def test_the_records() -> None:
 
 
 def test_the_optimum() -> None:
-    """A textbook example (Silberschatz et al., page replacement): the optimum has 9 faults, LRU 12.
-    """
+    """A textbook example (Silberschatz et al., page replacement): the optimum has 9 faults, LRU 12."""
     sequence = [7, 0, 1, 2, 0, 3, 0, 4, 2, 3, 0, 3, 2, 1, 2, 0, 1, 7, 0, 1]
     misses = {}
     for name, policy in {"optimum": trace.Optimum(sequence), "lru": POLICIES["lru"]()}.items():

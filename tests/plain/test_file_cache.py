@@ -289,7 +289,8 @@ def test_cancelled_readers_do_not_stop_others(server: FileServer, cache: FileCac
     assert isinstance(first.error, Cancelled)
     second.join(ANSWER_TIMEOUT_S)
     assert second.path is not None and second.path.read_bytes() == LARGE_FILE
-    assert server.sent() - known < 1.5 * len(LARGE_FILE)  # the other reader continues with the received bytes
+    # the other reader continues with the received bytes
+    assert server.sent() - known < 1.5 * len(LARGE_FILE)
     assert weights(cache) == [second.path.name]
 
 

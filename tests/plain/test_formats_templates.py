@@ -96,8 +96,7 @@ def test_every_link_leads_to_an_existing_output(
 def test_links_inside_one_graph_are_those_of_the_file(
     templates: Mapping[str, Any], workflows: Mapping[str, Workflow]
 ) -> None:
-    """Between directly linked nodes of the outermost graph, the link table gives an input's source.
-    """
+    """Between directly linked nodes of the outermost graph, the link table gives an input's source."""
     compared = 0
     for name, document in templates.items():
         plain = {

@@ -165,8 +165,7 @@ def test_cache_policies(policy: str, again: list[str]) -> None:
 
 
 def test_values_are_released_after_their_last_reader() -> None:
-    """Without a cache, a run retains only targets' results and values that lazy nodes may request.
-    """
+    """Without a cache, a run retains only targets' results and values that lazy nodes may request."""
     alive = WeakSet[Any]()
     most: list[int] = []
 

@@ -390,6 +390,4 @@ def test_calls_of_packs_during_loading(root: Path) -> None:
     assert shim("comfy.sample").np.zeros(1).shape == (1,)
     assert shim("comfy.samplers").SchedulerHandler is not None
     for module in ("comfy.context_windows", "comfy.quant_ops", "comfy_api.feature_flags"):
-        assert (
-            shim(module).anything is not None
-        )  # a placeholder, which names itself when used
+        assert shim(module).anything is not None  # a placeholder, which names itself when used

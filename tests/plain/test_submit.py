@@ -46,8 +46,7 @@ Submit = Callable[..., Outcome]
 
 @dataclass(slots=True)
 class Fake:
-    """`act` plays an accepted job; `answer` is the response to /prompt if the job is not accepted.
-    """
+    """`act` plays an accepted job; `answer` is the response to /prompt if the job is not accepted."""
 
     server: Live
     act: Act

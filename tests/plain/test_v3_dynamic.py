@@ -1,5 +1,4 @@
-"""V3 nodes have dynamic inputs: growing groups, choices that add inputs, inputs that share a type.
-"""
+"""V3 nodes have dynamic inputs: growing groups, choices that add inputs, inputs that share a type."""
 
 from __future__ import annotations
 
@@ -125,9 +124,7 @@ def test_a_group_that_grows_is_an_object(tmp_path: Path) -> None:
         "2": node("Save", value=["1", 0]),
     }
     assert outputs(ran(registry, document), "2") == ("({'x0': 7, 'x2': 7}, 3)",)
-    assert any(
-        "many.x0" in line for line in problems(registry, "Grows", own=3)
-    )  # one is required
+    assert any("many.x0" in line for line in problems(registry, "Grows", own=3))  # one is required
     kind = registry["Grows"]
     assert [port.required for port in kind.inputs.values()] == [True, False, False, False, True]
 

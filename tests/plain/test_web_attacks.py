@@ -302,7 +302,8 @@ def test_forms_of_pages_queue_nothing(server: Attacked) -> None:
     page = f"Origin: http://{server.host}"
     for kind in ("text/plain", "application/x-www-form-urlencoded"):
         assert server.post("/queue", b'{"clear": true}', page, f"Content-Type: {kind}") == 415
-        assert server.post("/queue", b'{"clear": true}', f"Content-Type: {kind}") == 200  # as a script sends it
+        # as a script sends it
+        assert server.post("/queue", b'{"clear": true}', f"Content-Type: {kind}") == 200
     assert server.post("/queue", b"{}", page, "Content-Type: application/json") == 200
 
 

@@ -155,8 +155,7 @@ async def serving(
     store: JobStore | None = None,
     stop_seconds: float = STOP_SECONDS,
 ) -> AsyncIterator[Service]:
-    """Yields started jobs on a data folder. On exit, ends them like a server that does not drain.
-    """
+    """Yields started jobs on a data folder. On exit, ends them like a server that does not drain."""
     store = store or JobStore.open(data)
     events: list[tuple[Job, ClientEvent]] = []
     runner = runner or FakeRunner()
