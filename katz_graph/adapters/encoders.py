@@ -1,5 +1,5 @@
-"""Resolves the text encoder names in adapter files to a kind of encoder, independent of the
-encoder's position in a model. Never imports torch.
+"""Resolves text encoder names in adapter files to a kind of encoder, independent of the position in
+a model. Never imports torch.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ LAYERS: Mapping[str, re.Pattern[str]] = {
     "qwen3": re.compile("model_|layers_|embed_tokens|norm"),
 }
 """Maps architectures to patterns for the start of layer names, with underscores for dots."""
-BARE = ("text_model.", "encoder.block.")  # PEFT's names if it saves a text encoder alone
+BARE = ("text_model.", "encoder.block.")  # PEFT's names in a file of one text encoder
 FILES_KNOWN = 256
 
 
 def text_name(name: str) -> tuple[str, str, str] | None:
-    """Splits the name of a text encoder tensor into the part of the file, the name in the encoder,
-    and the encoder's name in diffusers' metadata. Returns None for other names.
+    """Splits a text encoder tensor's name into part of the file, name in the encoder, and encoder's
+    name in diffusers' metadata. Returns None for other names.
     """
     if match := BY_LAYER.fullmatch(name):
         scope, place, layer = "", "", match[1]
@@ -75,7 +75,7 @@ def text_name(name: str) -> tuple[str, str, str] | None:
 
 
 def text_parts(encoders: Iterable[Component]) -> Iterator[TextParts]:
-    """Yields the parts of adapter files for each of a model's text encoders."""
+    """Yields each text encoder's parts of adapter files."""
     first: TextParts = (FIRST_CLIP,)
     for encoder in encoders:
         kind = kind_of(encoder)

@@ -1,5 +1,5 @@
 """Fits LoRA files to modules. Checks the LoRAs of recipes before loading, from headers and
-configurations alone. Every tensor of a file is used by a module or named in a warning.
+configurations alone. Warns about all tensors that no module uses.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ FITS_KNOWN = 256  # cached results of `_used`, by file and module
 FILES_DESCRIBED = 4
 
 Target = ModelFamily | TextParts
-"""The role of a module in its model: the network of a family, or a text encoder, named by its parts
-of LoRA files.
+"""The role of a module in its model: a family's network, or a text encoder, given by its parts of
+LoRA files.
 """
 Place = tuple[str, str]
 """A part of a file, and the name of a weight or bias in this part."""
@@ -43,8 +43,8 @@ Place = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fitted:
-    """Holds a LoRA file's methods for a module, by parameter name. `used`: the places in the file
-    that these methods come from.
+    """Holds a LoRA file's methods for a module, by parameter name. `used`: the places of these
+    methods in the file.
     """
 
     methods: Mapping[str, Method]
@@ -56,7 +56,7 @@ def check_fits(lora: LoraFile, target: Target, shapes: Shapes) -> Fitted:
     header from `describe` suffices as `lora`.
 
     InputError if a layer does not fit (names both shapes), if two layers are for the same
-    parameter, and if the file has layers for this kind of module but the module has none of them.
+    parameter, and if the module has none of the file's layers for this kind of module.
     """
     fitted: dict[str, Method] = {}
     used: set[Place] = set()
@@ -114,7 +114,7 @@ def _joined(shapes: Sequence[Sequence[int]]) -> list[int]:
 
 
 def _made_for(lora: LoraFile, target: Target) -> str:
-    """Describes, for a message, the families that a misfit file was made for, from its names."""
+    """Describes in a message the families that a misfit file matches by name."""
     families = matching_families(lora.parts[NETWORK]) if isinstance(target, ModelFamily) else ()
     if not isinstance(target, ModelFamily) or not families or target in families:
         return "made for another architecture"
@@ -131,7 +131,7 @@ def fit(lora: LoraFile, target: Target, parameters: Mapping[str, Tensor]) -> Map
 class _Uses:
     """Collects the places of one file that the modules of recipes use."""
 
-    network: str = ""  # pipeline part of the network with the LoRA; empty without one
+    network: str = ""  # pipeline part of the network with the LoRA, if any
     texts: set[str] = field(default_factory=set)  # parts for one of the text encoders
     any_text: bool = False
     used: set[Place] = field(default_factory=set)
@@ -139,8 +139,8 @@ class _Uses:
 
 def check_loras(*recipes: ModelRecipe | ClipRecipe) -> Iterator[str]:
     """Checks that the LoRAs of a request's recipes fit their modules, including merged modules.
-    Loads nothing. Yields a warning for the unused tensors of each file. The text encoder part
-    counts only if a text encoder recipe has the file, the network part only if a model recipe does.
+    Loads nothing. Yields a warning for each file's unused tensors: of text encoders only if a text
+    encoder recipe has the file, of networks only if a model recipe has it.
 
     InputError for a LoRA that does not fit, and for unused tensors if KATZ_LORA_KEYS=strict.
     """
@@ -168,7 +168,7 @@ def takes_loras(recipe: ModelRecipe | ClipRecipe) -> bool:
 
 
 def _left_out(lora: LoraFile, uses: _Uses) -> Iterator[str]:
-    """Yields the unused tensors of a file for messages: the reason and the first few names."""
+    """Yields the reasons and first names of a file's unused tensors, for messages."""
     if lora.extras:
         yield f"tensors of unknown names: {_first(lora.extras)}"
     lacking = []
@@ -202,7 +202,7 @@ def _used(file: FileIdentity, module: Component, parts: TextParts | None) -> fro
     return check_fits(_described(file), target, parameter_shapes(module)).used
 
 
-# cached because a model's network and text encoders are checked one after the other
+# cached because a model's network and text encoders are checked in turn
 _described = lru_cache(maxsize=FILES_DESCRIBED)(describe)
 
 

@@ -1,8 +1,8 @@
-"""Maps layer names in adapter files to a module's parameters, in two layouts: the module's own
+"""Maps layer names in adapter files to a module's parameters, in two layouts: the module's
 (diffusers, transformers) and the original code's.
 
-The layout is detected once per file, as for checkpoints, because some names stand for different
-parameters in the two layouts.
+Detects the layout once per file, as for checkpoints, because some names mean different parameters
+in the two layouts.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Layouts:
 
     @cached_property
     def _ambiguous(self) -> frozenset[str]:
-        """Returns the names of different parameters in the two layouts."""
+        """Returns names of different parameters in the two layouts."""
         return frozenset(
             name
             for name in self.own.keys() & self.original.keys()
@@ -57,8 +57,8 @@ class Layouts:
 # cached because a model may have many LoRAs
 @lru_cache(maxsize=MODULES_KNOWN)
 def layouts(parameters: tuple[str, ...], names: LoraNames | None) -> Layouts:
-    """Returns the names in files of a module's parameters. `names`: the LoRA names of a network's
-    family, None for a text encoder.
+    """Maps names in files to a module's parameters. `names`: the LoRA names of a network's family,
+    None for a text encoder.
     """
     own = {
         alias: (Rows(path),) for path in parameters for alias in _with_levels(path, names is None)
@@ -68,8 +68,8 @@ def layouts(parameters: tuple[str, ...], names: LoraNames | None) -> Layouts:
 
 
 def _with_levels(path: str, of_text: bool) -> Iterable[str]:
-    """Yields a parameter's names with and without a level: newer transformers drop the level of
-    CLIPTextModel, files may have it.
+    """Yields a parameter's names with and without a prefix of `LEVELS`, because newer transformers
+    drop CLIPTextModel's.
     """
     yield path
     for level in LEVELS if of_text else ():

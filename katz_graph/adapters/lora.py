@@ -56,11 +56,11 @@ class LoraFile:
     path: str
     parts: Mapping[str, Mapping[str, Method]]
     layers: Mapping[str, Mapping[str, str]]
-    """Maps part -> the names in `parts` -> the layer as the file names it, with its prefix."""
+    """Maps part -> name in `parts` -> the layer's name in the file, with prefix."""
     extras: tuple[str, ...] = ()
     """Lists the tensors of unknown names."""
     original: bool = False
-    """Returns whether a network tensor has a prefix that trainers use for the original code."""
+    """True if a network tensor has a prefix that trainers use for the original code."""
 
     @property
     def count(self) -> int:
@@ -69,7 +69,7 @@ class LoraFile:
 
     @property
     def bytes(self) -> int:
-        """Returns the bytes of all its tensors, counting shared storage once."""
+        """Returns the bytes of all tensors, counting shared storage once."""
         storages = {
             tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
             for methods in self.parts.values()
@@ -86,7 +86,7 @@ Load = Callable[[str], Tensor]
 def read_lora(file: FileIdentity, cancelled: Callable[[], bool] = never) -> LoraFile:
     """Reads a LoRA file, and fetches it first if its path is a URL. Raises Cancelled when
     `cancelled` returns true. InputError if the file is not a LoRA, is incomplete, or has changed
-    since its identity was taken.
+    since it was identified.
     """
     name = shown(file.path)
     try:
@@ -109,7 +109,7 @@ def describe(file: FileIdentity) -> LoraFile:
     """Reads the header and the alphas (scales) of a LoRA file. Puts the other tensors on torch's
     meta device. Raises the errors of `read_lora`.
 
-    Does not fetch a file named by a URL: its alphas are NaN until it is in the cache.
+    Does not fetch a file at a URL: alphas are NaN until it is cached.
     """
     name, cache = shown(file.path), FileCache.of_this_machine()
     entries = dict(cache.entries(file))
@@ -145,7 +145,7 @@ def _at(opened: BinaryIO, entry: Mapping[str, Any]) -> Tensor:
 
 
 def _content(name: str, opened: RawIOBase, size: int, cancelled: Callable[[], bool]) -> Tensor:
-    """Reads the rest of a file into one byte tensor, without Python work per tensor."""
+    """Reads the rest of a file into one byte tensor, avoiding work per tensor."""
     content = torch.empty(size, dtype=torch.uint8)
     room, there = memoryview(cast(Any, content.numpy())), 0
     while there < size:
@@ -159,7 +159,7 @@ def _content(name: str, opened: RawIOBase, size: int, cancelled: Callable[[], bo
 
 
 def _tensor(part: Tensor, entry: Mapping[str, Any]) -> Tensor:
-    """Returns a tensor from its bytes, as a view if they are aligned and a copy otherwise."""
+    """Returns a tensor from its bytes: a view if they are aligned, else a copy."""
     kind = TYPES.get(entry["dtype"]) or OF_ALPHAS[entry["dtype"]]
     if part.storage_offset() % kind.itemsize:
         part = part.clone()
@@ -211,16 +211,16 @@ def _methods(
 def _scaling(
     where: str, scope: str, module: str, entry: Mapping[str, Tensor], config: Mapping[str, Any]
 ) -> Scaling:
-    """Divides the file's alpha by the rank. Without an alpha in the file, PEFT's rules apply: a
+    """Divides the file's alpha by the rank. Without an alpha in the file, applies PEFT's rules: a
     pattern for the module, else the configuration's alpha, else the rank. Rank-stabilised LoRA
     divides by √rank.
 
-    A product of whole factors has no rank: the file's alpha is ignored, and PEFT's alpha is divided
-    by the configured rank.
+    For whole factors, which have no rank, ignores the file's alpha and divides PEFT's by the
+    configured rank.
     """
 
     def configured(*names: str) -> float | None:
-        """Returns PEFT's number for the module: from a pattern, or from the first name set."""
+        """Returns PEFT's number for the module, from a pattern or the first name set."""
         patterns = config.get(f"{scope}.{names[0]}_pattern") or {}
         if not isinstance(patterns, dict):
             raise InputError(f"{where}: its {names[0]}_pattern is {patterns!r}, not an object")
@@ -272,7 +272,7 @@ def _adapter_config(file: FileIdentity, metadata: Mapping[str, str]) -> Mapping[
 
 
 def _of_part(name: str) -> str:
-    """Replaces the part in a setting's name, `part.name`, by NETWORK if it is any family's."""
+    """Replaces the part in a setting's name, `part.name`, by NETWORK if it is a network."""
     part, _, rest = name.partition(".")
     is_network = any(part == family.network.part for family in families())
     return f"{NETWORK}.{rest}" if is_network else name

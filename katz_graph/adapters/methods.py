@@ -2,7 +2,7 @@
 (Hyeon-Woo et al. 2022) and LoKr (Yeh et al. 2024), each also in Tucker form, whole differences, and
 DoRA (Liu et al. 2024) over any of them.
 
-Knows tensors only, neither names in files nor modules.
+Knows tensors only, not names in files or modules.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Scaling = Callable[[int], float]
 
 
 class Method(ABC):
-    """Changes one weight or bias of a module by one file. Frozen; shares its tensors."""
+    """Changes a weight or bias of a module by one file. Frozen; copies share tensors."""
 
     __slots__ = ()
 
@@ -59,24 +59,24 @@ class Method(ABC):
     @abstractmethod
     def cut(self, rows: Cut) -> Method:
         """Returns the method restricted to some rows of the weight. ValueError if these rows depend
-        on the others.
+        on others.
         """
 
     def fits(self, shape: Sequence[int]) -> bool:
-        """Returns whether the method fits a weight of this shape. In one family a layer may be
-        linear or a 1x1 convolution.
+        """Returns whether the method fits a weight of this shape. Linear layers fit 1x1
+        convolutions, and vice versa.
         """
         flat = [shape[0], math.prod(shape[1:])]
         return _without_ones(self.shape) == _without_ones(shape) or self.shape == flat
 
     @abstractmethod
     def add_to(self, total: Tensor, strength: float, rows: slice = ALL) -> None:
-        """Changes `total` in place: the weight after all earlier methods, contiguous, float32, on
-        the computing device. If `rows` are given, `total` has only these rows.
+        """Changes `total` in place, the weight after all earlier methods: contiguous, float32, on
+        the computing device. If `rows` are given, `total` has only these.
         """
 
     def write(self, target: Tensor, source: Tensor, strength: float, rows: slice = ALL) -> None:
-        """Writes `source`, changed as by `add_to`, to `target`. Both are like its `total`."""
+        """Writes `source`, changed by `add_to`, to `target`. Both are like its `total`."""
         target.copy_(source)
         self.add_to(target, strength, rows)
 
@@ -87,7 +87,7 @@ class Product:
 
     left: Tensor  # [out, r]
     right: Tensor  # [r, in] or [r, in, kh, kw]
-    core: Tensor | None = None  # [r, r, kh, kw]; `right` is [r, in] then
+    core: Tensor | None = None  # [r, r, kh, kw], with `right` [r, in]
 
     def __post_init__(self) -> None:
         sound = (
@@ -406,7 +406,7 @@ def _product(entry: Mapping[str, Tensor], left: str, right: str, core: str) -> P
 
 
 def _dora(inner: Method, magnitude: Tensor, name: str) -> Method:
-    """Wraps a method in DoRA. PEFT's magnitudes are by output; others by their shape's axis."""
+    """Wraps a method in DoRA. PEFT's magnitudes are per output; for others, shapes decide."""
     outputs = name == "lora_magnitude_vector" or list(magnitude.shape[:1]) == inner.shape[:1]
     return Dora(inner, magnitude.flatten(), outputs)
 
@@ -461,7 +461,7 @@ def _whole(part: Factor, device: torch.device) -> Tensor:
 
 
 def _floats(tensor: Tensor, device: torch.device) -> Tensor:
-    """Copies a tensor to the device in its own dtype, as the smaller one, then converts it."""
+    """Copies a tensor to the device in its smaller dtype, then converts it to float32."""
     if tensor.dtype == torch.float32 and tensor.device == device:
         return tensor
     return tensor.to(device, non_blocking=True).to(torch.float32)

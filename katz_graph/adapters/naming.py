@@ -1,9 +1,9 @@
 """Unifies the tensor names of LoRA files. Diffusers (old and new) and PEFT name layers by a
-module's path. Other trainers use the original code's paths, whose layers may be rows of several
-module layers. Kohya and LyCORIS write underscores for dots.
+module's path. Other trainers use the original code's paths; one of its layers may hold rows of
+several module layers. Kohya and LyCORIS write underscores for dots.
 
-Every tensor of a file is returned once or listed as an extra. No name is guessed: every name is
-looked up among the names of a model's modules.
+Returns every tensor of a file once or as an extra. Guesses no name: looks up every name among the
+names of a model's modules.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from katz_graph.adapters.encoders import CLIP_G, CLIP_L, FIRST_CLIP, WRAPPED, te
 from katz_graph.core.errors import InputError
 from katz_graph.models.family import ModelFamily, all_files, families, supported
 
-NETWORK = "network"  # of any family, because prefixes do not identify the family
+NETWORK = "network"  # part for any family, because prefixes do not identify the family
 ORIGINAL_PREFIXES = ("diffusion_model.", "model.diffusion_model.", "lora_unet_")
 """Prefixes that trainers use for the original code's names, and sometimes for other names."""
 NETWORK_PREFIXES = (*ORIGINAL_PREFIXES, "lycoris_")  # in addition to the families' prefixes
@@ -88,7 +88,7 @@ FILES_KNOWN = 8
 @dataclass(slots=True)
 class NamedModule:
     """Holds the tensors of one module of an adapter file, as tensor name (a value of `ENDINGS`) ->
-    key. `scope`: the name of the module's model in PEFT's configuration.
+    key. `scope`: the model's name in PEFT's configuration.
     """
 
     scope: str
@@ -133,7 +133,7 @@ def unified(path: str, keys: tuple[str, ...]) -> NamedTensors:
             )
         entry.keys[tensor] = key
     if CLIP_G in named and CLIP_L not in named and FIRST_CLIP in named:
-        named[CLIP_L] = named.pop(FIRST_CLIP)  # the first of the file's two encoders
+        named[CLIP_L] = named.pop(FIRST_CLIP)  # the first of two encoders
     _check_known(path, named, extras)
     return NamedTensors(named, tuple(extras), any(map(_begins_originally, keys)))
 

@@ -24,7 +24,7 @@ from katz_graph.models.text.recipe import clips
 
 @dataclass(frozen=True, slots=True)
 class LoraUse:
-    """Holds the strength of one LoRA file in a sampler: the greatest magnitude in networks, and in
+    """Holds the strength of one LoRA file in a sampler: the maximum magnitude in networks, and in
     text encoders.
     """
 
@@ -34,8 +34,8 @@ class LoraUse:
 
 
 def loras_of(value: Any) -> tuple[Lora, ...]:
-    """Returns the LoRAs of a model recipe, of text encoders, or of the text encoders of an encoded
-    text. Other values have none.
+    """Returns the LoRAs of a model recipe, of text encoders, or of an encoded text's encoders.
+    Other values have none.
     """
     match value:
         case ModelRecipe() | ClipRecipe():
@@ -46,7 +46,7 @@ def loras_of(value: Any) -> tuple[Lora, ...]:
 
 
 def lora_uses(values: Iterable[Any]) -> dict[FileIdentity, LoraUse]:
-    """Returns the LoRA uses of a sampler's inputs, in the order in which the files first occur."""
+    """Returns the LoRA uses of a sampler's inputs, in order of first occurrence."""
     found: dict[FileIdentity, LoraUse] = {}
     for value in values:
         of_network = isinstance(value, ModelRecipe)

@@ -1,4 +1,4 @@
-"""Holds the changes that a plan makes to the engine's own settings."""
+"""Holds the changes that a plan makes to the engine's settings."""
 
 from __future__ import annotations
 
@@ -24,15 +24,13 @@ class PlanChanges:
 
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> PlanChanges:
-        """Reads the output of `said`."""
+        """Reads the output of `overrides`."""
         devices, place = (tuple(data.get(name, ())) for name in ("devices", "place"))
         return cls(devices, place, data.get("allow"), data.get("link"), data.get("batching"))
 
     @property
     def hypothetical(self) -> bool:
-        """Returns whether the plan uses devices or links that do not exist: it can be planned, not
-        run.
-        """
+        """Returns whether a device or link does not exist, so that the plan cannot run."""
         return self.link is not None or any("*" in name for name in self.devices)
 
     def overrides(self) -> Mapping[str, Any]:

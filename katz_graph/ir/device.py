@@ -44,7 +44,7 @@ class Device:
     (`katz_graph.executor.measure.device`) or configured.
     """
 
-    name: str  # in plans and messages
+    name: str  # used in plans and messages
     flops_per_second: float
     bytes_per_second: float
     seconds_per_kernel: float = 0.0
@@ -53,16 +53,16 @@ class Device:
     host: str = ""
     # slowdown of arithmetic while other devices of the host work too
     contention: float = 1.0
-    # the same for memory traffic; None: as for arithmetic
+    # slowdown of memory traffic; None: equal to `contention`
     memory_contention: float | None = None
     measured: Mapping[CostKey, float] = field(default_factory=dict)  # seconds of single calls
-    torch_name: str = "cpu"  # torch's name for it in the process that computes there
+    torch_name: str = "cpu"  # torch's device name in the process that computes
     # from host memory to device memory; inf: the device computes in host memory
     bus_bytes_per_second: float = math.inf
 
     @property
     def is_gpu(self) -> bool:
-        """Returns whether stages run here with the engine's own kernels, in CUDA graphs."""
+        """Returns whether stages run with the engine's GPU kernels, in CUDA graphs."""
         return self.torch_name.startswith("cuda")
 
     @property

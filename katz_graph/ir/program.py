@@ -41,7 +41,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Runs one operation, or several equal operations concatenated along the batch, as one call on
+    """Runs one operation, or several equal operations concatenated along the batch dimension, on
     one device.
     """
 
@@ -53,8 +53,8 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Groups consecutive calls on one device as one CUDA graph. Between them the device receives,
-    sends and patches nothing.
+    """Groups consecutive calls on one device as one CUDA graph, without receiving, sending or
+    patching in between.
     """
 
     name: str
@@ -62,12 +62,12 @@ class Segment:
     calls: tuple[Call, ...]
     reads: tuple[Ref | Previous, ...] = ()  # inputs from outside the segment
     writes: tuple[Ref, ...] = ()  # outputs that operations outside the segment read
-    # numbers of calls that a GPU may run concurrently with the next
+    # indices of calls that a GPU may run concurrently with the next
     concurrent: tuple[int, ...] = ()
 
     @property
     def turns(self) -> Iterator[tuple[Call, ...]]:
-        """Yields the calls in order: one, or two that may run concurrently."""
+        """Yields the calls in order, alone or in concurrent pairs."""
         for number, call in enumerate(self.calls):
             if number in self.concurrent:
                 yield call, self.calls[number + 1]
@@ -92,8 +92,8 @@ class DeferredLoras:
     """
 
     files: tuple[Any, ...]  # identities
-    waits: tuple[int, ...]  # by file: the first evaluation that requires it
-    # by file: the operations before the loop that use it, directly or through their inputs
+    waits: tuple[int, ...]  # for each file: the first evaluation that requires it
+    # for each file: operations before the loop that use it, directly or through their inputs
     affects: tuple[tuple[str, ...], ...]
 
     @property
@@ -134,7 +134,7 @@ class Instruction:
     - `fetch` starts reading a LoRA file, concurrently with all later instructions.
     - `weights` sets the mask of available deferred LoRAs, which the sampler's device determines and
       the others receive. Recomputes the operations before the loop whose LoRAs changed.
-    - `patch` makes a weight set resident early.
+    - `patch` makes a weight set resident before its calls.
     - `prepare` computes an operation before the loop.
     - `receive` and `send` move an instance (`target`, `output`, `evaluation`) from or to `peer`.
     - `run` executes a segment.

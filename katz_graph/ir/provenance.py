@@ -29,7 +29,7 @@ class Provenance:
     arrivals: Mapping[str, int] = field(default_factory=dict)
     steps_without: int = 0  # upper bound on the steps that ran without all LoRAs
     by_profile: bool = False  # a profile, not the user, limited these steps
-    # the job's own choices of placement and execution
+    # the job's choices of placement and execution
     chosen: Mapping[str, Any] = field(default_factory=dict)
 
     @property

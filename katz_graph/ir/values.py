@@ -76,7 +76,7 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Query:
-    """Asks for the denoised prediction at `x`, on behalf of a sampler."""
+    """A sampler's request for the denoised prediction at `x`."""
 
     x: Tensor  # [B, C, h, w] float32
     sigma: Tensor  # 0-d
@@ -97,7 +97,7 @@ class Step:
 
     @classmethod
     def of(cls, x: Tensor, model_input: Tensor, sigma: float, timestep: float) -> Self:
-        """Makes a step whose rows all have the same noise level."""
+        """Makes a step with one noise level for all rows."""
         rows = partial(torch.full, (len(x),), dtype=torch.float64, device=x.device)
         return cls(x, model_input, rows(sigma), rows(timestep))
 

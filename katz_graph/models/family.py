@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 SAME_SCALE = 1e-4  # relative tolerance for equal scaling factors
 Configuration = dict[str, Any]
 Complete = Callable[[ConditioningEntry, ModelRecipe, Mapping[str, Any], bool], ConditioningEntry]
-"""Adds the model's conditioning inputs other than text to an entry, if they are unset. The mapping
-is the sampled latent; the flag is true for the positive side.
+"""Adds the model's conditioning inputs other than text to an entry, if unset. The mapping is the
+sampled latent; the flag is true for positive conditioning.
 """
 Nodes = dict[str, NodeCall]
 
@@ -77,8 +77,8 @@ class Architecture:
     latent_channels: int  # of the prediction
     input_channels: int  # more than latent_channels if a mask or a picture is concatenated
     text_width: int  # of the text encoding's hidden state
-    pooled_width: int | None  # of the pooled text; None if it takes none
-    # pads a narrower text with zeros
+    pooled_width: int | None  # of the pooled text; None if not an input
+    # true if narrower text is padded with zeros
     pads_text: bool = field(default=False, kw_only=True)
 
     def takes_text(self, width: int) -> bool:
@@ -87,9 +87,8 @@ class Architecture:
 
     @property
     def extra_channels(self) -> int:
-        """Counts the input channels in addition to the latent's, 0 if nothing is concatenated. A
-        picture to edit or a control picture adds as many as the latent has; inpainting adds more
-        for the mask.
+        """Counts the input channels in addition to the latent's, 0 if nothing is concatenated. An
+        edited or control picture adds as many as the latent has; inpainting adds more for the mask.
         """
         return self.input_channels - self.latent_channels
 
@@ -111,12 +110,12 @@ class Network:
     prepare: str
     # the module that computes a transformer in parts, see `families.shared.transformer_stack.Stack`
     stack: str = ""
-    # the function that returns the input channels in addition to the latent's, from their
-    # conditioning, their number, a latent of the same size and its space
+    # the function that returns the extra input channels, from the conditioning,
+    # the number of channels, a latent of the same size, and the latent space
     channels: str = ""
-    # the function from a module to the skip connections of its blocks: later -> earlier number
+    # the function from a module to skip connections of blocks: later -> earlier number
     skips: str = ""
-    # the skippable blocks, in order: double or single, and the configuration key of their count
+    # chains of skippable blocks, in order: kind, and the configuration key of the count
     chains: tuple[tuple[Chain, str], ...] = ()
     overflows: bool = False  # in float16
     token_multiple: int = 1  # tokens are padded to a multiple of this number
@@ -124,13 +123,13 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Recognises a module in a safetensors file: under one of the prefixes the file has one of
-    `names` and none of `absent`.
+    """Recognises a module in a safetensors file, which has one of `names` and none of `absent`
+    under a prefix.
     """
 
     prefixes: tuple[str, ...]
     names: tuple[str, ...]
-    # derives the configuration from the shapes of the tensors and the file's name
+    # derives the configuration from tensor shapes and the file's name
     configure: Callable[[Shapes, str], Configuration]
     absent: tuple[str, ...] = ()
     configuration_tensors: tuple[str, ...] = ()  # scalar tensors with values for the configuration
@@ -158,7 +157,7 @@ class Controls:
     # block's skip input) and before the head; None: no residual
     reads: Callable[[ControlNetRecipe, ModelRecipe], tuple[int | None, ...]] | None = None
     blocks: Callable[[Component], int] | None = None  # counts a ControlNet's blocks
-    # true for a ControlNet that takes the model's embedded tokens and embeds no latent
+    # true for a ControlNet that reads the model's embedded tokens and embeds no latent
     reads_tokens: Callable[[Component], bool] = lambda _: False
     # the function, as `module:function`, from a ControlNet's configuration and the pixels of a
     # reference, in 0..1, to the pixels that the ControlNet reads
@@ -172,12 +171,12 @@ class Files:
     `pieces` and `on_hub` are for text encoders whose tokenizer the package does not ship.
     """
 
-    network: Layout  # its first prefix is the prefix in checkpoints
+    network: Layout  # the first prefix is the one in checkpoints
     text_encoders: Mapping[str, EncoderKind]  # by prefix in checkpoints, in order
     # the function, as `module:function`, from tensors and configuration to tensors with the
-    # module's names; reads no tensor values, because they may be computed later
+    # module's names; reads no tensor values, because these may be deferred
     convert: str
-    # the tensor with the tokenizer as a sentencepiece model
+    # the tensor that holds the tokenizer as a sentencepiece model
     pieces: Mapping[str, str] = field(default_factory=dict)
     # the tokenizer's folder on the Hugging Face hub, as `owner/name/folder`
     on_hub: Mapping[str, str] = field(default_factory=dict)
@@ -192,12 +191,12 @@ class Training:
     noise: Callable[[Component], Configuration]
     # true if float16 is too narrow for the VAE
     vae_overflows: Callable[[Component], bool] = lambda _: False
-    # derives the scheduler from a single file that may specify it; None: such files never do
+    # derives the scheduler from a single file; None: files never specify it
     scheduler: Callable[[Contents, Component], Component] | None = None
-    multiplier: float = 1000.0  # of the noise level: the timestep input of a flow model
+    multiplier: float = 1000.0  # a flow model's timestep input is the noise level times this
 
     def scheduler_of(self, network: Component, file: Contents | None = None) -> Component:
-        """Returns the scheduler component of a network that has no scheduler's folder."""
+        """Returns the scheduler component of a network without a scheduler's folder."""
         if file is not None and self.scheduler is not None:
             return self.scheduler(file, network)
         return Component(network.folder, network.files, json.dumps(self.noise(network)))
@@ -211,7 +210,7 @@ class LoraNames:
     roots: tuple[str, ...]  # first words of paths, in diffusers or the original code
     renaming: str  # the mapping from diffusers' tensor names to PEFT's, as `module:name`
     # the function, as `module:name`, from all parameter names to the original code's names, each
-    # with its rows in the parameters; empty if files have diffusers' names only
+    # with its rows in the parameters; empty if files only have diffusers' names
     originals: str = ""
 
 
@@ -225,14 +224,12 @@ class TextSet:
 
 @dataclass(frozen=True, slots=True)
 class ModelFamily:
-    """Declares a family of diffusion models. The rest of the program knows a family only by this
-    declaration.
-    """
+    """Declares a family of diffusion models. Other code only knows this declaration."""
 
     title: str  # of its models, in messages
     short: str  # shorter title
     network: Network
-    files: Files | None  # None if models are read from diffusers' folders only
+    files: Files | None  # None if models are only read from diffusers' folders
     training: Training
     lora: LoraNames
     controls: Controls | None = None
@@ -277,7 +274,7 @@ def a_network() -> str:
 
 
 def text_sets(encoders: int) -> dict[str, tuple[ModelFamily, TextSet]]:
-    """Returns the sets of so many text encoders, by type in CLIP loaders, with their families."""
+    """Returns the sets of `encoders` text encoders, by type in CLIP loaders, with families."""
     return {
         one.type: (family, one)
         for family in families()
@@ -348,8 +345,8 @@ def block_numbers(text: str) -> tuple[int, ...]:
 
 
 def skipped_blocks(blocks: SkippedBlocks, model: ModelRecipe) -> tuple[int, ...]:
-    """Returns the numbers, among all blocks of the network, of the blocks to skip. InputError if
-    the network has no such chain or fewer blocks.
+    """Returns the blocks to skip, numbered among all blocks of the network. InputError if the
+    network has no such chain or fewer blocks.
     """
     family, folder = family_of(model.network), model.network.folder
     asked = {"double": blocks.double, "single": blocks.single}

@@ -1,9 +1,9 @@
 """Replaces the forwards of known diffusers and transformers blocks by forwards with our kernels,
 over the same parameters and buffers.
 
-On a CPU the operations and their order are the libraries', so results are bit-equal. On a GPU the
+On a CPU, operations and their order equal the libraries', so results are bit-equal. On a GPU, the
 kernel after a convolution adds the bias, and norms, activations and residuals take one pass over
-memory each. Blocks of other kinds, or with unsupported options, keep their library's forward.
+memory each. Other blocks, and blocks with unsupported options, keep their library's forward.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class PreparedGroupNorm(nn.GroupNorm):
 
 
 def prepare(module: nn.Module) -> None:
-    """Replaces the forwards of a module's known blocks; `unprepared` counts the exceptions."""
+    """Replaces the forwards of a module's known blocks; `unprepared` counts the others."""
     for one in module.modules():
         known = _PREPARED.get(type(one))
         if known is not None and not known.unknown(one):
@@ -152,8 +152,8 @@ def unprepared(module: nn.Module) -> Counter[str]:
 
 
 def fuse_projections(module: nn.Module) -> None:
-    """Moves the weights of self-attention's three projections into one storage, and likewise their
-    biases; the parameters become views. Forwards that use `FUSED` compute the three in one product.
+    """Moves the weights of self-attention's three projections into one storage, and likewise the
+    biases; parameters become views. Forwards that use `FUSED` compute the three in one product.
     In-place writes to a parameter take effect. The module must keep its device and dtype.
     """
     for layer in module.modules():
@@ -210,7 +210,7 @@ def _unknown_text_output(layer: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """Describes a known kind of block. `unknown` returns the reason if a block keeps its library's
+    """Describes a known kind of block. `unknown` returns the reason if a block keeps the library's
     forward, else an empty string.
     """
 

@@ -1,7 +1,7 @@
 """Computes blocks of transformers' text encoders with our kernels, see `prepare`.
 
-Replaces the blocks of CLIP and BERT, in eval mode. The norms of T5 and Qwen have no mean and no
-kernel here, so their blocks keep transformers' forwards.
+Replaces the blocks of CLIP and BERT, in eval mode. Blocks of T5 and Qwen keep transformers'
+forwards, because their norms have no mean and no kernel.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class PreparedCLIPAttention(CLIPAttention):  # type: ignore[misc]
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor | None = None, **options: Any
     ) -> tuple[Tensor, Tensor | None]:
-        """Takes [B, T, C]. Returns [B, T, C], and the attention weights if they are computed."""
+        """Takes [B, T, C]. Returns [B, T, C], and attention weights if computed."""
         fused = getattr(self, FUSED, None)
         if fused is None:
             own: tuple[Tensor, Tensor | None] = super().forward(

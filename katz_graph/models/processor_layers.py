@@ -15,7 +15,7 @@ from katz_graph.kernels.products import by_onednn, linear
 PACK = "packed_weight"
 """Names the attribute of a convolution that holds its `Packed`."""
 WORDS = ("same", "valid")
-"""Lists computed paddings; torch computes these convolutions."""
+"""Paddings by name; torch computes these convolutions."""
 
 
 class ProcessorLinear(nn.Linear):
@@ -24,8 +24,8 @@ class ProcessorLinear(nn.Linear):
 
 
 class ProcessorConvolution(nn.Conv2d):
-    """Computes with a copy of its weights, packed for oneDNN's kernels. Returns features
-    [B, C, H, W] in channels-last order. Packs again if the weights or the input shape changes.
+    """Computes with a copy of the weights, packed for oneDNN's kernels. Returns features [B, C, H,
+    W] in channels-last order. Packs again if weights or input shape change.
     """
 
     def forward(self, input: Tensor) -> Tensor:
@@ -71,7 +71,7 @@ def _geometry(layer: nn.Conv2d) -> tuple[Any, ...]:
 
 
 def use_processor_layers(module: nn.Module) -> None:
-    """Replaces the forwards of a module's linear layers and convolutions by those for CPUs."""
+    """Replaces the forwards of a module's linear layers and convolutions by oneDNN's."""
     for one in module.modules():
         if type(one) is nn.Linear:
             one.__class__ = ProcessorLinear

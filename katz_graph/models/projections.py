@@ -1,4 +1,4 @@
-"""Stores the weights of several projections of one input together, for one product."""
+"""Stores the weights of several projections of one input, to compute one product."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class FusedProjections:
 
     @classmethod
     def of(cls, *layers: nn.Linear) -> FusedProjections:
-        """Moves the weights of layers into one storage, and their biases into another. The layers
-        have equal shapes, and all or none have a bias. Later in-place writes to a parameter take
-        effect; replacing a parameter does not.
+        """Moves the weights of layers into one storage, and their biases into another. Layers have
+        equal shapes, and all or none have a bias. Later in-place writes to a parameter take effect;
+        replacing a parameter does not.
         """
         biases = [layer.bias for layer in layers if layer.bias is not None]
         weights = [layer.weight for layer in layers]

@@ -16,8 +16,8 @@ PARAMETERS = {"scale": "weight"}  # names of norm parameters in the original cod
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Names a layer or parameter of the module, and its rows in the original layer: from `start` to
-    `stop` of `of` equal parts. `swapped`: the original has the two halves in reverse order.
+    """Names a layer or parameter of the module, and its rows in the original layer: parts `start`
+    to `stop` of `of` equal ones. `swapped`: the original has the two halves in reverse order.
     """
 
     layer: str
@@ -47,7 +47,7 @@ class Renaming:
     # original layer -> the relative sizes of its module layers, if they differ
     shares: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     swapped: frozenset[str] = frozenset()  # original layers with two halves in reverse order
-    swapped_in_last: frozenset[str] = frozenset()  # the same, in the last block only
+    swapped_in_last: frozenset[str] = frozenset()  # like `swapped`, in the last block only
     # original name -> the module's name, for tensors other than a layer's weight or bias
     tensors: Mapping[str, str] = field(default_factory=dict)
 
@@ -59,8 +59,8 @@ class Renaming:
         ]
 
     def rows(self, layer: str, blocks: int) -> tuple[Rows, ...]:
-        """Returns the module's layers with an original layer's rows; none for an unknown layer.
-        `blocks`: the number of blocks in the layer's chain.
+        """Returns the module's layers for an original layer; none if unknown. `blocks`: the number
+        of blocks in the layer's chain.
         """
         for pattern, known in self._patterns:
             if match := pattern.fullmatch(layer):
@@ -70,7 +70,7 @@ class Renaming:
 
     def originals(self, parameters: Collection[str]) -> dict[str, tuple[Rows, ...]]:
         """Returns the original names of a module's parameters, each with its rows in the
-        parameters. A split layer also has one name per piece: its own name and a number.
+        parameters. A split layer also has one name per piece: its name and a number.
         """
         present = frozenset(parameters)
         found: dict[str, tuple[Rows, ...]] = {
@@ -115,8 +115,8 @@ class Renaming:
         )
 
     def converted(self, tensors: Mapping[str, Any], blocks: int) -> dict[str, Any]:
-        """Returns the tensors under the module's names. Tensors that already have a module's name,
-        or an unknown one, are unchanged.
+        """Returns the tensors under the module's names. Leaves tensors with a module's name or an
+        unknown name unchanged.
         """
         return dict(self._renamed(tensors, blocks))
 

@@ -32,12 +32,12 @@ def stages() -> dict[str, Stage]:
 
 
 def text_arguments(of: Stage) -> dict[str, str]:
-    """Returns the hoisted arguments computed from encoded text -> the stages that compute them."""
+    """Maps hoisted arguments computed from encoded text to the stages that compute them."""
     return {name: made_by for name, made_by in of.hoists.items() if stage(made_by).reads_text}
 
 
 def stage_groups() -> Mapping[str, tuple[str, ...]]:
-    """Returns the names of groups of stages -> the names of their stages."""
+    """Maps groups to the names of their stages."""
     found: dict[str, tuple[str, ...]] = {}
     for one in stages().values():
         if one.group:

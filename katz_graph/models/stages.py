@@ -1,8 +1,8 @@
 """Defines the declaration of a stage: a computation in or before the denoising loop that is
-counted, placed and drawn as one.
+counted, placed and drawn as a unit.
 
-Model families declare their stages. The planner, `--place`, plan pictures and workers read the
-declarations and have no lists of names. Must not know programs and models. Never imports torch.
+Model families declare their stages. The planner, `--place`, plan pictures and workers read these,
+without lists of names. Must not know programs and models. Never imports torch.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from katz_graph.ir.values import Parametrisation
     from katz_graph.sampling.noise_table import NoiseTable
 
-NODE = "node"  # the stage of nodes without a declared stage: calls the node's `run`
+NODE = "node"  # stage of nodes that declare none: calls the node's `run`
 
 Gives = Literal["counted", "state", "hidden", "prediction"]
-"""Determines the bytes that a link carries for an output. `counted`: the bytes of the work counts;
-`state`: these plus the bytes of the step or state input; `hidden`: as many as the hidden state
-input; `prediction`: as many as the latent.
+"""Determines the bytes of an output sent over a link. `counted`: the work's output bytes; `state`:
+these plus the bytes of the step or state input; `hidden`: at least those of the hidden state input;
+`prediction`: those of the latent.
 """
 
 
@@ -48,8 +48,8 @@ class Extent:
 
 
 class WorkCounts(Protocol):
-    """Counts the work of a call from the configuration of its network; implemented by
-    `costs.counts`. `height` and `width` are the latent's.
+    """Counts the work of a call from its network's configuration; implemented by `costs.counts`.
+    `height` and `width` are the latent's.
     """
 
     def work(
@@ -72,9 +72,9 @@ Count = Callable[[Mapping[str, Any], Extent, WorkCounts], "Work | None"]
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """Holds the facts of a request known before it runs: the latent's `shape` [B, C, h, w] and
-    space, the model's dtype, the parametrisation of its output under its sampler, and the noise
-    table of each model.
+    """Holds a request's facts known before it runs: the latent's `shape` [B, C, h, w] and space,
+    the model's dtype, the parametrisation of its output under its sampler, and each model's noise
+    table.
     """
 
     shape: tuple[int, ...]
@@ -86,9 +86,9 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Sized:
-    """Holds the sizes for counting a stage: `height` and `width` of the latent, for VAEs too;
-    `tokens` of the text; the range of blocks as in stage nodes; `kept`: cross-attention reads
-    cached keys and values.
+    """Holds the sizes for counting a stage: `height` and `width` of the latent, even for VAEs;
+    `tokens` of the text; the block range of stage nodes; `kept`: cross-attention reads cached keys
+    and values.
     """
 
     batch: int
@@ -101,19 +101,19 @@ class Sized:
 
 
 Example = tuple[Callable[[], "list[Tensor]"], "Sequence[nn.Module]"]
-"""Pairs a function that calls a stage on a module on the meta device and returns the output
-tensors, with the parts of the module whose weights the stage reads.
+"""Pairs a function that calls a stage of a module on the meta device and returns the output
+tensors, with the submodules that the stage uses.
 """
 Module = Literal["", "model", "control_net", "encoding", "vae"]
 Outputs = tuple[Any, ...]
 Compute = Callable[[Any, Mapping[str, Any]], Outputs]
 """`f(module, given) -> outputs`. `given` holds the input tensors, alone or inside dataclasses, and
-constants. It has no side effects, waits for no device and reads no tensor values, so calls can be
-recorded, and rows of several requests can share a call.
+constants. `f` has no side effects, waits for no device and reads no tensor values, so calls can be
+recorded and shared by rows of several requests.
 """
 Bind = Callable[[Mapping[str, Any], Loop], Mapping[str, Any]]
-"""Returns further arguments of a computation from its operation's inputs and the loop: those that
-follow from recipes, the sampler and the latent's shape.
+"""Returns arguments of a computation that follow from recipes, the sampler and the latent's shape,
+given its operation's inputs and the loop.
 """
 
 
@@ -124,9 +124,9 @@ class Reader:
     where: str  # names the operation in errors
     base: ModelRecipe  # the model of the sampler
     model: Any  # the recipe of the module that computes the operation
-    entry: ConditioningEntry  # its conditioning
-    part: Part | None  # its part of the latent; None is the whole latent
-    inputs: Mapping[str, Any]  # with references to the arguments that are hoisted already
+    entry: ConditioningEntry  # the operation's conditioning
+    part: Part | None  # the operation's part of the latent; None is the whole latent
+    inputs: Mapping[str, Any]  # includes references to arguments hoisted before
 
     @cached_property
     def text_key(self) -> str:
@@ -144,9 +144,9 @@ def short_digest(value: object) -> str:
 
 
 Hoisted = tuple[str, Mapping[str, Any]]
-"""A key that is the same for equal inputs of a hoisted stage, and these inputs."""
+"""A key, the same for equal inputs, and the inputs of a hoisted stage."""
 Once = Callable[[Reader], "Hoisted | None"]
-"""Returns the key and inputs of a hoisted stage for one reader; None if the reader needs no such
+"""Returns a hoisted stage's key and inputs for one reader; None if the reader needs no such
 argument.
 """
 
@@ -173,32 +173,32 @@ class Stage:
     bind: str = ""  # names a `Bind`
     # names a function from a module on the meta device and `Sized` to an `Example`
     example: str = ""
-    # the input whose recipe names the computing module; `encoding`: a device's text encoders,
+    # the input with the recipe of the computing module; `encoding`: a device's text encoders,
     # `vae`: the VAE that encodes pictures (None without one)
     module: Module = ""
     recipes: tuple[str, ...] = ()  # further inputs that only `bind` reads
     rows: tuple[str, ...] = ()  # inputs with one number per row
     recorded: bool = True  # calls may be recorded because they compute with tensors only
-    gives: tuple[Gives, ...] = ("counted",)  # by output; further outputs are like the last
-    # long enough to be placed, drawn and shared; other stages run on the device of their reader
+    gives: tuple[Gives, ...] = ("counted",)  # per output; further outputs are like the last
+    # placed, drawn and shared; other stages are short and run on their reader's device
     costed: bool = False
-    # arguments independent of the step -> the stage that computes each once per request, in the
-    # order of computation
+    # arguments independent of the step -> the stage that computes them once per request, in
+    # computation order
     hoists: Mapping[str, str] = field(default_factory=dict)
-    once: Once | None = None  # set if other stages hoist it
-    replaces: tuple[str, ...] = ()  # inputs of its readers that its result replaces
-    # the stages that it replaces if a patch wraps them
+    once: Once | None = None  # set if other stages hoist this one
+    replaces: tuple[str, ...] = ()  # inputs of readers that the result replaces
+    # the stages that this one replaces if a patch wraps them
     stands_for: tuple[str, ...] = ()
-    # set if a call runs a range of blocks and the last block gives an extra output
+    # set if a call runs a range of blocks and the last block has an extra output
     blocks: Blocks | None = None
-    # its weights count as memory; False if another stage of the module counts them
+    # counts the weights as memory; False if another stage of the module does
     holds_weights: bool = False
-    # the output that may come from the previous evaluation (stale-controlnet)
+    # the output that readers may take from the previous evaluation (stale-controlnet)
     stale_output: int | None = None
-    pooled: bool = False  # otherwise idle devices may serve it to several requests
+    pooled: bool = False  # idle devices may compute it for several requests
     encodes_text: bool = False  # computes from a prompt
     reads_text: bool = False  # computes from encoded text
-    for_all_rows: bool = False  # the result serves all rows of a call: calls are never shared
+    for_all_rows: bool = False  # one result for all rows: calls are never shared
     placeable: bool = False  # `--place` accepts its name
     group: str = ""  # name of several stages in `--place`
     label: str = ""  # of a costed stage in plan pictures

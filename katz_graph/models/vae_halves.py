@@ -1,5 +1,5 @@
-"""Finds the halves of a VAE in its files: a VAE that only decodes needs no encoder, and vice versa.
-Never imports torch.
+"""Finds the halves (encoder, decoder) of a VAE in its files: decoding requires no encoder, and vice
+versa. Never imports torch.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ Half = Literal["encoder", "decoder"]
 HALVES: tuple[Half, ...] = ("encoder", "decoder")
 DOES = {"encoder": "encode pictures", "decoder": "decode latents"}
 CONVOLUTIONS = {"encoder": "quant_conv", "decoder": "post_quant_conv"}
-"""Maps each half of an AutoencoderKL to the layer between this half and the latent."""
+"""Maps each half of an AutoencoderKL to the layer next to the latent."""
 
 
 def halves(part: Component) -> tuple[Half, ...]:
-    """Returns the halves with tensors in a VAE's files; both if the files have neither."""
+    """Returns the halves (encoder, decoder) found in a VAE's files; both if neither is."""
     names = [name for file in part.weight_files for name in contents_of(file).shapes]
     found = tuple(
         half for half in HALVES if any(name.startswith(f"{part.prefix}{half}.") for name in names)
@@ -37,7 +37,7 @@ def check_half(part: Component, half: Half) -> None:
 
 
 def without_missing_half(part: Component, module: object) -> None:
-    """Removes the half missing from a VAE's files from its module."""
+    """Removes from a VAE's module the half that its files lack."""
     for half in {*HALVES} - {*halves(part)}:
         setattr(module, half, None)
         setattr(module, CONVOLUTIONS[half], None)

@@ -1,4 +1,4 @@
-"""Compiles step regions to instruction lists, one file per pass over one `Program`.
+"""Compiles step regions to instruction lists by passes over a `Program`, one per file.
 
 Must not import torch, run a model, or know how workers are started and reached.
 """

@@ -82,8 +82,8 @@ def _devices(target: Target, wanted: Sequence[str]) -> Iterator[Device]:
 def _links(
     target: Target, names: Sequence[str], link: str | None
 ) -> Mapping[tuple[str, str], NetworkLink]:
-    """Copies the links of the original devices to their replicas. Two replicas of one device get
-    any existing link. Raises InputError if none exists.
+    """Copies the links of the original devices to their replicas. Replicas of one device get the
+    target's first link. Raises InputError without any.
     """
     given, made = parse_link(link), {}
     for one, other in permutations(names, 2):
@@ -104,7 +104,7 @@ def _like(name: str) -> str:
 
 def parse_places(places: Sequence[str], devices: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
     """Maps each stage to the devices that it may run on. A stage given several times may run on any
-    of its devices.
+    device given.
 
     A group's name pins all stages of the group. Raises InputError for unknown stages, and for
     devices that this run does not have.

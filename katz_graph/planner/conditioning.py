@@ -1,7 +1,7 @@
-"""Prepares the conditioning lists of all sides as ComfyUI's samplers take them: areas in cells, and
-a matching entry on the other sides for every area. Adds the nodes that combine the sides.
+"""Prepares all conditioning lists as ComfyUI's samplers do: converts areas to cells and pairs every
+area with an entry in the other lists. Adds the nodes that combine predictions.
 
-Runs on recipes before `expand` makes a branch of each entry.
+Runs on recipes, before `expand` makes a branch of each entry.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from katz_graph.core.recipe import Area, Conditioning, ConditioningEntry, ModelR
 
 
 def balanced(sides: Sequence[Conditioning], height: int, width: int) -> tuple[Conditioning, ...]:
-    """Returns all sides, the positive first, for a latent of this size in cells.
+    """Prepares conditioning lists, the positive first, for a latent of this size in cells.
 
-    Pairs each regional entry with an entry of the same area on the other sides, unless one exists.
-    The new entry takes text and extra conditioning from the smallest entry there that covers the
-    area. ControlNets that spread are assigned in turn to entries of the other sides without area,
-    unless one of these has a ControlNet.
+    Pairs each regional entry with an entry of the same area in every other list. A new entry takes
+    text and extra conditioning from the smallest entry of its list that covers the area.
+    ControlNets that spread are assigned in turn to the other lists' entries without area, unless
+    one of these has a ControlNet.
     """
     entries = [[placed(entry, height, width) for entry in side] for side in sides]
     for number, side in enumerate(entries):
@@ -46,8 +46,8 @@ def balanced(sides: Sequence[Conditioning], height: int, width: int) -> tuple[Co
 
 
 def placed(entry: ConditioningEntry, height: int, width: int) -> ConditioningEntry:
-    """Returns the entry with its area in cells, clipped to the latent. A mask with bounds gets the
-    area of its box. Raises InputError if the area begins outside the latent.
+    """Returns the entry with its area in cells, clipped to the latent. A bounded mask sets the area
+    to its box. Raises InputError if the area begins outside the latent.
     """
     area = entry.area
     if entry.mask is not None and entry.mask.bounds:
@@ -84,7 +84,7 @@ def placed(entry: ConditioningEntry, height: int, width: int) -> ConditioningEnt
 def _partner(
     entry: ConditioningEntry, others: Sequence[ConditioningEntry]
 ) -> list[ConditioningEntry]:
-    """Returns the entry that the other side lacks to match an entry's area."""
+    """Returns the entry that `others` lack to match an entry's area."""
     if entry.area is None:
         return []
     covering = [other for other in others if other.area is None or _covers(other.area, entry.area)]
@@ -138,12 +138,10 @@ def _controlled(
 
 
 class Side(Protocol):
-    """Adds the branches of a side to the region."""
+    """Adds a conditioning's branches to the region."""
 
     def __call__(self, name: str, without: SkippedBlocks | None = None, number: int = 0) -> Link:
-        """Returns the side's prediction. `without` skips blocks; `number` is its index among such
-        predictions.
-        """
+        """Returns the list's prediction. `without` skips blocks; `number` counts these."""
 
 
 WHOLE = (0.0, 1.0)
@@ -157,8 +155,8 @@ def within(
     number: int = 0,
     outside: Link | None = None,
 ) -> Link:
-    """Selects `value` inside the window of the schedule; outside it, `outside` or nothing. `number`
-    is the index of `value` among those switched by the same window.
+    """Switches to `value` inside a window of the schedule, else to `outside` or nothing. `number`
+    is the index of `value` among the values of the same window.
     """
     if window == WHOLE:
         return value
@@ -211,8 +209,8 @@ def combine(nodes: dict[str, NodeCall], guider: Guider, side: Side) -> Link:
 
 
 def _negative(nodes: dict[str, NodeCall], model: ModelRecipe, side: Side) -> Link:
-    """Returns the negative side of plain guidance. Within the window of a patch, the side skips the
-    patch's blocks.
+    """Returns the negative prediction of plain guidance. In a patch's window, it skips the patch's
+    blocks.
     """
     patch = weakened_negative(model.patches)
     if patch is None:
@@ -236,8 +234,8 @@ def _patched(
     uncond: Link | None,
     guidance: float,
 ) -> Link:
-    """Combines the predictions of two sides as the model's patches require. Returns a single
-    prediction unchanged if no patch acts on it.
+    """Combines two predictions as the model's patches require. Returns a single prediction
+    unchanged if no patch acts on it.
     """
     cond, instead = side(positive), guidance_patch(model.patches)
     alone = uncond is None and not isinstance(instead, OpaquePatch)

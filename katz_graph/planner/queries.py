@@ -15,8 +15,8 @@ from katz_graph.ir.region import Region
 @dataclass(frozen=True, slots=True)
 class WeightSwitch:
     """Describes the switch to a weight set: the `key` of its measured seconds, and the bytes of the
-    model's weights, all of which a LoRA may change. Models of equal size with equally many LoRAs
-    share measurements, whatever the strengths.
+    model's weights, which LoRAs may all change. Models of equal size with equally many LoRAs share
+    measurements, regardless of strengths.
     """
 
     key: str
@@ -25,8 +25,8 @@ class WeightSwitch:
 
 
 def unprofiled(program: Program) -> tuple[int, int]:
-    """Returns the number of kinds of model calls whose time is estimated from the devices' rates
-    because no profile measured them, and the number of all kinds.
+    """Returns the numbers of unprofiled kinds of model calls, estimated from the devices' rates,
+    and of all kinds.
     """
     kinds = {
         (program.keys[call.operations[0]], call.device)
@@ -42,8 +42,8 @@ def unprofiled(program: Program) -> tuple[int, int]:
 
 def weight_sets(program: Program, device: str | None = None) -> dict[str, ModelRecipe]:
     """Returns the loop's models whose networks are patched (on one device, or all), by the name of
-    their weight set, in order of first use. These models have LoRAs, or share a network on the
-    device with a model that has.
+    their weight set, in order of first use. These models have LoRAs, or share a network with a
+    model that has LoRAs.
     """
     operations = (op for variant in program.variants for op in variant.operations)
     used = [
@@ -76,8 +76,7 @@ def switches(program: Program) -> dict[str, WeightSwitch]:
 
 def adapters(program: Program, device: str | None = None) -> tuple[FileIdentity, ...]:
     """Returns the LoRA files that a program's networks and text encoders use (on one device, or
-    all). The sampler's device also gets the deferred ones, because it decides when they are
-    available.
+    all). Adds all deferred files for the sampler's device, which decides when they are available.
     """
     deferred = (
         program.deferred_loras.files
@@ -115,9 +114,7 @@ def reading_key(file: FileIdentity) -> str:
 
 
 def opaque_functions(region: Region) -> tuple[str, ...]:
-    """Returns the pack functions in a region's models. They cannot be sent or captured in a
-    graph.
-    """
+    """Returns the pack functions in a region's models. These cannot be sent or captured."""
     bound = (op.inputs.get("model") for op in (region.begin, *region.operations))
     patches = (
         patch
@@ -129,7 +126,7 @@ def opaque_functions(region: Region) -> tuple[str, ...]:
 
 
 def commonest_variant(program: Program) -> int | None:
-    """Returns the number of the variant with most evaluations; None without any (denoise 0)."""
+    """Returns the index of the variant with most evaluations; None without any (denoise 0)."""
     return max(
         range(len(program.variants)),
         key=lambda number: len(program.variants[number].evaluations),

@@ -19,9 +19,7 @@ from katz_graph.node.types import NodeType
 
 
 def stage_of(operation: Operation) -> Stage:
-    """Returns the declaration of an operation's stage. Raises InputError for an undeclared stage,
-    because its costs and outputs are unknown.
-    """
+    """Returns the declaration of an operation's stage. Raises InputError without a declaration."""
     found = stages().get(operation.stage)
     if found is None:
         raise InputError(
@@ -44,8 +42,8 @@ class RegionNodes:
 
 
 def region_nodes(graph: Graph, end: str) -> RegionNodes:
-    """Finds the region that ends at node `end`: the descendants of its StepBegin that are ancestors
-    of `end`. Linear in nodes and links. Raises InputError if `step` is not linked.
+    """Finds the region that ends at node `end`: descendants of its StepBegin that are ancestors of
+    `end`. Linear in nodes and links. Raises InputError if `step` is not linked.
     """
     step = graph.nodes[end].inputs.get("step")
     if not isinstance(step, Link) or step.node not in graph.nodes:
@@ -77,8 +75,8 @@ def bind_region(
     """Builds the region as data: replaces links from outside by `values`, and absent knobs by their
     defaults.
 
-    `name` is the region's display name; `shown_as` maps its nodes to display names. Nodes that it
-    lacks are shown under the region's name.
+    `name` is the node that represents the region to users; `shown_as` maps its nodes to those that
+    represent them, with default `name`.
     """
     inside = set(nodes.members)
 
@@ -253,9 +251,9 @@ def _topological(graph: Graph, inside: set[str]) -> tuple[str, ...]:
 
 
 def fit_empty(latent: LatentSamples, model: ModelRecipe) -> LatentSamples:
-    """Returns the latent. An empty one (all zeros) gets the channel count of the model. Raises
-    InputError for a non-empty latent with another channel count, and for one that is not [B, C, h,
-    w].
+    """Returns the latent; an empty one (all zeros) gets the model's channel count. Raises
+    InputError for a non-empty latent with another channel count, and for a shape other than [B, C,
+    h, w].
     """
     samples, channels = latent["samples"], architecture(model.network).latent_channels
     if (dimensions := len(samples.shape)) != 4:

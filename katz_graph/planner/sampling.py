@@ -46,8 +46,8 @@ def predicts_flow(model: ModelRecipe) -> bool:
 
 
 def loop_of(begin: Operation, shape: tuple[int, ...], dtype: torch.dtype) -> Loop:
-    """Returns the loop data that stages are bound with: plain data of the begin operation and its
-    model, which has dtype `dtype`.
+    """Returns the plain data that stages are bound with: facts of the begin operation and its
+    model, whose dtype is `dtype`.
     """
     model: ModelRecipe = begin.inputs["model"]
     raw = begin.type == "DiffusersStepBegin"
@@ -89,8 +89,8 @@ def sampling_of(begin: Operation) -> tuple[Spec, NoiseTable]:
 
 
 def _check_diffusers(model: ModelRecipe, latent: Mapping[str, Any]) -> None:
-    """Raises InputError for a flow, and for a noise mask, a batch index or a patch. Diffusers
-    schedulers ignore these, because they know no denoised predictions or noise levels.
+    """Raises InputError for a flow, noise mask, batch index or patch. Diffusers schedulers ignore
+    these, because they have no denoised predictions or noise levels.
     """
     for field in ("noise_mask", "batch_index"):
         if latent.get(field) is not None:
@@ -168,7 +168,7 @@ def active_evaluations(
     conditioning's range).
 
     Our samplers compare noise levels: sigma(end) <= sigma <= sigma(start). Diffusers schedulers
-    count, as their ControlNet pipelines do: off while i / N < start or (i + 1) / N > end.
+    count, like their ControlNet pipelines: off if i / N < start or (i + 1) / N > end.
     """
     known = evaluations_of(spec, table)
     if isinstance(spec, DiffusersSpec):

@@ -1,5 +1,5 @@
-"""Converts a sampler to the nodes of its step region, and replaces values with links to the nodes
-of the graph that output them. Must not import torch at import time.
+"""Converts a sampler to the nodes of its step region, and replaces values by links to the nodes
+that output them. Must not import torch at import time.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from katz_graph.node.types import NodeType
 
 GUIDANCE_NODE = "FluxGuidance"  # the node type that sets the guidance input of a distilled model
 CHANGED = frozenset(("CONDITIONING", "GUIDER", "NOISE", "MODEL"))
-"""Output sockets of the nodes whose effect a step's own nodes reproduce."""
+"""Output sockets of nodes that the nodes of a step replace."""
 
 Source = tuple[str, str]
-"""Names a link of the graph by its reader: the node, and the input's name."""
+"""Names a link of the graph by its reader: node and input name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,8 @@ class WrittenStep:
     """Holds the nodes that replace a sampler, in topological order. Node `end` has the same outputs
     as the sampler, with the same numbers.
 
-    `passed_by` lists nodes of the graph whose effect the step reproduces, the nearest to the
-    sampler first. They can be removed if nothing else reads them.
+    `passed_by` lists nodes of the graph that the step replaces, the nearest to the sampler first.
+    They can be removed if nothing else reads them.
     """
 
     nodes: tuple[StepNode, ...]
@@ -58,9 +58,9 @@ def written_step(
     values: Mapping[Link, Any],
     guessed: bool = False,
 ) -> WrittenStep:
-    """Converts the region of a sampler to nodes. `values` are the outputs of the nodes upstream.
-    `guessed`: some of these are placeholders for model outputs, so that equal pictures may differ
-    in the run. Raises InputError if no node outputs a value that the region needs.
+    """Converts the region of a sampler to nodes. `values` are the outputs of upstream nodes.
+    `guessed`: some are placeholders for model outputs, so that equal pictures may differ in the
+    run. Raises InputError if no node outputs a value that the region needs.
     """
     writer = _Writer(graph, region, guessed)
     for source, link, given in _sources(graph, region.name, values):
@@ -109,7 +109,7 @@ class _Writer:
     region: Region
     guessed: bool
     nodes: list[StepNode] = field(default_factory=list)
-    # sources of recipes by digest, and of latents by identity; then those of pictures
+    # sources of recipes by digest and of latents by identity; below, of pictures
     recipes: dict[object, Source] = field(default_factory=dict)
     pictures: list[tuple[Source, Link, Any]] = field(default_factory=list)
 

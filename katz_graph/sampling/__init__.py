@@ -1,3 +1,3 @@
 """Implements the arithmetic around the model: noise tables, schedules, samplers, masks. Must not
-know networks, devices' plans or nodes.
+know networks, plans or nodes.
 """

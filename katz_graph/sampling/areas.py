@@ -1,5 +1,5 @@
-"""Weights and blends predictions that cover a part of the picture, and masks the part of a latent
-to repaint. Knows tensors only.
+"""Weights and blends predictions of parts of the picture, and masks the part of a latent to
+repaint. Knows tensors only.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from torch.nn.functional import interpolate
 from katz_graph.host.transfer import to_device
 from katz_graph.sampling.path import Path
 
-FEATHER = 8  # cells over which the border of an area fades, at most a quarter of its side
+FEATHER = 8  # cells over which an area's border fades, at most a quarter of its side
 SMALLEST_BOX = 8  # minimum side of a box around a mask, in cells
 NOTHING = 1e-37  # added to sums of weights, to avoid division by zero
 
 
 @dataclass(frozen=True, slots=True)
 class WeightedPrediction:
-    """Holds a prediction times its weights, and the weights: 0 outside the prediction's part."""
+    """Holds a prediction times its weights, and the weights (0 outside its part)."""
 
     total: Tensor  # [B, C, h, w]
     weight: Tensor  # [B, 1, h, w]
@@ -34,8 +34,8 @@ def weigh(
     """Weights a prediction [B, C, a, b] of the part of a latent [B, C, h, w] that begins at top and
     left, in cells.
 
-    The weight is the strength [B] times the mask (fitted to the whole latent). Without a mask it
-    fades towards borders inside the picture.
+    The weight is the strength [B] times the mask (fitted to the whole latent). Without one, the
+    weight fades towards inner borders.
     """
     height, width = prediction.shape[-2:]
     rows, columns = slice(top, top + height), slice(left, left + width)
@@ -47,7 +47,7 @@ def weigh(
 
 
 def summed(weighted: Iterable[WeightedPrediction], like: Tensor) -> WeightedPrediction:
-    """Sums weighted predictions; returns one with weight 0 everywhere for none."""
+    """Sums weighted predictions; without any, the weight is 0 everywhere."""
     total, weight = torch.zeros_like(like), torch.zeros_like(like[:, :1])
     for one in weighted:
         total, weight = total + one.total, weight + one.weight
@@ -102,19 +102,18 @@ def fit_mask(mask: Tensor, latent: Tensor) -> Tensor:
 
 
 class LatentMask:
-    """Applies a mask, 1 = repaint, 0 = preserve. In the preserved part the model sees the original
-    at the current noise level, and the prediction is the original.
+    """Applies a mask, 1 = repaint, 0 = preserve. In the preserved part, the model's input is the
+    noised original, and the prediction is the original.
     """
 
     def __init__(self, mask: Tensor, latent: Tensor, noise: Tensor, path: Path) -> None:
-        """Takes a mask of any size, the original [B, C, h, w] and unit noise of its shape."""
+        """Takes a mask of any size, and the original and unit noise [B, C, h, w]."""
         self._mask, self._latent, self._noise = fit_mask(mask, latent), latent, noise
         self._path = path
 
     def opened(self, rest: float, strength: float) -> LatentMask:
-        """Returns the mask binarised at `rest`, 1 where it is at least `rest` and 0 elsewhere,
-        blended in by `strength`. `rest` is the remaining part of the schedule, 1 at its beginning,
-        0 at its end.
+        """Returns the mask blended by `strength` with the binarised mask: 1 if at least `rest`,
+        else 0. `rest` is the remaining part of the schedule, 1 at the beginning, 0 at the end.
         """
         other = copy(self)
         whole = (self._mask >= rest).to(self._mask.dtype)

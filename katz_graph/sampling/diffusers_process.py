@@ -1,5 +1,5 @@
-"""Samples one request with a scheduler object of diffusers, step for step as
-StableDiffusionPipeline and its img2img form do.
+"""Samples one request with a diffusers scheduler, step for step like StableDiffusionPipeline and
+its img2img form.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class PreparedScheduler:
     """Holds a scheduler with its timesteps set, and the timesteps that remain after `strength`."""
 
     scheduler: Any
-    timesteps: Tensor  # [N], descending; repeated by schedulers that evaluate twice
+    timesteps: Tensor  # [N], descending; schedulers that evaluate twice repeat values
     evaluations: tuple[Evaluation, ...]
 
 
 def prepare_scheduler(spec: DiffusersSpec) -> PreparedScheduler:
-    """Makes a fresh scheduler for one request. Its timesteps and levels are on the host, so that
-    comparing them does not wait for a device. Raises InputError if diffusers has no such scheduler,
-    or if it cannot be set up with this number of steps.
+    """Makes a fresh scheduler for one request. Timesteps and levels are on the host, so that
+    comparisons do not wait for a device. Raises InputError if diffusers has no such scheduler, or
+    if it cannot be set up with this number of steps.
     """
     scheduler_class: Any = getattr(diffusers, spec.scheduler_class, None)
     if not all(hasattr(scheduler_class, name) for name in NEEDED):
@@ -52,14 +52,14 @@ def prepare_scheduler(spec: DiffusersSpec) -> PreparedScheduler:
         )
     config = dict(spec.scheduler_config)
     if "noise_sampler_seed" in inspect.signature(scheduler_class.__init__).parameters:
-        # it draws noise itself, by default from the global generator
+        # it draws noise, by default from the global generator
         config["noise_sampler_seed"] = spec.seed
     try:
         scheduler = scheduler_class.from_config(config)
         scheduler.set_timesteps(spec.steps, device="cpu")
         if not hasattr(scheduler, "init_noise_sigma"):
             raise ValueError("it is not made for Stable Diffusion's latents")
-    except Exception as error:  # its constructor takes anything and fails in any way
+    except Exception as error:  # the constructor may raise any error
         reason = first_line(error)
         raise InputError(
             f"scheduler {spec.scheduler_class} with {spec.steps} steps cannot be set up: {reason}"
@@ -79,7 +79,7 @@ def prepare_scheduler(spec: DiffusersSpec) -> PreparedScheduler:
 
 
 def _sigmas(scheduler: Any, first: int, timesteps: Tensor) -> list[float]:
-    """Returns sigmas for display and plans; the scheduler itself counts in timesteps."""
+    """Returns sigmas for display and plans; the scheduler uses timesteps."""
     if hasattr(scheduler, "sigmas"):
         return [float(sigma) for sigma in scheduler.sigmas[first : first + len(timesteps)]]
     alphas_cumprod = scheduler.alphas_cumprod[timesteps.long()]
@@ -147,7 +147,7 @@ class DiffusersProcess:
 
     @property
     def denoised(self) -> Tensor:
-        return self.result  # a scheduler does not expose its denoised latent
+        return self.result  # schedulers do not expose the denoised latent
 
     def _prepare_step(self) -> None:
         if self._done == len(self.evaluations):

@@ -1,5 +1,5 @@
-"""Applies guidance to denoised predictions: of one prompt against another, with the contrast of the
-conditional one, and by functions of packs.
+"""Applies guidance to denoised predictions: classifier-free guidance, its rescaled variants, and
+functions of packs.
 
 Must not know live models or nodes.
 """
@@ -42,7 +42,7 @@ def rescaled(
     step: Step,
     on_flow: bool = False,
 ) -> Tensor:
-    """Applies guidance, and rescales the result by the share `multiplier` to each sample's standard
+    """Applies guidance, and rescales each sample, by the share `multiplier`, to the standard
     deviation of the conditional v-prediction (Lin et al. 2024, "Common Diffusion Noise Schedules
     and Sample Steps are Flawed", equations 14 to 16). On a flow, uses denoised predictions instead
     of v-predictions, as in the ecosystem.
@@ -66,8 +66,8 @@ def rescaled(
 
 
 def normed(denoised: Tensor, cond: Tensor, strength: float) -> Tensor:
-    """Limits the norm over the channels of a guided prediction, at each place, to that of the
-    conditional one; then multiplies by `strength`.
+    """Limits a guided prediction's norm over channels, at each cell, to the conditional
+    prediction's, and multiplies by `strength`.
     """
     ratio = _norm(cond) / (_norm(denoised) + MIN_SPREAD)
     return denoised * ratio.clamp(max=1.0) * strength
@@ -76,8 +76,8 @@ def normed(denoised: Tensor, cond: Tensor, strength: float) -> Tensor:
 def normed_difference(
     cond: Tensor, uncond: Tensor, guidance: float, strength: float, step: Step
 ) -> Tensor:
-    """Applies guidance, and rescales x - denoised at each place, by the share `strength`, to the
-    norm over the channels of the conditional one.
+    """Applies guidance, and rescales x - denoised at each cell, by the share `strength`, to the
+    conditional one's norm over channels.
     """
     difference = step.x - guided(cond, uncond, guidance)
     wanted, given = _norm(step.x - cond), _norm(difference)
@@ -88,9 +88,9 @@ def normed_difference(
 def zero_star(
     denoised: Tensor, cond: Tensor, uncond: Tensor, guidance: float, step: Step
 ) -> Tensor:
-    """Returns a guided prediction as if the negative one had been scaled by s = <v, u> / |u|²,
-    where v and u are the positive and negative x - denoised of each sample (Fan et al. 2025,
-    "CFG-Zero*", equation 8). As in the ecosystem, scales the denoised prediction.
+    """Rescales the negative prediction in a guided one by s = <v, u> / |u|², where v and u are the
+    positive and negative x - denoised of each sample (Fan et al. 2025, "CFG-Zero*", equation 8). As
+    in the ecosystem, scales the denoised prediction.
     """
     v, u = step.x - cond, step.x - uncond
     axes = tuple(range(1, v.ndim))
@@ -128,12 +128,12 @@ def patched_guidance(
     on_flow: bool = False,
     weakened: Sequence[Tensor | None] = (),
 ) -> Tensor:
-    """Applies guidance as a model's patches define it. Without a negative side, starts from the
-    conditional prediction. `weakened` holds the predictions without some blocks, one for each patch
-    that guides away from one; None outside the patch's window.
+    """Applies guidance as a model's patches define it. Without a negative prediction, starts from
+    the conditional one. `weakened` holds the predictions without some blocks, one for each patch
+    that guides away from it; None outside the patch's window.
 
     A pack's cfg function gets both predictions as x - denoised (`cond`, `uncond`) and denoised
-    (`cond_denoised`, `uncond_denoised`; zeros without a negative side), with `cond_scale`, `input`
+    (`cond_denoised`, `uncond_denoised`; zeros if negative is absent), with `cond_scale`, `input`
     (x), `sigma` and `timestep` (σ [B]); it returns x - denoised. A post-cfg function gets
     `denoised`, the result of guidance, instead of the differences, and returns the new result.
     Raises InputError if a function returns anything but a tensor of the same shape.

@@ -1,5 +1,5 @@
-"""Lists the samplers and the schedules with the functions that implement them, imported on first
-use. Never imports torch, so that nodes can be listed without it.
+"""Lists samplers and schedules with the functions that implement them, imported on first use. Never
+imports torch, so that listing nodes does not require it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ class SamplerEntry:
     """Describes a sampler."""
 
     function: str  # module:function in `katz_graph.sampling.solvers`
-    # drawn between steps; brownian samplers also have a name with _gpu, which changes nothing:
+    # noise between steps; brownian samplers also have a name with _gpu, without effect:
     # noise is always drawn on the CPU
     noise: Literal["none", "ancestral", "brownian"] = "none"
     options: Mapping[str, float | str] = field(default_factory=dict)  # non-default options
-    divides: bool = False  # by the length of a step: equal levels in a row are not allowed
+    divides: bool = False  # divides by the length of a step: consecutive levels must differ
     # uses a schedule one step longer without its penultimate level
     discards_penultimate: bool = False
-    # under a mask, draws the preserved part's noise from seed + 1 instead of using the initial one
+    # under a mask, draws the preserved part's noise from seed + 1 instead of the initial noise
     redraws_mask_noise: bool = False
 
 
@@ -89,9 +89,7 @@ NOT_IMPLEMENTED = (
     "sa_solver",
     "sa_solver_pece",
 )
-"""Names further samplers that ComfyUI workflows may use. They are refused as not implemented,
-rather than as unknown.
-"""
+"""Names further samplers of ComfyUI workflows, refused as not implemented rather than unknown."""
 
 SCHEDULES: Mapping[str, str] = {
     "normal": "schedules:normal",
@@ -111,8 +109,8 @@ SCHEDULER_NAMES = tuple(SCHEDULES)
 
 @dataclass(frozen=True, slots=True)
 class SamplerChoice:
-    """Selects a sampler by name, with values for its options that differ from its defaults (eta,
-    s_noise, r, order, solver_type ...).
+    """Selects a sampler by name, with values of non-default options (eta, s_noise, r, order,
+    solver_type ...).
     """
 
     name: str

@@ -28,8 +28,8 @@ def initial_noise(
     """Draws unit noise [B, C, h, w].
 
     With a `batch_index` [B], sample i is draw number batch_index[i] of single samples: a latent
-    taken from a batch keeps its noise, and equal indices share noise. Raises InputError unless
-    there are B indices of at least 0.
+    from a batch keeps its noise, and equal indices share noise. Raises InputError unless there are
+    B indices of at least 0.
     """
     generator = seeded(seed)
     if batch_index is None:
@@ -43,8 +43,8 @@ def initial_noise(
 
 
 class AncestralNoise:
-    """Draws the noise that an ancestral sampler adds between steps, from one generator for the
-    whole run, seeded with seed + 1.
+    """Draws the noise between an ancestral sampler's steps, from one generator per run, seeded with
+    seed + 1.
     """
 
     def __init__(self, shape: Sequence[int], seed: int, device: torch.device | str) -> None:
@@ -74,14 +74,14 @@ class BrownianNoise:
 
     @cached_property
     def _path(self) -> torchsde.BrownianTree:
-        """Makes the path on first use, because a run of one step to 0 has no interval for it."""
+        """Makes the path on first use, because a run of one step to 0 has no interval."""
         low, high = self._levels.min(), self._levels.max()
         return torchsde.BrownianTree(
             low, torch.zeros(self._shape), high, entropy=self._seed % 2**64, tol=10**-PATH_DIGITS
         )
 
     def __call__(self, sigma: Tensor, sigma_next: Tensor) -> Tensor:
-        # The path rounds its ends, and warns about levels beyond them.
+        # The path rounds its ends, and would warn about levels beyond them.
         low, high = (
             round(float(level), PATH_DIGITS) for level in (self._levels.min(), self._levels.max())
         )

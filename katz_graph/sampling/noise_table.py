@@ -1,5 +1,5 @@
-"""Holds the noise levels that a model was trained on, or that a patch declares instead (distilled,
-continuous), and maps them to timesteps and back. Must not know how they are sampled.
+"""Holds the noise levels that a model was trained on, or that a patch declares (distilled,
+continuous), and maps them to timesteps and back. Must not know samplers.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ PARAMETRISATIONS: Mapping[str, Parametrisation] = {
     "lcm": "consistency",
     "edm": "edm",
 }
-# of a latent consistency model's teacher (Luo et al. 2023, section 4.3: skipping 20 of 1000)
+# timesteps of a latent consistency model (Luo et al. 2023, section 4.3: every 20th of 1000)
 DISTILLED_TIMESTEPS = 50
-MIN_PROGRESS = 1e-4  # progress whose level replaces a flow's level 1; the ecosystem's value
-DYNAMIC_LEVELS = 10_000  # of a flow whose shift depends on picture size; the ecosystem's value
+MIN_PROGRESS = 1e-4  # the level at this progress replaces a flow's level 1; the ecosystem's value
+DYNAMIC_LEVELS = 10_000  # levels of a flow with a shift by picture size; the ecosystem's value
 CONTINUOUS_LEVELS = 1000  # table entries of a continuous model, for schedules that read the table
 
 
@@ -59,8 +59,8 @@ class NoiseTable:
         return float(self.sigmas[-1])
 
     def sigma_at(self, timesteps: Tensor) -> Tensor:
-        """Maps real timesteps [...] to sigmas [...], interpolating log sigma linearly between
-        neighbours. Clamps timesteps to the table.
+        """Maps real timesteps [...] to sigmas [...], with log sigma interpolated linearly. Clamps
+        timesteps to the table.
         """
         last = len(self.log_sigmas) - 1
         timesteps = timesteps.float().clamp(0, last)
@@ -86,8 +86,8 @@ class NoiseTable:
 
 def noise_table(config: Mapping[str, Any], multiplier: float = 1000.0) -> NoiseTable:
     """Returns the table of a diffusers scheduler's configuration; the default is scaled linear from
-    0.00085 to 0.012. `multiplier`: a flow's timestep input is the noise level times this. Raises
-    InputError for an unsupported configuration.
+    0.00085 to 0.012. `multiplier`: a flow's timestep input per noise level. Raises InputError for
+    an unsupported configuration.
     """
     if config.get("_class_name") == FLOW_SCHEDULER:
         return _flow_of(config, multiplier)
@@ -143,15 +143,13 @@ def _rescale_to_zero_terminal_snr(alphas_cumprod: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DistilledTable(NoiseTable):
-    """Holds every `stride`-th training timestep, including the last; timesteps remain those of
-    training.
-    """
+    """Holds every `stride`-th training timestep, including the last, with its number."""
 
     stride: int = 1
-    trained: int = 0  # timesteps of training
+    trained: int = 0  # number of training timesteps
 
     def sigma_at(self, timesteps: Tensor) -> Tensor:
-        """Maps real training timesteps to sigmas, interpolating log sigma between the entries."""
+        """Maps real training timesteps to sigmas, with log sigma interpolated between entries."""
         return NoiseTable.sigma_at(self, (timesteps.float() - (self.stride - 1)) / self.stride)
 
     def timestep_at(self, sigma: float | Tensor) -> float:
@@ -194,7 +192,7 @@ class FlowTable(NoiseTable):
     al. 2024, "Scaling Rectified Flow Transformers", equation 23).
 
     The model's timestep input is σ times `multiplier`. Schedules with equal spacing in that input
-    apply the shift a second time on the way back, as in ComfyUI.
+    apply the shift again when mapped to σ, as in ComfyUI.
     """
 
     shift: float = 1.0
@@ -224,8 +222,8 @@ def flow_table(shift: float = 1.0, levels: int = 1000, multiplier: float = 1000.
 
 
 def _flow_of(config: Mapping[str, Any], multiplier: float) -> FlowTable:
-    """Returns the table of a flow's configuration. If the shift depends on picture size, uses that
-    of the largest picture for all sizes, as in the ecosystem; a patch may set another shift.
+    """Returns the table of a flow's configuration. If the shift depends on picture size, always
+    uses the largest picture's, as in the ecosystem; a patch may set another shift.
     """
     if config.get("use_dynamic_shifting"):
         shift = math.exp(float(config.get("max_shift", 1.15)))
@@ -239,8 +237,8 @@ def _shifted(time: Tensor, shift: float) -> Tensor:
 
 
 def altered_table(config: Mapping[str, Any], patch: SamplingPatch) -> NoiseTable:
-    """Returns the table of a scheduler's configuration under a patch. Raises InputError for invalid
-    noise levels.
+    """Returns the table of a patched scheduler's configuration. Raises InputError for invalid noise
+    levels.
     """
     if isinstance(patch, FlowSampling):
         return flow_table(patch.shift, patch.levels, patch.multiplier)

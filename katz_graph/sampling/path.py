@@ -1,7 +1,7 @@
 """Defines the paths between pictures and noise that models are trained on: x = α(σ) x0 + σ noise.
 
-Solvers ask a path for every value that depends on α, so that no solver depends on a particular
-path. Must not know models.
+Paths compute every value that depends on α, so that solvers do not depend on a particular path.
+Must not know models.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from katz_graph.core.errors import InputError
 
-NEAR_NOISE = 0.9999  # replaces a flow's level 1 in the middle of a step; the ecosystem's value
+NEAR_NOISE = 0.9999  # replaces a flow's level 1 inside a step; the ecosystem's value
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +45,14 @@ class Path(Protocol):
         """Returns the σ of σ / α."""
 
     def below_noise(self, sigmas: Tensor) -> Tensor:
-        """Returns levels [N + 1] whose first has a signal-to-noise ratio above 0."""
+        """Returns levels [N + 1], the first with a signal-to-noise ratio above 0."""
 
     def halfway(self, sigma: Tensor, sigma_next: Tensor) -> Tensor:
         """Returns the level halfway between two in log(σ / α)."""
 
     def ancestral(self, sigma: Tensor, sigma_next: Tensor, eta: float) -> AncestralStep:
-        """Splits a step with the share `eta` of fresh noise: 0 for none, 1 for the most that
-        preserves the distribution.
+        """Splits a step with the share `eta` of fresh noise: 0 for none, 1 for the most that keeps
+        the distribution.
         """
 
     def noised(self, latent: Tensor, noise: Tensor, sigma: Tensor | float) -> Tensor:
@@ -62,7 +62,7 @@ class Path(Protocol):
         """Returns the point at which a run begins."""
 
     def finished(self, x: Tensor, sigma: float) -> Tensor:
-        """Returns x [B, C, h, w] at the last level as a latent that a further run may take."""
+        """Returns x [B, C, h, w] at the last level as a latent for a further run."""
 
     def check(self, sigmas: Sequence[float]) -> None:
         """Raises InputError for levels outside the path."""
@@ -89,8 +89,8 @@ def ancestral_split(sigma: Tensor, sigma_next: Tensor, eta: float = 1.0) -> tupl
 class VarianceExploding:
     """Preserves the picture and adds noise: x = x0 + σ noise (Karras et al. 2022, table 1, "VE").
 
-    `sigma_max` is the highest level of the model's table. Runs from this level on begin with the
-    full variance of 1 + σ², as pure noise has in the model's scale.
+    `sigma_max` is the highest level of the model's table. Runs that begin at or above it have the
+    full variance 1 + σ² of pure noise in the model's scale.
     """
 
     sigma_max: float
@@ -119,7 +119,7 @@ class VarianceExploding:
 
     def started(self, latent: Tensor, noise: Tensor, sigma: float) -> Tensor:
         if sigma > self.sigma_max or math.isclose(sigma, self.sigma_max, rel_tol=1e-5):
-            # In float32, as the levels: at the top of a zero-terminal-SNR table one bit is half a
+            # In float32, like the levels: at the top of a zero-terminal-SNR table one bit is half a
             # thousandth of the latent.
             return latent + noise * (1 + torch.tensor(sigma, dtype=torch.float32).square()).sqrt()
         return self.noised(latent, noise, sigma)
@@ -132,15 +132,15 @@ class VarianceExploding:
 
 
 EXPLODING = VarianceExploding(math.inf)
-"""Serves computations inside solvers; no run begins on it."""
+"""Path for computations inside solvers; no run begins on it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Goes straight from picture to noise: x = (1 - σ) x0 + σ noise; the model predicts noise - x0
-    (Liu et al. 2022, "Flow Straight and Fast"; Lipman et al. 2022, "Flow Matching").
+    """Interpolates picture and noise: x = (1 - σ) x0 + σ noise; the model predicts noise - x0 (Liu
+    et al. 2022, "Flow Straight and Fast"; Lipman et al. 2022, "Flow Matching").
 
-    `highest` replaces level 1, pure noise, where a logarithm of the signal is taken.
+    `highest` replaces level 1, pure noise, in logarithms of the signal.
     """
 
     highest: float

@@ -17,8 +17,8 @@ CONSISTENCY_SIGMA_DATA, TIMESTEP_SCALING = 0.5, 10.0  # Luo et al. 2023, as in t
 def scale_model_input(
     x: Tensor, sigma: float, parametrisation: Parametrisation = "epsilon"
 ) -> Tensor:
-    """Returns x / sqrt(σ² + 1): converts variance exploding with σ to the unit variance that the
-    model was trained on. EDM uses σ_data² instead of 1. A flow needs no scaling.
+    """Returns x / sqrt(σ² + 1): converts variance exploding with σ to the unit variance of
+    training. EDM uses σ_data² instead of 1. A flow needs no scaling.
     """
     if parametrisation == "flow_prediction":
         return x
@@ -27,8 +27,8 @@ def scale_model_input(
 
 
 def latent_dtype(parametrisation: Parametrisation, dtype: torch.dtype) -> torch.dtype:
-    """Returns the dtype of a step's x: float32 in sigma space; the model's `dtype` if its
-    prediction stays raw.
+    """Returns the dtype of a step's x: float32 in sigma space; the model's `dtype` for raw
+    predictions.
     """
     return dtype if parametrisation == "raw" else torch.float32
 

@@ -1,5 +1,5 @@
-"""Samples one request, driven by the model's runner: the runner asks for the next step, evaluates
-it, and returns the prediction.
+"""Samples one request step by step: the caller asks for the next step, evaluates it, and passes the
+prediction to `advance`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from katz_graph.sampling.spec import DiffusersSpec, SamplingSpec, Spec
 
 
 class Process(Protocol):
-    """Presents a request's sampling to the worker's loop, for every kind of sampler."""
+    """Defines the interface of all kinds of samplers for the worker's loop."""
 
     @property
     def evaluations(self) -> tuple[Evaluation, ...]:
@@ -35,9 +35,7 @@ class Process(Protocol):
         """
 
     def estimate(self, prediction: Tensor) -> Tensor:
-        """Returns the denoised latent [B, C, h, w] for a prediction of the current step. Changes
-        nothing.
-        """
+        """Returns the denoised latent [B, C, h, w] for a prediction of the current step."""
 
     @property
     def result(self) -> Tensor:
@@ -55,8 +53,8 @@ def start_process(
 ) -> Process:
     """Begins a request.
 
-    `latent` is [B, C, h, w], already multiplied by the VAE's scaling factor, like the result.
-    `dtype` is the model's. A diffusers scheduler uses a separate noise table.
+    `latent` [B, C, h, w] and the result are multiplied by the VAE's scaling factor. `dtype` is the
+    model's. A diffusers scheduler uses a separate noise table.
     """
     if isinstance(spec, DiffusersSpec):
         from katz_graph.sampling.diffusers_process import DiffusersProcess  # loads diffusers
@@ -66,7 +64,7 @@ def start_process(
 
 
 class SamplingProcess:
-    """Runs one of our samplers. The latent stays in float32 whatever the model's dtype."""
+    """Runs one of our samplers. The latent stays in float32 for any model dtype."""
 
     def __init__(
         self,
@@ -82,9 +80,9 @@ class SamplingProcess:
         self._done = 0
         self._step: Step | None = None
         self._denoised: Tensor | None = None
-        self._interval = self._denoised_interval = -1  # of the schedule
+        self._interval = self._denoised_interval = -1  # intervals of the schedule
         self._whole_mask: LatentMask | None = None
-        self._mask: LatentMask | None = None  # of the step
+        self._mask: LatentMask | None = None  # mask of the current step
         self._gradual, self._ends = spec.gradual, (0.0, 0.0)
         self._result: Tensor | None = None
 
@@ -159,7 +157,7 @@ class SamplingProcess:
         self._interval = query.step
 
     def _mask_at(self, sigma: float) -> LatentMask | None:
-        """Returns the mask of a noise level; a gradual mask opens from step to step."""
+        """Returns the mask at a noise level; a gradual mask opens step by step."""
         first, last = self._ends
         if self._whole_mask is None or not self._gradual or first == last:
             return self._whole_mask

@@ -1,6 +1,4 @@
-"""Finds samplers by name, with their options, their noise source and their valid levels. Must not
-know models.
-"""
+"""Finds samplers by name, with options, noise source and valid levels. Must not know models."""
 
 from __future__ import annotations
 
@@ -23,12 +21,12 @@ from katz_graph.sampling.path import Path
 from katz_graph.sampling.solvers.solving import NoiseSource, Sampler, Solving
 
 BoundSampler = Callable[[Tensor, Tensor, NoiseSource], Solving]
-"""Maps (x, sigmas [N + 1], noise) as a `Sampler` does, with options and path already bound."""
+"""Maps (x, sigmas [N + 1], noise) like a `Sampler`, with options and path bound."""
 
 
 @dataclass(frozen=True, slots=True)
 class Solver:
-    """Holds a sampler with its options on a path, and its entry in the list."""
+    """Holds a sampler bound to options and path, and its entry in `SAMPLERS`."""
 
     sampler: BoundSampler
     entry: SamplerEntry
@@ -36,9 +34,7 @@ class Solver:
     def noise_source(
         self, shape: Sequence[int], seed: int, sigmas: Tensor, device: torch.device | str
     ) -> NoiseSource:
-        """Returns the source of the noise between steps. `sigmas` [N + 1], at least one of them
-        positive.
-        """
+        """Returns the source of noise between steps. `sigmas` [N + 1], at least one positive."""
         if self.entry.noise == "brownian":
             return BrownianNoise(shape, seed, sigmas, device)
         return AncestralNoise(shape, seed, device)
@@ -47,8 +43,8 @@ class Solver:
 def solver_of(choice: SamplerChoice, sigmas: Sequence[float], path: Path) -> Solver:
     """Returns the chosen sampler with its options, for these levels of a path.
 
-    Raises InputError for a name that is not an implemented sampler, an option that the sampler
-    lacks, and levels that it cannot take.
+    Raises InputError for a sampler that is not implemented, an unknown option, and levels that the
+    sampler cannot use.
     """
     require_sampler(choice.name)
     entry = SAMPLERS[choice.name.removesuffix("_gpu")]
@@ -67,7 +63,7 @@ def solver_of(choice: SamplerChoice, sigmas: Sequence[float], path: Path) -> Sol
 
 
 def evaluations(sampler: BoundSampler, sigmas: Sequence[float]) -> tuple[Evaluation, ...]:
-    """Lists the evaluations of a sampler by driving it with scalars. This works because no sampler
+    """Lists a sampler's evaluations by running it on scalars. This works because no sampler
     branches on values of x.
     """
     zero = torch.zeros(())

@@ -1,5 +1,5 @@
-"""Makes the noise levels of a run: the named schedules over a noise table, levels from formulas and
-published tables, and the rules that cut such lists.
+"""Makes the noise levels of a run: named schedules over a noise table, levels from formulas and
+published tables, and cuts of such lists.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ddim_uniform and beta.
 """
 
 TURBO_PARTS = 10
-MAX_STEPS = 1_000_000  # of a whole schedule, of which a small denoise uses the end
+MAX_STEPS = 1_000_000  # maximum length of a schedule; a small denoise uses only its end
 
 FLIPPED_ZERO = 1e-4  # replaces 0 at the start of a flipped list; the ecosystem's value
 
@@ -48,7 +48,7 @@ def sgm_uniform(table: NoiseTable, steps: int) -> Tensor:
 
 
 def simple(table: NoiseTable, steps: int) -> Tensor:
-    """Takes entries of the table at equal distances, counted from its end."""
+    """Takes table entries at equal distances, counted from the end."""
     # Divides first: the other order truncates to another index for some step counts.
     stride = len(table.sigmas) / steps
     return end_in_zero(table.sigmas[[-(1 + int(i * stride)) for i in range(steps)]])
@@ -74,15 +74,15 @@ def exponential(table: NoiseTable, steps: int) -> Tensor:
 
 def beta(table: NoiseTable, steps: int, alpha: float = 0.6, beta: float = 0.6) -> Tensor:
     """Takes times at equal quantiles of a Beta distribution, dense at both ends (Lee et al. 2024,
-    "Beta Sampling is All You Need"). Shorter than `steps` if two quantiles fall on the same index.
-    Raises InputError unless both parameters are above 0.
+    "Beta Sampling is All You Need"). Shorter than `steps` if quantiles share an index. Raises
+    InputError unless both parameters are above 0.
     """
     if alpha <= 0 or beta <= 0:
         raise InputError(
             f"beta schedule: a Beta distribution has alpha and beta above 0, got {alpha:g} "
             f"and {beta:g}"
         )
-    from scipy.special import betaincinv  # slower to import than the rest of this module
+    from scipy.special import betaincinv  # slow to import
 
     quantiles = 1 - np.linspace(0, 1, steps, endpoint=False)
     indices = np.rint(betaincinv(alpha, beta, quantiles) * (len(table.sigmas) - 1)).astype(int)
@@ -90,8 +90,8 @@ def beta(table: NoiseTable, steps: int, alpha: float = 0.6, beta: float = 0.6) -
 
 
 def linear_quadratic(table: NoiseTable, steps: int, threshold: float = 0.025) -> Tensor:
-    """Removes a share of sigma_max that grows linearly to `threshold` over the first half, then
-    quadratically to 1 with the same slope at the joint (Polyak et al. 2024, "Movie Gen").
+    """Subtracts a share of sigma_max that grows linearly to `threshold` over the first half, then
+    quadratically to 1 with a continuous slope (Polyak et al. 2024, "Movie Gen").
     """
     linear_steps = steps // 2
     if linear_steps == 0:
@@ -111,9 +111,9 @@ def kl_optimal(table: NoiseTable, steps: int) -> Tensor:
 
 
 def turbo(table: NoiseTable, steps: int, denoise: float = 1.0) -> Tensor:
-    """Takes levels at tenths of the training time from pure noise on, as SD Turbo was distilled
-    (Sauer et al. 2023, "Adversarial Diffusion Distillation", section 3.1). `denoise` leaves out the
-    first tenths. Shorter than `steps` if fewer tenths are left.
+    """Takes levels at tenths of the training time, from pure noise on, as in SD Turbo's
+    distillation (Sauer et al. 2023, "Adversarial Diffusion Distillation", section 3.1). `denoise`
+    omits the first tenths. Shorter than `steps` if fewer remain.
     """
     timesteps = torch.arange(TURBO_PARTS, 0, -1) * 100 - 1
     start = TURBO_PARTS - int(TURBO_PARTS * denoise)
@@ -123,7 +123,7 @@ def turbo(table: NoiseTable, steps: int, denoise: float = 1.0) -> Tensor:
 def schedule(
     scheduler: str, table: NoiseTable, steps: int, denoise: float = 1.0, sampler: str = "euler"
 ) -> tuple[float, ...]:
-    """Returns the sigmas of `steps` steps, ending in 0, in the form of a spec; none at denoise 0.
+    """Returns the sigmas of `steps` steps, ending in 0; none at denoise 0.
 
     `denoise` below 1 returns the end of a longer schedule: the last `steps` intervals of int(steps
     / denoise). Raises InputError for an unknown scheduler, fewer than one step, and a longer
@@ -154,8 +154,8 @@ def slice_steps(
     sigmas: tuple[float, ...], start: int, end: int, force_full_denoise: bool
 ) -> tuple[float, ...]:
     """Returns the levels from step `start` to step `end`. A slice that ends early leaves noise,
-    unless `force_full_denoise` makes its last step go to 0. Returns none if `start` is not before
-    the end.
+    unless `force_full_denoise` sets the last level to 0. Returns none if `start` is not before the
+    end.
     """
     if end < len(sigmas) - 1:
         sigmas = sigmas[: end + 1]
@@ -233,12 +233,12 @@ def aligned_levels(model_type: str, steps: int, denoise: float = 1.0) -> Tensor:
 
 
 def split_levels(sigmas: Tensor, step: int) -> tuple[Tensor, Tensor]:
-    """Returns the levels before a step and those after it; both include the level between them."""
+    """Returns the levels before and after a step; both include the level at the split."""
     return sigmas[: step + 1], sigmas[step:]
 
 
 def split_at_denoise(sigmas: Tensor, denoise: float) -> tuple[Tensor, Tensor]:
-    """Splits as `split_levels`, so that the second part has the share `denoise` of the steps."""
+    """Splits like `split_levels`; the second part has the share `denoise` of the steps."""
     steps = max(len(sigmas) - 1, 0)
     return split_levels(sigmas, steps - round(steps * denoise))
 

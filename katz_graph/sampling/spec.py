@@ -1,5 +1,5 @@
-"""Specifies a sampling run as data that is known before the run and can be sent: a run of one of
-our samplers, or of a diffusers scheduler.
+"""Specifies a sampling run as serialisable data: a run of one of our samplers, or of a diffusers
+scheduler.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class SamplingSpec:
     seed: int
     add_noise: bool = True
     mask: Tensor | None = None  # [H, W], [B, H, W] or [B, 1, H, W] in any size, 1 = repaint
-    batch_index: tuple[int, ...] | None = None  # [B]: which draw of the seed each sample gets
-    # how much the mask opens step by step; None: it does not
+    batch_index: tuple[int, ...] | None = None  # [B]: number of each sample's draw
+    # strength of opening the mask step by step; None: constant mask
     gradual: float | None = None
-    # sampler options that differ from its defaults
+    # non-default sampler options
     options: tuple[tuple[str, float | str], ...] = ()
 
     @property
@@ -36,13 +36,13 @@ class SamplingSpec:
 
 @dataclass(frozen=True, slots=True)
 class DiffusersSpec:
-    """Specifies a run of a diffusers scheduler, with the semantics of diffusers' own pipelines."""
+    """Specifies a run of a diffusers scheduler, with the semantics of diffusers' pipelines."""
 
     scheduler_class: str  # of diffusers, for example "EulerDiscreteScheduler"
     steps: int
     seed: int
     scheduler_config: Mapping[str, Any] = field(default_factory=dict)
-    # img2img's share of the schedule; at 1 the latent gives only its shape (txt2img)
+    # img2img's share of the schedule; at 1 only the latent's shape is used (txt2img)
     strength: float = 1.0
     eta: float = 0.0  # passed to schedulers that take it
 

@@ -31,8 +31,7 @@ class FormulaStore(Protocol):
 
 class Counts:
     """Counts the work of stages by configuration. Caches formulas in this object and, if given, in
-    `kept`. Any thread may call it. Uses no lock, because a holder of low priority would block
-    others.
+    `kept`. Thread-safe without a lock, because a holder of low priority would block others.
     """
 
     def __init__(self, kept: FormulaStore | None = None) -> None:
@@ -51,10 +50,10 @@ class Counts:
         last_block: int | None = None,
         value_bytes: int = 4,
     ) -> Work:
-        """Returns the work as `stage_cost.stage_work`, from a formula if possible; not for VAEs."""
+        """Returns `stage_cost.stage_work`'s result, from a formula if possible; not for VAEs."""
         row, multiple = 0, _token_multiple(config)
         tokens = tokens if multiple == 1 else max(1, -(-tokens // multiple)) * multiple
-        # rows have a maximum length, so the length is part of the stage rather than a size
+        # rows have a maximum length, so the length belongs to the stage, not to the sizes
         if declared(stage).encodes_text:
             if kind_named(config).rows:
                 whole = row_in(config)
@@ -73,8 +72,8 @@ class Counts:
         return formula.work(sizes(batch, height, width, tokens), value_bytes)
 
     def unprepared(self, config: Mapping[str, Any]) -> tuple[str, ...]:
-        """Lists the blocks of a network, ControlNet or text encoder that keep their library's
-        forward on GPUs: count, kind and reason.
+        """Lists the blocks of a network, ControlNet or text encoder that run their library's
+        forward on GPUs: count, kind, reason.
         """
         text = json.dumps(dict(config), sort_keys=True)
         key = digest((text, "unprepared", _software()))
@@ -106,15 +105,15 @@ class Counts:
 
 
 def _is_tiny(config: Mapping[str, Any], height: int, width: int) -> bool:
-    """Returns true if the deepest resolution is one cell wide or high. Formulas count too many
-    copies then.
+    """Returns true if the deepest resolution is one cell wide or high; formulas then count too many
+    copies.
     """
     resolutions = len(config.get("block_out_channels", (0,)))
     return min(height, width) <= 1 << (resolutions - 1)
 
 
 def _token_multiple(config: Mapping[str, Any]) -> int:
-    """Returns the number that token counts are padded to multiples of; 1 without padding."""
+    """Returns n if token counts are padded to multiples of n; 1 without padding."""
     family = family_of_class(config.get("_class_name"))
     return 1 if family is None else family.network.token_multiple
 

@@ -1,5 +1,5 @@
-"""Derives the work of a stage from one count, as a formula of batch, tokens, height and width. Must
-not know models.
+"""Derives a stage's work from one count, as a formula of batch, tokens, height and width. Must not
+know models.
 
 The work of every operation is a product of sizes: the batch, the text's tokens, and the latent's
 height and width at each resolution, halved and rounded up from one resolution to the next. If these
@@ -17,7 +17,7 @@ from typing import Self
 
 from katz_graph.ir.device import Work
 
-LEVELS = 5  # resolutions of a network, at most
+LEVELS = 5  # maximum number of a network's resolutions
 BATCH, TOKENS = 1009, 1297  # primes, like all halves of HEIGHT and WIDTH
 HEIGHT, WIDTH = 24481, 109441
 
@@ -26,9 +26,8 @@ Terms = Mapping[str, int]
 
 
 def sizes(batch: int, height: int, width: int, tokens: int) -> dict[str, int]:
-    """Returns sizes by their names in formulas; height and width are the latent's. `joint`: the
-    tokens of the text plus those of 2 x 2 patches, one sequence in joint attention; at PRIMES it is
-    two times a prime.
+    """Returns sizes by their names in formulas; height and width are the latent's. `joint`: tokens
+    of text plus 2 x 2 patches, one sequence in joint attention; at PRIMES, two times a prime.
     """
     joint = tokens + -(-height // 2) * -(-width // 2)
     found = {"batch": batch, "tokens": tokens, "joint": joint}
@@ -67,11 +66,11 @@ class Formula:
 
     flops: Terms
     written: Terms  # bytes
-    copied: Terms  # bytes, in a batch of several only
+    copied: Terms  # bytes, only in batches larger than one
     outputs: Terms  # bytes
     weight_bytes: int
     kernels: int
-    copies: int  # kernels, in a batch of several only
+    copies: int  # kernels, only in batches larger than one
 
     def work(self, at: Mapping[str, int], value_bytes: int) -> Work:
         """Returns the work at `sizes`, for a dtype of `value_bytes`."""

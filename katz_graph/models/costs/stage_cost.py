@@ -1,4 +1,4 @@
-"""Counts the operations and bytes of each stage from configurations alone.
+"""Counts each stage's operations and bytes, from configurations alone.
 
 Calls the stages' own functions with modules on torch's meta device.
 """
@@ -55,10 +55,10 @@ def stage_work(
 ) -> Work:
     """Counts the work of one call of a stage of the module with this `config.json`.
 
-    height, width: of the latent, for the VAE too; tokens: of the text; value_bytes: 2 for half
-    precision, 4 for float32; kept: cross-attention reads cached keys and values. The range of
-    blocks is as in stage nodes. A multiply-add is two operations. A count takes up to seconds;
-    `counts.Counts` returns the same for all sizes from one count.
+    height, width: of the latent, even for the VAE; tokens: of the text; value_bytes: 2 for half
+    precision, 4 for float32; kept: cross-attention reads cached keys and values. Block ranges are
+    as in stage nodes. A multiply-add is two operations. A count takes up to seconds;
+    `counts.Counts` derives all sizes from one count.
     """
     return _work(
         json.dumps(dict(config), sort_keys=True),
@@ -111,8 +111,8 @@ def _work(
 def stage_formula(
     config: str, stage: str, row: int, first_block: int, last_block: int | None
 ) -> Formula:
-    """Derives the formula of a stage, except those of VAEs, of the module with this `config.json`.
-    `row`: tokens of a text encoder's row.
+    """Derives a stage's formula for the module with this `config.json`, except VAEs. `row`: tokens
+    of a text encoder's row.
 
     The formula is valid unless a resolution is one cell wide or high. InputError for a network with
     more than `LEVELS` resolutions.
@@ -244,7 +244,7 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 class _Functions(FusedAttention):
     """Also marks calls of linear layers, because these copy a channels-last input of several
-    pictures, but not of one picture.
+    pictures, but not of one.
     """
 
     def __init__(self, operations: _Operations) -> None:

@@ -1,5 +1,5 @@
-"""Reads safetensors files at URLs: identities from their headers, and all of their bytes. Must not
-know where files are cached, nor their use.
+"""Reads safetensors files at URLs: identities from headers, and whole files. Must not know the
+cache, nor the use of files.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ VERSIONS = (
     "last_modified", "updated", "mtime", "modified", "created",
 )  # fmt: skip
 """Lists the metadata keys of servers that identify a file's version, most reliable first."""
-PART_OF_FILE = 206  # HTTP's status for a range request (RFC 9110, section 15.3.7)
+PART_OF_FILE = 206  # HTTP status for a range request (RFC 9110, section 15.3.7)
 NO_SUCH_RANGE = 416
 POLL_S = 0.05  # between two checks of `cancelled`
 PIECE = 2**20  # bytes per read
@@ -86,11 +86,11 @@ def identify(
     rule: FetchRule = ANY,
 ) -> tuple[FileIdentity, bytes]:
     """Returns the identity and the header of the file at a URL; reads no more than the header.
-    Raises Cancelled when `cancelled` returns true; a request in flight ends on its own.
+    Raises Cancelled when `cancelled` returns true; does not stop a request in flight.
 
     url: of any protocol supported by fsspec and its installed extensions, optionally followed by
     `#sha256=` and the file's hash. `rule`: the permitted URLs, redirects included. RunError has the
-    same text for every reason, and only the log names the reason: responses of servers in the local
+    same text for every reason, which only the log names, because responses of servers in the local
     network must not reach the author of the URL.
     """
     checksum(url)
@@ -120,7 +120,7 @@ def _identify(url: str, patience: Patience, rule: FetchRule) -> tuple[FileIdenti
             if end > min(LONGEST_HEADER, answer.size or LONGEST_HEADER):
                 end = (
                     LENGTH_BYTES + LONGEST_SIGN
-                )  # not a safetensors header: reads a signature for the error
+                )  # no safetensors header: reads a signature for the error
             begin += _read(url, answer, len(begin), min(end, HEADER_BLOCK))
         if end > HEADER_BLOCK:
             with _opened(url, rule, patience, HEADER_BLOCK, HEADER_BLOCK, end) as rest:
@@ -142,16 +142,16 @@ def download(
     cancelled: Callable[[], bool],
     patience: Patience = PATIENCE,
 ) -> None:
-    """Writes the bytes of the file at a URL to `part`, and resumes after the bytes already there.
+    """Writes the bytes of the file at a URL to `part`, after the bytes that `part` already has.
 
     Checks `cancelled` between reads, and raises Cancelled if it returns true. Changed if the server
-    has another file, RunError if the network fails; `part` retains the bytes received. OSError is a
+    has another file, RunError if the network fails; `part` keeps the bytes received. OSError is a
     disk error.
     """
     url = file.path
     rule = FetchRule.parse(file.fetch) if file.fetch else ANY.naming(url)
     here = part.seek(0, os.SEEK_END)
-    # resuming needs a version, to check that the rest is of the same file
+    # resuming needs a version to check that the file is the same
     start = here if file.version and here < file.size else 0
     with _errors_of(url, patience), _opened(url, rule, patience, start, BLOCK) as answer:
         if answer.version != file.version or answer.size not in (None, file.size):
@@ -201,7 +201,7 @@ def _errors_of(url: str, patience: Patience) -> Iterator[None]:
             f"the server did not answer within {patience.connecting:g} s, or was silent for "
             f"{patience.silence:g} s"
         )
-    except Exception as error:  # fsspec's network libraries raise errors of their own types
+    except Exception as error:  # fsspec's network libraries raise their own error types
         reason = _reason(error)
     else:
         return
@@ -209,7 +209,7 @@ def _errors_of(url: str, patience: Patience) -> Iterator[None]:
 
 
 def _not_fetched(url: str, reason: str) -> RunError:
-    """Logs the reason that a URL could not be fetched. Returns the error, without the reason."""
+    """Logs why a URL could not be fetched. Returns an error without the reason."""
     log.warning("%s: could not be fetched: %s", shown(url), reason)
     return RunError(f"{shown(url)}: could not be fetched; the log says why")
 
@@ -241,7 +241,7 @@ def _stream(
     url: str, rule: FetchRule, patience: Patience, start: int, stop: int | None
 ) -> Iterator[Answer]:
     """Requests a file from a web server, and follows redirects. Requests no compression, so the
-    length is known. Limits silence, but not the total time, because large files take long.
+    length is known. Limits silence, not total time, because large files take long.
     """
     headers = {"Accept-Encoding": "identity"}
     if start or stop is not None:
@@ -345,7 +345,7 @@ def _ended(url: str, done: int, size: int) -> RunError:
 def _reason(error: BaseException) -> str:
     if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
-    # for aiohttp's errors: the rest of their text is the URL, including secrets
+    # for aiohttp's errors: the remaining text is the URL, including secrets
     status = getattr(error, "status", None)
     if isinstance(status, int):
         said = str(getattr(error, "message", "")).strip().partition("\n")[0]

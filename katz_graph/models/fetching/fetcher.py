@@ -1,5 +1,5 @@
 """Fetches files from URLs in a separate process. Network libraries read a file in hundreds of
-pieces, and in this process each read would hold up computing threads at Python's lock.
+pieces, and each read in this process would delay computing threads at the GIL.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from katz_graph.models.fetching.fetch import Changed, Patience
 MAIN = "katz_graph.models.fetching.fetch_main"
 POLL = 0.02  # seconds between two checks of `cancelled`
 MAX_MESSAGE_BYTES = 1 << 17  # bytes of a message
-TRIES = 2  # the same as for requests whose worker is lost
+TRIES = 2  # like requests with a lost worker
 ERRORS = {kind.__name__: kind for kind in (Cancelled, InputError, RunError)}
 
 
 class Fetcher:
-    """Starts the fetch process at the first file, and restarts it after a loss. The process fetches
+    """Starts the fetch process at the first file; restarts it after a crash. The process fetches
     several files at a time and ends with this process. Any thread may call `fetch`.
     """
 
@@ -47,8 +47,8 @@ class Fetcher:
         cancelled: Callable[[], bool],
     ) -> None:
         """Fetches a file to the cache in a folder, unless `cancelled` returns true. Retries with a
-        new process if the process is lost. Raises the errors of `FileCache.fetch_here`, and
-        RunError after `TRIES` losses.
+        new process after a crash. Raises the errors of `FileCache.fetch_here`, and RunError after
+        `TRIES` crashes.
         """
         for _ in range(TRIES):
             if (answer := self._answer(folder, max_bytes, patience, file, cancelled)) is not None:

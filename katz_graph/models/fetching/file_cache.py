@@ -2,8 +2,8 @@
 for all threads and processes. Must not know the use of the files.
 
 A file is stored as `KEY-NAME.safetensors`, whole and checked, or `KEY-NAME.safetensors.part`,
-locked by its fetcher. `KEY.identity` has the server's last report about a URL. `HASH.header` has a
-file's header, to describe its tensors without the file. No other state exists, so a process may be
+locked while fetched. `KEY.identity` has the server's last report about a URL. `HASH.header` has a
+file's header, to describe tensors without the file. No other state exists, so a process may be
 killed at any time.
 """
 
@@ -42,7 +42,7 @@ from katz_graph.models.loading.identity import check_unchanged, parse_header, re
 from katz_graph.settings.environment import fetched_files
 
 WHOLE, PART, NEW, LOCK = USUAL_ENDING, ".part", ".new", ".lock"
-FRESH = 10.0  # seconds that a server's report about its file stays valid
+FRESH = 10.0  # seconds that a server's report stays valid
 LEFT_BEHIND = 24 * 3600.0  # seconds after which an unused partial file is removed
 LONGEST_NAME = 100  # characters of a file's name
 KEY = 24  # hexadecimal digits
@@ -57,8 +57,8 @@ class FileCache:
     """Caches the files of URLs in a folder, in at most `max_bytes`. Beyond that, evicts the least
     recently used files, except those in use.
 
-    `fresh`: seconds until a server is asked again about its file. `fetcher`: the process that
-    fetches files, None for this process.
+    `fresh`: seconds that a server's report stays valid. `fetcher`: the process that fetches files,
+    None for this process.
     """
 
     folder: Path
@@ -78,8 +78,8 @@ class FileCache:
         """Returns the identity of the file at a URL; reads no more than its header. Raises
         Cancelled when `cancelled` returns true. `rule`: the permitted URLs, redirects included.
 
-        If the server cannot be reached, returns the identity of the cached file, if any. Otherwise
-        raises the errors of `identify`.
+        If the server fails, returns the identity of the cached file, if any. Otherwise raises the
+        errors of `identify`.
         """
         record = self._record(url)
         known, age = _recorded(record, url, rule.naming(url).words)
@@ -136,8 +136,8 @@ class FileCache:
         """Returns the path of a file, and fetches it first if it has a URL. Raises the errors of
         `using`.
 
-        The file counts as just used, so others are evicted before it. Callers that read it for long
-        or share the disk with many others should use `using`.
+        Other files are evicted before the file just used. Callers that read a file for long or
+        share the disk with many others should call `using`.
         """
         with self.using(file, cancelled) as path:
             return path
@@ -146,12 +146,11 @@ class FileCache:
     def using(self, file: FileIdentity, cancelled: Callable[[], bool] = never) -> Iterator[Path]:
         """Yields the path of a file, and fetches it first if it has a URL. The file is not evicted
         inside the `with` statement. Files opened or mapped inside remain readable afterwards,
-        because their bytes stay on disk until they are closed.
+        because their bytes stay on disk until closed.
 
-        One of several concurrent callers fetches the file. If `cancelled` returns true meanwhile,
-        raises Cancelled, and another caller resumes the download. InputError if the file has
-        changed since its identity was taken or does not match its checksum; RunError if the network
-        or the disk fails.
+        One of several concurrent callers fetches the file. When `cancelled` returns true, raises
+        Cancelled, and another caller resumes the download. InputError if the file has changed since
+        it was identified or does not match its checksum; RunError if the network or the disk fails.
         """
         if not is_url(file.path):
             check_unchanged(file)
@@ -188,14 +187,14 @@ class FileCache:
                 ) from None
 
     def fetch_here(self, file: FileIdentity, cancelled: Callable[[], bool] = never) -> None:
-        """Fetches a file in this process, unless another process has fetched it meanwhile. Raises
+        """Fetches a file in this process, unless another process has just done so. Raises
         Cancelled, InputError and RunError like `using`; OSError is a disk error.
         """
         place = self.place(file)
         self.folder.mkdir(parents=True, exist_ok=True)
         part = place.with_name(f"{place.name}{PART}")
         with exclusive(part, cancelled) as opened:
-            if place.exists():  # another process has fetched it meanwhile
+            if place.exists():  # another process has just fetched it
                 part.unlink()
                 return
             try:
@@ -210,15 +209,15 @@ class FileCache:
             except BaseException:
                 part.unlink()
                 raise
-            # a constant modification time: the name identifies the file, and readers that saw it
-            # before do not take a new download for a change
+            # sets a constant modification time: the name identifies the file, and readers must not
+            # mistake a new download for a change
             os.utime(part, ns=(time.time_ns(), 0))
             part.replace(place)
             self._make_room()  # other files may have been fetched at the same time
 
     def _make_room(self, coming: int = 0) -> None:
-        """Removes the least recently used files until `coming` bytes fit, and old partial files of
-        killed processes.
+        """Removes the least recently used files until `coming` bytes fit, and killed processes' old
+        partial files.
         """
         with exclusive(self.folder / f"all{LOCK}"):
             here = [found for path in self.folder.rglob("*") if (found := _used_file(path))]
@@ -292,7 +291,7 @@ def _note_use(path: Path) -> None:
     """Records a use as the file's access time, for eviction."""
     try:
         os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
-    except OSError:  # evicted meanwhile, or another user's file
+    except OSError:  # just evicted, or another user's file
         return
 
 

@@ -1,5 +1,5 @@
-"""Applies the rule of permitted URLs to every redirect and to the addresses of hosts. Must not know
-what is fetched.
+"""Applies the rule of permitted URLs to redirects and to the addresses of hosts. Must not know the
+files.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from katz_graph.files.urls import CHAIN, FetchRule
 
 MAX_HOPS = 10
 REDIRECTS = (301, 302, 303, 307, 308)  # RFC 9110, section 15.4
-NAT64 = ipaddress.ip_network("64:ff9b::/96")  # RFC 6052: its last 32 bits are an IPv4 address
+NAT64 = ipaddress.ip_network("64:ff9b::/96")  # RFC 6052: the last 32 bits are an IPv4 address
 UNICAST = ipaddress.ip_network("2000::/3")  # RFC 4291, section 2.4: global unicast
 WEB = ("http", "https")
 
@@ -47,8 +47,8 @@ def redirected(url: str, status: int, location: str | None) -> str | None:
 
 def client_of(url: str, rule: FetchRule) -> Client:
     """Returns a factory of sessions that refuse private addresses of the URL's host, unless the
-    rule names the URL. Checks the very address of the connection. Connections through a proxy are
-    not checked, because only the proxy knows the address.
+    rule names the URL. Checks the connection's actual address. Connections through a proxy are not
+    checked, because only the proxy knows the address.
     """
     from aiohttp import ClientSession, TCPConnector, ThreadedResolver
 
@@ -70,7 +70,7 @@ def client_of(url: str, rule: FetchRule) -> Client:
 def _addresses(host: str) -> list[str]:
     try:
         return [str(entry[4][0]) for entry in socket.getaddrinfo(host, None)]
-    except OSError:  # not a host, for example a bucket
+    except OSError:  # no host, for example a bucket
         return []
 
 

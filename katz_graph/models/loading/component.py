@@ -36,7 +36,7 @@ TOKENIZER_FILES = (
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
-    "chat_template.jinja",  # read with the others, but unused for prompts
+    "chat_template.jinja",  # read, but unused for prompts
 )
 
 
@@ -44,9 +44,8 @@ def component(folder: str | Path, kind: Kind, called: str = "") -> Component:
     """Returns the component in a folder of diffusers' layout: configuration and safetensors (whole
     or in shards), or a tokenizer's files. `called` replaces the kind's name in messages.
 
-    Without unsuffixed weights, a variant's weights are used
-    (`diffusion_pytorch_model.fp16.safetensors`), preferably fp16. InputError if a file is missing,
-    a pickle, truncated or inconsistent.
+    Without unsuffixed weights, uses a variant's (`diffusion_pytorch_model.fp16.safetensors`),
+    preferably fp16. InputError if a file is missing, a pickle, truncated or inconsistent.
     """
     folder, called = resolve(folder), called or WORDS.get(kind, kind)
     if not folder.is_dir():

@@ -1,7 +1,7 @@
 """Derives the configuration of a VAE or text encoder from the shapes of its tensors, in the
 original layout (CompVis, Stability AI) or in diffusers' and transformers' layouts.
 
-Values that shapes do not determine are those of the published models. Never imports torch.
+Takes values that shapes do not determine from the published models. Never imports torch.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 from katz_graph.core.errors import InputError
 
 Shapes = Mapping[str, tuple[int, ...]]
-"""Maps the tensors of one module, named without the file's prefix, to their shapes."""
+"""Maps a module's tensor names, without the file's prefix, to shapes."""
 
 LATENTS = (4, 16)  # supported numbers of latent channels
 GROUPS = 32  # of every group norm
-# a tensor of each half of a VAE in the original layout
+# a tensor of the encoder and the decoder of a VAE in the original layout
 ORIGINAL_VAE = {"encoder.down.0.block.0.conv1.weight", "decoder.up.0.block.0.conv1.weight"}
 HEAD_WIDTH = 64  # of text encoders
 PROJECTING_WIDTH = 1280  # of OpenCLIP's ViT-bigG, the text encoder with a projection
@@ -27,8 +27,8 @@ VOCABULARY, T5_VOCABULARY = 49408, 32128
 
 
 def vae_configuration(shapes: Shapes, scaling_factor: float, overflows: bool) -> dict[str, Any]:
-    """Derives the configuration of an AutoencoderKL, or of one of its halves. Shapes determine
-    neither the scaling factor nor the overflow in half precision.
+    """Derives the configuration of an AutoencoderKL, or its encoder or decoder. Shapes do not
+    determine scaling factor and overflow in half precision.
     """
     original, encodes = not ORIGINAL_VAE.isdisjoint(shapes), "encoder.conv_in.weight" in shapes
     decodes = "decoder.conv_in.weight" in shapes
@@ -71,7 +71,7 @@ def vae_configuration(shapes: Shapes, scaling_factor: float, overflows: bool) ->
 def text_configuration(shapes: Shapes, projecting: bool | None = None) -> dict[str, Any]:
     """Derives the configuration of a CLIPTextModel or a CLIPTextModelWithProjection.
 
-    projecting: true for a projection; None decides by the width.
+    projecting: true for a projection; None: decided by width.
     """
     open_clip = "positional_embedding" in shapes
     shapes = {name.removeprefix("text_model."): shape for name, shape in shapes.items()}

@@ -45,7 +45,7 @@ class Contents:
 
 
 def contents(path: str | Path) -> Contents:
-    """Reads a file's header. InputError if it is a pickle, truncated or not a safetensors file."""
+    """Reads a file's header. InputError if it is a pickle, truncated or no safetensors file."""
     return contents_of(file_identity(path))
 
 

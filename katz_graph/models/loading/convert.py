@@ -1,5 +1,5 @@
-"""Builds the module of a component without weights, and reads its weights from files under the
-names of diffusers and transformers. Uses diffusers' converters for single files where available.
+"""Builds a component's module without weights, and reads weights from files under the names of
+diffusers and transformers. Uses diffusers' converters for single files if available.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def blank(part: Component) -> Any:
 def text_module(values: Mapping[str, Any], kind: EncoderKind) -> Any:
     """Builds a text encoder from a configuration, on torch's default device."""
     settings = getattr(transformers, kind.configuration)(**values)
-    settings.use_cache = False  # language models need no cache: they generate no text here
+    settings.use_cache = False  # no cache: language models only encode text
     module = getattr(transformers, kind.model)(settings)
     if kind is BERT:
         module.pooler = None  # missing in some files and unused by networks
@@ -73,9 +73,9 @@ def tensors(part: Component, module: Any) -> dict[str, Tensor]:
     """Returns a component's weights and buffers under its module's names, in the files' dtypes.
     InputError names the tensors that are missing, unknown or of another shape.
 
-    Tensors without conversion are memory-mapped from the files. They take no memory, and must not
-    be retained because writes to a file change them. Weights with scales are deferred: each is
-    widened to the module's dtype when it is read.
+    Unconverted tensors are memory-mapped from the files. They take no memory, and must not be
+    retained because writes to a file change them. Weights with scales are deferred: each is widened
+    to the module's dtype when read.
     """
     read = _tensors(part, next(module.parameters()).dtype)
     if module.__module__.startswith("transformers"):
@@ -92,7 +92,7 @@ def _text_buffers(module: Any) -> dict[str, Tensor]:
     for name, _ in module.named_buffers():
         if name.endswith("position_ids"):
             found[name] = torch.arange(module.config.max_position_embeddings)[None]
-        elif name.endswith("token_type_ids"):  # BERT: every token is of the first text of a pair
+        elif name.endswith("token_type_ids"):  # BERT: all tokens belong to a pair's first text
             found[name] = torch.zeros(1, module.config.max_position_embeddings, dtype=torch.long)
         else:  # frequencies of rotary positions, scaled and unscaled (equal here)
             found[name], _ = module.rotary_emb.compute_default_rope_parameters(module.config)
@@ -126,8 +126,8 @@ def _check(part: Component, called: str, found: Mapping[str, Tensor], module: An
 
 
 def _tensors(part: Component, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Reads the part's tensors and removes its prefix. Defers the widening of weights with scales
-    to `dtype`, and the part's rounding. Weights with scales are not rounded.
+    """Reads the part's tensors and removes its prefix. Defers widening weights with scales to
+    `dtype`, and rounding the others as the part requires.
     """
     paths = [file.path for file in part.weight_files]
     stored = stored_weights(*(header(Path(path)) for path in paths))
@@ -161,8 +161,8 @@ def _converted(tensors: dict[str, Tensor], values: Mapping[str, Any]) -> dict[st
 
 
 def _text(module: Any, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Renames tensors to the module's names: adds or removes the level `text_model`, and removes
-    the level `model` of language models.
+    """Renames tensors to the module's names: adds or removes the prefix `text_model.`, and removes
+    `model.` of language models.
     """
     projects = hasattr(module, "text_projection")
     if "positional_embedding" in tensors:

@@ -1,5 +1,5 @@
-"""Creates tensors that are computed on demand, so code that renames and cuts a file's tensors needs
-no memory for their values.
+"""Creates tensors computed on demand, so that renaming and cutting a file's tensors needs no memory
+for values.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ Compute = Callable[[], Tensor]
 
 
 class Deferred(Tensor):
-    """Represents a tensor by its shape and dtype, without values. Torch functions of a deferred
-    tensor are deferred too.
+    """Represents a tensor by shape and dtype, without values. Torch functions of a deferred tensor
+    are also deferred.
     """
 
     outline: Tensor  # on torch's meta device
@@ -36,9 +36,7 @@ class Deferred(Tensor):
 
 
 class Latest:
-    """Caches the last computed tensor, so parts of one tensor that are read one after the other
-    share its computation.
-    """
+    """Caches the last computed tensor, so that consecutive reads of its parts compute it once."""
 
     def __init__(self) -> None:
         self._compute: Compute | None = None
@@ -52,7 +50,7 @@ class Latest:
 
 
 def deferred(shape: Sequence[int], dtype: torch.dtype, compute: Compute, latest: Latest) -> Tensor:
-    """Returns a deferred tensor on the host, computed on demand by `compute`."""
+    """Returns a deferred tensor, computed on the host on demand."""
     outline = torch.empty(tuple(shape), dtype=dtype, device="meta")
     made: Tensor = _deferred(outline, partial(latest, compute))
     return made

@@ -23,9 +23,9 @@ Change = Callable[[Tensor, Tensor], Any]
 
 @torch.inference_mode(False)
 def with_memory(module: nn.Module, place: torch.device, dtype: torch.dtype) -> nn.Module:
-    """Allocates uninitialised memory on a device for a module on the meta device. Prepares the
-    module's known blocks and its memory layout for computing. The weights are normal rather
-    than inference tensors, so they count writes.
+    """Allocates uninitialised memory on a device for a module on the meta device. Prepares known
+    blocks and the memory layout for computing. The weights are not inference tensors, so they count
+    writes.
     """
     prepare(module)
     computed = [
@@ -35,10 +35,10 @@ def with_memory(module: nn.Module, place: torch.device, dtype: torch.dtype) -> n
         if name in one._non_persistent_buffers_set
     ]
     module.to(dtype)
-    for one, name, own in computed:  # buffers that no file holds keep their dtype
+    for one, name, own in computed:  # buffers that files lack keep their dtype
         one.register_buffer(name, one.get_buffer(name).to(own), persistent=False)
     module.to_empty(device=place)
-    # fastest layout for convolutions on GPUs, and the one that norms expect
+    # fastest layout for convolutions on GPUs, and required by norms
     if uses_kernels(next(module.parameters())):
         module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         fuse_projections(module)
@@ -50,7 +50,7 @@ def with_memory(module: nn.Module, place: torch.device, dtype: torch.dtype) -> n
 @torch.no_grad()
 def fill(module: nn.Module, given: Mapping[str, Tensor], change: Change = Tensor.copy_) -> None:
     """Copies host tensors into the weights and buffers of the same names, in the module's dtypes.
-    Computes deferred tensors on the way. `change` replaces the copy, for example by a sum.
+    Computes deferred tensors. `change` replaces the copy, for example by a sum.
     """
     there = named_tensors(module)
     upload = uploading(next(module.parameters()).device)
@@ -60,7 +60,7 @@ def fill(module: nn.Module, given: Mapping[str, Tensor], change: Change = Tensor
 
 @torch.no_grad()
 def refill(module: nn.Module, copies: Mapping[str, Tensor]) -> None:
-    """Copies weights and buffers from equal host copies into the module, without waiting."""
+    """Copies weights and buffers from host copies into the module, asynchronously."""
     for name, weight in named_tensors(module).items():
         weight.copy_(copies[name], non_blocking=True)
 

@@ -22,8 +22,8 @@ OF_FILES = ("_name_or_path", "architectures", "dtype", "transformers_version")
 
 
 def form_of(part: Component, place: torch.device, dtype: torch.dtype) -> Hashable:
-    """Returns the form of a component's module: its class, its configuration completed by defaults,
-    its device and dtype.
+    """Returns the form of a component's module: class, configuration with defaults, device and
+    dtype.
     """
     values = config(part)
     name = values.get("_class_name")

@@ -42,13 +42,13 @@ LONGEST_SIGN = 64  # bytes
 LENGTH_BYTES = 8  # of the header length
 PEFT_FILE, PEFT_CONFIGURATION = "adapter_model.safetensors", "adapter_config.json"
 COMPANIONS = {PEFT_FILE: (PEFT_CONFIGURATION,)}
-"""Maps lowercase names of weights files to the configuration files in the same folder. Readers take
-these files from the identity of the weights file and search for none themselves.
+"""Maps lowercase names of weights files to the configuration files in the same folder. The identity
+of a weights file lists these, so readers do not search for them.
 """
 
 
 def check_unchanged(*files: FileIdentity) -> None:
-    """Raises InputError if a file or companion has changed since its identity was taken."""
+    """Raises InputError if a file or companion has changed since it was identified."""
     for file in (one for named in files for one in (named, *named.companions)):
         try:
             now = Path(file.path).stat()
@@ -76,8 +76,8 @@ def _entries(component: Component) -> Iterator[Mapping[str, Any]]:
 
 
 def resolve(path: str | Path) -> Path:
-    """Returns the absolute path, with symbolic links resolved for its folder. A linked file keeps
-    its name, because the hub's cache links to files named by hash.
+    """Returns the absolute path, and resolves symbolic links of the folder. A linked file keeps its
+    name, because the hub's cache links to files named by hash.
 
     InputError if the file does not exist or links form a circle.
     """
@@ -169,7 +169,7 @@ def read_header(path: Path) -> tuple[bytes, dict[str, Any]]:
 
 
 def header(path: Path) -> Header:
-    """Returns a file's header and the offset of its tensors. Raises errors of `read_header`."""
+    """Returns a file's header and tensor offset. Raises the errors of `read_header`."""
     text, entries = read_header(path)
     return Header(path, LENGTH_BYTES + len(text), entries)
 

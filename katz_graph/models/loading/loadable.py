@@ -12,8 +12,8 @@ from katz_graph.host.memory import GB
 
 @dataclass(frozen=True, slots=True)
 class Shells:
-    """Describes modules that are allocated first and filled with weights later. `form`: modules of
-    equal form differ only by their weights. `fill`: copies the weights into such a module.
+    """Describes a module that is allocated first and filled later. `form`: modules of equal form
+    differ only by their weights. `fill` copies the weights into a module of this form.
     """
 
     form: Callable[[], Hashable]
@@ -30,9 +30,9 @@ class Loadable:
     load: Callable[[], Any]
     files: tuple[FileIdentity, ...] = ()  # source files
     extra_bytes: int = 0  # bytes that loading needs in addition to the weights
-    control_net: bool = False  # counts towards the ControlNet budget too
-    # fills the module from `load` with weights; None if `load` returns a filled module, and the
-    # module reuses no evicted one
+    control_net: bool = False  # also counts towards the ControlNet budget
+    # None if `load` returns a module with weights; otherwise `load` returns one without, and
+    # weights may be copied into an evicted module instead
     shells: Shells | None = None
 
 

@@ -15,7 +15,7 @@ SHARED_POOL = (0, 0)  # torch's pool for all tensors outside CUDA graphs
 
 def unused_bytes(device: torch.device) -> int:
     """Returns the bytes of a GPU that torch has reserved and not allocated. Excludes the private
-    pools of CUDA graphs, because only their graphs may use them.
+    pools of CUDA graphs, which only graphs may use.
     """
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return 0
@@ -57,8 +57,8 @@ class DeviceMemory:
             self._taken = host_memory.status_bytes("VmRSS")
 
     def peak(self) -> float:
-        """Returns the peak bytes allocated since the last `watch`, minus the bytes allocated at
-        that call; 0 without a call.
+        """Returns the peak bytes allocated since the last `watch`, minus the bytes allocated at its
+        call; 0 without any.
         """
         if self._taken is None:
             return 0.0

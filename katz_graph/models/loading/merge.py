@@ -36,9 +36,9 @@ MAX_NAMES = 3  # of weights, in a message
 
 
 def merged_model(first: ModelRecipe, second: ModelRecipe, scales: Scales) -> ModelRecipe:
-    """Returns the first model with merged weights; each model's LoRAs are applied before the merge.
-    InputError if the networks have different shapes. The number of input channels may differ
-    (inpainting): the layers that read these are taken from the first.
+    """Returns the first model with merged weights; LoRAs are applied before the merge. InputError
+    if the networks have different shapes. The number of input channels may differ (inpainting):
+    layers that read these are taken from the first.
     """
     one, other = architecture(first.network), architecture(second.network)
     if one != replace(other, input_channels=one.input_channels):
@@ -80,8 +80,8 @@ def merged_clip(first: ClipRecipe, second: ClipRecipe, scales: Scales) -> ClipRe
 
 
 def merge_notes(first: ModelRecipe | ClipRecipe, second: ModelRecipe | ClipRecipe) -> Iterator[str]:
-    """Yields warnings about weights missing from one of two merged models, and weights of different
-    shapes. The merged model keeps such weights of the first and omits those of the second.
+    """Yields warnings about weights that one model lacks, and weights of different shapes. The
+    merged model has the first model's weights of these, and omits the second's.
     """
     for one, other in zip(_modules(first), _modules(second), strict=True):
         ours, theirs = _differing(one, other)

@@ -40,7 +40,7 @@ SCALE = re.compile(r"(|.*\.)(scale_weight|weight_scale)")
 MARKER, METADATA, OF_FILE = "comfy_quant", "_quantization_metadata", "scaled_fp8"
 FORMATS = {"float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "int8_tensorwise": "I8"}
 """Maps the supported formats, by name in markers, to the weight's dtype."""
-SCALED = (*FORMATS.values(), "F16", "BF16", "F32")  # some files have a scale for every layer
+SCALED = (*FORMATS.values(), "F16", "BF16", "F32")  # some files have scales for all layers
 SCALES = ("F16", "BF16", "F32")
 OF_FILE_TYPES = ("F8_E4M3", "F8_E5M2", "F32")
 MARKER_REQUIRED_DTYPES = ("I8", "U8")  # dtypes that need a marker to be understood
@@ -54,8 +54,8 @@ FITS = "take a file of the same model with bf16, fp16, fp8 or int8_tensorwise we
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Describes a stored weight: the name of its scale (one, or one per row), and the number of
-    inputs rotated together (0: none).
+    """Describes a stored weight: its scale's name (one scale, or one per row), and the inputs
+    rotated together (0: none).
     """
 
     scale: str
@@ -71,13 +71,13 @@ class Marker:
 
 
 def is_scale_or_marker(name: str) -> bool:
-    """Returns whether a tensor is a scale or a marker, by its name."""
+    """Returns whether a name is that of a scale or a marker."""
     return EXTRA_TENSORS.search(name) is not None
 
 
 def stored_weights(*headers: Header) -> dict[str, Stored]:
     """Returns the storage of the weights with scales, by weight name. `headers`: of the file, or of
-    all shards of a module, because a weight and its scale may be in different shards.
+    all its shards, because a weight and its scale may be in different shards.
 
     InputError for unsupported formats, unknown markers, and weights and scales that do not fit.
     """
@@ -112,9 +112,9 @@ def widened(weight: Tensor, scale: Tensor, rotated: int, dtype: torch.dtype) -> 
     `dtype`.
 
     The rotation (ConvRot, as in comfy-kitchen 0.2.40) precedes the scale and works on whole
-    numbers. Its sums are exact, so the result depends neither on their order nor on the device.
-    comfy-kitchen scales first and differs by the rounding of its sums; without a rotation, float32
-    results are bit-equal. Takes memory for the result and one block of rows.
+    numbers. Its sums are exact, so the result does not depend on order or device. comfy-kitchen
+    scales first, so that its sums are rounded; without a rotation, float32 results are bit-equal.
+    Takes memory for the result and one block of rows.
     """
     import torch
 
@@ -226,9 +226,7 @@ def _in_tensors(header: Header) -> Iterator[tuple[str, Any]]:
 
 
 def _weight(path: Path, layer: str, entries: Entries) -> str:
-    """Returns the weight name of a marked layer. Markers in some files lack the prefix of the
-    tensors.
-    """
+    """Returns the weight name of a marked layer. Some files' markers lack the tensors' prefix."""
     name = f"{layer}.weight" if layer else "weight"
     if name in entries:
         return name

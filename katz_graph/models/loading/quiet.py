@@ -14,8 +14,8 @@ from katz_graph.host.process_aspects import FILTERS
 
 @contextmanager
 def quiet(*libraries: ModuleType) -> Iterator[None]:
-    """Silences the progress bars and log lines of libraries, given by their logging modules, and
-    FutureWarnings. Relevant problems become errors of this program instead.
+    """Silences FutureWarnings, and progress bars and log lines of libraries, given by logging
+    module. This program reports relevant problems as errors.
     """
     before = [
         (library, library.get_verbosity(), library.is_progress_bar_enabled())

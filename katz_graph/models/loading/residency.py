@@ -1,5 +1,5 @@
 """Decides which items stay in memory within a budget of bytes; an eviction policy chooses the
-victims. Must not know what the items are.
+victims. Must not know the items' nature.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from katz_graph.core.errors import InputError, RunError
 from katz_graph.core.eviction import Policy
 
-MODELS, CONTROL_NETS = "models", "ControlNets"  # the items of a budget
-STALE = 64  # loads: an item unused for this many is evicted before recently used ones
+MODELS, CONTROL_NETS = "models", "ControlNets"  # kinds of items in a budget
+STALE = 64  # loads; an item unused for this many is evicted first
 
 
 class NoRoom(RunError):
     """Signals that items in use leave too little room; a retry may succeed after their release.
-    `what`: the items of the exceeded budget.
+    `what`: the kind of items.
     """
 
     def __init__(self, message: str, what: str = MODELS) -> None:
@@ -30,21 +30,21 @@ class ModelUse:
     """Reports the use of a device's memory by models."""
 
     loads: int  # modules loaded
-    fills: int  # of these, into the memory of a module of equal form
-    returns: int  # of these, from a copy on the host
-    evictions: int  # modules evicted for others
+    fills: int  # loads into the memory of a module of equal form
+    returns: int  # loads from a copy on the host
+    evictions: int  # modules evicted for other modules
     load_seconds: float
     evicted_seconds: float  # load seconds of the evicted modules
     resident_bytes: int
     budget_bytes: float
     reserve_bytes: float  # left free for computing
-    short: int  # times that memory ran out
+    short: int  # number of times that memory ran out
 
 
 @dataclass(frozen=True, slots=True)
 class ControlNetUse:
-    """Counts uses of ControlNets in memory (`hits`) and of ControlNets that had to be loaded
-    (`misses`), with the seconds of loading.
+    """Counts uses of loaded ControlNets (`hits`) and of others (`misses`), and the seconds of
+    loading.
     """
 
     hits: int
@@ -56,8 +56,8 @@ class ControlNetUse:
 
 @dataclass(frozen=True, slots=True)
 class AdapterUse:
-    """Counts uses of LoRA files in memory (`hits`) and of files that had to be read (`misses`), and
-    merges of LoRA sets into models, with the seconds of reads and merges.
+    """Counts uses of LoRA files in memory (`hits`) and of others (`misses`), merges of LoRA sets
+    into models, and the seconds of reads and merges.
     """
 
     hits: int
@@ -73,8 +73,8 @@ class AdapterUse:
 class Residency:
     """Tracks a budget: sizes and pins of resident items, hits and misses. Moves no bytes itself.
 
-    Leaves `reserve_bytes` of the budget free as long as items can be evicted for them. Both
-    `budget_bytes` and `reserve_bytes` may be changed at any time.
+    Leaves `reserve_bytes` of the budget free while items can be evicted. Both `budget_bytes` and
+    `reserve_bytes` may change at any time.
     """
 
     def __init__(self, budget_bytes: float, policy: Policy, what: str = MODELS) -> None:
@@ -84,7 +84,7 @@ class Residency:
         self._policy = policy
         self._sizes: dict[Hashable, int] = {}
         self._pins: dict[Hashable, int] = {}
-        self._used: dict[Hashable, int] = {}  # number of misses at the last use
+        self._used: dict[Hashable, int] = {}  # value of `misses` at the last use
         self._total = 0
 
     @property
@@ -97,9 +97,9 @@ class Residency:
     def touch(
         self, key: Hashable, size: int, name: str = "", alike: Collection[Hashable] = ()
     ) -> tuple[Hashable, ...]:
-        """Records a use of `key`, which takes `size` bytes and becomes resident. Returns the keys
-        to evict for it, in order; never pinned ones. If a key must be evicted, one of `alike` is
-        the first, unless the policy's victim was unused for `STALE` misses.
+        """Records a use of `key`, which takes `size` bytes and becomes resident. Returns the
+        unpinned keys to evict for it, in order. Evicts one of `alike` first, unless the policy's
+        victim was unused for `STALE` misses.
 
         InputError if the item exceeds the budget, NoRoom if pinned items leave too little. Neither
         changes the state.
@@ -150,8 +150,8 @@ class Residency:
     def idle(
         self, size: float = math.inf, spared: frozenset[Hashable] = frozenset()
     ) -> tuple[Hashable, ...]:
-        """Returns the keys to evict, in order, to free `size` bytes. Returns all keys that are
-        neither pinned nor `spared` if they do not suffice.
+        """Returns the keys to evict, in order, to free `size` bytes, or all if they do not suffice.
+        Omits pinned and `spared` keys.
         """
         chosen: list[Hashable] = []
         spared = spared | frozenset(self._pins)
@@ -162,7 +162,7 @@ class Residency:
         return tuple(chosen)
 
     def evict(self, key: Hashable) -> None:
-        """Counts an eviction for another item, and forgets the key."""
+        """Removes an item, and counts an eviction."""
         self.evictions += 1
         self.forget(key)
 
@@ -171,7 +171,7 @@ class Residency:
         return sum(self._sizes[pinned] for pinned in self._pins)
 
     def pin(self, key: Hashable) -> None:
-        """Protects a resident item from eviction until as many calls of `unpin` as of `pin`."""
+        """Protects an item from eviction until each `pin` has an `unpin`."""
         if key not in self._sizes:
             raise KeyError(key)
         self._pins[key] = self._pins.get(key, 0) + 1

@@ -1,4 +1,4 @@
-"""Holds the loaded modules of one device within a memory budget. Must not know their use."""
+"""Holds one device's loaded modules within a memory budget. Must not know their use."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ Result = TypeVar("Result")
 
 
 class ResidentHooks:
-    """Holds what a device has in addition to modules: originals of weights with LoRAs, recordings,
-    copies on the host. This base class holds nothing.
+    """Manages a device's data in addition to modules: originals of weights with LoRAs, recordings,
+    copies on the host. This base class has none.
     """
 
     def evicted(self, line: str) -> None:
         """Reports an eviction in one line: the module, its load time, and the reason."""
 
     def leaving(self, key: Hashable, module: Any) -> None:
-        """May copy the weights of a module with a form, before it is evicted for another."""
+        """May copy the weights of a module before its eviction."""
 
     def copy_of(self, key: Hashable) -> Mapping[str, Tensor] | None:
-        """Returns the weights that `leaving` copied, None without any."""
+        """Returns the weights copied by `leaving`, if any."""
 
     def also_free(self, module: Any) -> Iterable[Tensor]:
         """Returns further tensors to free with the weights of a module."""
         return ()
 
     def freeing(self, module: Any) -> None:
-        """Drops what depends on a module that is about to be freed."""
+        """Drops data that depends on a module before it is freed."""
 
     def movable(self) -> Iterable[Movable]:
-        """Returns what can move to the host for a module."""
+        """Returns data that can move to the host."""
         return ()
 
     def release_cached(self) -> None:
@@ -64,8 +64,8 @@ class Residents:
     again (`ResidentHooks.release_cached`). If an evicted module has the new module's form, the new
     weights are copied into it, so addresses in recordings stay valid.
 
-    `model_bytes` and `memory`: see `Room`. ControlNets also have a budget of their own,
-    `control_net_bytes`, with `policy` as eviction policy.
+    `model_bytes` and `memory`: see `Room`. ControlNets also have a separate budget,
+    `control_net_bytes`, with eviction policy `policy`.
     """
 
     def __init__(
@@ -99,8 +99,8 @@ class Residents:
 
     @contextmanager
     def using(self, wanted: Loadable) -> Iterator[Any]:
-        """Yields the loaded module, and protects it from eviction inside the `with` statement.
-        Counts as one use. Raises the errors of `get`.
+        """Yields the loaded module, protected from eviction inside the `with` statement. Counts as
+        one use. Raises the errors of `get`.
         """
         with self._lock:
             module = self._touched(wanted)
@@ -136,8 +136,8 @@ class Residents:
 
     def with_room(self, what: str, work: Callable[[], Result], again: bool = True) -> Result:
         """Returns the result of `work`. If memory runs out, evicts all modules not in use and, with
-        `again`, retries once. OutOfMemory, with `what`, the sizes and the way out, if memory does
-        not suffice.
+        `again`, retries once. Raises OutOfMemory, with `what` and sizes, if memory does not
+        suffice.
         """
         done = self.attempt(what, work, again)
         if isinstance(done, RanOut):
@@ -173,7 +173,7 @@ class Residents:
             self._evict_keys(keys, what)
 
     def within_reach(self) -> float:
-        """Returns the bytes that would be free after evicting and offloading everything unused."""
+        """Returns the bytes that would be free without unused modules and movable data."""
         with self._lock:
             idle = self._books.resident_bytes - self._books.pinned_bytes
             return self.room.free + self.room.movable_bytes + idle
@@ -189,7 +189,7 @@ class Residents:
         self.room.collect()
 
     def short_of_memory(self, what: str, why: str = "out of memory") -> OutOfMemory:
-        """Returns a one-line error for a computation or module that does not fit."""
+        """Returns an error for a computation or module that does not fit."""
         with self._lock:
             held = f"models in use take {self._books.pinned_bytes / GB:.2f} GB"
         parts = filter(None, (str(self.room), held))
@@ -239,7 +239,7 @@ class Residents:
 
     @property
     def capacity(self) -> float:
-        """Returns the bytes available to all models together, as if all others were evicted."""
+        """Returns the bytes available to all models together."""
         budget, reserve = self._limits()
         return max(0.0, budget - reserve)
 
@@ -270,7 +270,7 @@ class Residents:
             self._books.forget(wanted.key)
             if wanted.control_net:
                 self._control_nets.forget(wanted.key)
-            self._free(place)  # its weights may be partly overwritten
+            self._free(place)  # the weights may be partly overwritten
             raise
         self._books.unpin(wanted.key)
         seconds = time.perf_counter() - started
@@ -282,7 +282,7 @@ class Residents:
         return module
 
     def _made(self, wanted: Loadable, place: Sequence[Resident]) -> Any:
-        """Allocates a module, or reuses the evicted one in `place`, and fills it with weights."""
+        """Allocates a module, or reuses the evicted one in `place`, and fills in its weights."""
         module = place[0].module if place else wanted.load()
         if wanted.shells is not None:
             copies = self._hooks.copy_of(wanted.key)
@@ -294,8 +294,8 @@ class Residents:
         return module
 
     def _make_way(self, wanted: Loadable, form: Hashable, size: int) -> list[Resident]:
-        """Reserves room for a module before its loading, and evicts others for it. Returns the
-        evicted module of equal form to reuse, not yet freed, if there is one.
+        """Reserves room for a module to load, and evicts others. Returns an evicted module of equal
+        form for reuse, not yet freed, if any.
         """
         what = f"a newer file, {wanted.name}"
         place = self._evict_keys(self._superseded(wanted.files), what, form)
@@ -335,7 +335,7 @@ class Residents:
         return self._evict_keys(keys, wanted.name, form)
 
     def _leave(self, keys: Iterable[Hashable]) -> None:
-        """Calls `on_leaving` for evicted modules that may be loaded again."""
+        """Calls `hooks.leaving` for evicted modules with a form."""
         for key in keys:
             if self._here[key].form is not None:
                 self._hooks.leaving(key, self._here[key].module)
@@ -355,8 +355,8 @@ class Residents:
     def _evict_keys(
         self, keys: Iterable[Hashable], what: str = "", form: Hashable = None
     ) -> list[Resident]:
-        """Evicts modules that are not in use. `what`: the reason, if they are evicted for another
-        module. Frees all but the first of this form, and returns that one.
+        """Evicts modules that are not in use. `what`: the reason, if evicted for another module.
+        Frees all but the first of this form, and returns that one.
         """
         kept: list[Resident] = []
         freed: list[Resident] = []

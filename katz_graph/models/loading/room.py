@@ -1,4 +1,4 @@
-"""Computes the bytes of a device available to models, next to computing and movable data."""
+"""Computes the bytes of a device that computing and movable data leave to models."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from katz_graph.models.loading.memory import DeviceMemory
 
 # recorded compute peaks, one per interval between two loads; the largest sets the reserve
 PEAKS = 32
-MIN_RESERVE_BYTES = 2**30  # minimum bytes reserved for computing,
-RESERVED = 1 / 8  # but at most this share of the memory
+MIN_RESERVE_BYTES = 2**30  # minimum bytes reserved for computing
+RESERVED = 1 / 8  # maximum share of the memory that this minimum may take
 
 
 class Movable(Protocol):
-    """Stays on the device while room is available, and can move to the host at any time."""
+    """Data on the device that can move to the host at any time."""
 
     @property
     def device_bytes(self) -> int:
-        """Returns its bytes on the device."""
+        """Returns the bytes on the device."""
 
     def give_back(self, size: float) -> None:
-        """Frees `size` bytes of the device, or all of its bytes."""
+        """Frees `size` bytes on the device, or all."""
 
 
 class Room:
     """Computes the room on a device. `model_bytes`: the budget of models and movable data. None:
-    the free bytes of `memory`, less a reserve for computing, the largest recent compute peak.
+    the free bytes of `memory`, less the largest recent compute peak as a reserve.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Room:
     def limits(
         self, resident: float, extra_bytes: float = 0.0, held: float = 0.0
     ) -> tuple[float, float]:
-        """Returns the budget of models in bytes, and its share to leave free while modules can be
+        """Returns the budget of models in bytes, and the bytes to leave free while modules can be
         evicted, at least `extra_bytes`. `resident`: bytes of loaded models. `held`: bytes of
         modules evicted but not yet freed.
         """
@@ -79,8 +79,8 @@ class Room:
 
     @contextmanager
     def keeping(self, resident: float) -> Iterator[float]:
-        """Yields the bytes that movable data may add without the eviction of a model. Allocations
-        inside the `with` statement do not count as computing.
+        """Yields the bytes that movable data may add without evicting a model. Allocations inside
+        the `with` statement do not count as computing.
         """
         self.measure()
         try:
@@ -90,7 +90,7 @@ class Room:
             self.watch()
 
     def _spare(self, resident: float) -> float:
-        """Returns the bytes left by models, movable data and computing."""
+        """Returns the bytes not used by models, movable data and computing."""
         of_budget = (
             math.inf if self._model_bytes is None else self._model_bytes - resident - self._moved
         )
@@ -111,7 +111,7 @@ class Room:
             self._peaks.append(self.memory.peak())
 
     def watch(self) -> None:
-        """Starts measuring the memory of computing."""
+        """Starts measuring peak memory use."""
         if self.memory is not None:
             self.memory.watch()
 

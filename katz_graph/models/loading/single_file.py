@@ -61,7 +61,7 @@ TEXT_ENCODERS = {
         lambda shapes, _: qwen3_configuration(shapes),
     ),
 }
-"""Layouts of text encoders in separate files; the width of a CLIP decides whether it projects."""
+"""Layouts of text encoders in separate files; a CLIP's width decides whether it projects."""
 CONFIGURATIONS: Mapping[EncoderKind, Callable[[Shapes], Configuration]] = {
     T5: t5_configuration,
     QWEN3: qwen3_configuration,
@@ -69,7 +69,7 @@ CONFIGURATIONS: Mapping[EncoderKind, Callable[[Shapes], Configuration]] = {
     BERT: bert_configuration,
 }
 """Configurations of text encoders in checkpoints, by kind; `text_configuration` is for CLIP."""
-UNSUPPORTED_FAMILIES = {  # unsupported families, by patterns of tensor names
+UNSUPPORTED_FAMILIES = {  # patterns of tensor names -> unsupported families
     r"txt_in\.individual_token_": "HunyuanVideo",
     r"distilled_guidance_layer\.": "Chroma",
     r"(^|\.)double_stream_modulation_img\.": "FLUX.2",
@@ -129,8 +129,8 @@ def network_component(file: Contents, rounding: str | None = None) -> Component:
 def vae_component(
     file: Contents, scale: float = DEFAULT_LATENT_SPACE.scale, overflows: bool = False
 ) -> Component:
-    """Returns the VAE of a checkpoint or of a separate file. The file contains neither the scaling
-    factor `scale` nor whether the VAE overflows in half precision.
+    """Returns the VAE of a checkpoint or of a separate file. The file lacks `scale`, the scaling
+    factor, and `overflows` (true: overflows in half precision).
     """
     layout = Layout(
         VAES,
@@ -141,13 +141,13 @@ def vae_component(
 
 
 def controlnet_component(file: Contents) -> Component:
-    """Returns a ControlNet, in either layout, including union ControlNets."""
+    """Returns a ControlNet or union ControlNet in either layout."""
     layouts = [layout for controls in all_controls() for layout in controls.files]
     return _component(file, layouts, "a ControlNet")
 
 
 def text_encoders(file: Contents) -> tuple[TextEncoderRecipe, ...]:
-    """Returns the text encoders of a checkpoint, in order, or the one in a separate file."""
+    """Returns a checkpoint's text encoders, in order, or the one in a separate file."""
     inside = [(prefix, kind) for prefix, kind in _text_prefixes().items() if file.under(prefix)]
     if inside:
         return tuple(
@@ -160,7 +160,7 @@ def text_encoders(file: Contents) -> tuple[TextEncoderRecipe, ...]:
 
 
 def check_checkpoint(file: Contents) -> None:
-    """Raises InputError, naming the file's kind, if it has no network."""
+    """Raises InputError with the file's kind if it has no network."""
     _refuse_others(file)
     if any(
         file.under(one.network.prefixes[0]) or one.network.prefix(file.shapes) is not None
@@ -277,7 +277,7 @@ def _other(file: Contents, wanted: str) -> InputError:
 
 
 def _kinds() -> Iterator[tuple[str, str, str]]:
-    """Yields the other kinds of files: a pattern of tensor names, the kind, and the way out."""
+    """Yields (pattern of tensor names, kind, way out) of the other kinds of files."""
     for mark, (kind, way) in KINDS.items():
         yield mark, kind, way
     for family in families():

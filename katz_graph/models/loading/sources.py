@@ -1,5 +1,5 @@
-"""Makes recipes from the sources that users name: a pipeline's folder or hub id, a single file, or
-a part in a separate file or folder.
+"""Makes recipes from sources given by users: a pipeline's folder or hub id, a single file, or a
+part in a separate file or folder.
 
 Never imports torch.
 """
@@ -70,15 +70,15 @@ HUB_FILES = (
 )
 HUB_LEFT_OUT = ("*.non_ema.*", "safety_checker/*", "feature_extractor/*")
 TEXT_LOADERS = "take them from CLIPLoader, DualCLIPLoader or TripleCLIPLoader"
-DIFFERENCES = "difference"  # an empty tensor that marks a file of differences
+DIFFERENCES = "difference"  # empty tensor that marks a file of differences
 
 
 def pipeline_recipes(source: str | Path) -> tuple[ModelRecipe, ClipRecipe, VaeRecipe]:
     """Returns the recipes of a pipeline: a single file, a folder in diffusers' layout, or a hub id
     (`owner/name`), which is fetched. Text encoders and VAE may be missing; their later use is
-    refused. Default ones replace a folder's missing scheduler and tokenizers.
+    refused. Defaults replace a folder's missing scheduler and tokenizers.
 
-    InputError if the pipeline is of no known family or its parts do not fit each other.
+    InputError if no family is known or the parts do not fit each other.
     """
     place = _local(source)
     model, clip, vae = _of_folder(place) if place.is_dir() else _of_file(place)
@@ -115,11 +115,11 @@ def network_recipe(source: str | Path, rounding: str | None = None) -> ModelReci
 def clip_recipe(
     sources: Sequence[str | Path], kinds: Sequence[str] = (), layout: TextLayout = DEFAULT_LAYOUT
 ) -> ClipRecipe:
-    """Returns the recipe of text encoders: one file, or several in any order. `kinds`: the names of
-    their kinds in the model's order, optional for one file. Of two CLIPs the one with a projection
-    comes last, the wider one if both have it. `layout`: the recipe's text layout.
+    """Returns the recipe of text encoders: one file, or several in any order. `kinds`: names of the
+    kinds in the model's order, optional for one file. A CLIP with a projection comes after one
+    without; if both have one, the wider is last. `layout`: the text layout.
 
-    InputError if the encoders are not of these kinds.
+    InputError if the kinds differ.
     """
     encoders = [encoder for source in sources for encoder in _encoders(_local(source))]
     names = [kind_of(one.encoder).name for one in encoders]
@@ -139,7 +139,7 @@ def clip_recipe(
     )
     clip, _ = split(encoders)
     projecting = [one for one in clip if kind_of(one).projects]
-    # if every encoder gives pooled text, the first may have an unused projection
+    # if every encoder outputs pooled text, the first may have an unused projection
     alone = len(projecting) == 1 or (layout.pooled == "joined" and projecting)
     if len(sources) > 1 and len(clip) == 2 and not alone:
         raise InputError(
@@ -165,7 +165,7 @@ def controlnet_recipe(source: str | Path, base: Component | None = None) -> Cont
     """Returns the recipe of a ControlNet: a single file in either layout, a folder in diffusers'
     layout, or a hub id.
 
-    base: the network to add a file of differences to. InputError for such a file without a base.
+    base: the network to which a file of differences is added; InputError without it.
     """
     place = _local(source)
     if place.is_dir():
@@ -193,7 +193,7 @@ def controlnet_recipe(source: str | Path, base: Component | None = None) -> Cont
 
 
 def controlnet_files(source: str | Path) -> tuple[FileIdentity, ...]:
-    """Returns the files of a ControlNet, including files of differences to a network."""
+    """Returns the files of a ControlNet, also if they hold differences to a network."""
     place = _local(source)
     return component(place, "controlnet").files if place.is_dir() else (file_identity(place),)
 
@@ -242,8 +242,8 @@ def _of_folder(folder: Path) -> tuple[ModelRecipe, ClipRecipe, VaeRecipe]:
 
 
 def _family_in(parts: Mapping[str, Any]) -> ModelFamily:
-    """Returns the family of a pipeline's index: by its network's class, else by the network's part
-    name, else the first family.
+    """Returns the family of a pipeline's index: by the network's class, else by the network's part
+    name, else the first.
     """
     named = [one for one in families() if _present(parts, one.network.part)]
     of_class = [one for one in named if parts[one.network.part][-1] == one.network.class_name]
@@ -279,8 +279,8 @@ def _missing(place: Path, reason: str) -> MissingComponent:
 
 
 def _fitting(clip: ClipRecipe, model: ModelRecipe) -> ClipRecipe:
-    """Returns the text encoders of a pipeline. Marks them as missing if they do not fit the
-    network, so that text encode nodes refuse them.
+    """Returns a pipeline's text encoders. Marks them as missing if they do not fit the network, so
+    that text encode nodes refuse them.
     """
     try:
         check_pipeline_text(model, clip)
@@ -299,8 +299,8 @@ def _encoders(place: Path) -> tuple[TextEncoderRecipe, ...]:
 
 
 def _pipelines_tokenizer(folder: Path) -> Path | None:
-    """Returns the folder of a text encoder's tokenizer: its own folder, or the tokenizer's folder
-    next to it in a pipeline (`text_encoder_2` and `tokenizer_2`). None without either.
+    """Returns the folder of a text encoder's tokenizer: the encoder's own, or a neighbour in a
+    pipeline (`tokenizer_2` of `text_encoder_2`). None without either.
     """
     tokenizer_folder = folder.with_name(folder.name.replace("text_encoder", "tokenizer"))
     places = [one for one in dict.fromkeys((folder, tokenizer_folder)) if has_vocabulary(one)]
@@ -322,8 +322,8 @@ def _present(parts: Mapping[str, Any], name: str) -> bool:
 
 
 def _local(source: str | Path) -> Path:
-    """Returns the local folder or file of `source`. Fetches it from the hub if none exists and the
-    name can be a hub id.
+    """Returns the local folder or file of `source`. If none exists and the name can be a hub id,
+    fetches from the hub.
     """
     if Path(source).expanduser().exists() or not HUB_ID.fullmatch(str(source)):
         return resolve(source)

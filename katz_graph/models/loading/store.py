@@ -37,7 +37,7 @@ from katz_graph.models.text.tokens import load_tokenizer
 
 Result = TypeVar("Result")
 
-LIBRARIES = (diffusers_logging, transformers_logging)  # silenced, see `quiet`
+LIBRARIES = (diffusers_logging, transformers_logging)  # silenced by `quiet`
 LOADING = Lock()  # the libraries' log levels are process-wide
 
 
@@ -45,9 +45,9 @@ class ModelStore:
     """Loads modules by component, device and dtype, in eval mode and without gradients. Equal
     requests share one module.
 
-    `residents` keeps the modules within the memory of a device. Users of a module may patch its
-    weights in place (weight sets); the store does not track patches. Remembers the VAEs that
-    overflow in half precision.
+    `residents` keeps the modules within a device's memory. Callers may patch weights in place
+    (weight sets); the store does not track patches. Records the VAEs that overflow in half
+    precision.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class ModelStore:
         dtype: torch.dtype,
         base: Component | None = None,
     ) -> Any:
-        """Returns the module. base: the network to add to, if the file holds differences."""
+        """Returns the module. base: the network that a file of differences is added to."""
         return self.residents.get(self.controlnet_of(part, device, dtype, base))
 
     def controlnet_of(
@@ -127,9 +127,7 @@ def loadable(
     write: Callable[[Any], None],
     more: tuple[FileIdentity, ...] = (),
 ) -> Loadable:
-    """Describes a module to load; `write` copies its weights. `more`: source files in addition to
-    the part's.
-    """
+    """Describes a module to load; `write` copies its weights. `more`: additional source files."""
     place = torch.device(device)
 
     return Loadable(

@@ -59,16 +59,15 @@ def encode(
 ) -> TextEncoding:
     """Encodes a prompt with pairs (text encoder, tokenizer). CLIP encoders read rows of fixed
     length, 77 tokens or as configured; their states [1, length · chunks, D] are concatenated along
-    D. The other encoders' states follow along the tokens, padded to equal width, as the layout
-    declares.
+    D. The other encoders' states are appended along the tokens, padded to equal width, as the
+    layout declares. The pooled text is the first chunk's.
 
     last_layer: of CLIP encoders: -1 is the last layer of the encoder as trained, -2 the one before;
-    numbers before the first layer mean the last. None is the family's default. further: different
-    texts for the second and later encoders. absent: numbers of encoders without a text: a CLIP next
-    to an active one gives zeros, others are left out, or masked zeros if the layout has `lengths`;
-    pooled texts are zeros. learned: the textual inversions available to CLIP prompts. The pooled
-    text is the first chunk's. InputError for a non-negative last_layer, and if no encoder has a
-    text.
+    below the first layer, the last is used. None: the default. further: texts for the second and
+    later encoders. absent: numbers of encoders without a text. A CLIP next to an active one outputs
+    zeros; others are omitted, or are masked zeros if the layout has `lengths`; pooled texts are
+    zeros. learned: textual inversions for CLIP prompts. InputError for a non-negative last_layer,
+    and if no encoder has a text.
     """
     if last_layer is not None and last_layer >= 0:
         raise InputError(
@@ -102,7 +101,7 @@ def encode(
 
 
 def _width(encoder: tuple[Any, Any]) -> int:
-    """Returns the width of a long-text encoder's tokens, absent or not; 0 for CLIP."""
+    """Returns the width of a long-text encoder's tokens; 0 for CLIP."""
     module, _ = encoder
     kind = kind_of_module(module)
     return 0 if kind.rows else int(getattr(module.config, kind.width))
@@ -115,8 +114,8 @@ def _encode_rows(
     layout: TextLayout,
     mute: Sequence[bool],
 ) -> tuple[Tensor, Tensor | None]:
-    """Returns the hidden states of the CLIP encoders, concatenated along D, and the pooled text.
-    Mute encoders give zeros.
+    """Returns the hidden states of the CLIP encoders, concatenated along D, and pooled text. Mute
+    encoders output zeros.
     """
     rows = [
         token_rows(
@@ -159,8 +158,8 @@ def _encode_rows(
 
 
 def _layer(config: Any, projects: bool, last_layer: int | None) -> Layer:
-    """Selects the layer. Default for CLIP-L alone: the last. For encoders with a projecting one:
-    the last but one of each, without norm. For OpenCLIP alone: the last but one as trained, which
+    """Selects the layer. The default is the last for CLIP-L alone; the last but one of each,
+    without norm, if an encoder projects; and for OpenCLIP alone the last but one as trained, which
     is the last in diffusers' folders.
     """
     absent = (
@@ -183,8 +182,7 @@ def _encode(
     """Returns hidden states [1, length · rows, D] with weights applied, and the first row's pooled
     text [1, D], not projected.
 
-    Weighs a token's state relative to the empty prompt's at its position:
-    (z - z_empty) · w + z_empty.
+    Weighs states relative to the empty prompt's at the same position: (z - z_empty) · w + z_empty.
     """
     runs = [_run(encoder, [token for token, _ in row], layer) for row in rows]
     states, pooled = [hidden for hidden, _ in runs], runs[0][1]
@@ -212,7 +210,7 @@ def _run(encoder: Encoder, tokens: Sequence[int | Learned], layer: Layer) -> tup
     ]
     ids += [tokenizer.pad_token_id] * (module.config.max_position_embeddings - len(ids))
     with torch.no_grad(), _placed(module, vectors):
-        inner = getattr(module, "text_model", module)  # of an encoder with a projection
+        inner = getattr(module, "text_model", module)  # encoders with a projection have it
         output = inner(to_device(torch.tensor([ids]), module.device), output_hidden_states=True)
         hidden = output.hidden_states[-layer.from_end]
         if layer.normed:

@@ -1,5 +1,5 @@
-"""Computes text encodings from their recipes: joined, averaged, zeroed. Knows the encoding of
-prompts only as a function argument.
+"""Computes text encodings from recipes: joins, averages, zeros. Takes the encoding of prompts as a
+function.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from katz_graph.core.recipe import Averaged, Encoding, Given, Joined, Prompt, Si
 from katz_graph.host.transfer import to_device
 from katz_graph.ir.values import TextEncoding
 
-SCORE = 6.0  # default of the aesthetic score, for models conditioned on it
+SCORE = 6.0  # default aesthetic score, for models conditioned on one
 
 
 def evaluate(
@@ -25,7 +25,7 @@ def evaluate(
     """Computes the encoding [1, T, D], with pooled text [1, P] if available. InputError if two
     encodings do not fit each other.
 
-    place: moves a given tensor to the device and dtype of encoded prompts.
+    `place` moves a tensor to the device and dtype of encoded prompts.
     """
     match encoding:
         case Prompt():
@@ -62,8 +62,8 @@ def evaluate(
 def with_sizes(
     encoding: TextEncoding, sizes: Sizes | None, height: int, width: int
 ) -> TextEncoding:
-    """Adds size conditioning to an encoding, for a picture of this size in pixels, if it has pooled
-    text or `sizes` are given. Returns other encodings unchanged.
+    """Adds size conditioning, for a picture of this size in pixels, if the encoding has pooled text
+    or `sizes` are given. Otherwise returns it unchanged.
     """
     if encoding.pooled is None and sizes is None:
         return encoding

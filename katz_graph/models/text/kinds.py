@@ -13,8 +13,8 @@ from katz_graph.core.recipe import ClipRecipe, Component, TextEncoderRecipe
 from katz_graph.models.configuration import config, config_value
 
 USUAL_ROW = 77  # tokens of a CLIP row, unless configured
-POSITIONS = "max_position_embeddings"  # the configuration key of this number
-SHORTEST_ROW = 3  # tokens: start, end, and one between
+POSITIONS = "max_position_embeddings"  # configuration key of the tokens of a row
+SHORTEST_ROW = 3  # tokens: start, end, and one in between
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +122,9 @@ def row_in(values: Mapping[str, Any]) -> int:
 
 
 def joined_length(rows: Sequence[tuple[int, int]]) -> int:
-    """Returns the tokens of several encoders' rows concatenated along D. `rows`: (number of rows,
-    tokens per row) of each encoder. Encoders with fewer rows are padded with empty rows. If row
-    lengths differ, longer texts are cut instead, as in ComfyUI.
+    """Returns the number of tokens of encoders concatenated along D. `rows`: (number of rows,
+    tokens per row) of each encoder. Encoders with fewer rows get empty rows. If row lengths differ,
+    longer texts are cut instead, as in ComfyUI.
     """
     counts = [count * length for count, length in rows]
     unlike = len({length for _, length in rows}) > 1

@@ -1,5 +1,5 @@
 """Parses prompt weights: `(text)` has weight 1.1, `(text:1.3)` sets the weight, nesting multiplies,
-`\\(` is a parenthesis. Also splits tokens into chunks.
+`\\(` is plain text. Also splits tokens into chunks.
 
 Never imports torch.
 """
@@ -18,12 +18,11 @@ ESCAPES = {"\\(": "\ue000", "\\)": "\ue001"}
 
 
 def weighted_segments(text: str) -> list[tuple[str, float]]:
-    """Splits the prompt into runs of equal weight, in order. `(a:1.3)` has weight 1.3 inside
-    another group too.
+    """Splits the prompt into runs of equal weight, in order. `(a:1.3)` has weight 1.3 even inside
+    another group.
 
-    Unbalanced parentheses: an unmatched `(` turns the rest of its group into plain text. If this
-    rest ends in the `)` of an inner group, that `)` closes it instead. After a surplus `)`, the
-    next `(` is text.
+    An unmatched `(` turns the rest of its group into plain text. But if the rest ends in the `)` of
+    an inner group, that `)` closes the unmatched `(`. After a surplus `)`, the next `(` is text.
     """
     for escape, stand_in in ESCAPES.items():
         text = text.replace(escape, stand_in)

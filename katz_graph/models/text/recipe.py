@@ -15,7 +15,7 @@ class TextSize:
     encoder: str  # title of the encoder's kind
     tokens: int
     chunks: int  # of a CLIP encoder; 0 for encoders that read the text as one sequence
-    most: int  # tokens per chunk, or of the one sequence (0: no limit)
+    most: int  # maximum tokens per chunk or sequence (0: no limit)
 
 
 def prompts(encoding: Encoding) -> Iterator[Prompt]:
@@ -24,7 +24,7 @@ def prompts(encoding: Encoding) -> Iterator[Prompt]:
 
 
 def givens(encoding: Encoding) -> Iterator[Given]:
-    """Yields the encodings made by packs among the parts of an encoding."""
+    """Yields the parts of an encoding that packs made."""
     return (one for one in _leaves(encoding) if isinstance(one, Given))
 
 

@@ -1,8 +1,8 @@
-"""Reads sentencepiece models of T5 and mT5, in place of the package sentencepiece. Passes the
-scored pieces and the normalisation table to the tokenizers library; its unigram model splits a text
-into the same pieces.
+"""Reads sentencepiece models of T5 and mT5, in place of the package sentencepiece. Passes scored
+pieces and the normalisation table to the tokenizers library, whose unigram model splits texts into
+the same pieces.
 
-Left out: models other than unigram, which are refused, and user-defined symbols.
+Refuses models other than unigram; omits user-defined symbols.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TEXT, SCORE, TYPE = 1, 2, 3  # of a piece
 KIND, BYTES = 3, 35  # of the training; BYTES: unknown letters are encoded as bytes
 TABLE = 2  # of the normalisation
 UNIGRAM, UNKNOWN = 1, 2  # a kind of model, a type of piece
-PADDING, END = "<pad>", "</s>"  # their names in T5's models
+PADDING, END = "<pad>", "</s>"  # pieces in T5's models
 SPACE = "▁"
 FIXED = {1: 8, 5: 4}  # bytes of values of a wire type
 

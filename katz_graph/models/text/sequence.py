@@ -18,9 +18,9 @@ from katz_graph.models.text.tokens import said
 def encode_sequence(
     module: Any, tokenizer: Any, text: str, layout: TextLayout, length: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """Returns hidden states [1, T, D] of a text, with its weights applied, and its mask [1, T],
-    true for the text's tokens. Padding up to a non-zero `length` is masked in attention. Other
-    padding is read too, because the published models were trained so.
+    """Returns hidden states [1, T, D] of a text, with weights applied, and a mask [1, T], true for
+    the text's tokens. Attention masks padding only if `length` is not 0, because the published
+    models were trained so.
     """
     tokens = said(tokenizer, text, layout, length)
     whole = layout.padded_length(len(tokens), length)
@@ -62,8 +62,8 @@ def _run(
 
 
 def weigh(hidden: Tensor, empty: Tensor, weights: Sequence[float]) -> Tensor:
-    """Returns (hidden - empty) · w + empty, for `hidden` and `empty` [1, T, D]. `weights` are those
-    of the first tokens; the rest has weight 1.
+    """Returns (hidden - empty) · w + empty, for `hidden` and `empty` [1, T, D]. `weights` applies
+    to the first tokens; others have weight 1.
     """
     factors = hidden.new_ones(1, hidden.shape[1], 1)
     attended = torch.tensor(weights, dtype=hidden.dtype)

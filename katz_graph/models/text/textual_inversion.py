@@ -1,4 +1,4 @@
-"""Resolves textual inversions: the names in prompts, their files, and the number of their vectors.
+"""Resolves textual inversions: names in prompts, files, and numbers of vectors.
 
 Never imports torch. `embedding:NAME` in a prompt, at its start or after a space, marks the position
 of the vectors (Gal et al. 2022).
@@ -51,11 +51,11 @@ def called(text: str) -> list[str]:
 def with_learned_words(
     clip: ClipRecipe, texts: Sequence[str], folders: Folders, warn: Callable[[str], None]
 ) -> ClipRecipe:
-    """Adds the textual inversions named by the texts to the text encoders. Leaves out missing ones
-    with a warning, because shared prompts name files of other users. InputError for a pickle.
+    """Adds the textual inversions named by the texts to the text encoders. Warns about missing
+    ones, because shared prompts name files of other users. InputError for a pickle.
     """
     for encoder in clip.encoders:
-        kind_of(encoder.encoder)  # raises for encoders missing from a checkpoint
+        kind_of(encoder.encoder)  # raises if a checkpoint lacks the encoder
     found = []
     for name in dict.fromkeys(name for text in texts for name in called(text)):
         path = find(name, folders)
@@ -84,8 +84,8 @@ def identities(texts: Sequence[str], folders: Folders) -> list[str | None]:
 
 
 def find(name: str, folders: Folders) -> Path | None:
-    """Finds the file of a textual inversion; the name may lack the file's ending. Returns None
-    without one. InputError if only a pickle exists.
+    """Finds the file of a textual inversion, whose name may lack the ending. Returns None without
+    one. InputError if only a pickle exists.
     """
     choices = folders.choices(KIND)
     meant = [choice for choice in choices if name in (choice, without_ending(choice))]
@@ -121,8 +121,8 @@ def tensor_name(words: LearnedWords, encoder: int, width: int) -> str | None:
 
 
 def vectors(learned: Sequence[LearnedWords], encoder: int, width: int) -> dict[str, int]:
-    """Counts the vectors of each textual inversion for a text encoder, by name. Omits inversions
-    without vectors for it.
+    """Counts the vectors of each textual inversion for a text encoder, by name. Omits those without
+    any.
     """
     counts = {}
     for words in learned:

@@ -1,4 +1,4 @@
-"""Splits prompts into rows of tokens; predicts encodings' lengths. Loads tokenizers only."""
+"""Splits prompts into rows of tokens, and predicts the lengths of encodings."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def token_rows(
     segments: Sequence[tuple[str, float]],
     learned: Mapping[str, int] | None = None,
 ) -> list[list[Token]]:
-    """Returns weighted tokens in rows, without the start and end tokens. `row`: the length of an
+    """Returns weighted tokens in rows, without start and end tokens. `row`: the length of an
     encoder's row, including these two.
 
-    learned: the number of vectors of each available textual inversion; other names give no tokens.
+    learned: the number of vectors of each available textual inversion; others become no tokens.
     """
     groups: list[list[Token]] = []
     for segment, weight in segments:
@@ -51,8 +51,8 @@ def token_rows(
 
 
 def prompt_length(prompt: Prompt) -> int:
-    """Returns T of the encoding [1, T, D] of a prompt: the whole rows of CLIP encoders, followed by
-    the tokens of long texts.
+    """Returns T of a prompt's encoding [1, T, D]: the whole rows of CLIP encoders plus the tokens
+    of long texts.
     """
     layout, long = prompt.clip.layout, 0
     in_rows: list[tuple[int, int]] = []
@@ -84,7 +84,7 @@ def text_size(prompt: Prompt, number: int) -> TextSize:
 
 
 def sequence(tokenizer: Any, text: str, layout: TextLayout, length: int = 0) -> list[Token]:
-    """Returns `said`, padded to `length` or to the layout's length, whichever is more."""
+    """Returns `said`, padded to the longer of `length` and the layout's length."""
     tokens = said(tokenizer, text, layout, length)
     missing = layout.padded_length(len(tokens), length) - len(tokens)
     return tokens + [(tokenizer.pad_token_id, 1.0)] * missing
@@ -92,7 +92,7 @@ def sequence(tokenizer: Any, text: str, layout: TextLayout, length: int = 0) -> 
 
 def said(tokenizer: Any, text: str, layout: TextLayout, length: int = 0) -> list[Token]:
     """Returns the weighted tokens of a long text, including start and end tokens, at most `length`
-    unless it is 0. Textual inversions give no tokens. With a template, all weights are 1.
+    unless it is 0. Omits textual inversions. With a template, all weights are 1.
     """
     if layout.template:
         whole = layout.template.format(unescaped(text))
@@ -138,7 +138,7 @@ def load_tokenizer(encoder: TextEncoderRecipe) -> Any:
 
 def _sentence_pieces(part: Component) -> bytes | None:
     """Returns the sentencepiece model of a tokenizer without other vocabulary; None for others."""
-    if part.prefix:  # a tensor of a checkpoint
+    if part.prefix:  # stored in a checkpoint's tensor
         return read_bytes(part.files[0], part.prefix)
     vocabularies = {Path(file.path).name for file in part.files} & set(VOCABULARIES)
     if vocabularies != {SENTENCE_PIECES}:

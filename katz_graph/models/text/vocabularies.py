@@ -1,5 +1,5 @@
-"""Finds the tokenizers of text encoders: next to them, in the package, in a tensor of the same
-file, or in a folder of the hub, fetched once. Never imports torch.
+"""Finds a text encoder's tokenizer: next to it, in the package, in a tensor of the same file, or in
+a folder of the hub, fetched once. Never imports torch.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from katz_graph.models.text.kinds import QWEN3, T5, kind_of, row_of
 
 TOKENIZERS = Path(__file__).parents[1]
 SHIPPED = {T5: "t5_tokenizer", QWEN3: "qwen_tokenizer"}  # folders of whole tokenizers
-PADDING = {"quick_gelu": "<|endoftext|>", "gelu": "!"}  # CLIP's own text encoder, OpenCLIP's
+PADDING = {"quick_gelu": "<|endoftext|>", "gelu": "!"}  # CLIP, OpenCLIP
 
 
 def text_encoder(encoder: Component, own: Component | None = None) -> TextEncoderRecipe:
-    """Returns a text encoder with its own tokenizer, or else with the tokenizer shipped in the
-    package. InputError if neither exists.
+    """Returns a text encoder with its own tokenizer, else with a tokenizer of the package.
+    InputError if neither exists.
     """
     kind = kind_of(encoder)
     if own is not None:
@@ -38,7 +38,7 @@ def text_encoder(encoder: Component, own: Component | None = None) -> TextEncode
         )
     folder = TOKENIZERS / "clip_tokenizer"
     files = tuple(configuration_identity(folder / name) for name in ("vocab.json", "merges.txt"))
-    # the two kinds of CLIP pad their rows with different tokens
+    # CLIP and OpenCLIP pad rows with different tokens
     padding = PADDING[config(encoder).get("hidden_act", "quick_gelu")]
     settings = {"pad_token": padding, "model_max_length": row_of(encoder)}
     return TextEncoderRecipe(encoder, Component(str(folder), files, json.dumps(settings)))
@@ -51,7 +51,7 @@ def in_file(file: FileIdentity, tensor: str) -> Component:
 
 def on_hub(place: str, whose: str) -> Component:
     """Returns the tokenizer in a folder of the Hugging Face hub (`owner/name/folder`), and fetches
-    it if it is not cached. InputError, naming `whose` tokenizer it is, if it cannot be fetched.
+    it if not cached. Raises InputError, which names `whose` tokenizer it is, if that fails.
     """
     from huggingface_hub import snapshot_download
 
@@ -61,7 +61,7 @@ def on_hub(place: str, whose: str) -> Component:
         there = snapshot_download(repository, allow_patterns=wanted, local_files_only=True)
         return component(Path(there) / folder, "tokenizer")
     except (InputError, OSError):
-        pass  # not fetched yet, or only other parts of the repository
+        pass  # not fetched yet, or only in part
     try:
         return component(
             Path(snapshot_download(repository, allow_patterns=wanted)) / folder, "tokenizer"

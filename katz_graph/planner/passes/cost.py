@@ -1,5 +1,5 @@
 """Pass *cost*: counts floating-point operations and bytes of every operation, independent of any
-device; `Device.cost` converts them to time. Also sizes the values.
+device; `Device.cost` converts them to time. Also sets value sizes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Unprepared = Callable[[Operation], tuple[str, ...]]
 
 
 def all_prepared(operation: Operation) -> tuple[str, ...]:
-    """Returns no blocks: none runs its library's forward."""
+    """Returns no blocks."""
     return ()
 
 
@@ -72,8 +72,8 @@ def cost(
 
 
 def _key(operation: Operation, sizes: tuple[int, ...], work: Work) -> str:
-    """Returns a key that is the same for equal work, whatever the weights are. The counts of a
-    stage distinguish configurations and dtypes.
+    """Returns a key that is the same for equal work, regardless of weights. The counts of a stage
+    distinguish configurations and dtypes.
     """
     if work == Work():
         return ""
@@ -96,8 +96,8 @@ def _patches(inputs: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def _cells(program: Program, shape: tuple[int, ...]) -> dict[str, tuple[int, int]]:
-    """Returns the height and width that each operation works on: the part of the latent after a
-    StepCrop, else the whole latent.
+    """Returns each operation's latent height and width: those of the part after a StepCrop, else of
+    the whole latent.
     """
     cells = {
         op.id: op.inputs["cells"] for op in program.before if op.inputs.get("cells") is not None
@@ -165,7 +165,7 @@ class ValueSizes:
 
     def _bytes(self, ref: Ref) -> float:
         operation = self._operations.get(ref.operation)
-        if operation is None or operation.type == CROP:  # the step, whole or a part of it
+        if operation is None or operation.type == CROP:  # a whole step or a part
             return self._step(ref.operation)
         output = self._program.work[operation.id].output_bytes
         match stage_of(operation).output(ref.output):

@@ -1,9 +1,9 @@
 """Pass *decompose*: converts the costed stages of one evaluation to a series-parallel tree, fully
 split by branch.
 
-Derives the papers' serial and parallel parts from the graph, so that a rewired network follows the
-same rule. After transitive reduction, merges nodes with the same predecessors and successors into
-P, and single-in/single-out neighbours into S. An irreducible rest becomes one prime node (Valdes,
+Derives the papers' serial and parallel parts from the graph, so the rule also holds for rewired
+networks. After transitive reduction, merges nodes with the same predecessors and successors into P,
+and single-in/single-out neighbours into S. An irreducible graph becomes one prime node (Valdes,
 Tarjan, Lawler 1982).
 """
 

@@ -20,7 +20,7 @@ from katz_graph.planner.region import stage_of
 
 Profiled = Callable[[ModelRecipe, LoraUse, float], float | None]
 """Returns the noise level down to which a LoRA has little effect on a model, for a sampler that
-starts at the given level; None if it was not measured.
+starts at the given level; None if not measured.
 """
 
 
@@ -29,7 +29,7 @@ HasTextWeights = Callable[[FileIdentity], bool]
 
 
 def no_profile(model: ModelRecipe, use: LoraUse, begins: float) -> None:
-    """Returns None: no LoRA was measured."""
+    """Returns None: not measured."""
 
 
 def defer_loras(program: Program, profiled: Profiled, taken_by_texts: HasTextWeights) -> Program:
@@ -67,12 +67,12 @@ def _waits(program: Program, steps: int | None, level: float | None) -> int:
         needs = not profiled if steps is None else point.step >= steps
         if needs or point.step not in ends:
             return point.index
-    raise AssertionError  # the last point is of the last step
+    raise AssertionError  # unreachable: the last step is not in `ends`
 
 
 def step_ends(schedule: Sequence[EvaluationPoint]) -> dict[int, float]:
-    """Returns the noise level at which each step ends, that is, where the next one starts. Omits
-    the last step.
+    """Returns each step's last noise level, which is the first of the next step. Omits the last
+    step.
     """
     begins: dict[int, float] = {}
     for point in schedule:

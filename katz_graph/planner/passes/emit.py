@@ -1,4 +1,4 @@
-"""Pass *emit*: writes one instruction list per device, and the prediction that the plan states.
+"""Pass *emit*: writes one instruction list per device, and predicts the plan's seconds.
 
 For every evaluation, the lists state completely what each device computes, sends, receives and
 retains. Nothing is decided at run time.
@@ -19,8 +19,8 @@ from katz_graph.planner.report.explain import predict, profile_note, reading_not
 
 
 def emit(program: Program) -> Program:
-    """Sets `instructions`, for the devices that have work, and `prediction`. Adds to `notes` how
-    long LoRAs are waited for, and whether the stages were profiled.
+    """Sets `instructions`, for the devices that have work, and `prediction`. Adds to `notes` the
+    waits for LoRAs, and the share of stages without a profile.
     """
     prediction = predict(program)
     return replace(
@@ -32,8 +32,8 @@ def emit(program: Program) -> Program:
 
 
 class _Lists:
-    """Writes the lists twice. The first pass finds the devices that wait for each instance, and how
-    long the instance is needed. The second pass includes the resulting instructions.
+    """Writes the lists twice. The first pass finds each instance's receivers and last use. The
+    second pass includes the resulting instructions.
     """
 
     def __init__(self, program: Program) -> None:
@@ -89,8 +89,8 @@ class _Lists:
             yield from self._evaluation(device, point.index, here, weights)
 
     def _lora_mask(self, device: str, index: int | None) -> Iterator[Instruction]:
-        """Yields the exchange of the mask of available deferred LoRAs, up to the last evaluation
-        that may lack one. The sampler's device sends the mask, the others apply it.
+        """Yields instructions that exchange the mask of available deferred LoRAs, until all are
+        required. The sampler's device sends the mask, the others apply it.
         """
         deferred, sampler_device = self._program.deferred_loras, self._program.sampler_device
         if deferred is None or (index is not None and index > max(deferred.waits)):
@@ -130,9 +130,7 @@ class _Lists:
     def _receive(
         self, device: str, values: Iterable[Any], index: int | None, here: dict[Instance, None]
     ) -> Iterator[Instruction]:
-        """Yields receive instructions for values that other devices make and that are not yet
-        here.
-        """
+        """Yields receive instructions for values of other devices that were not received yet."""
         for value in values:
             instance = Instance(value, None) if index is None else self._instances.of(value, index)
             if not isinstance(instance, Instance):
@@ -160,7 +158,7 @@ class _Lists:
     ) -> Iterator[Instruction]:
         for name in operations:
             if self._makers(Instance(Ref(name), index))[0] != device:
-                continue  # another device makes it too, and sends it
+                continue  # another device that computes this sends it
             for instance, receiver in self._waiting.get((name, index), ()):
                 yield Instruction("send", name, index, instance.ref.output, receiver)
 
@@ -189,7 +187,7 @@ class _Lists:
 
 
 class _Weights:
-    """Tracks the LoRAs that are resident in one device's networks, in the order of its list."""
+    """Tracks the LoRAs resident in a device's networks, along its instruction list."""
 
     def __init__(self, sets: Mapping[str, ModelRecipe]) -> None:
         self._names = {model: name for name, model in sets.items()}

@@ -1,8 +1,8 @@
 """Pass *expand*: expands a sampler node to its step region.
 
-Each conditioning entry of either side becomes a separate branch (the network's stages and its
-ControlNets). Entries of one side are blended by weight, the two sides by guidance. Without guidance
-the negative side is left out.
+Each conditioning entry becomes a separate branch (the network's stages and its ControlNets).
+Predictions of one list are blended by weight, positive and negative by guidance. Without guidance,
+omits negative branches.
 """
 
 from __future__ import annotations
@@ -39,10 +39,9 @@ def expand_sampling(
 
 def expand_guider(begin: str, begin_inputs: Mapping[str, Any], guider: Guider) -> Expansion:
     """Returns the region of one sampler. `begin` is the type of its begin node, `begin_inputs` that
-    node's inputs. It outputs the latent, and the denoised latent from the first evaluation of the
-    last step.
+    node's inputs. It outputs the latent, and the prediction of the last step's first evaluation.
     """
-    uses = guider.model.controls  # moved off the model, with which their pictures would be sent
+    uses = guider.model.controls  # removed from the model, or their pictures would be sent with it
     model = replace(guider.model, controls=())
     guider = replace(guider, model=model)
     latent = fit_empty(begin_inputs["latent_image"], model)
@@ -78,8 +77,8 @@ def _side(
     passed: tuple[int, ...],
     suffix: str,
 ) -> Link:
-    """Adds a side whose network skips the blocks `passed`. `suffix` distinguishes it from the same
-    side with other skipped blocks; these share their ControlNets.
+    """Adds a conditioning list's branches, which skip the blocks `passed`. `suffix` names the set
+    of skipped blocks; all sets share the list's ControlNets.
     """
     if not entries:
         raise InputError(f"the {side} conditioning is empty; link a CLIPTextEncode")
@@ -99,7 +98,7 @@ def _side(
         within(nodes, f"{name}-range", _weighed(nodes, name, branch, entry), _window(entry))
         for name, branch, entry in zip(names, branches, entries, strict=True)
     ]
-    while len(weighted) > SLOTS:  # the limit of a node's inputs
+    while len(weighted) > SLOTS:  # the maximum number of a node's inputs
         name = f"{side}{suffix}-sum{len(weighted)}"
         weighted = [_joined(nodes, name, "SumPredictions", weighted[:SLOTS]), *weighted[SLOTS:]]
     return _joined(nodes, f"{side}{suffix}-blend", "BlendPredictions", weighted)

@@ -1,5 +1,5 @@
-"""Pass *fit*: checks that the models of a program fit each other, from their configurations, before
-anything is loaded.
+"""Pass *fit*: checks by configuration that the models of a program fit each other, before any is
+loaded.
 """
 
 from __future__ import annotations
@@ -58,9 +58,7 @@ def _check_models(operation: Operation, operations: Mapping[str, Operation]) -> 
 
 
 def _check_patches(program: Program, variant: Variant) -> None:
-    """Checks that a hand-drawn region has the nodes that apply patches, as a sampler's region
-    has.
-    """
+    """Checks that an explicit region has the nodes that apply its model's patches."""
     patches = getattr(program.region.begin.inputs.get("model"), "patches", ())
     if getattr(program.region.begin.inputs.get("model"), "controls", ()):
         raise InputError(

@@ -20,7 +20,7 @@ from katz_graph.planner.simulation.views import Views
 
 
 def hoist(program: Program) -> Program:
-    """Sets `before`, and makes operations read from it the arguments that their stages hoist."""
+    """Sets `before`; operations then read the arguments that their stages hoist from it."""
     before: dict[str, Operation] = {}
     base: ModelRecipe = program.region.begin.inputs["model"]
     latent = program.region.begin.inputs["latent_image"]
@@ -32,7 +32,7 @@ def hoist(program: Program) -> Program:
             return operation
         inputs, part = dict(operation.inputs), views.part(operation, variant)
         entry = _one_entry(operation, inputs.pop("conditioning"), base.network)
-        # samplers completed their entries in `expand`, hand-drawn regions did not
+        # samplers completed their entries in `expand`, explicit regions did not
         entry = complete(entry, base, latent, True)
         where = f"node {operation.id} ({operation.type})"
         reader = Reader(where, base, inputs.get(declared.module), entry, part, inputs)

@@ -1,5 +1,5 @@
-"""Pass *segment*: finds the longest runs of calls on one device between which the device receives,
-sends and patches nothing.
+"""Pass *segment*: finds the longest runs of calls on one device without receiving, sending or
+patching in between.
 
 Each run becomes one CUDA graph.
 """
@@ -69,7 +69,7 @@ def _concurrent(operations: Mapping[str, Operation], run: list[Call]) -> Iterato
 
 
 def _ends(variant: Variant, run: list[Call]) -> tuple[tuple[Ref | Previous, ...], tuple[Ref, ...]]:
-    """Returns the inputs that a run of calls reads from outside, and its outputs read outside."""
+    """Returns a run's inputs from outside, and its outputs that are read outside."""
     inside = {name for call in run for name in call.operations}
     taken = [
         value

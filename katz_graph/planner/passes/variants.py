@@ -1,9 +1,9 @@
 """Pass *variants*: resolves every switch, so that each kind of evaluation becomes a plain DAG.
-Conditions are known before the run. `make_stale` also makes variants in which ControlNets run one
-evaluation late.
+Conditions are known before the run. `make_stale` makes variants that read the previous evaluation's
+ControlNets.
 
-ControlNet windows, StepPattern and ranges of prompts are all conditions. Operations and slots
-without a later reader are dropped.
+ControlNet windows, StepPattern and ranges of prompts are all conditions. Drops operations and slots
+without a reader.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def specialised(
     kind: Callable[[int], Hashable],
     build: Callable[[int, frozenset[int]], Variant],
 ) -> tuple[Variant, ...]:
-    """Builds one variant for all evaluations of the same kind that have the same live slots, from
-    the last evaluation back to the first.
+    """Builds one variant for all evaluations of equal kind and live slots, from the last evaluation
+    to the first.
 
     `build(index, live)` makes the variant of an evaluation; `live` are the slots that the next
     evaluation reads.
@@ -106,7 +106,7 @@ def _variant(region: Region, decisions: Mapping[str, bool], live: frozenset[int]
 
 
 def _check_inputs(operation: Operation) -> None:
-    """Raises InputError if a required input is None, for example on a Switch's missing side."""
+    """Raises InputError if a required input is None, such as a Switch's missing input."""
     for name in operation.required:
         if operation.inputs.get(name) is None:
             raise InputError(
@@ -134,9 +134,7 @@ def slots_read(variant: Variant) -> frozenset[int]:
 
 
 def _check_slots(region: Region, found: Sequence[Variant]) -> None:
-    """Walks the evaluations in order and raises InputError for a slot that is read before it is
-    written and has no initial value.
-    """
+    """Raises InputError for a slot without initial value that is read before it is written."""
     written = {
         slot
         for slot in range(1, SLOTS + 1)
@@ -160,8 +158,8 @@ def make_stale(program: Program, controlnet_ops: Sequence[str]) -> Program:
     previous evaluation, if it computed one. Residuals become a loop-carried value (Katz, section 5:
     pipelined asynchronous parallelization).
 
-    The first evaluation in which a ControlNet acts waits for it. Outputs that no evaluation reads
-    are not computed. Staleness counts in evaluations.
+    The first evaluation of each run in which a ControlNet acts waits for it. Outputs that no
+    evaluation reads are not computed.
     """
     slots = {name: SLOTS + number for number, name in enumerate(controlnet_ops, start=1)}
     lagging = {

@@ -1,4 +1,4 @@
-"""Describes a program as data, after any pass, with the names of operations for display."""
+"""Describes a program as data, after any pass, and names operations for display."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from katz_graph.planner.report.timeline import planned_prologue, planned_timelin
 from katz_graph.planner.simulation.simulate import simulate
 
 PART = re.compile(r"(?:.*\.)?(?P<branch>[^.#-]+)-(?P<what>[^.#]+)(?:#\d+)?")
-"""Matches the id of a sampler's operation: 5.positive2-controlnet1."""
+"""Matches the id of a sampler's operation, such as 5.positive2-controlnet1."""
 NUMBER = re.compile(r"\d+$")
 
 
 @dataclass(frozen=True, slots=True)
 class OperationName:
-    """Holds the branch of an operation, and its name within the branch: ControlNet 2."""
+    """Holds the branch of an operation, and its label within the branch, such as ControlNet 2."""
 
     branch: str
     label: str
 
 
 def name_of(operation: Operation, region: Region) -> OperationName:
-    """Names an operation of a region, or one that was hoisted out of it."""
+    """Names an operation of a region, or one hoisted from the region."""
     stage = stages().get(operation.stage)
     label = (stage.label if stage else "") or operation.stage.replace("_", " ")
     found = PART.fullmatch(operation.id)

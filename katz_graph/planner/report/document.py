@@ -20,11 +20,11 @@ To = Annotated[str, Field(alias="to")]
 class DescribedOperation:
     """Describes a computation of the loop, or one that precedes it (`hoisted`).
 
-    `node` is the node of the submitted workflow that it represents: a node of a hand-drawn region,
-    else the sampler. `branch` is the conditioning entry that a sampler's operation computes:
-    positive, negative2; else empty. `label` is for display. `recorded`: CUDA devices may record its
-    calls as CUDA graphs. `unprepared`: blocks of its modules that run their library's forward on
-    GPUs, with the reason.
+    `node` is the submitted workflow's node for the operation: of an explicit step region, else the
+    sampler. `branch` is the conditioning entry that a sampler's operation computes: positive,
+    negative2; else empty. `label` is for display. `recorded`: CUDA devices may record the calls as
+    CUDA graphs. `unprepared`: module blocks that run their library's forward on GPUs, with the
+    reason.
     """
 
     id: str
@@ -74,7 +74,7 @@ class HoistedCall:
 
 @dataclass(frozen=True, slots=True)
 class DescribedSegment:
-    """Describes consecutive calls of one device. `beside`: the numbers of those that may run
+    """Describes consecutive calls of one device. `beside`: indices of calls that may run
     concurrently with the next call on a GPU.
     """
 
@@ -120,7 +120,7 @@ class DescribedLink:
 @dataclass(frozen=True, slots=True)
 class DescribedSpan:
     """Describes one activity of a device, or of a direction of a link ("cpu:1 -> cpu:0"), in
-    seconds from the start of its timeline. `after` is the index of the span that it waited for.
+    seconds from the start of its timeline. `after`: the index of the span it waited for.
     """
 
     resource: str
@@ -135,7 +135,7 @@ class DescribedSpan:
 @dataclass(frozen=True, slots=True)
 class DescribedTimeline:
     """Holds a part of the simulation. `first` is its first evaluation, `boundaries` are the times
-    at which the sampler has a prediction, `rows` are devices with their outgoing links.
+    of predictions, `rows` are devices, each followed by its outgoing links.
     """
 
     first: int
@@ -148,8 +148,8 @@ class DescribedTimeline:
 @dataclass(frozen=True, slots=True)
 class DescribedPrediction:
     """Predicts the seconds of a request: as planned, with free communication and unlimited devices,
-    and one operation after the other. Also predicts the steady period of an evaluation, and the
-    term that limits it (`binding`).
+    and one operation after the other. Also predicts an evaluation's steady period and names its
+    limit (`binding`).
     """
 
     planned_seconds: float
@@ -163,9 +163,9 @@ class DescribedPrediction:
 class DescribedPlan:
     """Describes the plan of one sampler. Results of passes that have not run are empty or null.
 
-    `operations` lists all, hoisted ones first; `before_edges` lead into hoisted ones. `begin` and
-    `end` are the ends of the step region, which edges also name. `alternatives` maps considered
-    plans to seconds; `chosen` is the key of this one. `instructions` counts those of each device.
+    `operations` lists hoisted operations first; `before_edges` lead into hoisted operations.
+    `begin` and `end` are nodes of the step region, which edges also name. `alternatives` maps
+    considered plans to seconds; `chosen` is this plan's key. `instructions` maps devices to counts.
     `prologue` is the part before the first prediction, `timeline` shows two steady evaluations.
     """
 
@@ -212,4 +212,4 @@ class _Described:
 
 
 PlanData = Annotated[Mapping[str, Any], _Described()]
-"""A plan as plain data. Code that forwards it, and code of other versions, leaves it unchanged."""
+"""A plan as plain data. Code of any version that forwards a plan leaves it unchanged."""

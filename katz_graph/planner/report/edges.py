@@ -12,7 +12,7 @@ from katz_graph.planner.report.document import DescribedEdge
 
 
 class Edges:
-    """Reads the edges of a program; their bytes are 0 before pass *cost*."""
+    """Lists a program's edges; their bytes are 0 before pass *cost*."""
 
     def __init__(self, program: Program) -> None:
         self._end = program.region.end.id
@@ -26,8 +26,8 @@ class Edges:
             yield self._edge(Instance(ref, None), operation.id, name, 0, False)
 
     def of(self, variant: Variant) -> tuple[DescribedEdge, ...]:
-        """Returns the edges into a variant's operations and into the region's end, one for each age
-        of a value in the variant's evaluations.
+        """Returns the edges into a variant's operations and the region's end, one per age that a
+        value has in the variant's evaluations.
         """
         ends = {"prediction": variant.prediction} | {
             f"next_{slot}": value for slot, value in variant.carried.items() if slot <= SLOTS

@@ -1,5 +1,5 @@
-"""Explains a program: the term that limits it, the reasons why alternatives lost, and the
-prediction that a plan states.
+"""Explains a program: its predicted seconds, the term that limits it, and the reasons why
+alternatives lost.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from katz_graph.planner.searching.calls import Costs
 from katz_graph.planner.searching.placement_rules import PlacementRules
 from katz_graph.planner.simulation.simulate import ADVANCE, STEP, Simulation, simulate
 
-BINDS = 0.98  # of the period: a resource that is busy for this share limits it
+BINDS = 0.98  # share of the period: a resource that is busy this long limits the plan
 TIE_TOLERANCE = 0.01  # relative difference below which two times count as equal
-MIN_PERIOD_SHARE = 0.005  # of the period: shorter parts of a path are not listed
+MIN_PERIOD_SHARE = 0.005  # share of the period: shorter parts of a path are not listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Compared:
 def predict(program: Program) -> Prediction:
     """Predicts the plan's seconds from a simulation of the whole request.
 
-    Ideal: free communication and unlimited devices as fast as the fastest. Sequential: one
+    Ideal means free communication and unlimited devices as fast as the fastest; sequential, one
     operation after the other on the sampler's device.
     """
     simulation, costs = simulate(program), Costs(program)
@@ -91,7 +91,7 @@ def notes(program: Program, simulation: Simulation, others: Sequence[Compared]) 
 
 
 def reading_notes(program: Program, prediction: Prediction) -> Iterator[str]:
-    """Yields for each LoRA its measured read time, and whether steps hide it."""
+    """Yields each LoRA's measured read time, and whether steps hide it."""
     deferred = program.deferred_loras
     waits = {} if deferred is None else dict(zip(deferred.files, deferred.waits, strict=True))
     sampler = program.target.device(program.sampler_device)
@@ -113,7 +113,7 @@ def reading_notes(program: Program, prediction: Prediction) -> Iterator[str]:
 
 
 def profile_note(program: Program) -> Iterator[str]:
-    """Yields the share of the prediction that is estimated because no profile measured it."""
+    """Yields the share of model calls that are estimated because no profile measured them."""
     estimated, total = unprofiled(program)
     if estimated:
         yield (
@@ -212,7 +212,7 @@ def _bound_of(other: Compared) -> str:
 
 
 def _occupancy(program: Program, simulation: Simulation, resource: str) -> str:
-    """Formats a link's load: cpu:1 -> cpu:0: 12.3 MB an evaluation at 1 GB/s = 12.3 ms."""
+    """Formats a link's load, such as cpu:1 -> cpu:0: 12.3 MB an evaluation at 1 GB/s = 12.3 ms."""
     source, _, target = resource.partition(" -> ")
     link = program.target.links[source, target]
     seconds = simulation.busy[resource]
@@ -223,8 +223,8 @@ def _occupancy(program: Program, simulation: Simulation, resource: str) -> str:
 
 
 def _path(simulation: Simulation) -> tuple[list[str], float, int]:
-    """Walks back from a steady prediction over the spans that each span waited for, until a step of
-    the sampler. Returns parts, seconds, evaluations.
+    """Walks from a steady prediction back over the span that each span waited for, to a step of the
+    sampler. Returns parts, seconds, evaluations.
     """
     assert simulation.steady is not None
     spans = simulation.spans
@@ -281,9 +281,7 @@ class Describer:
         self._model: ModelRecipe = program.region.begin.inputs["model"]
 
     def crossings(self, placement: Mapping[str, str]) -> int:
-        """Counts the values that pass between devices in an evaluation, without steps and
-        predictions.
-        """
+        """Counts the edges between model calls on different devices."""
         return sum(placement[source] != placement[reader] for source, reader in self._edges)
 
     def name(

@@ -1,4 +1,4 @@
-"""Draws line charts as SVG, side by side. Must not know the meaning of the data."""
+"""Draws line charts as SVG. Must not know the meaning of the data."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _panel(panel: Panel) -> str:
             )
             taken = across(x)
     ends = [up(curve.points[-1][1]) for curve in panel.curves]
-    # on the side where the curves do not end
+    # where no curves end
     legend = HEIGHT - BOTTOM - 15 * len(ends) if sum(ends) / len(ends) < HEIGHT / 2 else TOP + 8
     for number, curve in enumerate(panel.curves):
         line = (

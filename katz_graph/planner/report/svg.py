@@ -1,7 +1,7 @@
-"""Draws a Gantt chart of two steady evaluations as SVG: a row for every device and every used
-direction of a link.
+"""Draws a Gantt chart of two steady evaluations as SVG: a row per device and per used direction of
+a link.
 
-Uses the simulation from which the plan's times come. Must not know how the plan was found.
+Uses the simulation that timed the plan. Must not know how the plan was found.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LINK, OTHER = DrawnKind("sent over a link", "#b279a2"), DrawnKind("other", "#9d9
 
 
 def as_svg(program: Program) -> str:
-    """Draws a program whose calls are known."""
+    """Draws a program. Requires its calls."""
     timeline = planned_timeline(program, simulate(program))
     start, end = timeline.start, timeline.end
     scale = (WIDTH - LEFT - 20) / ((end - start) or 1.0)

@@ -107,8 +107,8 @@ def _where(program: Program) -> Iterator[str]:
 
 
 def _on_gpus(program: Program) -> Iterator[str]:
-    """Renders stages that GPUs record, stages that GPUs may run concurrently, and blocks that run
-    their library's forward.
+    """Renders stages that GPUs record, stages that may run concurrently, and blocks that run their
+    library's forward.
     """
     for device in program.target.devices:
         here = [name for name, home in program.placement.items() if home == device.name]

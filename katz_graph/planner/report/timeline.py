@@ -1,5 +1,5 @@
-"""Cuts two timelines for display from the simulation of a plan: the part before the first
-prediction, and two steady evaluations.
+"""Cuts two parts of a plan's simulation for display: the time before the first prediction, and two
+steady evaluations.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _cut(
     places = {number: place for place, number in enumerate(kept)}
 
     def waited_for(after: int | None) -> int | None:
-        while after is not None and after not in places:  # takes no time, or precedes `start`
+        while after is not None and after not in places:  # zero time, or before `start`
             after = simulation.spans[after].after
         return None if after is None else places[after]
 

@@ -1,10 +1,10 @@
 """Computes lower bounds in seconds for many placements at the same time, as numpy arrays.
 
 The bound of an evaluation is the larger of its longest path from the step to the prediction, and
-the one-machine bound of any device in job-shop scheduling (Carlier 1982). The latter sums calls
-that start at `h` or later and have `t` or more left after them: together they take `h`, their own
-seconds, and `t`. The bound of a request is the largest of the sum over its evaluations, the total
-work of any device, and the total traffic of any link.
+the one-machine bound of any device in job-shop scheduling (Carlier 1982). For calls that start at
+`h` or later and precede the end by `t` or more, the latter is `h`, plus their seconds, plus `t`.
+The bound of a request is the largest of the sum over its evaluations, the total work of any device,
+and the total traffic of any link.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ ROUNDING_S = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Links a costed operation to another one whose value it reads. A value read through operations
-    without cost has size 0.
+    """Names a costed operation that another reads. A value read through operations without cost has
+    no `ref` and size 0.
     """
 
     source: str
@@ -46,7 +46,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationGraph:
-    """Lists the costed operations of a variant in topological order, and their links."""
+    """Lists a variant's costed operations in topological order, and their readings."""
 
     evaluations: int
     names: tuple[str, ...]
@@ -71,7 +71,7 @@ class Placements:
 
 
 class Bounds:
-    """Bounds the loop of a program. `names`: the costed operations, in the order of placements."""
+    """Bounds the loop's seconds. `names`: the costed operations, in the order of placements."""
 
     def __init__(
         self, program: Program, costs: Costs, names: Sequence[str], wires: Sequence[Wiring]
@@ -97,8 +97,8 @@ class Bounds:
         sampler_devices: Iterable[str],
         stale: Iterable[Iterable[str]],
     ) -> Placements:
-        """Converts names to numbers: the devices of all operations of each placement ("": not
-        placed yet), owners, and stale operations.
+        """Converts names to numbers, per placement: devices of operations ("": not placed yet),
+        sampler's device, and stale operations.
         """
         numbers = {"": -1} | {name: number for number, name in enumerate(self._devices)}
         rows = np.array([[numbers[name] for name in devices] for devices in operations], np.int64)
@@ -113,8 +113,8 @@ class Bounds:
         )
 
     def seconds(self, placements: Placements, limit: float = np.inf) -> Floats:
-        """Returns the bound of every placement, [placements]. An incomplete placement is bounded by
-        its placed operations. Beyond `limit` seconds the bound may be weaker.
+        """Returns the bound of every placement, [placements]. Of an incomplete placement, only
+        placed operations count. Beyond `limit` seconds the bound may be weaker.
         """
         rows, devices = len(placements.sampler_devices), len(self._devices)
         work, traffic = np.zeros((rows, devices)), np.zeros((rows, devices, devices))
@@ -139,8 +139,8 @@ class Bounds:
 
 
 class _Machine:
-    """Holds tables of the seconds of operations and transfers. The last device stands for one that
-    is not chosen; it takes no time.
+    """Holds tables of the seconds of operations and transfers. The last index means not placed, and
+    takes no time.
     """
 
     def __init__(self, program: Program, costs: Costs, names: Sequence[str]) -> None:
@@ -219,7 +219,7 @@ class _EvaluationBound:
         """Adds the seconds of every device's calls in all evaluations to `work`, [placements,
         devices].
 
-        A stale operation is left out in the last evaluation of each of its `runs`.
+        A stale operation is omitted in the last evaluation of each of its `runs`.
         """
         timed = self._placed(placements)
         for name, share in self._shares(timed).items():
@@ -228,8 +228,8 @@ class _EvaluationBound:
                 work[:, device] += np.where(timed.devices[name] == device, seconds, 0.0)
 
     def add_traffic(self, placements: Placements, runs: Mapping[str, int], traffic: Floats) -> None:
-        """Adds the seconds that the bytes over every link take in all evaluations to `traffic`,
-        [placements, source, target].
+        """Adds the transfer seconds of every link in all evaluations to `traffic`, [placements,
+        source, target].
         """
         machine, columns = self._machine, self._machine.columns
         readers: dict[tuple[str, Ref | None, float], list[str]] = {}
@@ -291,8 +291,8 @@ class _EvaluationBound:
         return found
 
     def _shares(self, timed: _Timed) -> dict[str, Floats]:
-        """Returns the seconds that each operation adds to its device: those of a separate call, or
-        its share of a call with all equal operations on that device, whichever is less.
+        """Returns the seconds that each operation adds to its device: those of a separate call, or,
+        if less, its share of one call for all equal operations on the device.
         """
         found = dict(timed.seconds)
         if not self._machine.batching:
@@ -346,8 +346,8 @@ class _EvaluationBound:
         placements: Placements,
         otherwise: float,
     ) -> Floats:
-        """Adds a transfer to `seconds`; returns `otherwise` where the operation read is stale,
-        because nothing waits for it.
+        """Adds a transfer to `seconds`; returns `otherwise` if the source is stale, because nothing
+        waits for it.
         """
         if reading.ref is not None:
             seconds = seconds + self._machine.transfer(
@@ -365,7 +365,7 @@ class _Timed:
     busy: dict[str, Integers]  # 1 where a device of the same host works at the same time
     seconds: dict[str, Floats]  # of a call
     starts: dict[str, Floats]  # earliest
-    remainders: dict[str, Floats]  # left after it; -inf where no prediction waits for it
+    remainders: dict[str, Floats]  # from end to prediction; -inf if not waited for
 
 
 def _longest(timed: _Timed) -> Floats:
@@ -414,9 +414,7 @@ def _evaluation_graph(program: Program, variant: Variant, wires: Wiring) -> Eval
     operations = [operation for operation in variant.operations if costed[operation.id]]
 
     def through(name: str) -> dict[str, None]:
-        """Returns `name` if it is costed, else the costed operations that it reads through
-        others.
-        """
+        """Returns `name` if costed, else the costed operations it reads, even through others."""
         if costed.get(name):
             return {name: None}
         return {found: None for source in wires.sources.get(name, ()) for found in through(source)}

@@ -1,5 +1,5 @@
-"""Makes calls from a placement: equal stages of one device that share a call, the order of each
-device's calls, and the calls before the loop.
+"""Makes calls from a placement: lets equal stages of a device share a call, orders each device's
+calls, and adds the calls before the loop.
 
 Must not know how a placement was found.
 """
@@ -22,14 +22,14 @@ class Wiring:
     """Describes a variant by operation names."""
 
     names: tuple[str, ...]  # in topological order
-    sources: Mapping[str, tuple[str, ...]]  # operation -> those that it reads in this evaluation
+    sources: Mapping[str, tuple[str, ...]]  # operation -> operations it reads in this evaluation
     # operation -> costed operations that neither precede nor follow it
     concurrent: Mapping[str, frozenset[str]]
     alike: tuple[tuple[str, ...], ...]  # groups of operations that may share a call
 
 
 def wirings(program: Program) -> tuple[Wiring, ...]:
-    """Returns one wiring per variant."""
+    """Builds each variant's `Wiring`."""
     views = Views(program)
     return tuple(_wiring(program, variant, views) for variant in program.variants)
 
@@ -75,9 +75,9 @@ def _concurrent(
 def _merge_key(program: Program, variant: Variant, operation: Operation, views: Views) -> Hashable:
     """Returns a key that is the same for operations that may share a call.
 
-    These have the same stage, constants and kinds of inputs, and steps of the same origin, hence
-    the same noise level and timestep. Tensor shapes are equal too: part of the latent, text, block
-    range, and residuals, which may be averaged over the picture.
+    These have the same stage, constants, kinds of inputs, and instance of the step, hence the same
+    noise level and timestep. Tensor shapes are also equal: part of the latent, text, block range,
+    and residuals, which may be averaged over the picture.
     """
     constants = tuple(
         (name, value)
@@ -92,7 +92,7 @@ def _merge_key(program: Program, variant: Variant, operation: Operation, views: 
         )
     )
     part = views.part(operation, variant)
-    # an operation that reads only features has the text length of their maker
+    # features have the text length of the operation that made them
     source = views.source(operation.inputs.get("features"), variant)
     made = [op for op in variant.operations if op.id == source]
     tokens = [_tokens(program, one) for one in (operation, *made)]
@@ -116,14 +116,14 @@ def _merge_key(program: Program, variant: Variant, operation: Operation, views: 
 
 
 def _tokens(program: Program, operation: Operation) -> int | None:
-    """Returns the tokens of the text that an operation reads."""
+    """Returns an operation's text length in tokens."""
     text = operation.inputs.get("text")
     return program.tokens.get(text.operation) if isinstance(text, Ref) else None
 
 
 def _forms(program: Program, operation: Operation) -> Hashable:
-    """Returns the batch key of hoisted inputs: presence of a guidance embedding, reference shapes,
-    and the position scheme of references.
+    """Returns the batch key of hoisted inputs: presence of a guidance embedding, shapes and
+    position scheme of references.
     """
     read = {value.operation for value in operation.inputs.values() if isinstance(value, Ref)}
     forms = []
@@ -137,7 +137,7 @@ def _forms(program: Program, operation: Operation) -> Hashable:
 
 
 class Costs:
-    """Returns the seconds of calls on the program's devices; caches each."""
+    """Computes and caches the seconds of calls on the program's devices."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -157,9 +157,7 @@ class Costs:
 
 
 class Neighbours:
-    """Finds used devices that share their host with another used device and are slower while it
-    works.
-    """
+    """Finds devices that other devices of the same host may slow down."""
 
     def __init__(self, program: Program) -> None:
         self._hosts = {device.name: device.host for device in program.target.devices}
@@ -173,7 +171,7 @@ class Neighbours:
         return frozenset(name for name in names if hosts.count(self._hosts[name]) > 1)
 
     def of_operations(self, wires: Wiring, placement: Mapping[str, str]) -> frozenset[str]:
-        """Returns the operations during which another device of the host may have work."""
+        """Returns the operations during which another device of the host may work."""
         if self._apart:
             return frozenset()
         hosts = self._hosts
@@ -190,8 +188,8 @@ class Neighbours:
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """Places operations and sets the order of calls. `ranks` order the calls of a device, larger
-    first; None: topological order.
+    """Places operations and orders calls. `ranks` order the calls of a device, larger first; None:
+    topological order.
     """
 
     placement: Mapping[str, str]
@@ -203,8 +201,8 @@ class Arrangement:
 def loop_calls(
     variant: Variant, wires: Wiring, arranged: Arrangement, costs: Costs, crowded: frozenset[str]
 ) -> tuple[Call, ...]:
-    """Returns the calls of one evaluation in topological order. `crowded` are the operations during
-    which the host's other devices work.
+    """Returns the calls of one evaluation in topological order. During `crowded` operations the
+    host's other devices work.
     """
     groups = _merged(wires, arranged.placement) if arranged.merge else {}
     member_of = {name: groups.get(name, (name,)) for name in wires.names}
@@ -243,8 +241,8 @@ def _merged(wires: Wiring, placement: Mapping[str, str]) -> dict[str, tuple[str,
 def _ordered(
     wires: Wiring, member_of: Mapping[str, tuple[str, ...]], ranks: Mapping[str, float] | None
 ) -> list[tuple[str, ...]]:
-    """Orders the groups topologically, those of higher rank first. If the graph has a cycle, groups
-    are missing from the result.
+    """Orders groups topologically, higher ranks first. If the graph has a cycle, groups are
+    missing.
     """
     keys: dict[tuple[str, ...], tuple[float, int]] = {}
     for position, name in enumerate(wires.names):
@@ -278,8 +276,8 @@ def calls_before(
     texts: Mapping[str, str],
     costs: Costs,
 ) -> tuple[Call, ...]:
-    """Returns the calls of hoisted work: texts on the devices `texts`, everything else on each
-    device that reads it. Batches work that one batched call there reads.
+    """Returns the calls of hoisted work: texts on the devices `texts`, other work on each device
+    that reads it. Batches work that one batched call reads.
     """
     readers: dict[str, dict[str, None]] = {operation.id: {} for operation in program.before}
     for variant in program.variants:
@@ -315,7 +313,7 @@ def calls_before(
 
 
 def _batches(merged: Iterable[Sequence[Operation]]) -> dict[str, tuple[str, ...]]:
-    """Returns operation before the loop -> the operations computed with it, because one call of the
+    """Returns operation before the loop -> the operations batched with it, because one call of the
     loop reads them all.
     """
     batches: dict[str, tuple[str, ...]] = {}

@@ -32,11 +32,11 @@ from katz_graph.planner.simulation.simulate import run_clock
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Places every costed operation of the loop. Names the sampler's device and the stale
-    ControlNet operations.
+    """Names the device of every costed operation, the sampler's device, and the stale ControlNet
+    operations.
     """
 
-    devices: tuple[str, ...]  # of `CandidateTimer.names`, in that order
+    devices: tuple[str, ...]  # in the order of `CandidateTimer.names`
     sampler_device: str
     stale: frozenset[str] = frozenset()
 
@@ -52,8 +52,8 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class PreparedSearch:
-    """Holds a program with some ControlNets stale, whole and shortened, with the data that all its
-    candidates share.
+    """Holds a program with some ControlNets stale, its shortened form, and data shared by its
+    candidates.
     """
 
     program: Program
@@ -71,7 +71,7 @@ class CandidateTimer:
         self.names = sites.costed
         self._graph, self._neighbours = _Graph(program), Neighbours(program)
         places: dict[str, int] = {name: place for place, name in enumerate(self.names)}
-        # the index of each ControlNet operation, and of its readers; None: not placed by candidates
+        # indices of each ControlNet operation and its readers; None: not placed by candidates
         self._read_by = [
             (places[name], tuple(places.get(reader) for reader in readers))
             for name, readers in self._graph.controlnets.items()
@@ -98,7 +98,7 @@ class CandidateTimer:
         return Bounds(self.program, self.costs, self.names, self.prepared(frozenset()).wires)
 
     def least_seconds(self, candidates: Sequence[Candidate], limit: float) -> Floats:
-        """Returns a lower bound of every candidate, [candidates]; see `Bounds.seconds`."""
+        """Returns the lower bounds of candidates, [candidates]; see `Bounds.seconds`."""
         if not candidates:
             return np.zeros(0)
         placed = self.bounds.placements(
@@ -182,7 +182,7 @@ class CandidateTimer:
 
 
 class _Graph:
-    """Joins the operations of all variants in one graph."""
+    """Merges the operations of all variants in one graph."""
 
     def __init__(self, program: Program) -> None:
         self._program = program

@@ -18,10 +18,9 @@ from katz_graph.models.text.recipe import prompts
 from katz_graph.planner.region import stage_of
 
 MEASURING_NOISE = 0.1
-"""Relative difference up to which the rates of two links count as equal."""
+"""Relative difference up to which two rates or latencies are equal."""
 MAX_ENUMERATED_MODULES = 12
-"""Maximum number of modules whose subsets are enumerated, to decide whether two memories hold the
-same.
+"""Maximum number of modules to enumerate subsets of, to decide whether two memories hold the same.
 """
 
 
@@ -49,7 +48,7 @@ class PlacementRules:
 
     def fits(self, placement: Mapping[str, str], sampler_device: str = "") -> bool:
         """Returns whether every device can hold the whole modules of its operations. Includes text
-        encoders if `sampler_device`, the sampler's device, is known.
+        encoders if `sampler_device` is given.
         """
         if self._endless:
             return True
@@ -74,9 +73,7 @@ class PlacementRules:
         return len({(device, self._module[name]) for name, device in placement.items()})
 
     def texts(self, sampler_device: str) -> dict[str, str]:
-        """Returns text encoder operation -> the sampler's device, or the first that a pin
-        allows.
-        """
+        """Returns text encoder operation -> the sampler's device, or its first pinned device."""
         return {
             operation.id: self._text_device(operation, sampler_device) for operation in self._texts
         }
@@ -183,7 +180,7 @@ class PlacementRules:
         return same and alike((one.name, other.name), (other.name, one.name))
 
     def _hold_the_same(self, one: float, other: float) -> bool:
-        """Returns whether every set of modules that fits one memory fits the other."""
+        """Returns whether the same sets of modules fit both memories."""
         if self._sums is None:
             return one == other or sum(self._bytes.values()) <= min(one, other)
         less, more = sorted((one, other))

@@ -22,17 +22,17 @@ from katz_graph.planner.searching.space import Space
 from katz_graph.planner.simulation.simulate import simulate
 
 MAX_TIMED_OF_ALL, MAX_TIMED_OF_BEAM = 240, 60
-"""Maximum number of timed candidates, without and with stale ControlNets each: if all placements
-are enumerated, so that the bounds prove the best one, and if a beam search generates them.
+"""Maximum numbers of timed candidates, each without and with stale ControlNets: if all placements
+are enumerated, so that bounds prove the best, and if a beam search generates them.
 """
 MIN_TIMED = 4
 """Minimum number of timed candidates, for comparison, even if their bounds exceed the best time."""
 MAX_STARTS = 8
-"""Maximum number of best candidates from which the local search starts."""
+"""Maximum number of best candidates that the local search starts from."""
 MAX_MOVES_TIMED = 60
 """Maximum number of candidates that the local search times."""
 MAX_TIMED_PER_ROUND = 6
-"""Maximum number of neighbours of each kind timed per round, those with the lowest bounds."""
+"""Maximum number of neighbours of each kind timed per round, lowest bounds first."""
 BETTER = 1 - 1e-6
 TIE_FACTOR = 1.01  # times within this factor count as equal, the accuracy of predictions
 MAX_APPROXIMATE_SHARE = (
@@ -61,7 +61,7 @@ class _Search:
             else (batching,)
         )
         self._max_timed = MAX_TIMED_OF_ALL if self._space.all_enumerated else MAX_TIMED_OF_BEAM
-        self._found: dict[Candidate, list[Timed]] = {}  # merged or not, the faster first
+        self._found: dict[Candidate, list[Timed]] = {}  # merged and separate, faster first
 
     def run(self) -> list[Timed]:
         """Searches and returns all timed candidates."""
@@ -98,7 +98,7 @@ class _Search:
         return timed == len(order) or bool(least[timed] >= self._best() * BETTER)
 
     def _climb(self, start: Timed) -> None:
-        """Moves from a candidate to faster neighbours until none is faster."""
+        """Moves to faster neighbours, up to a limit, until none is faster."""
         current, limit = start, len(self._found) + MAX_MOVES_TIMED // MAX_STARTS
         while len(self._found) < limit:
             promising: list[Candidate] = []

@@ -29,24 +29,24 @@ MAX_GROWN = 4000
 """Maximum number of partial placements before a beam is cut to `BEAM_WIDTH`."""
 BEAM_WIDTH = 200
 MAX_PAIR_MOVES = 1000
-"""Maximum number of moves of two operations to any two devices that are neighbours of a candidate.
-Beyond it, only moves of an operation and its reader to one device are.
+"""Maximum number of moves of two operations to any two devices that are neighbours. Beyond it,
+neighbours only move an operation and its reader to one device.
 """
 MAX_DELAY_SUBSETS = 3
-"""Maximum number of ControlNet operations that cross devices for which every subset may be stale.
-Beyond it, candidates start with all or none.
+"""Maximum number of ControlNet operations read across devices to try every subset as stale. Beyond
+it, candidates start with all or none.
 """
 Item = tuple[str, ...]
 
 
 class Space:
-    """Generates candidates; of those that differ only by interchangeable devices, one."""
+    """Generates candidates; skips equivalents on interchangeable devices."""
 
     def __init__(self, bench: CandidateTimer, bounds: Bounds) -> None:
         self._bench, self._bounds, self._sites = bench, bounds, bench.sites
         self.stale = STALE_CONTROLNET in bench.program.target.allowed
         self._classes = bench.sites.classes()
-        self._members: dict[int, list[str]] = {}  # of each class of interchangeable devices
+        self._members: dict[int, list[str]] = {}  # class of interchangeable devices -> devices
         for device, number in self._classes.items():
             self._members.setdefault(number, []).append(device)
         main = max(bounds.graphs, key=lambda graph: graph.evaluations, default=None)
@@ -76,9 +76,9 @@ class Space:
         return found
 
     def with_stale(self, candidates: Iterable[Candidate]) -> list[Candidate]:
-        """Returns those of `candidates` in which another device reads a ControlNet, with each set
-        of these ControlNets stale; with all of them stale if the sets are many. Returns none unless
-        stale ControlNets are allowed.
+        """Returns copies of `candidates` with ControlNets stale that another device reads: one copy
+        per set, or one with all stale if the sets are many. Returns none unless stale ControlNets
+        are allowed.
         """
         return [
             Candidate(one.devices, one.sampler_device, controlnet_ops)
@@ -92,8 +92,7 @@ class Space:
         the sampler's device, or the staleness of one ControlNet. The second moves a stage of every
         branch.
 
-        The second is needed because moving a stage of one branch gains nothing while the others are
-        as slow.
+        The second is needed because moving one branch's stage gains nothing if others are as slow.
         """
         placement, names = self._bench.placement(candidate), self._bench.names
         devices = self._sites.devices
@@ -212,9 +211,7 @@ class Space:
         ]
 
     def _ends(self, placement: Mapping[str, str]) -> list[str]:
-        """Returns the devices of the operations that feed the prediction, in the order of
-        devices.
-        """
+        """Returns the devices of operations that feed the prediction, in device order."""
         there = {placement[name] for name in self._feeders if name in placement}
         return [device for device in self._sites.devices if device in there] or list(
             dict.fromkeys(placement.values())
@@ -228,8 +225,8 @@ class Space:
         return self._sites.fits(self._bench.placement(candidate), candidate.sampler_device)
 
     def _canonical(self, candidate: Candidate) -> Candidate:
-        """Returns the same candidate on the first devices of every class of interchangeable ones,
-        numbered from the sampler's device on.
+        """Returns the candidate on the first devices of every class of interchangeable devices,
+        starting with the sampler's.
         """
         names: dict[str, str] = {}
         used: dict[int, int] = {}
@@ -247,7 +244,7 @@ class Space:
 
 @cache
 def _subsets(names: frozenset[str]) -> list[frozenset[str]]:
-    """Returns the sets of `names` that may be stale at the same time, without the empty one."""
+    """Returns the non-empty sets of `names` that may be stale together."""
     if len(names) > MAX_DELAY_SUBSETS:
         return [names]
     return [
@@ -258,7 +255,7 @@ def _subsets(names: frozenset[str]) -> list[frozenset[str]]:
 def items_of(
     program: Program, sites: PlacementRules, seconds: Callable[[str], float]
 ) -> list[Item]:
-    """Returns the items, those with most work first. Splits items at pins."""
+    """Returns the items in descending order of work. Splits items at pins."""
     found: list[Item] = []
     known: set[str] = set()
     order = sorted(
@@ -289,9 +286,9 @@ def _models(program: Program) -> dict[str, object]:
 def _items(
     tree: Tree, models: Mapping[str, object], seconds: Callable[[str], float]
 ) -> list[list[str]]:
-    """Makes every child of a P an item, and joins operations in series to the heaviest chain of
-    their model. Groups the blocks of a prime by model, because moving a single block is not worth
-    its transfers.
+    """Makes every child of a P an item, and adds operations in series to their model's heaviest
+    chain. Groups the blocks of a prime by model, because moving a single block is not worth its
+    transfers.
     """
     if tree.kind == "leaf":
         return [[tree.leaf]]
@@ -319,7 +316,7 @@ def _items(
 def _absorb_small(
     program: Program, items: list[Item], little: Callable[[Item], bool]
 ) -> list[Item]:
-    """Joins items of little work to the item that reads them first."""
+    """Merges items of little work into their first reader."""
     readers: dict[str, str] = {}
     for variant in program.variants:
         for operation in variant.operations:
@@ -339,7 +336,7 @@ def _absorb_small(
 
 
 def _by_pins(item: Item, sites: PlacementRules) -> list[Item]:
-    """Returns the item; if no device may run all of it, splits it by allowed devices."""
+    """Splits an item by allowed devices, unless one device may run all of it."""
     if set.intersection(*(set(sites.allowed[name]) for name in item)):
         return [item]
     parts: dict[tuple[str, ...], list[str]] = {}
@@ -353,10 +350,10 @@ def placements(
     sites: PlacementRules,
     score: Callable[[Sequence[Mapping[str, str]]], Sequence[float]],
 ) -> list[dict[str, str]]:
-    """Returns operation -> device for every placement that satisfies pins and memory; of placements
-    that differ only by interchangeable devices, one.
+    """Returns operation -> device for every placement that satisfies pins and memory; skips
+    equivalents on interchangeable devices.
 
-    Beyond `MAX_ENUMERATED` in all, keeps a beam of the partial placements with the best `score`.
+    Beyond `MAX_ENUMERATED`, retains a beam of partial placements with the best `score`.
     """
     classes = sites.classes()
     found: list[dict[str, str]] = [{}]
@@ -373,8 +370,8 @@ def placements(
 def _grown(
     partial: Mapping[str, str], item: Item, sites: PlacementRules, classes: Mapping[str, int]
 ) -> Iterator[dict[str, str]]:
-    """Yields the placement with one more item, on every device that may run it; of unused
-    interchangeable devices, on the first.
+    """Yields the placement with one more item, on every device that may run it, but only the first
+    of unused interchangeable ones.
     """
     used, fresh = set(partial.values()), set()
     for device in sites.devices:

@@ -13,10 +13,10 @@ from katz_graph.ir.region import Previous, Ref
 from katz_graph.planner.passes.cost import ValueSizes
 from katz_graph.planner.queries import WeightSwitch, switches, weight_sets
 
-LONGEST_BLOCK = 8  # most evaluations in one block of a repeating pattern
+LONGEST_BLOCK = 8  # maximum number of evaluations in one block of a repeating pattern
 SIMULATED_REPEATS, STEADY_REPEATS = 12, 4
-"""If evaluations read values of earlier ones, the pipeline takes a while to fill. Simulates the
-first number of repeats of a pattern, and extrapolates from the last of them, the second number.
+"""Numbers of simulated repeats of a pattern, and of the last of them to extrapolate from. Used if
+evaluations read values of earlier ones, because the pipeline takes a while to fill.
 """
 
 
@@ -115,8 +115,8 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """Extrapolates evaluations `first` to `last` of a shortened program, `times` repeats of a
-    pattern, to `further` more repeats.
+    """Extrapolates `times` repeats of a pattern, evaluations `first` to `last` of a shortened
+    program, to `further` more repeats.
     """
 
     first: int
@@ -127,10 +127,10 @@ class Repeats:
 
 def shortened(program: Program) -> tuple[Program, tuple[Repeats, ...]]:
     """Returns the program with only a few repeats of every repeating pattern of variants, and the
-    omitted repeats. Each omitted repeat takes as long as the last retained ones.
+    omitted repeats. An omitted repeat takes as long as the last retained ones.
 
-    If no value passes between evaluations, each starts with all devices idle. Every repeat after
-    the first then takes the same time, so two repeats suffice.
+    If no value passes between evaluations, each starts with all devices idle. Repeats after the
+    first then take equal time, so two suffice.
     """
     carried = any(variant.carried for variant in program.variants)
     most, steady = (SIMULATED_REPEATS, STEADY_REPEATS) if carried else (2, 1)
@@ -161,8 +161,8 @@ def shortened(program: Program) -> tuple[Program, tuple[Repeats, ...]]:
 
 
 def _pattern(kinds: Sequence[int]) -> tuple[int, int]:
-    """Returns the block length and number of repeats of the longest repetition at the beginning; of
-    equally long ones, that with the shortest block.
+    """Returns the block length and number of repeats of the longest repetition at the beginning. Of
+    equally long ones, takes the shortest block.
     """
     best = (1, 1)
     for length in range(1, min(LONGEST_BLOCK, len(kinds) // 2) + 1):

@@ -30,7 +30,7 @@ class SimulatedSpan:
     evaluation: int | None
     start: float
     seconds: float
-    after: int | None  # the number of the span that it waited for last
+    after: int | None  # index of the span that it waited for last
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +40,14 @@ class Simulation:
     seconds: float
     ends: tuple[float, ...] = ()
     period: float = 0.0  # of an evaluation of the commonest variant, in steady state
-    steady: int | None = None  # an evaluation in the middle of its longest run
+    steady: int | None = None  # an evaluation in the middle of the variant's longest run
     spans: tuple[SimulatedSpan, ...] = ()
-    busy: Mapping[str, float] = field(default_factory=dict)  # by resource, in the steady evaluation
+    busy: Mapping[str, float] = field(default_factory=dict)  # seconds by resource, when steady
 
 
 def simulate(program: Program) -> Simulation:
-    """Simulates the whole request. Raises RunError for a deadlock; the error names the devices that
-    wait and the values that they wait for.
+    """Simulates the whole request. Raises RunError for a deadlock; the error names the waiting
+    devices and the missing values.
     """
     flow = Flow(program)
     spans: list[SimulatedSpan] = []
@@ -66,8 +66,8 @@ def simulate(program: Program) -> Simulation:
 
 
 def _longest_run(program: Program) -> tuple[int, int] | tuple[None, int]:
-    """Returns the first and last evaluation of the longest run of the commonest variant; of equally
-    long runs, the middle one.
+    """Returns the first and last evaluation of the commonest variant's longest run; of equally long
+    runs, of the middle one.
     """
     number = commonest_variant(program)
     if number is None:
@@ -86,8 +86,8 @@ def _longest_run(program: Program) -> tuple[int, int] | tuple[None, int]:
 def run_clock(
     flow: Flow, program: Program, spans: list[SimulatedSpan] | None = None
 ) -> list[float]:
-    """Returns the time at which the sampler has the prediction of each evaluation of `flow`;
-    appends the activity of resources to `spans`.
+    """Returns the time of each evaluation's prediction in `flow`; appends the activity of resources
+    to `spans`.
 
     `program` gives the calls of each variant of the flow, the placement and the sampler's device.
     Raises RunError for a deadlock.
@@ -218,7 +218,7 @@ class _Trace:
         self._spans, self._names, self._flow = spans, names, flow
         self._begin = flow.program.region.begin.id
         self._last: dict[object, int] = {}  # resource -> its latest span
-        # (device, instance there) -> the span that it came from
+        # (device, instance) -> the span that made or transferred it
         self._origins: dict[tuple[int, int], int] = {}
 
     def task(self, device: int, task: DeviceTask, start: float, waited_for: int | None) -> None:
@@ -257,7 +257,7 @@ STEP, ADVANCE = "step", "advance"  # the sampler's output and input
 
 @dataclass(frozen=True, slots=True)
 class DeviceTask:
-    """An entry of a device's list, with the numbers of the instances that it needs and makes."""
+    """A task of a device, with the numbers of the instances that it needs and makes."""
 
     seconds: float
     needs: Sequence[int]
@@ -321,8 +321,8 @@ def _patches(flow: Flow, program: Program) -> Iterator[tuple[str, DeviceTask]]:
     """Yields the task of patching all weights of a model with LoRAs, on each device that has a part
     of the model.
 
-    Uses the measured time. Otherwise estimates that originals are copied over the bus, and weights
-    are read and written.
+    Uses the measured time, else an estimate: originals are copied over the bus, and weights are
+    read and written.
     """
     for device, weights in dict.fromkeys(
         (program.placement[name], weights) for name, weights in flow.patched.items()

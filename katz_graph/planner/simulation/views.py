@@ -1,7 +1,7 @@
-"""Follows an operation's inputs back through crops, features and slots, to its step and its part of
+"""Follows an operation's inputs back through crops, features and slots, to the step and its part of
 the latent.
 
-Hoisting, costs and batching use the same answer. Values that hold only tensors have no view.
+Hoisting, costs and batching share this code. Values that hold only tensors have no view.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class View:
 
 
 class Views:
-    """Resolves the views of a program whose variants are known."""
+    """Resolves the views of a program. Requires its variants."""
 
     def __init__(self, program: Program) -> None:
         self._begin = program.region.begin.id
@@ -92,9 +92,7 @@ class Views:
         return found.ref.operation if isinstance(found, Instance) else None
 
     def telling(self, variant: Variant) -> tuple[int, ...]:
-        """Returns the evaluations whose views may differ: all if a slot carries a step, else
-        one.
-        """
+        """Returns one evaluation, or all if views may differ because a slot carries a step."""
         return self._carrying.get(variant.name, variant.evaluations[:1])
 
     def _made(self, instance: Instance, evaluation: int) -> View | None:

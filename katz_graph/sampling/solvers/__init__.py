@@ -1,3 +1,3 @@
-"""Solves the diffusion equation, each solver in the loop form of its paper. Must not know models,
-devices or nodes.
+"""Solves the diffusion equation with solvers in their papers' form. Must not know models, devices
+or nodes.
 """

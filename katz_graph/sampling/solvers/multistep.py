@@ -20,7 +20,7 @@ from katz_graph.sampling.path import Path
 from katz_graph.sampling.solvers.solving import NoiseSource, Solving, slope
 
 Clock = Callable[[NDArray[np.float64]], NDArray[np.float64]]
-"""Maps sigmas to the times in which slopes are interpolated by a polynomial."""
+"""Maps sigmas to the times used for polynomial interpolation of slopes."""
 
 ADAMS_BASHFORTH = (
     (1.0,),
@@ -28,9 +28,7 @@ ADAMS_BASHFORTH = (
     (23 / 12, -16 / 12, 5 / 12),
     (55 / 24, -59 / 24, 37 / 24, -9 / 24),
 )
-"""Weights of the newest slope and those before it, for equal steps (Liu et al. 2022, "PNDM",
-equation 12).
-"""
+"""Weights of slopes, newest first, for equal steps (Liu et al. 2022, "PNDM", equation 12)."""
 
 # points and masses on [-1, 1]; exact for polynomials up to degree 127
 QUADRATURE = np.polynomial.legendre.leggauss(64)
@@ -40,9 +38,9 @@ Variant = Literal["bh1", "bh2"]
 
 
 def lms(x: Tensor, sigmas: Tensor, noise: NoiseSource, path: Path, *, order: int = 4) -> Solving:
-    """Applies the linear multistep method with coefficients for unequal steps: the slope is the
-    polynomial in σ through the last `order` slopes (Hairer, Nørsett and Wanner, "Solving Ordinary
-    Differential Equations I", III.5). A step to 0 returns the prediction.
+    """Applies the linear multistep method for unequal steps: the slope is the polynomial in σ
+    through the last `order` slopes (Hairer, Nørsett and Wanner, "Solving Ordinary Differential
+    Equations I", III.5). A step to 0 returns the prediction.
     """
     return (
         yield from _multistep(
@@ -64,9 +62,9 @@ def deis(x: Tensor, sigmas: Tensor, noise: NoiseSource, path: Path, *, order: in
 
 
 def ipndm(x: Tensor, sigmas: Tensor, noise: NoiseSource, path: Path) -> Solving:
-    """Applies Adams-Bashforth of order 4 with the coefficients of equal steps on unequal ones; the
-    first three steps have lower order (Zhang and Chen 2023, section 3, "iPNDM", after Liu et al.
-    2022). A step to 0 returns the prediction.
+    """Applies Adams-Bashforth of order 4 with coefficients for equal steps; the first three steps
+    have lower order (Zhang and Chen 2023, section 3, "iPNDM", after Liu et al. 2022). A step to 0
+    returns the prediction.
     """
 
     def weights(levels: Sequence[float]) -> Sequence[float]:
@@ -92,7 +90,7 @@ def gradient_estimation(
 
 def dpmpp_2m(x: Tensor, sigmas: Tensor, noise: NoiseSource, path: Path) -> Solving:
     """x' = σ'/σ x - (e^-h - 1) D with h = log σ - log σ'. D is extrapolated from the last two
-    predictions; in the first step and in a step to 0 it is the last prediction (Lu et al. 2022,
+    predictions, or the last prediction in the first step and a step to 0 (Lu et al. 2022,
     "DPM-Solver++", algorithm 2).
     """
     times = sigmas.log().neg()
@@ -162,13 +160,13 @@ def _weights(levels: Sequence[float], clock: Clock) -> list[float]:
 def uni_pc(
     x: Tensor, sigmas: Tensor, noise: NoiseSource, path: Path, *, variant: Variant = "bh1"
 ) -> Solving:
-    """Runs multistep UniPC-3 for data prediction, of lower order in the first steps and the last,
-    without a corrector after the last (Zhao et al. 2023, "UniPC", algorithms 1 and 2, section 3.3
-    and appendix; B(h) = h or e^h - 1).
+    """Runs multistep UniPC-3 for data prediction, with lower order in the first steps and the last,
+    and no corrector after the last (Zhao et al. 2023, "UniPC", algorithms 1 and 2, section 3.3 and
+    appendix; B(h) = h or e^h - 1).
 
-    The paper's variance preserving variables are x and the levels of sigma space divided by sqrt(1
-    + σ²), which cancels throughout. If the last level is 0, stops at LAST_LEVEL, or at half the
-    level before it if that is lower.
+    The paper's variance preserving variables are x and σ divided by sqrt(1 + σ²), which cancels
+    throughout. If the last level is 0, stops at LAST_LEVEL, or at half the previous level if that
+    is lower.
     """
     steps = len(sigmas) - 1
     if steps < 1:
@@ -228,8 +226,8 @@ def _advanced(
 
 
 def _coefficients(parts: Sequence[float], h: float, scale: float) -> list[float]:
-    """Solves equation 9 for a, with φ_k of -h. A single coefficient is 1/2, as for the paper's
-    orders 1 and 2.
+    """Solves equation 9 for a, with φ_k of -h. A single coefficient is 1/2, like the paper's orders
+    1 and 2.
     """
     count = len(parts)
     if count < 2:

@@ -1,4 +1,4 @@
-"""Solves the flow with steps that use no earlier predictions: Euler and the Runge-Kutta kind."""
+"""Solves the flow without earlier predictions: Euler and Runge-Kutta methods."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def heun(x: Tensor, sigmas: Tensor, noise: NoiseSource, path: Path) -> Solving:
 def heunpp2(x: Tensor, sigmas: Tensor, noise: NoiseSource, path: Path) -> Solving:
     """Steps along the weighted slopes at σ_i, σ_i+1 and σ_i+2, reached by Euler steps.
 
-    Of n slopes, σ_i+k gets the weight σ_i+k / (n σ_0) and σ_i the rest, so that the influence of
-    later levels fades with the noise. Uses two slopes in the penultimate step, one in the last.
-    Heun++ has no paper, only code (Carzit, sd-webui-sampler-heunpp); it is of first order.
+    Of n slopes, the one at σ_i+k has weight σ_i+k / (n σ_0) and that at σ_i the rest, so that later
+    levels fade with the noise. Uses two slopes in the penultimate step, one in the last. Heun++ has
+    no paper, only code (Carzit, sd-webui-sampler-heunpp); it is of first order.
     """
     for step, (sigma, sigma_next) in enumerate(pairwise(sigmas)):
         denoised = yield Query(x, sigma, step)
@@ -82,11 +82,11 @@ def dpm_2(x: Tensor, sigmas: Tensor, noise: NoiseSource, path: Path) -> Solving:
 
 def dpm_fast(x: Tensor, sigmas: Tensor, noise: NoiseSource, path: Path) -> Solving:
     """Runs DPM-Solver-fast (Lu et al. 2022, "DPM-Solver", section 3.4) with N evaluations, in steps
-    of equal length in log σ from the first level to the last positive one. Steps have order 3, and
-    order 2 and 1 for the rest of N. Uses only these two ends and the number of the given levels.
+    of equal length in log σ from the first level to the last positive one; others only count
+    towards N. Steps have order 3; the last use the rest of N with order 2 or 1.
     """
     budget = len(sigmas) - 1
-    if budget < 2:  # both ends are the same level
+    if budget < 2:  # first and last level are the same
         return (yield from euler(x, sigmas, noise, path))
     last = sigmas[-1] if sigmas[-1] > 0 else sigmas[-2]
     levels = torch.linspace(float(sigmas[0].log()), float(last.log()), budget // 3 + 2).exp()

@@ -1,5 +1,5 @@
-"""Defines the form of all solvers as generator functions, the slope that they follow, and the
-adapter that runs a solver for the variance exploding path on any other path.
+"""Defines solvers as generator functions, the slope that they follow, and the adapter that runs a
+solver for the variance exploding path on any other path.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ NoiseSource = Callable[[Tensor, Tensor], Tensor]
 """Maps (sigma, next sigma) to unit noise of x's shape for that interval."""
 
 Solving = Generator[Query, Tensor, Tensor]
-"""Yields a point to evaluate and receives the denoised picture at that point. The generator is both
-the definition of a solver and the state of one request.
+"""Yields a point to evaluate and receives the denoised picture at that point. The generator defines
+a solver and holds the state of one request.
 """
 
 Sampler = Callable[..., Solving]
-"""Maps (x, sigmas [N + 1], noise: NoiseSource, path: Path, *, options) to a generator. It asks for
-evaluations, the same for every x, and returns the final x.
+"""Maps (x, sigmas [N + 1], noise: NoiseSource, path: Path, *, options) to a generator that asks for
+evaluations, equal for every x, and returns the final x.
 """
 
 
 def slope(x: Tensor, sigma: Tensor, denoised: Tensor) -> Tensor:
     """Returns dx/dσ of the probability flow (Karras et al. 2022, equation 3). The formula holds on
-    every path whose picture share is linear in σ.
+    every path with a picture share linear in σ.
     """
     return (x - denoised) / sigma
 
 
 def in_relative_levels(sampler: Sampler) -> Sampler:
-    """Adapts a sampler for the variance exploding path to any path: in x / α and σ / α every path
-    is variance exploding (Karras et al. 2022, appendix B.2, on the scaling s(t)). Noise is drawn
+    """Adapts a sampler for the variance exploding path to any path, because every path is variance
+    exploding in x / α and σ / α (Karras et al. 2022, appendix B.2, scaling s(t)). Draws noise
     between the levels of the actual path.
     """
 

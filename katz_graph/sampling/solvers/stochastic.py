@@ -120,13 +120,14 @@ def res_multistep(
     eta: float = 0.0,
     s_noise: float = 1.0,
 ) -> Solving:
-    """Applies a second-order exponential multistep integrator: the prediction is linear in log σ
-    through the last two. The distance to the older one is the length of its step to σ_down, before
-    noise was added. The first step and steps to σ_down 0 are Euler (Zhang et al. 2023, "Improved
-    Order Analysis and Design of Exponential Integrator for Diffusion Models Sampling", section 4).
+    """Applies a second-order exponential multistep integrator: extrapolates the last two
+    predictions linearly in log σ. Their distance is the length of the previous step to σ_down,
+    before noise was added. The first step and steps to σ_down 0 are Euler (Zhang et al. 2023,
+    "Improved Order Analysis and Design of Exponential Integrator for Diffusion Models Sampling",
+    section 4).
     """
     times = sigmas.log().neg()
-    previous: tuple[Tensor, Tensor] | None = None  # prediction, time that its step reached
+    previous: tuple[Tensor, Tensor] | None = None  # prediction, time at the end of its step
     for step, (sigma, sigma_next) in enumerate(pairwise(sigmas)):
         denoised = yield Query(x, sigma, step)
         down, up = ancestral_split(sigma, sigma_next, eta)
@@ -159,7 +160,7 @@ def dpmpp_sde(
     r: float = 0.5,
 ) -> Solving:
     """Steps with two evaluations: to the part `r` of the step in log σ, then the whole step with
-    the prediction extrapolated through both, each time with noise (Lu et al. 2022, "DPM-Solver++",
+    the prediction extrapolated from both, each with noise (Lu et al. 2022, "DPM-Solver++",
     algorithm 1, made ancestral by Crowson, k-diffusion). A step to 0 returns the prediction.
     """
     if not 0 < r <= 1:
@@ -172,7 +173,7 @@ def dpmpp_sde(
         denoised = yield Query(x, sigma, step)
         if sigma_next == 0:
             return denoised
-        # Rounded as in other implementations: the noise depends on the exact level, and close to
+        # Rounded as in other implementations: the noise depends on the exact level, and near
         # the end a millionth of sigma is visible.
         middle = (times[step] + r * (times[step + 1] - times[step])).neg().exp()
         down, up = ancestral_split(sigma, middle, eta)
@@ -202,7 +203,7 @@ def dpmpp_2m_sde(
     solver_type: Literal["midpoint", "heun"] = "midpoint",
 ) -> Solving:
     """Runs SDE-DPM-Solver++(2M): x' = σ'/σ e^-ηh x + (1 - e^-(1+η)h) D + σ' sqrt(1 - e^-2ηh) z,
-    where the change between the last two predictions corrects D (Lu et al. 2022, "DPM-Solver++",
+    where the difference of the last two predictions corrects D (Lu et al. 2022, "DPM-Solver++",
     appendix, equation 18 and its multistep form). A step to 0 returns the prediction.
     """
     if solver_type not in ("midpoint", "heun"):
@@ -244,7 +245,7 @@ def dpmpp_3m_sde(
     eta: float = 1.0,
     s_noise: float = 1.0,
 ) -> Solving:
-    """Steps as dpmpp_2m_sde, with the first and second differences of the last three predictions
+    """Steps like dpmpp_2m_sde, with first and second differences of the last three predictions
     (Crowson, k-diffusion, after Lu et al. 2022, "DPM-Solver", appendix B). A step to 0 returns the
     prediction.
     """
@@ -280,7 +281,7 @@ def dpmpp_3m_sde(
     return x
 
 
-INTEGRATION_POINTS = 200  # of er_sde's integrals: a left Riemann sum, as in the ecosystem
+INTEGRATION_POINTS = 200  # points of er_sde's integrals: a left Riemann sum, as in the ecosystem
 
 
 @in_relative_levels
@@ -319,7 +320,7 @@ def er_sde(
         return log + eta * log
 
     shares = torch.arange(INTEGRATION_POINTS, dtype=sigmas.dtype) / INTEGRATION_POINTS
-    seen: list[tuple[Tensor, Tensor, Tensor | None]] = []  # σ, D and D' of the steps before
+    seen: list[tuple[Tensor, Tensor, Tensor | None]] = []  # σ, D and D' of earlier steps
     for step, (sigma, sigma_next) in enumerate(pairwise(sigmas)):
         denoised = yield Query(x, sigma, step)
         if sigma_next == 0:

@@ -49,7 +49,7 @@ def complete(
     entry: ConditioningEntry, model: ModelRecipe, latent: Mapping[str, Any], positive: bool
 ) -> ConditioningEntry:
     """Adds the default guidance and, for fill and control models, the mask channels of the latent,
-    if the conditioning sets none. Raises InputError for latents with a wrong channel count.
+    if not set. Raises InputError for latents with a wrong channel count.
     """
     told = entry.guidance if is_guided(model.network) else "off"
     for reference in () if entry.references is None else entry.references.latents:

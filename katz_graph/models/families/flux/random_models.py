@@ -53,12 +53,12 @@ STOCK = Stock(
 )
 
 
-SHIFT = 1.15  # of dev's noise levels at every picture size
+SHIFT = 1.15  # dev's shift of noise levels, at every picture size
 
 
 def configuration(blocks: int, guided: bool) -> Configuration:
-    """Returns the arguments of a transformer with two heads and one single block less than double
-    blocks. `guided`: whether it takes guidance.
+    """Returns arguments of a transformer with two heads and one single block less than double
+    blocks. `guided`: takes guidance.
     """
     return {
         "attention_head_dim": 16,

@@ -48,14 +48,14 @@ def context(module: Any, text: TextEncoding, kinds: tuple[int, ...] = ()) -> Ten
     if not kinds:
         return tokens
     learned = module.controlnet_mode_embedder.weight
-    # one row at a time: an index tensor would be copied from the host
+    # row by row: an index tensor would be copied from the host
     rows = torch.stack([learned[kind] for kind in kinds])
     return torch.cat([rows.expand(len(tokens), -1, -1), tokens], dim=1)
 
 
 def vectors(module: Any, text: TextEncoding) -> tuple[Tensor, ...]:
-    """Returns the embeddings of the guidance, if the model takes it, and of the pooled text."""
-    assert text.pooled is not None  # the architecture has a pooled width
+    """Returns the embeddings of guidance, if the model takes it, and of the pooled text."""
+    assert text.pooled is not None  # the architecture requires it
     embedders = module.time_text_embed
     pooled = embedders.text_embedder(text.pooled)
     if not module.config.guidance_embeds or text.guidance is None:
@@ -87,7 +87,7 @@ def fixed(
     module: Any, rows: int, columns: int, tokens: int, references: ReferenceTokens = NOTHING
 ) -> Fixed:
     """Returns cosines and sines of rotary positions [1, tokens + rows · columns, D], with all text
-    tokens at 0. If references are set, their positions follow, and their tokens are a third tensor.
+    tokens at 0. For references, appends their positions, and their tokens as a third tensor.
     """
     device = module.x_embedder.weight.device
     text = torch.zeros(tokens, 3, dtype=torch.float64, device=device)
@@ -104,9 +104,9 @@ def fixed(
 def placed(
     latents: Sequence[Tensor], rows: int, columns: int, placing: str
 ) -> Iterator[tuple[tuple[int, int], tuple[int, int, int]]]:
-    """Yields the patch rows and columns of each reference and the position of its first patch:
-    plane, row, column. Offsets match other implementations: references share one plane, each below
-    or to the right of the earlier ones, whichever is smaller.
+    """Yields each reference's patch rows and columns, and its first patch's position (plane, row,
+    column). By default references share a plane, each below or right of earlier ones, whichever
+    grows less, as in other implementations.
     """
     height, width = (rows * 2, columns * 2) if placing == "uxo" else (0, 0)
     for number, latent in enumerate(latents, start=1):

@@ -19,8 +19,8 @@ from katz_graph.models.family import Architecture, Configuration
 TRANSFORMER = "HunyuanDiT2DModel"
 CONTROLNET = "HunyuanDiT2DControlNetModel"
 LATENT = LatentSpace(channels=4, factor=8, scale=0.13025)
-LENGTHS = 77, 256  # tokens of BERT's text and of mT5's
-ORIGINAL = 1024  # pixels a side, default original size for versions before 1.2
+LENGTHS = 77, 256  # tokens of BERT's and mT5's text
+ORIGINAL = 1024  # pixels a side; default original size before version 1.2
 
 
 @lru_cache(maxsize=256)
@@ -76,7 +76,7 @@ def complete(
     entry: ConditioningEntry, model: ModelRecipe, latent: Mapping[str, Any], positive: bool
 ) -> ConditioningEntry:
     """Adds the default sizes for versions that take them, if the conditioning sets none. Raises
-    InputError for conditioning that the family does not support.
+    InputError for unsupported conditioning.
     """
     check_unsupported_conditioning(entry, model)
     if not config(model.network).get("use_style_cond_and_image_meta_size", True):

@@ -80,8 +80,8 @@ def controlnet_configuration(shapes: Shapes, _: str) -> Configuration:
 
 
 def converted(tensors: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the tensors under diffusers' names. Files already in diffusers' layout stay
-    unchanged, because norm2 and norm3 exist in both layouts. `values`: the module's configuration.
+    """Returns the tensors under diffusers' names. Files in diffusers' layout stay unchanged,
+    because norm2 and norm3 exist in both layouts. `values`: the module's configuration.
     """
     return RENAMING.converted(tensors, 0) if FUSED in tensors else tensors
 
@@ -122,8 +122,6 @@ def _shape(shapes: Shapes, name: str) -> tuple[int, ...]:
 
 
 def _ratio(rows: int, width: int) -> float:
-    """Returns a factor that gives `rows` when multiplied by the width and truncated, as diffusers
-    does.
-    """
+    """Returns a factor whose product with the width truncates to `rows`, as in diffusers."""
     exact = rows / width
     return exact if int(width * exact) == rows else (rows + 0.5) / width

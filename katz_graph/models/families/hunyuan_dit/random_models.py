@@ -33,8 +33,8 @@ def arguments(noise: Tensor, guidance: float) -> dict[str, Any]:
 
 
 def euler(pipeline: Any) -> float:
-    """Replaces DDPM's scheduler by Euler's and returns the factor of the first noise. Euler starts
-    from noise of the highest level alone; a KSampler adds it to a unit-variance picture.
+    """Replaces DDPM's scheduler by Euler's and returns the factor of the initial noise. Euler
+    starts from the highest level's noise; a KSampler adds it to a unit-variance picture.
     """
     taken = EulerDiscreteScheduler.from_config(
         pipeline.scheduler.config, timestep_spacing="linspace"
@@ -55,8 +55,8 @@ WORDS = (
 
 
 def configuration(blocks: int, sizes: bool = False) -> Configuration:
-    """Returns the arguments of a transformer with two heads and this number of blocks in each half.
-    `sizes`: whether it reads style and picture sizes.
+    """Returns the arguments of a transformer with two heads and `blocks` blocks in each half.
+    `sizes`: reads style and picture sizes.
     """
     return {
         "attention_head_dim": 16,
@@ -80,7 +80,7 @@ def control_configuration(network: Configuration, blocks: int) -> Configuration:
 
 
 class Words:
-    """Stands in for BERT's tokenizer; published folders store it as a word list."""
+    """Replaces BERT's tokenizer, which published folders store as a word list."""
 
     def save_pretrained(self, folder: Path) -> None:
         folder.mkdir(parents=True)

@@ -1,7 +1,7 @@
 """Computes HunyuanDiT transformers in parts on diffusers' modules. Implements
 `families.shared.transformer_stack.Stack`.
 
-The text's hidden state holds BERT's tokens followed by mT5's; the narrower ones are zero-padded.
+The text's hidden state holds BERT's tokens, then mT5's, zero-padded to equal width.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from katz_graph.models.families.shared.transformer_stack import (
 )
 
 BASE_CELLS = 64  # positions along the longer side of a picture
-SIZE_ORDER = [0, 1, 4, 5, 2, 3]  # original, target, crop: columns of `TextEncoding.sizes`
+SIZE_ORDER = [0, 1, 4, 5, 2, 3]  # columns of `TextEncoding.sizes`: original, target, crop
 
 
 def side(module: Any) -> int:
@@ -65,13 +65,13 @@ def context(module: Any, text: TextEncoding, kinds: tuple[int, ...] = ()) -> Ten
 
 
 def vectors(module: Any, text: TextEncoding) -> tuple[Tensor, ...]:
-    """Embeds mT5's text, including masked tokens. Versions before 1.2 add the picture's sizes and
-    the only style.
+    """Embeds mT5's text, including masked tokens. Versions before 1.2 add picture sizes and a
+    style.
     """
     embedders = module.time_extra_emb
     long_text = [embedders.pooler(_of_mt5(module, text))]
     if module.config.use_style_cond_and_image_meta_size:
-        if text.sizes is None:  # in a graph wired by hand
+        if text.sizes is None:  # in an explicit region
             raise InputError(
                 "the model reads the picture's sizes, the conditioning has none: encode the text "
                 "with CLIPTextEncodeSDXL"
@@ -143,7 +143,7 @@ def block(
 
 
 def head(module: Any, hidden: Tensor, embedding: Tensor, rows: int, columns: int) -> Tensor:
-    """Returns the prediction; drops the second half of the output channels, an unused variance."""
+    """Returns the prediction; drops the other half of the channels, an unused variance."""
     tokens: Tensor = module.proj_out(module.norm_out(hidden, embedding.float()))
     whole = unpatched(tokens, rows, columns, side(module))
     return whole[:, : module.config.in_channels]

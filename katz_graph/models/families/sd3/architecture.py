@@ -51,8 +51,8 @@ def transformer_architecture(part: Component) -> Architecture:
 
 
 def reads_tokens(part: Component) -> bool:
-    """Returns whether this is a ControlNet of 3.5 large, which starts from the model's embedded
-    tokens and reads no text.
+    """Returns whether this is a 3.5 large ControlNet, which reads the model's embedded tokens and
+    no text.
     """
     values = config(part)
     return values.get("_class_name") == CONTROLNET and values.get("joint_attention_dim") is None
@@ -62,7 +62,7 @@ def complete(
     entry: ConditioningEntry, model: ModelRecipe, latent: Mapping[str, Any], positive: bool
 ) -> ConditioningEntry:
     """Returns the entry unchanged. Raises InputError if the picture exceeds the position table, and
-    for conditioning that the family does not support.
+    for unsupported conditioning.
     """
     check_unsupported_conditioning(entry, model)
     controls = [use.control_net.control_net for use in entry.control]

@@ -29,8 +29,8 @@ def reads(control: ControlNetRecipe, model: ModelRecipe) -> tuple[int | None, ..
 
 
 def check_controlnet(control: ControlNetRecipe, model: ModelRecipe) -> None:
-    """Raises InputError if a ControlNet's sizes differ from the transformer's, or if it embeds its
-    own tokens without reading text, or the reverse.
+    """Raises InputError if a ControlNet's sizes differ from the transformer's, or if it embeds
+    tokens without reading text, or the reverse.
     """
     part = control.control_net
     if bool(config(part).get("use_pos_embed", True)) == reads_tokens(part):

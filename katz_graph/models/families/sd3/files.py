@@ -13,7 +13,7 @@ from katz_graph.models.family import Configuration
 from katz_graph.models.loading.configurations import HEAD_WIDTH, Shapes, head_count, how_many
 from katz_graph.models.renaming import Renaming
 
-CONTROL_TYPE = "control_type"  # tensor of a ControlNet: a number for the kind of reference
+CONTROL_TYPE = "control_type"  # a ControlNet's tensor with the number of its reference kind
 ORIGINAL_CONTROL = "transformer_blocks.0.adaLN_modulation.1.weight"
 RENAMING = Renaming(
     {
@@ -60,7 +60,7 @@ RENAMING = Renaming(
         }.items()
     },
     swapped=frozenset({"final_layer.adaLN_modulation.1"}),
-    # the last block does not update the text: its norm has one shift and one scale
+    # the last block does not update the text: the norm has one shift and one scale
     swapped_in_last=frozenset({"joint_blocks.{}.context_block.adaLN_modulation.1"}),
     tensors={"pos_embed": "pos_embed.pos_embed"},
 )

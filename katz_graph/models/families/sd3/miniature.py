@@ -16,7 +16,7 @@ from katz_graph.models.families.sd3.family import FAMILY
 from katz_graph.models.families.sd3.files import RENAMING
 from katz_graph.models.families.shared.miniature import Miniature
 
-PATCH, MAX_SIDE_CELLS = 2, 32  # cells: side of a token, longest side of a picture
+PATCH, MAX_SIDE_CELLS = 2, 32  # cells: side of a patch, longest side of a picture
 WIDTH, HEADS, BLOCKS, CONTROL_BLOCKS = 144, 3, 6, 3
 LORA_LAYERS = (
     "x_block.attn.qkv",
@@ -63,7 +63,7 @@ def network(text_width: int) -> SD3Transformer2DModel:
 def control(transformer: SD3Transformer2DModel) -> SD3ControlNetModel:
     """Builds a ControlNet from a copy of the transformer's first blocks."""
     model = SD3ControlNetModel.from_transformer(transformer, CONTROL_BLOCKS, 0)
-    # this flag of the default would zero the pooled text and leave the hint unshifted
+    # the default flag would zero the pooled text and leave the hint unshifted
     model.register_to_config(force_zeros_for_pooled_projection=False)
     return model
 

@@ -62,9 +62,7 @@ def control_configuration(network: Configuration, blocks: int) -> Configuration:
 
 
 def wide(heads: int, side: int) -> Configuration:
-    """Returns further changes for this number of heads of width 64 and latents with this many cells
-    a side.
-    """
+    """Returns changes for `heads` heads of width 64 and latents of `side` cells a side."""
     return {"caption_projection_dim": 64 * heads, "pos_embed_max_size": side}
 
 

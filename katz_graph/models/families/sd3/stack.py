@@ -52,9 +52,9 @@ def context(module: Any, text: TextEncoding, kinds: tuple[int, ...] = ()) -> Ten
 
 
 def vectors(module: Any, text: TextEncoding) -> tuple[Tensor, ...]:
-    """Embeds the pooled text, replaced by zeros for ControlNets that were trained with zeros."""
+    """Embeds the pooled text, or zeros for ControlNets trained with zeros."""
     pooled = text.pooled
-    assert pooled is not None  # the architecture has a pooled width
+    assert pooled is not None  # the architecture requires it
     if unshifted(module.config):
         pooled = torch.zeros_like(pooled)
     return (module.time_text_embed.text_embedder(pooled),)
@@ -70,8 +70,8 @@ def hint(module: Any, reference: Tensor) -> Tensor:
 
 
 def seen(values: Mapping[str, Any], pixels: Tensor) -> Tensor:
-    """Returns the pixels for a ControlNet's VAE. Stability trained edges in another range and depth
-    with near as dark. As ComfyUI does, converts the user's picture.
+    """Converts a user's picture for a ControlNet's VAE, like ComfyUI, because Stability trained
+    edges in another range and depth with near as dark.
     """
     match values.get(CONTROL_TYPE):
         case 1:  # edges

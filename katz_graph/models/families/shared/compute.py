@@ -78,8 +78,8 @@ def vae_encode(module: Any, given: Mapping[str, Any]) -> Outputs:
 
 
 def fit_reference(pixels: Tensor, batch: int, height: int, width: int) -> Tensor:
-    """Resizes pictures [b, H, W, C] in 0..1 to [batch, 3, height, width] by nearest-exact, with a
-    centre crop, and repeats them to fill the batch.
+    """Resizes centre-cropped pictures [b, H, W, C] in 0..1 by nearest-exact to [batch, 3, height,
+    width], and repeats them to fill the batch.
     """
     if pixels.shape[-1] == 1:
         pixels = pixels.expand(-1, -1, -1, 3)

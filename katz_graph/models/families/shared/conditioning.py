@@ -39,9 +39,7 @@ def check_channels(what: str, latent: Picture, model: ModelRecipe) -> None:
 
 
 def check_unsupported_conditioning(entry: ConditioningEntry, model: ModelRecipe) -> None:
-    """Raises InputError for guidance or reference latents in the conditioning of a model that reads
-    neither.
-    """
+    """Raises InputError for guidance or reference latents, for a model that reads neither."""
     if entry.references is not None:
         raise InputError(
             f"{model.network.folder}: the model reads no references: remove ReferenceLatent, or "

@@ -1,5 +1,5 @@
-"""Builds example calls of text encoders and VAEs on meta tensors to count their cost, as
-`katz_graph.models.families.unet.examples` does for UNets.
+"""Builds example calls of text encoders and VAEs on meta tensors to count their cost, like
+`katz_graph.models.families.unet.examples` for UNets.
 """
 
 from __future__ import annotations

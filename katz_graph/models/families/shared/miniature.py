@@ -1,5 +1,5 @@
-"""Describes the miniature of a family: a small network that ships with the package, and how it is
-trained and run in diffusers. Must not know the training data.
+"""Describes a family's miniature, a small network in the package, and its training and pipelines in
+diffusers. Must not know the training data.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class Miniature:
     control_pipeline: Callable[..., DiffusionPipeline]
     """Builds the diffusers pipeline with a ControlNet from its parts."""
     space: LatentSpace | None = None
-    """Latent space; None if the scale results from the training of the VAE."""
+    """Latent space; None if the VAE's training determines the scale."""
     lora_layers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Maps an original layer that a LoRA changes to the network layers that hold its rows. "{}"
-    stands for the block number.
+    """Maps an original layer that a LoRA changes to the network layers with its rows. "{}" is the
+    block number.
     """
 
     @property

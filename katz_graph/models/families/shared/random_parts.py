@@ -19,21 +19,21 @@ from katz_graph.models.text.kinds import T5, EncoderKind
 from katz_graph.models.text.vocabularies import SHIPPED, TOKENIZERS
 
 START, END = "<|startoftext|>", "<|endoftext|>"
-VOCABULARY = 514  # 256 bytes, each also as the end of a word, and two special tokens
+VOCABULARY = 514  # 256 bytes, the same as ends of words, and two special tokens
 SIZES: tuple[Mapping[str, Any], ...] = (
     {"hidden_size": 32, "num_hidden_layers": 3, "hidden_act": "quick_gelu"},
     {"hidden_size": 48, "num_hidden_layers": 4, "hidden_act": "gelu"},
 )
 """Sizes of the two CLIP text encoders."""
 WIDTHS = tuple(int(sizes["hidden_size"]) for sizes in SIZES)
-POOLED_WIDTH = 40  # of the second encoder's projection
+POOLED_WIDTH = 40  # width of the second encoder's projection
 PADDING = 16  # columns of zeros after those of the CLIP text encoders
-LONG_WIDTH = sum(WIDTHS) + PADDING  # of T5 and of a language model
+LONG_WIDTH = sum(WIDTHS) + PADDING  # width of T5 and of a language model
 
 Role = Literal["usual", "finishing", "drawn", "timed", "streamed", "full size"]
-"""How benches use a model kind. `usual`: the default; `finishing`: finishes what the usual one
-began; `drawn`: in random graphs that are compared with plain loops; `timed`: against stock
-pipelines; `full size`: on a GPU; `streamed`: with streamed ControlNet residuals.
+"""How benches use a model kind. `usual`: the default; `finishing`: completes the usual model's
+sampling; `drawn`: in random graphs compared with plain loops; `timed`: against stock pipelines;
+`full size`: on a GPU; `streamed`: with streamed ControlNet residuals.
 """
 Encoder = tuple[Callable[[], Any], Callable[[], Any], str]
 """Factory of a text encoder, factory of its tokenizer, class name of the tokenizer in
@@ -52,7 +52,7 @@ def tokenizer(pad: str) -> CLIPTokenizer:
     """Builds a byte-level tokenizer."""
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
-    # the byte-to-character mapping of GPT-2
+    # GPT-2's byte-to-character mapping
     alphabet = [chr(byte) for byte in printable] + [
         chr(256 + index) for index in range(len(others))
     ]
@@ -97,7 +97,7 @@ def t5() -> Any:
 
 
 def shipped(kind: EncoderKind) -> Any:
-    """Loads the tokenizer that ships with the package."""
+    """Loads the package's tokenizer."""
     return getattr(transformers, kind.tokenizer).from_pretrained(TOKENIZERS / SHIPPED[kind])
 
 

@@ -1,6 +1,6 @@
 """Builds small transformer pipelines with random weights from the descriptions in each family's
-`random_models`. These also describe how to call the stock diffusers pipeline. All weights affect
-the output; equal arguments give equal weights.
+`random_models`, which also describe calls of the stock diffusers pipeline. All weights affect the
+output; equal arguments give equal weights.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Stock:
     schedule: str = "simple"
     """Scheduler with the same noise levels as the pipeline."""
     embedded_guidance: float | None = None
-    """Guidance that the model takes as an input; such models have no negative side."""
+    """Guidance input of the model; such models take no negative prompt."""
     unpacked: Callable[[Tensor, int, int], Tensor] = lambda made, height, width: made
     """Returns the latent [B, C, h, w] from the pipeline's output and the picture's height and
     width.
@@ -52,7 +52,7 @@ class RandomTransformer:
     """Describes the small pipelines of one kind of transformer."""
 
     pipeline: str
-    """Class in diffusers, as are `network` and `control`."""
+    """Class in diffusers; so are `network` and `control`."""
     network: str
     control: str
     configuration: Callable[[int], Configuration]
@@ -72,8 +72,8 @@ class RandomTransformer:
     roles: frozenset[Role] = frozenset()
     """Uses in benches."""
     wide: Callable[[int, int], Configuration] = lambda heads, side: {}
-    """Returns further changes to the configuration for this number of heads of width 64 and latents
-    with this many cells a side.
+    """Returns further changes to the configuration for `heads` heads of width 64 and latents of
+    `side` cells a side.
     """
     steady: Configuration = field(default_factory=dict)
     """Changes to the configuration that keep rounding errors small in wide networks."""
@@ -81,8 +81,8 @@ class RandomTransformer:
     """Changes to the configuration at full size, except for text widths."""
 
     def widened(self, heads: int, side: int) -> Configuration:
-        """Returns the changes to the configuration for this number of heads of width 64 and latents
-        with this many cells a side.
+        """Returns the changes to the configuration for `heads` heads of width 64 and latents of
+        `side` cells a side.
         """
         heads_alone = {"attention_head_dim": 64, "num_attention_heads": heads}
         return {**heads_alone, **self.wide(heads, side)}
@@ -116,8 +116,8 @@ class RandomTransformer:
         """Saves a pipeline in diffusers' folder layout: transformer, text encoders, tokenizers,
         VAE, scheduler. Uses torch's default dtype and device; text encoders are float32.
 
-        `with_t5` adds T5 as the third text encoder of kinds in which it is optional. `spread`:
-        standard deviation of the transformer's weights; `changed`: overrides its configuration.
+        `with_t5` adds T5 as the third text encoder if it is optional. `spread`: standard deviation
+        of the transformer's weights; `changed`: overrides its configuration.
         """
         folder, scheduler = Path(folder), self.scheduler()
         parts: dict[str, Any] = {
@@ -129,7 +129,7 @@ class RandomTransformer:
             network = self.draw_network(seed, blocks, spread, **changed)
             network.save_pretrained(folder / "transformer")
             coder = vae(self.latent)
-            # log-variances of -100, so that sampling the posterior returns its mean
+            # log-variances of -100: sampling the posterior returns the mean
             last = coder.quant_conv or coder.encoder.conv_out
             last.weight.data[len(last.weight) // 2 :] = 0.0
             last.bias.data[len(last.bias) // 2 :] = -100.0

@@ -43,7 +43,7 @@ def text_work(inputs: Mapping[str, Any], extent: Extent, counts: WorkCounts) -> 
 
 
 def encode_once(reader: Reader) -> Hoisted:
-    """Encodes a text. Drops the pooled text if the model does not take it."""
+    """Returns a text's recipe, with pooled text if the model takes it."""
     entry = reader.entry
     return reader.text_key, {
         "encoding": entry.encoding,
@@ -54,23 +54,23 @@ def encode_once(reader: Reader) -> Hoisted:
 
 
 def text_once(reader: Reader) -> Hoisted:
-    """Computes from a text with the reader's model."""
+    """Returns the reader's text and model."""
     inputs = {"model": reader.model, "text": reader.inputs["text"]}
     return f"{reader.text_key}:{reader.model_key}", inputs
 
 
 def position_once(reader: Reader) -> Hoisted:
-    """Computes from a text, the part of the latent, and reference images."""
+    """Returns text, model, part of the latent and reference images."""
     key, inputs = text_once(reader)
     cells = reader.part and reader.part.cells
-    # a ControlNet sees no reference images
+    # ControlNets see no reference images
     references = reader.entry.references if reader.model is reader.inputs.get("model") else None
     key = f"{key}:{short_digest((cells, references))}"
     return key, {**inputs, "cells": cells, "references": references}
 
 
 def reference_once(reader: Reader) -> Hoisted:
-    """Computes a ControlNet's view of its image. Raises InputError for an image from the loop."""
+    """Returns a ControlNet's image and its size. Raises InputError for an image from the loop."""
     image, cells = reader.inputs["image"], reader.part and reader.part.cells
     if isinstance(image, (Ref, Previous)):
         raise InputError(
@@ -86,7 +86,7 @@ def reference_once(reader: Reader) -> Hoisted:
 
 
 def channels_once(reader: Reader) -> Hoisted | None:
-    """Computes an inpainting model's view of its part of the picture."""
+    """Returns an inpainting model's channels, if any, and its part."""
     concatenated, part = reader.entry.concatenated, reader.part
     if concatenated is None:
         return None

@@ -78,7 +78,7 @@ def fixed(module: Any, given: Mapping[str, Any]) -> Outputs:
 
 
 def bind_channels(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
-    """Makes the extra input channels, cropped to the part of the latent in question."""
+    """Makes the extra input channels, cropped to the operation's part of the latent."""
     model: ModelRecipe = inputs["model"]
     make = named(family_of(model.network).network.channels)
     extra = architecture(model.network).extra_channels
@@ -94,10 +94,10 @@ def channels(module: None, given: Mapping[str, Any]) -> Outputs:
 
 
 def bind_reference(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
-    """Resizes a reference image to the size of the picture, or to that of the part in question."""
+    """Resizes a reference image to the picture, or to the operation's part of it."""
     height, width = map(loop.latent.pixels, inputs["cells"] or loop.shape[2:])
     part = inputs["control_net"].control_net
-    check_vae(part, inputs.get("vae"), loop.latent)  # nodes wired by hand are not checked before
+    check_vae(part, inputs.get("vae"), loop.latent)  # explicit regions were not checked before
     stack = import_module(family_of(part).network.stack)
     unshifted = stack.unshifted(config(part))
     space = replace(loop.latent, shift=0.0) if unshifted else loop.latent
@@ -138,8 +138,8 @@ def fill(module: Any, given: Mapping[str, Any]) -> Outputs:
 
 
 def control_tokens(module: Any, given: Mapping[str, Any]) -> Outputs:
-    """Returns the input tokens of the first block of a ControlNet that starts from the model's
-    embedded tokens.
+    """Returns the first block's input tokens, for a ControlNet that reads the model's embedded
+    tokens.
     """
     tokens: Tokens = given["features"]
     stack = stack_of(module)
@@ -157,7 +157,7 @@ def control_block(module: Any, given: Mapping[str, Any]) -> Outputs:
         module, number, tokens.hidden, tokens.text, tokens.embedding, given["fixed"]
     )
     residual = stack.residual(module, number, hidden)
-    wide = residual.float()  # diffusers multiplies by a Python number, so in float32
+    wide = residual.float()  # diffusers multiplies by a Python number, in float32
     scaled = (wide * per_row(given["strength"], wide)).to(residual.dtype)
     return replace(tokens, hidden=hidden, text=text), scaled
 
@@ -176,7 +176,7 @@ def embed(module: Any, given: Mapping[str, Any]) -> Outputs:
 
 
 def blocks(module: Any, given: Mapping[str, Any]) -> Outputs:
-    """Runs a range of blocks; -1 as the last block means the model's last."""
+    """Runs a range of blocks; last block -1 is the model's last."""
     tokens: Tokens = given["features"]
     count = len(stack_of(module).blocks(module))
     first, last = given["first_block"], given["last_block"]
@@ -203,8 +203,8 @@ def run_blocks(
     residual: Tensor | None = None,
     passed: tuple[int, ...] = (),
 ) -> Tokens:
-    """Runs a range of blocks except those passed over, and stores the outputs that later blocks
-    read as skips. Adds the residual before each block, or to the skip if the block reads one.
+    """Runs a range of blocks except `passed` ones, and stores the outputs that later blocks read as
+    skips. Adds the residual before each block, or to its skip if it reads one.
     """
     stack, sources = stack_of(module), skip_sources(module)
     before, after = (still_read(sources, number) for number in (numbers.start, numbers.stop))
@@ -238,7 +238,7 @@ def skip_sources(module: Any) -> Mapping[int, int]:
 
 
 def still_read(sources: Mapping[int, int], number: int) -> list[int]:
-    """Lists the blocks before this one whose outputs it or a later block reads."""
+    """Lists the blocks before `number` whose outputs are still read as skips."""
     return sorted(early for late, early in sources.items() if early < number <= late)
 
 
@@ -265,7 +265,7 @@ def _residual(given: Mapping[str, Any]) -> Tensor | None:
 
 
 def _added(hidden: Tensor, residual: Tensor | None) -> Tensor:
-    """Adds a residual to the picture's tokens, which precede those of references."""
+    """Adds a residual to the picture's tokens, which precede the references'."""
     if residual is None:
         return hidden
     count = residual.shape[1]

@@ -88,7 +88,7 @@ def control_tokens(module: Any, sizes: Sized) -> Example:
 
 
 def control_block(module: Any, sizes: Sized) -> Example:
-    """Counts only the residual, which is sent to the network, as output."""
+    """Counts only the residual, which the network reads, as output."""
     stack, number = stack_of(module), sizes.first_block
     if number >= (count := len(stack.blocks(module))):
         raise InputError(
@@ -112,7 +112,7 @@ def context(module: Any, sizes: Sized) -> Example:
 
 def _inputs(module: Any, sizes: Sized) -> tuple[Tensor, TextEncoding, Fixed]:
     """Returns a model input, a text encoding and the fixed inputs, all on the meta device. Uses the
-    model's own text length if it is constant.
+    model's text length if it is constant.
     """
     shape, stack, family = _shape_of(module), stack_of(module), family_of_module(module)
     tokens = sum(family.text_layout.lengths) or sizes.tokens

@@ -24,9 +24,9 @@ def predict(
     controls: Sequence[Control],
     passed: tuple[int, ...] = (),
 ) -> Link:
-    """Adds the embedding, the blocks except those passed over, and the head of a transformer.
+    """Adds the embedding, the blocks except `passed` ones, and the head of a transformer.
 
-    Consecutive blocks that read the same ControlNet residuals form one operation, so that none
+    Consecutive blocks that read the same ControlNet residuals form one operation, so that no block
     waits for residuals that it does not read. Raises InputError for patches that need a UNet.
     """
     for patch, found in (
@@ -59,7 +59,7 @@ def predict(
 def _embedded(
     nodes: dict[str, NodeCall], name: str, model: ModelRecipe, step: Link, text: Conditioning
 ) -> Link:
-    """Adds the embedding of a transformer, or reuses that of a ControlNet in the same branch."""
+    """Adds a transformer's embedding, or reuses a ControlNet's of the same branch."""
     call = NodeCall("TransformerEmbed", {"model": model, "conditioning": text, "step": step})
     branch = name.partition("-")[0]
     known = (one for one in nodes if one.startswith(f"{branch}-controlnet"))
@@ -71,8 +71,8 @@ def _embedded(
 def _groups(
     model: ModelRecipe, controls: Sequence[Control]
 ) -> list[tuple[int, int, dict[str, Link]]]:
-    """Returns the first block, last block and residuals of each group, and those of the head.
-    Without ControlNets returns one group that spans all blocks.
+    """Returns (first block, last block, residuals) of each group; the head is a group. Without
+    ControlNets, one group spans all blocks.
     """
     if not controls:
         return [(0, -1, {})]
@@ -132,8 +132,8 @@ def draw_control(
 
 
 def check_vae(control_net: Component, vae: VaeRecipe | None, latent: LatentSpace) -> None:
-    """Raises InputError if a ControlNet that reads latents has no VAE, or one with another number
-    of channels than the model.
+    """Raises InputError if a ControlNet that reads latents has no VAE, or a VAE with another
+    channel count than the model.
     """
     if not reads_latents(control_net):
         return

@@ -1,5 +1,5 @@
-"""Defines the interface through which families compute their transformers, and shared helpers for
-patches and positions.
+"""Defines the interface to compute families' transformers in parts, and helpers for patches and
+positions.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from katz_graph.ir.values import TextEncoding, Tokens
 from katz_graph.models.family import ModelFamily, family_of_class
 
 Fixed = tuple[Tensor, ...]
-"""Further inputs of the blocks: positions [1, ...] for all rows, and tokens of references [B, ...].
-"""
+"""Further inputs of the blocks: positions [1, ...] for all rows, tokens of references [B, ...]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,7 @@ NOTHING = ReferenceTokens()
 
 class Stack(Protocol):
     """Computes a transformer in parts, bit-equal to its `forward`. Each family joins text and
-    picture tokens where its network does.
+    picture tokens like its network.
     """
 
     def side(self, module: Any) -> int:
@@ -72,7 +71,7 @@ class Stack(Protocol):
         self, module: Any, x: Tensor, context: Tensor, embedding: Tensor, fixed: Fixed
     ) -> tuple[Tensor, Tensor | None]:
         """Returns the picture and text tokens for the first block, from a model input [B, C, h, w]
-        of whole patches. The text tokens are None if the family joins them to the picture's.
+        of whole patches. The text tokens are None if joined to the picture's.
         """
 
     def block(
@@ -104,7 +103,7 @@ class Stack(Protocol):
     def residual(self, module: Any, number: int, hidden: Tensor) -> Tensor:
         """Returns the residual for the picture tokens from a ControlNet's n-th block."""
 
-    # for families whose ControlNets start from the model's embedded tokens
+    # for families with ControlNets that read the model's embedded tokens
 
     def pad_token(self, module: Any) -> Tensor:
         """Returns the pad-token embedding [1, 1, D] for picture tokens; [1, 0, D] if the model pads
@@ -127,12 +126,12 @@ class Stack(Protocol):
     def model_tokens(
         self, module: Any, batch: int, patches: int, text: int
     ) -> tuple[Tensor, Tensor]:
-        """Returns a hidden state [B, N, D] and an embedding [B, E] on the meta device, as the
-        model's embedding makes them, to count a ControlNet that starts from them.
+        """Returns a hidden state [B, N, D] and an embedding [B, E] of the model on the meta device,
+        to count a ControlNet that reads them.
         """
 
     def unshifted(self, values: Mapping[str, Any]) -> bool:
-        """Returns whether a ControlNet with this configuration reads latents without the shift."""
+        """Returns whether a ControlNet of this configuration reads latents without the shift."""
 
 
 def stack_of(module: Any) -> Stack:
@@ -149,7 +148,7 @@ def stack_of(module: Any) -> Stack:
 def family_of_module(module: Any) -> ModelFamily:
     """Returns the family of a loaded network or ControlNet."""
     family = family_of_class(type(module).__name__)
-    assert family is not None  # only networks of families are loaded
+    assert family is not None  # other networks are not loaded
     return family
 
 

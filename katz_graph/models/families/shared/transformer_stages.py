@@ -58,14 +58,14 @@ def network_of(inputs: Mapping[str, Any]) -> Component:
 
 
 def _hint(reader: Reader) -> Hoisted:
-    """Embeds the reference that `reference_once` computes."""
+    """Returns the reference of `reference_once`."""
     reference = reader.inputs["reference"]
     _, _, key = reference.operation.partition(":")
     return key, {"control_net": reader.model, "reference": reference}
 
 
 def _fill(reader: Reader) -> Hoisted:
-    """Returns the pad-token embedding of the sampler's model, for a ControlNet."""
+    """Returns the sampler's model, for a ControlNet's pad token."""
     model = reader.inputs["model"]
     return short_digest(model), {"model": model}
 

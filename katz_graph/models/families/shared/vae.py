@@ -1,5 +1,5 @@
-"""Encodes and decodes pictures with diffusers' AutoencoderKL. Latents are the VAE's own, not
-multiplied by its scaling factor.
+"""Encodes and decodes pictures with diffusers' AutoencoderKL. Latents are not multiplied by the
+VAE's scaling factor.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def decode(vae: Any, samples: Tensor, tile: Tile | None = None) -> Tensor:
     """Decodes [B, C, h, w] to float32 [B, H, W, 3] in 0..1.
 
     Tiles are decoded in one pass and their overlaps blended linearly. The result differs slightly
-    from an untiled decode because norms and attention see only one tile. Raises InputError for the
+    from an untiled decode because norms and attention see single tiles. Raises InputError for the
     wrong number of channels, Overflowed if half precision does not suffice, and RunError if the
     picture has NaN or infinity even in float32.
     """

@@ -65,8 +65,8 @@ class UNetArchitecture(Architecture):
 
     @property
     def is_refiner(self) -> bool:
-        """Returns whether this has the shape of SDXL's refiner: one text encoder, with pooled text
-        as wide as the text.
+        """Returns whether this has the shape of SDXL's refiner: one text encoder, and pooled text
+        as wide as text.
         """
         return self.pooled_width == self.text_width
 
@@ -123,8 +123,8 @@ def unet_architecture(part: Component) -> UNetArchitecture:
 
 
 def pooled_width(config: Mapping[str, Any]) -> int:
-    """Returns P of the pooled text [B, P] that an SDXL model takes. The rest of its input embeds
-    six numbers, or five for the refiner.
+    """Returns P of an SDXL model's pooled text [B, P]. The remaining input embeds six numbers, or
+    five for the refiner.
     """
     width = config["projection_class_embeddings_input_dim"]
     number = config["addition_time_embed_dim"]

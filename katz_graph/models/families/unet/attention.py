@@ -24,8 +24,8 @@ class CachedKVAttention(AttnProcessor2_0):  # type: ignore[misc]
     those that are missing. Self-attention uses one matrix product if its weights are fused.
 
     The processor knows only its layer's name, so one module serves many requests. diffusers passes
-    an argument only to processors whose signature names it and warns about the others. Hence the
-    explicit parameter `kept`, also in self-attention layers.
+    only arguments that the signature names, and warns about others. Hence the explicit parameter
+    `kept`, also in self-attention layers.
     """
 
     def __init__(self, layer: str) -> None:
@@ -87,7 +87,7 @@ def cross_attention_keys_values(
     """Computes keys and values of all cross-attention layers for a text [B, T, D], bit-equal to
     those computed at every step.
 
-    They are valid for the current weights only: compute them again for another weight set.
+    They are only valid for the current weight set.
     """
     return {
         name: (layer.to_k(text_hidden), layer.to_v(text_hidden))

@@ -2,8 +2,8 @@
 blocks. Together they are bit-equal to its `forward`.
 
 Must not know samplers, guidance or devices. Skips are addressed by position: 0 is the output of
-conv_in, then the outputs of each down block follow. A downsampler's output ends the list of its
-block but is read with the skips of the next.
+conv_in, then the outputs of each down block follow. A downsampler's output is the last of its block
+but is read with the next block's skips.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def decode(
 
 
 def skip_range(unet: Any, up_block: int) -> range:
-    """Returns the positions of the skips that an up block reads, the highest first in use."""
+    """Returns the positions of an up block's skips; the block reads the highest first."""
     end = _skips_until(unet, len(unet.down_blocks)) - sum(
         len(block.resnets) for block in unet.up_blocks[:up_block]
     )
@@ -165,9 +165,7 @@ def _up(
     condition: dict[str, Any],
     on_skip: SkipHook | None,
 ) -> Tensor:
-    """Runs an up block of diffusers; the hook may change hidden state and skip before
-    concatenation.
-    """
+    """Runs a diffusers up block; the hook may change hidden state and skip before concatenation."""
     attentions = block.attentions if has_cross_attention(block) else [None] * len(block.resnets)
     for resnet, attention, skip in zip(block.resnets, attentions, reversed(skips), strict=True):
         if (

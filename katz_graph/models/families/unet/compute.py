@@ -1,7 +1,7 @@
 """Computes the stages of UNets and their ControlNets on live modules.
 
-The declarations in `stages` name these functions. None of them mutates state, waits for a device or
-reads a tensor's value.
+The declarations in `stages` name these functions. No function mutates state, waits for a device or
+reads tensor values.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def added(module: Any, given: Mapping[str, Any]) -> Outputs:
 
 
 def bind_reference(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
-    """Resizes a reference image by nearest-exact and crops it to the size of the picture, or of the
-    part in question.
+    """Crops and resizes a reference image, by nearest-exact, to the picture or the operation's part
+    of it.
     """
     height, width = map(loop.latent.pixels, inputs["cells"] or loop.shape[2:])
     pixels = fit_reference(inputs["image"].pixels, loop.shape[0], height, width)
@@ -52,7 +52,7 @@ def reference(module: Any, given: Mapping[str, Any]) -> Outputs:
 
 
 def bind_channels(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
-    """Makes the extra input channels, cropped to the part of the latent in question."""
+    """Makes the extra input channels, cropped to the operation's part of the latent."""
     model: ModelRecipe = inputs["model"]
     like, part = torch.zeros(loop.shape), inputs["part"]
     whole = concatenated_channels(
@@ -129,7 +129,7 @@ def bind_wrapped(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
 
 
 def wrapped(module: Any, given: Mapping[str, Any]) -> Outputs:
-    """Returns the denoised prediction of the whole UNet as a pack's wrapper computes it."""
+    """Returns the denoised prediction of the whole UNet, run by a pack's wrapper."""
 
     def predict(step: Step, text: TextEncoding, kept: Any) -> Tensor:
         inner = {

@@ -1,7 +1,7 @@
 """Derives the configuration of a UNet or ControlNet from its tensor shapes, in the original layout
 (CompVis, Stability AI) or in diffusers'.
 
-Values that shapes do not determine are those of Stable Diffusion 1, 2 and XL. Never imports torch.
+Takes other values from Stable Diffusion 1, 2 and XL. Never imports torch.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from katz_graph.models.loading.configurations import Shapes, how_many
 GROUPS = 32  # in every group norm
 HEADS = 8  # in Stable Diffusion 1
 HEAD_WIDTH = 64  # in all others
-SIZE_WIDTH = 256  # of the embedding of each SDXL size number
+SIZE_WIDTH = 256  # width of the embedding of each SDXL size number
 SDXL_TEXT_WIDTH = 2048
-UNCLIP_TEXT_WIDTH = 1024  # of unCLIP models, based on Stable Diffusion 2
+UNCLIP_TEXT_WIDTH = 1024  # for unCLIP models, based on Stable Diffusion 2
 # file name endings of ControlNets that average residuals over the picture
 AVERAGING = ("_shuffle", "_shuffle_fp16")
 
@@ -114,7 +114,7 @@ def controlnet_configuration(shapes: Shapes, stem: str) -> dict[str, Any]:
 
 
 def scheduler_configuration(prediction: str, zero_terminal_snr: bool) -> dict[str, Any]:
-    """Returns the noise configuration that Stable Diffusion 1, 2 and XL were trained with."""
+    """Returns the training noise configuration of Stable Diffusion 1, 2 and XL."""
     return {
         "_class_name": "EulerDiscreteScheduler",
         "beta_schedule": "scaled_linear",

@@ -1,8 +1,8 @@
 """Runs a ControlNet in two stages: embeds its reference image once per request, and computes
 residuals once per step.
 
-Together they are bit-equal to the `forward` of diffusers' ControlNetModel, and equal up to rounding
-to ControlNetUnionModel's for one picture.
+Together they are bit-equal to `forward` of diffusers' ControlNetModel, and, for one picture, equal
+to ControlNetUnionModel's up to rounding.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def embed_reference(controlnet: Any, image: Tensor, types: Sequence[int] = ()) -
         image = image.flip(dims=[1])
     result: Tensor = controlnet.controlnet_cond_embedding(image.to(controlnet.conv_in.weight))
     for kind in types:
-        # [1, B, C]: a sequence of one per picture
+        # [1, B, C]: sequence length 1
         token = (result.mean(dim=(2, 3)) + controlnet.task_embedding[kind])[None]
         for layer in controlnet.transformer_layes:
             token = layer(token)

@@ -1,5 +1,5 @@
-"""Embeds timestep, and SDXL's pooled text and picture sizes, as the vector that all blocks of a
-UNet or ControlNet read.
+"""Embeds timestep, and SDXL's pooled text and picture sizes, as the vector that a UNet's or
+ControlNet's blocks read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Builds example calls of UNet and ControlNet stages on meta tensors to count their cost.
 
-Each function takes a module on the meta device and sizes. It returns a call that produces the
-output tensors, and the submodules whose weights that call reads.
+Each function takes a module on the meta device and sizes. It returns a call that returns the output
+tensors, and the submodules that the call uses.
 """
 
 from __future__ import annotations

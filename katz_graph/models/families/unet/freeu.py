@@ -18,8 +18,8 @@ def skip_hook(unet: Any, patches: Sequence[FreeU]) -> SkipHook | None:
     """Returns the hook that `unet.decode` calls before each concatenation; None without patches.
     Several patches apply in order.
 
-    As in the authors' code, the first factors apply where the backbone is four times as wide as the
-    model's first block, the second where it is twice as wide.
+    As in the authors' code, the first factors apply if the backbone is four times as wide as the
+    model's first block, the second if it is twice as wide.
     """
     if not patches:
         return None

@@ -15,7 +15,7 @@ from diffusers import (
 from katz_graph.models.families.shared.miniature import Miniature
 from katz_graph.models.families.unet.family import FAMILY
 
-SIZE_WIDTH = 32  # of each size number's embedding
+SIZE_WIDTH = 32  # width of each size number's embedding
 
 
 def network(text_width: int) -> UNet2DConditionModel:

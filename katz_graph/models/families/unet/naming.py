@@ -44,7 +44,7 @@ def originals(parameters: Collection[str]) -> Mapping[str, tuple[Rows, ...]]:
 
 
 def _original(path: str, layers: int, paths: Collection[str]) -> str:
-    """Returns the original name of a module, or "" if it has none. `layers`: per block."""
+    """Returns a module's original name, or "" without one. `layers`: per block."""
     if path in ORIGINAL_LAYERS:
         return str(ORIGINAL_LAYERS[path])
     match = BLOCK.fullmatch(path)
@@ -54,7 +54,7 @@ def _original(path: str, layers: int, paths: Collection[str]) -> str:
     layer = int(match["layer"])
     kind = match["kind"]
     rest = match["rest"]
-    first = block * (layers + 1)  # original blocks hold one layer each
+    first = block * (layers + 1)  # original blocks have one layer each
     rest = ORIGINAL_RESNET.get(rest, rest) if kind == "resnets" else rest
     place = int(kind == "attentions")
     match match["side"], kind:

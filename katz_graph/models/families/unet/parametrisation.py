@@ -28,7 +28,7 @@ SPREAD = (
     "output_blocks.11.1.transformer_blocks.0.norm1.bias",
     "up_blocks.3.attentions.2.transformer_blocks.0.norm1.bias",
 )
-# threshold of that bias' standard deviation: Stable Diffusion 2 models that predict v exceed it
+# Stable Diffusion 2 models that predict v exceed this standard deviation of the bias `SPREAD`
 WIDEST_EPSILON = 0.09
 
 
@@ -36,8 +36,8 @@ def scheduler_component(file: Contents, unet: Component) -> Component:
     """Makes the component that replaces a scheduler folder. A YAML file next to the checkpoint
     takes precedence over marker tensors, and these over metadata.
 
-    Stable Diffusion 2 files have none of these. As in other programs, a large standard deviation of
-    one bias identifies those that predict v.
+    Stable Diffusion 2 files may lack all three. A large standard deviation of one bias then
+    indicates v, as in other programs.
     """
     prediction, zero_terminal_snr = _yaml(Path(file.path).with_suffix(".yaml"))
     if prediction is None and MARKERS[0] in file.shapes:

@@ -24,14 +24,14 @@ from katz_graph.models.families.shared.conditioning import (
 from katz_graph.models.families.unet.architecture import unet_architecture
 from katz_graph.models.family import Control
 
-NEGATIVE_SCORE = 2.5  # aesthetic score for the negative side of SDXL's refiner
+NEGATIVE_SCORE = 2.5  # aesthetic score for the refiner's negative conditioning
 
 
 def complete(
     entry: ConditioningEntry, model: ModelRecipe, latent: Mapping[str, Any], positive: bool
 ) -> ConditioningEntry:
-    """Adds the extra input channels of models that have them, and the aesthetic score of a
-    refiner's negative side, if the conditioning sets none.
+    """Adds a model's extra input channels, and the aesthetic score of a refiner's negative
+    conditioning, if the conditioning sets none.
     """
     shape = unet_architecture(model.network)
     check_unsupported_conditioning(entry, model)

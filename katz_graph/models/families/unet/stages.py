@@ -58,7 +58,7 @@ def _network(inputs: Mapping[str, Any]) -> Component:
 
 
 def _computed(compute: str, bind: str = "", module: Module = "model") -> dict[str, Any]:
-    """Returns a stage's functions in `compute` and the input whose recipe names its module."""
+    """Returns a stage's functions in `compute` and its module's input."""
     return {
         "compute": f"{COMPUTE}:{compute}",
         "bind": bind and f"{COMPUTE}:{bind}",

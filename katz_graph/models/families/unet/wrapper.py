@@ -31,8 +31,8 @@ def call_wrapper(
     """Returns the denoised prediction [B, C, h, w] of the wrapper, called as `wrapper(apply_model,
     {input, timestep, c, cond_or_uncond})`.
 
-    `apply_model(x, timestep, **c)` takes a latent in sigma space, one σ for all rows, and the text
-    as `c_crossattn`; it returns the denoised prediction and ignores other keys of `c`. `sides`: 0
+    `apply_model(x, timestep, **c)` takes a latent in sigma space, one σ for all rows, and text as
+    `c_crossattn`, and returns the denoised prediction. It ignores other keys of `c`. `sides`: 0
     (positive) or 1 (negative) for each conditioning entry in the batch. Raises InputError for a
     result of another shape or type.
     """
@@ -72,7 +72,7 @@ def call_wrapper(
 def _at(step: Step, x: Tensor, sigma: float, table: NoiseTable) -> Step:
     """Returns the step with another latent, or at another noise level."""
     own = float(step.sigma[0])
-    # compared as float32, the dtype that the function received
+    # compared as float32, the wrapper's dtype
     same_level = torch.tensor(sigma) == torch.tensor(own)
     if x is step.x and same_level:
         return step

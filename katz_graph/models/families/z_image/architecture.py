@@ -54,7 +54,7 @@ def transformer_architecture(part: Component) -> Architecture:
 
 
 def is_controlnet(part: Component) -> bool:
-    """Returns whether this is a ControlNet; all of them start from the model's embedded tokens."""
+    """Returns whether this is a ControlNet. All ControlNets read the model's embedded tokens."""
     return bool(config(part).get("_class_name") == CONTROLNET)
 
 
@@ -84,8 +84,6 @@ def positions(head: int) -> list[int]:
 def complete(
     entry: ConditioningEntry, model: ModelRecipe, latent: Mapping[str, Any], positive: bool
 ) -> ConditioningEntry:
-    """Returns the entry unchanged. Raises InputError for conditioning that the family does not
-    support.
-    """
+    """Returns the entry unchanged. Raises InputError for unsupported conditioning."""
     check_unsupported_conditioning(entry, model)
     return entry

@@ -11,7 +11,7 @@ from katz_graph.models.families.z_image.architecture import CONTROLNET, THETA, p
 from katz_graph.models.family import Configuration
 from katz_graph.models.loading.configurations import Shapes, head_count, how_many
 
-EVERY = 5  # a published ControlNet acts on every fifth block, from the first on
+EVERY = 5  # published ControlNets act on every fifth block, starting with the first
 
 
 def places(part: Component) -> list[int]:
@@ -25,7 +25,7 @@ def blocks(part: Component) -> int:
 
 
 def reads(control: ControlNetRecipe, model: ModelRecipe) -> tuple[int | None, ...]:
-    """Maps blocks to residuals: each residual is added after the block of its place."""
+    """Maps blocks to residuals: each residual is added after its block in `places`."""
     found = places(control.control_net)
     count = config_value(model.network, "n_layers", int, 30)
     return None, *(found.index(one) if one in found else None for one in range(count))
@@ -33,8 +33,7 @@ def reads(control: ControlNetRecipe, model: ModelRecipe) -> tuple[int | None, ..
 
 def check_controlnet(control: ControlNetRecipe, model: ModelRecipe) -> None:
     """Raises InputError if a ControlNet's sizes differ from the transformer's, or if the
-    transformer's positions differ from the published ones, which a ControlNet's configuration does
-    not state.
+    transformer's positions are not the published ones, which a ControlNet's configuration lacks.
     """
     part, network = control.control_net, model.network
     for name, key, default in (("width", "dim", 3840), ("number of heads", "n_heads", 30)):

@@ -29,7 +29,7 @@ RENAMING = Renaming(
         for layer, names in ATTENTION.items()
     }
 )
-UNUSED = "norm_final.weight"  # some files contain it
+UNUSED = "norm_final.weight"  # present in some files
 
 
 def transformer_configuration(shapes: Shapes, _: str) -> Configuration:
@@ -56,4 +56,4 @@ def converted(tensors: dict[str, Any], values: Mapping[str, Any]) -> dict[str, A
     module's configuration.
     """
     kept = {name: tensor for name, tensor in tensors.items() if name != UNUSED}
-    return RENAMING.converted(kept, blocks=0)  # the last block is like the others
+    return RENAMING.converted(kept, blocks=0)  # all blocks are alike

@@ -31,7 +31,7 @@ def arguments(noise: Tensor, guidance: float) -> dict[str, Any]:
 STOCK = Stock(arguments)
 
 
-CHAT = (  # the chat template of the language model's tokenizer for one message
+CHAT = (  # the language model's chat template for one message
     "{% for said in messages %}<|im_start|>{{ said.role }}\n{{ said.content }}<|im_end|>\n"
     "{% endfor %}{{ '<|im_start|>assistant\n' }}"
 )

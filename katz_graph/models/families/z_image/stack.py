@@ -75,7 +75,7 @@ def fixed(
 
 
 def embedding(module: Any, timestep: Tensor, vectors: tuple[Tensor, ...]) -> Tensor:
-    """Embeds the share of signal (1 - timestep) rather than that of noise."""
+    """Embeds the signal's share (1 - timestep), not the noise's."""
     result: Tensor = module.t_embedder((1 - timestep.float()) * module.t_scale)
     return result
 
@@ -99,16 +99,14 @@ def block(
     fixed: Fixed,
 ) -> tuple[Tensor, Tensor | None]:
     frequencies = torch.view_as_complex(fixed[0][:1])
-    if _is_controlnet(module):  # its forward takes other arguments
+    if _is_controlnet(module):  # other arguments of forward
         layer = module.control_layers[number]
         return ZImageTransformerBlock.forward(layer, hidden, None, frequencies, embedding), None
     return module.layers[number](hidden, None, frequencies, embedding), None
 
 
 def head(module: Any, hidden: Tensor, embedding: Tensor, rows: int, columns: int) -> Tensor:
-    """Returns the negated output: the model predicts noise-to-picture, a flow's velocity is the
-    reverse.
-    """
+    """Returns the negated output: the model predicts picture minus noise, a flow the reverse."""
     tokens: Tensor = _final_layer(module)(hidden, c=embedding)[:, : rows * columns]
     return -unpatched(tokens, rows, columns, side(module))
 

@@ -1,5 +1,5 @@
-"""Calls the stages of a network and a ControlNet directly, without the engine; a bench of two
-processes compares with it.
+"""Calls the stages of a network and a ControlNet without the engine, for comparison in a bench of
+two processes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from katz_graph.models.families.unet.embedding import added_embedding
 
 
 class ByHand:
-    """Calls a pipeline's network and a ControlNet on latents with this many cells a side."""
+    """Calls a pipeline's network and a ControlNet on square latents."""
 
     def __init__(self, pipeline: Path, control: Path, cells: int) -> None:
         with torch.inference_mode():
@@ -59,7 +59,7 @@ class ByHand:
         _, raw = unet.decode(
             self._unet, middle, self._text, self._kept[self._unet][0], residuals=residuals
         )
-        assert raw is not None  # all blocks ran
+        assert raw is not None  # not None because all blocks ran
         return raw
 
     def control(self, latent: Tensor) -> Residuals:

@@ -44,7 +44,7 @@ Naming = Literal["diffusers", "peft", "kohya"]
 CHANNELS = (16, 24, 32)
 GROUPS = 8
 LAYERS_PER_BLOCK = 2
-SIZE_WIDTH = 8  # of each size number's embedding
+SIZE_WIDTH = 8  # width of each size number's embedding
 UNET_TARGETS = re.compile(
     r"attn[12]\.to_(q|k|v|out\.0)$|ff\.net\.(0\.proj|2)$|proj_(in|out)$|(resnets|downsamplers)\.0\.conv1?$|resnets\.0\.time_emb_proj$"
 )
@@ -80,14 +80,14 @@ class RandomUNet:
     """Further entries of model_index.json."""
     text_encoders: tuple[TextEncoder, ...]
     own: Mapping[str, Any]
-    """Values of the UNet's configuration that are specific to this kind."""
+    """UNet configuration values that are specific to this kind."""
     latent: LatentSpace
     prediction: str = "epsilon"
     pooled_width: int = POOLED_WIDTH
     """Width of the pooled text."""
     original: bool = False
     """Whether kohya's trainer uses the layer names of the original code."""
-    upcast: bool = False  # its VAE overflows in float16
+    upcast: bool = False  # the VAE overflows in float16
     stock: None = None  # the parity bench uses plain loops for UNets
     roles: frozenset[Role] = frozenset()
     """Uses in benches."""
@@ -122,8 +122,8 @@ class RandomUNet:
         """Saves a float32 pipeline in diffusers' folder layout: UNet, text encoders, tokenizers,
         VAE (factor 8, 4 channels), scheduler.
 
-        extra: further input channels of the UNet, 5 for inpainting, 4 for instruction editing;
-        their weights are random too.
+        extra: further input channels of the UNet, 5 for inpainting, 4 for instruction editing, with
+        random weights.
         """
         folder = Path(folder)
         with seeded(seed):
@@ -160,8 +160,8 @@ class RandomUNet:
 
     @staticmethod
     def by_hand(pipeline: Path, control: Path, side: int) -> ByHand:
-        """Loads network and ControlNet to call their stages without the engine, on latents with
-        `side` cells a side.
+        """Loads network and ControlNet to call stages without the engine, on latents with `side`
+        cells a side.
         """
         return ByHand(pipeline, control, side)
 
@@ -198,8 +198,8 @@ class RandomUNet:
         """Saves a LoRA for the UNet of `make_pipeline` (linear layers, 1x1 and 3x3 convolutions)
         and, if `text_encoder`, its text encoders.
 
-        Files in kohya naming store an alpha per module (and use SDXL's original block names);
-        others store alpha in diffusers' metadata.
+        Files in kohya naming store an alpha per module (and SDXL's original block names); others
+        store alpha in diffusers' metadata.
         """
         with torch.device("meta"):
             unet = self._unet(channels, 0, layers)
@@ -345,7 +345,7 @@ def _matching(model: nn.Module, targets: re.Pattern[str]) -> list[tuple[str, nn.
 
 
 def _save(model: Any, folder: Path) -> None:
-    """Saves with random norms and biases, so that a forgotten parameter changes results."""
+    """Saves with random norms and biases, so that a missing parameter changes results."""
     for module in model.modules():
         if isinstance(module, nn.GroupNorm | nn.LayerNorm):
             nn.init.normal_(module.weight, 1.0, 0.1)

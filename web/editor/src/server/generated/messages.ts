@@ -322,9 +322,9 @@ export interface PlannedWorkflow {
 /**
  * Describes the plan of one sampler. Results of passes that have not run are empty or null.
  *
- * `operations` lists all, hoisted ones first; `before_edges` lead into hoisted ones. `begin` and
- * `end` are the ends of the step region, which edges also name. `alternatives` maps considered
- * plans to seconds; `chosen` is the key of this one. `instructions` counts those of each device.
+ * `operations` lists hoisted operations first; `before_edges` lead into hoisted operations.
+ * `begin` and `end` are nodes of the step region, which edges also name. `alternatives` maps
+ * considered plans to seconds; `chosen` is this plan's key. `instructions` maps devices to counts.
  * `prologue` is the part before the first prediction, `timeline` shows two steady evaluations.
  */
 export interface DescribedPlan {
@@ -369,11 +369,11 @@ export interface DescribedPlan {
 /**
  * Describes a computation of the loop, or one that precedes it (`hoisted`).
  *
- * `node` is the node of the submitted workflow that it represents: a node of a hand-drawn region,
- * else the sampler. `branch` is the conditioning entry that a sampler's operation computes:
- * positive, negative2; else empty. `label` is for display. `recorded`: CUDA devices may record its
- * calls as CUDA graphs. `unprepared`: blocks of its modules that run their library's forward on
- * GPUs, with the reason.
+ * `node` is the submitted workflow's node for the operation: of an explicit step region, else the
+ * sampler. `branch` is the conditioning entry that a sampler's operation computes: positive,
+ * negative2; else empty. `label` is for display. `recorded`: CUDA devices may record the calls as
+ * CUDA graphs. `unprepared`: module blocks that run their library's forward on GPUs, with the
+ * reason.
  */
 export interface DescribedOperation {
   id: string;
@@ -422,7 +422,7 @@ export interface DescribedVariant {
   segments: DescribedSegment[];
 }
 /**
- * Describes consecutive calls of one device. `beside`: the numbers of those that may run
+ * Describes consecutive calls of one device. `beside`: indices of calls that may run
  * concurrently with the next call on a GPU.
  */
 export interface DescribedSegment {
@@ -457,7 +457,7 @@ export interface DescribedLink {
 }
 /**
  * Holds a part of the simulation. `first` is its first evaluation, `boundaries` are the times
- * at which the sampler has a prediction, `rows` are devices with their outgoing links.
+ * of predictions, `rows` are devices, each followed by its outgoing links.
  */
 export interface DescribedTimeline {
   first: number;
@@ -468,7 +468,7 @@ export interface DescribedTimeline {
 }
 /**
  * Describes one activity of a device, or of a direction of a link ("cpu:1 -> cpu:0"), in
- * seconds from the start of its timeline. `after` is the index of the span that it waited for.
+ * seconds from the start of its timeline. `after`: the index of the span it waited for.
  */
 export interface DescribedSpan {
   resource: string;
@@ -481,8 +481,8 @@ export interface DescribedSpan {
 }
 /**
  * Predicts the seconds of a request: as planned, with free communication and unlimited devices,
- * and one operation after the other. Also predicts the steady period of an evaluation, and the
- * term that limits it (`binding`).
+ * and one operation after the other. Also predicts an evaluation's steady period and names its
+ * limit (`binding`).
  */
 export interface DescribedPrediction {
   planned_seconds: number;
@@ -514,8 +514,8 @@ export interface TextSize {
  * Holds the nodes that replace a sampler, in topological order. Node `end` has the same outputs
  * as the sampler, with the same numbers.
  *
- * `passed_by` lists nodes of the graph whose effect the step reproduces, the nearest to the
- * sampler first. They can be removed if nothing else reads them.
+ * `passed_by` lists nodes of the graph that the step replaces, the nearest to the sampler first.
+ * They can be removed if nothing else reads them.
  */
 export interface WrittenStep {
   nodes: StepNode[];
