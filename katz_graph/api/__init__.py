@@ -1,3 +1,3 @@
-"""Provides the Python interface. The command line is built on it. Composes the layers below; none
-of them imports it.
+"""Provides the Python interface, which the command line uses. Must not be imported by the layers
+below.
 """

@@ -42,7 +42,7 @@ class UnknownNodeType(InputError, AttributeError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Output:
-    """One output of a node. Pass it to inputs of nodes of the same graph."""
+    """An output of a node, to pass to other nodes of the same graph."""
 
     graph: Graph
     link: Link
@@ -92,7 +92,7 @@ def node_id(node: Node) -> str:
 class Graph:
     """Builds a workflow: `graph.KSampler(model=..., steps=20)` adds a node and returns its outputs.
 
-    Omitted knobs take their defaults. Node types are those of the installed packs and of the
+    Omitted inputs take their defaults. Node types are those of the installed packs and of the
     folders in `packs`, or `types`. Use `graph["Any Name"]` for node types whose names are not
     Python identifiers. If `folders` is given, file names are checked when a node is added.
     """
@@ -180,7 +180,7 @@ class Graph:
         return AddedNode(identifier, kind.name, tuple(outputs))
 
     def _value(self, where: str, value: Any) -> Any:
-        """Returns a literal unchanged, and the link of an output."""
+        """Returns a literal unchanged; converts an output to a link."""
         if isinstance(value, AddedNode):
             if len(value) != 1:
                 names = ", ".join(output.name for output in value)

@@ -56,7 +56,6 @@ class DeviceSetup:
 
     @property
     def threads(self) -> int:
-        """Returns the number of threads per device."""
         return threads_for(self.devices, self.options.threads)
 
     def start(
@@ -124,8 +123,7 @@ class DeviceSetup:
     def estimate(self, settings: Settings) -> tuple[Target, CostStore]:
         """Estimates devices and links without starting a worker.
 
-        A device without stored measurements is measured, each one alone. InputError for a Ray
-        cluster.
+        Measures devices without stored results, one at a time. InputError for a Ray cluster.
         """
         from katz_graph.executor.measure.survey import estimated
         from katz_graph.executor.worker.config import dtype_for

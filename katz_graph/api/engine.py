@@ -190,8 +190,8 @@ class Engine:
         progress: Listener | bool | None = None,
         partial: bool = False,
     ) -> Result:
-        """Does the same as `run`, and calls `progress` on the event loop. Cancelling the task
-        cancels the run.
+        """Runs like `run`, but calls `progress` on the event loop. Cancelling the task cancels the
+        run.
         """
         loop = asyncio.get_running_loop()
         with listener(progress) as listen:
@@ -250,12 +250,12 @@ class Engine:
         vary: Sequence[str] = (),
         seeds: int = 4,
     ) -> list[LoraProfile]:
-        """Measures how many steps each LoRA of a workflow's samplers may be absent.
+        """Measures how many first steps each LoRA of a workflow's samplers may miss.
 
-        Samples with the LoRA alone and without any LoRA, for several seeds, and compares the
-        latents after every step. `vary`: changes to the workflow (`NODE.INPUT=VALUE`), such as
-        other prompts; the profile is repeated with each. Later plans with `allow="async-lora"` use
-        the results. InputError for several devices, or if no sampler with several steps has a LoRA.
+        For several seeds, samples with only this LoRA and without any, and compares the latents
+        after every step. `vary`: changes to the workflow (`NODE.INPUT=VALUE`), such as other
+        prompts; the profile is repeated with each. Later plans with `allow="async-lora"` use the
+        results. InputError for several devices, or if no sampler with several steps has a LoRA.
         """
         from katz_graph.executor.measure.loras import LoraProfiler
 
@@ -275,7 +275,7 @@ class Engine:
             raise InputError(
                 f"{variations[0].named}no sampler of this workflow has a LoRA, and several steps"
             )
-        # at equal noise the sampler that needs the LoRA earlier wins: it is stored last
+        # store the sampler that needs the LoRA earliest last: it overrides others of equal noise
         for profile in sorted(profiler.profiles, key=lambda profile: profile.level):
             engine.lora_levels.keep(profile)
         return profiler.profiles
@@ -300,7 +300,7 @@ class Engine:
         return Plan(tuple(engine.programs))
 
     def _run_unwritten(self, prepared: PreparedRun, engine: ContextEngine) -> None:
-        """Runs the nodes that the targets need on an engine, except nodes that write files."""
+        """Runs the targets and their dependencies on an engine, except nodes that write files."""
         wanted: list[str] = []
         for target in prepared.targets:
             call = prepared.graph.nodes[target]
@@ -406,7 +406,7 @@ class Engine:
         return context
 
     def _quiet_context(self, engine: ContextEngine) -> RunContext:
-        """Returns a context for plans and profiles. It reports warnings only."""
+        """Returns a context for plans and profiles, which reports only warnings."""
 
         def listen(event: Event) -> None:
             if isinstance(event, Warned):
@@ -418,9 +418,9 @@ class Engine:
 
     @contextmanager
     def _under_way(self, run: _Run) -> Iterator[ResultCache]:
-        """Registers a run, so that `close` waits for it, and lends it a cache.
+        """Lends a cache to a run; registers the run so that `close` waits for it.
 
-        The caches share their results. Each has its own history and node objects from earlier runs.
+        The caches share their results. Each has a separate history and separate node objects.
         """
         with self._changed:
             self._running.add(run)

@@ -87,7 +87,7 @@ def prepare(
     say: Callable[[str], None],
     warn: Callable[[str], None],
 ) -> PreparedRun:
-    """Reads a workflow, applies the changes and checks every node; reports each change and warning.
+    """Reads a workflow, applies the changes and checks every node; reports changes and warnings.
 
     InputError if the workflow cannot be read or changed. Errors of its nodes become `problems`.
     """

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Plan:
-    """The compiled programs of samplers. Prints as text; a notebook draws the first program."""
+    """The compiled programs of samplers. Prints as text; notebooks draw the first program."""
 
     programs: tuple[Program, ...]
 
@@ -47,7 +47,7 @@ class Plan:
 
     @property
     def is_profiled(self) -> bool:
-        """Returns whether the prediction uses measured stages only, not device rates."""
+        """Returns whether the prediction uses only measured stages, no device rates."""
         from katz_graph.planner.queries import unprofiled
 
         return all(unprofiled(program)[0] == 0 for program in self.programs)
@@ -124,8 +124,8 @@ class Result:
 
     @property
     def images(self) -> list[Image]:
-        """Returns the pictures that nodes wrote (SaveImage, PreviewImage), and the IMAGE outputs of
-        targets that wrote none.
+        """Returns the pictures that targets wrote (SaveImage, PreviewImage), and the IMAGE outputs
+        of those that wrote none.
         """
         return list(self._decoded())
 
@@ -153,7 +153,7 @@ class Result:
 def pictures_of(
     found: GraphResult, graph: Graph, types: Mapping[str, NodeType], context: Context
 ) -> Iterator[Path | Tensor]:
-    """Yields the picture files that nodes show, and the pictures [B, H, W, C] on outputs of targets
+    """Yields the picture files that targets show, and the output pictures [B, H, W, C] of targets
     that show none.
     """
     for ui in found.ui.values():

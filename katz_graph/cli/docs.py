@@ -39,8 +39,8 @@ def with_plans(text: str, pictures: Path) -> str:
     """Replaces the text below each `$ katz plan` by the command's output. Pictures are written to
     the folder `pictures`.
 
-    A block omits lines that the previous block of the same plan printed, so it shows only the lines
-    that a pass adds.
+    A block omits lines that the previous block of the same plan printed, so it shows only what a
+    pass adds.
     """
     with tempfile.TemporaryDirectory() as cache:
         _assume_rates(Path(cache))
@@ -117,8 +117,8 @@ def main(
         ),
     ] = None,
 ) -> None:
-    """Write the plans, the picture and the table in docs/ anew; with --record only the table, with
-    one more measurement in it.
+    """Regenerate the plans, the picture and the table in docs/; with --record, only the table, with
+    one more measurement.
     """
     records = DOCS / RECORDS
     if record is not None:

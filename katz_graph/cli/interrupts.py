@@ -1,8 +1,8 @@
 """Makes Ctrl-C end a command reliably.
 
-Python raises KeyboardInterrupt in the current code of the main thread. In a callback whose
-exceptions are discarded, the interrupt is lost (imports create thousands of weak-reference
-callbacks). Below a C++ callback, it aborts the process.
+Python raises KeyboardInterrupt in the current code of the main thread. In callbacks that discard
+exceptions, such as the thousands of weak-reference callbacks of imports, the interrupt is lost.
+Below a C++ callback, it aborts the process.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def heeded() -> Iterator[None]:
 
     def lost(error: sys.UnraisableHookArgs) -> None:
         if error.exc_type is KeyboardInterrupt:
-            # raise it later: here it would be lost again
+            # raise later: this callback would lose it again
             timer = threading.Timer(RAISE_AGAIN_AFTER_S, _thread.interrupt_main)
             timer.daemon = True
             timer.start()

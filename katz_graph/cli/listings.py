@@ -130,8 +130,8 @@ def node_page(kind: NodeType, folders: Folders | None = None) -> Group:
 
 
 def _wires(kind: NodeType) -> Iterator[tuple[str, Input]]:
-    """Yields the wires by name. A growing group is yielded once, as a range from its first to its
-    last name.
+    """Yields the inputs without widgets by name. A growing group is one range, from its first to
+    its last name.
     """
     seen = set()
     for port in kind.inputs.values():

@@ -195,7 +195,7 @@ def bench(
 
 
 def main() -> None:
-    """Entry point of `katz`. Prints every error as a line, never as a traceback."""
+    """Runs `katz`. Prints every error as a line, never as a traceback."""
     prepare_to_compute()
     expect_imports()
     for stream in (sys.stdout, sys.stderr):
@@ -235,9 +235,7 @@ def _run() -> None:
 
 
 def _is_usage(error: Exception) -> bool:
-    """Returns whether the error is a click usage error, independent of the click module that typer
-    uses.
-    """
+    """Returns whether the error is a click usage error, for any click module that typer uses."""
     return any(kind.__name__ == "ClickException" for kind in type(error).__mro__)
 
 

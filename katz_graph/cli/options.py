@@ -19,8 +19,8 @@ class GraphOptions:
 
 @dataclass(frozen=True)
 class WorkflowOptions(FolderOptions, PlacementOptions, GraphOptions):
-    """Options that change a workflow, locate its files and place it. The help lists the last base
-    first.
+    """Options that change a workflow, locate its files and place its stages. The help lists the
+    last base first.
     """
 
     targets: tuple[str, ...] = option(

@@ -40,9 +40,7 @@ def check(workflow: Path | None, options: ProfileOptions) -> None:
 
 
 def profile_devices(options: DeviceOptions, as_json: bool) -> None:
-    """Measures devices again and ignores stored results: each alone, and all devices of a host
-    together.
-    """
+    """Measures each device alone, and all devices of a host together. Ignores stored results."""
     devices, dtype = options.device_list(), options.dtype or AUTO
     check_present(devices)
     check_dtype(dtype, devices)
@@ -70,8 +68,8 @@ def profile_devices(options: DeviceOptions, as_json: bool) -> None:
 
 
 def profile_workflow(workflow: Path, options: WorkflowOptions, as_json: bool) -> None:
-    """Measures every stage of a workflow's samplers on every device, alone and while the other
-    devices of its host run it at the same time.
+    """Measures every stage of a workflow's samplers on every device, alone and while the host's
+    other devices run it, too.
     """
     # packs may print
     with open_engine(options, TerminalLines()) as engine, contextlib.redirect_stdout(sys.stderr):
@@ -83,7 +81,7 @@ def profile_workflow(workflow: Path, options: WorkflowOptions, as_json: bool) ->
 
 
 def profile_loras(workflow: Path, options: ProfileOptions, as_json: bool) -> None:
-    """Measures how many steps of a workflow's samplers may start without each LoRA."""
+    """Measures how many first steps of a workflow's samplers can run without each LoRA."""
     # packs may print
     with open_engine(options, TerminalLines()) as engine, contextlib.redirect_stdout(sys.stderr):
         found = engine.profile_loras(

@@ -24,8 +24,8 @@ SHOWN = 20  # error lines printed for one rejected request
 
 
 class Unreachable(RunError):
-    """The server did not answer. It may have received the request, unless `refused`: the connection
-    was refused, so no server listens.
+    """The server did not answer. It may have received the request, unless the connection was
+    `refused` because no server listens.
     """
 
     def __init__(self, message: str, refused: bool) -> None:
@@ -43,7 +43,7 @@ class _NoRedirects(HTTPRedirectHandler):
 
 
 class RemoteServer:
-    """Sends requests to a server; `url` is its root. InputError if it is not an HTTP or HTTPS
+    """Sends requests to a server at the root `url`. InputError unless it is an HTTP or HTTPS
     address.
     """
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def run(workflow: Path, options: RunOptions, as_json: bool = False) -> None:
-    """Runs the workflow. An error is raised only after the written files are reported."""
+    """Runs the workflow. Raises an error only after reporting the written files."""
     started, lines = time.perf_counter(), TerminalLines()
     engine = open_engine(options, lines, options.cache, options.why)
     check_writable(engine.settings.output, "--output")

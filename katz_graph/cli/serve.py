@@ -69,8 +69,8 @@ def serve(options: ServeOptions) -> None:
 
 
 def _begin(devices: DeviceList, workers: ForkServer) -> int | None:
-    """Starts the fork server unless it runs. None if no worker is a process of this host, or if it
-    cannot start. In that case each runner starts its own fork server, or reports the error.
+    """Starts the fork server unless it runs. Returns None if no worker runs on this host, or if the
+    fork server cannot start; each runner then starts its own, or reports the error.
     """
     try:
         return workers.begin() if devices.launcher == "spawn" else None

@@ -198,9 +198,7 @@ class _Watcher:
                 self._keep(event)
 
     def fetch(self, ended: Ended) -> None:
-        """Downloads the files of output nodes. RunError for file names outside of the output
-        folder.
-        """
+        """Downloads the files of output nodes. RunError for names outside of the output folder."""
         for entry in _files(ended.outputs):
             target = _free(self._local(entry))
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -238,7 +236,7 @@ class _Watcher:
             raise RunError(ended.error.message if ended.error is not None else "the job failed")
 
     def _keep(self, event: EncodedPicture) -> None:
-        """Writes a picture that a node sends instead of saving."""
+        """Writes a picture that a node sent instead of saving."""
         node = one_line(event.display).replace("/", "_")
         suffix = SUFFIXES.get(event.media_type, "png")
         target = _free(self._output / f"{self._job[:8]}_{node}.{suffix}")

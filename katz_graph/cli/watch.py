@@ -26,13 +26,13 @@ PATIENCE = 120.0  # seconds without a connection
 PAUSES = (0.2, 0.5, 1.0, 2.0, 5.0)  # seconds between attempts; the last one repeats
 FRAME_BYTES = 512 * 2**20
 CLOSING = 1.0  # seconds to wait for the closing handshake
-POLL_INTERVAL_S = 0.25  # seconds of one wait; Ctrl-C just before a wait is handled at its end
+POLL_INTERVAL_S = 0.25  # seconds of one wait; the longest delay of Ctrl-C
 
 
 @dataclass(frozen=True, slots=True)
 class Listener:
     """Callbacks for a job's events: `on_event` receives each event, `queued` the number of jobs
-    ahead of this one, and `say` lines about the connection.
+    ahead, and `say` lines about the connection.
     """
 
     on_event: Callable[[ClientEvent], None]

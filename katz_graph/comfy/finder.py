@@ -69,7 +69,7 @@ NAME_ONLY_MODULES = frozenset(
         "protocol",
     )
 )
-"""Modules, including all submodules, of which only the names exist."""
+"""Modules that can be imported but are empty, with their submodules."""
 
 
 class Shims(MetaPathFinder, Loader):
@@ -99,8 +99,8 @@ class Shims(MetaPathFinder, Loader):
         return ModuleSpec(fullname, self, is_package=True) if _is_hollow(fullname) else None
 
     def exec_module(self, module: ModuleType) -> None:
-        """Populates a name-only module: its submodules, the built-in nodes with the requested
-        names, and stand-ins for all other names.
+        """Populates a name-only module with its submodules, built-in nodes, and stand-ins for all
+        other names.
         """
         name = module.__name__
         stand_in = missing_names(name, None)

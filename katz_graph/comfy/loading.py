@@ -37,7 +37,7 @@ COMFYUI_DEPENDENCIES = frozenset(
         *("yarl",),
     )
 )
-"""Modules that packs take for granted, because ComfyUI or most packs install them."""
+"""Modules that packs expect, because ComfyUI or most packs install them."""
 ENTRANCES = (
     "NODE_CLASS_MAPPINGS",
     "comfy_entrypoint",
@@ -68,8 +68,8 @@ def load_foreign(
     folders: Folders,
     say: Callable[[str], None],
 ) -> ModuleType:
-    """Loads the module of a pack. `say` receives a line about names that can be imported but are
-    not implemented. InputError lists all names that cannot be imported.
+    """Loads the module of a pack. `say` receives a line about imported names that are not
+    implemented. InputError lists all names that cannot be imported.
     """
     shims = install(folders, types)
     package = start.name == "__init__.py"
@@ -115,7 +115,7 @@ def is_foreign(start: Path) -> bool:
 
 
 def unknown_imports(start: Path) -> list[str]:
-    """Lists the names that a pack imports from ComfyUI's modules and that do not exist here, in the
+    """Lists the names that a pack imports from ComfyUI's modules but this engine lacks, in the
     order of its files.
     """
     found: dict[str, None] = {}

@@ -1,5 +1,5 @@
-"""Provides stand-ins for names that packs import and that are not implemented. Importing one
-succeeds; using it raises NotThere with its dotted name.
+"""Provides stand-ins for unimplemented names that packs import. Importing one succeeds; using it
+raises NotThere with its dotted name.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def missing_names(module: str, names: str | None) -> Callable[[str], Any]:
 
 @contextmanager
 def noting_missed() -> Iterator[dict[str, None]]:
-    """Collects, in order, the stand-ins that a pack takes from shims."""
+    """Collects the stand-ins that a pack gets from shims, in order."""
     names: dict[str, None] = {}
     token = _missed.set(names)
     try:

@@ -1,5 +1,5 @@
-"""Converts values between wires and packs: recipes are wrapped in facades for packs, and unwrapped
-in their outputs. Must not know nodes.
+"""Converts values between links and packs: wraps recipes in facades for packs, and unwraps them in
+outputs. Must not know nodes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CONDITIONING = "CONDITIONING"
 
 
 def to_pack(value: Any, socket: str) -> Any:
-    """Converts a wire value of this socket type to the object that a pack's code expects."""
+    """Converts a link's value of this socket type to the object that packs expect."""
     match value:
         case ModelRecipe():
             return ModelFacade(value)
@@ -42,8 +42,8 @@ def to_pack(value: Any, socket: str) -> Any:
 
 
 def from_pack(value: Any, socket: str) -> Any:
-    """Converts a pack's output of this socket type to a wire value. InputError for values that have
-    no wire form.
+    """Converts a pack's output of this socket type to a link's value. InputError for values that
+    links cannot carry.
     """
     match value:
         case ModelFacade():

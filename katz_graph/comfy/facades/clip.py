@@ -27,7 +27,7 @@ class TokenRows(list[Any]):
         self.original = [list(row) for row in self]
 
     def is_of_its_text(self) -> bool:
-        """Returns whether the pack at most appended rows of the empty text, which the encoder adds
+        """Returns whether the pack changed no row. It may append empty rows, which the encoder adds
         anyway.
         """
         count = len(self.original)
@@ -39,7 +39,7 @@ class Tokens(dict[str, TokenRows]):
 
 
 class ClipFacade:
-    """Stands for the text encoders of a recipe."""
+    """Represents the text encoders of a recipe."""
 
     def __init__(self, recipe: ClipRecipe) -> None:
         self.recipe = recipe
@@ -52,7 +52,7 @@ class ClipFacade:
         return ClipFacade(self.recipe)
 
     def clip_layer(self, layer_idx: int) -> None:
-        """Takes the hidden state of another layer: -1 is the last."""
+        """Selects the layer of the hidden state: -1 is the last."""
         self.recipe = replace(self.recipe, last_layer=layer_idx)
 
     def tokenize(self, text: str, return_word_ids: bool = False, **_: Any) -> Tokens:
@@ -68,9 +68,7 @@ class ClipFacade:
     def encode_from_tokens(
         self, tokens: Any, return_pooled: Any = False, return_dict: bool = False, **_: Any
     ) -> Any:
-        """Returns hidden [1, T, D]; with it pooled [1, P] where it is asked for. The encodings
-        remember their text.
-        """
+        """Returns hidden [1, T, D], with pooled [1, P] on request, both marked with their text."""
         hidden, pooled = encoded(self._prompt(tokens))
         if return_dict:
             return {"cond": hidden, "pooled_output": pooled}
@@ -94,7 +92,7 @@ class ClipFacade:
         return hidden
 
     def load_model(self, *_: Any, **__: Any) -> None:
-        """Does nothing: models are loaded when something runs them."""
+        """Does nothing: the engine loads models when they run."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

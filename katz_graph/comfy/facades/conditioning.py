@@ -1,8 +1,8 @@
 """Presents a conditioning to packs: a list of [tensor, options]. The text is encoded on the first
 access to an entry.
 
-On the way back, an unchanged encoder output is converted to its recipe again. Options become fields
-of the entry; unknown options are retained with it.
+In a pack's result, an unchanged encoder output becomes its recipe again. Options become fields of
+the entry, which also retains unknown options.
 """
 
 from __future__ import annotations
@@ -226,8 +226,8 @@ def _entry(pair: Any) -> ConditioningEntry:
 
 
 def _encoding(tensor: Any, pooled: Any) -> Encoding:
-    """Returns the recipe of both tensors if they are unchanged; otherwise an encoding that holds
-    the tensors.
+    """Returns the recipe of both tensors if they are unchanged, else an encoding that holds the
+    tensors.
     """
     import torch
 

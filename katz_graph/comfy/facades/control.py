@@ -13,7 +13,7 @@ from katz_graph.core.recipe import ControlNetRecipe, ControlUse, Picture, VaeRec
 
 
 class ControlNetFacade:
-    """Stands for a ControlNet; its setters make a ControlUse of it."""
+    """Represents a ControlNet, of which `uses` makes a ControlUse."""
 
     def __init__(self, recipe: ControlNetRecipe) -> None:
         self.recipe = recipe
@@ -22,10 +22,10 @@ class ControlNetFacade:
         self.timestep_percent_range = (0.0, 1.0)
         self.vae: Any = None  # encodes the control image for a ControlNet that reads latents
         self.previous_controlnet: ControlNetFacade | None = None
-        self.use: ControlUse | None = None  # its use before it was passed to a pack
+        self.use: ControlUse | None = None  # the use that `chain` built this from
 
     def copy(self) -> ControlNetFacade:
-        """Copies it with its reference picture, but not the ControlNet before it, as ComfyUI."""
+        """Copies the ControlNet and its picture, not the previous ControlNet, as ComfyUI does."""
         other = ControlNetFacade(self.recipe)
         return other.set_cond_hint(
             self.cond_hint_original, self.strength, self.timestep_percent_range, self.vae
@@ -40,7 +40,7 @@ class ControlNetFacade:
         extra_concat: Any = (),
         **_: Any,
     ) -> ControlNetFacade:
-        """Sets the reference picture [B, 3, H, W], how it acts, and the VAE that encodes it."""
+        """Sets the reference picture [B, 3, H, W], strength, window, and the picture's VAE."""
         self.cond_hint_original = cond_hint
         self.strength = strength
         self.timestep_percent_range = timestep_percent_range
@@ -74,8 +74,8 @@ def chain(applied: tuple[ControlUse, ...]) -> ControlNetFacade | None:
 
 
 def uses(last: Any, spreads: bool) -> tuple[ControlUse, ...]:
-    """Returns the chain that ends at `last`, the first one first. InputError for a ControlNet that
-    is not a ControlNetFacade.
+    """Returns the chain that ends at `last`, in order. InputError for a ControlNet that is not a
+    ControlNetFacade.
     """
     found: list[ControlUse] = []
     while last is not None:

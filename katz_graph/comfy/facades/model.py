@@ -1,7 +1,7 @@
 """Presents a model to packs, which clone it and add functions for guidance or for calling the
-network. The modules of the network are not exposed.
+network. The network's modules are not exposed.
 
-Such a function becomes an opaque patch of the recipe, which only this process can run.
+An added function becomes an opaque patch of the recipe, which only this process can run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Kind = Literal["cfg_function", "post_cfg_function", "network_wrapper"]
 CFG = "sampler_cfg_function"
 POST_CFG = "sampler_post_cfg_function"
 WRAPPER = "model_function_wrapper"
-UNCOND_AT_ONE = "disable_cfg1_optimization"  # evaluate the negative side even at guidance 1
+UNCOND_AT_ONE = "disable_cfg1_optimization"  # compute the negative prediction even at guidance 1
 KINDS: Mapping[str, Kind] = {
     CFG: "cfg_function",
     POST_CFG: "post_cfg_function",
@@ -37,8 +37,8 @@ PATCHER = "comfy.model_patcher.ModelPatcher"
 
 
 class ModelFacade:
-    """Stands for the network of a recipe. `model_options` holds its functions, as packs set them
-    there or through methods.
+    """Represents the network of a recipe. Packs set functions in `model_options`, directly or
+    through methods.
     """
 
     def __init__(self, recipe: ModelRecipe) -> None:
@@ -57,7 +57,7 @@ class ModelFacade:
     def set_model_sampler_cfg_function(
         self, sampler_cfg_function: Callable[..., Any], disable_cfg1_optimization: bool = False
     ) -> None:
-        """Replaces plain guidance by a function of one dictionary, or of (cond, uncond, scale)."""
+        """Replaces plain guidance by a function of a dictionary, or of (cond, uncond, scale)."""
         if len(inspect.signature(sampler_cfg_function).parameters) == 3:
             self.model_options[CFG] = lambda given: sampler_cfg_function(
                 given["cond"], given["uncond"], given["cond_scale"]
@@ -69,7 +69,7 @@ class ModelFacade:
     def set_model_sampler_post_cfg_function(
         self, post_cfg_function: Callable[..., Any], disable_cfg1_optimization: bool = False
     ) -> None:
-        """Adds a function after guidance, and after those set before."""
+        """Adds a function to run after guidance and earlier additions."""
         self.model_options[POST_CFG] = [*self.model_options.get(POST_CFG, ()), post_cfg_function]
         self._wants_uncond(disable_cfg1_optimization)
 
@@ -111,7 +111,7 @@ class ModelFacade:
         return torch.float16 if self.load_device.type == "cuda" else torch.float32
 
     def model_size(self) -> int:
-        """Sums the bytes of its files."""
+        """Returns the files' total bytes."""
         return sum(file.size for file in self.recipe.network.files)
 
     def __getattr__(self, name: str) -> Any:
@@ -125,7 +125,7 @@ class ModelFacade:
 
 
 class LatentFormat:
-    """Converts a latent on a wire to the one that the network was trained on."""
+    """Converts latents between links and the network's normalised space."""
 
     def __init__(self, recipe: ModelRecipe) -> None:
         self._space = recipe.latent
@@ -145,7 +145,7 @@ class LatentFormat:
 
 
 class ModelSampling:
-    """Gives the noise levels of a model."""
+    """Provides the noise levels of a model."""
 
     def __init__(self, recipe: ModelRecipe) -> None:
         from katz_graph.planner.sampling import table_of
@@ -220,7 +220,7 @@ class PackFunction:
 
 def patched_recipe(model: ModelFacade) -> ModelRecipe:
     """Returns the recipe with the functions that a pack put into `model_options`. InputError for
-    options that would change the inside of the network.
+    options that would change the network's layers.
     """
     options = dict(model.model_options)
     inside = options.pop("transformer_options", {})
@@ -276,7 +276,6 @@ def _patch(kind: Kind, function: Callable[..., Any], wants_uncond: bool) -> Opaq
 
 
 def _as_given(patch: OpaquePatch) -> Callable[..., Any]:
-    """Returns the function that the pack passed."""
     return patch.function.function if isinstance(patch.function, PackFunction) else patch.function
 
 

@@ -26,8 +26,8 @@ def tiled_scale(
     output_device: Any = "cpu",
     pbar: Any = None,
 ) -> Tensor:
-    """Maps [B, C, H, W] to [B, out_channels, H·amount, W·amount] by `function` on tiles of that
-    many rows and columns.
+    """Maps [B, C, H, W] to [B, out_channels, H·amount, W·amount] by applying `function` to tiles of
+    `tile_y` x `tile_x`.
     """
     return tiled_scale_multidim(
         samples,
@@ -53,8 +53,8 @@ def tiled_scale_multidim(
     index_formulas: Any = None,
     pbar: Any = None,
 ) -> Tensor:
-    """Works in tiles over any number of axes behind [B, C]. Tiles fade linearly over the overlap;
-    where several lie, their weighted mean counts.
+    """Applies a function in tiles over any number of axes after [B, C]. Overlaps are weighted means
+    of the tiles, with weights that fade linearly.
     """
     overlaps = [overlap] * len(tile) if isinstance(overlap, int) else list(overlap)
     factor = upscale_amount(1) if callable(upscale_amount) else upscale_amount
@@ -83,7 +83,7 @@ def tiled_scale_multidim(
 
 
 def tiled_scale_steps(width: int, height: int, tile_x: int, tile_y: int, overlap: int) -> int:
-    """Counts the tiles that a picture of this size takes."""
+    """Counts the tiles that a picture of this size needs."""
     return math.prod(
         len(starts) for starts in _starts((height, width), (tile_y, tile_x), (overlap, overlap))
     )

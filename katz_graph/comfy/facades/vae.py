@@ -1,4 +1,4 @@
-"""Presents a VAE to packs. Latents are the VAE's own, without its scaling factor."""
+"""Presents a VAE to packs. Latents are not multiplied by the scaling factor."""
 
 from __future__ import annotations
 
@@ -14,15 +14,13 @@ if TYPE_CHECKING:
 
 
 class VaeFacade:
-    """Stands for the VAE of a recipe, run by the engine."""
+    """Represents the VAE of a recipe, which the engine runs."""
 
     def __init__(self, recipe: VaeRecipe) -> None:
         self.recipe = recipe
 
     def encode(self, pixel_samples: Tensor) -> Tensor:
-        """Encodes [B, H, W, C] in 0..1 to [B, C, h, w]; crops a size that is no multiple of the
-        factor around the centre.
-        """
+        """Encodes [B, H, W, C] in 0..1 to [B, C, h, w]; centre-crops to multiples of the factor."""
         return self._encode(pixel_samples, None)
 
     def decode(self, samples_in: Tensor, *_: Any, **__: Any) -> Tensor:

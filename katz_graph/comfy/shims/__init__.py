@@ -1,1 +1,1 @@
-"""Holds modules under the names that packs import them by. Only the import finder loads them."""
+"""Holds the modules that packs import, under ComfyUI's names. Only the import finder loads them."""

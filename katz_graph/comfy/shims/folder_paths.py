@@ -62,8 +62,8 @@ def get_filename_list(folder_name: str) -> list[str]:
 
 
 def get_full_path(folder_name: str, filename: str) -> str | None:
-    """Returns the path of a name of a kind; None when it is not there."""
-    relative = os.path.normpath(f"/{filename}").lstrip("/")  # a name must not lead out
+    """Returns the path of a file of a kind; None if it does not exist."""
+    relative = os.path.normpath(f"/{filename}").lstrip("/")  # confines the name to the folder
     for folder in _added(folder_name):
         if (Path(folder) / relative).exists():
             return str(Path(folder) / relative)
@@ -89,7 +89,7 @@ def get_folder_paths(folder_name: str) -> list[str]:
 def add_model_folder_path(
     folder_name: str, full_folder_path: str, is_default: bool = False
 ) -> None:
-    """Adds a folder for a kind, at the front when `is_default`."""
+    """Adds a folder for a kind, at the front if `is_default`."""
     folders, _ = _table().setdefault(folder_name, ([], set()))
     if full_folder_path not in folders:
         folders.insert(0 if is_default else len(folders), full_folder_path)
@@ -98,7 +98,7 @@ def add_model_folder_path(
 def recursive_search(
     directory: str, excluded_dir_names: list[str] | None = None
 ) -> tuple[list[str], dict[str, float]]:
-    """Lists the files below a folder by name, and when each folder was last changed."""
+    """Lists the files below a folder, and each folder's time of change."""
     left_out = {".git", *(excluded_dir_names or ())}
     files: list[str] = []
     changed: dict[str, float] = {}
@@ -110,26 +110,26 @@ def recursive_search(
 
 
 def filter_files_extensions(files: Iterable[str], extensions: Iterable[str]) -> list[str]:
-    """Filters names by their endings; returns all of them when there are no endings."""
+    """Filters names by their endings; without endings, returns all."""
     endings = tuple(extensions)
     return sorted(name for name in files if not endings or name.lower().endswith(endings))
 
 
 def filter_files_content_types(files: Iterable[str], content_types: Iterable[str]) -> list[str]:
-    """Filters names whose ending says that they are an image, video, audio or model."""
+    """Filters names by content type: image, video, audio or model."""
     wanted = set(content_types)
     return [name for name in files if _content_type(name) in wanted]
 
 
 def _content_type(name: str) -> str:
-    """Returns image, video, audio, ... by the ending of a name; "" for others."""
-    if name.lower().endswith(PICTURE_ENDINGS):  # Python's table lacks some
+    """Returns image, video, audio, ... for a name's ending; "" for others."""
+    if name.lower().endswith(PICTURE_ENDINGS):  # `mimetypes` lacks some
         return "image"
     return (mimetypes.guess_type(name)[0] or "").partition("/")[0]
 
 
 def annotated_filepath(name: str) -> tuple[str, str | None]:
-    """Splits `x.png [output]` into the name and the folder that it says, if it says one."""
+    """Splits `x.png [output]` into the name and its folder, or None if it names no folder."""
     for ending, kind in ANNOTATIONS.items():
         if name.endswith(ending):
             return name.removesuffix(ending), get_directory_by_type(kind)
@@ -137,8 +137,8 @@ def annotated_filepath(name: str) -> tuple[str, str | None]:
 
 
 def get_annotated_filepath(name: str, default_dir: str | None = None) -> str:
-    """Returns a picture's path, there or not: in the folder of its name, else `default_dir`, else
-    the input folder. InputError outside of it.
+    """Returns a picture's path in its annotated folder, else `default_dir`, else the input folder;
+    it need not exist. InputError outside of it.
     """
     plain, folder = annotated_filepath(name)
     if folder is None and default_dir is None and plain in installed().folders.choices("input"):
@@ -153,8 +153,8 @@ def exists_annotated_filepath(name: str) -> bool:
 def get_save_image_path(
     filename_prefix: str, output_dir: str, image_width: int = 0, image_height: int = 0
 ) -> tuple[str, str, int, str, str]:
-    """Returns folder, stem, next free number, subfolder and filled-in prefix for files
-    `<stem>_<number>_...`. InputError outside of the folder.
+    """Returns folder, stem, next free number, subfolder and expanded prefix for files
+    `<stem>_<number>_...`. InputError outside of it.
     """
     prefix = filled_prefix(filename_prefix, image_width, image_height, 0).replace(
         "%batch_num%", "0"
@@ -182,7 +182,7 @@ def _inside(folder: Path, name: str) -> Path:
 
 
 def _base() -> Path:
-    """Returns the stand-in for ComfyUI's own folder: the parent of the first model folder."""
+    """Returns a replacement for ComfyUI's folder: the parent of the first model folder."""
     return Path(_models_dir()).parent
 
 
@@ -193,7 +193,7 @@ def _models_dir() -> str:
 
 
 def _table() -> dict[str, tuple[list[str], set[str]]]:
-    """Returns `folder_names_and_paths`: folders and endings by kind. Packs write into it."""
+    """Returns `folder_names_and_paths`: folders and endings by kind. Packs modify it."""
     table = installed().model_folders
     if not table:
         table.update((kind, _entry(kind)) for kind in installed().folders.kinds())
@@ -207,7 +207,7 @@ def _entry(kind: str) -> tuple[list[str], set[str]]:
 
 
 def _added(kind: str) -> list[str]:
-    """Returns the folders that packs added to a kind: all of them if they changed the endings."""
+    """Returns a kind's folders that packs added, or all folders if packs changed the endings."""
     own, endings = _entry(kind)
     folders, wanted = _table().get(kind, (own, endings))
     return [folder for folder in map(str, folders) if folder not in own or set(wanted) != endings]
@@ -225,4 +225,4 @@ def __getattr__(name: str) -> Any:
     return missing_names(__name__, "")(name)
 
 
-__file__ = str(_base() / "folder_paths.py")  # packs take its folder for that of ComfyUI
+__file__ = str(_base() / "folder_paths.py")  # packs derive ComfyUI's folder from it

@@ -1,5 +1,5 @@
-"""Provides `latent_preview` to packs: pictures of latents by the linear map that our own samplers
-show themselves with.
+"""Provides `latent_preview` to packs: previews of latents, with the same linear map as the built-in
+samplers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class _Previewer:
         self._colours = colours
 
     def decode_latent_to_preview(self, x0: Any) -> Any:
-        """Converts a scaled latent [B, C, h, w] to Pillow's image."""
+        """Converts a scaled latent [B, C, h, w] to a Pillow image."""
         from PIL import Image
 
         return Image.fromarray(latent_picture(x0, self._colours).cpu().numpy())
@@ -34,7 +34,7 @@ class _Previewer:
 
 
 def get_previewer(device: Any, latent_format: Any) -> _Previewer | None:
-    """Returns a previewer; None where nobody watches, and for latents of an unknown space."""
+    """Returns a previewer; None if the run has no previews, or for unknown latent spaces."""
     colours = (
         linear_map(latent_format.scale_factor, latent_format.latent_channels)
         if _watched()
@@ -46,8 +46,8 @@ def get_previewer(device: Any, latent_format: Any) -> _Previewer | None:
 def prepare_callback(
     model: Any, steps: int, x0_output_dict: dict[str, Any] | None = None
 ) -> Callable[[int, Any, Any, int], None]:
-    """Makes the callback that a sampling loop calls after each step: it moves the progress of the
-    node and shows its picture.
+    """Returns a callback for a sampling loop, which reports the node's progress and a preview after
+    each step.
     """
     progress = ProgressBar(steps)
     previewer = get_previewer(None, model.model.latent_format) if _watched() else None

@@ -15,7 +15,7 @@ __getattr__ = missing_names(__name__, "")
 def conditioning_set_values(
     conditioning: Any, values: Mapping[str, Any] | None = None, append: bool = False
 ) -> list[list[Any]]:
-    """Gives every entry further options; with `append` each is added to the list that is there."""
+    """Sets options of every entry; with `append`, extends existing lists."""
     changed = []
     for tensor, options, *_ in conditioning:
         merged = dict(options)
@@ -28,9 +28,7 @@ def conditioning_set_values(
 
 
 def pillow(fn: Callable[..., T], arg: Any) -> T:
-    """Returns `fn(arg)`; a file that Pillow takes for broken only because it ends early is read as
-    far as it goes.
-    """
+    """Returns `fn(arg)`. If it fails, retries with truncated files allowed."""
     from PIL import ImageFile, UnidentifiedImageError
 
     try:
@@ -44,12 +42,12 @@ def pillow(fn: Callable[..., T], arg: Any) -> T:
 
 
 def hasher() -> Any:
-    """Returns the hash that names files by their content."""
+    """Returns the hash for naming files by their content."""
     return hashlib.sha256
 
 
 def string_to_torch_dtype(string: str) -> Any:
-    """Returns the number format of that name; None for other names."""
+    """Returns the dtype of this name; None for other names."""
     import torch
 
     known = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}

@@ -18,9 +18,7 @@ _missing = missing_names(
 
 
 class _Classes(MutableMapping[str, type]):
-    """Maps names to node classes: those that packs brought, and those made of built-in nodes when
-    they are asked for.
-    """
+    """Maps names to node classes of packs and of built-in nodes; creates the latter on access."""
 
     def __getitem__(self, name: str) -> type:
         shims = installed()
@@ -61,7 +59,7 @@ def common_ksampler(
     last_step: int | None = None,
     force_full_denoise: bool = False,
 ) -> tuple[Any, ...]:
-    """Samples a latent, as the sampler nodes do."""
+    """Samples a latent like the sampler nodes."""
     inputs = {
         "model": model,
         "noise_seed": seed,

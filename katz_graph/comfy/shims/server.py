@@ -1,4 +1,4 @@
-"""Provides `server` to packs: routes are collected for the server to come, messages become events
+"""Provides `server` to packs: collects routes, which are not served, and sends messages as events
 of the run.
 """
 
@@ -20,7 +20,7 @@ __getattr__ = missing_names(
 
 
 class Routes:
-    """Collects the routes that packs want served, by decorators."""
+    """Collects the routes that packs register; they are not served."""
 
     def route(self, method: str, path: str, **_: Any) -> Callable[[Handler], Handler]:
         def keep(handler: Handler) -> Handler:
@@ -48,12 +48,12 @@ class Routes:
         return self.route("HEAD", path)
 
     def static(self, prefix: str, path: Any, **_: Any) -> None:
-        """Serves the files of a folder."""
+        """Adds a folder of static files."""
         installed().routes.append(("STATIC", prefix, lambda: path))
 
 
 class Router:
-    """Says that routes may be added still."""
+    """Reports that routes can still be added."""
 
     frozen = False
 
@@ -62,12 +62,12 @@ class Router:
 
 
 class App:
-    """Stands for the web application."""
+    """Represents the web application."""
 
     router = Router()
 
     def add_routes(self, routes: Any) -> None:
-        """Takes route definitions as aiohttp makes them."""
+        """Registers aiohttp's route definitions."""
         for route in routes:
             static = getattr(route, "prefix", None)
             if static is not None:
@@ -80,7 +80,7 @@ class App:
 
 
 class PromptServer:
-    """Stands for the server while packs are loaded and while their nodes run."""
+    """Represents the server while packs load and their nodes run."""
 
     instance: ClassVar[PromptServer]
 
@@ -94,7 +94,7 @@ class PromptServer:
         self.on_prompt_handlers: list[Handler] = []
 
     def send_sync(self, event: Any, data: Any, sid: str | None = None) -> None:
-        """Sends the editor a message; nobody hears it outside of a run."""
+        """Sends a message to the editor; does nothing outside of a run."""
         now = current()
         if now is not None:
             now.context.report(PackMessage(str(event), data, sid))
@@ -113,11 +113,11 @@ class PromptServer:
         )
 
     def add_on_prompt_handler(self, handler: Handler) -> None:
-        """Adds a function over what a client submits."""
+        """Stores a handler, which is never called."""
         self.on_prompt_handlers.append(handler)
 
     def add_routes(self) -> None:
-        """Does nothing: routes are taken when a server starts."""
+        """Does nothing: routes of packs are not served."""
 
     def __getattr__(self, name: str) -> Any:
         refuse(f"server.PromptServer.instance.{name}")

@@ -186,7 +186,7 @@ def _taken(
     context: Context,
     result: Any,
 ) -> Any:
-    """Converts a node's result; drops values beyond its outputs, with a warning."""
+    """Converts a node's result. Warns of values beyond its outputs, and drops them."""
     further = surplus(result, outputs)
     if further:
         context.warn(

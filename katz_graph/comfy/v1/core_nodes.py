@@ -1,8 +1,8 @@
 """Builds ComfyUI V1 classes of the built-in nodes, for packs that call them, inherit from them or
 look them up by class.
 
-A method call inside a running node runs the built-in node, and samples a step region immediately. A
-class exposes only the information in the node type.
+A method call inside a running node runs the built-in node; a sampler samples immediately. A class
+exposes only the node type's information.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ METHODS: Mapping[str, str] = {
     "VAEEncodeForInpaint": "encode vae pixels mask grow_mask_by",
     "VAELoader": "load_vae vae_name",
 }
-"""The method of a class and the order of its arguments, for nodes that packs are known to call."""
+"""Method name and argument order of each class that packs are known to call."""
 
 
 class SavesPictures:
@@ -157,7 +157,7 @@ def node_class(kind: NodeType, folders: Folders) -> type:
 
 def _flat(kind: NodeType, given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yields values by the input names of graphs. Packs pass one object for a group of inputs, and
-    one for a choice with the inputs that it adds; the choice itself is under its own name.
+    one for a choice with its added inputs, in which the choice has its plain name.
     """
     for name, value in given.items():
         grouped = name not in kind.inputs or bool(kind.brought_by(name))
@@ -194,7 +194,7 @@ def call_node(kind: NodeType, given: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def declared_inputs(kind: NodeType, folders: Folders) -> dict[str, Any]:
-    """Returns the INPUT_TYPES of a node."""
+    """Builds a node's INPUT_TYPES."""
     groups: dict[str, Any] = {"required": {}}
     for name, port in kind.inputs.items():
         group = "required" if port.required or port.knob else "optional"

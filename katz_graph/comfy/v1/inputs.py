@@ -13,7 +13,7 @@ from katz_graph.node import Widget
 from katz_graph.node.literals import PLAIN
 from katz_graph.node.types import ANY, FILLED_IN, Input
 
-NO_TYPE = "\0"  # a name that no type and no input has
+NO_TYPE = "\0"  # never the name of a type or input
 WIDGETS = (*PLAIN, "COMBO", "COLOR")
 WIRES = frozenset(
     (
@@ -42,16 +42,16 @@ WIRES = frozenset(
         ),
     )
 )
-"""Types that only a link can deliver. Types of packs may have their own widgets, so their literals
-are accepted unchanged.
+"""Types that only links carry. Types of packs may have widgets, so their literals are accepted
+unchanged.
 """
 UPLOADS = ("image_upload", "video_upload", "audio_upload", "animated_image_upload")
-SECONDS = 1.0  # for which a result of INPUT_TYPES counts as up to date
+SECONDS = 1.0  # for which a result of INPUT_TYPES stays valid
 
 
 class Declared:
-    """The groups of INPUT_TYPES of one class. The choices may be files, so INPUT_TYPES is called
-    again if a choice is missing.
+    """The groups of INPUT_TYPES of one class. Choices may be files, so a missing choice calls
+    INPUT_TYPES again.
     """
 
     def __init__(self, input_types: Callable[[], Any]) -> None:
@@ -86,7 +86,7 @@ class Declared:
         }
 
     def takes_any_name(self) -> bool:
-        """Returns whether the groups claim to contain every name, the usual way to accept any
+        """Returns whether the groups claim to contain every name, which packs use to accept any
         number of inputs.
         """
         return any(NO_TYPE in self._groups.get(group, {}) for group in ("required", "optional"))
@@ -138,8 +138,8 @@ class Declared:
 
 
 def socket_of(kind: Any) -> str:
-    """Returns the name of a type, `A,B` for a union. A list is a COMBO; a type that is never
-    unequal to another accepts everything.
+    """Returns the name of a type, `A,B` for a union. A list is a COMBO; a type that is never `!=`
+    another accepts everything.
     """
     if isinstance(kind, (list, tuple)):
         return "COMBO"
@@ -164,7 +164,6 @@ def _groups(found: Any) -> Mapping[str, Any]:
 
 
 def _parts(name: str, declared: Any) -> tuple[Any, dict[str, Any]]:
-    """Returns the type and options of one input."""
     if isinstance(declared, str):
         return declared, {}
     if not isinstance(declared, (tuple, list)) or not declared:

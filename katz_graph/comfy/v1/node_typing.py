@@ -1,4 +1,4 @@
-"""Names wire types, and defines base classes with which ComfyUI V1 packs may annotate their nodes.
+"""Names link types, and defines base classes with which ComfyUI V1 packs may annotate their nodes.
 Must not know the executor.
 """
 
@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypedDict
 
 
 class IO(StrEnum):
-    """Names of wire types. `ANY` equals every other type."""
+    """Names of link types. `ANY` equals every other type."""
 
     STRING = "STRING"
     IMAGE = "IMAGE"

@@ -54,7 +54,7 @@ def from_result(
 
 
 def surplus(result: Any, outputs: Sequence[Output]) -> int:
-    """Counts the values of a result beyond the declared outputs, which no node can read."""
+    """Counts a result's values beyond the declared outputs, which no node can read."""
     values = result.get("result") if isinstance(result, Mapping) else result
     return (
         sum(value is not None for value in values[len(outputs) :])

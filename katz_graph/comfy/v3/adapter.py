@@ -111,9 +111,7 @@ class V3Class:
 
 
 def _unchecked(kind: type[ComfyNode], described: NodeType) -> frozenset[str]:
-    """Returns the inputs that the class itself validates, matched by their names or those of their
-    groups.
-    """
+    """Returns the inputs that the class itself validates, matched by input or group name."""
     own = getattr(kind, "validate_inputs", None)
     if own is None:
         return frozenset()
@@ -182,13 +180,13 @@ def _parted(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _accepts() -> bool:
-    """Replaces the missing validation of a class, so that gathered inputs are validated anyway."""
+    """Accepts all values, so that gathered inputs of a class without validation are checked."""
     return True
 
 
 def _method(theirs: Callable[..., Any], name: str, schema: Schema) -> Any:
     """Builds a class method with the same parameters, from which the V1 adapter derives the
-    validated inputs. If some inputs are gathered, it also accepts all values.
+    validated inputs. It accepts all values if some inputs are gathered.
     """
     own = list(inspect.signature(theirs).parameters.values())
     accepted = {parameter.name for parameter in own}

@@ -1,6 +1,5 @@
-"""Declares the dynamic inputs of V3 schemas: groups that grow, choices that add inputs, and inputs
-with a common type. A prompt contains them flat, as `group.name`; a node receives one object per
-group.
+"""Declares the dynamic inputs of V3 schemas: growing groups, choices that add inputs, and inputs
+with a common type. Prompts name such inputs `group.name`; a node receives one object per group.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class _MatchOutput(Output):
 
 class _GrowTemplate:
     """Describes the equal inputs of a group: a prototype, their names, and their minimum number.
-    Widgets become wires.
+    Its inputs have no widgets.
     """
 
     def __init__(self, input: Input, names: Sequence[str], least: int, prefix: str | None) -> None:
@@ -83,7 +82,7 @@ class _TemplateNames(_GrowTemplate):
 
 
 class _GrowInput(Input):
-    """A group of equal inputs, as many as are linked."""
+    """A group of equal inputs, one per link."""
 
     def __init__(self, id: str, template: _GrowTemplate, *positional: Any, **named: Any) -> None:
         super().__init__(id, *positional, **named)
@@ -106,7 +105,7 @@ class _ChoiceInput(Input):
 
 
 class _SlotInput(Input):
-    """A wire that adds inputs once it is linked. Not supported here."""
+    """An input that adds inputs when it is linked. Not supported."""
 
     def __init__(self, slot: Input, *_: Any, **__: Any) -> None:
         super().__init__(slot.id)
@@ -254,7 +253,7 @@ class Gathering:
         for option in port.choices:
             if option.key == key:
                 return made | self._objects(option.inputs, values, f"{name}.")
-        if key is None:  # it is linked, and its value is not known yet
+        if key is None:  # linked: its value is not known yet
             return made
         raise InputError(f"{name} is {show(key)}, which is not one of its choices")
 

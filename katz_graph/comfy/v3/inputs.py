@@ -1,4 +1,4 @@
-"""Declares inputs and outputs of schemas: one class per wire type, with nested `Input` and `Output`
+"""Declares inputs and outputs of schemas: one class per link type, with nested `Input` and `Output`
 classes. Plain data.
 """
 
@@ -77,7 +77,7 @@ class Input:
 
 
 class WidgetInput(Input):
-    """An input that accepts a literal. `force_input`: it is a wire nevertheless."""
+    """An input that accepts a literal, unless `force_input` is set."""
 
     def __init__(
         self,
@@ -92,8 +92,6 @@ class WidgetInput(Input):
 
 
 class Output:
-    """An output."""
-
     io_type: ClassVar[str] = "*"
 
     def __init__(
@@ -113,7 +111,7 @@ class Output:
 
 
 class ComfyType:
-    """A wire type. `Type`: the Python type of its values, for annotations."""
+    """A link type. `Type`: the Python type of its values, for annotations."""
 
     Type: ClassVar[Any] = Any
     io_type: ClassVar[str] = "*"
@@ -122,7 +120,7 @@ class ComfyType:
 
 
 def comfytype(io_type: str, **_: Any) -> Callable[[type], type]:
-    """Returns a decorator that sets the wire type of a pack's class and of its nested `Input` and
+    """Returns a decorator that sets the link type of a pack's class and of its nested `Input` and
     `Output`.
     """
 
@@ -136,7 +134,7 @@ def comfytype(io_type: str, **_: Any) -> Callable[[type], type]:
 
 
 def Custom(io_type: str) -> type[ComfyType]:
-    """Creates a wire type of this name."""
+    """Creates a link type of this name."""
     return wire_type(io_type, io_type)
 
 
@@ -146,7 +144,7 @@ def wire_type(
     input: type[Input] = Input,
     output: type[Output] = Output,
 ) -> type[ComfyType]:
-    """Creates a class that declares inputs and outputs of a wire type."""
+    """Creates a class that declares inputs and outputs of a link type."""
     inside = {
         "Input": type("Input", (input,), {"io_type": io_type}),
         "Output": type("Output", (output,), {"io_type": io_type}),
@@ -189,7 +187,7 @@ class _MultiComboInput(_ComboInput):
 
 
 class _MultiTypeInput(Input):
-    """Accepts several wire types; has a widget if it is built from a widget input."""
+    """Accepts several link types; has a widget if built from a widget input."""
 
     def __init__(
         self, id: str | Input, types: Sequence[type[ComfyType]], *positional: Any, **options: Any

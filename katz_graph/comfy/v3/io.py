@@ -72,5 +72,5 @@ _missing = missing_names(
 
 
 def __getattr__(name: str) -> Any:
-    """Returns wire types that have a name only."""
+    """Returns link types that have only a name."""
     return WIRES[name] if name in WIRES else _missing(name)

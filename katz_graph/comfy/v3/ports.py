@@ -47,7 +47,7 @@ def declared(port: Input) -> tuple[Any, dict[str, Any]]:
     choices = getattr(knob, "choices", None)
     if not choices and "remote" in options:  # only a client fetches them
         choices = None
-    if widget is not None:  # an input of several types, drawn as this one
+    if widget is not None:  # an input of several types, shown as this widget
         options |= {"widgetType": widget.get_io_type()} | (
             {} if choices is None else {"options": choices}
         )
@@ -58,8 +58,8 @@ def declared(port: Input) -> tuple[Any, dict[str, Any]]:
 def belonging(
     inputs: Mapping[str, Port], unfolded: Sequence[Flat]
 ) -> tuple[dict[str, Port], Brings]:
-    """Returns a node type's inputs with the choice or group of each, those of a group in sequence,
-    and the inputs that each value of a choice adds, as declared there.
+    """Adds to each input the choice or group it belongs to, and makes a group's inputs adjacent.
+    Also returns the inputs that each value of a choice adds.
     """
     exact: dict[str, list[Port]] = {}
     for one in unfolded:
@@ -82,8 +82,8 @@ def _exact(one: Flat) -> Port:
 
 
 def _merged(port: Port, exact: Sequence[Port]) -> Port:
-    """Merges the declarations of an input by several values of a choice into one that accepts all
-    of their values.
+    """Merges an input's declarations by several values of a choice into one that accepts all their
+    values.
     """
     first, *others = exact
     made = replace(port, grows=first.grows)

@@ -40,8 +40,6 @@ class HiddenHolder:
 
 @dataclass(slots=True)
 class Schema:
-    """Describes a node."""
-
     node_id: str
     display_name: str | None = None
     category: str = "sd"
@@ -65,8 +63,8 @@ class Schema:
 
 
 class NodeOutput:
-    """The result of `execute`: values, ui data, an expansion graph, or a message that blocks the
-    reading nodes.
+    """The result of `execute`: values, ui data, an expansion graph, or a message that blocks
+    dependent nodes.
     """
 
     def __init__(

@@ -99,8 +99,6 @@ class PreviewMask(PreviewImage):
 
 
 class PreviewText:
-    """Shows a text."""
-
     def __init__(self, value: str, **_: Any) -> None:
         self.value = value
 

@@ -1,6 +1,4 @@
-"""Provides `comfy` to packs. Its modules are loaded when they are named, with or without an import
-of their own.
-"""
+"""Provides `comfy` to packs. Submodules load on first access, even without an import."""
 
 from __future__ import annotations
 

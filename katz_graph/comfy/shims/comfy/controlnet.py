@@ -12,7 +12,7 @@ __getattr__ = missing_names(__name__, None)
 
 
 def load_controlnet(ckpt_path: str, model: Any = None, *_: Any, **__: Any) -> ControlNetFacade:
-    """Returns a ControlNet; a file of differences is added to `model`."""
+    """Returns a ControlNet; adds a file of differences to `model`'s weights."""
     return ControlNetFacade(
         controlnet_recipe(ckpt_path, None if model is None else model.recipe.network)
     )

@@ -1,6 +1,6 @@
-"""Provides `comfy.model_management` to packs: devices and number formats.
+"""Provides `comfy.model_management` to packs: devices and dtypes.
 
-The engine looks after memory itself, so what packs ask for in that respect does nothing.
+The engine manages memory, so requests to load or unload models do nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from katz_graph.models.loading.memory import unused_bytes
 from katz_graph.node.scope import current
 
 InterruptProcessingException = Cancelled
-OOM_EXCEPTION = (torch.OutOfMemoryError, OutOfMemory)  # torch's own, and what engines raise
+OOM_EXCEPTION = (torch.OutOfMemoryError, OutOfMemory)  # torch's error, and the engine's
 XFORMERS_IS_AVAILABLE = False
 __getattr__ = missing_names(
     __name__,
@@ -57,7 +57,7 @@ def intermediate_device() -> torch.device:
 
 
 def intermediate_dtype() -> torch.dtype:
-    """Returns the number format of pictures and latents between nodes."""
+    """Returns the dtype of pictures and latents between nodes."""
     return torch.float32
 
 
@@ -152,17 +152,17 @@ vae_dtype = text_encoder_dtype = unet_dtype
 
 
 def dtype_size(dtype: torch.dtype) -> int:
-    """Returns the bytes of one value."""
     return dtype.itemsize
 
 
 def module_size(module: torch.nn.Module) -> int:
-    """Sums the bytes of all weights."""
+    """Returns the weights' total bytes."""
     return sum(tensor.nelement() * tensor.element_size() for tensor in module.state_dict().values())
 
 
 def get_free_memory(dev: Any = None, torch_free_too: bool = False) -> Any:
-    """Returns the free bytes; with `torch_free_too` also what torch holds without using it."""
+    """Returns the free bytes with torch's unused ones, and with `torch_free_too` also the latter.
+    """
     device = torch.device(dev or get_torch_device())
     if device.type != "cuda":
         free, unused = _host_memory("SC_AVPHYS_PAGES"), 0
@@ -173,7 +173,7 @@ def get_free_memory(dev: Any = None, torch_free_too: bool = False) -> Any:
 
 
 def get_total_memory(dev: Any = None, torch_total_too: bool = False) -> Any:
-    """Returns the total bytes of a device's memory."""
+    """Returns a device's total memory in bytes."""
     device = torch.device(dev or get_torch_device())
     total = (
         torch.cuda.mem_get_info(device)[1]
@@ -219,7 +219,7 @@ def cleanup_models(*_: Any, **__: Any) -> None:
 
 
 def interrupt_current_processing(value: bool = True) -> None:
-    """Stops the run that this node belongs to."""
+    """Cancels the run of the calling node."""
     if value:
         raise Cancelled("cancelled by a node")
 

@@ -1,4 +1,4 @@
-"""Provides `comfy.options` to packs: a command line that nobody parses here."""
+"""Provides `comfy.options` to packs: a command line that is never parsed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Provides `comfy.sample` to packs: the noise of a seed. Sampling itself is the work of sampler
-nodes.
-"""
+"""Provides `comfy.sample` to packs: noise from a seed. Packs sample through sampler nodes."""
 
 from __future__ import annotations
 
@@ -21,8 +19,8 @@ __getattr__ = missing_names(
 def prepare_noise(
     latent_image: Tensor, seed: int, noise_inds: Sequence[int] | None = None
 ) -> Tensor:
-    """Draws randn of the latent's shape from a CPU generator; with indices, that noise of a longer
-    batch for each sample.
+    """Draws normal noise of the latent's shape from a CPU generator. `noise_inds`: each sample's
+    position in a longer batch.
     """
     from katz_graph.sampling.noise import initial_noise
 
@@ -30,7 +28,7 @@ def prepare_noise(
 
 
 def fix_empty_latent_channels(model: Any, latent_image: Tensor, *_: Any, **__: Any) -> Tensor:
-    """Gives an all-zero latent as many channels as the model has; others stay as they are."""
+    """Gives an all-zero latent the model's number of channels; returns others unchanged."""
     channels = model.get_model_object("latent_format").latent_channels
     if latent_image.shape[1] == channels or torch.count_nonzero(latent_image):
         return latent_image

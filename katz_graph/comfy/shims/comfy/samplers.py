@@ -34,8 +34,8 @@ def calculate_sigmas(model_sampling: Any, scheduler_name: str, steps: int) -> Te
 
 
 class KSampler:
-    """Holds the lists of names and the noise levels of a schedule. Sampling itself is the work of
-    sampler nodes.
+    """Holds the lists of names and the noise levels of a schedule. Packs sample through sampler
+    nodes.
     """
 
     SAMPLERS = SAMPLER_NAMES

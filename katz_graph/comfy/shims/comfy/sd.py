@@ -1,5 +1,5 @@
-"""Provides `comfy.sd` to packs: models by path, and LoRAs on them. They are recipes; nothing is
-loaded before something runs.
+"""Provides `comfy.sd` to packs: recipes of models by path, with LoRAs. Weights load when a model
+runs.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def load_checkpoint_guess_config(
     output_model: bool = True,
     **_: Any,
 ) -> tuple[ModelFacade | None, ClipFacade | None, VaeFacade | None, None]:
-    """Returns diffusion model, text encoders and VAE of a checkpoint, and no image encoder. Text
-    encoders that it does not hold are None, as in ComfyUI; a VAE is refused when it is used.
+    """Returns diffusion model, text encoders and VAE of a checkpoint, and None for the image
+    encoder. Missing text encoders are None, as in ComfyUI; a missing VAE fails when it is used.
     """
     if output_clipvision:
         refuse("comfy.sd.load_checkpoint_guess_config(output_clipvision=True)")
@@ -62,12 +62,12 @@ def load_checkpoint(
     *_: Any,
     **__: Any,
 ) -> tuple[ModelFacade | None, ClipFacade | None, VaeFacade | None]:
-    """Returns the same; the file tells what the checkpoint is, not a configuration."""
+    """Returns the same parts. Ignores the configuration: the file determines the model."""
     return load_checkpoint_guess_config(ckpt_path, output_vae, output_clip)[:3]
 
 
 def load_diffusion_model(unet_path: str, *_: Any, **__: Any) -> ModelFacade:
-    """Returns a network alone. It is computed in the engine's number format."""
+    """Returns a network, which runs in the engine's dtype."""
     return ModelFacade(network_recipe(unet_path))
 
 
@@ -75,7 +75,7 @@ load_unet = load_diffusion_model
 
 
 def load_clip(ckpt_paths: Sequence[str], *_: Any, **__: Any) -> ClipFacade:
-    """Returns text encoders: of one file, or of two."""
+    """Returns the text encoders of one file or several."""
     return ClipFacade(clip_recipe(ckpt_paths))
 
 

@@ -31,7 +31,7 @@ __getattr__ = missing_names(
 
 
 def set_progress_bar_enabled(enabled: bool) -> None:
-    """Does nothing: those who watch the run decide what is shown."""
+    """Does nothing: clients decide whether to show progress."""
 
 
 def common_upscale(
@@ -56,7 +56,7 @@ def load_torch_file(
     ckpt: str, safe_load: bool = False, device: Any = None, return_metadata: bool = False
 ) -> Any:
     """Loads the tensors of a safetensors file, and its metadata. InputError for pickles, which can
-    run code when they are opened.
+    run code when opened.
     """
     from safetensors import safe_open
     from safetensors.torch import load_file
@@ -82,7 +82,7 @@ def save_torch_file(
 
 
 def safetensors_header(safetensors_path: str, max_size: int = 100 * 2**20) -> bytes | None:
-    """Reads the header of a safetensors file; None when it is longer than `max_size` bytes."""
+    """Reads the header of a safetensors file; None if it is longer than `max_size` bytes."""
     with Path(safetensors_path).open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         return file.read(length) if length <= max_size else None
@@ -93,7 +93,7 @@ def calculate_parameters(sd: Mapping[str, Tensor], prefix: str = "") -> int:
 
 
 def weight_dtype(sd: Mapping[str, Tensor], prefix: str = "") -> torch.dtype | None:
-    """Returns the number format that most of the weights have."""
+    """Returns the dtype of most weight values."""
     sizes: dict[torch.dtype, int] = {}
     for name, tensor in sd.items():
         if name.startswith(prefix):
@@ -104,7 +104,7 @@ def weight_dtype(sd: Mapping[str, Tensor], prefix: str = "") -> torch.dtype | No
 def state_dict_key_replace(
     state_dict: dict[str, Any], keys_to_replace: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Renames keys of the dictionary in place."""
+    """Renames keys in place."""
     for old, new in keys_to_replace.items():
         if old in state_dict:
             state_dict[new] = state_dict.pop(old)
@@ -114,9 +114,7 @@ def state_dict_key_replace(
 def state_dict_prefix_replace(
     state_dict: dict[str, Any], replace_prefix: Mapping[str, str], filter_keys: bool = False
 ) -> dict[str, Any]:
-    """Renames beginnings of keys in place; with `filter_keys` in a new dictionary that holds only
-    those.
-    """
+    """Replaces key prefixes in place. `filter_keys`: moves the renamed keys to a new dictionary."""
     result = {} if filter_keys else state_dict
     for old, new in replace_prefix.items():
         for name in [name for name in state_dict if name.startswith(old)]:
@@ -132,7 +130,7 @@ def get_attr(obj: Any, attr: str) -> Any:
 
 
 def set_attr(obj: Any, attr: str, value: Any) -> Any:
-    """Sets `obj.a.b.c`; returns what was there."""
+    """Sets `obj.a.b.c`; returns the previous value."""
     owner, _, name = attr.rpartition(".")
     holder = get_attr(obj, owner) if owner else obj
     before = getattr(holder, name)
@@ -149,7 +147,7 @@ def copy_to_param(obj: Any, attr: str, value: Tensor) -> None:
 
 
 def repeat_to_batch_size(tensor: Tensor, batch_size: int, dim: int = 0) -> Tensor:
-    """Repeats a short batch from its start along `dim`, cuts a long one."""
+    """Repeats a short batch along `dim`, and truncates a long one."""
     return repeated(tensor.movedim(dim, 0), batch_size).movedim(0, dim)
 
 
@@ -173,11 +171,11 @@ def reshape_mask(input_mask: Tensor, output_shape: Iterable[int]) -> Tensor:
 
 
 def string_to_seed(data: str | bytes) -> int:
-    """Computes a seed from a text: its CRC-32, not inverted at the end."""
+    """Returns a text's CRC-32 without the final inversion."""
     import zlib
 
     return zlib.crc32(data.encode() if isinstance(data, str) else data) ^ 0xFFFFFFFF
 
 
 def set_progress_bar_global_hook(function: Callable[..., None]) -> None:
-    """Does nothing: progress is reported as events of the run, which nobody can take over."""
+    """Does nothing: packs cannot intercept progress, which the run reports as events."""

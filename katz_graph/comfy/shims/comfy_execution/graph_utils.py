@@ -1,4 +1,4 @@
-"""Provides `comfy_execution.graph_utils` to packs: building the graph that a node expands to."""
+"""Provides `comfy_execution.graph_utils` to packs: a builder of graphs that nodes expand to."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __getattr__ = missing_names(__name__, "")
 
 
 def is_link(obj: Any) -> bool:
-    """Tells whether a value is a link: an id and the number of an output."""
+    """Returns whether a value is a link: a node id and an output number."""
     return (
         isinstance(obj, list)
         and len(obj) == 2
@@ -22,7 +22,7 @@ def is_link(obj: Any) -> bool:
 
 
 class Node:
-    """One node of a graph that is being built."""
+    """A node of a graph under construction."""
 
     def __init__(self, id: str, class_type: str, inputs: dict[str, Any]) -> None:
         self.id, self.class_type, self.inputs = id, class_type, inputs
@@ -53,7 +53,7 @@ class Node:
 
 
 class GraphBuilder:
-    """Builds nodes under ids that no other builder of the same run of a node gives."""
+    """Builds nodes with ids that are unique among the builders of one node call."""
 
     def __init__(self, prefix: str | None = None) -> None:
         self.prefix = self.alloc_prefix() if prefix is None else prefix
@@ -69,7 +69,7 @@ class GraphBuilder:
         return f"{root or ''}{number if graph_index is None else graph_index}."
 
     def node(self, class_type: str, id: str | None = None, **kwargs: Any) -> Node:
-        """Adds a node, or returns the one of that id."""
+        """Adds a node, or returns the existing one."""
         if id is None:
             id, self.id_gen = str(self.id_gen), self.id_gen + 1
         name = self.prefix + id
@@ -82,9 +82,7 @@ class GraphBuilder:
         return {name: node.serialize() for name, node in self.nodes.items()}
 
     def replace_node_output(self, node_id: str, index: int, new_value: Any) -> None:
-        """Gives every input that is linked to an output this value instead; None takes the link
-        away.
-        """
+        """Replaces all links to an output by a value; None removes them."""
         output = [self.prefix + node_id, index]
         for node in self.nodes.values():
             for name in [
@@ -99,7 +97,7 @@ class GraphBuilder:
 def add_graph_prefix(
     graph: dict[str, Any], outputs: Any, prefix: str
 ) -> tuple[dict[str, Any], tuple[Any, ...]]:
-    """Renames the ids of a built graph; returns its outputs under the new names."""
+    """Adds a prefix to the ids of a built graph. Also returns the renamed outputs."""
 
     def moved(value: Any) -> Any:
         return [prefix + value[0], value[1]] if is_link(value) else value

@@ -1,4 +1,4 @@
-"""Provides `comfy_execution.utils` to packs: the node that runs."""
+"""Provides `comfy_execution.utils` to packs: the running node."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __getattr__ = missing_names(__name__, "CurrentNodeContext")
 
 @dataclass(frozen=True, slots=True)
 class ExecutionContext:
-    """A node at work."""
+    """A running node."""
 
     prompt_id: str
     node_id: str

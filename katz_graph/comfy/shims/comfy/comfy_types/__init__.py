@@ -1,4 +1,4 @@
-"""Provides `comfy.comfy_types` to packs: names of wire types, and types for annotations."""
+"""Provides `comfy.comfy_types` to packs: names of link types, and types for annotations."""
 
 from __future__ import annotations
 
