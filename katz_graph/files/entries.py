@@ -1,6 +1,4 @@
-"""Lists the usable entries of a folder; a bad entry is skipped and does not fail the listing. Must
-not know the contents of files.
-"""
+"""Lists the usable entries of a folder, and skips bad ones. Must not know the contents of files."""
 
 from __future__ import annotations
 

@@ -37,10 +37,10 @@ SETTLED = 2.0  # seconds; changes in quick succession may leave the modification
 
 @dataclass(frozen=True, slots=True)
 class FolderKind:
-    """One kind of choice: its folders, its file extensions, and the marker file of a folder that is
-    a single choice.
+    """A kind of choice: its folders, file extensions, and the marker file of a folder that is a
+    single choice.
 
-    fetched: whether a URL may name a file of this kind.
+    `fetched`: a URL may name a file of this kind.
     """
 
     folders: tuple[str, ...]
@@ -101,7 +101,7 @@ SHIPPED: Mapping[str, Mapping[str, str]] = {
 # current names of kinds in editors, and other aliases of kinds
 PRESENT = {"text_encoders": "clip", "diffusion_models": "unet"}
 SAME_AS = PRESENT | {"t2i_adapter": "controlnet"}
-# kinds that lie in the input folder unless the name ends in another one: `x.png [output]`
+# kinds in the input folder, unless the name ends in another one: `x.png [output]`
 USER_FILE_KINDS = ("input", "latents")
 
 
@@ -115,16 +115,16 @@ class _Listing:
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """The roots of model folders in search order, and the folders of pictures. Models shipped with
-    the package come last.
+    """The roots of model folders in search order, and the folders of pictures. The package's models
+    come last.
     """
 
     models: tuple[Path, ...] = ()
-    """Roots. A root may be a ComfyUI folder, whose models lie in `models`."""
+    """Roots. A root may be a ComfyUI folder with its models in `models`."""
     input: Path = Path("input")
     output: Path = Path("output")
     paths: bool = True
-    """Whether a path outside of the roots or a hub id may name a model; False on a server."""
+    """A path outside of the roots or a hub id may name a model; False on a server."""
     extra: ExtraPaths = field(default_factory=ExtraPaths)
     """Additional folders of single kinds."""
     fetch: FetchRule = NONE
@@ -162,9 +162,8 @@ class Folders:
         """Returns the file or diffusers folder called `name`. InputError lists similar names and
         the searched folders.
 
-        A name that can only be a hub id (`owner/name`) is returned unchanged, for the loader to
-        fetch. A picture's name may end in `[input]`, `[output]` or `[temp]`, the folder that holds
-        it.
+        Returns a name that can only be a hub id (`owner/name`) unchanged, for the loader to fetch.
+        A picture's name may end in its folder: `[input]`, `[output]` or `[temp]`.
         """
         annotated = ANNOTATED.fullmatch(name) if kind in USER_FILE_KINDS else None
         if annotated:
@@ -270,7 +269,7 @@ class Folders:
         return tuple(self._roots(kind))
 
     def kinds(self) -> tuple[str, ...]:
-        """Returns all kinds of models that have a folder, or usually have one."""
+        """Returns the kinds of models that have a folder, or usually have one."""
         there = [entry.name for root in self.models for entry in _folders_in(_models_of(root))]
         return tuple(
             dict.fromkeys(

@@ -103,8 +103,8 @@ def _alpha(frame: Image.Image) -> Tensor:
 def save_images(
     images: Tensor, directory: Path, prefix: str, metadata: Mapping[str, str]
 ) -> Iterator[Path]:
-    """Writes each image of [B, H, W, C] as `<prefix>_<number>_.png`, with the next free numbers in
-    the folder. Yields each path when its file is written.
+    """Writes each image of [B, H, W, C] as `<prefix>_<number>_.png`, with the next free number.
+    Yields each path after writing it.
 
     RunError if the file cannot be written.
     """
@@ -143,7 +143,7 @@ def png(image: Tensor, metadata: Mapping[str, str]) -> bytes:
 
 
 def to_pillow(image: Tensor) -> Image.Image:
-    """Converts [H, W, C] of 1, 3 or 4 channels to 8 bits. Truncates values, as ComfyUI does."""
+    """Converts [H, W, C] with 1, 3 or 4 channels to 8 bits. Truncates values, as ComfyUI does."""
     pixels = (image.detach().cpu().float().clamp(0, 1) * 255).to(torch.uint8).numpy()
     return Image.fromarray(
         pixels[..., 0] if pixels.shape[-1] == 1 else numpy.ascontiguousarray(pixels)

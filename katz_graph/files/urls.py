@@ -1,5 +1,5 @@
-"""Recognises URLs, removes their secrets, and decides which URLs may be fetched. Must not know the
-contents behind them.
+"""Recognises URLs, removes their secrets, and decides which may be fetched. Must not know their
+contents.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def is_url(name: str) -> bool:
 
 
 def is_remote(name: str) -> bool:
-    """Returns whether a name is a URL whose file has to be fetched; `file://...` is local."""
+    """Returns whether a name is a URL of a file to fetch; `file://...` is local."""
     return is_url(name) and _scheme(name) != "file"
 
 
@@ -120,7 +120,7 @@ class FetchRule:
         return self.every or self.names(url)
 
     def names(self, url: str) -> bool:
-        """Returns whether a URL is below one of the beginnings."""
+        """Returns whether a URL is below one of `beginnings`."""
         return any(_is_below(url, beginning) for beginning in self.beginnings)
 
     def naming(self, url: str) -> Self:

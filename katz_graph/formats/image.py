@@ -41,8 +41,8 @@ class Carried:
 
 
 def workflow_from_picture(stream: BinaryIO, limit: int = LIMIT) -> Any:
-    """Reads the document in a PNG or WebP. If the picture also contains an editor's document, the
-    graph becomes Katz Graph's wrapper with that document as its `workflow`.
+    """Reads the document in a PNG or WebP. If the picture also contains an editor's document,
+    returns Katz Graph's wrapper of the graph, with that document as `workflow`.
 
     InputError if the picture has no readable workflow; size errors as in `carried`.
     """

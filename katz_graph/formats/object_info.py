@@ -31,7 +31,7 @@ LIMIT = 256 * 2**20  # bytes; ComfyUI's own nodes take 1.6 MB
 TIMEOUT = 30.0  # seconds
 UPLOADS = ("image_upload", "video_upload", "audio_upload", "animated_image_upload")
 DEPTH = 8  # nested dynamic choices
-MAX_GROUP_WIRES = 100  # wires of a growing group
+MAX_GROUP_WIRES = 100  # inputs of a growing group
 
 
 def read_object_info(source: str) -> dict[str, Signature]:
@@ -112,7 +112,7 @@ def _signature(name: str, described: Any) -> Signature:
 
 
 def _declared(groups: Any, order: Any = None) -> list[tuple[str, Any]]:
-    """Returns the inputs, required ones first, in the server's order if stated."""
+    """Returns the inputs, required ones first, both in the server's order if stated."""
     declared: list[tuple[str, Any]] = []
     for group in ("required", "optional"):
         inputs = groups.get(group) if isinstance(groups, Mapping) else None
@@ -166,7 +166,7 @@ def _further(name: str, choices: list[Any], depth: int) -> dict[str, tuple[Widge
 
 
 def _further_wires(name: str, declared: Any, depth: int = 0) -> Iterator[Port]:
-    """Yields the wires that the values of a dynamic choice add."""
+    """Yields the inputs without widgets that a dynamic choice adds."""
     kind, *rest = _list(declared) or [None]
     options = rest[0] if rest and isinstance(rest[0], Mapping) else {}
     if kind == DYNAMIC and depth < DEPTH:
@@ -179,7 +179,7 @@ def _further_wires(name: str, declared: Any, depth: int = 0) -> Iterator[Port]:
 
 
 def _wires(port: Port, declared: Any) -> list[Port]:
-    """Returns the wire; for a growing group, all wires that it may have."""
+    """Returns the input; for a growing group, all inputs that it may have."""
     if port.socket != GROWING:
         return [port]
     options = _list(declared)[1:]

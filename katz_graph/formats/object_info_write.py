@@ -1,5 +1,5 @@
-"""Describes node types in the format in which a server describes them to clients and editors
-(`/object_info`). `object_info` reads it. Must not know HTTP.
+"""Describes node types for clients and editors, in the format of a server's `/object_info`, which
+`object_info` reads. Must not know HTTP.
 """
 
 from __future__ import annotations
@@ -20,9 +20,7 @@ NOTHING = object()  # marks a value that JSON cannot represent
 
 
 def object_info_json(types: Mapping[str, NodeType], folders: Folders | None = None) -> bytes:
-    """Encodes the whole description as UTF-8 JSON. The same node types and files produce the same
-    bytes.
-    """
+    """Encodes the descriptions as UTF-8 JSON. Equal node types and files produce equal bytes."""
     text = json.dumps(
         object_info(types.values(), folders),
         ensure_ascii=False,
@@ -99,8 +97,8 @@ def _groups(
 
 
 def _config(kind: NodeType, port: Input, folders: Folders | None) -> list[Any]:
-    """Builds the `input_config` of an input. A knob whose choices add inputs becomes ComfyUI's
-    dynamic choice, with the inputs of each choice.
+    """Builds the `input_config` of an input. If choices add inputs, returns ComfyUI's dynamic
+    choice, with the inputs of each choice.
     """
     config = input_config(port, folders)
     if not kind.brought_by(port.name):

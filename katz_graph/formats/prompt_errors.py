@@ -48,14 +48,13 @@ Types = Mapping[str, NodeType]
 
 
 def error(kind: str, message: str, details: str = "", **extra: Any) -> dict[str, Any]:
-    """Builds a ComfyUI error object."""
     return {"type": kind, "message": message, "details": details, "extra_info": extra}
 
 
 def prompt_error(checked: Checked) -> dict[str, Any] | None:
     """Returns the error of a prompt if no output can run; None if an output can run. The details
-    list all errors, including those of nodes that no output needs. In a prompt without outputs they
-    list the unknown node types only, if any.
+    list all errors, including those of nodes that no output needs; without outputs, only unknown
+    node types.
     """
     if checked.targets:
         return None

@@ -39,7 +39,7 @@ from katz_graph.formats.ui_layout import layout_of
 from katz_graph.formats.ui_widgets import is_unnamed, widget_values
 from katz_graph.formats.workflow import Workflow
 
-OWN = "katz"  # the part of `extra` where `ui_write` stores data without a place in the format
+OWN = "katz"  # the part of `extra` for data that the format cannot express
 SENT = "sent"  # key in that part: typed texts -> the different texts to send
 IDS_STAY = "ids_stay"  # flag in that part: the sender refers to nodes by their ids
 LISTED = 20  # nodes or inputs listed in a note
@@ -139,7 +139,7 @@ class _Calls:
     def _inputs(self, member: Member) -> dict[str, Any]:
         node, scope = member.node, member.scope
         inputs: dict[str, Any] = widget_values(node, self.known(node.type))
-        # surplus values: display data of the node, or of another version of its type
+        # surplus values: display data, or values of another version of the type
         if self.known(node.type) is not None and any(map(is_unnamed, inputs)):
             inputs = {name: value for name, value in inputs.items() if not is_unnamed(name)}
             self.beyond.append(one_line(f"node {shorten(member.id)} ({shorten(node.type)})"))
@@ -181,7 +181,7 @@ class _Calls:
 
     def _as_sent(self, node: UiNode, name: str, value: Any, patterns: bool = False) -> Any:
         """Returns the value to send for a widget's value. `patterns`: expand file name patterns in
-        any widget.
+        all widgets.
         """
         sending = self.sending
         if sending is None or not isinstance(value, str):
@@ -231,7 +231,7 @@ def _prompts(signature: Signature | None) -> frozenset[str]:
 
 def _unnoted(members: Sequence[Member], known: Signatures) -> list[str]:
     """Lists the members of unknown types that no server had described to the front end. Empty if
-    the front end did not record this for known types either, as early versions.
+    the front end did not record this for known types either, as in early versions.
     """
     judged = [member for member in members if member.node.type not in file_names.SAVERS]
     noted = {

@@ -1,5 +1,5 @@
-"""Removes the secrets of URLs from workflows that others can read: those in pictures, and those in
-a server's history.
+"""Removes secrets of URLs from workflows that others can read: in pictures, and in a server's
+history.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def hide_secrets(
 
 
 def without_url_secrets(data: Any) -> Any:
-    """Removes the secrets of URLs from all texts in plain data. A server does not know which texts
-    name model files, and a text may contain several URLs.
+    """Removes the secrets of URLs from all texts in plain data, because a server does not know
+    which texts name model files. A text may contain several URLs.
     """
     if isinstance(data, str):
         return without_secrets(data)

@@ -1,5 +1,5 @@
-"""Describes node types for reading UI files, which omit the order of a type's widgets, its wires
-and its outputs.
+"""Describes node types for reading UI files, which omit the order of a type's widgets, other inputs
+and outputs.
 
 Signatures are built from the loaded node types, or from another server's description
 (`object_info`). Must not know files.
@@ -26,11 +26,11 @@ STARTS: Mapping[str, Any] = {
     "COLOR": "#000000",
     "MARKDOWN": "",
     "TEXTAREA": "",
-    "IMAGECOMPARE": ["", ""],  # the URLs of two pictures, which a run provides
+    "IMAGECOMPARE": ["", ""],  # URLs of two pictures, from a run
 }
 """Initial values of widgets whose type declares no default."""
 
-# the sockets of a choice that adds inputs, and of a growing group
+# sockets of a choice that adds inputs, and of a growing group
 DYNAMIC = "COMFY_DYNAMICCOMBO_V3"
 GROWING = "COMFY_AUTOGROW_V3"
 DRAWN_WIDGETS = frozenset(
@@ -41,7 +41,7 @@ DRAWN_WIDGETS = frozenset(
         *("LOAD_3D", "LOAD_3D_ANIMATION", "PREVIEW_3D", "PREVIEW_3D_ANIMATION"),
     )
 )
-"""Sockets for which only front ends have a widget. Its value has a place among a node's values."""
+"""Sockets that have a widget only in front ends. Its value is among a node's values."""
 WIDGETS = (
     frozenset(("INT", "FLOAT", "STRING", "BOOLEAN", "COMBO", "COLOR", DYNAMIC)) | DRAWN_WIDGETS
 )
@@ -51,8 +51,8 @@ SEEDS = ("seed", "noise_seed")
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A wire or an output. `group`: the growing group of a wire. Of a group, the linked wires and
-    one free wire are drawn.
+    """An input without a widget, or an output. `group`: the input's growing group, shown as the
+    linked inputs and a free one.
     """
 
     name: str
@@ -62,12 +62,10 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class WidgetSlot:
-    """One widget of a node."""
-
     name: str
     socket: str
     default: Any = None
-    """Initial value; None if it is one of the reader's files."""
+    """Initial value; None for a choice of files."""
     control: bool = False
     """A widget follows that selects how the value changes after a run."""
     upload: bool = False
@@ -91,8 +89,8 @@ FILTER = WidgetSlot("control_filter_list", "STRING", "", sent=False)
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The wires, widgets and outputs of a node type in order. `title`: the editor's name for a node
-    without a title.
+    """The inputs without widgets, widgets and outputs of a node type in order. `title`: the
+    editor's default title.
     """
 
     wires: tuple[Port, ...]
@@ -167,9 +165,7 @@ def is_seed(name: str, socket: str) -> bool:
 
 
 def titled(graph: Graph, known: Signatures) -> Graph:
-    """Sets a title on every node, as the editor's export does: scripts of users find nodes by
-    title.
-    """
+    """Sets a title on every node, like the editor's export, because scripts search by title."""
 
     def with_title(call: NodeCall) -> NodeCall:
         kind = known(call.type)

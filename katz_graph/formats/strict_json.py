@@ -25,9 +25,9 @@ class TooLarge(InputError):
 
 
 def parse_json(text: str, max_values: int = MAX_VALUES) -> Any:
-    """Parses a JSON text. InputError with line and column. TooLarge, before parsing, for more than
-    `max_values` numbers, strings, arrays and objects. NaN passes; the caller knows which input
-    contains it.
+    """Parses a JSON text. InputError with line and column. Raises TooLarge, before parsing, for
+    more than `max_values` numbers, strings, arrays and objects. Accepts NaN: callers reject it by
+    input name.
     """
     if not text.strip():
         raise InputError("is empty")
@@ -56,8 +56,8 @@ def parse_json(text: str, max_values: int = MAX_VALUES) -> Any:
 
 
 def _holds_more(text: str, max_values: int) -> bool:
-    """Returns whether the text has more values than allowed, from the commas and opening brackets
-    outside of strings; they bound the number of values.
+    """Returns whether the commas and opening brackets outside of strings, which bound the number of
+    values, exceed the limit.
     """
     if _separators(text) <= max_values:
         return False

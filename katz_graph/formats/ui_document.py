@@ -55,7 +55,7 @@ class UiLink:
 @dataclass(frozen=True, slots=True)
 class Proxy:
     """An entry of `properties.proxyWidgets`: a subgraph node shows the widget `name` of the inner
-    node `node`. `owner`: the node further inside with this widget, if several have one of this
+    node `node`. `owner`: the node further inside that has this widget, if several widgets have its
     name.
     """
 
@@ -66,8 +66,6 @@ class Proxy:
 
 @dataclass(frozen=True, slots=True)
 class UiNode:
-    """One node of a UI document."""
-
     id: str
     type: str
     mode: int
@@ -451,9 +449,7 @@ def _slot(value: Any) -> int | None:
 
 
 def _socket(value: Any) -> str:
-    """Returns a slot's type. Old files contain the list of a choice's values instead; -1 and 0 mean
-    any type.
-    """
+    """Returns a slot's type: in old files, a list of choices for COMBO, -1 or 0 for any type."""
     return (
         value if isinstance(value, str) and value else "COMBO" if isinstance(value, list) else "*"
     )

@@ -28,8 +28,8 @@ PATTERNS = "Run widget replace on values"  # a property of primitives
 @dataclass(frozen=True, slots=True)
 class Literal:
     """A value at the end of a link, from a primitive or from a widget on a subgraph. A `promoted`
-    value is sent unchanged. A primitive's value is treated as the reading widget's own. `patterns`:
-    expand file name patterns first.
+    value is sent unchanged. A primitive's value is treated like one of the reading widget.
+    `patterns`: expand file name patterns first.
     """
 
     value: Any
@@ -49,9 +49,7 @@ Source = Link | Literal | Removed | None
 
 @dataclass(slots=True)
 class Scope:
-    """One graph of the document in one place: the root, or the inside of one instance of a
-    subgraph.
-    """
+    """One occurrence of a graph in the document: the root, or the inside of a subgraph node."""
 
     graph: UiGraph
     prefix: str = ""
@@ -79,9 +77,7 @@ class Scope:
         )
 
     def given_to(self, instance: str) -> Values:
-        """Returns the values that this scope's own instance passes to an instance inside the
-        scope.
-        """
+        """Returns the values that this scope's subgraph node passes to one inside the scope."""
         return {
             to.target: value
             for to, value in self.values.items()
@@ -107,8 +103,8 @@ def flatten(
     """Returns all scopes, and the nodes to send in the order of the file. InputError if a subgraph
     contains itself, or for too many nodes or levels.
 
-    If a muted or bypassed subgraph node is itself inside a subgraph, its members are sent, as in
-    front ends.
+    Members of a muted or bypassed subgraph node that is inside a subgraph are sent, as in front
+    ends.
     """
     _check_nesting(document)
     root = Scope(document.root)

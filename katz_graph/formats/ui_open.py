@@ -1,5 +1,5 @@
-"""Converts any workflow to the form that editors open. An editor's own document is returned
-unchanged: only its structure is checked, so no part of it is lost.
+"""Converts any workflow to the form that editors open. Returns an editor's document unchanged after
+checking its structure, so that no part is lost.
 """
 
 from __future__ import annotations
@@ -20,9 +20,7 @@ EditorDocument = tuple[Mapping[str, Any], tuple[str, ...]]
 
 
 def editors_document(document: Any) -> Mapping[str, Any] | None:
-    """Returns the editor's document: the given one, or the one in a picture's wrapper; None if
-    there is none.
-    """
+    """Returns the editor's document: the given one, the one in a picture's wrapper, or None."""
     workflow = (
         document.get("workflow")
         if isinstance(document, Mapping) and is_native(document)

@@ -30,8 +30,8 @@ def widget_values(node: UiNode, signature: Signature | None) -> dict[str, Any]:
     """Returns the values of a node's widgets by name. If the list and the names in the file differ,
     the list wins, because editors load the list.
 
-    A widget without a value in the file was added to the type later, and gets its default, as in an
-    editor. A default value in the list without a name in the file is not a value of the graph.
+    Widgets without a value in the file were added to the type later, and get their default, as in
+    an editor. Default values in the list without a name in the file are not part of the graph.
     """
     slots = with_added(node.type, signature, node.values)
     if slots is not None:
@@ -101,7 +101,7 @@ def _is_controlled(slot: WidgetSlot, rest: Sequence[Any], pending: Collection[Wi
 
 
 def positions(slots: Sequence[WidgetSlot], values: Sequence[Any]) -> list[WidgetSlot | None]:
-    """Returns the widget of each value; for a helper's value, the widget that it helps."""
+    """Returns each value's widget; a helper widget's value gets the widget before it."""
     pairs, end = aligned(slots, values)
     places = [position for _, position in pairs] + [end]
     owners: list[WidgetSlot | None] = []
@@ -143,9 +143,7 @@ def _shown(slot: WidgetSlot, value: Any) -> Any:
 
 
 def _without_button(values: list[Any], widgets: Sequence[WidgetSlot]) -> list[Any]:
-    """Removes the upload button's value at the end if its position belongs to a widget that was
-    added to the type later.
-    """
+    """Removes the upload button's value at the end if a newer widget now has its position."""
     place = sum(not _is_control(value) for value in values) - 1
     if values[-1:] != [BUTTON] or not any(slot.upload for slot in widgets) or place >= len(widgets):
         return values
@@ -165,8 +163,8 @@ def _completed(
 
 
 def _by_inputs(node: UiNode) -> dict[str, Any]:
-    """Names the values of an unknown type after its inputs: newer editors list every widget there.
-    If the counts differ, the values stay unnamed.
+    """Names the values of an unknown type after its inputs, among which newer editors list all
+    widgets. If the counts differ, the values stay unnamed.
     """
     names = [port.name for port in node.inputs if port.widget]
     values = list(node.values)

@@ -1,5 +1,5 @@
-"""Writes a workflow in the editor's format (v0.4). Nodes take their positions from the layout.
-Nodes without one are arranged in columns by the longest path from a source.
+"""Writes a workflow in the editor's format (v0.4). Places nodes by the layout, and the others in
+columns by the longest path from a source.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ def _checked(layout: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def columns(graph: Graph) -> dict[str, int]:
-    """Returns each node's column, counted from the left: right of all nodes that it reads. The
-    nodes of a cycle share a column.
+    """Returns each node's column, counted from the left: to the right of all its sources. The nodes
+    of a cycle share a column.
     """
     import networkx as nx  # slow to import
 
@@ -175,8 +175,8 @@ def arranged(
 
 class EditorDrawing:
     """Builds the `nodes` in the order of the graph, the table of `links`, and `ids`: the number of
-    each node id. `sent`: texts for which a different text is sent. `typed`: these texts in the
-    graph, if its texts are as typed.
+    each node id. `sent` maps texts to the different texts to send. `typed`: such texts of a graph
+    with texts as typed.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class EditorDrawing:
         self.links: list[list[Any]] = []
         # node -> output -> links
         self._leaving: dict[str, dict[int, list[int]]] = {key: {} for key in graph.nodes}
-        # sockets that readers expect of outputs of unknown type
+        # for outputs of unknown type: the sockets that their readers expect
         self._sockets: dict[tuple[str, int], str] = {}
         self.nodes = [self._node(key, call) for key, call in graph.nodes.items()]
         for (key, call), node in zip(graph.nodes.items(), self.nodes, strict=True):
@@ -234,7 +234,7 @@ class EditorDrawing:
     def _inputs(
         self, key: str, call: NodeCall, signature: Signature | None
     ) -> Iterator[dict[str, Any]]:
-        """Yields every wire, only one free wire of a growing group, and the linked widgets."""
+        """Yields the inputs without widgets, one free one per growing group, and linked widgets."""
         linked = dict(call.links())
         wires = _sockets(signature.wires, linked) if signature else {}
         widgets = (
@@ -350,7 +350,7 @@ def _size(node: Mapping[str, Any], signature: Signature | None) -> list[float]:
 
 
 def _sockets(wires: Sequence[Port], linked: Container[str]) -> dict[str, str]:
-    """Returns the sockets of the drawn wires by name."""
+    """Returns the sockets of the drawn inputs by name."""
     free: set[str] = set()
     drawn = {}
     for wire in wires:

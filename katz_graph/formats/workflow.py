@@ -24,20 +24,20 @@ class Workflow:
 
     graph: Graph
     layout: Mapping[str, Any] = field(default_factory=dict)
-    """Positions, unchanged from the file."""
+    """Layout, unchanged from the file."""
     run: Mapping[str, Any] = field(default_factory=dict)
     """Run options (seed, devices, allow), unchanged from the file."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Parts unknown to this version, unchanged from the file."""
     source: str = ""
     notes: tuple[str, ...] = ()
-    """Lines for the user: parts of the file that could not be named or followed."""
+    """Lines for the user about parts of the file that could not be read."""
     typed: Mapping[str, str] | None = None
-    """None if the graph has the texts to send. Otherwise it has the texts as typed, and this maps
-    those for which a different text is sent.
+    """None if the graph has the texts to send. If it has the texts as typed, maps them to different
+    texts to send.
     """
     is_prompt: bool = False
-    """True for an API prompt of a client: missing values are not replaced by defaults."""
+    """True for a client's API prompt, in which missing values do not get defaults."""
 
 
 def is_native(document: Mapping[str, Any]) -> bool:

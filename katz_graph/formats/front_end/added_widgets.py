@@ -1,5 +1,5 @@
-"""Describes the widgets that front ends add to a node type. Servers do not describe them, but files
-contain their values among those of the type's widgets, and front ends send them.
+"""Describes the widgets that front ends add to a node type. Servers do not describe these widgets,
+but files contain their values, and front ends send them.
 """
 
 from __future__ import annotations
@@ -68,9 +68,7 @@ def completed(node_type: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _combo(values: Sequence[Any]) -> list[WidgetSlot]:
-    """Returns the widgets of a choice with user-defined options: one for each option, and an empty
-    one.
-    """
+    """Returns the widgets of a choice with user-defined options: one each, and an empty one."""
     index = [WidgetSlot(INDEX, "INT", 0)] if _has_index(values) else []
     options = len(values) - 1 - len(index)
     written = (WidgetSlot(f"{OPTION}{number + 1}", "STRING", "") for number in range(options))

@@ -103,7 +103,7 @@ class _Replacing:
         links = [link for link in _lists(group.get("links")) if _is_link(link, len(members))]
         shown = _interface(group, members, links, self.known)
         inner = self._members(node, members, shown)
-        # number the members before their own members; the group node itself comes last
+        # numbers the members, then their own members, and the group node last
         numbers = [self._next() for _ in inner]
         identifier = f"group node {node.get('id')} {len(self.definitions)}"
         definition: dict[str, Any] = {"id": identifier, "name": node.get("title") or name}
@@ -181,9 +181,7 @@ def _interface(
     made: list[tuple[int, str]] = []
 
     def name_for(number: int, name: str) -> str:
-        """Names an input as front ends do: a duplicate name gets the node's title or type as a
-        prefix.
-        """
+        """Names an input like front ends: prefixes duplicates with the node's title or type."""
         member = members[number]
         written = _configured(group, number, "input", name).get("name")
         ports = [port for port in _objects(member.get("inputs")) if port.get("name") == name]

@@ -15,7 +15,7 @@ from typing import Any
 from katz_graph.core.messages import one_line, shorten, show
 from katz_graph.formats.ui_document import Proxy, UiDocument, UiGraph, UiNode
 
-OWN = "-1"  # in place of a node id: an input of the subgraph itself
+OWN = "-1"  # as node id: an input of the subgraph itself
 PREFIXED = re.compile(r"\s*(\d+)\s*:\s*(.+)", re.DOTALL)  # "5: steps": the widget `steps` of node 5
 
 
@@ -48,7 +48,7 @@ Values = dict[Target, Any]
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """A widget on a subgraph node: its name there, the (node, widget) pairs on the way to it, and
+    """A widget on a subgraph node: its name on the node, the (node, widget) pairs on its path, and
     its target.
     """
 
@@ -168,7 +168,7 @@ class Promotions:
         return next((one.target for test in tests for one in shown if test(one)), None)
 
     def _ends_of(self, graph: UiGraph, target: Target) -> frozenset[tuple[str, str]]:
-        """Returns the (node id, widget) pairs on the way to a target."""
+        """Returns the (node id, widget) pairs on the path to a target."""
         key = id(graph), target
         if key in self._ends:
             return self._ends[key]
