@@ -1,4 +1,4 @@
-"""Defines the built-in nodes, loaded like any other pack.
+"""Defines the built-in nodes, which load like any pack.
 
 Must not import the executor or the server, nor torch before a node runs.
 """

@@ -77,9 +77,7 @@ class BatchMasksNode(Node, category="mask", title="Batch Masks"):
 
 
 class BatchLatentsNode(Node, category="latent/batch", title="Batch Latents"):
-    """Joins latents into one batch, in the size of the first. Each keeps its own mask and noise of
-    the seed.
-    """
+    """Joins latents into one batch, scaled to the size of the first. Retains masks and noise."""
 
     def run(self, latents: Latents) -> Latent:
         from katz_graph.picture.latents import joined, sized_like

@@ -47,7 +47,7 @@ def _round(number: Any, digits: int | None = None) -> Any:
 
 
 def _of_size(operator: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps an operator to refuse results that are too large to compute with."""
+    """Wraps an operator to raise an error for results that are too large."""
 
     def call(*given: Any) -> Any:
         result = operator(*given)
@@ -76,9 +76,9 @@ FUNCTIONS = {
 class ComfyMathExpression(
     Node, category="utils/logic", title="Math Expression", names=("FLOAT", "INT", "BOOL")
 ):
-    """Evaluates an expression of the numbers a, b, c and so on; `values` lists all of them. It may
-    use + - * / // % ** & | ^ ~ << >> comparisons, and, or, not, `x if c else y`, sum, min, max,
-    abs, round, pow, sqrt, ceil, floor, log, log2, log10, sin, cos, tan, int and float.
+    """Evaluates an expression of the numbers a, b, c and so on; `values` lists all. It may use + -
+    * / // % ** & | ^ ~ << >> comparisons, and, or, not, `x if c else y`, sum, min, max, abs, round,
+    pow, sqrt, ceil, floor, log, log2, log10, sin, cos, tan, int and float.
     """
 
     expression: Text = "a + b"
@@ -96,7 +96,7 @@ class ComfyMathExpression(
 
 
 def _evaluated(expression: str, values: Mapping[str, Any]) -> Number:
-    """Computes an expression. Raises an error that explains a failure."""
+    """Evaluates an expression. Raises an error that explains a failure."""
     from simpleeval import DEFAULT_OPERATORS, SimpleEval
 
     if len(expression) > MAX_CHARACTERS:
@@ -120,7 +120,7 @@ def _evaluated(expression: str, values: Mapping[str, Any]) -> Number:
 
 
 def _number(name: str, value: Any) -> Number:
-    """Returns the number. A wire can carry any object, with methods of its own."""
+    """Returns a value as a plain number: a link can carry any object."""
     if isinstance(value, bool):
         return value
     if isinstance(value, numbers.Integral):

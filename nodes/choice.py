@@ -1,4 +1,4 @@
-"""Chooses one of two values, and a picture size for given proportions."""
+"""Selects one of two values, and computes picture sizes from proportions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROPORTIONS = {
 class ComfySwitchNode(
     Node, category="utils/logic", title="Switch on Boolean", lazy=("on_false", "on_true")
 ):
-    """Passes on one of two values and evaluates only that side. A missing side gives nothing."""
+    """Outputs one of two inputs and evaluates only that one. If it is missing, outputs nothing."""
 
     switch: bool = False
 

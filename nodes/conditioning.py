@@ -39,7 +39,7 @@ AreaSide = Annotated[int, Field(ge=64, le=16384), Widget(step=8)]
 
 
 class CLIPTextEncode(Node, category="conditioning", title="CLIP Text Encode (Prompt)"):
-    """Encodes a prompt in chunks of 75 tokens. `(word:1.2)` weights, `\\(` escapes,
+    """Encodes a prompt in chunks of 75 tokens. `(word:1.2)` sets a weight, `\\(` escapes,
     `embedding:NAME` is a textual inversion.
     """
 
@@ -287,9 +287,7 @@ class ControlNetApplySD3(
 
 
 class ControlNetApply(Node, category="conditioning/controlnet", title="Apply ControlNet (old)"):
-    """Applies a ControlNet to one conditioning, and to the negative side too unless that has its
-    own.
-    """
+    """Applies a ControlNet to a conditioning, and to the negative one if that has no ControlNet."""
 
     strength: Strength = 1.0
 
@@ -310,7 +308,7 @@ def mapped(
 
 
 def _bounded(encoding: Joined | Averaged) -> Joined | Averaged:
-    """Returns the encoding. Raises InputError if it is too large to compute, as after a chain of
+    """Returns the encoding. Raises InputError if it is too large to compute, such as after many
     nodes that each double it.
     """
     if parts(encoding) > MAX_TEXTS:

@@ -53,7 +53,7 @@ SlotOutputs = tuple[
 
 
 class OutsideRegion(InputError):
-    """Reports that a node of the denoising loop ran outside of a loop."""
+    """A node of the denoising loop ran outside of a loop."""
 
     def __init__(self, node: Node) -> None:
         super().__init__(
@@ -84,7 +84,7 @@ class StepBegin(Node, category="denoise", stage="step_begin", names=PREVIOUS):
 
 
 class SigmasStepBegin(Node, category="denoise", stage="step_begin", names=PREVIOUS):
-    """Begins one evaluation over given noise levels with a given sampler; else as StepBegin."""
+    """Begins one evaluation like StepBegin, with given noise levels and sampler."""
 
     seed: Seed = 0
     add_noise: bool = True
@@ -101,7 +101,7 @@ class SigmasStepBegin(Node, category="denoise", stage="step_begin", names=PREVIO
 
 
 class DiffusersStepBegin(Node, category="denoise", stage="step_begin", names=PREVIOUS):
-    """Begins one evaluation under a scheduler of diffusers, which defines noise, timesteps and
+    """Begins one evaluation with a scheduler of diffusers, which defines noise, timesteps and
     updates. Predictions stay raw.
     """
 
@@ -150,7 +150,7 @@ class UNetMid(Node, category="denoise", stage="unet_mid"):
 
 
 class ControlNet(Node, category="denoise", stage="controlnet"):
-    """Runs a ControlNet on one reference image: residuals for the UNet's skips and middle."""
+    """Runs a ControlNet on an image; outputs residuals for the UNet's skips and middle."""
 
     strength: Strength = 1.0
 
@@ -183,8 +183,8 @@ class UNetDecoder(Node, category="denoise", stage="unet_decoder", names=("featur
 
 
 class WrappedUNet(Node, category="denoise", stage="unet_wrapped"):
-    """Runs a whole UNet through a pack's wrapper function. `uncond` passes the side of guidance to
-    the function.
+    """Runs a whole UNet through a pack's wrapper function. `uncond` marks the conditioning as
+    negative.
     """
 
     uncond: bool = False
@@ -212,8 +212,8 @@ class CFGCombine(Node, category="denoise"):
 
 class PatchedCFGCombine(Node, category="denoise"):
     """Computes guidance with the model's patches: RescaleCFG and its kind, and functions of packs.
-    Without a negative side, guidance is 1. `weakened`: predictions without some blocks, one for
-    each SkipLayerGuidanceDiT.
+    Without a negative prediction, guidance is 1. `weakened`: predictions without some blocks, one
+    for each SkipLayerGuidanceDiT.
     """
 
     guidance: Guidance = 8.0
@@ -255,10 +255,10 @@ class StepCrop(Node, category="denoise"):
 
 
 class WeighPrediction(Node, category="denoise", stage="weigh"):
-    """Weights a prediction by its strength, times a mask (1 = all), or fading towards the borders
-    of a part that StepCrop gave.
+    """Weights a prediction by its strength times a mask (1 = all). Without a mask, fades towards
+    the borders of a StepCrop.
 
-    `step` is the whole step, `top` and `left` the start of the part.
+    `step` is the whole step, `top` and `left` the position of the part.
     """
 
     strength: Annotated[float, Field(ge=0.0, le=100.0), Widget(step=0.01)] = 1.0
@@ -270,7 +270,7 @@ class WeighPrediction(Node, category="denoise", stage="weigh"):
 
 
 class SumPredictions(Node, category="denoise"):
-    """Groups several weighted predictions, so that more can be blended than one node takes."""
+    """Sums weighted predictions, to blend more than one BlendPredictions has inputs for."""
 
     def run(self, step: Step, *weighted: Weighted | None) -> Weighted:
         from katz_graph.sampling.areas import summed
@@ -279,8 +279,8 @@ class SumPredictions(Node, category="denoise"):
 
 
 class BlendPredictions(Node, category="denoise"):
-    """Blends predictions to their weighted mean, cell by cell. Absent ones do not count; without
-    any weight the result is 0.
+    """Blends predictions to their weighted mean, cell by cell. Ignores missing inputs; outputs 0
+    for cells without weight.
     """
 
     def run(self, step: Step, *weighted: Weighted | None) -> Prediction:
@@ -304,8 +304,8 @@ class StepPattern(Node, category="denoise", stage="step_pattern"):
 
 
 class StepWindow(Node, category="denoise", stage="step_window"):
-    """Outputs true while the noise level is within a window of the schedule, as ControlNets use it
-    (fractions; 0 to 1 is always).
+    """Outputs true while the noise level is within a window of the schedule (fractions, as for
+    ControlNets; 0 to 1 is always).
     """
 
     start_percent: Fraction = 0.0
@@ -316,7 +316,7 @@ class StepWindow(Node, category="denoise", stage="step_window"):
 
 
 class Switch(Node, category="denoise", stage="switch", lazy=("on_true", "on_false")):
-    """Passes on one of two values and evaluates only that side. A missing side gives nothing."""
+    """Outputs one of two inputs and evaluates only that one. If it is missing, outputs nothing."""
 
     def needs(self, condition: bool, **available: object) -> tuple[str, ...]:
         return ("on_true",) if condition else ("on_false",)
@@ -328,9 +328,9 @@ class Switch(Node, category="denoise", stage="switch", lazy=("on_true", "on_fals
 
 
 class ScaleFeatures(Node, category="denoise"):
-    """Weights backbone against skips before an up block, as FreeU does (Si et al. 2024): half of
-    the hidden channels times `backbone`, the low frequencies of the skips that this block reads
-    times `skip`. Link it directly before the UNetDecoder of that block.
+    """Scales the inputs of an up block, as FreeU does (Si et al. 2024): multiplies half of the
+    hidden channels by `backbone` and the low frequencies of the block's skips by `skip`. Link it
+    directly before the UNetDecoder of that block.
     """
 
     up_block: Annotated[int, Field(ge=0, le=63)] = 0

@@ -26,7 +26,7 @@ SkipScale = Annotated[float, Field(ge=0.0, le=10.0), Widget(step=0.1)]
 
 
 class RescaleCFG(Node, category="advanced/model"):
-    """Rescales guidance to the contrast of the conditional prediction, by the share `multiplier`
+    """Rescales guided predictions to the contrast of the conditional one, by the share `multiplier`
     (Lin et al. 2024).
     """
 
@@ -37,9 +37,9 @@ class RescaleCFG(Node, category="advanced/model"):
 
 
 class CFGNorm(Node, category=GUIDANCE, names=("patched_model",), optional=("pre_cfg",)):
-    """Limits the denoised prediction's length over the channels to the conditional one's, times
-    `strength`, at each position. With `pre_cfg`, x - denoised gets the conditional one's length, by
-    the share `strength`.
+    """Limits the guided prediction's channel norm at each position to the conditional one's, then
+    multiplies by `strength`. With `pre_cfg`, rescales x - denoised to the conditional norm by the
+    share `strength`.
     """
 
     strength: Annotated[float, Field(ge=0.0, le=100.0), Widget(step=0.01)] = 1.0
@@ -51,9 +51,7 @@ class CFGNorm(Node, category=GUIDANCE, names=("patched_model",), optional=("pre_
 
 
 class CFGZeroStar(Node, category=GUIDANCE, names=("patched_model",)):
-    """Guides only against the part of the negative prediction that lies along the positive one (Fan
-    et al. 2025).
-    """
+    """Scales the negative prediction to the positive one's projection onto it (Fan et al. 2025)."""
 
     def run(self, model: Model) -> Model:
         return model.with_patch(ZeroStar())
@@ -61,8 +59,8 @@ class CFGZeroStar(Node, category=GUIDANCE, names=("patched_model",)):
 
 class SkipLayerGuidanceDiT(Node, category=GUIDANCE):
     """Guides away from a transformer's prediction without some of its double and single blocks,
-    within a window of the schedule. This costs one more prediction a step. A list of a block kind
-    that the model lacks is ignored.
+    within a window of the schedule. This costs one more prediction a step. Blocks of a kind that
+    the model lacks are ignored.
     """
 
     double_layers: str = "7, 8, 9"
@@ -90,8 +88,8 @@ class SkipLayerGuidanceSD3(Node, category=GUIDANCE):
 
 
 class SkipLayerGuidanceDiTSimple(Node, category=GUIDANCE):
-    """Predicts the negative side without some of the transformer's double and single blocks, within
-    a window of the schedule. Adds no prediction, and does nothing without a negative side.
+    """Skips some of the transformer's double and single blocks in the negative prediction, within a
+    window of the schedule. Adds no prediction, and does nothing without a negative one.
     """
 
     double_layers: str = "7, 8, 9"

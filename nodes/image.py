@@ -85,8 +85,8 @@ class SaveImage(Node, category="image", output=True):
 class SaveImageAdvanced(
     SaveImage, category="image", output=True, title="Save Image (Advanced)", names=("images",)
 ):
-    """Write PNG files of 8 bits with the workflow inside, as SaveImage does. Other formats, more
-    bits and other colour spaces are not written.
+    """Writes 8-bit PNG files with the workflow inside, as SaveImage does. Other formats, bit depths
+    and colour spaces are not supported.
     """
 
     format: Literal["png"] = "png"
@@ -117,10 +117,10 @@ class ImageCompare(Node, category="image", output=True):
 
 
 class SaveImageWebsocket(Node, category="api/image", output=True):
-    """Sends PNG files to the client that submitted this run, and writes none."""
+    """Sends PNG files to the client that submitted the run, and writes none."""
 
     def fingerprint(self, context: Context) -> float:
-        """Returns NaN, which equals nothing, so that every run sends the client its pictures."""
+        """Returns NaN, which equals no value, so that every run sends its pictures."""
         return float("nan")
 
     def run(self, images: Image, context: Context) -> None:
@@ -222,7 +222,7 @@ class ImageFromBatch(Node, category="image/batch"):
 
 class RebatchImages(Node, category="image/batch", takes_lists=True, gives_lists=(True,)):
     """Regroups a list of pictures into batches of another size. A picture of another width, height
-    or kind begins a new batch.
+    or channel count begins a new batch.
     """
 
     batch_size: BatchSize = 1

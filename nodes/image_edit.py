@@ -140,7 +140,7 @@ class ImageCrop(Node, category="image/transform"):
 
 
 class CenterCropImages(Node, category="image/transform"):
-    """Crops pictures around the centre. A side that is already smaller stays."""
+    """Crops pictures around the centre. A smaller side does not change."""
 
     width: Annotated[int, Field(ge=1, le=8192)] = 512
     height: Annotated[int, Field(ge=1, le=8192)] = 512
@@ -187,8 +187,8 @@ class ImagePadForOutpaint(Node, category="image", title="Pad Image for Outpainti
 
 
 class ImageStitch(Node, category="image/transform"):
-    """Places a second picture next to, below or above the first, in its size or centred, with a gap
-    between them.
+    """Places a second picture next to, below or above the first, scaled to match or centred, with a
+    gap.
     """
 
     direction: Literal["right", "down", "left", "up"] = "right"
@@ -214,7 +214,7 @@ class ImageStitch(Node, category="image/transform"):
         return self.direction in ("right", "left")
 
     def _matched(self, image: Tensor, other: Tensor) -> Tensor:
-        """Resizes a picture to the other's height if they stand side by side, else to its width."""
+        """Resizes a picture to the other's height if they are side by side, else to its width."""
         from katz_graph.files.images import resize
 
         height, width = image.shape[1:3]
@@ -233,7 +233,7 @@ class ImageInvert(Node, category="image", title="Invert Image"):
 
 
 class ImageBlend(Node, category="image/postprocessing"):
-    """Blends two pictures in a usual mode; the second is cropped and scaled to the first."""
+    """Blends two pictures; the second is cropped and scaled to the size of the first."""
 
     blend_factor: Share = 0.5
     blend_mode: Literal["normal", "multiply", "screen", "overlay", "soft_light", "difference"] = (

@@ -38,9 +38,9 @@ Match = Annotated["Tensor", Socket("IMAGE,MASK"), _for("match size")]
 
 
 class ResizeImageMaskNode(Node, category="image/transform", title="Resize Image/Mask"):
-    """Resizes a picture or a mask: to sides in pixels (0 keeps the proportions), by a factor, to
-    one side, to a number of megapixels (of 1024 x 1024), to the size of another one, or down to
-    sides that are multiples of a number, cropping the rest.
+    """Resizes a picture or a mask: to width and height in pixels (0 keeps the proportions), by a
+    factor, to one side, to a number of megapixels (of 1024 x 1024), to another one's size, or by
+    cropping to multiples of a number.
     """
 
     resize_type: Way = "scale dimensions"

@@ -77,8 +77,8 @@ class SetLatentNoiseMask(Node, category="latent/inpaint"):
 
 
 class LatentBatch(Node, category="latent/batch"):
-    """Joins two latents into one batch, the second in the size of the first. Each keeps its own
-    mask and noise of the seed.
+    """Joins two latents into one batch, the second scaled to the size of the first. Retains masks
+    and noise.
     """
 
     def run(self, samples1: Latent, samples2: Latent) -> Latent:
@@ -103,8 +103,8 @@ class LatentBatchSeedBehavior(Node, category="latent/advanced"):
 
 
 class LatentFromBatch(Node, category="latent/batch"):
-    """Selects samples of a batch, with the same noise as inside it. A negative index counts from
-    the end.
+    """Selects samples of a batch; their noise does not change. A negative index counts from the
+    end.
     """
 
     batch_index: Annotated[int, Field(ge=-16384, le=16384)] = 0

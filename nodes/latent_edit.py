@@ -104,7 +104,7 @@ class LatentCrop(Node, category="latent/transform"):
 
 
 class LatentAdd(Node, category="latent/advanced"):
-    """Adds two latents, the second in the size of the first."""
+    """Adds two latents, the second scaled to the first's size."""
 
     def run(self, samples1: Latent, samples2: Latent) -> Latent:
         from katz_graph.picture.latents import changed, like
@@ -133,8 +133,8 @@ class LatentMultiply(Node, category="latent/advanced"):
 
 
 class LatentInterpolate(Node, category="latent/advanced"):
-    """Interpolates between two latents: mixes directions and lengths of the channel vectors
-    separately. 1 gives the first.
+    """Interpolates between two latents, separately for directions and lengths of the channel
+    vectors. 1 gives the first.
     """
 
     ratio: Share = 1.0

@@ -1,4 +1,4 @@
-"""Loads models into a graph as recipes: weights load only when a node runs."""
+"""Loads models as recipes: weights load only when a node runs the model."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ UNION_TYPES = {
 
 
 class CheckpointLoaderSimple(Node, category="loaders", title="Load Checkpoint"):
-    """Loads a pipeline by name: diffusion model, text encoders and VAE. A single file, a folder in
+    """Loads a pipeline (diffusion model, text encoders and VAE) by name: a single file, a folder in
     diffusers' layout, or a hub id.
     """
 
@@ -74,7 +74,7 @@ class CheckpointLoaderSimple(Node, category="loaders", title="Load Checkpoint"):
 
 
 class CheckpointLoader(Node, category="advanced/loaders", title="Load Checkpoint With Config"):
-    """Loads a pipeline by name, as Load Checkpoint. The configuration's name is not used: the file
+    """Loads a pipeline by name, as Load Checkpoint does. Ignores the configuration's name: the file
     determines the model.
     """
 
@@ -94,8 +94,8 @@ class CheckpointLoader(Node, category="advanced/loaders", title="Load Checkpoint
 
 
 class UNETLoader(Node, category="advanced/loaders", title="Load Diffusion Model"):
-    """Loads a diffusion model by name. An 8-bit weight_dtype rounds its weights. They are stored
-    and computed in the engine's number format.
+    """Loads a diffusion model by name. An 8-bit weight_dtype rounds its weights, which are stored
+    and computed in the engine's dtype.
     """
 
     unet_name: Annotated[str, FileChoice("unet")]
@@ -130,7 +130,7 @@ class VAELoader(Node, category="loaders", title="Load VAE"):
 
 
 class CLIPLoader(Node, category="advanced/loaders", title="Load CLIP", optional=("device",)):
-    """Loads a text encoder by name; `type` selects the models that read it."""
+    """Loads a text encoder by name, for models of this type."""
 
     clip_name: Annotated[str, FileChoice("clip")]
     type: Literal[
@@ -155,7 +155,7 @@ class CLIPLoader(Node, category="advanced/loaders", title="Load CLIP", optional=
 class DualCLIPLoader(
     Node, category="advanced/loaders", title="DualCLIPLoader", optional=("device",)
 ):
-    """Loads two text encoders, in any order, as models of this type read them."""
+    """Loads two text encoders, in any order, for models of this type."""
 
     clip_name1: Annotated[str, FileChoice("clip")]
     clip_name2: Annotated[str, FileChoice("clip")]
@@ -201,8 +201,8 @@ class CLIPSetLastLayer(Node, category="conditioning", title="CLIP Set Last Layer
 
 
 class T5TokenizerOptions(Node, category="_for_testing/conditioning", title="T5 Tokenizer Options"):
-    """Pads texts for T5 by min_padding tokens, then up to min_length, in place of the model's own
-    length. Other text encoders are unaffected.
+    """Pads texts for T5 by min_padding tokens, then up to min_length, instead of the model's
+    length. Does not affect other text encoders.
     """
 
     min_padding: TokenCount = 0
@@ -235,7 +235,7 @@ class ControlNetLoader(Node, category="loaders", title="Load ControlNet Model"):
 
 
 class DiffControlNetLoader(Node, category="loaders", title="Load ControlNet Model (diff)"):
-    """Loads a ControlNet whose file may hold only the differences from the model's network."""
+    """Loads a ControlNet from a file that may hold only differences from the model's weights."""
 
     control_net_name: Annotated[str, FileChoice("controlnet")]
 
@@ -270,8 +270,8 @@ class SetUnionControlNetType(Node, category="conditioning/controlnet"):
 
 
 class LoraLoader(Node, category="loaders", title="Load LoRA"):
-    """Applies a LoRA to a model and its text encoders, each with its own strength. By name, or by
-    the URL of a safetensors file, fetched when needed.
+    """Applies a LoRA, given by name or by the URL of a safetensors file (fetched when needed), to a
+    model and its text encoders, with separate strengths.
     """
 
     lora_name: Annotated[str, FileChoice("loras")]
@@ -293,8 +293,8 @@ class LoraLoader(Node, category="loaders", title="Load LoRA"):
 
 
 class LoraLoaderModelOnly(Node, category="loaders"):
-    """Applies a LoRA to a model, without its part for text encoders. By name, or by the URL of a
-    safetensors file.
+    """Applies a LoRA, given by name or by the URL of a safetensors file, to a model, without its
+    part for text encoders.
     """
 
     lora_name: Annotated[str, FileChoice("loras")]
@@ -318,7 +318,7 @@ def _checkpoint(name: str, context: Context) -> tuple[Model, Clip, Vae]:
 
 
 def _lora(context: Context, name: str) -> FileIdentity:
-    """Returns the identity of a LoRA's file, without downloading a LoRA from a URL."""
+    """Returns the identity of a LoRA's file, without downloading from URLs."""
     if not is_url(name):
         return file_identity(context.folders.resolve("loras", name))
     here = context.folders.of_url("loras", name)

@@ -1,5 +1,5 @@
-"""Conditions models on more than text: distilled guidance, latents to edit, and a separate text for
-each text encoder.
+"""Conditions models on distilled guidance, latents to edit, and a separate text for each text
+encoder.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class CLIPTextEncodeSD3(Node, category="advanced/conditioning"):
         ]
         learned = with_learned_words(clip, texts, context.folders, context.warn)
         prompt = Prompt(learned, texts[0], texts[1:], tuple(absent))
-        if len(absent) == len(texts):  # nothing is read: zeros in the shape of CLIP's rows
+        if len(absent) == len(texts):  # no text: zeros in the shape of CLIP's rows
             return (ConditioningEntry(Zeroed(replace(prompt, absent=tuple(absent[2:])))),)
         return (ConditioningEntry(prompt),)
 
@@ -103,7 +103,7 @@ class CLIPTextEncodeHunyuanDiT(Node, category="advanced/conditioning"):
     mt5xl: PromptText
 
     def run(self, clip: Clip) -> Conditioning:
-        _check_encoders(self, clip, ("bert", "mt5"), ("bert", "t5"))  # as diffusers' folders say
+        _check_encoders(self, clip, ("bert", "mt5"), ("bert", "t5"))  # as in diffusers' folders
         return (ConditioningEntry(Prompt(clip, self.bert, (self.mt5xl,))),)
 
 

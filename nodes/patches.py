@@ -1,5 +1,5 @@
-"""Changes a model by means other than LoRAs: sampling, FreeU, masks and merges of two models. All
-nodes return recipes.
+"""Changes a model's sampling, applies FreeU and masks, and merges two models. All nodes return
+recipes.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ LARGEST_LOGARITHM = 80.0  # of a shift; e^80 fits in a float32
 
 
 class FreeU(Node, category="model_patches/unet"):
-    """Applies FreeU: the backbone of the two deepest widths times b1 and b2, the low frequencies of
-    their skips times s1 and s2 (Si et al. 2024).
+    """Applies FreeU (Si et al. 2024): at the two deepest widths, multiplies the backbone by b1 and
+    b2, and the low frequencies of the skips by s1 and s2.
     """
 
     b1: Factor = 1.1
@@ -48,8 +48,8 @@ class FreeU(Node, category="model_patches/unet"):
 
 
 class FreeU_V2(Node, category="model_patches/unet"):
-    """Applies FreeU with the backbone weighted by each sample's mean map (Si et al. 2024, the
-    authors' second version).
+    """Applies the second version of FreeU, which scales the backbone by each sample's channel mean
+    (Si et al. 2024).
     """
 
     b1: Factor = 1.3
@@ -64,8 +64,8 @@ class FreeU_V2(Node, category="model_patches/unet"):
 class DifferentialDiffusion(
     Node, category="_for_testing", title="Differential Diffusion", optional=("strength",)
 ):
-    """Reads a grey mask as the first step that repaints a position: white from the first step,
-    darker greys later (Levin and Fried 2023).
+    """Repaints a mask's white areas from the first step, and darker greys from later steps (Levin
+    and Fried 2023).
     """
 
     strength: Share = 1.0
@@ -76,7 +76,7 @@ class DifferentialDiffusion(
 
 class ModelSamplingDiscrete(Node, category="advanced/model"):
     """Sets the meaning of the model's output (eps, v_prediction, x0, or lcm for a distilled one),
-    and whether its last noise level is pure noise (zsnr).
+    and whether its schedule has zero terminal SNR (zsnr).
     """
 
     sampling: Literal["eps", "v_prediction", "lcm", "x0", "img_to_img", "img_to_img_flow"] = "eps"
@@ -92,8 +92,8 @@ class ModelSamplingDiscrete(Node, category="advanced/model"):
 
 
 class ModelSamplingContinuousEDM(Node, category="advanced/model"):
-    """Replaces the model's table by noise levels from sigma_min to sigma_max, with a quarter of
-    their logarithm as time (Karras et al. 2022).
+    """Replaces the model's noise levels by sigma_min to sigma_max, with log(sigma) / 4 as the time
+    input (Karras et al. 2022).
     """
 
     sampling: Literal["v_prediction", "edm", "edm_playground_v2.5", "eps", "cosmos_rflow"] = (
@@ -123,7 +123,7 @@ class ModelSamplingSD3(Node, category="advanced/model"):
 
 
 class ModelSamplingAuraFlow(Node, category="advanced/model", optional=("sampling",)):
-    """Samples the model as a flow whose time input is the noise level, 0 to 1, as AuraFlow. A
+    """Samples the model as a flow whose time input is the noise level, 0 to 1, as in AuraFlow. A
     larger shift spends more steps at strong noise.
     """
 
@@ -161,8 +161,8 @@ class ModelSamplingFlux(Node, category="advanced/model"):
 
 
 class ModelMergeSimple(Node, category=MERGING):
-    """Merges two models of one shape: `ratio` of the first's weights and the rest of the second's.
-    Everything else is the first's.
+    """Merges two models of one shape: `ratio` of the first's weights plus 1 - `ratio` of the
+    second's. Other settings are the first's.
     """
 
     ratio: Share = 1.0
@@ -172,8 +172,8 @@ class ModelMergeSimple(Node, category=MERGING):
 
 
 class ModelMergeBlocks(Node, category=MERGING):
-    """Merges as ModelMergeSimple, with one ratio each for a network's down blocks (and time
-    embedding), middle and up blocks.
+    """Merges like ModelMergeSimple, with a ratio each for down blocks (and time embedding), middle
+    and up blocks.
     """
 
     input: Share = 1.0
@@ -197,7 +197,7 @@ class ModelMergeBlocks(Node, category=MERGING):
 
 
 class ModelMergeAdd(Node, category=MERGING):
-    """Adds the weights of two models of one shape, one of them usually a difference."""
+    """Adds the weights of two models of one shape, one usually a difference."""
 
     def run(self, context: Context, model1: Model, model2: Model) -> Model:
         return _merged_models(context, model1, model2, (("", 1.0, 1.0),))
@@ -215,8 +215,8 @@ class ModelMergeSubtract(Node, category=MERGING):
 
 
 class CLIPMergeSimple(Node, category=MERGING):
-    """Merges the text encoders of two models: `ratio` of the first's weights and the rest of the
-    second's. Everything else is the first's.
+    """Merges the text encoders of two models: `ratio` of the first's weights plus 1 - `ratio` of
+    the second's. Other settings are the first's.
     """
 
     ratio: Share = 1.0

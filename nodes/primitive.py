@@ -1,6 +1,4 @@
-"""Provides plain values as nodes, so that several inputs can share one, and shows any value as
-text.
-"""
+"""Outputs plain values, which several inputs can share, and shows any value as text."""
 
 from __future__ import annotations
 
@@ -65,7 +63,7 @@ class PrimitiveStringMultiline(Node, category="utils/primitive", title="String (
 
 
 class PreviewAny(Node, category="utils", output=True, title="Preview as Text"):
-    """Shows any value as text, and passes the text on."""
+    """Shows any value as text, and outputs the text."""
 
     def run(self, source: Anything) -> str:
         text = _as_text(source)

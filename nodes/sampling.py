@@ -133,7 +133,7 @@ class DiffusersSampler(Node, category="sampling", title="Diffusers Sampler"):
 
 
 class RandomNoise(Node, category="sampling/custom_sampling/noise", title="Random Noise"):
-    """Draws noise from a seed, on the CPU for every device."""
+    """Draws noise from a seed, always on the CPU."""
 
     noise_seed: Seed = 0
 
@@ -142,7 +142,7 @@ class RandomNoise(Node, category="sampling/custom_sampling/noise", title="Random
 
 
 class DisableNoise(Node, category="sampling/custom_sampling/noise", title="Disable Noise"):
-    """Adds no noise, for a latent that still has some."""
+    """Adds no noise, for a latent that already has some."""
 
     def run(self) -> Noise:
         return NoiseValue(0, drawn=False)
@@ -183,8 +183,8 @@ class DualCFGGuider(Node, category="sampling/custom_sampling/guiders", title="Du
 
 
 class AddNoise(Node, category="sampling/custom_sampling/noise", title="Add Noise"):
-    """Adds noise to a latent: of the first sigma minus the last, or of a single sigma. A flow's
-    picture fades as its noise grows, as in training.
+    """Adds noise to a latent, of the first sigma minus the last, or of a single sigma. For a flow,
+    the picture fades as noise grows, as in training.
     """
 
     def run(self, model: Model, noise: Noise, sigmas: Sigmas, latent_image: Latent) -> Latent:

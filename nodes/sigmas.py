@@ -1,4 +1,4 @@
-"""Provides noise levels and samplers as values on wires, for custom samplers."""
+"""Provides noise levels and samplers for custom samplers."""
 
 from __future__ import annotations
 
@@ -40,9 +40,7 @@ class KSamplerSelect(Node, category=SAMPLERS):
 
 
 class SamplerEulerAncestral(Node, category=SAMPLERS):
-    """Selects euler_ancestral: eta is the share of noise drawn again in each step, s_noise scales
-    it.
-    """
+    """Selects euler_ancestral: eta is the share of noise redrawn per step, s_noise its scale."""
 
     eta: Factor = 1.0
     s_noise: Factor = 1.0
@@ -52,7 +50,7 @@ class SamplerEulerAncestral(Node, category=SAMPLERS):
 
 
 class SamplerLMS(Node, category=SAMPLERS):
-    """Selects lms with this number of past slopes."""
+    """Selects lms with this number of past derivatives."""
 
     order: Annotated[int, Field(ge=1, le=100)] = 4
 
@@ -99,7 +97,7 @@ class SamplerDPMPP_3M_SDE(Node, category=SAMPLERS):
 
 class SamplerER_SDE(Node, category=SAMPLERS):
     """Selects er_sde, or the reverse-time SDE or ODE of the same solver. max_stage is the number of
-    predictions that a step reads, eta the share of the SDE's noise: 0 is the ODE.
+    predictions that a step reads, eta the share of the SDE's noise (0: ODE).
     """
 
     solver_type: Literal["ER-SDE", "Reverse-time SDE", "ODE"] = "ER-SDE"
@@ -201,7 +199,7 @@ class BetaSamplingScheduler(Node, category=SCHEDULERS):
 
 
 class SDTurboScheduler(Node, category=SCHEDULERS):
-    """Selects the model's levels at tenths of its timesteps, from pure noise on."""
+    """Selects the model's levels at every tenth of its timesteps, from pure noise."""
 
     steps: Annotated[int, Field(ge=1, le=10)] = 1
     denoise: Share = 1.0
@@ -239,7 +237,7 @@ class ManualSigmas(Node, category=SIGMAS):
 
 
 class SplitSigmas(Node, category=SIGMAS, names=HALVES):
-    """Splits the levels at a step; both parts hold the level at the split."""
+    """Splits the levels at a step; both parts contain the level at the split."""
 
     step: Annotated[int, Field(ge=0, le=10000)] = 0
 
@@ -261,7 +259,7 @@ class SplitSigmasDenoise(Node, category=SIGMAS, names=HALVES):
 
 
 class FlipSigmas(Node, category=SIGMAS):
-    """Reverses the levels, to go from a picture to noise."""
+    """Reverses the levels, to turn a picture into noise."""
 
     def run(self, sigmas: Sigmas) -> Sigmas:
         from katz_graph.sampling.schedules import flipped
@@ -281,7 +279,7 @@ class SetFirstSigma(Node, category=SIGMAS):
 
 
 def _choice(node: Node, name: str) -> SamplerChoice:
-    """Returns the sampler with the node's knobs as options."""
+    """Returns the sampler with the node's values as options."""
     return SamplerChoice(
         name,
         tuple(

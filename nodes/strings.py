@@ -24,7 +24,7 @@ class StringConcatenate(Node, category="utils/string"):
 
 
 class StringSubstring(Node, category="utils/string"):
-    """Cuts out the characters from `start` up to `end`, counted from 0; negative numbers count from
+    """Extracts the characters from `start` up to `end`, counted from 0; negative numbers count from
     the end.
     """
 
@@ -139,7 +139,7 @@ class RegexMatch(Node, category="utils/string", names=("matches",)):
 
 class RegexExtract(Node, category="utils/string"):
     """Extracts matches of a regular expression: the first match or all, whole or one group. Several
-    are put on lines.
+    matches become lines.
     """
 
     string: Text = ""

@@ -66,8 +66,8 @@ def _enlarged(model: UpscaleModel, picture: Tensor, context: Context) -> Tensor:
 def _in_tiles_of(
     side: int, model: UpscaleModel, picture: Tensor, context: Context
 ) -> Tensor | None:
-    """Enlarges a picture in tiles. Returns None if memory does not suffice and smaller tiles may
-    help, after releasing the tiles computed so far. Raises OutOfMemory at SMALLEST_TILE.
+    """Enlarges a picture in tiles. If memory does not suffice, releases the computed tiles and
+    returns None if smaller ones may help; raises OutOfMemory at SMALLEST_TILE.
     """
     from katz_graph.core.errors import OutOfMemory
     from katz_graph.picture.compose import in_tiles

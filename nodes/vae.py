@@ -35,8 +35,8 @@ class VAEDecode(Node, category="latent"):
 
 
 class VAEDecodeTiled(Node, category="experimental", title="VAE Decode (Tiled)"):
-    """Decodes a latent in tiles, which blend linearly over at most a quarter of a tile; frames are
-    for videos.
+    """Decodes a latent in tiles, which blend linearly over at most a quarter of a tile. Ignores
+    temporal inputs.
     """
 
     tile_size: TileSide = 512
@@ -51,9 +51,7 @@ class VAEDecodeTiled(Node, category="experimental", title="VAE Decode (Tiled)"):
 
 
 class VAEEncode(Node, category="latent"):
-    """Encodes a picture to the mean of the posterior. A size that is not a multiple of 8 is cropped
-    around the centre.
-    """
+    """Encodes a picture to the mean of the posterior, centre-cropped to whole latent cells."""
 
     def run(self, pixels: Image, vae: Vae, context: Context) -> Latent:
         return {
@@ -64,8 +62,8 @@ class VAEEncode(Node, category="latent"):
 
 
 class VAEEncodeTiled(Node, category="experimental", title="VAE Encode (Tiled)"):
-    """Encodes a picture in tiles, which blend linearly over at most a quarter of a tile; frames are
-    for videos.
+    """Encodes a picture in tiles, which blend linearly over at most a quarter of a tile. Ignores
+    temporal inputs.
     """
 
     tile_size: TileSide = 512
@@ -162,8 +160,8 @@ def _tile(side: int, overlap: int) -> Tile:
 def with_mask(
     node: Node, pixels: Image, mask: Mask, vae: Vae, context: Context
 ) -> tuple[Tensor, Tensor]:
-    """Returns the colours [B, H, W, 3] and the mask [b, H, W] resized to match, both cropped to
-    whole cells.
+    """Returns the colours [B, H, W, 3] and the mask [b, H, W] of the same size, cropped to whole
+    cells.
     """
     from katz_graph.files.images import resize
 
