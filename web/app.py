@@ -25,8 +25,8 @@ from katz_graph.web.http.security import Security
 from katz_graph.web.routes import frontend
 from katz_graph.web.state import State
 
-CLOSED = 499  # the client disconnected; nobody reads the response
-RETRY_AFTER_S = 2.0  # seconds until a client may retry a request that the server cannot serve now
+CLOSED = 499  # the client disconnected before the response
+RETRY_AFTER_S = 2.0  # seconds until a client may retry a request that cannot be served now
 log = logging.getLogger("katz.web")
 
 TWICE = (
@@ -45,15 +45,12 @@ TWICE = (
     "documents:router",
     "socket:router",
 )
-"""Lists the routes that are served with and without `/api`, as module:function of
-`katz_graph.web.routes`.
-"""
+"""Routes served with and without `/api`, as module:function of `katz_graph.web.routes`."""
 ONCE = ("jobs:listing", "info:internal", "info:disabled", "frontend:templates", "frontend:style")
-"""Lists the routes that are served without the `/api` alias."""
+"""Routes served without the `/api` alias."""
 
 
 def build(state: State) -> ASGIApp:
-    """Builds the application."""
     app = FastAPI(
         title="Katz Graph", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False
     )
@@ -120,7 +117,7 @@ def _refusals(app: FastAPI, concealment: PathRedactor) -> None:
 
 
 def _description(app: FastAPI) -> APIRouter:
-    """Serves `/openapi.json` without FastAPI's 422 response: malformed parameters are refused in
+    """Serves `/openapi.json` without FastAPI's 422 response: malformed parameters get an error in
     ComfyUI's format.
     """
     routes = APIRouter(include_in_schema=False)

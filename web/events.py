@@ -1,5 +1,4 @@
-"""Defines the events that clients receive for a job: those of its run, and those that only jobs
-have.
+"""Defines the events that clients receive for a job: events of its run, and events of jobs only.
 
 An event is serialized as a map of `job`, the event's fields and `kind`. The runner, the native
 channel and the job store use this form. Must not know sockets.
@@ -31,11 +30,11 @@ EndStatus = Literal["completed", "failed", "cancelled"]
 
 @dataclass(frozen=True, slots=True)
 class JobError:
-    """Says why a job failed: one line for people, and the node that failed. `kind`: InputError,
+    """Describes a job's failure: one line for users, and the failed node. `kind`: InputError,
     RunError, OutOfMemory, WorkerLost.
 
-    `display` is the prompt's node that stands for a node of an expansion; empty where the job as a
-    whole failed.
+    `display` is the prompt's node that expanded to the failed node, if any; empty if the whole job
+    failed.
     """
 
     kind: str
@@ -64,10 +63,10 @@ class Cached:
 
 @dataclass(frozen=True, slots=True)
 class EncodedPicture:
-    """Carries a node's preview (`Previewed`), or a picture that the node sends instead of saving
-    it.
+    """Carries a node's preview (`Previewed`), or a picture that the node sends instead of saving it
+    (`lasting`).
 
-    A newer picture replaces unsent older ones, except `lasting` pictures, which the node sends.
+    A newer picture replaces unsent previews.
     """
 
     node: str
@@ -104,9 +103,7 @@ def _is_none(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class JobNode:
-    """Names a node that ran. `display` is the prompt's node that stands for a node of an
-    expansion.
-    """
+    """Names a node that ran. `display` is the prompt's node that is shown for it."""
 
     node: str
     node_type: str
@@ -129,7 +126,7 @@ class Ended:
     predicted: float | None = None  # seconds of sampling as planned
     approximations: tuple[str, ...] = ()
     cached: tuple[str, ...] = ()  # the nodes that `Cached` named
-    # the node that was running when the job was cancelled
+    # the running node when the job was cancelled
     interrupted: Annotated[JobNode | None, Field(exclude_if=_is_none)] = None
     kind: Literal["ended"] = "ended"
 

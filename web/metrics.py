@@ -69,7 +69,7 @@ ATTRIBUTES = {"device_memory_bytes": "total", "device_memory_free_bytes": "free"
 
 
 class Metrics:
-    """Counts events as they occur. Reads the current values of other parts on each scrape."""
+    """Counts events as they occur. Reads current values of other parts on each scrape."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.registry = registry = CollectorRegistry()
@@ -100,7 +100,6 @@ class Metrics:
         )
 
     def on_event(self, job: str, event: ClientEvent) -> None:
-        """Counts an event of a job."""
         if isinstance(event, Progress):
             if event.evaluations:
                 self._stepped(job, event)

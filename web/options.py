@@ -142,8 +142,8 @@ class ServeOptions(PlacementOptions, FolderOptions, AccessOptions):
 
 @dataclass(frozen=True, slots=True)
 class RunnerStart:
-    """Holds the start parameters of a runner. `gone`: excluded devices, which earlier runners of
-    this server lost.
+    """Holds the start parameters of a runner. `gone`: excluded devices that earlier runners of this
+    server lost.
     """
 
     options: ServeOptions

@@ -1,4 +1,4 @@
-"""Queues items by client in round-robin order. Must not know what the items are."""
+"""Queues items by client in round-robin order. Must not know the items."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ class Rounds(Generic[Item]):
         self._waiting: dict[str, deque[Item]] = {}  # in the order of turns
 
     def add(self, client: str, item: Item) -> None:
-        """Appends an item to its client's queue."""
         self._waiting.setdefault(client, deque()).append(item)
 
     def take(self, may: Callable[[str], bool] = lambda client: True) -> tuple[str, Item] | None:

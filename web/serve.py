@@ -1,5 +1,5 @@
 """Runs a server: assembles its parts, starts them, and shuts them down on a signal. The shutdown
-loses no job and leaves no process behind.
+loses no job and ends all processes.
 """
 
 from __future__ import annotations
@@ -201,7 +201,6 @@ async def _unless(
 
 @contextlib.contextmanager
 def _signals() -> Iterator[asyncio.Queue[int]]:
-    """Yields a queue of termination signals."""
     loop, stops = asyncio.get_running_loop(), asyncio.Queue[int]()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stops.put_nowait, number)

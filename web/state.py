@@ -1,4 +1,4 @@
-"""Holds the parts that the routes of one server share. Must not know what they do."""
+"""Holds the parts that the routes of one server share. Must not know their implementations."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class State:
-    """Holds the parts of a server."""
-
     options: ServeOptions
     # with `paths=False`: the folders never name paths outside themselves
     folders: Folders

@@ -34,7 +34,7 @@ class Entry:
 
     @property
     def modified(self) -> float:
-        """The time of the last change, in seconds since the epoch."""
+        """The time of the last change in seconds since the epoch."""
         return -self.age / 1e9
 
     @property
@@ -44,7 +44,7 @@ class Entry:
 
 
 Found = tuple[int, str, int]
-"""The fields of an entry, as tuples because tens of thousands are compared and stored."""
+"""The fields of an entry, as a tuple because tens of thousands are stored and compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,9 @@ class _Listed:
 
 
 class FolderIndex:
-    """Indexes the files below a folder, newest first. Rescans a folder only if it has changed, and
-    then reads the state of new and replaced files only. A file that changes in place is read again
-    when a page shows it.
+    """Indexes the files below a folder, newest first. Rescans only changed folders, and reads only
+    the state of new and replaced files. A file that changes in place is read again when a page
+    shows it.
 
     `without`: a subfolder to skip; links and hidden files are skipped, too. Thread-safe.
     """
@@ -168,19 +168,19 @@ def _listed(root: Path, name: str, before: _Listed | None) -> _Listed | None:
 
 
 def _settled(listed: _Listed) -> bool:
-    """Whether any later change of the folder is certain to change its mtime."""
+    """Returns whether any later change of the folder will change its mtime."""
     return listed.taken - listed.changed_ns / 1e9 > SETTLED
 
 
 def _has_changed(root: Path, found: Found) -> bool:
-    """Whether a file differs from its listed state."""
+    """Returns whether a file differs from its listed state."""
     age, name, size = found
     state = file_state(root / name)
     return state is not None and (-state.st_mtime_ns, state.st_size) != (age, size)
 
 
 def _nameable(found: Found) -> bool:
-    """Whether clients can name the file: no part is hidden, and it is not too deep."""
+    """Returns whether clients can name a file: no part is hidden, and it is not too deep."""
     with suppress(Refusal):
         return bool(parts_of(found[1]))
     return False

@@ -33,8 +33,8 @@ def checked_format(file: IO[bytes], max_pixels: int) -> str:
     """Returns the kind, as in PICTURE_KINDS, of a file that decodes completely. Raises Refusal 400
     if it is of another kind or damaged, and 413 if it has too many pixels.
 
-    Checks each frame's size before decoding the frame; the pixels of all frames add up. Does not
-    use Pillow's `n_frames`, which reads all frames although their sizes may grow.
+    Checks each frame's size before decoding it, and limits the sum of all frames. Does not use
+    Pillow's `n_frames`, which reads all frames even if their sizes grow.
     """
     file.seek(0)
     with _opened(file, READ, max_pixels) as picture:
@@ -171,8 +171,8 @@ def _png(picture: Image.Image, texts: dict[str, str]) -> bytes:
 
 
 class Thumbnails:
-    """Caches the thumbnails used most recently, up to `limit` bytes: a gallery decodes each picture
-    once.
+    """Caches the most recently used thumbnails, up to `limit` bytes, so that a gallery decodes each
+    picture once.
     """
 
     def __init__(self, limit: int = THUMBNAIL_BYTES) -> None:

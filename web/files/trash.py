@@ -14,8 +14,8 @@ TRASH = ".trash"  # inside the users' folder; its name is hidden, so clients can
 
 
 def trash(folder: Path, name: str) -> str | None:
-    """Moves a file below `folder` into its trash. Returns its name there, or None if it does not
-    exist.
+    """Moves a file below `folder` into the trash. Returns its name in the trash; None if it does
+    not exist.
     """
     return _move(folder, name, folder / TRASH)
 
@@ -26,7 +26,7 @@ def restore(folder: Path, name: str) -> str | None:
 
 
 def _move(source: Path, name: str, goal: Path) -> str | None:
-    """Moves a file to the same place below `goal`, under another name if its own is taken."""
+    """Moves a file to the same place below `goal`, under another name if the name is taken."""
     parts = parts_of(name)
     if not parts:
         raise Refusal(400, "the name of a file is empty")
@@ -39,7 +39,7 @@ def _move(source: Path, name: str, goal: Path) -> str | None:
         there.mkdir(parents=True, exist_ok=True)
         moved = unfinished(there)
         try:
-            path.replace(moved)  # a file stored at `path` from now on stays
+            path.replace(moved)  # does not affect a file stored at `path` later
         except FileNotFoundError:
             return None
         free = None

@@ -1,5 +1,5 @@
-"""Parses the multipart bodies of uploads, and stores the files: under a temporary name at first,
-renamed when they are complete. Must not know routes.
+"""Parses multipart bodies of uploads, and stores the files under a temporary name until they are
+complete. Must not know routes.
 """
 
 from __future__ import annotations
@@ -171,9 +171,8 @@ def disk_refusals() -> Iterator[None]:
 
 
 def picture_name(name: str, kind: str) -> str:
-    """Returns the name under which a picture is stored: its own without misleading characters. A
-    name with the ending of another kind of file (`.html`) gets the ending of `kind`, as in
-    PICTURE_KINDS.
+    """Returns the stored name of a picture: its name without misleading characters. A name with the
+    ending of another kind of file (`.html`) gets the ending of `kind`, as in PICTURE_KINDS.
 
     Raises Refusal 400 if the name contains folders.
     """

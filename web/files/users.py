@@ -1,5 +1,5 @@
-"""Stores users with their settings and files, each in a separate folder and within a quota. Names
-are not authenticated: they separate users' files but do not protect them.
+"""Stores each user's settings and files in a separate folder, within a quota. Names are not
+authenticated: they separate users' files but do not protect them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from katz_graph.web.files.uploads import arriving, disk_refusals
 from katz_graph.web.http.responses import Refusal
 
 ONLY_USER = "default"
-# same name as in ComfyUI, so that users can copy theirs
+# same name as in ComfyUI, so that users can copy their files
 SETTINGS = "comfy.settings.json"
 NAMES = "users.json"
 INCOMING = ".incoming"
@@ -68,7 +68,6 @@ class Users:
         return UserFiles(self._root / user, self._max_bytes)
 
     def names(self) -> dict[str, str]:
-        """Returns users' names by id."""
         return {
             user: name for user, name in _read(self._root / NAMES).items() if isinstance(name, str)
         }
@@ -100,8 +99,8 @@ class Users:
         announced: int = 0,
     ) -> UserFile:
         """Stores a file as it arrives. `check` may refuse to replace a file in its current state.
-        Returns the file as stored by this call, even if it is changed meanwhile. Raises Refusal
-        like `UserFiles.keep`, and 507 if the disk is full.
+        Returns the file as this call stored it, even if it has changed since. Raises Refusal like
+        `UserFiles.keep`, and 507 if the disk is full.
 
         `announced`: the expected bytes, or 0 if unknown.
         """
@@ -127,15 +126,15 @@ class Users:
         self, files: UserFiles, name: str, to: str, overwrite: bool, check: Check = anything
     ) -> UserFile:
         """Renames a file. `check` may refuse to replace the file of the new name. Returns the file
-        as left by this call.
+        as this call left it.
         """
         async with self._writing:
             check(await asyncio.to_thread(files.state, to))
             return await asyncio.to_thread(files.move, name, to, overwrite)
 
     def _stamp(self, path: Path) -> None:
-        """Gives a file a unique mtime. A file system's clock stands still for milliseconds, in
-        which a file may be replaced twice and reuse the inode of an earlier version.
+        """Gives a file a unique mtime. Within one tick of a file system's clock (milliseconds), a
+        file may be replaced twice and reuse an earlier version's inode.
         """
         self._last_ns = max(time.time_ns(), self._last_ns + 1)
         os.utime(path, ns=(self._last_ns, self._last_ns))
@@ -274,7 +273,7 @@ class UserFiles:
         return moved
 
     def _prune(self, folder: Path) -> None:
-        """Deletes empty folders, because users cannot delete them."""
+        """Deletes empty folders, which users cannot delete."""
         with suppress(OSError):
             while folder != self.root.resolve():
                 folder.rmdir()
@@ -333,7 +332,7 @@ def _walk(folder: Path, recurse: bool) -> Iterator[UserFileEntry]:
         current = pending.pop()
         try:
             found = list(os.scandir(current))
-        except OSError:  # deleted meanwhile
+        except OSError:  # deleted since it was listed
             continue
         for item in found:
             name = item.path[len(above) :]

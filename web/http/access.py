@@ -1,5 +1,5 @@
-"""Decides from headers alone whether a request is answered: by the server's names, the allowed
-origins, and the token. Must not know routes.
+"""Decides from headers whether to answer a request: by the server's names, the allowed origins, and
+the token. Must not know routes.
 """
 
 from __future__ import annotations
@@ -124,14 +124,14 @@ class Access:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a listening address is reachable only from this machine."""
+    """Returns whether a listening address is reachable only from this machine."""
     name = _folded(host)
     return name == "localhost" or (_is_address(name) and ipaddress.ip_address(name).is_loopback)
 
 
 def origin_of(request: HTTPConnection) -> str:
-    """Returns the client's address, by which clients share the server. An IPv6 /64 network counts
-    as one address because its holder can use any address in it.
+    """Returns the client's address, which counts for limits and turns. An IPv6 /64 network is one
+    address, because its holder can use any address in it.
     """
     host = request.client.host if request.client is not None else ""
     try:
@@ -165,8 +165,7 @@ def split_origin(origin: str) -> Origin | None:
 
 
 def body_trouble(path: str, headers: Headers) -> str | None:
-    """Returns the reason why a page may not send this body, or None if it may or if no page sent
-    the request.
+    """Returns the reason why a page may not send this body; None if it may, or if no page sent it.
 
     A form on any site can send three content types, and a page can send any body under these types.
     JSON, PNG and the header Comfy-User (always sent by ComfyUI's editor) require a preflight

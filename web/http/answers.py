@@ -1,6 +1,4 @@
-"""Declares the responses of routes that ComfyUI does not have. Must not know how the routes compute
-them.
-"""
+"""Declares the responses of routes that ComfyUI does not have. Must not know the routes."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from katz_graph.planner.report.document import PlanData
 
 @dataclass(frozen=True, slots=True)
 class OpenedWorkflow:
-    """Answers `/katz/open`: the editor's document, and lines for the person."""
+    """Answers `/katz/open`: the editor's document, and lines for the user."""
 
     document: Mapping[str, Any]
     notes: tuple[str, ...]
@@ -22,8 +20,8 @@ class OpenedWorkflow:
 
 @dataclass(frozen=True, slots=True)
 class CheckedWorkflow:
-    """Answers `/katz/check`: what `/prompt` would say. `targets` are the outputs that would run,
-    `refused` those that would not.
+    """Answers `/katz/check`: the errors that `/prompt` would return. `targets` are the outputs that
+    would run, `refused` the others.
     """
 
     error: Mapping[str, Any] | None
@@ -35,7 +33,7 @@ class CheckedWorkflow:
 
 @dataclass(frozen=True, slots=True)
 class PlannedWorkflow:
-    """Answers `/katz/plan`: a plan for each sampler that could be planned."""
+    """Answers `/katz/plan`: a plan per sampler that could be planned."""
 
     plans: tuple[PlanData, ...]
     error: Mapping[str, Any] | None
@@ -45,14 +43,14 @@ class PlannedWorkflow:
 
 @dataclass(frozen=True, slots=True)
 class CountedTexts:
-    """Answers `/katz/tokens`: how long the texts of prompts are, by node and input."""
+    """Answers `/katz/tokens`: the lengths of prompts, by node and input."""
 
     texts: Mapping[str, Mapping[str, tuple[TextSize, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
 class MovedFile:
-    """A file that was moved: its name before, and the one that it has now."""
+    """A moved file: its previous name and its new one (`now`)."""
 
     name: str
     now: str
@@ -60,22 +58,22 @@ class MovedFile:
 
 @dataclass(frozen=True, slots=True)
 class MovedFiles:
-    """Answers `/katz/files/trash` and `/katz/files/restore`. What was not there is not named."""
+    """Answers `/katz/files/trash` and `/katz/files/restore`. Omits missing files."""
 
     files: tuple[MovedFile, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class OthersThere:
-    """Answers `/katz/presence`: what the people are called who have a file open, too."""
+    """Answers `/katz/presence`: the user names of other pages, by open file."""
 
     files: Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class ListedPack:
-    """A pack: how many node types it brings, whether it has scripts for ComfyUI's front end, which
-    are not run, and why it, or a node of it, was left out.
+    """A pack: its number of node types, whether it has scripts for ComfyUI's front end (not run),
+    and the reasons why the pack or nodes were omitted.
     """
 
     name: str
@@ -86,7 +84,7 @@ class ListedPack:
 
 @dataclass(frozen=True, slots=True)
 class PackList:
-    """Answers `/katz/packs`: what was found at the start, and those that failed."""
+    """Answers `/katz/packs`: the packs found at the start, with those that failed."""
 
     packs: tuple[ListedPack, ...]
 
@@ -98,9 +96,9 @@ def as_data(answer: OpenedWorkflow | CheckedWorkflow | PlannedWorkflow) -> dict[
 
 @dataclass(frozen=True, slots=True)
 class ListedFile:
-    """A file: `name` is the `filename` of `/view`, `modified` in seconds since the epoch. Sizes in
-    pixels are null for what is no picture, `job` where it is not known or not over. `workflow`: the
-    id of the document that the job came from; `node`: the node that shows the file.
+    """A file: `name` is the `filename` of `/view`, `modified` in seconds since the epoch. `width`
+    and `height` are in pixels, null unless the file is a picture; `job` is null if unknown or
+    unfinished. `workflow`: the id of the job's document; `node`: the node that shows the file.
     """
 
     name: str
@@ -116,9 +114,7 @@ class ListedFile:
 
 @dataclass(frozen=True, slots=True)
 class FilePage:
-    """Answers `/katz/files`, newest first; `next` gives the following ones as `after`, null when
-    there are none.
-    """
+    """Answers `/katz/files`, newest first. `next` is the `after` of the next page, or null."""
 
     files: tuple[ListedFile, ...]
     next: str | None

@@ -1,5 +1,5 @@
-"""Declares and validates the JSON bodies of requests. Must not know how bodies arrive or what a
-graph means.
+"""Declares and validates the JSON bodies of requests. Must not know how bodies arrive or the
+meaning of graphs.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class PromptBody(Body):
 
 
 class ChoicesBody(OwnBody):
-    """Devices, limits and batching in place of what jobs have; what is left out stays. Texts are
-    those of `katz plan`. For a job in `extra_data.katz` of `POST /prompt`.
+    """Plan changes: devices, limits and batching that override the server's, as texts of `katz
+    plan`. A job has them in `extra_data.katz` of `POST /prompt`.
     """
 
     devices: list[ShortText] = Field(
@@ -79,7 +79,7 @@ class ChoicesBody(OwnBody):
 
 
 class PlanBody(ChoicesBody):
-    """`POST /katz/plan`. `packs`: nodes of packs may run for it. The choices are what if."""
+    """`POST /katz/plan`. `packs`: pack nodes may run. The changes apply only to this plan."""
 
     prompt: dict[str, Any]
     client_id: str | None = Field(None, max_length=200)
@@ -94,13 +94,13 @@ class TokensBody(OwnBody):
 
 
 class UnfoldBody(TokensBody):
-    """`POST /katz/unfold`. `node`: the sampler, as events call it."""
+    """`POST /katz/unfold`. `node`: the sampler's id in events."""
 
     node: str = Field(max_length=200)
 
 
 class ForgetBody(Body):
-    """`POST /queue` and `POST /history`: all, or these."""
+    """`POST /queue` and `POST /history`: all or some jobs."""
 
     clear: bool = False
     delete: list[str] = Field([], max_length=MAX_IDS)
@@ -127,7 +127,7 @@ class FilesBody(OwnBody):
 
 
 class PresenceBody(OwnBody):
-    """`POST /katz/presence`: a page, by an id that it made, with the files that it has open."""
+    """`POST /katz/presence`: a page, by a self-chosen id, and its open files."""
 
     page: str = Field(min_length=1, max_length=200)
     name: str = Field("", max_length=60, description="the user's display name")
@@ -135,7 +135,7 @@ class PresenceBody(OwnBody):
 
 
 class MoveBody(OwnBody):
-    """`POST /katz/jobs/{id}/move`: exactly one of these."""
+    """`POST /katz/jobs/{id}/move`: exactly one field."""
 
     front: bool = False
     before: str | None = Field(None, max_length=200)
@@ -193,7 +193,7 @@ def idempotency_key(request: Request) -> str | None:
 
 
 def is_canonical(value: Any) -> bool:
-    """Whether an id is a UUID in the form of `str(uuid4())`."""
+    """Returns whether an id is a UUID in the form of `str(uuid4())`."""
     try:
         return isinstance(value, str) and str(uuid.UUID(value)) == value
     except ValueError:

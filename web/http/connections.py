@@ -34,8 +34,8 @@ ASKING = 20.0  # seconds for a request's line and headers to arrive
 # the response before the connection closes (RFC 9112, section 9.6)
 UNWANTED_BYTES, UNWANTED_S = 2**20, 1.0
 TOO_MANY = "the server has too many connections at the moment"
-# seconds for which an idle connection stays open: longer than usual clients keep theirs (aiohttp:
-# 15), so that none is closed under a request that is on its way
+# seconds that an idle connection stays open: longer than in usual clients (aiohttp: 15), so that
+# the server closes none while a request is arriving
 KEEP_ALIVE_S = 75
 DATE = 1.0  # seconds between updates of the Date header
 GATHERED = 2**16  # buffered bytes that trigger a write
@@ -51,7 +51,7 @@ def check_reach(host: str, token: str | None) -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Opens a listening socket; port 0: any free one. Raises InputError if binding fails."""
+    """Opens a listening socket; port 0: any free port. Raises InputError if binding fails."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -84,7 +84,6 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def url(host: str, port: int) -> str:
-    """Returns the address as a URL."""
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
@@ -123,7 +122,7 @@ class HttpServer(uvicorn.Server):
         self._ending = asyncio.Event()
 
     def end(self) -> None:
-        """Makes `serve` return once the connections have ended."""
+        """Makes `serve` return when all connections have ended."""
         self.should_exit = True
         self._ending.set()
 
@@ -140,8 +139,8 @@ class HttpServer(uvicorn.Server):
 
 
 class HttpConnection(H11Protocol):
-    """Closes if no request starts within ASKING seconds while none is being answered, whatever else
-    arrives. Also closes soon after answering a request whose body still arrives.
+    """Closes if no request is being answered and none starts within ASKING seconds, whatever
+    arrives. Also closes soon after answering a request before its whole body arrived.
     """
 
     _patience: asyncio.TimerHandle | None = None

@@ -11,7 +11,7 @@ SCRIPT = re.compile(rb"<script(?![^>]*\ssrc\s*=)[^>]*>(.*?)</script>", re.DOTALL
 
 
 def page_policy(page: bytes = b"") -> str:
-    """Builds the Content-Security-Policy of a page, which allows the page's inline scripts."""
+    """Builds the Content-Security-Policy that allows a page's inline scripts."""
     scripts = " ".join(f"'{digest}'" for digest in _inline_scripts(page))
     return "; ".join(
         (

@@ -49,8 +49,8 @@ GUARDED = {"Content-Security-Policy": LIFELESS, "Cache-Control": "no-cache"}
 
 async def stored_file(request: Request, path: Path) -> Response:
     """Returns a regular file or the requested range of it; 304 if the client has the file. Length,
-    ETag and bytes belong to one version even if the file is replaced meanwhile. Raises Refusal 404
-    if the file does not exist.
+    ETag and bytes belong to one version even if the file is replaced. Raises Refusal 404 if the
+    file does not exist.
     """
     file, media_type = await asyncio.to_thread(_open, path)
     answer = OpenedFile(file, path.name, media_type)
@@ -81,8 +81,8 @@ class OpenedFile(FileResponse):
 
 
 def _open(path: Path) -> tuple[BinaryIO, str | None]:
-    """Opens a regular file. Also returns the media type to show it as, by its ending, or else by
-    its first bytes. Raises Refusal 404 if the file does not exist.
+    """Opens a regular file. Also returns its media type, by its ending or else by its first bytes.
+    Raises Refusal 404 if the file does not exist.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # does not block on a pipe
@@ -100,8 +100,8 @@ def _open(path: Path) -> tuple[BinaryIO, str | None]:
 
 
 def tag_of(state: os.stat_result) -> str:
-    """Returns the ETag of a file in this state. Files are replaced and never changed in place, so
-    each version has its own inode.
+    """Returns the ETag of a file in this state. Files are replaced, never changed in place, so each
+    version has a new inode.
     """
     version = f"{state.st_mtime_ns} {state.st_size} {state.st_ino}"
     return f'"{hashlib.sha256(version.encode()).hexdigest()[:32]}"'
@@ -109,8 +109,8 @@ def tag_of(state: os.stat_result) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Precondition:
-    """Holds the version of a file that a client replaces: one of these tags (`*`: any), or with
-    `new` a file that does not exist yet.
+    """Holds a client's condition for replacing a file: it has one of these tags (`*`: any), or, if
+    `new`, does not exist.
     """
 
     tags: frozenset[str] | None = None
@@ -135,7 +135,7 @@ class Precondition:
 
 
 def is_known(request: Request, tag: str) -> bool:
-    """Whether the client already has the response with this ETag."""
+    """Returns whether the client has the response with this ETag."""
     known = _tags(request, "if-none-match")
     return tag in known or known == ["*"]
 

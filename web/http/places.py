@@ -17,8 +17,8 @@ class Connection(Protocol):
     """Describes a connection for this decision. A connection without these fields (a websocket) is
     busy.
 
-    `known`: a request on it was authorized. `busy`: it waits for a response. `since`: the time
-    since which it is idle. `only_health`: it takes one of HEALTH_PLACES.
+    `known`: a request on it was authorized. `busy`: it waits for a response. `since`: the time when
+    it became idle. `only_health`: it takes one of HEALTH_PLACES.
     """
 
     transport: Any
@@ -81,7 +81,7 @@ def _first_to_leave(connections: Iterable[Any], address: str, new: Connection) -
 
 def _address(connection: Any) -> str:
     """Returns the address that a connection counts for: an IPv4 address, or an IPv6 /64 network,
-    because one client can use all its addresses.
+    all addresses of which one client can use.
     """
     peer = connection.transport.get_extra_info("peername")
     if not peer:

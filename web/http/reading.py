@@ -1,9 +1,9 @@
 """Reads request bodies and parses them strictly. The body of `POST /prompt` may be JSON, a picture
-that carries a workflow, or a form with either. Must not know what a graph means.
+with a workflow, or a form with either. Must not know the meaning of graphs.
 
-Scripts send any content type or none, so only the body's content counts. A body is checked while it
-arrives, spooled to disk if it is large, and parsed when it is complete, so that clients cannot fill
-the memory with large bodies.
+Scripts send any content type or none, so only the body's content counts. Bodies are checked while
+they arrive, spooled to disk if large, and parsed when complete, so that clients cannot fill the
+memory.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ READ_BYTES = 64 * KB  # of one read
 # requests with a large body in memory, parsed or not, until they are answered: parsed data takes
 # many times the memory of its text
 LARGE_AT_ONCE = 4
-PARSED_AT_ONCE = 2  # of those: parsing blocks other threads
+PARSED_AT_ONCE = 2  # large bodies; parsing blocks other threads
 MAX_WAIT_S = 30.0  # for a place among the large bodies
 PICTURE_HEAD_BYTES = 12  # bytes needed to recognize a picture
 LARGE_BODY_KEY = "katz.large"  # scope key: the request holds a place among the large bodies
@@ -69,7 +69,7 @@ class Reading:
         request.scope[HELD].callback(self._large.leave, address)
 
     def parsing(self, request: Request) -> AbstractAsyncContextManager[None]:
-        """Waits for a body's turn to be parsed, and holds it."""
+        """Waits for a turn to parse a body, and holds it."""
         return self._parsed.turn(origin_of(request))
 
 
@@ -154,8 +154,8 @@ async def _document(request: Request, file: IO[bytes], limits: Limits) -> Carrie
 
 
 async def _arrived(request: Request, limits: Limits | None = None) -> IO[bytes]:
-    """Receives the whole body. With `limits`, only a picture may exceed `prompt_bytes`; for other
-    bodies, raises Refusal 413 as soon as the excess is known.
+    """Receives the whole body. With `limits`, raises Refusal 413 as soon as a body other than a
+    picture exceeds `prompt_bytes`.
     """
     file = SpooledTemporaryFile(MEMORY_BYTES)  # noqa: SIM115  (the request holds it)
     request.scope[HELD].callback(file.close)

@@ -1,5 +1,5 @@
-"""Builds responses: errors in ComfyUI's formats, texts without paths of this machine, and JSON that
-every parser accepts, also in pages.
+"""Builds responses: errors in ComfyUI's formats, texts without paths of this machine, and JSON for
+every parser, also in pages.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Guards every route: names of this server, allowed origins, token, body sizes, and response
 headers.
 
-Must not know what the routes do.
+Must not know the routes.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Security:
     def _answer(self, scope: Scope, headers: Headers, guest: str | None) -> Response | None:
         """Answers requests that need no route; returns None if the routes may answer."""
         request = Request(scope)
-        # a proxy in between may disagree about the end of the body
+        # a proxy may see another end of the body
         if "transfer-encoding" in headers and "content-length" in headers:
             answer = refuse(
                 request,
@@ -184,9 +184,8 @@ class Security:
 
 
 def _form_charset(headers: Headers) -> bytes:
-    """Returns the charset of a multipart body's texts as the form parser will read it. The parser
-    accepts any of Python's codecs, and some need quadratic time. UTF-8 for other bodies, whose
-    charset is never used.
+    """Returns the charset of a multipart body's texts as the form parser reads it; UTF-8 for other
+    bodies. The parser accepts all of Python's codecs, and some need quadratic time.
     """
     kind, options = parse_options_header(headers.get("content-type"))
     return options.get(b"charset", UTF_8[0]).lower() if kind.startswith(b"multipart/") else UTF_8[0]
@@ -210,7 +209,7 @@ def _hardened(send: Send, guest: str | None) -> Send:
 
 
 async def _head(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answers HEAD like GET, without the body. Stores the route in `scope`."""
+    """Answers HEAD like GET, without a body. Stores the route in `scope`."""
     asked = {
         **scope,
         "method": "GET",

@@ -1,4 +1,4 @@
-"""Limits concurrent requests; addresses take turns. Must not know what the requests do."""
+"""Limits concurrent requests; addresses take turns. Must not know the requests."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from katz_graph.web.rounds import Rounds
 
 
 class Turns:
-    """Holds a number of places. One address gets all but one of them, so that another address need
-    not wait for it.
+    """Limits the places in use. One address gets all but one, so that another address need not wait
+    for it.
     """
 
     def __init__(self, places: int) -> None:
@@ -33,7 +33,6 @@ class Turns:
             raise
 
     def leave(self, address: str) -> None:
-        """Releases a place."""
         self._free += 1
         self._held[address] -= 1
         self._held += Counter()  # drops addresses without a place

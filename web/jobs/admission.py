@@ -43,9 +43,9 @@ class Refused(KatzError):
 
 
 class Admission:
-    """Adds jobs to the queue after storing them on disk. `order` is that of the newest job.
+    """Adds jobs to the queue after storing them on disk. `order` is the newest job's.
 
-    `room` is the number of jobs that may wait. The waiting clients share it equally: first by
+    `room` is the number of jobs that may wait. Clients with waiting jobs share it equally: first by
     address, then by client of an address. A client below its share is admitted even if others fill
     the queue, so each address has at most `room` * (1 + 1/2 + ... + 1/`room`) waiting jobs.
     """

@@ -56,7 +56,7 @@ class JobRunner(Protocol):
         ...
 
     def replace(self, why: str) -> None:
-        """Kills the runner. Its jobs are lost without blame."""
+        """Kills the runner. Not counted as a crash of its jobs."""
         ...
 
     def kept(self, job_id: str) -> None: ...
@@ -68,7 +68,7 @@ class Attempt:
 
     job: Job
     wrote: set[StoredFile] = field(default_factory=set)
-    noted: set[StoredFile] = field(default_factory=set)  # files that the store has on record
+    noted: set[StoredFile] = field(default_factory=set)  # files that the store has recorded
     # nodes that have started and are not done, the latest last
     running: dict[str, JobNode] = field(default_factory=dict)
     # the job runs; its result is being written to disk; it is going back to the queue
@@ -114,7 +114,7 @@ class Dispatcher:
 
     @property
     def trouble(self) -> str:
-        """Returns the reason why no job starts, such as a full disk, or an empty string."""
+        """Returns the reason why no job starts, such as a full disk; empty if jobs start."""
         return self._full or (
             "the disk is full: results wait until they can be written" if self._unwritten else ""
         )
@@ -158,7 +158,6 @@ class Dispatcher:
                 task.cancel()
 
     def on_event(self, reported: JobEvent) -> None:
-        """Handles a job event from the runner."""
         attempt = self.attempts.get(reported.job)
         if self._closed or attempt is None or attempt.phase != "runs":
             return
@@ -179,8 +178,8 @@ class Dispatcher:
         self._emit(attempt.job, reported.event)
 
     def lost(self, ids: Sequence[str], why: str, blamed: bool = True) -> None:
-        """Handles the runner's death during these started jobs. `blamed`: one of the jobs may be
-        the cause, so the crash counts.
+        """Handles the runner's death during these started jobs. `blamed`: a job may be the cause,
+        so the crash counts.
         """
         if self._closed:
             return
@@ -222,15 +221,15 @@ class Dispatcher:
         self._ending[job.id] = job, self.spawn(self._keep(Attempt(job), result))
 
     def live(self, id: str) -> Job | None:
-        """Returns a job whose end is not on disk."""
+        """Returns a job if its end is not on disk."""
         if id in self._ending:
             return self._ending[id][0]
         attempt = self.attempts.get(id)
         return attempt.job if attempt is not None else self.queue.find(id)
 
     async def stopped(self, ids: Sequence[str], seconds: float) -> None:
-        """Waits up to `seconds` until the cancellations are on disk, either as the jobs' ends or as
-        requests to end.
+        """Waits up to `seconds` until the cancellations are on disk, as the jobs' ends or as
+        requests.
         """
         tasks = [self._ending[id][1] for id in ids if id in self._ending]
         if running := [id for id in ids if id in self.attempts]:
@@ -312,9 +311,8 @@ class Dispatcher:
         self.dispatch()
 
     def _disk_full(self, attempt: Attempt, result: Ended) -> None:
-        """Returns a job that found the disk full to the queue, and starts no job until the disk has
-        room. If the disk has room (another disk is full, or a quota is reached), retries the job
-        once.
+        """Requeues a job that failed because a disk is full, and starts no job until the disks have
+        room. If they have room (another disk is full, or a quota is reached), retries the job once.
         """
         if attempt.cancelled or result.error is None:
             self._end(attempt, result)
@@ -349,8 +347,8 @@ class Dispatcher:
         self.spawn(self._put_back(attempt, crashes))
 
     async def _keep(self, attempt: Attempt, result: Ended, discard: bool = False) -> None:
-        """Stores a result, however long that takes, then publishes it. `discard`: deletes the
-        attempt's files.
+        """Stores a result without a time limit, then publishes it. `discard`: deletes the attempt's
+        files.
         """
         job = attempt.job
         kept = None

@@ -107,12 +107,12 @@ class Jobs:
 
     @property
     def paused(self) -> bool:
-        """Whether the queue is paused: no job starts until `resume`."""
+        """Returns whether the queue is paused: no job starts until `resume`."""
         return self._paused
 
     @property
     def trouble(self) -> str:
-        """Returns the reason why no job starts, such as a full disk, or an empty string."""
+        """Returns the reason why no job starts, such as a full disk; empty if jobs start."""
         return self._dispatcher.trouble
 
     async def admit(self, client: str | None, key: str | None, origin: str = "") -> None:
@@ -128,8 +128,8 @@ class Jobs:
         return await asyncio.shield(self._dispatcher.spawn(self._take_in(submission)))
 
     async def cancel(self, ids: Iterable[str]) -> dict[str, bool]:
-        """Stops waiting or running jobs. Returns True for each job that this call has stopped or is
-        stopping: these jobs never run again.
+        """Stops waiting or running jobs. Returns True for each job that this call stops: these jobs
+        never run again.
         """
         stopped = {id: self._dispatcher.cancel(id) for id in ids}
         await self._dispatcher.stopped([id for id, was in stopped.items() if was], STOPPING)
@@ -157,7 +157,6 @@ class Jobs:
         self._changed()
 
     async def resume(self) -> None:
-        """Resumes starting jobs."""
         await self._store.set_flag(PAUSED, False)
         self._paused = False
         self._resume_starting()
@@ -213,7 +212,6 @@ class Jobs:
         await asyncio.to_thread(self._files.delete, await self._store.forget(ids))
 
     async def forget_all(self) -> None:
-        """Forgets all finished jobs."""
         await asyncio.to_thread(self._files.delete, await self._store.forget(None))
 
     def expected_wait(self) -> float:
@@ -237,7 +235,7 @@ class Jobs:
             await asyncio.wait_for(self._dispatcher.idle.wait(), STOPPING)
 
     async def close(self) -> None:
-        """Cancels pending work. The next start resumes the jobs that still run. The store stays
+        """Cancels pending work. The next start restarts the jobs that still run. The store stays
         open.
         """
         self._admission.closed = self._dispatcher.hold = True

@@ -1,5 +1,5 @@
-"""Orders waiting jobs: clients take turns, and a client's jobs run by number, then by arrival. Must
-not know disks and devices.
+"""Orders waiting jobs: clients take turns, and each client's jobs run by number, then by arrival.
+Must not know disks and devices.
 
 Each address gets one turn per round, shared by the address's client ids. Clients choose their ids,
 so a turn per id would let an address multiply its turns.

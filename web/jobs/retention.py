@@ -39,8 +39,8 @@ class Retention:
 
 
 class JobFiles:
-    """Finds and deletes files in the folders that jobs write to: `output` and `temp`, as events
-    name them. `store` is the folder of the job store.
+    """Finds and deletes files in the folders that jobs write to: `output` and `temp`. `store` is
+    the job store's folder.
     """
 
     def __init__(self, folders: Mapping[str, Path], store: Path) -> None:
@@ -48,7 +48,7 @@ class JobFiles:
         self._store = store.resolve()
 
     def have_room(self) -> bool:
-        """Whether all disks have room to store jobs and their files."""
+        """Returns whether all disks have room for jobs and their files."""
         with suppress(OSError):
             for folder in (*self._folders.values(), self._store):
                 while not folder.exists():

@@ -110,7 +110,7 @@ def starts(slots: int, running: Iterable[float], waiting: Sequence[float]) -> li
 
 
 def left(predicted: float, elapsed: float) -> float:
-    """Estimates the remaining seconds of a running job."""
+    """Estimates a running job's remaining seconds."""
     return max(predicted - elapsed, OVERDUE * predicted)
 
 
@@ -216,13 +216,13 @@ class Forecast:
             self.learn(job, features)
 
     def learn(self, job: Job, features: JobFeatures) -> None:
-        """Learns from a job that ended earlier."""
+        """Learns the runtime of an ended job."""
         seconds = learned(job, features)
         if seconds is not None:
             self._predictor.learn(features, seconds)
 
     def own(self, features: JobFeatures) -> float | None:
-        """Predicts the seconds of a job of these features."""
+        """Predicts the seconds of a job with these features."""
         return self._predictor.seconds(features)
 
     def starts(self, running: Iterable[Job], waiting: Sequence[Job]) -> list[float]:

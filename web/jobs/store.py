@@ -61,7 +61,7 @@ class JobStore:
     def _close(self) -> None:
         self._reading.shutdown()
         self._opened.reading.close()
-        self._writer.close()  # the last connection folds the log into the file
+        self._writer.close()  # the last connection merges the log into the file
         self._opened.lock.release()
 
     # jobs
@@ -100,7 +100,7 @@ class JobStore:
         return await self._write(lambda connection: queries.finish(connection, job, temporary))
 
     async def retry(self, id: str, crashes: int) -> None:
-        """Records that an attempt ended without a result and its files are deleted: the job waits
+        """Records that an attempt ended without a result and its files are deleted. The job waits
         again.
         """
         await self._write(lambda connection: queries.retry(connection, id, crashes))
@@ -166,8 +166,8 @@ class JobStore:
         return (await self._newest(count, WHOLE, "client = ?", client))[::-1]
 
     async def between(self, first: float, last: float, count: int) -> list[Job]:
-        """Returns finished jobs that ran at some time from `first` to `last`, without their
-        documents, oldest first. Returns only the newest `count`.
+        """Returns the newest `count` finished jobs that ran at some time from `first` to `last`,
+        oldest first, without their documents.
         """
         found = await self._newest(count, COLUMNS, "ended >= ? and started <= ?", first, last)
         return found[::-1]
@@ -210,7 +210,6 @@ class JobStore:
         return await self._write(lambda connection: queries.forget(connection, ids))
 
     async def finished_before(self, at: float) -> list[str]:
-        """Returns the jobs that ended before a time."""
         return await self._ids("select id from jobs where finished is not null and ended < ?", at)
 
     async def surplus(self, count: int) -> list[str]:
@@ -231,7 +230,7 @@ class JobStore:
         return await self._ids(f"select id from ({totals}) where total > ?", limit)
 
     async def keep_report(self, id: str, report: bytes) -> None:
-        """Stores the report of a finished job, unless the job was forgotten meanwhile."""
+        """Stores the report of a finished job, unless the job was forgotten."""
         query = (
             "insert or replace into reports (job, finished, report) select id, finished, ? from "
             "jobs where id = ?"

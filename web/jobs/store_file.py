@@ -225,8 +225,8 @@ def _readable(table: Table, row: Sequence[Any]) -> bool:
 
 
 def _rescue(file: Path, why: str) -> str:
-    """Moves a damaged store aside and creates a new one with the readable rows. Returns one line
-    about it. If no job can be read, raises sqlite3.Error and leaves the store unchanged.
+    """Renames a damaged store and creates a new one with the readable rows. Returns one line about
+    it. If no job can be read, raises sqlite3.Error and leaves the store unchanged.
     """
     new = file.with_name(f"{file.name}{NEW}")
     _create(new)
@@ -255,7 +255,7 @@ def _copy(damaged: sqlite3.Connection, fresh: sqlite3.Connection, table: Table) 
             rows.setdefault(key, row)
         else:
             lost.add(key)
-    lost = (_known(damaged, table) or lost) - set(rows)  # the key of a damaged row may match no row
+    lost = (_known(damaged, table) or lost) - set(rows)  # a damaged row's key may be wrong
     statement = (
         f"insert into {table.name} ({all_columns(table)}) values "
         f"({', '.join('?' * (len(table.columns) + 1))})"

@@ -1,7 +1,7 @@
 """Writes to an SQLite file from one thread. Operations that wait at the same time share a
 transaction, so that a burst costs one disk sync.
 
-Must not know what is written.
+Must not know the data.
 """
 
 from __future__ import annotations

@@ -37,18 +37,14 @@ class QueueView:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Holds the data that a client gets when it connects.
-
-    `jobs`: the client's, recently ended ones first. `states`: of running jobs. `missed`: ended
-    jobs that the client may not know of. `facts`: about the server.
-    """
+    """Holds the data that a client gets when it connects."""
 
     client: str
     queue: QueueView
-    jobs: tuple[Job, ...]
-    states: Mapping[str, JobState]
-    missed: tuple[Job, ...]
-    facts: Mapping[str, Any]
+    jobs: tuple[Job, ...]  # of the client, recently ended ones first
+    states: Mapping[str, JobState]  # of running jobs
+    missed: tuple[Job, ...]  # ended jobs that the client may not know
+    facts: Mapping[str, Any]  # about the server
 
 
 class Channel(Protocol):
@@ -72,7 +68,7 @@ class Channel(Protocol):
 
 @dataclass(slots=True)
 class NodeProgress:
-    """The progress of a node: `value` of `maximum` is done. A node that was cached is finished."""
+    """The progress of a node: `value` of `maximum` is done. A cached node is finished."""
 
     display: str
     type: str = ""

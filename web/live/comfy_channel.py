@@ -203,7 +203,7 @@ class ConventionChannel:
 
 
 def _is_reported(ended: Ended, started: float | None) -> bool:
-    """Whether an end is reported: not for a job that was cancelled before it started."""
+    """Returns whether to report an end: not if the job was cancelled before it started."""
     return started is not None or ended.status != "cancelled"
 
 

@@ -19,7 +19,7 @@ from katz_graph.web.live.channel import NodeProgress
 
 @dataclass(frozen=True, slots=True)
 class QueueData:
-    """How many jobs run and wait; of the client's own waiting jobs, how many wait before each."""
+    """The running and waiting jobs, and the jobs ahead of each waiting job of the client."""
 
     running: int
     pending: int
@@ -39,7 +39,7 @@ class PreviewData:
 
 @dataclass(frozen=True, slots=True)
 class RunningData:
-    """What follows from the events of a running job."""
+    """The state of a running job."""
 
     started: float | None
     nodes: Mapping[str, NodeProgress]
@@ -51,8 +51,8 @@ class RunningData:
 
 @dataclass(frozen=True, slots=True)
 class JobData:
-    """One of the client's jobs. Times are seconds since the epoch. `result` is null before its end,
-    `state` unless it runs.
+    """One of the client's jobs. Times are seconds since the epoch. `result` is null before the end,
+    `state` unless running.
     """
 
     id: str
@@ -70,7 +70,7 @@ class JobData:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFrame:
-    """All that the client may know, when it connects."""
+    """The state for a client that connects."""
 
     seq: int
     client: str
@@ -94,7 +94,7 @@ class QueueFrame:
 
 @dataclass(frozen=True, slots=True)
 class EventFrame:
-    """Something happened to one of the client's jobs."""
+    """An event of one of the client's jobs."""
 
     seq: int
     event: EventData
@@ -103,7 +103,7 @@ class EventFrame:
 
 @dataclass(frozen=True, slots=True)
 class JobFrame:
-    """Answers `watch`; `job` is null for a job that is not this client's."""
+    """Answers `watch`; `job` is null for jobs of other clients."""
 
     seq: int
     id: str

@@ -41,7 +41,7 @@ log = logging.getLogger("katz.web")
 
 
 class TooManySockets(KatzError):
-    """The server already has `limits.sockets` websockets, or the client `limits.client_sockets`."""
+    """The server has `limits.sockets` websockets, or the client `limits.client_sockets`."""
 
 
 class Queue(Protocol):
@@ -179,7 +179,7 @@ class Hub:
             end.sent_at.pop(session, None)
 
     def leave(self, session: Session) -> None:
-        """Marks ends as received that were sent to this session long enough ago."""
+        """Marks ends as received if they were sent to this session long enough ago."""
         before = asyncio.get_running_loop().time() - ARRIVED
         for job in [
             job for job, end in self._ends.items() if end.sent_at.get(session, math.inf) <= before
@@ -228,7 +228,6 @@ class Hub:
         return self._states.get(job.id)
 
     def snapshot(self, client: str, recent: Sequence[Job]) -> Snapshot:
-        """Builds a client's snapshot."""
         queue = self._queue()
         missed = [end.job for end in self._ends.values() if end.job.client == client]
         self._expect_seen(client, [job.id for job in missed])

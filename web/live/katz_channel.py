@@ -107,7 +107,6 @@ class NativeChannel:
     def watched(
         self, identifier: str, job: Job | None, state: JobState | None
     ) -> Iterator[ClientFrame]:
-        """Answers `watch`."""
         known = None if job is None else _job(job, state)
         yield self._frame(JobFrame(self._number(), identifier, known))
 

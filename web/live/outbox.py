@@ -52,7 +52,7 @@ class FrameQueue:
         self.end: tuple[int, str] | None = None  # close code and reason of RFC 6455, section 7.4.1
 
     def __len__(self) -> int:
-        """Counts the frames that wait."""
+        """Counts the waiting frames."""
         return len(self._frames)
 
     def put(self, frame: ClientFrame) -> None:
@@ -75,7 +75,6 @@ class FrameQueue:
         self._budget.note(self, self._bytes)
 
     def pop(self) -> ClientFrame | None:
-        """Removes and returns the oldest frame."""
         return self._drop(next(iter(self._frames))) if self._frames else None
 
     def close(self, code: int, reason: str) -> None:

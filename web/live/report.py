@@ -1,4 +1,4 @@
-"""Describes a job after its end: its plans, device activity, and why and how long nodes ran."""
+"""Describes a job: its plans, device activity, and the times and reasons of its nodes."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class NodeReport:
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """What is known of a job. Times are seconds since the epoch, those of `timeline` since the job
-    started; `predicted` are the seconds of sampling as planned.
+    """Describes a job. Times are seconds since the epoch, in `timeline` since the job's start.
+    `predicted`: planned seconds of sampling.
 
-    `plans` by node, as `katz plan --json` prints them. Bounded as the native channel's state is:
-    the last plans, spans and warnings.
+    `plans` are by node, as `katz plan --json` prints them. Contains only the last plans, spans and
+    warnings, like the native channel's state.
     """
 
     job: str

@@ -64,8 +64,8 @@ def router(state: State) -> APIRouter:
         responses=answers("the workflow as editors open it", OpenedWorkflow) | refusals(503),
     )
     async def opened(request: Request) -> Response:
-        """Open a workflow of any format, or a picture that carries one. A workflow from an editor
-        is returned unchanged.
+        """Open a workflow of any format, or a picture with one. An editor's workflow is returned
+        unchanged.
         """
         found = await read_workflow_file(request, state.options.limits)
         document, notes = await _editor_document(found, state, origin_of(request))
@@ -96,8 +96,8 @@ def router(state: State) -> APIRouter:
         responses=answers("the plans of its samplers", PlannedWorkflow) | refusals(409, 503),
     )
     async def planned(request: Request) -> Response:
-        """Plan every sampler on the devices that jobs use; no model runs. A newer request of a
-        client replaces the one before, which gets 409. `devices`, `place`, `allow`, `link` and
+        """Plan every sampler on the devices that jobs use; no model runs. A client's newer request
+        replaces the previous one, which gets 409. `devices`, `place`, `allow`, `link` and
         `batching` override the server's.
         """
         body = await read_graph(request, PlanBody, state.options.limits)
@@ -130,8 +130,8 @@ def router(state: State) -> APIRouter:
         responses=answers("the lengths of its prompts", CountedTexts) | refusals(503),
     )
     async def counted(request: Request) -> Response:
-        """Count the tokens of each prompt for the text encoders that it is linked to. Leaves out
-        texts with unknown encoders.
+        """Count the tokens of each prompt for its linked text encoders. Omits texts with unknown
+        encoders.
         """
         body = await read_graph(request, TokensBody, state.options.limits)
         sizes = await state.runner.ask(CountTokens(body.prompt, origin=origin_of(request)))

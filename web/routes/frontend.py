@@ -151,8 +151,8 @@ def extensions(state: State) -> APIRouter:
 
 
 def templates(state: State) -> APIRouter:
-    """Serves the bundled workflows for the template dialog of ComfyUI's page. The content is fixed;
-    clients can only name listed files.
+    """Serves the bundled workflows for the template dialog of ComfyUI's page. Clients can only name
+    listed files.
     """
     routes = APIRouter(prefix="/templates", include_in_schema=False)
 
@@ -174,7 +174,7 @@ def templates(state: State) -> APIRouter:
 
 
 def shipped(state: State) -> APIRouter:
-    """Serves the same workflows for other clients: `/katz/templates`."""
+    """Serves the bundled workflows for other clients: `/katz/templates`."""
     routes = APIRouter(prefix="/katz/templates", tags=["editor"])
 
     @routes.get("", responses=answers("in the order to show them", list[Template]) | refusals())

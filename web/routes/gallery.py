@@ -43,7 +43,7 @@ def router(state: State) -> APIRouter:
             str, Query(max_length=NAME_BYTES + 32, description="`next` of the previous page")
         ] = "",
     ) -> Response:
-        """List files, the newest first, without temporary ones."""
+        """List files, newest first, without temporary ones."""
         folder = folder_of(state.folders, type)
         async with reading:
             index = state.listings[type]
@@ -78,7 +78,7 @@ def router(state: State) -> APIRouter:
 
     @routes.post("/files/restore", openapi_extra=takes(FilesBody), responses=MOVED)
     async def bring_back(request: Request) -> Response:
-        """Restore files from the trash, by their names in it."""
+        """Restore files from the trash, by their names in the trash."""
         return await moved(request, restore)
 
     async def moved(request: Request, move: Callable[[Path, str], str | None]) -> Response:

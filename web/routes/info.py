@@ -30,7 +30,7 @@ from katz_graph.web.runner_client.messages import GetObjectInfo, GetPacks
 from katz_graph.web.state import State
 
 CONVENTION = "0.33.0"  # the ComfyUI release whose protocol is implemented
-FRESH = 1.0  # seconds that new files may be missing from lists; asking the runner takes 20 ms
+FRESH = 1.0  # seconds that lists may lack new files; asking the runner takes 20 ms
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class _NodeTypes:
     asked: float = 0.0
 
     async def renew(self, runner: Runner) -> None:
-        """Asks the runner, unless the same runner answered within FRESH seconds."""
+        """Asks the runner, unless the current one answered within FRESH seconds."""
         life, now = runner.restarts, time.monotonic()
         if life == self.life and now - self.asked < FRESH:
             return
@@ -109,8 +109,8 @@ def router(state: State) -> APIRouter:
 
     @routes.get("/katz/packs", responses=answers("packs of nodes", PackList) | refusals(503))
     async def packs() -> Response:
-        """List packs of nodes, their node types, and the reason for each pack or node that was left
-        out.
+        """List packs with their numbers of node types, and the reasons why packs or nodes were
+        omitted.
         """
         redacted = state.concealment.text
         found = PackList(

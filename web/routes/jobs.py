@@ -141,8 +141,8 @@ def own(state: State) -> APIRouter:
         responses=answers("the job's facts, also while it runs", JobReport) | refusals(404),
     )
     async def report(id: str, client_id: Annotated[str, Query(max_length=200)] = "") -> Response:
-        """Plans, timeline, seconds and reasons of a job. A job of a client needs its `client_id`,
-        as its events do.
+        """Return a job's plans, timeline, seconds and reasons. A client's job requires the
+        `client_id`.
         """
         job = await state.jobs.job(id)
         if job is None or job.client not in (None, client_id):
@@ -160,7 +160,9 @@ def own(state: State) -> APIRouter:
         responses=answers("its new place") | refusals(409),
     )
     async def move(id: str, request: Request) -> Response:
-        """`position` is the number of jobs before it, or null if it no longer waits."""
+        """Move a waiting job. `position` is the number of jobs ahead; null if the job no longer
+        waits.
+        """
         body = await read_body(request, MoveBody)
         try:
             job = await state.jobs.move(id, body.number, front=body.front, before=body.before)
@@ -279,8 +281,8 @@ async def _items(running: Sequence[Job], pending: Sequence[Job]) -> AsyncIterato
 
 
 async def _entries(state: State, first: int, count: int | None) -> AsyncIterator[bytes]:
-    """Streams up to `count` finished jobs from index `first`. Skips some jobs if others are
-    forgotten meanwhile.
+    """Streams up to `count` finished jobs from index `first`. May skip jobs if others are forgotten
+    during the call.
     """
 
     async def pages() -> AsyncIterator[Sequence[Job]]:

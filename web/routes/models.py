@@ -103,8 +103,8 @@ class FileLists:
 
 
 def known_kind(folders: Folders, name: str) -> str:
-    """Returns a kind of models by its current name or an older one. Raises Refusal 404 for an
-    unknown kind.
+    """Returns a kind of models by its current or an older name. Raises Refusal 404 for an unknown
+    kind.
     """
     kind = SAME_AS.get(name, name)
     if kind not in folders.kinds():

@@ -126,7 +126,7 @@ def router(state: State) -> APIRouter:
 
 
 def _extra(body: PromptBody, workflow: Any) -> dict[str, Any]:
-    """Returns the extra data without secrets; adds the editor's document if the prompt was one."""
+    """Returns the extra data without secrets; adds the prompt if it was an editor's document."""
     extra = {name: value for name, value in (body.extra_data or {}).items() if name not in PRIVATE}
     if workflow is not None:
         extra["extra_pnginfo"] = {**(extra.get("extra_pnginfo") or {}), "workflow": workflow}

@@ -1,5 +1,5 @@
 """Serves `/ws`: sends the hub's frames to a client and reads the client's requests. A lost
-connection ends only its own session.
+connection ends only its session.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def router(state: State) -> APIRouter:
         responses=answers("the other pages that have these files open", OthersThere) | refusals(),
     )
     async def others(request: Request) -> Response:
-        """Report every 15 seconds the files that a page has open; none when the page is left."""
+        """Report the files that a page has open, every 15 seconds; none when it closes."""
         body = await read_body(request, PresenceBody)
         await files_of(request)  # refuses unknown users
         user = request.headers.get("comfy-user", "") if people.several else ""

@@ -1,5 +1,5 @@
 """Calls functions in a limited number of threads, so that a call that hangs does not delay the
-others. Must not know what the functions compute.
+others. Must not know the functions.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ class _Call:
 class Answering:
     """Runs up to `at_once` calls concurrently. Clients take turns; a client's calls start in the
     order of `submit`. A call slower than `slow_s` no longer counts, so the next one starts. A call
-    slower than `deadline_s` expires: its caller is notified, and its thread is abandoned. `stuck`
-    is called once when too many threads are abandoned. `prepare` is called at the start of each
-    thread.
+    slower than `deadline_s` expires: its caller is notified, and its thread is abandoned. Calls
+    `stuck` once when too many threads are abandoned, and `prepare` at the start of each thread.
     """
 
     def __init__(

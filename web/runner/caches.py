@@ -1,5 +1,5 @@
-"""Caches results for a server. All users share the results; run history and node objects are kept
-per user.
+"""Caches results for a server. All users share the results; each has a run history and node
+objects.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ def _check_size(nodes: int, limits: Limits, inputs: int = 0) -> None:
 
 
 def _nameless(document: Any) -> dict[str, Any] | None:
-    """Returns the error for the first node without a type, a separate error in ComfyUI."""
+    """Returns ComfyUI's separate error for a node without a type."""
     if not isinstance(document, Mapping) or is_native(document) or is_ui(document):
         return None
     for identifier, node in document.items():

@@ -146,7 +146,6 @@ class Devices:
         return plans
 
     def stats(self) -> Stats:
-        """Returns current statistics."""
         return Stats(self._figures.devices(), len(self._caches), self._cluster.losses.total())
 
     def facts(self) -> tuple[DeviceFacts, ...]:

@@ -1,5 +1,5 @@
-"""Answers an editor's questions about a graph by running the nodes that need no model. Must not
-know the queue.
+"""Answers an editor's questions about a graph by running nodes that need no model. Must not know
+the queue.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from katz_graph.web.runner.checking import Malformed, parsed
 from katz_graph.web.runner.limits import limited
 from katz_graph.web.runner_client.facts import TextSizes, WrittenOut
 
-SECONDS = 5.0  # after which no further node runs
+SECONDS = 5.0  # after which no node starts
 LETTERS = 200_000  # characters of all texts that one request counts
 
 
@@ -50,7 +50,7 @@ class DryRuns:
         return {name: _sizes(texts[name], outputs) for name, outputs in made.items()}
 
     def step(self, document: Any, sampler: str) -> WrittenOut:
-        """Converts a sampler of a document to the nodes of its step."""
+        """Returns the nodes that replace a document's sampler."""
         try:
             graph = parsed(document, self._registry, self._limits).graph
             return WrittenOut(self._rehearsal().step(graph, sampler))
@@ -79,7 +79,7 @@ class DryRuns:
 def _sizes(
     texts: Mapping[str, str], outputs: tuple[Any, ...]
 ) -> Mapping[str, tuple[TextSize, ...]]:
-    """Counts the tokens of a node's texts for each kind of encoder; the largest count wins."""
+    """Returns the largest token count of a node's texts for each kind of encoder."""
     found: dict[str, dict[str, TextSize]] = {name: {} for name in texts}
     for prompt in _prompts(outputs):
         for number in range(len(prompt.clip.encoders)):

@@ -1,5 +1,5 @@
-"""Limits the size of what nodes create on this server: literals before a run, and values before and
-after each node call.
+"""Limits the sizes of created values: checks literals before a run, and values before and after
+each node call.
 
 Sizes derived from inputs (scaled, stitched, loaded pictures) are known only at the call. Must not
 know jobs.
@@ -41,7 +41,7 @@ Size = tuple[int, int, int]  # batch, height and width in pixels
 def limit_problems(
     limits: Limits, graph: Graph, types: Mapping[str, NodeType]
 ) -> Iterator[tuple[str, str, str]]:
-    """Yields literals over a limit, including primitive nodes', as (node, input, message)."""
+    """Yields literals over a limit, also of primitive nodes, as (node, input, message)."""
     for node, call in graph.nodes.items():
         kind = types.get(call.type)
         if kind is not None:
@@ -101,8 +101,8 @@ def _asked(kind: NodeType, values: Mapping[str, Any], limits: Limits) -> Iterato
 def _shown(
     kind: NodeType, values: Mapping[str, Any]
 ) -> tuple[Mapping[str, str], NodeType, Mapping[str, Any]]:
-    """Renames the inputs of selected options to their own names and drops those of other options.
-    Also returns a map of own names to graph names.
+    """Removes the prefixes of inputs of selected options, and drops inputs of other options. Also
+    maps the new names to graph names.
     """
     if all(port.shown_for is None for port in kind.inputs.values()):
         return {}, kind, values

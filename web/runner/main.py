@@ -1,5 +1,5 @@
-"""Runs the runner's main program: exits with the server, sets the thread count, starts loading in
-the workers, and serves.
+"""Runs the runner's main program: sets the thread count, starts loading in workers, serves, and
+exits with the server.
 
 Imports nothing heavy itself, because it must exit with the server even while torch and packs are
 being imported.
@@ -65,7 +65,7 @@ def main() -> None:
             for module in IMPORTED:
                 importlib.import_module(module)
             first = messages.get()
-        if first is None or not isinstance(first.message, Start):  # server is gone
+        if first is None or not isinstance(first.message, Start):  # the server has exited
             return
         start = first.message.start
         with _only(start.options.data):
@@ -99,7 +99,7 @@ def _serve(
                     service.obey(arrived)
                     if service.is_ready:
                         serving.set()
-    finally:  # no job writes any more
+    finally:  # no job writes now
         unkept.delete()
 
 

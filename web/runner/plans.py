@@ -66,17 +66,17 @@ class Plans:
         self._requests: dict[object, _Request] = {}
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, tuple[object, Program]] = OrderedDict()
-        self._reached = 0  # plans of the last answered request, or of one given up since
+        self._reached = 0  # plans of the last answered or cancelled request
 
     def close(self) -> None:
-        """Gives up all requests."""
+        """Cancels all requests."""
         with self._lock:
             for request in self._requests.values():
                 request.give_up("replaced")
         self.threads.close()
 
     def enter(self, question: MakePlan) -> Callable[[], PlannedGraph]:
-        """Registers a request and gives up the client's earlier one. Returns the function that
+        """Registers a request and cancels the client's earlier one. Returns the function that
         computes the answer, to be called in `threads`.
         """
         compiled = partial(self._compiled, PlanChanges.read(question.changes))
@@ -108,7 +108,7 @@ class Plans:
         return answer
 
     def _has_enough(self, origin: str) -> bool:
-        """Whether the limit of requests, in total or of an address, is reached."""
+        """Returns whether the limit of requests, in total or per address, is reached."""
         of_one = sum(request.origin == origin for request in self._requests.values())
         return len(self._requests) >= WAITING or of_one >= WAITING_OF_ONE
 
@@ -176,9 +176,7 @@ class Plans:
         return program
 
     def _forget(self, request: _Request) -> None:
-        """Evicts the oldest plans. The plans of a request that was given up stay, so that a retry
-        finds them.
-        """
+        """Evicts the oldest plans. Plans of cancelled requests stay, so that retries find them."""
         made = len(request.programs)
         self._reached = max(made, self._reached if request.refusal else 0)
         while len(self._kept) > max(KEPT, self._reached):
@@ -186,7 +184,7 @@ class Plans:
 
 
 class _Request:
-    """Holds one request. Any thread may give it up."""
+    """Holds one request. Any thread may cancel it."""
 
     def __init__(self, engine: PlanningEngine[Program], context: RunContext, origin: str) -> None:
         self.programs, self.context, self.origin = engine.programs, context, origin
@@ -198,7 +196,7 @@ class _Request:
 
 
 def _limit(request: _Request, used: Callable[[], float], ended: threading.Event) -> None:
-    """Gives up a request that exceeds a time limit. `used` returns the processor seconds of its
+    """Cancels a request that exceeds a time limit. `used` returns the processor seconds of its
     thread.
     """
     ends, most = time.monotonic() + SECONDS, used() + PROCESSOR_SECONDS
@@ -209,8 +207,8 @@ def _limit(request: _Request, used: Callable[[], float], ended: threading.Event)
 
 
 def _processor_clock() -> Callable[[], float]:
-    """Returns a clock of the calling thread's processor seconds, readable from any thread; the wall
-    clock if the system has no such clock.
+    """Returns a clock of the calling thread's processor seconds for any thread; the wall clock if
+    the system has none.
     """
     if not hasattr(time, "pthread_getcpuclockid"):
         return time.monotonic

@@ -40,8 +40,8 @@ class JobReporter:
 
     `output` is the folder of the run's files; `max_characters` is the limit `shown`. `outputs`,
     `meta`, `executed`, `reused` (cached nodes, as clients count them) and `failure` collect the
-    contents of `Ended`. `behind` returns the nodes that only cached nodes read; clients count them
-    as cached, too.
+    contents of `Ended`. `behind` returns the nodes that only cached nodes read, which clients also
+    count as cached.
     """
 
     def __init__(

@@ -45,7 +45,7 @@ NO_PREVIEWS = "none"  # a client's `preview_method` in ComfyUI's `extra_data`
 @dataclass(frozen=True, slots=True)
 class RunnerDevices:
     """Holds the resources shared by jobs. `devices` is the operator's device list as given; `shown`
-    is the limit of that name.
+    is `Limits.shown`.
     """
 
     engine: DeviceEngine
@@ -60,8 +60,8 @@ class RunnerDevices:
 
 class Runs:
     """Runs jobs; thread-safe. `emit` receives the events of all jobs; `Ended` is each job's last.
-    `request_replacement` is called when a device fails in this process, because later jobs cannot
-    use it.
+    Calls `request_replacement` when a device fails in this process, because later jobs cannot use
+    it.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class Runs:
                     gc.collect()
                 if "models" in letting_go:
                     self._place.engine.unload()
-            except Exception:  # jobs wait, so the loop must go on
+            except Exception:  # the loop must continue, because jobs wait
                 traceback.print_exc()
             with self._changed:
                 self._to_free -= letting_go

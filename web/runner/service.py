@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from katz_graph.web.runner.runs import Runs
 
 ANSWERS_AT_ONCE = 2  # two, because one may be slow
-SLOW_ANSWER_S = 1.0  # after which the next question is started as well
+SLOW_ANSWER_S = 1.0  # then the next question starts, too
 # for an answer, even if `stop_seconds` is shorter: checking a large prompt takes seconds
 MIN_DEADLINE_S = 10.0
 STOPPING = 2.0  # seconds that jobs have to stop
@@ -126,7 +126,7 @@ class RunnerService:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the runner runs jobs."""
+        """Returns whether the runner runs jobs."""
         return self._runs is not None
 
     def obey(self, arrived: Numbered | None) -> None:

@@ -1,6 +1,4 @@
-"""Deletes files of jobs whose end the server will never record, so that a retried job does not
-write them twice.
-"""
+"""Deletes files of jobs without a recorded end, so that a retried job does not write them twice."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ TextSizes = Mapping[str, Mapping[str, tuple[TextSize, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class WrittenOut:
-    """Holds a sampler's step as nodes, or the error that prevents writing it out."""
+    """Holds the nodes that replace a sampler, or the error that prevents it."""
 
     step: WrittenStep | None = None
     error: str = ""
@@ -32,12 +32,10 @@ class DeviceFacts:
 
 @dataclass(frozen=True, slots=True)
 class PackFacts:
-    """Describes a pack."""
-
     name: str
     nodes: int = 0  # number of node types
     scripts: bool = False  # whether the pack has scripts for ComfyUI's front end
-    problems: tuple[str, ...] = ()  # why the pack, or a node of it, was left out
+    problems: tuple[str, ...] = ()  # why the pack, or its nodes, were omitted
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +44,7 @@ class RunnerFacts:
 
     devices: tuple[DeviceFacts, ...] = ()
     nodes: int = 0
-    problems: tuple[str, ...] = ()  # packs and nodes that were left out, and why
+    problems: tuple[str, ...] = ()  # why packs and nodes were omitted
     torch: str = ""
     python: str = ""
     version: str = ""
@@ -74,7 +72,7 @@ class DeviceStats:
     model_budget_bytes: float = 0.0
     model_reserve_bytes: float = 0.0
     model_loads: int = 0
-    model_fills: int = 0  # loads that reused the memory of a model of equal form
+    model_fills: int = 0  # loads that reused the memory of an equally shaped model
     model_returns: int = 0  # loads from a copy in the host's memory
     model_load_seconds: float = 0.0
     model_evictions: int = 0

@@ -46,7 +46,7 @@ from katz_graph.web.runner_client.process import (
 
 __all__ = ["DeviceStats", "Runner", "RunnerDown", "RunnerFacts", "Stats"]
 
-# seconds between a failed start of a runner and the next start
+# seconds between a failed start and the next one
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 STANDBY_S = 60.0  # that a prepared process waits before it is ended
 LOST_UNDER_ONE_QUESTION = 2  # lost runners after which the question is blamed
@@ -93,7 +93,7 @@ class Runner:
         self._child: RunnerProcess | None = None  # the current runner, which answers questions
         self._standby: RunnerProcess | None = None  # has imported the next runner's modules
         self._standing_by: asyncio.Task[None] | None = None
-        self._there = asyncio.Event()  # set if a runner exists, or none will any more
+        self._there = asyncio.Event()  # set if a runner exists, or none ever will
         self._working = False  # the runner is ready and gets jobs
         # jobs that no runner has taken yet
         self._waiting: dict[str, tuple[Order, asyncio.Future[None]]] = {}
@@ -107,7 +107,7 @@ class Runner:
 
     @property
     def ready(self) -> bool:
-        """Whether a runner takes jobs."""
+        """Returns whether a runner takes jobs."""
         return (
             self._child is not None
             and self._working
@@ -131,8 +131,8 @@ class Runner:
         self._keeper = asyncio.create_task(self._keep(child))
 
     def refuse(self) -> None:
-        """Makes `run` raise RunnerDown from now on, also for jobs that wait in it. Nothing waits
-        for another runner.
+        """Makes `run` raise RunnerDown, also for jobs that already wait. Nothing waits for another
+        runner.
         """
         self._refuses = True
         self._there.set()
@@ -183,7 +183,7 @@ class Runner:
             self._child.send(Cancel(job_id))
 
     def prepare(self) -> None:
-        """Starts a process that does the imports of the next runner, when the current one will
+        """Starts a process that does the imports of the next runner, because the current one will
         probably be replaced. The process ends if it is not needed in time.
         """
         if not self._refuses and (self._standing_by is None or self._standing_by.done()):
@@ -210,8 +210,8 @@ class Runner:
         return None if child is None or child.ended.done() else child
 
     def replace(self, why: str) -> None:
-        """Kills the runner, even if it is draining, so that the next one starts. Its jobs are lost
-        without blame.
+        """Kills the runner, even if draining, so that the next one starts. Not counted as a crash
+        of its jobs.
         """
         if self._child is not None and self._working:
             self._child.kill(why, blamed=False)
@@ -228,9 +228,9 @@ class Runner:
         return await asyncio.shield(self._figures)
 
     async def ask(self, question: Question[Reply]) -> Reply:
-        """Asks the current runner, or the next one if it ends first. Raises RunnerDown if two ready
-        runners end during the question, which is then probably the cause, or if no answer comes in
-        time.
+        """Asks the current runner, or the next one if it ends first. Raises RunnerDown if no answer
+        comes in time, or if two ready runners end during the question, which is then probably the
+        cause.
         """
         seconds = self._patience.answer if self.ready else self._patience.waiting
         lost = 0
@@ -344,7 +344,6 @@ class Runner:
             )
 
     def _none(self) -> None:
-        """Records that no runner exists."""
         self._child, self._working = None, False
         if not self._refuses:
             self._there.clear()

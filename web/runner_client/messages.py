@@ -56,14 +56,14 @@ ORDER: TypeAdapter[Order] = TypeAdapter(Order)
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Gives the runner its options. Must be the first message, or follow `Prepare`."""
+    """Passes options to the runner. Must be the first message, or follow `Prepare`."""
 
     start: RunnerStart = field(metadata=record(RunnerStart, "json"))
 
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """Has a standby process do the imports of the next runner. Precedes `Start`."""
+    """Makes a standby process do the next runner's imports. Precedes `Start`."""
 
     start: RunnerStart = field(metadata=record(RunnerStart, "json"))
 
@@ -80,8 +80,6 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Cancels a job."""
-
     job: str
 
 
@@ -137,7 +135,7 @@ class CountTokens(Question[TextSizes]):
 
 @dataclass(frozen=True)
 class Unfold(Question[WrittenOut]):
-    """Asks for a sampler of a document as the nodes of its step."""
+    """Requests the nodes that replace a document's sampler."""
 
     answer: ClassVar[TypeAdapter[WrittenOut]] = TypeAdapter(WrittenOut)
     document: Any

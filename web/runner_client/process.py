@@ -77,9 +77,9 @@ PATIENCE = RunnerPatience()
 
 
 class RunnerProcess:
-    """Represents one runner process; create it with `spawn`. `ready` resolves to its facts when it
-    runs jobs, or fails with RunError or InputError of one line. `ended` resolves to the reason when
-    the process has exited, after its last message was handled.
+    """Represents one runner process; create it with `spawn`. `ready` resolves to the runner's facts
+    when it runs jobs, or fails with RunError or InputError of one line. `ended` resolves to the
+    reason of the exit after the last message is handled.
     """
 
     _process: subprocess.Popen[bytes]
@@ -151,7 +151,7 @@ class RunnerProcess:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the runner is ready, or was before it ended."""
+        """Returns whether the runner is ready, or was before it ended."""
         return self.ready.done() and self.ready.exception() is None
 
     def send(self, message: ToRunner) -> None:
@@ -254,7 +254,7 @@ class RunnerProcess:
         if not self.ready.done():  # during startup, the output belongs to no client's job
             message = f"the runner did not start: {self._output.after(why)}"
             self.ready.set_exception(RunError(message))
-            self.ready.exception()  # marks it as retrieved; nothing may await `ready`
+            self.ready.exception()  # marks it as retrieved, because nothing may await `ready`
         if self._suspects:
             self.blames_jobs = False
         for answer in self._asked.values():

@@ -33,8 +33,6 @@ class WireError(KatzError):
 
 @dataclass(frozen=True, slots=True)
 class Numbered:
-    """Holds a received message and its number."""
-
     number: int
     message: ToRunner | FromRunner
 

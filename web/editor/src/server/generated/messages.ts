@@ -175,7 +175,7 @@ export interface PromptBody {
   deadline_seconds?: number | null;
 }
 /**
- * `POST /katz/plan`. `packs`: nodes of packs may run for it. The choices are what if.
+ * `POST /katz/plan`. `packs`: pack nodes may run. The changes apply only to this plan.
  */
 export interface PlanBody {
   /**
@@ -212,7 +212,7 @@ export interface TokensBody {
   };
 }
 /**
- * `POST /katz/unfold`. `node`: the sampler, as events call it.
+ * `POST /katz/unfold`. `node`: the sampler's id in events.
  */
 export interface UnfoldBody {
   prompt: {
@@ -221,7 +221,7 @@ export interface UnfoldBody {
   node: string;
 }
 /**
- * `POST /queue` and `POST /history`: all, or these.
+ * `POST /queue` and `POST /history`: all or some jobs.
  */
 export interface ForgetBody {
   clear?: boolean;
@@ -254,7 +254,7 @@ export interface FilesBody {
   type?: "input" | "output";
 }
 /**
- * `POST /katz/jobs/{id}/move`: exactly one of these.
+ * `POST /katz/jobs/{id}/move`: exactly one field.
  */
 export interface MoveBody {
   front?: boolean;
@@ -262,7 +262,7 @@ export interface MoveBody {
   number?: number | null;
 }
 /**
- * `POST /katz/presence`: a page, by an id that it made, with the files that it has open.
+ * `POST /katz/presence`: a page, by a self-chosen id, and its open files.
  */
 export interface PresenceBody {
   page: string;
@@ -283,7 +283,7 @@ export interface Watch {
   job: string;
 }
 /**
- * Answers `/katz/open`: the editor's document, and lines for the person.
+ * Answers `/katz/open`: the editor's document, and lines for the user.
  */
 export interface OpenedWorkflow {
   document: {
@@ -292,8 +292,8 @@ export interface OpenedWorkflow {
   notes: string[];
 }
 /**
- * Answers `/katz/check`: what `/prompt` would say. `targets` are the outputs that would run,
- * `refused` those that would not.
+ * Answers `/katz/check`: the errors that `/prompt` would return. `targets` are the outputs that
+ * would run, `refused` the others.
  */
 export interface CheckedWorkflow {
   error: {
@@ -307,7 +307,7 @@ export interface CheckedWorkflow {
   notes: string[];
 }
 /**
- * Answers `/katz/plan`: a plan for each sampler that could be planned.
+ * Answers `/katz/plan`: a plan per sampler that could be planned.
  */
 export interface PlannedWorkflow {
   plans: DescribedPlan[];
@@ -492,7 +492,7 @@ export interface DescribedPrediction {
   binding: string;
 }
 /**
- * Answers `/katz/tokens`: how long the texts of prompts are, by node and input.
+ * Answers `/katz/tokens`: the lengths of prompts, by node and input.
  */
 export interface CountedTexts {
   texts: {
@@ -549,17 +549,16 @@ export interface StepNode {
   };
 }
 /**
- * Answers `/katz/files`, newest first; `next` gives the following ones as `after`, null when
- * there are none.
+ * Answers `/katz/files`, newest first. `next` is the `after` of the next page, or null.
  */
 export interface FilePage {
   files: ListedFile[];
   next: string | null;
 }
 /**
- * A file: `name` is the `filename` of `/view`, `modified` in seconds since the epoch. Sizes in
- * pixels are null for what is no picture, `job` where it is not known or not over. `workflow`: the
- * id of the document that the job came from; `node`: the node that shows the file.
+ * A file: `name` is the `filename` of `/view`, `modified` in seconds since the epoch. `width`
+ * and `height` are in pixels, null unless the file is a picture; `job` is null if unknown or
+ * unfinished. `workflow`: the id of the job's document; `node`: the node that shows the file.
  */
 export interface ListedFile {
   name: string;
@@ -573,27 +572,27 @@ export interface ListedFile {
   node: string | null;
 }
 /**
- * Answers `/katz/files/trash` and `/katz/files/restore`. What was not there is not named.
+ * Answers `/katz/files/trash` and `/katz/files/restore`. Omits missing files.
  */
 export interface MovedFiles {
   files: MovedFile[];
 }
 /**
- * A file that was moved: its name before, and the one that it has now.
+ * A moved file: its previous name and its new one (`now`).
  */
 export interface MovedFile {
   name: string;
   now: string;
 }
 /**
- * Answers `/katz/packs`: what was found at the start, and those that failed.
+ * Answers `/katz/packs`: the packs found at the start, with those that failed.
  */
 export interface PackList {
   packs: ListedPack[];
 }
 /**
- * A pack: how many node types it brings, whether it has scripts for ComfyUI's front end, which
- * are not run, and why it, or a node of it, was left out.
+ * A pack: its number of node types, whether it has scripts for ComfyUI's front end (not run),
+ * and the reasons why the pack or nodes were omitted.
  */
 export interface ListedPack {
   name: string;
@@ -602,7 +601,7 @@ export interface ListedPack {
   problems: string[];
 }
 /**
- * Answers `/katz/presence`: what the people are called who have a file open, too.
+ * Answers `/katz/presence`: the user names of other pages, by open file.
  */
 export interface OthersThere {
   files: {
@@ -620,11 +619,11 @@ export interface Template {
   picture: string;
 }
 /**
- * What is known of a job. Times are seconds since the epoch, those of `timeline` since the job
- * started; `predicted` are the seconds of sampling as planned.
+ * Describes a job. Times are seconds since the epoch, in `timeline` since the job's start.
+ * `predicted`: planned seconds of sampling.
  *
- * `plans` by node, as `katz plan --json` prints them. Bounded as the native channel's state is:
- * the last plans, spans and warnings.
+ * `plans` are by node, as `katz plan --json` prints them. Contains only the last plans, spans and
+ * warnings, like the native channel's state.
  */
 export interface JobReport {
   job: string;
@@ -646,11 +645,11 @@ export interface JobReport {
   warnings: string[];
 }
 /**
- * Says why a job failed: one line for people, and the node that failed. `kind`: InputError,
+ * Describes a job's failure: one line for users, and the failed node. `kind`: InputError,
  * RunError, OutOfMemory, WorkerLost.
  *
- * `display` is the prompt's node that stands for a node of an expansion; empty where the job as a
- * whole failed.
+ * `display` is the prompt's node that expanded to the failed node, if any; empty if the whole job
+ * failed.
  */
 export interface JobError {
   kind: string;
@@ -697,7 +696,7 @@ export interface Span {
   peer: string | null;
 }
 /**
- * All that the client may know, when it connects.
+ * The state for a client that connects.
  */
 export interface SnapshotFrame {
   seq: number;
@@ -710,7 +709,7 @@ export interface SnapshotFrame {
   type: "snapshot";
 }
 /**
- * How many jobs run and wait; of the client's own waiting jobs, how many wait before each.
+ * The running and waiting jobs, and the jobs ahead of each waiting job of the client.
  */
 export interface QueueData {
   running: number;
@@ -721,8 +720,8 @@ export interface QueueData {
   };
 }
 /**
- * One of the client's jobs. Times are seconds since the epoch. `result` is null before its end,
- * `state` unless it runs.
+ * One of the client's jobs. Times are seconds since the epoch. `result` is null before the end,
+ * `state` unless running.
  */
 export interface JobData {
   id: string;
@@ -765,8 +764,7 @@ export interface JobData {
   state: RunningData | null;
 }
 /**
- * Names a node that ran. `display` is the prompt's node that stands for a node of an
- * expansion.
+ * Names a node that ran. `display` is the prompt's node that is shown for it.
  */
 export interface JobNode {
   node: string;
@@ -774,7 +772,7 @@ export interface JobNode {
   display: string;
 }
 /**
- * What follows from the events of a running job.
+ * The state of a running job.
  */
 export interface RunningData {
   started: number | null;
@@ -789,7 +787,7 @@ export interface RunningData {
   preview: PreviewData | null;
 }
 /**
- * The progress of a node: `value` of `maximum` is done. A node that was cached is finished.
+ * The progress of a node: `value` of `maximum` is done. A cached node is finished.
  */
 export interface NodeProgress {
   display: string;
@@ -827,7 +825,7 @@ export interface QueueFrame {
   type: "queue";
 }
 /**
- * Something happened to one of the client's jobs.
+ * An event of one of the client's jobs.
  */
 export interface EventFrame {
   seq: number;
@@ -951,7 +949,7 @@ export interface EventFrame {
   type: "event";
 }
 /**
- * Answers `watch`; `job` is null for a job that is not this client's.
+ * Answers `watch`; `job` is null for jobs of other clients.
  */
 export interface JobFrame {
   seq: number;
