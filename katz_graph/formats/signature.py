@@ -41,7 +41,7 @@ DRAWN_WIDGETS = frozenset(
         *("LOAD_3D", "LOAD_3D_ANIMATION", "PREVIEW_3D", "PREVIEW_3D_ANIMATION"),
     )
 )
-"""Sockets that have a widget only in front ends. Its value is among a node's values."""
+"""Sockets that have a widget only in front ends. Their values are among a node's values."""
 WIDGETS = (
     frozenset(("INT", "FLOAT", "STRING", "BOOLEAN", "COMBO", "COLOR", DYNAMIC)) | DRAWN_WIDGETS
 )

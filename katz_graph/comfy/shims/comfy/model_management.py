@@ -161,8 +161,7 @@ def module_size(module: torch.nn.Module) -> int:
 
 
 def get_free_memory(dev: Any = None, torch_free_too: bool = False) -> Any:
-    """Returns the free bytes with torch's unused ones, and with `torch_free_too` also the latter.
-    """
+    """Returns the free bytes with torch's unused ones; `torch_free_too` returns these, too."""
     device = torch.device(dev or get_torch_device())
     if device.type != "cuda":
         free, unused = _host_memory("SC_AVPHYS_PAGES"), 0
