@@ -89,8 +89,8 @@ FILTER = WidgetSlot("control_filter_list", "STRING", "", sent=False)
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The inputs without widgets, widgets and outputs of a node type in order. `title`: the
-    editor's default title.
+    """A node type's widgets, other inputs (`wires`) and outputs, in order. `title`: the editor's
+    default title.
     """
 
     wires: tuple[Port, ...]

@@ -135,7 +135,7 @@ class PresenceBody(OwnBody):
 
 
 class MoveBody(OwnBody):
-    """`POST /katz/jobs/{id}/move`: exactly one field."""
+    """`POST /katz/jobs/{id}/move`: sets exactly one field."""
 
     front: bool = False
     before: str | None = Field(None, max_length=200)

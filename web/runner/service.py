@@ -130,7 +130,7 @@ class RunnerService:
         return self._runs is not None
 
     def obey(self, arrived: Numbered | None) -> None:
-        """Handles a message of the server; None: the devices are ready, or failed to start. Never
+        """Handles a message of the server; None: the devices started, or failed to start. Never
         blocks; answers come from other threads. Raises only KatzError, when the devices cannot be
         started.
         """

@@ -145,7 +145,7 @@ class Unfold(Question[WrittenOut]):
 @dataclass(frozen=True)
 class MakePlan(Question[PlannedGraph]):
     """Asks for the plans of a checked prompt. Replaces the client's earlier question. `packs`: pack
-    nodes may run for the plan. `changes`: plan changes in place of the jobs' own, as
+    nodes may run for the plan. `changes`: plan changes that replace those of jobs, as
     `PlanChanges.overrides` returns them.
     """
 

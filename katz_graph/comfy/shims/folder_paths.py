@@ -154,7 +154,7 @@ def get_save_image_path(
     filename_prefix: str, output_dir: str, image_width: int = 0, image_height: int = 0
 ) -> tuple[str, str, int, str, str]:
     """Returns folder, stem, next free number, subfolder and expanded prefix for files
-    `<stem>_<number>_...`. InputError outside of it.
+    `<stem>_<number>_...`. InputError outside of the folder.
     """
     prefix = filled_prefix(filename_prefix, image_width, image_height, 0).replace(
         "%batch_num%", "0"

@@ -254,7 +254,7 @@ export interface FilesBody {
   type?: "input" | "output";
 }
 /**
- * `POST /katz/jobs/{id}/move`: exactly one field.
+ * `POST /katz/jobs/{id}/move`: sets exactly one field.
  */
 export interface MoveBody {
   front?: boolean;
