@@ -33,7 +33,7 @@ def katz_on_threads(katz: Katz, monkeypatch: pytest.MonkeyPatch, costs: Path) ->
 
 @pytest.fixture
 def shelf(monkeypatch: pytest.MonkeyPatch) -> Iterator[Shelf]:
-    """Yields a shelf that reads the LoRA files for all engines of the test."""
+    """Yields a shelf that reads LoRA files for all engines of the test."""
     shelf = Shelf()
     monkeypatch.setattr(adapters, "read_lora", shelf.read)
     yield shelf

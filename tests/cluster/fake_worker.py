@@ -1,4 +1,4 @@
-"""Replaces the real worker loop in tests: answers pings as it does, and misbehaves on request."""
+"""Fake worker loops for tests: they answer pings like the real one, and misbehave on request."""
 
 from __future__ import annotations
 

@@ -16,9 +16,7 @@ from katz_graph.executor.graph.context import RunContext
 
 @dataclass
 class Shelf:
-    """Reads LoRA files once they are released; raises the failure set for a file instead, if
-    any.
-    """
+    """Reads each LoRA file once it is released, or raises the failure set for that file."""
 
     gates: dict[str, threading.Event] = field(default_factory=dict)
     failures: dict[str, KatzError] = field(default_factory=dict)
@@ -37,7 +35,7 @@ class Shelf:
 
 
 def when(context: RunContext, evaluations: int, do: Callable[[], None]) -> RunContext:
-    """Returns a context that calls `do` after this number of evaluations."""
+    """Returns a context that calls `do` after so many evaluations."""
 
     def listen(event: Event) -> None:
         if isinstance(event, Progress) and event.value == evaluations:

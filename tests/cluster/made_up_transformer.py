@@ -1,5 +1,5 @@
 """Declares in one file a transformer family unknown to the engine: diffusers' Sana with its
-ControlNet, as a declaration and the stages that compute it.
+ControlNet, and the stages that compute it.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Other:
 
 
 class End:
-    """Holds this side's peer with the received values, and the time and reason of its loss."""
+    """Holds this process's peer, its received values, and the time and reason of its loss."""
 
     def __init__(self, connection: Connection, bulk: Any) -> None:
         self.lost: list[float] = []
@@ -81,8 +81,8 @@ class End:
 
 
 def ended_by_the_other(end: End) -> bool:
-    """Returns whether the operating system reported the loss, because the other end of a connection
-    was closed, rather than a timeout.
+    """Returns whether the loss was reported because the other end closed the connection, rather
+    than by a timeout.
     """
     return any(word in end.reasons[0] for word in ("closed", "reset by peer", "Broken pipe"))
 
@@ -97,6 +97,6 @@ def descriptors_open() -> list[str]:
 
 
 def memory_files() -> int:
-    """Returns the number of memory files that this process has open or mapped."""
+    """Counts the memory files that this process has open or mapped."""
     maps = Path("/proc/self/maps").read_text().splitlines()
     return len([name for name in [*descriptors_open(), *maps] if "memfd:katz" in name])

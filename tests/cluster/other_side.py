@@ -61,9 +61,7 @@ def connect(control: Connection, mailbox: Mailbox, ended: threading.Event) -> Pe
 
 
 def answer(peer: Peer, address: Address, value: Any) -> None:
-    """Answers a value. `keep`: no answer; `echo`: the value; `size`: the byte size of its
-    tensor.
-    """
+    """Answers `echo` with the value, `size` with the bytes of its tensor, `keep` not at all."""
     if address.operation == "echo":
         peer.send(address, value)
     elif address.operation == "size":

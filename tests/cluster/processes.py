@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def eventually(holds: Callable[[], bool], timeout: float) -> float:
-    """Waits until a condition holds; returns the seconds that it took."""
+    """Waits until a condition holds; returns the seconds it took."""
     began = time.monotonic()
     while not holds():
         assert time.monotonic() - began < timeout
@@ -19,7 +19,7 @@ def eventually(holds: Callable[[], bool], timeout: float) -> float:
 
 
 def runs(pid: int) -> bool:
-    """Returns whether a process runs. A zombie, which only waits for its parent, does not run."""
+    """Returns whether a process runs. A zombie does not run."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in ("Z", "X")
     return False
@@ -36,7 +36,7 @@ def below(pid: int) -> set[int]:
 
 
 def as_before(before: set[int]) -> None:
-    """Waits until this process has no descendants other than those in `before`. The forking process
-    reaps its children shortly after they end.
+    """Waits until this process has no descendants except those in `before`. Ended children are
+    reaped shortly afterwards.
     """
     eventually(lambda: below(os.getpid()) <= before, 5)

@@ -1,5 +1,5 @@
 """Runs a script with a Ray session in separate namespaces and a separate home, because Ray listens
-on all interfaces. Returns the script's report.
+on all interfaces.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def lose(connection: Any, sent: signal.Signals) -> tuple[Any, float, float, str]
 
 
 def others() -> list[str]:
-    """Returns every other running process of this namespace."""
+    """Returns the other running processes of this namespace."""
     pids = {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()} - {
         1,
         2,

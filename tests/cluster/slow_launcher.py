@@ -1,5 +1,5 @@
-"""Simulates a worker on a slow link: it sends hello, then one frame that takes seconds, during
-which it answers no pings.
+"""Simulates a worker on a slow link: after hello it sends one frame for seconds, then answers
+pings.
 """
 
 from __future__ import annotations

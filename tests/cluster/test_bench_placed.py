@@ -1,5 +1,5 @@
-"""Runs the benches of several workers at toy size and checks their measurements and reports. Their
-time bounds hold only on a quiet machine.
+"""The benches of several workers, at toy size, measure and report. Their time bounds hold only on a
+quiet machine.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def test_controlnet_on_a_second_worker_gives_the_same_picture_and_states_its_ide
 def test_the_pipeline_bench_compares_the_same_on_the_fastest_link(
     tmp_path: Path, costs: Path
 ) -> None:
-    """Uses a link on which the planner has nothing to hide, so that it plans no delay."""
+    """Uses a link that is too fast for a planned delay to pay."""
     region = pipeline.Models.make(tmp_path, TOY).request(TOY, guidance=1.0)
     workers = [WorkerConfig(name) for name in (BASE, CONTROL)]
     rates: list[float] = []
@@ -66,7 +66,7 @@ def test_the_pipeline_bench_compares_the_same_on_the_fastest_link(
         metrics = pipeline.compare(engine, region, rates.append, runs=1).metrics
         program, _ = pipeline.pipelined(engine, region)
     assert program.stale and len(program.instructions) == 2
-    # of the skips at 8x8, 4x4 and 2x2 cells; the middle block's residual has the shape of the last
+    # of the skips at 8x8, 4x4 and 2x2 cells; the middle block's residual has the last one's shape
     widths = (16, 16, 16, 16, 24, 24, 24, 32, 32, 32)
     cells = (64, 64, 64, 16, 16, 16, 4, 4, 4, 4)
     expected = 4 * sum(width * size for width, size in zip(widths, cells, strict=True))
@@ -78,7 +78,7 @@ def test_the_pipeline_bench_compares_the_same_on_the_fastest_link(
 def test_the_streaming_bench_gives_the_same_picture_and_compares_both_placements(
     tmp_path: Path, costs: Path
 ) -> None:
-    """Uses given links, neither measured nor shaped."""
+    """Uses given link speeds."""
     scale = Scale(side=8, steps=3, runs=1)
     models = streaming.Shape(heads=1, blocks=4, control_blocks=2).make(tmp_path, scale.side)
     region = models.request(scale, guidance=1.0)
@@ -100,8 +100,8 @@ def test_the_streaming_bench_gives_the_same_picture_and_compares_both_placements
         )
     assert metrics["difference"] == 0 and metrics["ideal_speedup"] > 0
     assert set(metrics["stages"]) == {*streaming.NETWORK, *streaming.CONTROLNET}
-    # At most: six blocks and their ends in sequence, over at least the transformer's own time, each
-    # at the faster of its two measurements, because a toy's busy one may be faster.
+    # The upper bound: six blocks and their ends in sequence, divided by the transformer's own time,
+    # each at its faster measurement, because a toy's busy time may be shorter.
     alone = sum(
         seconds for times in streaming.by_stage([local]).values() for seconds in times["alone"]
     )

@@ -17,9 +17,7 @@ from katz_graph.testing.model_files import Models
 def test_whatever_happens_weights_are_those_of_the_files(
     sd1: Models, tmp_path: Path, costs: Path, kind: torch.dtype, number: int
 ) -> None:
-    """Runs fewer requests in bfloat16, which is slow on CPUs. All 16-bit weights are merged in the
-    same way.
-    """
+    """Runs few requests in bfloat16, which is slow on CPUs."""
     # new LoRA files that no engine has read
     models = replace(sd1, loras=tuple(Path(copy(path, tmp_path)) for path in sd1.loras))
     ended, merges, different = restore.carried_out(models, number, kind, costs)

@@ -1,5 +1,5 @@
-"""A cancelled run ends immediately, whatever it waits for, and its remains on a worker do not
-obstruct others. Workers are threads.
+"""A cancelled run ends immediately, and its unfinished work on a worker does not block other runs.
+Workers are threads.
 
 The awaited work lasts until the run has ended. `katz bench service` bounds the seconds in which a
 server's job stops.
@@ -36,7 +36,7 @@ from katz_graph.testing.requests import bare_context, local_engine, sample, samp
 from katz_graph.testing.worker_faults import LINK
 from katz_graph.testing.worker_threads import WorkerThreads
 
-CALL_SECONDS = 60.0  # seconds that a call or an evaluation takes unless it is released
+CALL_SECONDS = 60.0  # seconds of a call or an evaluation that is not released
 
 
 @pytest.fixture(scope="module")
@@ -64,8 +64,8 @@ def engine(request: pytest.FixtureRequest, costs: Path) -> Iterator[DeviceEngine
 
 @dataclass
 class Seen:
-    """Records the messages that workers have handled in `received`. Their work waits for `goes_on`,
-    which is set once the cancelled run has ended.
+    """Records which messages workers have handled. Their work waits for `goes_on`, which is set
+    after the cancelled run has ended.
     """
 
     received: list[str] = field(default_factory=list)
@@ -114,9 +114,9 @@ def cancelled_soon(
     when: Callable[[], bool],
     seen: Seen | None = None,
 ) -> Iterator[None]:
-    """Runs `what` in a thread, cancels it once `when` holds, and expects it to end with Cancelled
-    before the awaited work continues. Releases that work for the block, once the worker has
-    received the cancellation.
+    """Runs `what` in a thread, cancels it once `when` holds, and expects Cancelled before the
+    awaited work continues. Then waits until the worker has received the cancellation, and releases
+    the work.
     """
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(what)
@@ -227,8 +227,8 @@ def test_waiters_for_a_restarted_worker(costs: Path) -> None:
 
 
 def test_two_concurrent_runs_are_distinguished(region: Region, models: Models, costs: Path) -> None:
-    """Events, warnings and figures of a run go to its own context. Cancelling one run does not
-    affect the other.
+    """Events, warnings and figures of a run reach only its context. Cancelling it leaves the other
+    running.
     """
     other = sampler_region(Case("other", models.pipeline, "euler", 7, seed=3))
     long = sampler_region(Case("cancelled", models.pipeline, "euler", 500, seed=4))

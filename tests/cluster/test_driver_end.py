@@ -1,6 +1,4 @@
-"""Workers end with their driver, however and in whatever phase it ends. Uses a separate driver
-process.
-"""
+"""Workers end with their driver, in whatever way and phase it ends. Uses a separate driver process."""
 
 from __future__ import annotations
 
@@ -51,8 +49,8 @@ finally:
 def start_driver(
     phase: str, finally_: str = "supervisor.close()"
 ) -> tuple[subprocess.Popen[str], Callable[[], set[int]]]:
-    """Starts a driver process and waits for the phase. Returns it, and a function that returns the
-    running processes among it, its workers and their children.
+    """Starts a driver process and waits for the phase. Also returns a function that lists the
+    running ones among driver, workers and their children.
     """
     script = DRIVER.format(here=str(HERE), finally_=finally_)
     driver = subprocess.Popen(
@@ -87,8 +85,8 @@ def test_nothing_outlives_a_driver_that_is_killed_while_it_starts() -> None:
 
 
 def test_nothing_outlives_a_driver_that_is_killed_at_work() -> None:
-    """The driver is first suspended for a while (Ctrl-Z, a closed lid), which it must not blame on
-    its workers.
+    """A driver that was suspended for a while (Ctrl-Z, a closed lid) does not count its workers as
+    frozen.
     """
     driver, running = start_driver("working")
     with driver:
@@ -104,7 +102,7 @@ def test_nothing_outlives_a_driver_that_is_killed_at_work() -> None:
 def end(driver: subprocess.Popen[str], running: Callable[[], set[int]]) -> None:
     driver.kill()
     driver.wait()
-    seconds = eventually(lambda: not running(), 5)  # alone they would work for 600 s
+    seconds = eventually(lambda: not running(), 5)  # they would compute for 600 s
     print(f"all workers had ended {seconds:.3f} s after SIGKILL of the driver")
 
 
@@ -114,8 +112,7 @@ def end(driver: subprocess.Popen[str], running: Callable[[], set[int]]) -> None:
 )
 def test_nothing_outlives_a_driver_that_is_interrupted(phase: str, finally_: str) -> None:
     """Ctrl-C reaches the driver's process group. If the driver does not call `close`, its exit
-    handler ends the workers. This takes no longer than their start and the time that they get to
-    stop.
+    handler ends the workers, within their start time and stop timeout.
     """
     created = time.monotonic()
     driver, running = start_driver(phase, finally_)

@@ -1,5 +1,5 @@
-"""Workers die, freeze, pause or lose each other during requests. Each request that is not cancelled
-ends with its picture.
+"""Workers die, freeze, pause or lose each other's connection. Requests that are not cancelled end
+with their picture.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class TestProcesses:
         sent: signal.Signals,
         victim: str,
     ) -> None:
-        """A spare takes over. `katz bench faults` bounds the seconds."""
+        """A spare takes over; `katz bench faults` bounds the seconds."""
         wait_for_spare(engine)
         spare = engine.cluster.pids()["spare 0"]
         seed = random.randrange(1 << 16)
@@ -189,12 +189,12 @@ class TestProcesses:
         assert f"sampler {program.name}: {BASE}: " in str(error.value)
         assert "in 2 attempts" in str(error.value) and "\n" not in str(error.value)
         assert all(one.attempts == 1 and torch.equal(one.samples, expected_plain) for one in others)
-        outcome = engine.cluster.run(program, bare_context(engine))  # waits for the replaced worker
+        outcome = engine.cluster.run(program, bare_context(engine))  # waits for the replacement
         assert outcome.attempts == 1 and torch.equal(outcome.samples, expected)
 
 
 class TestThreads:
-    """Tests three workers in this process, whose state is accessible."""
+    """Tests three workers in this process, to inspect their state."""
 
     @pytest.fixture
     def hosts(self, monkeypatch: pytest.MonkeyPatch) -> list[Host]:
@@ -341,7 +341,7 @@ class TestThreads:
 
 
 def segments(hosts: list[Host]) -> list[MemorySegment]:
-    """Returns the shared memory segments, which remain for reuse."""
+    """Returns the shared memory segments."""
     pools = [peer._bulk for host in hosts for peer in host.peers.values()]
     return [
         segment
@@ -352,7 +352,7 @@ def segments(hosts: list[Host]) -> list[MemorySegment]:
 
 
 def open_descriptors(hosts: list[Host]) -> int:
-    """Returns the number of open descriptors, without those of segments, one at either end."""
+    """Counts the open descriptors, without the two of each segment."""
     return len(list(Path("/proc/self/fd").iterdir())) - 2 * len(segments(hosts))
 
 

@@ -1,5 +1,5 @@
-"""Forks processes from a server that has loaded their modules; tests how they start and end, and
-what happens if the server is lost.
+"""Processes are forked from a server that has imported their modules: their start, their end, and
+the loss of the server.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Make = Callable[..., ForkServer]
 
 
 def server_of(folder: Path, loaded: str) -> ForkServer:
-    """Returns a server of a module that runs code when it is loaded."""
+    """Returns a fork server whose module runs `loaded` on import."""
     (folder / "made_for_a_test.py").write_text(CODE.format(loaded=loaded))
     return ForkServer(3, "made_for_a_test", ("env", f"PYTHONPATH={folder}"))
 
@@ -82,8 +82,8 @@ torch.cuda._raw_device_count_nvml = lambda: -1
 torch._C._cuda_getDeviceCount = lambda: threading.Thread(target=time.sleep, args=(600,), daemon=True).start() or 0
 torch.cuda.is_available()
 """
-"""Source of a library that asks for GPUs when it is loaded, with a CUDA build and without an answer
-from NVML: torch then asks CUDA's runtime, which starts threads.
+"""Module code that queries GPUs on import, with a CUDA build and no answer from NVML: torch then
+queries the CUDA runtime, which starts threads.
 """
 
 
@@ -114,9 +114,7 @@ def test_all_replicas_are_alike_and_hold_no_other_s_state(server: ForkServer, lo
 def test_a_library_that_asks_for_gpus_when_it_is_loaded_leaves_workers_to_be_forked(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two variables hide the GPUs during loading. The one with a value gets it back; the other is
-    removed again.
-    """
+    """Two variables hide the GPUs during the import, and are then restored or unset."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     monkeypatch.delenv("PYTORCH_NVML_BASED_CUDA_CHECK", raising=False)
     forked = make(ASKS_FOR_GPUS).fork("made_for_a_test:tell")
@@ -148,8 +146,8 @@ def test_a_library_that_asks_for_gpus_when_it_is_loaded_leaves_workers_to_be_for
 def test_unforkable_processes_start_from_scratch(
     make: Make, tmp_path: Path, loaded: str, why: str
 ) -> None:
-    """Execs a new interpreter under the same process id. A process with threads is not even forked
-    for this.
+    """Such a process keeps its id but executes a new interpreter. A server with threads does not
+    even fork.
     """
     forks = tmp_path / "forks"
     noted = f"os.register_at_fork(before=lambda: Path({str(forks)!r}).touch())"
@@ -182,7 +180,7 @@ def test_it_ends_on_request_and_keeps_its_number_until_released(
     assert Path(f"/proc/{pid}").exists() and runs(child)
     forked.release()
     eventually(lambda: not Path(f"/proc/{pid}").exists() and not runs(child), 10)
-    forked.kill()  # again, without killing a process that reuses its id
+    forked.kill()  # again, without killing another process of its id
     assert forked.code == 7 and forked.is_over
     connection.close()
 
@@ -222,7 +220,7 @@ def test_when_the_server_is_lost_its_processes_go_on_and_another_takes_its_place
     connection.send(("child", None))
     assert runs(connection.receive()[1])
     eventually(lambda: first.is_over, 10)
-    assert first.code is None  # the exit code is unknown
+    assert first.code is None  # unknown exit code
     second, (other, *_) = hello(server.fork("made_for_a_test:tell"))
     assert other != pid and parent(other) != lost
     connection.send(("end", None))

@@ -1,5 +1,5 @@
-"""LoRAs arrive while sampling. Every device changes its weights at the same evaluation: the picture
-is that of a run without them before it, and with them from it on.
+"""LoRAs arrive during sampling. Every device changes its weights at the same evaluation: the
+picture is made without them until then, and with them from then on.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def by_parts(
     models: Models,
     parts: Sequence[tuple[int, Sequence[tuple[Path, float]]]],
 ) -> Tensor:
-    """Samples with Euler in parts: each has its last step and its LoRAs."""
+    """Samples with Euler in parts, each up to a step and with LoRAs."""
     latent, first = torch.zeros(1, 4, 8, 8), 0
     for last, loras in parts:
         case = replace(case_of(models, 0), loras=tuple(loras), latent=latent)
@@ -159,7 +159,7 @@ def test_two_arrive_each_in_its_time(
 def test_loras_that_arrive_in_time_change_nothing(
     models: Models, engine: DeviceEngine, alone: DeviceEngine, shelf: Shelf, sampler: str
 ) -> None:
-    """In the second run the LoRA is cached, so it is available before the first step."""
+    """In the second run the LoRA is cached and loaded before the first step."""
     case = case_of(models, 2, sampler)
     expected = sample(alone, sampler_region(case))
     strict = scattered(engine, case, "async-lora=0", seed=7)

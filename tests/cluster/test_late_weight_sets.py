@@ -1,5 +1,5 @@
-"""Deferred LoRAs with several weight sets on one network: every evaluation computes with its own
-set, regardless of the last arrival.
+"""With deferred LoRAs and several weight sets on one network, each evaluation uses its own set,
+whichever LoRA came last.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Parts = Sequence[tuple[int, Sets]]
 
 @dataclass(frozen=True)
 class Sampled:
-    """Describes the LoRAs of the network, of the network on the other side of guidance, and of the
+    """Lists the LoRAs of the network for the positive and for the negative prediction, and of the
     text encoder. The `held` ones arrive at evaluation `arrives`.
     """
 
@@ -145,8 +145,8 @@ def drawn(models: Models, case: Sampled) -> Region:
 
 
 def _held(deferred: DeferredLoras | None, case: Sampled, models: Models) -> DeferredLoras:
-    """Defers only the held LoRAs. The others must be loaded before the first evaluation, however
-    slowly a busy machine reads them.
+    """Defers only the held LoRAs. The others must be loaded before the first evaluation, even if a
+    busy machine reads them slowly.
     """
     assert deferred is not None
     held = {str(models.loras[number]) for number in case.held}
@@ -162,9 +162,7 @@ def _held(deferred: DeferredLoras | None, case: Sampled, models: Models) -> Defe
 def deferred(
     engine: DeviceEngine, models: Models, shelf: Shelf, case: Sampled, seed: int
 ) -> Tensor:
-    """Samples with the held LoRAs arriving at their evaluation, and operations on random
-    devices.
-    """
+    """Samples with operations on random devices; the held LoRAs arrive at their evaluation."""
     region = drawn(models, case)
     draw, devices = random.Random(seed), engine.cluster.devices
     pins = {one.id: (draw.choice(devices).name,) for one in region.operations}
@@ -200,9 +198,7 @@ def test_every_evaluation_computes_with_its_own_weight_set(
 def test_batched_calls_before_the_loop_have_one_weight_set(
     models: Models, engine: DeviceEngine, alone: DeviceEngine
 ) -> None:
-    """Both sides start with one set, in one call. Later a switch selects another set for one
-    side.
-    """
+    """Both predictions start with one set, in one call; a switch later changes the negative one's."""
     case = Sampled([(0, (1,))], arrives=0, other_side=[(0, (1,)), (3, ())])
     region, cluster = drawn(models, case), engine.cluster
     pins = {one.id: (cluster.devices[0].name,) for one in region.operations}

@@ -61,7 +61,7 @@ def live_and_end(process: WorkerProcess, printed: list[str]) -> None:
     assert process.wait(5) and not process.is_alive() and not runs(process.pid)
     assert printed == ["the disk is on fire\n"]
     assert process.last_words() == "exit status 3; it last printed: the disk is on fire"
-    process.kill()  # again, without killing a process that reuses its id
+    process.kill()  # again, without killing another process of its id
     process.connection.close()
 
 

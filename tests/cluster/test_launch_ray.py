@@ -1,4 +1,4 @@
-"""Runs Ray actors as workers, in one session in a separate network, because Ray listens on all
+"""Ray actors work as workers. One session in a separate network, because Ray listens on all
 interfaces.
 """
 
@@ -82,7 +82,7 @@ def test_cpus_are_used_only_without_a_gpu_unless_more_devices_are_requested() ->
 
     nodes = [node(2, CPU=2.0), node(1, CPU=4.0, GPU=2.0), node(3, alive=False, GPU=8.0)]
     gpu, cpu = RayPlace("id1", "10.0.0.1", "cuda:0"), RayPlace("id2", "10.0.0.2", "cpu")
-    # with a CPU among them all devices would compute in float32
+    # with a CPU among them, all would compute in float32
     assert find_places(nodes) == (gpu, gpu)
     assert find_places([nodes[0], node(4, CPU=1.0)]) == (cpu, RayPlace("id4", "10.0.0.4", "cpu"))
     assert find_places(nodes, 3) == (gpu, gpu, cpu)
@@ -97,8 +97,8 @@ def test_cpus_are_used_only_without_a_gpu_unless_more_devices_are_requested() ->
 
 
 class RayStandIn:
-    """Implements the part of Ray that `RayLauncher` uses. Its actor connects to the driver after a
-    silent stranger.
+    """Replaces Ray for `RayLauncher`. Its actor connects to the driver after a stranger that sends
+    nothing.
     """
 
     def __init__(self) -> None:

@@ -1,5 +1,5 @@
-"""A server omits devices that earlier runners lost. The others serve, and requests that need a lost
-device get an error that says so.
+"""A server omits devices that earlier runners lost. The others serve; requests for a lost device
+get an error that says so.
 """
 
 from __future__ import annotations

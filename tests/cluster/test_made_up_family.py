@@ -1,5 +1,5 @@
 """The engine loads, plans, places, draws, records and computes a made-up family from its
-declaration alone, without knowing names.
+declaration alone.
 """
 
 from __future__ import annotations
@@ -48,9 +48,7 @@ def family() -> Iterator[None]:
 
 
 def region(models: Models, *strengths: float) -> Region:
-    """Returns a region of two UNets, each followed by the stage unless its strength is 1, and their
-    guidance.
-    """
+    """Returns two UNets with guidance, each followed by the made-up stage unless its strength is 1."""
     model, clip, _ = pipeline_recipes(models.pipeline)
     latent = {"samples": torch.zeros(1, 4, 8, 8)}
     nodes = {"begin": NodeCall("StepBegin", {"model": model, "latent_image": latent, "steps": 3})}

@@ -1,4 +1,4 @@
-"""A made-up transformer family is one file and one line of registration. The engine loads, checks,
+"""One file and one registration line add a made-up transformer family. The engine loads, checks,
 plans on two devices and samples it, and streams its ControlNet's residuals.
 """
 
@@ -58,7 +58,7 @@ def family() -> Iterator[None]:
 
 @pytest.fixture
 def made(tmp_path: Path) -> tuple[Any, Any]:
-    """Saves a transformer of five blocks and a ControlNet of four whose residuals are not zero."""
+    """Saves a transformer of five blocks and a ControlNet of four with nonzero residuals."""
     torch.manual_seed(1)
     network = SanaTransformer2DModel(out_channels=4, num_layers=5, **SIZES).eval()
     control = SanaControlNetModel(num_layers=4, **SIZES).eval()
@@ -153,7 +153,7 @@ def test_its_residuals_stream_between_two_devices_bit_for_bit(
             for instruction in program.instructions[control]
             if instruction.kind == "send" and "block" in instruction.target
         }
-        # Each residual is sent once its block has run. The last blocks may run on the ControlNet's
+        # Each residual is sent when its block has run. The last blocks may run on the ControlNet's
         # device.
         assert len(sent) >= 2
         streamed = min(program.alternatives.values())

@@ -1,5 +1,5 @@
-"""Runs `katz profile` on two workers: stages alone and concurrently with a busy neighbour, devices,
-and links.
+"""`katz profile` on two workers measures stages alone and with a busy neighbour, devices, and
+links.
 """
 
 from __future__ import annotations

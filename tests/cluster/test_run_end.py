@@ -1,5 +1,5 @@
-"""However `katz run` on several worker processes ends, it reports the reason in one line and leaves
-no process, socket or shared memory.
+"""`katz run` on several worker processes ends with its reason in one line and leaves no process,
+socket or shared memory.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Run:
             try:
                 if not (more := os.read(self.terminal, 1 << 16)):
                     break
-            except OSError:  # on Linux: no process has the other side open
+            except OSError:  # on Linux: no process has the other end open
                 break
             self.output += more
         return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self.output.decode())  # without colour codes
@@ -67,7 +67,7 @@ class Run:
 
 @pytest.fixture
 def cache(request: pytest.FixtureRequest, tmp_path: Path, costs: Path) -> Path:
-    """Returns the cost cache: that of all tests, or an empty one for tests that measure."""
+    """Returns the shared cost cache, or an empty one for tests that measure."""
     if getattr(request, "param", None) is None:
         return costs
     (tmp_path / "cache").mkdir()

@@ -77,7 +77,7 @@ def engine_of(number: int, launcher: Launcher, costs: Path) -> DeviceEngine:
 
 @pytest.fixture(scope="module", params=[1, 4])
 def threads(request: pytest.FixtureRequest, costs: Path) -> Iterator[DeviceEngine]:
-    """Yields an engine with one worker or four. A test below covers two as processes."""
+    """Yields an engine with one or four workers. A test below covers two processes."""
     with engine_of(request.param, WorkerThreads(), costs) as engine:
         yield engine
 

@@ -1,5 +1,5 @@
-"""Serves ControlNets from a worker: requests share a budget of bytes, and values that cannot be
-sent to workers are rejected.
+"""A worker serves ControlNets: requests share a budget of bytes, and values that cannot be sent to
+workers are rejected.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pictures and scripts record an approximation if it was in force, not if it was merely allowed."""
+"""Pictures and scripts record an approximation that was in force, not one merely allowed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_a_picture_says_whether_its_controlnet_was_late(
     katz_on_threads: Katz, place: str, expected: list[str]
 ) -> None:
     places = ("--place", f"controlnet={place}", "--place", "unet=cpu:0")
-    # a message takes one second, so waiting never pays
+    # a message takes a second: waiting does not pay
     allowed = ("--allow", "stale-controlnet", "--link", "10,1000")
     told = katz_on_threads(
         "run",

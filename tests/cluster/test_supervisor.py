@@ -1,5 +1,5 @@
-"""The supervisor detects dead and frozen workers, replaces them and never leaves one behind. Uses
-real processes.
+"""The supervisor detects dead and frozen workers, replaces them, and leaves no process. Uses real
+processes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from katz_graph.executor.transport.connection import Connection
 from katz_graph.ipc.heartbeat import Pong
 from katz_graph.testing.worker_threads import WorkerThreads
 
-# in seconds: PATIENT suspects silence early and forgives much more; NEVER_SUSPECT suspects none
+# PATIENT suspects silence early and tolerates much more; NEVER_SUSPECT suspects no silence
 PATIENT = WorkerPatience(suspect=0.5, frozen=5.0)
 NEVER_SUSPECT = WorkerPatience(suspect=600.0, frozen=600.0)
 
@@ -107,7 +107,7 @@ def test_workers_answer_and_end_with_the_block(calls: Calls) -> None:
 
 
 def test_a_killed_worker_is_noticed_by_its_end_and_replaced(calls: Calls) -> None:
-    """Its silence is not the cause. `katz bench faults` bounds the seconds."""
+    """The reason is not its silence. `katz bench faults` bounds seconds."""
     with calls.make(names=("a", "b"), patience=NEVER_SUSPECT) as supervisor:
         first = supervisor.start()
         pid = supervisor.pids()["a"]
@@ -202,7 +202,7 @@ class FailsAsSpare:
 
 
 def ends(connection: Connection) -> None:
-    """Answers pings until it is asked to end or to fall silent."""
+    """Answers pings until asked to end or to stop answering."""
     with contextlib.suppress(Closed):
         connection.send(hello())
         while (message := connection.receive()) != ("end", None):
@@ -214,7 +214,7 @@ def ends(connection: Connection) -> None:
 
 @pytest.mark.defect(45)
 def test_a_loss_is_reported_after_the_worker_s_starter_ended() -> None:
-    """As with Ray, whose calls fail if its head is lost."""
+    """Ray's calls fail in this way if its head is lost."""
     calls: queue.Queue[tuple[str, ...]] = queue.Queue()
     launcher = Gone()
     supervisor = Supervisor(
@@ -232,14 +232,14 @@ def test_a_loss_is_reported_after_the_worker_s_starter_ended() -> None:
         name, reason = calls.get(timeout=5)
         assert (name, "no head" in reason) == ("a", True)
         assert calls.get(timeout=5)[0] == "a"  # the worker is abandoned
-        # the silence of the other worker is noticed too
+        # the other worker's silence is detected too
         connections["b"].send(("silence", None))
         name, reason = calls.get(timeout=5)
         assert name == "b" and "did not answer" in reason
 
 
 class Gone:
-    """Starts workers in threads; fails on all queries about them once it `is_gone`."""
+    """Starts workers in threads; all queries about them fail once it `is_gone`."""
 
     in_process = False
     any_device = False
@@ -250,7 +250,7 @@ class Gone:
 
 
 class Reachable:
-    """Controls a worker while its launcher is available."""
+    """Controls a worker, until its launcher `is_gone`."""
 
     pid = None
 
@@ -272,7 +272,7 @@ def test_a_frozen_worker_is_killed_and_replaced(calls: Calls) -> None:
         os.kill(pid, signal.SIGSTOP)
         frozen = time.monotonic()
         eventually(lambda: supervisor.states()["a"] == "suspect", 5)
-        for _ in range(20):  # its socket buffers them, which is no sign of life
+        for _ in range(20):  # the socket buffers them, which is no sign of life
             supervisor.connection("a").send(("echo", None))
             time.sleep(0.05)
         with pytest.raises(Closed):  # a waiting sender is released
@@ -286,8 +286,8 @@ def test_a_frozen_worker_is_killed_and_replaced(calls: Calls) -> None:
 
 
 def test_busy_is_not_frozen(calls: Calls) -> None:
-    """Keeps all cores of the worker busy for 3 s and holds its interpreter lock for 1 s and 2 s.
-    That is suspect, but less than the default forgives.
+    """All cores of the worker are busy for 3 s and its interpreter lock is held for 1 s and 2 s:
+    suspect, but within the default tolerance.
     """
     assert PATIENT.suspect < 1.0 and WorkerPatience().frozen > 2.0
     with calls.make(patience=PATIENT) as supervisor:
@@ -303,8 +303,8 @@ def test_busy_is_not_frozen(calls: Calls) -> None:
 
 
 def test_a_message_of_many_seconds_is_a_sign_of_life(calls: Calls) -> None:
-    """On a slow link a pong queues behind a picture. Here the test is the worker and sends a frame
-    bit by bit.
+    """On a slow link a pong waits behind a picture. The test is the worker and sends a frame bit by
+    bit.
     """
     from slow_launcher import SlowLauncher
 
@@ -328,7 +328,7 @@ def test_a_message_of_many_seconds_is_a_sign_of_life(calls: Calls) -> None:
 
 def test_a_worker_that_always_dies_is_given_up(calls: Calls) -> None:
     with calls.make("serve_once", patience=WorkerPatience(deaths=2)) as supervisor:
-        with contextlib.suppress(RunError):  # it may die before all connections are handed out
+        with contextlib.suppress(RunError):  # it may die before `start` returns connections
             supervisor.start()
         kinds = []
         while not kinds or kinds[-1] != "failed":

@@ -1,5 +1,5 @@
 """Messages of all sizes arrive whole and in order. Damage ends a connection with a clear error and
-never allocates memory.
+allocates no memory.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def test_an_error_while_a_message_arrives_leaves_no_descriptor(
     with pytest.raises(RuntimeError, match="not enough memory"):
         second.receive_message()
     assert descriptors_open() == before
-    with pytest.raises(BrokenPipeError):  # the other end is closed everywhere
+    with pytest.raises(BrokenPipeError):  # every copy of that end is closed
         os.write(writing, b"x")
     os.close(writing)
     with pytest.raises(Closed):  # the rest of the stream is unreadable

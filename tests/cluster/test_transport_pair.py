@@ -1,5 +1,5 @@
-"""Values travel between two processes over groups of two, and inline: equal and in order. A dead
-process is noticed, and the next generation works.
+"""Values arrive equal and in order over process groups of two, and inline. A dead process is
+detected, and the next generation works.
 """
 
 from __future__ import annotations
@@ -118,8 +118,8 @@ def test_a_frozen_process_is_lost_after_the_timeout(start: Callable[[], Other]) 
 
 
 def two_ends(first: Any, second: Any) -> tuple[tuple[Connection, Any], tuple[Connection, Any]]:
-    """Calls `first` and `second` concurrently with the two ends of a connection; returns each
-    connection with the result.
+    """Calls `first` and `second` concurrently on the two ends of a connection; returns each end
+    with its result.
     """
     connections = tuple(map(Connection, socket.socketpair()))
     made: dict[int, Any] = {}
@@ -177,7 +177,7 @@ def test_both_directions_at_once_keep_order_and_a_snapshot(kind: str) -> None:
 
 def test_a_sender_does_not_wait_for_a_slow_link_until_the_queue_is_full() -> None:
     """The other end does not read. Eight messages and the one in transfer are accepted immediately,
-    the next one blocks, and closing releases it.
+    the next one blocks until the peer is closed.
     """
     first, second = socket.socketpair()
     peer = Peer("other", Connection(first), Mailbox(), Inline(), lambda name, why: None)

@@ -1,5 +1,5 @@
-"""Values travel between two processes of one host through shared memory: equal, in order and
-without growth. A killed process is noticed and leaves nothing.
+"""Values sent through shared memory of one host arrive equal, in order and without growth. A killed
+process is detected and leaves nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ DTYPES = [
 
 @pytest.fixture(scope="module")
 def other(fake_server: ForkServer) -> Iterator[Other]:
-    """Yields one process for all tests that leave it intact; a peer can be connected to it once."""
+    """Yields one process for all tests that do not kill it; a peer can be connected to it once."""
     other = Other(fake_server)
     yield other
     other.close()
@@ -174,5 +174,5 @@ def test_a_frozen_process_does_not_hold_up_closing(fake_server: ForkServer) -> N
     started = time.monotonic()
     end.peer.close()
     assert time.monotonic() - started < 1
-    assert end.lost == []  # closed on this side, so no loss is reported
+    assert end.lost == []  # closed by this process: no loss is reported
     other.close()

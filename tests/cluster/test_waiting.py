@@ -1,5 +1,5 @@
-"""Callers of a lost worker get an answer or an error and never wait for ever. Workers are threads,
-ended by the test.
+"""Callers of a lost worker always get an answer or an error. Workers are threads, ended by the
+test.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def region(sd1: Models) -> Region:
 
 @dataclass(frozen=True)
 class Starting:
-    """Runs workers; from the third on they hang at startup."""
+    """Runs two workers; later ones hang at startup."""
 
     numbers: Iterator[int]
 

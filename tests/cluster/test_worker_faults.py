@@ -1,5 +1,5 @@
-"""Tests workers whose device fails, that cannot start a request, or that cannot report its result.
-Workers are threads, so that tests can inspect them.
+"""Tests failing devices, workers that cannot start a request, and workers that cannot report a
+result. Workers are threads, to be inspected.
 """
 
 from __future__ import annotations
@@ -76,12 +76,12 @@ def engine(tmp_path: Path) -> Iterator[DeviceEngine]:
 
 @pytest.fixture
 def lost(engine: DeviceEngine) -> Counter[str]:
-    """Returns how many workers were lost, by device."""
+    """Counts the lost workers by device."""
     return engine.cluster.losses
 
 
 def in_time(ask: Any, *arguments: Any) -> Any:
-    """Runs a call with a time limit. A call that hangs is released when the engine closes."""
+    """Runs a call with a time limit. A call that hangs ends when the engine closes."""
     pool = ThreadPoolExecutor(1)
     try:
         return pool.submit(ask, *arguments).result(ANSWER_TIMEOUT_S)
@@ -90,8 +90,8 @@ def in_time(ask: Any, *arguments: Any) -> Any:
 
 
 def break_at(monkeypatch: pytest.MonkeyPatch, breaks: Callable[[tuple[int, ...]], bool]) -> None:
-    """Makes the device fail in those calls of a stage for which `breaks` returns True; it gets the
-    latent's shape.
+    """Makes the device fail in the calls of a stage for which `breaks`, given the latent's shape,
+    returns True.
     """
 
     def stage(real: Compute) -> Compute:
@@ -131,9 +131,7 @@ def test_a_request_that_always_breaks_its_device_fails_and_a_concurrent_one_does
     expected: Tensor,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It also interrupts the other request in each of its attempts. Those do not count as the
-    other's attempts.
-    """
+    """Its failures interrupt the other request, but do not count as that request's attempts."""
     larger = torch.zeros(1, 4, 16, 16)
     breaking = sampler_region(Case("breaking", models.pipeline, "euler", STEPS, latent=larger))
 
@@ -185,7 +183,7 @@ def test_a_model_that_changed_before_a_request_begins_is_an_error_of_the_request
     program = engine.plan(sampler_region(Case("changed", tmp_path / "model", "euler", STEPS)))
     file = tmp_path / "model" / "unet" / "config.json"
     file.write_text(f"{file.read_text()}\n")
-    unet_architecture.cache_clear()  # as in a worker process, which has not read it before
+    unet_architecture.cache_clear()  # a worker process has not read it yet
     configuration._config.cache_clear()
     with pytest.raises(InputError, match=r"config\.json: changed since"):
         in_time(engine.cluster.run, program, context)

@@ -22,7 +22,6 @@ from katz_graph.upscale.networks import load_upscaler
 
 
 def load(recipe: Any) -> None:
-    """Loads every model that a recipe describes."""
     store = ModelStore()
     match recipe:
         case ModelRecipe():

@@ -1,4 +1,4 @@
-"""LoRA files are read once, beside the device's thread, and kept within a budget."""
+"""LoRA files are read once, off the device's thread, and cached within a budget."""
 
 import threading
 import time
@@ -16,7 +16,7 @@ def files(count):
 
 
 class Slow:
-    """Reads when it is let to; counts."""
+    """Reads once `go` is set."""
 
     def __init__(self):
         self.go, self.reads, self.given_up = threading.Event(), [], []
@@ -43,7 +43,7 @@ def test_a_file_is_read_once_for_all_readers_and_several_at_a_time():
     first = store.want([one, other], lambda: told.append(1))
     second = store.want([one])
     assert not first.have([one]) and not second.have([one])
-    eventually(lambda: len(slow.reads) == 2)  # neither waits for the other
+    eventually(lambda: len(slow.reads) == 2)  # they are read concurrently
     slow.go.set()
     assert first.get(one) is second.get(one)
     first.get(other)
@@ -88,7 +88,7 @@ def test_an_unreadable_file_fails_only_its_readers(tmp_path):
     assert wanted.get(good).parts
     wanted.release()
     broken = False
-    assert store.get(gone).parts  # it was not remembered as broken
+    assert store.get(gone).parts  # its failure was not cached
 
 
 def test_cached_adapters_stay_within_the_budget_except_those_in_use():
@@ -103,7 +103,7 @@ def test_cached_adapters_stay_within_the_budget_except_those_in_use():
     assert store.use().resident_bytes == 2 * size
     assert store.use().evictions == 4
     before = store.misses
-    store.get(chosen[-1])  # used last, so still here
+    store.get(chosen[-1])  # used last, so cached
     assert store.misses == before
     store.get(chosen[0])
     assert store.misses == before + 1

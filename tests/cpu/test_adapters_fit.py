@@ -1,5 +1,5 @@
-"""Which LoRA files fit a model is known from headers and configurations, before anything is loaded;
-what fits no layer is left out with a warning, or refused.
+"""Headers and configurations decide which LoRA files fit a model, before anything is loaded.
+Tensors that fit no layer are skipped with a warning, or refused.
 """
 
 import json
@@ -24,7 +24,7 @@ NAMINGS = ("diffusers", "peft", "kohya")
 
 
 def changed(folder, source, change):
-    """A LoRA of a file with its tensors changed."""
+    """Writes a LoRA file with changed tensors."""
     with safe_open(source, "pt") as file:
         metadata = file.metadata()
     path = folder / "changed.safetensors"
@@ -106,7 +106,7 @@ def test_a_file_of_which_no_layer_fits_is_refused(tmp_path):
 
 @pytest.mark.parametrize("naming", NAMINGS)
 def test_the_wrong_architecture_is_refused_and_nothing_is_loaded(monkeypatch, naming):
-    """Merged models too, whose sources have LoRAs of their own."""
+    """Includes merged models with LoRAs on their sources."""
     monkeypatch.setattr(ModelStore, "network", None)
     monkeypatch.setattr(ModelStore, "text_encoder", None)
     model, clip, _ = recipes("sd1")
@@ -148,7 +148,7 @@ def test_a_description_is_the_file_without_its_values(naming):
 
 
 def lying(path, change):
-    """A copy of a LoRA file with another header."""
+    """Copies a LoRA file with a changed header."""
     content = lora_file("sd1").read_bytes()
     length = int.from_bytes(content[:8], "little")
     entries = json.loads(content[8 : 8 + length])
@@ -185,7 +185,7 @@ def of_another_type(entries):
     ],
 )
 def test_a_header_that_lies_is_refused(tmp_path, change, words):
-    """By who names the file, and by who only was given its name."""
+    """Identifying, describing and reading the file refuse it."""
     path = lying(tmp_path / "lying.safetensors", change)
     status = path.stat()
     named = FileIdentity(str(path), status.st_size, status.st_mtime_ns, "")

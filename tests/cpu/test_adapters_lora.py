@@ -1,4 +1,4 @@
-"""LoRA files in three namings are one thing; what is no LoRA, or one for another model, is named."""
+"""LoRA files in three namings are equal; other files, and LoRAs of other models, are refused."""
 
 import json
 
@@ -30,7 +30,7 @@ def encoders(family):
 
 
 def changed(tmp_path, source, change, metadata=None):
-    """A copy of a LoRA file with its tensors changed."""
+    """Copies a LoRA file with changed tensors."""
     tensors = load_file(source)
     if metadata is None:
         with safe_open(source, "pt") as file:
@@ -188,9 +188,7 @@ def test_a_wrong_shape_is_named_with_both_shapes(tmp_path):
 
 
 def test_one_by_one_convolutions_and_linear_layers_stand_for_each_other(tmp_path):
-    """SD1 projects with convolutions, many trainers write them as linear layers, and the other way
-    round.
-    """
+    """SD1 projects with convolutions; many trainers write linear layers, and the reverse."""
 
     def flat(tensors):
         return {
@@ -364,8 +362,8 @@ def same_methods(one, other):
 
 
 def originally_named(family):
-    """UNet module -> its name in Stable Diffusion's original code, as diffusers' converter of
-    checkpoints has it.
+    """Maps UNet modules to their names in Stable Diffusion's original code, by diffusers'
+    checkpoint converter.
     """
     names = layouts(tuple(weights(unet(family))), UNETS.lora).original
     checkpoint = {f"model.diffusion_model.{name}": name.rpartition(".")[0] for name in names}
@@ -379,8 +377,8 @@ def originally_named(family):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_module_is_found_by_all_its_names(tmp_path, family):
-    """By its path with underscores, and as the original code names it: also what few trainers
-    touch, as SDXL's size embedding.
+    """Names are paths with underscores and the original code's; includes rarely trained modules, as
+    SDXL's size embedding.
     """
     originals = originally_named(family)
     modules = {
@@ -406,7 +404,7 @@ def test_every_module_is_found_by_all_its_names(tmp_path, family):
 
 
 def test_a_file_that_names_blocks_in_both_ways_is_the_file_that_names_them_in_one(tmp_path):
-    """Merged files do: every other block by the original code's name, the others by diffusers'."""
+    """Merged files mix names of the original code and of diffusers."""
     source, originals = lora_file("sdxl", naming="kohya"), originally_named("sdxl")
     renamed = {
         f"lora_unet_{name.replace('.', '_')}": f"lora_unet_{path.replace('.', '_')}"

@@ -1,5 +1,5 @@
-"""Properties of every method: rows apart are the rows of the whole, strength moves along a line, and
-LoRA needs no memory of the weight's size.
+"""Methods give the same rows in parts as at once, and are linear in strength; no temporary exceeds
+the computed rows.
 """
 
 import pytest
@@ -93,7 +93,7 @@ def test_rows_apart_are_the_rows_of_the_whole(name, magnitude, strength, cut, se
 @settings(max_examples=20, deadline=None)
 @given(strength=strengths, seed=st.integers(0, 5))
 def test_strength_moves_along_the_line_to_strength_one(name, magnitude, strength, seed):
-    """Decomposed weights too: nothing at 0, the trained weight at 1."""
+    """Includes decomposed weights: unchanged at 0, trained at 1."""
     method, weight = made(name, magnitude, seed), random(*SHAPE, seed=seed + 50)
     trained = added(method, weight, 1.0)
     assert not close(trained, weight)
@@ -107,7 +107,7 @@ def test_strength_moves_along_the_line_to_strength_one(name, magnitude, strength
 )
 @pytest.mark.parametrize("name", SHAPES)
 def test_a_decomposed_weight_has_the_magnitudes_of_the_file(name, magnitude, axis):
-    """Whatever the weight was before, other LoRAs on it included."""
+    """Other LoRAs may have changed the weight."""
     method = made(name, magnitude)
     weight = added(made("LoRA", seed=30), random(*SHAPE, seed=50), 0.8)
     others = [other for other in range(4) if other != axis]
@@ -143,7 +143,7 @@ sides = st.lists(st.integers(0, 3), max_size=5).map(tuple)
 )
 @example(shapes={"diff": (), "dora_scale": ()}, weight=(1, 1))
 def test_tensors_of_any_shape_are_a_method_or_named(shapes, weight):
-    """What fits a weight can be added to it."""
+    """Methods that fit can be added."""
     try:
         found = methods({key: torch.ones(shape) for key, shape in shapes.items()}, lambda rank: 1.0)
     except ValueError as error:
@@ -155,7 +155,7 @@ def test_tensors_of_any_shape_are_a_method_or_named(shapes, weight):
 
 
 class Largest(TorchDispatchMode):
-    """Notes the largest tensor that operations make anew."""
+    """Records the size of the largest new tensor."""
 
     def __init__(self):
         super().__init__()
@@ -180,6 +180,6 @@ def test_no_temporary_is_larger_than_the_rows_that_are_computed(name):
 
 
 def test_whole_factors_of_a_kronecker_product_have_no_scale():
-    """As LyCORIS has it, which writes any alpha beside them."""
+    """LyCORIS writes an alpha for them, but ignores it."""
     assert made("LoKr, whole").rank == 0
     assert (made("LoKr, whole").scale, made("LoKr").scale) == (1.0, 0.75)

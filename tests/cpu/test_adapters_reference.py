@@ -16,20 +16,20 @@ from katz_graph.adapters.lora import describe, read_lora
 from katz_graph.models.families.unet.family import FAMILY as UNETS
 from katz_graph.models.loading.identity import file_identity
 
-BOUND = 1e-6  # of a weight's norm: a few roundings of float32
+BOUND = 1e-6  # of a weight's norm: a few float32 roundings
 LINEAR, CONVOLUTION, ONE_BY_ONE = "attn1.to_q", "conv1", "proj_in"
 LAYERS = [LINEAR, "attn2.to_v", CONVOLUTION, ONE_BY_ONE, "conv_shortcut"]
 
 
 def randomize(tensors):
-    """Gives every tensor values of its own, which change weights much."""
+    """Fills each tensor with other, large values."""
     with torch.no_grad():
         for number, tensor in enumerate(tensors):
             tensor.copy_(0.3 * random(*tensor.shape, seed=number))
 
 
 def changed(path, strength=1.0, family="sd1"):
-    """The parameters of a UNet that a file changes, as it leaves them."""
+    """Returns the parameters of a UNet after a file changed them."""
     parameters = dict(unet(family).named_parameters())
     methods = fit(read_lora(file_identity(path)), UNETS, parameters)
     described = fit(describe(file_identity(path)), UNETS, parameters)
@@ -120,7 +120,7 @@ def test_peft_s_magnitudes_have_two_names(tmp_path):
 
 
 def effective(module):
-    """Returns what a LyCORIS module adds to the weight and bias of its layer when it computes."""
+    """Returns a LyCORIS module's additions to the weight and bias of its layer."""
     seen = []
 
     def record(x, weight=None, bias=None, **_):
@@ -160,7 +160,7 @@ STRENGTHS = dict.fromkeys(LYCORIS, 0.7) | dict.fromkeys(DECOMPOSED, 1.0)
 
 
 def network_over(model, strength=1.0, **options):
-    """LyCORIS' modules for all layers of a UNet's middle block, with names as its trainers give."""
+    """Makes LyCORIS modules for all layers of a UNet's middle block, with its trainers' names."""
     kinds = ["Linear", "Conv2d", "GroupNorm", "LayerNorm"]
     preset = {"target_module": kinds, "lora_prefix": "lora_unet_mid_block"}
     sizes = {"lora_dim": 2, "conv_lora_dim": 2, "alpha": 3, "conv_alpha": 3}
@@ -168,7 +168,7 @@ def network_over(model, strength=1.0, **options):
 
 
 def saved(path, network):
-    """What `LycorisNetwork.save_weights` saves, without having to apply it to the model."""
+    """Saves like `LycorisNetwork.save_weights`, without applying it to the model."""
     tensors = {
         f"{module.lora_name}.{key}": value.detach().clone().contiguous()
         for module in network.loras
@@ -181,7 +181,7 @@ def saved(path, network):
 @torch.no_grad()
 @pytest.mark.parametrize("name", STRENGTHS)
 def test_lycoris_files_match_lycoris(tmp_path, name):
-    """Decomposed weights at strength 1: at others LyCORIS moves from V, not from the weight (see
+    """Decomposed weights have strength 1, as LyCORIS scales V instead of the weight (see
     `methods.Dora`).
     """
     model, strength = copy.deepcopy(unet("sd1").mid_block), STRENGTHS[name]
@@ -210,7 +210,7 @@ def test_whole_differences_of_lycoris(tmp_path):
     network = network_over(model, network_module="full")
     for module in network.loras:
         randomize(module.parameters())
-        module.apply_to()  # which adds the layer's own weights
+        module.apply_to()  # adds the layer's own weights
     ours, methods = changed(saved(tmp_path / "lycoris.safetensors", network))
     theirs = {
         f"{paths[id(module.org_module[0])]}.{parameter}": value

@@ -1,6 +1,4 @@
-"""Weight sets: originals plus all deltas, rounded once; restored bit for bit; addresses never
-change.
-"""
+"""Weight sets: originals plus all deltas, rounded once; restored bit for bit; fixed addresses."""
 
 import copy
 import gc
@@ -39,7 +37,7 @@ MADE = (
 
 
 def parts_of(clip):
-    """The parts of LoRA files that are for each text encoder of a model."""
+    """Lists each text encoder's parts of LoRA files."""
     return list(text_parts(one.encoder for one in clip.encoders))
 
 
@@ -82,7 +80,7 @@ def test_a_set_is_the_formula_rounded_once(family, dtype):
     assert changed == 3 * len(files[0][0])
 
 
-# of both, since one projects by convolutions and the other by linear layers, as SDXL does
+# both families: one projects by convolutions, the other by linear layers, as SDXL does
 @pytest.mark.parametrize(
     ("family", "dtype"), [("sd2", torch.float16), ("sd1", torch.bfloat16), ("sd1", torch.float32)]
 )
@@ -126,7 +124,7 @@ def test_strength_zero_is_none_and_resident_loras_cost_nothing():
     assert sets.use((first, second)) == 0.0
     assert sets.use((first,)) == 0.0
     twice = snapshot(module)
-    assert sets.use((first, first)) > 0.0  # a LoRA may stand twice in a graph
+    assert sets.use((first, first)) > 0.0  # a graph may contain a LoRA twice
     assert any(not torch.equal(value, twice[name]) for name, value in module.state_dict().items())
 
 
@@ -152,7 +150,7 @@ def test_a_lora_that_does_not_fit_changes_nothing(resident):
 
 
 def test_a_set_that_comes_back_is_copied(monkeypatch):
-    """The third time; the second it is kept, for most sets never come back."""
+    """The second use caches it, because few sets recur; the third copies."""
     module = load_unet("sd1")
     kept = KeptSets()
     sets, before = WeightSets(module, kept=kept), snapshot(module)
@@ -256,7 +254,7 @@ def test_text_encoders_follow_the_same_rule(family):
         assert any(
             not torch.equal(value, before[name]) for name, value in module.state_dict().items()
         )
-        sets.use((lora(family, text_encoder=False),), part)  # touches the UNet only
+        sets.use((lora(family, text_encoder=False),), part)  # changes the UNet only
         assert_same(module, before)
         sets.use(())
         assert_same(module, before)
@@ -283,7 +281,7 @@ def test_equal_to_diffusers_merges(family, naming):
 
 
 def assert_rounded_alike(module, expected):
-    """diffusers rounds the product of the factors before it adds it; we round the sum alone."""
+    """diffusers rounds the factors' product before the addition; we round only the sum."""
     for name, weight in module.state_dict().items():
         eps = torch.finfo(weight.dtype).eps
         scale = float(weight.abs().max())
@@ -291,7 +289,7 @@ def assert_rounded_alike(module, expected):
 
 
 def second_encoder_only(folder):
-    """A LoRA of SDXL with a part for the second text encoder and nothing else."""
+    """Makes an SDXL LoRA with a part for the second text encoder only."""
     tensors = {
         key: value
         for key, value in load_file(lora_file("sdxl")).items()
@@ -305,9 +303,7 @@ def second_encoder_only(folder):
 def test_a_text_encoder_takes_the_part_of_its_model_wherever_it_was_used_before(
     tmp_path, alone_first
 ):
-    """SDXL's second text encoder is the refiner's only one: a worker has it once, whoever asks for
-    it.
-    """
+    """The refiner's encoder is SDXL's second one: a worker loads it once for both models."""
     both = recipes("sdxl")[1].with_lora(second_encoder_only(tmp_path))
     alone = ClipRecipe(both.encoders[1:])
     used, fresh, plain = DeviceModels(), DeviceModels(), DeviceModels()
@@ -321,11 +317,11 @@ def test_a_text_encoder_takes_the_part_of_its_model_wherever_it_was_used_before(
     after, before = (
         models.encode_text(Prompt(alone, "a red square")).hidden for models in (used, plain)
     )
-    assert torch.equal(after, before)  # the originals were kept once
+    assert torch.equal(after, before)  # originals were saved once
 
 
 def test_one_file_has_a_part_for_each_model(tmp_path):
-    """The same LoRA, resident for one model's encoder, is another set for the other's."""
+    """A LoRA's `clip_l` and `clip_g` parts are different weight sets of one encoder."""
     tensors = load_file(lora_file("sdxl"))
     second = {key: value for key, value in tensors.items() if key.startswith("text_encoder_2.")}
     first = {
@@ -355,9 +351,8 @@ def test_a_module_that_is_let_go_takes_its_originals_with_it():
 
 
 class Bus(TorchDispatchMode):
-    """Writes down what crosses between the host and a device, for which torch's meta device stands:
-    the direction, bytes, and whether the number format changed on the way, which torch does on the
-    host's side.
+    """Records transfers between the host and torch's meta device: direction, bytes, and whether
+    torch converted the dtype, which it does on the host.
     """
 
     def __init__(self):
@@ -396,8 +391,8 @@ class Bus(TorchDispatchMode):
 def test_a_switch_sends_originals_and_factors_as_they_are_and_fetches_nothing(
     tmp_path, monkeypatch
 ):
-    """On a device that has a bus between it and the originals, weights in half precision."""
-    monkeypatch.setenv("KATZ_CHECK_WEIGHTS", "0")  # nothing is on torch's meta device to compare
+    """The weights are in half precision on a device behind a bus."""
+    monkeypatch.setenv("KATZ_CHECK_WEIGHTS", "0")  # the meta device has no values to compare
     halves = {key: value.half() for key, value in load_file(lora_file("sdxl")).items()}
     save_file(halves, tmp_path / "halves.safetensors", {"lora_adapter_metadata": "{}"})
     one, other = (

@@ -1,5 +1,5 @@
-"""Attention of what is computed at every step asks torch's libraries in the order of the device;
-what is computed once does not. A processor takes what the order says, as a Hopper GPU would.
+"""Attention computed at every step tries torch's libraries in the device's order; attention
+computed once does not. A CPU follows the order like a Hopper GPU.
 """
 
 from __future__ import annotations

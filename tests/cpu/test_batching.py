@@ -1,5 +1,5 @@
-"""Equal stages of several branches in one call: the same picture as one call per branch, whatever
-the branches differ in.
+"""Equal stages of several branches in one call give the picture of one call per branch, however the
+branches differ.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from katz_graph.testing.model_files import Models, difference
 from katz_graph.testing.random_models import make_pipeline
 from katz_graph.testing.requests import bare_context, bind, local_engine, sample
 
-BOUND = 1e-5  # of the latent's range: products of another batch size round differently
+BOUND = 1e-5  # of the latent's range: products of other batch sizes round differently
 
 
 def noise(*shape: int, seed: int = 0) -> Tensor:
@@ -57,14 +57,14 @@ def noise(*shape: int, seed: int = 0) -> Tensor:
 
 @pytest.fixture(scope="module")
 def engines() -> Iterator[tuple[DeviceEngine, DeviceEngine]]:
-    """One call per branch, and batched."""
+    """Yields (unbatched, batched)."""
     with local_engine(batching=False) as split, local_engine(batching=True) as batched:
         yield split, batched
 
 
 @pytest.fixture(scope="module")
 def seeing(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
-    """Pipelines whose UNet has further input channels."""
+    """Makes pipelines whose UNet has added channels."""
     folder = tmp_path_factory.mktemp("seeing")
     for extra in (4, 5):
         make_pipeline(folder / str(extra), "sd1", seed=1, extra=extra)
@@ -80,7 +80,7 @@ def region(model: ModelRecipe, positive: Conditioning, negative: Conditioning) -
 def moved(
     engines: tuple[DeviceEngine, DeviceEngine], requested: Region, **types: NodeType
 ) -> float:
-    """How far batching moves the latent, of its range. Some call takes several operations."""
+    """Returns how far batching moves the latent, as a share of its range."""
     split, batched = engines
     assert any(
         len(call.operations) > 1 for calls in batched.plan(requested).calls for call in calls
@@ -95,7 +95,7 @@ def halves() -> tuple[Area, Area]:
 
 
 def boxes() -> tuple[MaskUse, ...]:
-    """Two masks whose boxes are of one size."""
+    """Returns masks with boxes of one size."""
     masks = torch.zeros(2, 1, 16, 32)
     masks[0, :, 2:12, 1:13], masks[1, :, 4:14, 18:30] = 1, 1
     return tuple(MaskUse(Picture.of(mask), bounds=True) for mask in masks)
@@ -133,7 +133,7 @@ def test_areas_of_one_size_see_their_own_part_of_the_picture(
 
 
 def calls(apply_model: Any, args: Mapping[str, Any]) -> Tensor:
-    assert len(args["input"]) == len(args["cond_or_uncond"])  # packs divide the batch by it
+    assert len(args["input"]) == len(args["cond_or_uncond"])  # packs divide by this number
     result: Tensor = apply_model(args["input"], args["timestep"], **args["c"])
     return result
 
@@ -141,9 +141,7 @@ def calls(apply_model: Any, args: Mapping[str, Any]) -> Tensor:
 def test_a_part_of_a_part_sees_its_own_place(
     seeing: Callable[[int], Path], engines: tuple[DeviceEngine, DeviceEngine]
 ) -> None:
-    """A StepCrop behind a StepCrop, on a model that sees the picture: as one StepCrop of the same
-    place.
-    """
+    """On a model that sees the picture, two nested StepCrops equal one StepCrop of the same place."""
     model, clip, _ = pipeline_recipes(seeing(5))
     seen = Concatenated(
         Picture.of(noise(1, 4, 16, 32, seed=2)), Picture.of(torch.ones(1, 128, 256))
@@ -182,7 +180,7 @@ def test_a_part_of_a_part_sees_its_own_place(
 
 
 class Earlier(Node, category="test"):
-    """A step that says another noise level, as nodes of packs may make them."""
+    """Lowers the noise level of a step, as packs may."""
 
     def run(self, step: Step) -> Step:
         return replace(step, timestep=step.timestep * 0.5, sigma=step.sigma * 0.5)
@@ -219,9 +217,7 @@ def test_branches_of_unequal_noise_level_do_not_share_a_call(
 def test_a_controlnet_that_averages_and_one_that_does_not(
     sd1: Models, engines: tuple[DeviceEngine, DeviceEngine], tmp_path: Path
 ) -> None:
-    """Their residuals have other shapes, so decoders that read them do not share a call; all else
-    does.
-    """
+    """Their residuals differ in shape: only decoders that read them do not share a call."""
     shutil.copytree(sd1.controls[0], tmp_path / "shuffle")
     path = tmp_path / "shuffle" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"global_pool_conditions": True}))
@@ -244,7 +240,7 @@ def given(clip: ClipRecipe, engine: DeviceEngine, pooled: Tensor | None) -> Cond
 def test_a_text_that_a_pack_made_shares_calls_with_a_prompt(
     sd1: Models, engines: tuple[DeviceEngine, DeviceEngine]
 ) -> None:
-    """Pooled text beside it is for other models: it neither counts nor disturbs."""
+    """Pooled text, which only other models use, changes nothing."""
     model, clip, _ = pipeline_recipes(sd1.pipeline)
     prompt, plain, pooled = (
         ConditioningEntry(Prompt(clip, "a")),

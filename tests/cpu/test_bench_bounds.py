@@ -1,5 +1,5 @@
-"""The arithmetic of the benches on several workers, on programs and times made up; a toy of one
-runs in tests/cluster.
+"""The arithmetic of the multi-worker benches, on made-up programs and times. tests/cluster runs a
+toy bench.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from katz_graph.ir.program import Program
 from katz_graph.testing.placement import Scale, Stages, Track
 from katz_graph.testing.random_models import playing
 
-BUSY = 1.5  # how many times as long a stage takes beside a busy neighbour
+BUSY = 1.5  # factor on a stage's time next to a busy neighbour
 
 
 def stages(**seconds: float) -> Stages:
-    """Of one branch and of two in a call, which takes 1.6 times as long."""
+    """Doubling the branches of a call takes 1.6 times as long."""
     known = SECONDS | seconds
     times = [
         (stage, members, value * (1.6 if members == 2 else 1))
@@ -43,7 +43,7 @@ def stages(**seconds: float) -> Stages:
 
 
 def on(controls: str = "cpu:0", branches: int = 1) -> Program:
-    """The UNet on the first device; or each branch on one, where `controls` is empty."""
+    """Places ControlNets on `controls`; if empty, one branch on each device."""
     program = several(region(controls=1 if controls else 0, branches=branches), after="search")
     operations = [op for variant in program.variants for op in variant.operations]
     if controls:
@@ -103,7 +103,7 @@ def test_shares_and_differences_of_two_workers() -> None:
     assert found["share_of_ideal_of_a_bare_loop"] == pytest.approx(1.1 / (2 / BUSY))
     assert found["devices"] == 2
     assert found["difference"] == pytest.approx(0.25)
-    assert found["seconds"] == pytest.approx(2.5)  # with what precedes the loop
+    assert found["seconds"] == pytest.approx(2.5)  # with the part before it
 
 
 def outcome(*served: tuple[float, float]) -> Outcome:
@@ -147,7 +147,7 @@ def test_the_ideal_of_a_ladder_is_its_longest_path_whose_end_is_alone(tmp_path: 
         plan_region(wanted, Target(pair, {}, streaming.pins("cpu:0", control)))
         for control in ("cpu:0", "cpu:1")
     )
-    # embedding and block busy, as the ControlNet's; two blocks busy; the last and the head alone
+    # busy: embedding and block, as the ControlNet's; two more blocks; alone: last and head
     longest = BUSY * (1 + 4 + 8) + 4 + 1
     assert streaming.longest_path(two) == pytest.approx(longest * MS)
     whole = 1 + 4 * 4 + 1 + 1 + 2 * 4
@@ -165,7 +165,7 @@ def test_transformers_are_compared_with_the_stock_pipelines_of_equal_latents() -
 
 def test_transformers_pictures_are_rows_of_parity(tmp_path: Path) -> None:
     rows = list(parity.transformer_rows(tmp_path, ("sd35",)))
-    assert len({tuple(row[:2]) for row in rows}) == 4  # with a ControlNet and batched, or not
+    assert len({tuple(row[:2]) for row in rows}) == 4  # with or without ControlNet, batching
     assert all(row[2] <= parity.BOUND for row in rows)
 
 

@@ -1,5 +1,5 @@
-"""What `katz bench faults` makes of what it saw; what it sees is tested with real workers in
-tests/cluster.
+"""`katz bench faults` evaluates its observations correctly; tests/cluster makes them with real
+workers.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The parts of the bench for GPUs, on miniature sizes and a processor: what they run, count and
-write. Their figures mean nothing here.
+"""The parts of the GPU bench run, count and write, at miniature sizes on a CPU. Their figures mean
+nothing.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def test_a_wrong_kernel_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     found = errors.of_kernels(CPU)
     assert {name for name, error in found.items() if error > check.WORST} == {
         f"{name}, {dtype}"
-        for name in ("GELU gate", "gated product")  # which has it behind the library's
+        for name in ("GELU gate", "gated product")  # it ends with the same gate
         for dtype in ("float32", "float16", "bfloat16")
     }
 
@@ -101,14 +101,14 @@ def test_a_wrong_kernel_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_kernels_are_timed_at_every_size_of_a_step(small: Setting, tmp_path: Path) -> None:
     with Rows("kernels", tmp_path) as rows:
         result = kernels.run(small, rows, tmp_path / "table.json")
-    assert (tmp_path / "table.json").read_text() == FILE.read_text()  # no kernels, so no tiles
+    assert (tmp_path / "table.json").read_text() == FILE.read_text()  # no kernels, no tiles
     assert result.metrics["large_of_copy"] > 0 and result.metrics["small_of_copy"] > 0
     told = " ".join(str(row["what"]) for row in rows.kept)
     for name in ("group_norm_silu", "bias_residual", "residual_layer_norm", "geglu"):
         assert name in told
     tried = [row for row in rows.kept if "fastest" in row]
     gates = [row["calls"] for row in rows.kept if str(row["what"]).startswith("geglu")]
-    assert [row["calls"] for row in tried[:-1]] == gates  # a product before each
+    assert [row["calls"] for row in tried[:-1]] == gates  # one product per gate
     assert str(tried[-1]["what"]).startswith("lora_patch")
     assert all(row["chosen"] == row["fastest"] == "library" for row in tried)
     attention = [row for row in rows.kept if str(row["what"]).startswith("attention")]
@@ -121,7 +121,7 @@ def test_kernels_are_timed_at_every_size_of_a_step(small: Setting, tmp_path: Pat
 
 
 def test_a_step_of_sdxl_has_the_operations_that_are_published() -> None:
-    """13.5 TFLOP with guidance at 1024 pixels, as the UNet's 2 x 6.76."""
+    """13.5 TFLOP with guidance at 1024 pixels: twice the UNet's 6.76."""
     listed = layers_of_step(full_size(CPU), 128)
     computing = ("product", "convolution", "attention")
     total = sum(
@@ -155,7 +155,7 @@ def test_requests_count_recordings_and_switches(small: Setting, tmp_path: Path) 
     told = {str(row["what"]): row for row in rows.kept}
     assert {*requests.KINDS, "LoRA patched and restored", "switches", "4 requests"} <= told.keys()
     streams = told["1C0L, one stream and two"]
-    assert streams["of_one_stream"] != 0 and streams["beside"] == 0  # on a processor
+    assert streams["of_one_stream"] != 0 and streams["beside"] == 0  # on a CPU
     switches = told["switches"]
     assert switches["other_checkpoint_loads"] > 0 and switches["other_lora_loads"] == 0
 
@@ -163,7 +163,7 @@ def test_requests_count_recordings_and_switches(small: Setting, tmp_path: Path) 
 def test_ways_of_compiling_are_compared(
     small: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two of them: tracing takes long."""
+    """Tests two: tracing is slow."""
     known = compiled.ways(small)
     monkeypatch.setattr(
         compiled, "ways", lambda setting: {k: known[k] for k in ("eager", "blocks")}
@@ -208,7 +208,7 @@ def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 
 def test_it_needs_no_package_of_servers_rays_or_developers() -> None:
-    """It runs where torch, diffusers and transformers are, and little else."""
+    """Works with torch, diffusers and transformers alone."""
     code = (
         "import sys\nsys.modules |= dict.fromkeys(('ray', 'starlette', 'uvicorn', 'pytest', 'peft'))\n"
         "from katz_graph.bench.gpu import check, compiled, kernels, requests, step, transformers"

@@ -1,6 +1,4 @@
-"""What `katz bench late` rests on: LoRAs that arrive when it says, and figures and a picture for
-every K.
-"""
+"""The basis of `katz bench late`: LoRAs arrive on time, and every K has figures and a picture."""
 
 from __future__ import annotations
 
@@ -14,8 +12,8 @@ from katz_graph.bench.contact_sheet import contact_sheet
 
 
 def test_a_style_survives_a_lora_that_is_as_late_as_its_profile_allows() -> None:
-    """The bound of the bench for few pictures: none of them may lose its style. Stripes keep it,
-    dusk does not (docs/log.md).
+    """The bench's bound for few pictures: none may lose its style. Stripes keep it, dusk does not
+    (docs/log.md).
     """
     result = late.run(1, ("stripes",), (0, 2), profiled=1, seeds=1)
     assert result.metrics["punctual"]
@@ -23,7 +21,7 @@ def test_a_style_survives_a_lora_that_is_as_late_as_its_profile_allows() -> None
     assert {"0", "2", late.NEVER, str(figures["profile"])} == figures["by_steps"].keys()
     assert figures["by_steps"]["0"]["style"] == 1.0 and result.metrics["stripes_change"] == 0.0
     assert figures["by_steps"][late.NEVER]["style"] == 0.0
-    # the later, the less alike
+    # later means less alike
     assert figures["by_steps"]["2"]["ssim"] > figures["by_steps"][late.NEVER]["ssim"]
     assert result.ok
 

@@ -1,4 +1,4 @@
-"""The benches of LoRAs, small: they measure what they say, whatever the figures are."""
+"""Small LoRA benches measure the named quantities; their figures do not matter."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_slow_store_is_waited_for_no_longer_than_it_takes(
     setting = loading.Setting("mini", mini.pipeline, mini.loras[:1], 16, 1)
     pairs = loading._pairs(tmp_path, setting, Scale(side=16, steps=6, runs=2), 8)
     for pair in pairs:
-        assert pair.arrived == 3  # K: the run has waited
+        assert pair.arrived == 3  # K: the run waited
         assert pair.read > 0 and pair.patch > 0 and pair.restore > 0
         assert pair.with_them > pair.without
 
@@ -47,9 +47,9 @@ def test_a_slow_store_is_waited_for_no_longer_than_it_takes(
 def test_a_server_reads_as_many_loras_as_a_replay_says(
     tmp_path: Path, costs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The memory of so few requests says nothing."""
+    """So few requests say nothing of memory."""
     monkeypatch.setattr(longtail, "ROUND", 1)
-    (tmp_path / FILE).symlink_to(costs / FILE)  # what is fetched stays apart
+    (tmp_path / FILE).symlink_to(costs / FILE)  # downloads stay separate
     scale = longtail.Scale(requests=6, warm_up=6, loras=40)
     metrics = longtail.run(scale, cache=tmp_path).metrics
     assert metrics["uses_told"] == 1

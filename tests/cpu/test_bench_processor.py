@@ -1,4 +1,4 @@
-"""Layers of processors whose BLAS library lags, forced on whatever processor runs this."""
+"""Layers for CPUs with a slow BLAS library, forced on any CPU."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from katz_graph.testing.model_files import Models
 from katz_graph.testing.plain_loop import Case
 from katz_graph.testing.requests import local_engine, sample, sampler_region
 
-CALL = 2e-6  # of the range of what a whole network gives
+CALL = 2e-6  # relative to the whole network's range
 LAYER = 1e-6
 
 
@@ -47,7 +47,7 @@ def forced(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (said(), True),
         (said(family="27"), True),
-        (said(family="25"), False),  # Zen 4, whose units are half as wide
+        (said(family="25"), False),  # Zen 4, with units half as wide
         (said(vendor="GenuineIntel", family="6"), False),
         (said(flags="fpu avx2"), False),
         ("", False),
@@ -113,7 +113,7 @@ def test_a_network_gives_the_same_within_rounding(name: str) -> None:
     use_processor_layers(ours)
     kinds = {type(one) for one in ours.modules()}
     assert ProcessorConvolution in kinds and not kinds & {nn.Conv2d, nn.Linear}
-    calls = 2 if name == "vae" else 1  # it encodes and decodes
+    calls = 2 if name == "vae" else 1  # encoding and decoding
     for size in ((9, 7), (8, 8), (9, 7)):
         assert compared(call(ours, size), call(stock, size)) <= CALL * calls
     assert sum(hasattr(one, PACK) for one in ours.modules()) > 10
@@ -185,7 +185,7 @@ def test_weights_that_count_no_writing_are_not_packed() -> None:
 
 @pytest.mark.usefixtures("forced")
 def test_requests_with_and_without_loras_in_turn(sd1: Models, costs: Path) -> None:
-    """Each gives what it gives on an engine of its own."""
+    """Each equals its request on a separate engine."""
     plain = Case("test", sd1.pipeline, "euler", 3)
     patched = replace(plain, loras=((sd1.loras[0], 0.8),))
 

@@ -1,4 +1,4 @@
-"""The bench of recorded calls, small."""
+"""The bench of recorded calls passes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The search through random workflows, at a size for every day; `katz bench requests` goes through
-200 of them.
-"""
+"""A small search through random workflows; `katz bench requests` tests 200 of them."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from katz_graph.bench.random_requests import BOUND, Case, Search
 from katz_graph.core.errors import InputError
 from katz_graph.formats.api import to_api
 
-AREAS_AND_PICTURE = 129  # two areas of one size on an inpainting model, in one call
+AREAS_AND_PICTURE = 129  # two areas of one size, an inpainting model, one call
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +36,7 @@ def test_random_workflows_give_one_picture_however_they_are_computed(
 
 
 def test_random_cases_by_seed() -> None:
-    """A test of other workflows would tell less: choose other seeds when the drawing changes."""
+    """The cases below need these features; choose other seeds when `draw` changes."""
     nodes = [
         call
         for call in draw(AREAS_AND_PICTURE).graph.nodes.values()

@@ -1,4 +1,4 @@
-"""What `katz bench stale` measures with: likeness of pictures and residuals, and ears that change
+"""The measures of `katz bench stale`: similarity of pictures and residuals. Observers change
 nothing.
 """
 
@@ -25,7 +25,7 @@ def noise(seed: int) -> torch.Tensor:
 
 def test_signal_to_noise() -> None:
     black = torch.zeros(16, 16, 3)
-    assert psnr(black, black + 0.1) == pytest.approx(20.0, abs=1e-4)  # a mean square of 0.01
+    assert psnr(black, black + 0.1) == pytest.approx(20.0, abs=1e-4)  # mean square 0.01
     assert psnr(black, black) == math.inf
 
 
@@ -33,12 +33,12 @@ def test_structural_similarity() -> None:
     assert ssim(noise(1), noise(1)) == pytest.approx(1.0)
     assert abs(ssim(noise(1), noise(2))) < 0.2  # independent
     even = torch.full((32, 32, 3), 0.5)
-    # no structure: luminance alone
+    # no structure: luminance only
     assert ssim(even, even / 2) == pytest.approx(
         (2 * 0.5 * 0.25 + 1e-4) / (0.5**2 + 0.25**2 + 1e-4)
     )
     inverted = ssim(noise(1), 1 - noise(1))
-    assert -1.0 <= inverted < -0.9  # structure turned round
+    assert -1.0 <= inverted < -0.9  # inverted structure
 
 
 def test_similarity_of_residuals_is_taken_across_channels() -> None:
@@ -66,7 +66,7 @@ def test_listening_changes_nothing_and_hears_every_evaluation_but_the_first(
         with_ears, observers = listened(region, observed)
         listening = sample(engine, with_ears, bare_context(engine, **observers))
     assert torch.equal(plain, listening)
-    # both sides of guidance
+    # positive and negative
     assert {evaluation: len(values) for evaluation, values in observed.items()} == {
         1: 2,
         2: 2,

@@ -1,5 +1,5 @@
-"""The command line as a person meets it: pictures, JSON for scripts, one clear line for each
-mistake, and nothing left half done.
+"""The command line gives pictures, JSON for scripts, one clear line for each mistake, and no
+partial results.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ PROMPT, NEGATIVE, SAMPLER, SAVE = "2", "3", "5", "7"
 
 
 def workflow(**changes: Any) -> dict[str, Any]:
-    """Text to picture on a random pipeline; `changes` are inputs of the sampler, or nodes by id
-    with `n` before it.
+    """Returns text-to-image on a random pipeline; `changes` are sampler inputs, or nodes by id with
+    prefix `n`.
     """
     nodes: dict[str, Any] = {
         "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "sd1"}},
@@ -89,7 +89,7 @@ def test_a_workflow_becomes_a_picture_that_carries_it(katz: Katz, model_folder: 
         "approximations",
     }
     assert data["seed"] == 7 and data["approximations"] == []
-    assert data["calls"].pop("eager") > 0  # as on every processor
+    assert data["calls"].pop("eager") > 0  # a CPU records nothing
     assert data["calls"] == {"recorded": 0, "replayed": 0, "beside": 0}
     assert (
         data["seconds"]["total"] >= data["seconds"]["denoise"] > 0 and data["predicted_seconds"] > 0
@@ -99,7 +99,7 @@ def test_a_workflow_becomes_a_picture_that_carries_it(katz: Katz, model_folder: 
     picture = Image.open(path)
     assert picture.size == (64, 64)
     assert json.loads(picture.text["prompt"])[SAMPLER]["inputs"]["seed"] == 7
-    # what the node editor opens when the picture is dropped on it
+    # the editor opens this when the picture is dropped on it
     editor = json.loads(picture.text["workflow"])
     sampler = next(node for node in editor["nodes"] if node["type"] == "KSampler")
     assert sampler["widgets_values"][0] == 7 and len(editor["nodes"]) == len(workflow())
@@ -310,7 +310,7 @@ def test_foreign_tensors_in_a_lora_are_skipped_with_a_warning_or_refused(
         )
         == 1
     )
-    monkeypatch.setenv("KATZ_LORA_KEYS", "strict")  # which workers inherit
+    monkeypatch.setenv("KATZ_LORA_KEYS", "strict")  # inherited by workers
     arguments = (write(with_lora(names[1])), "--models", "models", "--devices", "cpu*2")
     strict = katz("run", *arguments)
     assert strict.code == 2 and len(strict.errors) == 1
@@ -387,7 +387,7 @@ def test_out_of_memory_is_one_line(katz: Katz, model_folder: Path) -> None:
 
 
 def test_eviction_reasons_name_both_models(katz: Katz, model_folder: Path) -> None:
-    """Room for the UNet and the text encoder, so the VAE takes theirs: nobody needs them any more."""
+    """The budget fits only UNet and text encoder, so the VAE replaces an unused one of them."""
     run = ("run", write(workflow()), "--models", model_folder, "--model-gb", "0.00131")
     result = katz(*run, "--why")
     assert result.code == 0
@@ -487,7 +487,7 @@ def test_prompts_of_different_length_are_sampled(katz: Katz, model_folder: Path)
     nodes = workflow()
     nodes["2"]["inputs"]["text"] = "a large red star " * 12
     assert katz("run", write(nodes), "--models", model_folder).code == 0
-    # its first block has no cross-attention: nothing in it depends on the text
+    # sdxl's first block has no cross-attention: it is independent of the text
     nodes["1"]["inputs"]["ckpt_name"] = "sdxl"
     assert katz("run", write(nodes), "--models", model_folder).code == 0
 
@@ -573,9 +573,7 @@ def test_wrong_run_options_in_the_file_are_one_line(
 
 
 def start(*arguments: object) -> subprocess.Popen[str]:
-    """`katz` as a process of its own that heeds Ctrl-C, even where whoever runs the tests has it
-    ignored.
-    """
+    """Starts `katz` in a process that obeys Ctrl-C, even if the test process ignores it."""
     code = (
         "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\nfrom "
         "katz_graph.cli.main import main\nmain()"
@@ -587,7 +585,7 @@ def start(*arguments: object) -> subprocess.Popen[str]:
 def test_ctrl_c_ends_at_once_with_130_and_leaves_nothing(
     katz: Katz, model_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # of its own: that it measured says that it is about to sample
+    # a separate one: its costs file shows that sampling is near
     monkeypatch.setenv("KATZ_CACHE", "cache")
     path = write(workflow(steps=2000))
     running = start("run", path, "--models", model_folder, "--trace", "trace.json")

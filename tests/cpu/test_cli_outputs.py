@@ -1,5 +1,5 @@
-"""`katz run` with outputs that cannot run, chosen targets, cache policies, and packs: what is
-written, said and the exit code.
+"""`katz run` with outputs that cannot run, chosen targets, cache policies, and packs: files,
+messages and exit codes.
 """
 
 from __future__ import annotations
@@ -40,9 +40,7 @@ NODE_CLASS_MAPPINGS = {"Twice": Twice}
 def katz(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Katz:
-    """Runs the command line in an empty folder; gives the exit code and what it said on standard
-    error.
-    """
+    """Runs the command line in an empty folder; returns the exit code and standard error."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
@@ -102,7 +100,7 @@ def test_why_every_node_ran(katz: Katz) -> None:
 
 
 def test_prints_of_packs_go_to_standard_error(katz: Katz, tmp_path: Path) -> None:
-    """Standard output is for scripts."""
+    """Standard output has JSON only."""
     prints = (
         "    @classmethod\n    def VALIDATE_INPUTS(cls): return print('checked') is None\n    "
         "def go(self, image):\n        print('ran')\n"

@@ -1,4 +1,4 @@
-"""What travels between processes arrives as it was, and what must not travel is refused by name."""
+"""Values sent between processes arrive unchanged; values that must not be are refused by name."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_views_arrive_as_their_contents() -> None:
 
 
 def test_dense_tensors_lie_in_memory_as_before() -> None:
-    """Else features of a GPU, which are channels-last, would be put in order twice on their way."""
+    """Otherwise channels-last features of a GPU would be reordered twice in a transfer."""
     last = torch.rand(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)
     for dense in (last, last.transpose(0, 3), torch.rand(3, 4).t(), torch.rand(2, 3, 4)):
         copy = there_and_back([dense, dense])

@@ -1,7 +1,7 @@
-"""What conditionings do to a picture: texts joined, averaged and zeroed, several prompts, masks,
-areas, pictures beside the latent.
+"""The effect of conditionings on a picture: texts joined, averaged and zeroed, several prompts,
+masks, areas, reference latents.
 
-With guidance 1 and one Euler step to sigma 0 the result is the denoised prediction itself, so that
+With guidance 1 and one Euler step to sigma 0 the result is the denoised prediction, so that
 predictions can be compared.
 """
 
@@ -54,7 +54,7 @@ def engine(costs: Path) -> Iterator[DeviceEngine]:
 
 
 class Painter:
-    """One evaluation of a random SD1-shaped model from a fixed latent, without noise."""
+    """Evaluates a random SD1-shaped model once on a fixed latent, without noise."""
 
     def __init__(self, engine: DeviceEngine, models: Models) -> None:
         self.engine = engine
@@ -103,7 +103,7 @@ def test_texts_joined_averaged_zeroed_and_given(painter: Painter) -> None:
             0.25 * one.hidden + 0.75 * other.hidden[:, :length],
         )
         longer = encode(Averaged(second, first, 0.25)).hidden
-        # the shorter one is filled up with zeros
+        # the shorter one is padded with zeros
         assert close(longer[:, length:], 0.25 * other.hidden[:, length:])
         assert not encode(Zeroed(first)).hidden.any()
         assert torch.equal(encode(Given.of(one.hidden, None)).hidden, one.hidden)
@@ -123,8 +123,8 @@ def test_texts_joined_averaged_zeroed_and_given(painter: Painter) -> None:
 def test_a_text_that_a_pack_made_is_mixed_with_a_prompt_on_its_device(
     mix: Callable[[Encoding, Encoding], Encoding], sdxl: Models
 ) -> None:
-    """torch's meta device stands in for a GPU: it refuses to mix as CUDA does. The numbers are told
-    in half precision on the CPU.
+    """torch's meta device refuses mixed devices, as CUDA does. Values are checked in half precision
+    on the CPU.
     """
     prompt, made = (
         Prompt(pipeline_recipes(sdxl.pipeline)[1], "a red star"),
@@ -152,9 +152,7 @@ def test_two_prompts_are_the_mean_of_their_predictions(painter: Painter) -> None
 
 
 def test_as_many_prompts_as_users_have_regions(painter: Painter) -> None:
-    """More than a node takes, twice over; the last acts later only, and so does not count in the
-    one evaluation.
-    """
+    """The 17 prompts are more than two nodes take; the late one starts after the only evaluation."""
     texts = ("a red star", "a blue moon", "sand")
     alone = [painter.predict((painter.prompt(text),)) for text in texts]
     strengths = [1.0 + number for number in range(17)]
@@ -188,8 +186,8 @@ def test_where_nothing_counts_the_prediction_is_zero(painter: Painter) -> None:
 
 
 def test_in_an_area_the_model_sees_that_part_alone(painter: Painter) -> None:
-    """The area's right border lies inside the picture and fades over a quarter of its 8 columns:
-    1/2 in the last, 1 in the one before.
+    """The area's right border lies inside the picture and fades over a quarter of its 8 columns: 1
+    in the seventh, 1/2 in the eighth.
     """
     whole, part = painter.prompt("sand"), painter.prompt("a red star", area=Area(0, 0, 16, 8))
     alone = painter.predict(
@@ -213,7 +211,7 @@ def test_an_area_of_a_mask_is_the_box_around_it(painter: Painter) -> None:
 
 
 def test_areas_work_on_both_sides_of_guidance(painter: Painter) -> None:
-    """An area over everything is no limit: as without areas."""
+    """An area that covers everything changes nothing."""
     plain = painter.predict((painter.prompt("a red star"),), (painter.prompt("sand"),))
     area = Area(0, 0, 1, 1, relative=True)
     limited = painter.predict((painter.prompt("a red star", area=area),), (painter.prompt("sand"),))

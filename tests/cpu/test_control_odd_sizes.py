@@ -1,5 +1,5 @@
-"""ControlNets read references of any size: what is not a complete number of patches is filled up behind
-what makes pixels as small as a latent, and not before.
+"""ControlNets read references of any size: features at latent resolution, not pixels, are padded to
+a multiple of the patch size.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from torch import Tensor
 from katz_graph.models.stage_registry import stage
 from katz_graph.testing.random_models import Kind, draw_controlnet
 
-CELLS = 7, 9  # in patches of 2 x 2, 4 x 5
-ALONE: dict[str, Any] = {  # SD3.5's that begins with the model's tokens
+CELLS = 7, 9  # 4 x 5 patches of 2 x 2
+ALONE: dict[str, Any] = {  # SD3.5's, with the model's own tokens
     "joint_attention_dim": None,
     "pos_embed_max_size": None,
     "pos_embed_type": None,
@@ -63,7 +63,7 @@ def test_a_reference_of_an_odd_size_becomes_whole_patches(name: str) -> None:
 @pytest.mark.defect(17)
 @torch.no_grad()
 def test_pixel_features_are_padded_by_reflection() -> None:
-    """Cut into patches and embedded as diffusers' own forward does it."""
+    """Patches are cut and embedded as in diffusers' forward."""
     module, pixels = drawn("flux of pixels")
     features = module.input_hint_block(pixels)
     assert features.shape[-2:] == CELLS

@@ -1,4 +1,4 @@
-"""ControlNets come and go within a budget of bytes; everything else stays."""
+"""ControlNets are evicted within a budget of bytes; other models stay."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ def weights_bytes(module):
 
 @pytest.fixture(scope="module")
 def size():
-    """Bytes of one of them; all are of one shape."""
+    """Returns the bytes of one ControlNet."""
     return weights_bytes(ModelStore().controlnet(PARTS[0], *CPU))
 
 
@@ -35,7 +35,7 @@ def test_the_one_used_longest_ago_is_dropped_and_loaded_again(size):
     store = ModelStore(control_net_bytes=2 * size)
     first, second = (store.controlnet(part, *CPU) for part in PARTS[:2])
     expected = first.conv_in.weight.clone()
-    assert store.controlnet(PARTS[2], *CPU) is first  # in its place
+    assert store.controlnet(PARTS[2], *CPU) is first  # cached again
     assert store.controlnet(PARTS[1], *CPU) is second
     assert torch.equal(store.controlnet(PARTS[0], *CPU).conv_in.weight, expected)
     use = store.residents.control_net_use
@@ -43,7 +43,7 @@ def test_the_one_used_longest_ago_is_dropped_and_loaded_again(size):
 
 
 def test_the_policy_is_chosen_by_name(size):
-    """After three uses of the first, LFU drops the second for the third, LRU the first."""
+    """After three uses of the first, LFU evicts the second, LRU the first."""
     for policy, stays in (("lfu", 0), ("lru", 1)):
         store = ModelStore(control_net_bytes=2 * size, policy=policy)
         modules = [store.controlnet(PARTS[number], *CPU) for number in (0, 0, 0, 1)]

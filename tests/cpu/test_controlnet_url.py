@@ -1,4 +1,4 @@
-"""A ControlNet that a workflow names by URL is the one that the file holds."""
+"""A ControlNet named by URL equals the one in the file."""
 
 from dataclasses import replace
 
@@ -68,7 +68,7 @@ def test_other_files_than_controlnets_are_named(tmp_path, server, context):
 
 
 def test_checking_a_workflow_fetches_nothing(tmp_path, server, context):
-    """Nothing is at this address; that is found out when the node runs."""
+    """A missing file is reported only when the node runs."""
     absent = server.url("none.safetensors")
     graph = from_api(
         {"1": {"class_type": "ControlNetLoader", "inputs": {"control_net_name": absent}}}

@@ -1,6 +1,4 @@
-"""Measuring devices and stages: what is asked of whom, how often, and what `katz profile` makes of
-it.
-"""
+"""Measurements of devices and stages: which device measures what, how often, and `katz profile`."""
 
 from __future__ import annotations
 
@@ -84,7 +82,7 @@ def test_measurements_under_load_are_repeated_without_it(
     def flops() -> float:
         return calibrated("cpu", CPU, torch.float32, CostStore(tmp_path)).flops_per_second
 
-    assert flops() == flops() == 1e9  # others are still there
+    assert flops() == flops() == 1e9  # others still compute
     given.append(Scheduled(1.0, 0.05))
     assert flops() == flops() == 3e9
 
@@ -123,7 +121,7 @@ def test_measured_rates_are_those_of_a_machine() -> None:
 def test_every_kind_of_work_lasts_its_stretch() -> None:
     started = time.perf_counter()
     measure(CPU, torch.float32, stretch=0.5)
-    # so that workers which begin together do the same kind together
+    # all workers measure the same kind of work concurrently
     assert time.perf_counter() - started >= 1.5
 
 
@@ -133,15 +131,15 @@ def test_contention_is_by_kind_of_work_and_never_a_gain() -> None:
 
 
 class Machines:
-    """Three workers that answer as `services`: two equal ones on one host, where memory is shared,
-    and one on another. Who is asked from a thread of its own waits for its neighbour.
+    """Answers as three workers: two equal ones on one host, with shared memory, and one on another.
+    A call in a separate thread waits for its neighbour.
     """
 
     def __init__(self) -> None:
         self.asked: Counter[tuple[str, str]] = Counter()
         self.peak = self._busy = 0
         self._tests = threading.current_thread()
-        self._met = False  # whether those that compute have been two
+        self._met = False  # whether two computed at once
         self._changed = threading.Condition()
 
     def call(self, device: str, what: str, *arguments: Any) -> Any:
@@ -159,7 +157,7 @@ class Machines:
         with self._changed:
             self._busy += 1
             self.peak = max(self.peak, self._busy)
-            self._met = self._busy > 1  # the second leaves it so for the first, however late
+            self._met = self._busy > 1  # the second leaves it set for the first
             self._changed.notify_all()
             accompanied = host == "near" and self._changed.wait_for(lambda: self._met, patience)
             self._busy -= 1
@@ -170,9 +168,9 @@ def test_a_survey_measures_equal_devices_once_and_those_of_a_host_together() -> 
     machines, store = Machines(), CostStore(None)
     a, b, c = survey(["a", "b", "c"], machines.call, store)
     assert machines.peak == 2
-    # one of each kind
+    # one per kind
     assert sum(number for (_, what), number in machines.asked.items() if what == "rates") == 2
-    assert machines.asked["c", f"rates {STRETCH}"] == 0  # it has no neighbour
+    assert machines.asked["c", f"rates {STRETCH}"] == 0  # no neighbour
     first = a.device(store)
     assert (first.name, first.host, first.flops_per_second, first.memory_bytes) == (
         "a",
@@ -180,7 +178,7 @@ def test_a_survey_measures_equal_devices_once_and_those_of_a_host_together() -> 
         99.0,
         1e9,
     )
-    assert first.torch_name == "cuda:0"  # as the worker says, where plans say "a"
+    assert first.torch_name == "cuda:0"  # the worker's name; plans say "a"
     assert (first.contention, first.memory_contention) == (pytest.approx(1.1), pytest.approx(2.0))
     assert (b.together, c.together) == (2, 1)
     assert c.device(store).contention == 1.0
@@ -193,7 +191,7 @@ def test_a_survey_measures_equal_devices_once_and_those_of_a_host_together() -> 
 
 
 def rates(*flops: float, disturbed: bool = False) -> Iterator[tuple[Any, ...]]:
-    """What `rates` answers, one after the other; the memory's rate is half of the arithmetic's."""
+    """Yields answers of `rates`; the memory's rate is half the arithmetic's."""
     return ((one, one / 2, 1e-5, math.inf, disturbed) for one in flops)
 
 
@@ -202,7 +200,7 @@ def rates(*flops: float, disturbed: bool = False) -> Iterator[tuple[Any, ...]]:
 def test_contention_that_others_disturbed_is_measured_again_without_them(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, which: str
 ) -> None:
-    """A program that begins between the two measurements, or ends there."""
+    """A program starts or ends between the two measurements."""
     given = [Scheduled(1.0, 0.5)]
     monkeypatch.setattr(cost_store, "scheduled", lambda: given[-1])
     asked: list[tuple[str, ...]] = []
@@ -227,7 +225,7 @@ def test_contention_that_others_disturbed_is_measured_again_without_them(
     main = threading.current_thread()
     assert contention_of() == 5.0
     asked.clear()
-    assert contention_of() == 5.0 and not asked  # others are still there
+    assert contention_of() == 5.0 and not asked  # others still compute
     given.append(Scheduled(1.0, 0.05))
     assert contention_of() == 1.25
     asked.clear()
@@ -259,7 +257,7 @@ def test_a_link_that_others_disturbed_is_measured_again_without_them(
         call=call,
     )
     assert links() == {1e9} and asked.count("ask") == 1
-    assert links() == {1e9} and asked.count("ask") == 1  # others are still there
+    assert links() == {1e9} and asked.count("ask") == 1  # others still compute
     given.append(Scheduled(1.0, 0.05))
     assert links() == links() == {4e9} and asked.count("ask") == 2
 
@@ -269,7 +267,7 @@ def test_a_link_that_others_disturbed_is_measured_again_without_them(
 def test_a_gpu_that_others_use_is_seen_by_runs_that_take_longer(
     monkeypatch: pytest.MonkeyPatch, late: float, disturbed: bool
 ) -> None:
-    """The host's scheduler gives this process all that it wants meanwhile."""
+    """The host's scheduler sees no other load."""
     now, late_ones = [0.0], itertools.cycle([0.0, late, late])
 
     def run() -> None:
@@ -290,14 +288,14 @@ def test_a_gpu_that_others_use_is_seen_by_runs_that_take_longer(
 @pytest.mark.parametrize(
     ("spent", "share"),
     [
-        # seconds that this process computed and waited, that its neighbours computed, and others
+        # seconds this process computed, waited, its neighbours computed, and others computed
         (Scheduled(1.0, 0.0, 3.0, 3.0), 0.0),
-        (Scheduled(1.0, 1.0, 3.0, 0.0), 0.0),  # neighbours took what there was
+        (Scheduled(1.0, 1.0, 3.0, 0.0), 0.0),  # neighbours computed
         (Scheduled(1.0, 1.0, 3.0, 1.0), 0.5),
         (Scheduled(1.0, 1.0, 3.0, 0.5), 0.25),
-        (Scheduled(1.0, 1.0, 0.0, 0.0), 0.5),  # nobody says who
+        (Scheduled(1.0, 1.0, 0.0, 0.0), 0.5),  # unknown source
         (Scheduled(1.0, 1.0), 0.5),
-        (Scheduled(1.0, 1.0, -0.1, -0.1), 0.5),  # some have ended
+        (Scheduled(1.0, 1.0, -0.1, -0.1), 0.5),  # some ended
     ],
 )
 def test_neighbours_are_no_disturbance(spent: Scheduled, share: float) -> None:
@@ -308,7 +306,7 @@ def test_neighbours_are_no_disturbance(spent: Scheduled, share: float) -> None:
 def test_load_by_other_programs_is_distinguished_from_neighbours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Below process 7 are this one and another."""
+    """This process and 9 are 7's children."""
     tick, own = os.sysconf("SC_CLK_TCK"), os.getpid()
     monkeypatch.setattr(schedule, "PROC", tmp_path)
     for pid, children, seconds in ((7, f"{own} 9", 1), (own, "", 10), (9, "", 100), (8, "", 1000)):
@@ -316,7 +314,7 @@ def test_load_by_other_programs_is_distinguished_from_neighbours(
         (tmp_path / str(pid) / "task" / str(pid) / "children").write_text(children)
         columns = ["R", *["0"] * 10, str(seconds * tick // 2), str(seconds * tick // 2), "0"]
         (tmp_path / str(pid) / "stat").write_text(f"{pid} (a) b) {' '.join(columns)}")
-    # user, nice, system, idle, waiting for a disk, interrupts, stolen; guests, which user has in it
+    # user, nice, system, idle, waiting for a disk, interrupts, stolen; guests, included in user
     machine = [1000, 100, 10, 5000, 5000, 1, 0, 0, 700, 0]
     (tmp_path / "stat").write_text(
         f"cpu {' '.join(str(one * tick) for one in machine)}\ncpu0 1 2\n"
@@ -349,7 +347,7 @@ def test_an_engine_measures_every_stage_of_a_request_in_both_ways(sdxl: Models) 
     }
     for one in times:
         assert one.device == "cpu" and one.busy is None and one.roofline > 0
-        assert one.alone is None or one.alone in known  # what later plans predict with
+        assert one.alone is None or one.alone in known  # value that later plans use
     loop = [
         one
         for one in times
@@ -359,7 +357,7 @@ def test_an_engine_measures_every_stage_of_a_request_in_both_ways(sdxl: Models) 
 
 
 def test_profile_of_a_device_as_text_and_json(katz: Katz, monkeypatch: pytest.MonkeyPatch) -> None:
-    # of its own, where what it measured is seen to be kept
+    # a separate cache, to inspect its content
     monkeypatch.setenv("KATZ_CACHE", "cache")
     shown = katz("profile", "--threads", 1)
     assert shown.code == 0 and "GFLOP/s" in shown.out and "1 threads" in shown.out
@@ -374,7 +372,7 @@ def test_profile_of_a_workflow_prints_its_stages(katz: Katz, model_folder: Path)
     assert {"unet_encoder", "unet_mid", "unet_decoder"} <= {time["stage"] for time in times}
     shown = katz(*arguments)
     assert shown.code == 0 and "unet_decoder" in shown.out and "roofline" in shown.out
-    assert not Path("output").exists()  # it measures and writes no pictures
+    assert not Path("output").exists()  # no picture is written
 
 
 @pytest.mark.parametrize(
@@ -411,17 +409,17 @@ def test_next_plan_uses_the_measured_lora_switch(
     with local_engine(cache=tmp_path) as engine:
         assert patch_seconds(engine, first) < 0.05
         engine.sample(first, bare_context(engine))
-        took = engine.models.lora_seconds  # with text encoders, which are little
-        engine.sample(first, bare_context(engine))  # it is there: nothing is measured
+        took = engine.models.lora_seconds  # includes text encoders, a small part
+        engine.sample(first, bare_context(engine))  # already merged: not measured
         engine.sample(plain, bare_context(engine))
         assert took > 0.2 and patch_seconds(engine, first) == pytest.approx(took, rel=0.2)
-        assert patch_seconds(engine, two) < 0.05  # more than one LoRA was not measured
+        assert patch_seconds(engine, two) < 0.05  # several LoRAs are not measured
     with local_engine(cache=tmp_path) as engine:
         assert patch_seconds(engine, again) == pytest.approx(took, rel=0.2)
 
 
 def test_originals_are_counted_over_the_bus() -> None:
-    """torch's meta device stands for one with memory of its own, which takes no time to copy to."""
+    """torch's meta device is separate memory, and copies to it take no time."""
     assert (
         measure(CPU, torch.float32)[3] == math.inf > measure(torch.device("meta"), torch.float32)[3]
     )

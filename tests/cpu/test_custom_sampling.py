@@ -1,6 +1,4 @@
-"""Custom samplers, guiders and parts of schedules: the same pictures as the samplers that they take
-apart.
-"""
+"""Custom samplers, guiders and partial schedules give the pictures of the samplers that they split."""
 
 from __future__ import annotations
 
@@ -71,7 +69,6 @@ def empty() -> dict[str, Tensor]:
 
 
 def plain(models: Models, **changes: Any) -> dict[str, NodeCall]:
-    """A KSampler."""
     knobs = {
         "seed": SEED,
         "steps": STEPS,
@@ -94,7 +91,6 @@ def levels(models: Models) -> Tensor:
 def guided(
     models: Models, guider: str, sampler: str = "euler", latent: Any = None, **inputs: Any
 ) -> dict[str, NodeCall]:
-    """A SamplerCustomAdvanced with a guider."""
     wires = {
         "sampler": SamplerChoice(sampler),
         "sigmas": levels(models),
@@ -147,8 +143,8 @@ def test_the_other_keys_of_a_latent_stay(sd1: Models, engine: DeviceEngine) -> N
 def test_the_denoised_output_is_the_last_step_s_prediction(
     sd1: Models, engine: DeviceEngine
 ) -> None:
-    """Euler to 0 ends in the denoised prediction; stopped before, it went x' = x + (σ' - σ)(x -
-    denoised) / σ.
+    """Euler to 0 ends in the denoised prediction; earlier, x' = x + (σ' - σ)(x - denoised) / σ
+    holds.
     """
     whole = guided(sd1, "CFGGuider", cfg=5.0, **both_sides(sd1))
     latent, denoised = (output["samples"] for output in run(engine, whole))
@@ -206,7 +202,7 @@ def test_a_schedule_in_two_parts_is_the_whole_schedule(sd1: Models, engine: Devi
 
 
 def test_disabled_noise_starts_from_the_latent_as_it_is(sd1: Models, engine: DeviceEngine) -> None:
-    """AddNoise and a sampler without noise are a sampler with noise, below the table's maximum."""
+    """Below the table's maximum, AddNoise and a sampler without noise equal one with noise."""
     sigmas = levels(sd1)[2:]
     model = pipeline_recipes(sd1.pipeline)[0]
     whole = guided(sd1, "CFGGuider", latent=masked(), cfg=5.0, **both_sides(sd1))
@@ -240,9 +236,7 @@ def test_a_basic_guider_is_guidance_1(sd1: Models, engine: DeviceEngine) -> None
 
 
 def test_dual_guidance_reduces_to_guidance(sd1: Models, engine: DeviceEngine) -> None:
-    """With the same second conditioning as the first, or a scale of 1, one guidance of the two is
-    left.
-    """
+    """With equal second conditioning, or a scale of 1, only one of the two guidances is effective."""
     sides, other = both_sides(sd1), text(sd1, "a blue star")
     dual = {"cond1": sides["positive"], "negative": sides["negative"]}
     expected = samples(engine, plain(sd1))

@@ -1,4 +1,4 @@
-"""What CUDA's errors are taken for, and what becomes of one where the device is in this process."""
+"""CUDA errors are classified; a device fault in this process is reported."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_fault_is_found_behind_the_error_of_a_node() -> None:
 def test_a_fault_in_this_process_is_one_line_for_the_person(
     katz: Katz, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No worker to replace: `katz run` ends with an error as for any other, not with its process."""
+    """Without a worker to replace, `katz run` reports an error instead of crashing."""
 
     def fail(module: Any, given: Any) -> Any:
         raise torch.AcceleratorError(ILLEGAL)

@@ -1,4 +1,4 @@
-"""What documents show is run: the plans of planner.md, and the pack of nodes.md."""
+"""The documents' plans, packs and commands run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from katz_graph.executor import start as starting
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-NUMBER = re.compile(r"\d+(\.\d+)?")  # counts of kernels and bytes differ with the version of torch
+NUMBER = re.compile(r"\d+(\.\d+)?")  # kernel counts and bytes depend on torch's version
 LOOP = ROOT / "workflows" / "loop_by_hand.json"
 
 
@@ -59,8 +59,8 @@ def test_the_workflow_of_the_document_runs_on_its_pack(katz: Katz, pack: Path) -
 
 
 def test_the_guidance_of_the_document_runs_inside_the_loop(katz: Katz, pack: Path) -> None:
-    """With a bound that nothing reaches it is plain guidance, to the byte; with a low one it is
-    another picture.
+    """With an unreachable bound, the picture equals plain guidance, to the byte; a low bound
+    changes it.
     """
     pixels = []
     for changes in (
@@ -84,7 +84,7 @@ def test_the_guidance_of_the_document_runs_inside_the_loop(katz: Katz, pack: Pat
 
 
 def commands() -> list[tuple[str, ...]]:
-    """Each command once, of the blocks that are not marked as ones that cannot run, in order."""
+    """Lists each command of the blocks that are not marked as not-run once, in order."""
     lines = (
         line
         for page in (ROOT / "README.md", *sorted(DOCS.glob("*.md")))
@@ -98,7 +98,7 @@ def commands() -> list[tuple[str, ...]]:
 def test_commands_of_the_documents_run(
     katz: Katz, pack: Path, costs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a folder without a checkout. Samplers make two steps in place of twenty."""
+    """Runs outside of a checkout, with two sampler steps instead of twenty."""
     use_threads(monkeypatch, starting, costs)
     Path("vignette.json").write_text(blocks("nodes.md", "json")[0])
     found = commands()

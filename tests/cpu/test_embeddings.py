@@ -1,5 +1,5 @@
-"""Textual inversions: an inversion of tokens that exist is those tokens, wherever it stands; what
-cannot be used is named.
+"""Textual inversions: an inversion of existing tokens equals those tokens, anywhere in a prompt;
+unusable files are named.
 """
 
 import pytest
@@ -26,7 +26,7 @@ def encoders(clip):
 
 
 def write(folder, name, family, text):
-    """An inversion whose vectors are those of the tokens of a text."""
+    """Writes an inversion with the vectors of a text's tokens."""
     place = folder / "models" / "embeddings"
     place.mkdir(parents=True, exist_ok=True)
     tensors = {}
@@ -55,7 +55,7 @@ def encoded(folder, family, text):
         ("x (embedding:ab:1.3) y", "x (a b:1.3) y"),
         ("x\nembedding:ab embedding:ab y", "x\na b a b y"),
         ("x " * 73 + "embedding:ab", "x " * 73 + "a b"),
-        ("x " * 74 + "(embedding:ab)", "x " * 74 + "(a b)"),  # not torn at the end of a row
+        ("x " * 74 + "(embedding:ab)", "x " * 74 + "(a b)"),  # not split at a row's end
     ],
 )
 def test_an_inversion_of_tokens_is_those_tokens(tmp_path, family, learned, plain):
@@ -83,7 +83,7 @@ def test_one_that_is_not_there_is_left_out_with_a_warning(tmp_path):
 def test_one_of_another_family_is_left_out_with_a_warning(tmp_path):
     write(tmp_path, "ab", "sdxl", "a b")
     path = tmp_path / "models" / "embeddings" / "ab.safetensors"
-    # as wide as SDXL's first text encoder only, like those of SD1.5
+    # the width of SDXL's first text encoder only, like SD1.5's
     save_file({"emb_params": load_file(path)["clip_l"]}, path)
     got, warnings = encoded(tmp_path, "sdxl", "x embedding:ab y")
     assert len(warnings) == 1
@@ -103,7 +103,7 @@ def test_a_pickle_is_refused_with_the_way_out(tmp_path):
             InputError, match=r"old\.pt: a pickle, which can run code .* convert it with python -c"
         ):
             encoded(tmp_path, "sd1", f"x embedding:{name}")
-    # nothing outside of the folder is looked at
+    # files outside of the folder are not opened
     assert encoded(tmp_path, "sd1", f"x embedding:../../{place.name}/old")[1]
 
 

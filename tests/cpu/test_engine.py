@@ -1,6 +1,4 @@
-"""Sampling through planner and worker on random weights: what a person would see differ if it
-broke.
-"""
+"""Sampling through planner and worker on random weights gives the expected pictures and errors."""
 
 from __future__ import annotations
 
@@ -46,8 +44,8 @@ def controls(models: Models, number: int) -> tuple[ControlCase, ...]:
     return tuple(ControlCase(models.controls[i], *windows[i]) for i in range(number))
 
 
-# of the bench's cases, every eleventh: all kinds and numbers of ControlNets come up, with LoRAs and
-# without; and of SDXL, which differs by its text and its layers, the first, and one with all parts
+# every eleventh case of the bench covers all kinds and numbers of ControlNets, with and without
+# LoRAs; SDXL, which differs by text and layers, has the first and one with all parts
 @pytest.mark.parametrize(("family", "every"), [("sd1", 11), ("sdxl", 33)])
 def test_regions_equal_plain_loops_over_diffusers_modules(
     family: str, every: int, request: pytest.FixtureRequest, engine: DeviceEngine
@@ -59,7 +57,7 @@ def test_regions_equal_plain_loops_over_diffusers_modules(
 
 
 def test_weights_with_loras_are_those_that_diffusers_merges(engine: DeviceEngine) -> None:
-    """On trained models, where a last place of a weight moves latents by more than the bound."""
+    """On trained models, where the last bit of a weight moves latents by more than the bound."""
     wanted = [case for case in cases(mini_models()) if case.name.endswith("2 LoRAs, mask")]
     assert against_plain_loop(wanted[0], engine) == (0.0, 0.0)
 
@@ -151,8 +149,8 @@ def test_a_worker_alternates_between_requests_by_whole_evaluations(
         == steps
         == [done for number, done in order if number == 1]
     )
-    # turns are shared by seconds: neither is ahead by more than a share and what overran it, however
-    # long the machine made one evaluation
+    # turns are shared by seconds: the lead is at most a share and its overrun, however long the
+    # machine made one evaluation
     flows = list(dict.fromkeys(flow for flow, _ in charged))
     assert len(flows) == 2
     ends = min(max(at for at, (one, _) in enumerate(charged) if one is flow) for flow in flows)
@@ -202,7 +200,7 @@ def test_a_controlnet_of_another_width_is_refused_before_the_run(
 
 
 def drawn_loop(models: Models, every: int | None) -> Region:
-    """The loop drawn by hand; deep blocks every `every`-th evaluation, or whole evaluations without
+    """Draws the loop with deep blocks every `every`-th evaluation; None: whole evaluations without
     slots.
     """
     model, clip, _ = pipeline_recipes(models.pipeline)
@@ -272,7 +270,7 @@ def drawn_loop(models: Models, every: int | None) -> Region:
 def test_a_loop_drawn_by_hand_is_the_sampler_bit_for_bit(sd1: Models, engine: DeviceEngine) -> None:
     sampler = sample(engine, sampler_region(request(sd1)))
     assert torch.equal(sample(engine, drawn_loop(sd1, None)), sampler)
-    # always fresh deep features, through slots
+    # fresh deep features, through slots
     assert torch.equal(sample(engine, drawn_loop(sd1, every=1)), sampler)
 
 
@@ -287,7 +285,7 @@ def test_keeping_deep_features_for_a_step_changes_the_picture_a_little(
 
 
 def test_an_engine_of_this_process_ends_at_once(costs: Path) -> None:
-    patience = WorkerPatience(stop=60.0)  # seconds for one that does not answer to the end
+    patience = WorkerPatience(stop=60.0)  # seconds to wait if the worker never answers
     engine = DeviceEngine(
         [WorkerConfig("cpu")], cache=costs, launchers={"cpu": InProcess()}, patience=patience
     )

@@ -1,8 +1,8 @@
-"""Nodes that touch noise, levels or latents, with a model of every family: against values that
-follow from the path that the family was trained on, x = x0 + σ noise or x = (1 - σ) x0 + σ noise.
+"""Nodes that touch noise, levels or latents, with a model of every family, give the values of the
+family's path, x = x0 + σ noise or x = (1 - σ) x0 + σ noise.
 
-The networks predict 0, so that what each step takes the picture to be is known: x itself, or
-x / (σ² + 1) where a network predicts v.
+The networks predict 0, so that the denoised prediction is known: x itself, or x / (σ² + 1) for
+v-prediction.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ LAST_LAYERS = ("conv_out.", "proj_out.", "all_final_layer.2-1.linear.")
 
 @dataclass(frozen=True)
 class Trained:
-    """What a family was trained on, as published: the scale and shift of its latents, and the
-    shift of a flow's levels, None of what is no flow.
+    """Published training parameters: scale and shift of the latents, and the shift of a flow's
+    levels (None for other paths).
     """
 
     scale: float
@@ -60,7 +60,7 @@ TRAINED: Mapping[Kind, Trained] = {
 
 @dataclass(frozen=True)
 class Setting:
-    """A family's model, and how to run nodes with it."""
+    """Holds a family's model and runs nodes with it."""
 
     kind: Kind
     trained: Trained
@@ -105,19 +105,19 @@ class Setting:
         return self.restored(x if self.trained.flow is None else x / (1 - sigma))
 
     def stepped(self, x: Tensor, sigmas: list[float]) -> Tensor:
-        """Euler's steps with the silent network."""
+        """Takes Euler steps of a zero network."""
         for sigma, after in pairwise(sigmas):
             denoised = x / (sigma**2 + 1) if self.trained.predicts_v else x
             x = x + (x - denoised) / sigma * (after - sigma)
         return x
 
     def painted(self, latent: Tensor, noise: Tensor, sigmas: list[float]) -> Tensor:
-        """What a sampler makes of a latent that is not empty, from below the highest level on."""
+        """Returns a sampler's result for a non-empty latent, starting below the highest level."""
         x = self.noised(self.normalised(latent), noise, sigmas[0])
         return self.finished(self.stepped(x, sigmas), sigmas[-1])
 
     def levels(self, steps: int = 4, first: int = 1) -> list[float]:
-        """`simple` levels: every so many of the table's, from behind."""
+        """Returns `simple` levels: every n-th entry, from the end."""
         table = self.table()
         spread = [table[-(1 + int(i * len(table) / steps))] for i in range(steps)]
         return [*spread, 0.0][first:]
@@ -197,7 +197,7 @@ READ_A_MODEL = {
     "VAEEncode",
     "VAEEncodeForInpaint",
     "VAEEncodeTiled",
-    # these put what a VAE gave into a conditioning: test_nodes_vae.py
+    # these put encoded pictures in conditionings: test_nodes_vae.py
     "InpaintModelConditioning",
     "InstructPixToPixConditioning",
 }
@@ -205,7 +205,7 @@ READ_A_MODEL = {
 
 @pytest.mark.defect(2)
 def test_every_node_between_models_and_noise_is_tried_here() -> None:
-    """A new node that reads a model and touches noise, levels or latents needs a test below."""
+    """A new node that reads a model and touches noise, levels or latents needs a test here."""
     touched = {"LATENT", "NOISE", "SIGMAS"}
     found = set()
     for name, kind in registry().items():
@@ -262,7 +262,7 @@ def with_noise(family: Setting, latent: Mapping[str, Any], noise: str, level: fl
 
 @pytest.mark.defect(2)
 def test_an_empty_latent_with_noise_is_noise_alone(family: Setting) -> None:
-    """Zeros are not taken for a picture: they are not shifted. They may have any channels."""
+    """Zeros, with any number of channels, are no picture and are not shifted."""
     for channels in (4, family.trained.channels):
         empty = {"samples": torch.zeros(1, channels, SIDE, SIDE)}
         assert_same(
@@ -310,7 +310,7 @@ def test_schedulers_give_the_levels_that_the_model_was_trained_on(family: Settin
     part = {**common, "scheduler": "simple", "denoise": 0.5}
     half = family.run({"out": NodeCall("BasicScheduler", part)})
     assert half.tolist() == pytest.approx(family.levels(8, first=4), rel=1e-5)
-    # Beta(1, 1) is even
+    # Beta(1, 1): equal
     uniform = {**common, "alpha": 1.0, "beta": 1.0}
     even = family.run({"out": NodeCall("BetaSamplingScheduler", uniform)})
     table = family.table()
@@ -320,13 +320,13 @@ def test_schedulers_give_the_levels_that_the_model_was_trained_on(family: Settin
 
 @pytest.mark.defect(2)
 def test_turbos_levels_are_tenths_of_a_thousand_timesteps(family: Setting) -> None:
-    """FLUX and Z-Image are told times from 0 to 1, so that they have no such steps."""
+    """FLUX and Z-Image have no such steps, as their times are 0 to 1."""
     levels = family.run({"out": NodeCall("SDTurboScheduler", {"model": family.model, "steps": 2})})
     if family.kind in ("flux", "z_image"):
         with pytest.raises(KatzError, match="expected levels from 1"):
             family.samples("SamplerCustom", **custom(family, levels))
         return
-    # a flow's table begins at 1, of a thousand; the other's at timestep 0
+    # a flow's table begins at 1, of a thousand; the other at timestep 0
     first, second = (998, 898) if family.trained.flow else (999, 899)
     expected = [family.table()[first], family.table()[second], 0.0]
     assert levels.tolist() == pytest.approx(expected, rel=1e-5)
@@ -360,7 +360,7 @@ def test_all_samplers_mix_the_picture_with_noise_of_their_level(family: Setting)
 
 @pytest.mark.defect(2)
 def test_two_halves_of_a_schedule_are_the_whole(family: Setting) -> None:
-    """By SplitSigmas, and by KSamplerAdvanced: what is left of the noise is there in between."""
+    """With SplitSigmas or KSamplerAdvanced, the latent in between keeps its noise."""
     sigmas = family.levels(6, first=2)
     expected = family.painted(family.picture(), family.noise(), sigmas)
     between = family.painted(family.picture(), family.noise(), sigmas[:3])
@@ -394,7 +394,7 @@ def test_two_halves_of_a_schedule_are_the_whole(family: Setting) -> None:
 
 @pytest.mark.defect(2)
 def test_an_empty_latent_begins_with_noise_alone(family: Setting) -> None:
-    """From the highest level on, where other paths than a flow's begin with variance 1 + σ²."""
+    """From the highest level on; paths other than a flow's begin with variance 1 + σ²."""
     sigmas = family.levels(2, first=0)
     start = (1 + sigmas[0] ** 2) ** 0.5 if family.trained.flow is None else 1.0
     x = family.stepped(family.noise() * start, sigmas)
@@ -423,7 +423,7 @@ def test_outside_of_a_mask_the_picture_stays(family: Setting) -> None:
 
 @pytest.mark.defect(2)
 def test_diffusers_schedulers_are_refused_for_flows(family: Setting) -> None:
-    """They are those of noise that is added, whatever the model predicts."""
+    """They add noise to the latent, whatever the model predicts."""
     given = asked(family, seed=SEED, guidance_scale=1.0, strength=0.5)
     del given["cfg"], given["scheduler"]
     if family.trained.flow is not None:

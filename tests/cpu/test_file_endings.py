@@ -1,4 +1,4 @@
-"""Weights are found and loaded whatever their file's ending is: `.SAFETENSORS`, `.sft`."""
+"""Weights are found and loaded with any file ending: `.SAFETENSORS`, `.sft`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,6 @@ LOADERS = {
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
-    """Files of each kind."""
     folder, made = tmp_path_factory.mktemp("files"), parts("sd1")
     tensors = {
         "vae": original_vae(made["vae"]),
@@ -98,7 +97,7 @@ def test_folders_of_diffusers_too(tmp_path: Path) -> None:
     plain = tmp_path / "vae/diffusion_pytorch_model.safetensors"
     half = {name: one.half() for name, one in load_file(plain).items()}
     save_file(half, tmp_path / "vae/diffusion_pytorch_model.fp16.SFT")
-    # what has no variant goes before what has one
+    # files without a variant come first
     assert component(tmp_path / "vae", "vae").weight_files[0].path == str(plain)
     plain.rename(plain.with_suffix(".SAFETENSORS"))
     chosen = component(tmp_path / "vae", "vae").weight_files[0].path

@@ -1,5 +1,5 @@
-"""What decides a result is part of its identity: loaders open no file that a recipe does not name,
-and a file that a recipe names makes another recipe when it changes.
+"""Recipes identify everything that decides a result: loaders open only the files that a recipe
+names, and changing one changes the recipe.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from katz_graph.models.loading.sources import (
 from katz_graph.models.text.tokens import load_tokenizer
 from katz_graph.testing.random_models import Kind, make_pipeline
 
-# what libraries may look for in a folder, of which recipes need not know
+# files that libraries may look for in a folder and that recipes may omit
 TEMPTING = (
     "added_tokens.json",
     "chat_template.jinja",
@@ -110,7 +110,7 @@ def single_file(folder: Path) -> list[Any]:
 
 
 def parts(folder: Path) -> list[Any]:
-    """A VAE and a text encoder in folders of their own, the latter with a tokenizer in it, and a
+    """Returns a VAE and a text encoder in separate folders, the latter with a tokenizer, and a
     textual inversion.
     """
     shutil.copytree(pipeline_folder("sd1") / "vae", folder / "vae")
@@ -176,7 +176,7 @@ def test_each_file_that_a_recipe_names_is_part_of_its_identity(tmp_path: Path, m
     for file in files_in(first):
         path = Path(file.path)
         if not path.is_relative_to(tmp_path):
-            continue  # of the package
+            continue  # package file
         content, state = path.read_bytes(), path.stat()
         if path.suffix == ".json":
             path.write_bytes(content + b" ")
@@ -188,7 +188,7 @@ def test_each_file_that_a_recipe_names_is_part_of_its_identity(tmp_path: Path, m
 
 
 def _again(recipes: list[Any], folder: Path) -> list[Any]:
-    """Makes the recipes anew, without writing their files."""
+    """Makes the recipes again, with unchanged files."""
     made: list[Any] = []
     for recipe in recipes:
         match recipe:

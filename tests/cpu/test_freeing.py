@@ -1,6 +1,4 @@
-"""What a failed unit held, on a device often gigabytes, is given back at once: Python's collector
-is off here.
-"""
+"""A failed unit's memory, on a device often gigabytes, is freed at once: Python's collector is off."""
 
 from __future__ import annotations
 
@@ -39,7 +37,7 @@ def worker() -> Iterator[DeviceThread]:
 
 
 class Held:
-    """Tensors as weak references."""
+    """Refers to tensors weakly."""
 
     def __init__(self) -> None:
         self._tensors: list[weakref.ref[Tensor]] = []
@@ -73,7 +71,7 @@ def while_another_is_handled(held: Held) -> None:
 
 
 def error_of(ask: Callable[[], object]) -> BaseException:
-    """Without pytest's own references to its frames."""
+    """Catches an error without pytest's references."""
     try:
         ask()
     except BaseException as error:
@@ -104,7 +102,7 @@ def test_inputs_of_a_job_are_freed_with_it(worker: DeviceThread, failing: bool) 
     job = worker.submit(OneUnitTask(work))
     job.future.exception()
     del job, work, latent
-    worker.submit(OneUnitTask(lambda: None)).result()  # it has let go of the one before
+    worker.submit(OneUnitTask(lambda: None)).result()  # it has released its last job
     assert not held
 
 

@@ -1,4 +1,4 @@
-"""What counts as free on a GPU, with a stand-in for torch's allocator."""
+"""Free memory of a GPU, computed with a fake torch allocator."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ OWN = (0, 1)  # the pool of a CUDA graph
 
 @dataclass
 class Allocator:
-    """Takes segments from a device, for its shared pool and those of graphs. A segment has bytes in
-    all, and bytes that tensors have.
+    """Allocates segments for the shared pool and those of graphs. A segment has a size and the
+    bytes its tensors use.
     """
 
     segments: list[tuple[tuple[int, int], int, int, int]] = field(default_factory=list)
@@ -45,7 +45,7 @@ class Allocator:
         ]
 
     def to_be_had(self) -> int:
-        """What the shared pool could give out now."""
+        """Returns the shared pool's free bytes."""
         shared = (one for one in self.segments if one[0] == (0, 0) and one[1] == 0)
         return self.free + sum(size - used for _, _, size, used in shared)
 
@@ -64,7 +64,7 @@ def test_unused_memory_of_graph_pools_is_not_free(
     allocator.install(monkeypatch)
     for segment in (
         ((0, 0), 0, 100, 40),
-        ((0, 0), 1, 100, 0),  # of another GPU
+        ((0, 0), 1, 100, 0),  # on another GPU
         (OWN, 0, 300, 20),
         ((0, 2), 0, 50, 0),
     ):

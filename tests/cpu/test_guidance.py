@@ -1,5 +1,5 @@
-"""How predictions are combined besides by plain guidance: by their norms, along each other, and away
-from what a transformer predicts without some blocks.
+"""Other combinations of predictions than plain guidance: by norms, by projection, and away from a
+transformer's predictions without some blocks.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def test_a_normed_prediction_is_nowhere_longer_than_the_conditional_one() -> Non
     assert torch.allclose(lengths[2], torch.minimum(*lengths[:2]), rtol=1e-5)
     assert (lengths[0] > lengths[1]).any() and (lengths[0] < lengths[1]).any()
     assert torch.equal(normed(whole, cond, 0.5), normed(whole, cond, 1.0) * 0.5)
-    # along the guided one
+    # parallel to guided
     share = normed(whole, cond, 1.0) / whole
     assert torch.allclose(share, share[:, :1].expand_as(share), rtol=1e-5)
 
@@ -108,7 +108,7 @@ def test_a_normed_difference_has_the_length_of_the_conditional_one() -> None:
 
 
 def test_zero_star_guides_from_the_part_of_the_negative_that_lies_along_the_positive() -> None:
-    """Each sample's s makes s u the nearest to v; where v is a multiple of u, s is the factor."""
+    """For each sample, s u is nearest to v; if v is a multiple of u, s is the factor."""
     one, uncond = step(), drawn(1)
     cond = one.x - 0.25 * (one.x - uncond)
     plain = guided(cond, uncond, GUIDANCE)
@@ -138,7 +138,7 @@ def test_guidance_away_from_a_weakened_prediction() -> None:
 
 
 def test_patches_after_guidance_act_in_their_order() -> None:
-    """Without a negative side, what compares with it changes nothing."""
+    """Without a negative prediction, patches that need it do nothing."""
     cond, uncond, one = drawn(0), drawn(1), step()
     plain = guided(cond, uncond, GUIDANCE)
 
@@ -159,17 +159,17 @@ def test_patches_after_guidance_act_in_their_order() -> None:
 
 
 class Patched:
-    """Stands for a model with these patches."""
+    """Fakes a model with these patches."""
 
     def __init__(self, patches: tuple[Patch, ...]) -> None:
         self.patches = patches
 
 
-# Blocks that are passed over
+# Skipped blocks
 
 
 class Passing(nn.Module):
-    """Stands for a block that changes nothing."""
+    """Fakes a block that changes nothing."""
 
     def forward(
         self, hidden_states: Tensor, encoder_hidden_states: Tensor, *_: Any, **__: Any
@@ -180,7 +180,7 @@ class Passing(nn.Module):
 @pytest.mark.parametrize("passed", [(0,), (1, 2), (3,), (0, 3), (5,)])
 @pytest.mark.parametrize("kind", CHAINED)
 def test_blocks_are_skipped_as_if_missing(kind: Kind, passed: tuple[int, ...]) -> None:
-    """The fifth and sixth are single ones of FLUX.1."""
+    """FLUX.1's fifth and sixth are single blocks."""
     module = made(kind, 3, blocks=4)
     one, text = inputs(module, 2, torch.float32)
     chains = [module.transformer_blocks, getattr(module, "single_transformer_blocks", [])]
@@ -199,7 +199,7 @@ def test_blocks_are_skipped_as_if_missing(kind: Kind, passed: tuple[int, ...]) -
 
 
 def test_a_residual_is_added_where_a_block_is_passed_over() -> None:
-    """As ComfyUI adds it: after the block, whatever the block was."""
+    """As in ComfyUI, it is added after the block in any case."""
     module = made("sd35", 3, blocks=4)
     one, text = inputs(module, 1, torch.float32)
     residual = torch.randn(1, 15, 32, generator=torch.Generator().manual_seed(5))
@@ -264,7 +264,7 @@ def stages_of(region: Region, suffix: str) -> list[str]:
 def test_a_step_of_skip_layer_guidance_is_made_of_three_predictions(
     kind: Kind, folders: dict[Kind, Path]
 ) -> None:
-    """In one step to 0 the picture is the combined prediction, in the model's scale."""
+    """In one step to 0 the picture is the combined prediction, in model scale."""
     space = pipeline_recipes(folders[kind])[0].latent
     with local_engine() as engine:
 
@@ -289,7 +289,7 @@ def test_a_step_of_skip_layer_guidance_is_made_of_three_predictions(
 def test_a_weakened_negative_takes_the_place_of_the_negative_side(
     folders: dict[Kind, Path],
 ) -> None:
-    """And none is computed where there is no negative side."""
+    """Without negative conditioning, neither is computed."""
     whole = region(folders["sd35"], "sd35", SkipLayerNegative(MIDDLE))
     assert stages_of(whole, "-blocks") == ["negative-weakened-blocks", "positive-blocks"]
     part = region(folders["sd35"], "sd35", SkipLayerNegative(SkippedBlocks((1,), (), 0.0, 0.5)))
@@ -305,7 +305,7 @@ def test_a_weakened_negative_takes_the_place_of_the_negative_side(
 def test_outside_of_its_window_nothing_is_computed_without_blocks(
     folders: dict[Kind, Path],
 ) -> None:
-    """The window is open where the noise level lies between those of its two shares."""
+    """The window contains the noise levels between those of its two fractions."""
     start, end = 0.2, 0.6
     guidance = SkipLayerGuidance(SkippedBlocks((1,), (), start, end), 2.0)
     negative = SkipLayerNegative(SkippedBlocks((0,), (), start, end))

@@ -1,5 +1,5 @@
-"""Files of HunyuanDiT's transformers and ControlNets in the layout of their original code, written
-here name by name, are the modules that they were made of; so are checkpoints as ComfyUI has them.
+"""HunyuanDiT's transformers and ControlNets in the original layout, and ComfyUI's checkpoints, load
+as the modules that they were made from.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ torch.set_num_threads(1)
 
 
 def linear(into: dict[str, Tensor], name: str, *layers: nn.Module) -> None:
-    """Writes layers as one, whose rows are theirs, in order."""
+    """Writes layers as one, concatenating their rows."""
     for parameter in ("weight", "bias"):
         parts = [getattr(layer, parameter) for layer in layers if hasattr(layer, parameter)]
         into[f"{name}.{parameter}"] = torch.cat([part.detach() for part in parts])
 
 
 def original(module: Any) -> dict[str, Tensor]:
-    """Names the weights as Tencent's code has its modules: what the authors' own classes call them
-    (hydit/modules/models.py, controlnet.py, poolers.py).
+    """Names the weights as Tencent's classes do (hydit/modules/models.py, controlnet.py,
+    poolers.py).
     """
     found: dict[str, Tensor] = {}
     for number, block in enumerate(module.blocks):
@@ -93,7 +93,7 @@ def original(module: Any) -> dict[str, Tensor]:
             linear(found, f"after_proj_list.{number}", layer)
     else:
         linear(found, "final_layer.linear", module.proj_out)
-        for parameter in ("weight", "bias"):  # shift and scale are the other way round
+        for parameter in ("weight", "bias"):  # shift and scale are swapped
             scale, shift = getattr(module.norm_out.linear, parameter).detach().chunk(2)
             found[f"final_layer.adaLN_modulation.1.{parameter}"] = torch.cat([shift, scale])
     assert len(found) + fused(module) == len(list(module.parameters()))
@@ -101,7 +101,7 @@ def original(module: Any) -> dict[str, Tensor]:
 
 
 def fused(module: Any) -> int:
-    """Counts the parameters that are rows of another: of each block's q, k, v and k, v."""
+    """Counts parameters that are rows of fused ones: q, k, v and k, v of each block."""
     return len(module.blocks) * 2 * (2 + 1)
 
 
@@ -144,7 +144,7 @@ def test_a_controlnet_in_the_original_layout_is_the_module(kind: Kind, tmp_path:
 
 
 def test_the_published_width_of_the_mlp_is_kept(tmp_path: Path) -> None:
-    """Of the published models: 4.3637 times 1408 is 6144 after the fraction is cut off."""
+    """In published models 4.3637 times 1408 is 6144, with the fraction cut off."""
     module = draw_network("hunyuan_dit", 3, hidden_size=32, mlp_ratio=4.3637)
     rows = module.blocks[0].ff.net[0].proj.out_features
     assert rows == 139
@@ -161,7 +161,7 @@ def test_a_file_without_a_layer_is_reported(tmp_path: Path) -> None:
         network_recipe(tmp_path / "dit.safetensors")
 
 
-# Checkpoints as ComfyUI has them
+# ComfyUI's checkpoints
 
 
 PIECES = "text_encoders.mt5xl.spiece_model"
@@ -170,8 +170,8 @@ TEXTS = "a red circle above sand", "sand"
 
 @pytest.fixture(scope="module")
 def pipeline(folders: dict[Kind, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in diffusers' layout whose numbers that shapes do not tell are the published
-    models': heads of 64 in BERT, groups of 32 in the VAE.
+    """Makes a folder in diffusers' layout with the published values that shapes do not determine:
+    BERT's heads of 64, the VAE's groups of 32.
     """
     folder = tmp_path_factory.mktemp("models") / "checkpoints" / "folder"
     shutil.copytree(folders["hunyuan_dit"], folder)
@@ -189,7 +189,7 @@ def pipeline(folders: dict[Kind, Path], tmp_path_factory: pytest.TempPathFactory
 
 
 def all_in_one(folder: Path) -> dict[str, Tensor]:
-    """A pipeline's weights as hunyuan_dit_1.2.safetensors of ComfyUI's author names them."""
+    """Names a pipeline's weights as in ComfyUI's hunyuan_dit_1.2.safetensors."""
     transformer = HunyuanDiT2DModel.from_pretrained(folder / "transformer")
     bert = load_file(folder / "text_encoder" / "model.safetensors")
     mt5 = load_file(folder / "text_encoder_2" / "model.safetensors")
@@ -208,7 +208,7 @@ def all_in_one(folder: Path) -> dict[str, Tensor]:
 
 @pytest.fixture
 def hub(pipeline: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Has the hub give BERT's vocabulary, at the second asking; returns how it was asked."""
+    """Fakes a hub without a local copy at first; lists each call's `local_files_only`."""
     asked = []
 
     def download(repository: str, allow_patterns: list[str], local_files_only: bool = False) -> str:
@@ -245,7 +245,7 @@ def test_a_checkpoint_matches_the_pipeline_s_folder(
             result = engine.run(graph, set={"CheckpointLoaderSimple.ckpt_name": name}, seed=1)
             painted.append(numpy.array(result.images[0]))
     assert (painted[0] == painted[1]).all() and painted[0].std() > 2
-    assert hub[:2] == [True, False]  # fetched once, where it was not there
+    assert hub[:2] == [True, False]  # fetched once, as it was missing
     assert False not in hub[2:]
 
 

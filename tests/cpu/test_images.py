@@ -1,4 +1,4 @@
-"""Pictures of odd kinds from files, and files that are no pictures."""
+"""Unusual pictures are read from files, and broken ones refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ RED, GREEN = (255, 0, 0), (0, 255, 0)
 
 
 def halves(width: int = 4, height: int = 2) -> Image.Image:
-    """Red on the left, green on the right."""
     image = Image.new("RGB", (width, height), RED)
     image.paste(GREEN, (width // 2, 0, width, height))
     return image
@@ -70,7 +69,7 @@ def test_cmyk_jpeg(tmp_path: Path) -> None:
 def test_the_cameras_orientation_is_applied(tmp_path: Path) -> None:
     image = halves(16, 8)
     exif = image.getexif()
-    exif[0x0112] = 6  # turn clockwise by 90 degrees to look at it: left becomes top
+    exif[0x0112] = 6  # to be rotated clockwise by 90 degrees: left becomes top
     image.save(tmp_path / "a.jpg", exif=exif, quality=95)
     pixels, _ = load_image(tmp_path / "a.jpg")
     assert pixels.shape == (1, 16, 8, 3)
@@ -101,7 +100,7 @@ def chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def bomb() -> bytes:
-    """A PNG of a few hundred bytes that claims 100,000 by 100,000 pixels."""
+    """Makes a tiny PNG that claims 100,000 by 100,000 pixels."""
     header = struct.pack(">IIBBBBB", 100_000, 100_000, 8, 2, 0, 0, 0)
     return (
         b"\x89PNG\r\n\x1a\n"

@@ -1,6 +1,4 @@
-"""All code of a node runs in torch's inference mode, asynchronous code in each of its steps, and
-nothing else does.
-"""
+"""Only the code of nodes runs in torch's inference mode, asynchronous code in each of its steps."""
 
 from __future__ import annotations
 
@@ -32,7 +30,7 @@ def modes() -> tuple[bool, bool]:
 
 
 async def in_steps(seen: Modes) -> None:
-    """Looks before and after an await, and in tasks of its own."""
+    """Records modes around an await and in other tasks."""
     seen.append(modes())
     await asyncio.sleep(0)
     seen.append(modes())
@@ -116,8 +114,6 @@ def v3_async(seen: Modes) -> NodeType:
 
 def native_async(seen: Modes) -> NodeType:
     class Made(Node, category="test"):
-        """Looks."""
-
         async def run(self) -> Thing:
             await in_steps(seen)
             return 1
@@ -177,7 +173,7 @@ def test_an_asynchronous_node_changes_a_tensor_of_another_in_place() -> None:
 
 @pytest.mark.defect(18)
 def test_inference_mode_is_per_coroutine() -> None:
-    """They go on in turn, and one of them trains."""
+    """Two coroutines take turns; one trains."""
     seen: Modes = []
     trained: Modes = []
 
@@ -211,7 +207,7 @@ def test_inference_mode_is_per_coroutine() -> None:
 
 @pytest.mark.defect(18)
 def test_an_asynchronous_node_inside_a_step_region_of_a_program_with_a_loop() -> None:
-    """Where a loop runs already, another thread runs the node."""
+    """If a loop runs already, another thread runs the node."""
     seen: Modes = []
     context = RecordingContext(types={"Made": v1_async(seen)})
     calls = RegionCalls(context)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Ctrl-C where Python loses it, and where it would abort the process."""
+"""Ctrl-C is obeyed where Python would lose it or abort."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_one_that_a_callback_swallows_comes_again(tmp_path: Path) -> None:
 
 
 def test_python_alone_loses_it(tmp_path: Path) -> None:
-    """What this is for: without it the test above would fail."""
+    """Shows that the test above can fail."""
     short = LOST.replace("sleep(20)", "sleep(0.5)")
     done = ended(f"if True:\n{short}    print('not heeded')\n", tmp_path)
     assert done.returncode == 0 and "not heeded" in done.stdout
@@ -53,7 +53,7 @@ def test_python_alone_loses_it(tmp_path: Path) -> None:
 def test_one_in_an_import_ends_the_process_before_work_begins(
     expected: bool, tmp_path: Path
 ) -> None:
-    """A module that swallows whatever its own import raises, as C++ in libraries cannot."""
+    """The module catches the error of its own import, which C++ in libraries cannot."""
     (tmp_path / "stubborn.py").write_text(
         "import signal\ntry:\n    signal.raise_signal(signal.SIGINT)\n"
         "except BaseException as error:\n    print(type(error).__name__)\n"

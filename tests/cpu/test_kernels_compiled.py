@@ -1,5 +1,5 @@
-"""Kernels compiled for GPUs that are not here, with the tiles that are committed for each: Triton
-brings the assembler.
+"""Kernels compile with their committed tiles for GPUs that are absent; Triton includes the
+assembler.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ALIGNED = [["tt.divisibility", 16]]
 
 @dataclass(frozen=True)
 class Compiled:
-    """What the assembler says of a kernel."""
+    """Holds the assembler's figures."""
 
     shared: int  # bytes
     registers: int
@@ -38,7 +38,7 @@ class Compiled:
 def compiled(
     function: Any, signature: Mapping[str, str], constants: Tiles, architecture: int, folder: Path
 ) -> Compiled:
-    """Compiles a kernel whose pointers and sizes are multiples of 16."""
+    """Compiles a kernel; pointers and sizes are multiples of 16."""
     own = {name: value for name, value in constants.items() if name not in OPTIONS}
     source = triton.compiler.ASTSource(
         fn=function,
@@ -65,7 +65,7 @@ def compiled(
 
 
 def choices(kernel: str) -> list[tuple[int, Tiles]]:
-    """All tiles that some architecture computes with, each once."""
+    """Lists each architecture's tiles once."""
     found = []
     for architecture in SHARED:
         for tiles in listed_for(kernel, architecture).values():
@@ -88,7 +88,7 @@ def test_the_gated_product_fits(
         _linear_geglu, signature, {"BIASED": True, "UPCAST": False, **tiles}, architecture, tmp_path
     )
     assert made.shared <= SHARED[architecture] * 1024 and made.spilled == 0
-    # by tensor cores, and loads run ahead of them
+    # uses tensor cores and asynchronous loads
     assert ("wgmma.mma" if architecture == 90 else "mma.sync") in made.ptx
     assert "cp.async" in made.ptx
 
@@ -119,9 +119,9 @@ def test_the_patch_of_loras_fits_and_reads_wide(
     }
     made = compiled(patch._lora_patch, signature, constants | tiles, architecture, tmp_path)
     assert made.shared <= SHARED[architecture] * 1024
-    # in float32 a product is three, or has no tensor cores: that takes all registers
+    # in float32 a product is three, or uses no tensor cores: it takes all registers
     assert made.spilled == 0 or factor == torch.float32
-    # addresses come from a table: what they are multiples of has to be told
+    # addresses come from a table: Triton must be given their alignment
     assert "ld.global.v4" in made.ptx and "st.global.v4" in made.ptx
 
 

@@ -1,4 +1,4 @@
-"""Runs the tests of kernels in a process of their own: Triton reads TRITON_INTERPRET where a kernel
+"""Runs the kernel tests in a separate process, because Triton reads TRITON_INTERPRET when a kernel
 is declared.
 """
 
@@ -33,7 +33,7 @@ def test_a_processor_computes_by_references() -> None:
 
 
 def test_a_broken_triton_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a GPU whose Triton is missing or broken."""
+    """Simulates a missing Triton."""
     monkeypatch.setitem(sys.modules, "katz_graph.kernels.triton_probe", None)
     dispatch._works.cache_clear()
     try:

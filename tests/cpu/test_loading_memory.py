@@ -1,4 +1,4 @@
-"""Peak memory of loading: the weights as kept and 1.2 times the largest of them."""
+"""Peak memory of loading is at most the final weights and 1.2 times the largest."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import stand_ins as made
 
-FORMS = {"scaled_fp8": "bfloat16", "convrot": "float32"}  # and the number formats to load them in
-# large blocks go back to the system as soon as they are free, so that what is held is seen
+FORMS = {"scaled_fp8": "bfloat16", "convrot": "float32"}  # and the dtypes to load them in
+# freed large blocks return to the system at once, so that the peak shows the memory in use
 ALLOCATION = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
 
 

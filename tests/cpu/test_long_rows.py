@@ -1,4 +1,4 @@
-"""Text encoders of CLIP whose rows are not of 77 tokens: the file's configuration decides."""
+"""CLIP text encoders with rows of other than 77 tokens follow the file's configuration."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def module(row: int, projects: bool = False) -> Any:
 
 @cache
 def file(row: int) -> Path:
-    """A text encoder's file, as people have it."""
+    """Saves a text encoder as published."""
     path = folder() / f"clip-{row}.safetensors"
     tensors = {
         f"text_model.{name.removeprefix('text_model.')}": tensor.detach().clone()
@@ -63,7 +63,7 @@ def file(row: int) -> Path:
 
 @cache
 def place(row: int, projects: bool = False) -> Path:
-    """A text encoder's folder whose tokenizer says 77, whatever the encoder reads."""
+    """Saves a text encoder with a tokenizer limit of 77."""
     path = folder() / f"clip-{row}-{projects}"
     module(row, projects).save_pretrained(path)
     load_tokenizer(clip_recipe([file(248)]).encoders[0]).save_pretrained(path)
@@ -82,7 +82,7 @@ def encoded(clip: ClipRecipe, text: str) -> Any:
 
 
 def by_hand(row: int, words: int) -> Tensor:
-    """What transformers makes of a row of start, words and ends."""
+    """Computes a row of start, words and ends with transformers."""
     ids = [START, *[320] * words]
     ids += [END] * (row - len(ids))
     with torch.no_grad():
@@ -126,7 +126,7 @@ def test_costs_count_rows_of_that_length() -> None:
 @pytest.mark.defect(7)
 @pytest.mark.parametrize(
     ("words", "length"),
-    [(20, 77), (100, 154), (200, 231), (246, 248)],  # of 248 a row, and 77 a row
+    [(20, 77), (100, 154), (200, 231), (246, 248)],  # rows of 248 and 77 tokens
 )
 def test_rows_of_unlike_lengths_side_by_side_are_cut_to_the_shorter(
     words: int, length: int

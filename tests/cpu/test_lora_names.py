@@ -1,5 +1,5 @@
-"""The names that trainers write stand for what the trainers mean: each line of `lora_names.txt` is a
-case. Every tensor of a file is used, or named in a warning.
+"""Trainers' names map to the meant layers: each line of `lora_names.txt` is a case. Every tensor of
+a file is used, or named in a warning.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ MODELS: Mapping[str, tuple[str, tuple[Mapping[str, Any], ...]]] = {
     "sdxl": ("", (CLIP_L, CLIP_G)),
     "refiner": ("", (CLIP_G,)),
 }
-"""Maps the models of the table to a kind of random networks, and their text encoders."""
+"""Maps a model name to a kind of random network and its text encoders."""
 CLASSES = {
     "flux": "FluxTransformer2DModel",
     "sd35": "SD3Transformer2DModel",
@@ -66,7 +66,7 @@ MAX_BLOCKS = 8
 
 @cache
 def model(kind: str) -> tuple[ModelRecipe, ClipRecipe]:
-    """Recipes without files: configurations are all that names need."""
+    """Makes recipes without files: names need only configurations."""
     drawn, texts = MODELS[kind]
     settings = dict(draw_network(drawn, 1).config) if drawn else unet_settings(kind)
     settings["_class_name"] = CLASSES.get(drawn, "UNet2DConditionModel")
@@ -85,7 +85,7 @@ def shapes_of(kind: str, encoder: str) -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class Case:
-    """A name in a file, and the parameters that it stands for, of the network or a text encoder."""
+    """Holds a name in a file and its parameters in the network or a text encoder."""
 
     name: str
     encoder: str
@@ -101,7 +101,7 @@ class Section:
     lines: tuple[str, ...]
 
     def cases(self) -> Iterator[Case]:
-        """The lines whose parameters the small model has, for each number of a block."""
+        """Yields, per block number, lines whose parameters the small model has."""
         for line in self.lines:
             name, meant = line.split(" = ")
             swapped, (encoder, layers) = "~" in meant, _without_encoder(meant.replace("~", ""))
@@ -120,7 +120,7 @@ class Section:
             *rest, last = numbered or [""]
             taken = {"{last}": [last], "{rest}": rest}.get(place, numbered)
             for number in taken:
-                # a table may name norms, of which there are no products
+                # a table may name norms, which have no products
                 if not name.endswith(DIFFERENCES) and len(shapes[numbered[number][0]]) < 2:
                     continue
                 yield Case(name.replace(place, number), encoder, numbered[number], swapped)
@@ -132,7 +132,7 @@ def _without_encoder(meant: str) -> tuple[str, str]:
 
 
 def _parameter(name: str, shapes: Mapping[str, Any]) -> str:
-    """The module's own name of a parameter, "" for one that it does not have."""
+    """Returns the module's name of a parameter, "" if it has none."""
     whole = name if name.endswith((".bias", ".")) else f"{name}.weight"
     bare = whole.removesuffix(".")
     choices = (bare, *(bare.removeprefix(level) for level in LEVELS))
@@ -146,7 +146,7 @@ def sections() -> list[Section]:
         head, *lines = block.strip().splitlines()
         kind, trainer, ends = re.fullmatch(r"\[(\w+)\] (.+): (.+)", head).groups()  # type: ignore[union-attr]
         found.append(Section(kind, trainer, tuple(ends.split()), tuple(filter(None, lines))))
-    return sorted(found, key=lambda one: one.kind)  # modules are remembered
+    return sorted(found, key=lambda one: one.kind)  # modules are cached
 
 
 TENSORS: Mapping[str, Any] = {
@@ -162,7 +162,7 @@ TENSORS: Mapping[str, Any] = {
 
 
 def numbered(*shape: int) -> Tensor:
-    """A tensor whose rows hold their numbers."""
+    """Numbers the rows of a tensor."""
     return torch.arange(float(shape[0])).view(-1, *[1] * (len(shape) - 1)).expand(shape).clone()
 
 
@@ -185,7 +185,7 @@ def tensors(case: Case, kind: str, ends: tuple[str, ...]) -> dict[str, Tensor]:
 
 
 def rows_of(method: Method) -> list[float]:
-    """The number that each row of a method holds."""
+    """Returns the number in each row of a method."""
     shape = method.shape
     if isinstance(method, LoraMethod):
         return method.product.left[:, 0].tolist()
@@ -255,7 +255,7 @@ def test_a_name_with_underscores_stands_for_one_parameter(kind: str) -> None:
 
 
 def text_lora(path: Path, kind: str, *prefixes: str) -> Lora:
-    """A LoRA with a layer of the network, and one of a text encoder under each prefix."""
+    """Writes a LoRA of one network layer, and one text encoder layer per prefix."""
     own = next(name for name in shapes_of(kind, "") if name.endswith("to_q.weight"))
     rows, inputs = shapes_of(kind, "")[own]
     layer = f"{family_of(model(kind)[0].network).network.part}.{own.removesuffix('.weight')}"
@@ -298,7 +298,7 @@ def test_names_for_a_missing_encoder_are_reported(
     (note,) = check_loras(network.with_lora(used), clip.with_lora(used))
     words = f"without 1 of its 3 layers, for a text encoder that the model does not have ({title})"
     assert words in note and note.endswith(f": {absent}") and note.startswith(used.file.path)
-    assert not list(check_loras(network.with_lora(used)))  # nobody asked for the text part
+    assert not list(check_loras(network.with_lora(used)))  # without a text encoder
     monkeypatch.setenv("KATZ_LORA_KEYS", "strict")
     with pytest.raises(InputError, match="has 1 of its 3 layers, for a text encoder that"):
         list(check_loras(network.with_lora(used), clip.with_lora(used)))
@@ -306,7 +306,7 @@ def test_names_for_a_missing_encoder_are_reported(
 
 @pytest.mark.defect(5)
 def test_layers_used_by_one_model_of_a_request_count_as_used(tmp_path: Path) -> None:
-    """SDXL's text encoders and the refiner's, with one file of a part for each."""
+    """One file has a part for both SDXL encoders; the refiner has one."""
     used = text_lora(tmp_path / "lora.safetensors", "sdxl", f"lora_te1_{FC1}", f"lora_te2_{FC1}")
     (_, both), (_, one) = model("sdxl"), model("refiner")
     assert list(check_loras(one.with_lora(used)))
@@ -315,7 +315,7 @@ def test_layers_used_by_one_model_of_a_request_count_as_used(tmp_path: Path) -> 
 
 @pytest.mark.defect(5)
 def test_the_third_encoder_s_part_is_used_in_addition_to_the_second_s(tmp_path: Path) -> None:
-    """FLUX' T5 is its second encoder to some trainers, its third to others."""
+    """Trainers call FLUX's T5 its second or its third encoder."""
     names = (f"lora_te2_{SELF_Q}", f"lora_te3_{SELF_Q.replace('_q', '_k')}")
     used = text_lora(tmp_path / "lora.safetensors", "flux", *names)
     _, clip = model("flux")

@@ -1,5 +1,5 @@
-"""How long LoRAs may be missing: what a profile finds for LoRAs of which that is known, where it
-holds, and what plans and `katz profile --loras` make of it.
+"""How long LoRAs may be missing: profiles of LoRAs with known effect, their validity, and their use
+by plans and `katz profile --loras`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Scaled = Callable[..., Path]
 
 @pytest.fixture
 def scaled(sd1: Models, tmp_path: Path) -> Scaled:
-    """Writes a LoRA with a text part anew, its changes multiplied by `factor`."""
+    """Writes a LoRA with a text part, its changes multiplied by `factor`."""
 
     def write_it(factor: float, only: str = "", name: str = "scaled") -> Path:
         source = sd1.loras[1]
@@ -77,7 +77,7 @@ def profiles_of(engine: DeviceEngine, asked: Case, seeds: int = 2) -> list[LoraP
 
 
 def waits(engine: DeviceEngine, asked: Case) -> int:
-    """Before which evaluation a plan waits for the LoRA; 0: before the first one."""
+    """Returns the evaluation before which a plan waits for the LoRA."""
     deferred = engine.plan(sampler_region(asked)).deferred_loras
     return deferred.waits[0] if deferred else 0
 
@@ -142,7 +142,7 @@ def test_the_mean_of_all_seeds_counts(sd1: Models, engine: DeviceEngine) -> None
 
 @pytest.fixture
 def planning(costs: Path) -> Any:
-    """An engine that may begin without LoRAs, and remembers no profile of other tests."""
+    """Yields an engine that may start without LoRAs, with no profiles of other tests."""
     with local_engine(batching=True, cache=costs) as engine:
         engine.choices = Choices(allowed=frozenset({"async-lora"}), batching=True)
         engine.lora_levels = LoraLevels(CostStore(None))
@@ -150,7 +150,7 @@ def planning(costs: Path) -> Any:
 
 
 def made_up(engine: DeviceEngine, asked: Case, steps: int) -> LoraProfile:
-    """A profile of a sampler that found K = `steps`."""
+    """Returns a profile with K = `steps`."""
     region = sampler_region(asked)
     program = engine.plan(region)
     (use,) = lora_strengths(program).values()
@@ -172,7 +172,7 @@ def test_a_profile_holds_for_no_greater_strength(sd1: Models, planning: DeviceEn
     planning.lora_levels.keep(made_up(planning, case(sd1, (path, 0.8)), 3))
     assert [waits(planning, case(sd1, (path, strength))) for strength in (0.8, -0.5)] == [3, 3]
     assert waits(planning, case(sd1, (path, 0.81))) == 0
-    assert waits(planning, case(sd1, (path, 0.5), (path, 0.5))) == 0  # together
+    assert waits(planning, case(sd1, (path, 0.5), (path, 0.5))) == 0  # summed
 
 
 def test_a_profile_holds_for_other_steps_and_schedules_by_noise_level(
@@ -185,10 +185,10 @@ def test_a_profile_holds_for_other_steps_and_schedules_by_noise_level(
         other = case(sd1, (path, 1.0), steps=steps)
         sigmas = [point.sigma for point in planning.plan(sampler_region(other)).schedule]
         first = waits(planning, other)
-        # the last step without it ends above the level, and the next one would end below
+        # the last step without it ends above the level, the next would end below
         assert first == 0 or sigmas[first] >= profile.level
         assert [*sigmas, 0.0][first + 1] < profile.level
-    # picture to picture begins with less noise
+    # img2img starts with less noise
     assert waits(planning, case(sd1, (path, 1.0), steps=20, denoise=0.9)) > 0
 
 
@@ -213,13 +213,13 @@ def test_a_moved_file_is_the_same_and_a_changed_one_is_another(
     content = bytearray(moved.read_bytes())
     content[-1] ^= 1
     moved.write_bytes(content)
-    assert file_identity(moved).header == before.header  # which says nothing of its numbers
+    assert file_identity(moved).header == before.header  # it does not depend on the weights
     assert waits(planning, case(sd1, (moved, 1.0))) == 0
 
 
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Has LoRA files arrive when so many evaluations of a `katz run` are done."""
+    """Delays LoRA files until so many evaluations of a `katz run` are done."""
     opened = threading.Event()
     wanted: list[int] = []
     read, listen = adapters.read_lora, run_command._Reporter.listen
@@ -246,7 +246,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 
 def with_lora(name: str) -> dict[str, Any]:
-    """A workflow of three steps whose network and text encoder have a LoRA."""
+    """Adds a LoRA for network and text encoder to a three-step workflow."""
     lora = {
         "class_type": "LoraLoader",
         "inputs": {"model": ["1", 0], "clip": ["1", 1], "lora_name": name},
@@ -257,7 +257,7 @@ def with_lora(name: str) -> dict[str, Any]:
 
 
 def told(katz: Katz, *arguments: object) -> tuple[list[str], dict[str, Any]]:
-    """What JSON and picture of a run say of approximations."""
+    """Returns approximations from JSON and picture."""
     result = katz("run", *arguments, "--json")
     assert result.code == 0, result.err
     (path,) = result.data["outputs"]
@@ -283,7 +283,7 @@ def test_later_runs_use_the_profile(
     gate: Callable[[int], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("KATZ_CACHE", "cache")  # of its own: without profiles at first
+    monkeypatch.setenv("KATZ_CACHE", "cache")  # separate: without profiles at first
     Path("models").mkdir()
     for kind in ("checkpoints", "controlnet"):
         Path("models", kind).symlink_to(model_folder / kind)
@@ -292,7 +292,7 @@ def test_later_runs_use_the_profile(
     file = write(with_lora("idle.safetensors"))
     common = ("--models", "models", "--threads", 1)
     run = (file, *common, "--allow", "async-lora")
-    gate(0)  # half a second late, in which it could be done
+    gate(0)  # half a second late: time for a whole run
     assert told(katz, *run)[0] == []
 
     gate(0)

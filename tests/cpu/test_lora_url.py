@@ -1,6 +1,4 @@
-"""A LoRA that a workflow names by URL is known before it is fetched, and is the one that the file
-holds.
-"""
+"""A LoRA that a workflow names by URL is identified before it is fetched, and equals the file's."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Models that differ merge as far as they agree, with a warning, or are refused before loading; a
-merge rounds weights alone.
+"""Models that differ merge their common weights, with a warning, or are refused before loading;
+merges round only weights.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ HALF = (("", 0.5, 0.5),)
 
 
 def flux(folder: Path, seed: int = 1, **changed: Any) -> ModelRecipe:
-    """A small FLUX.1 with another configuration."""
+    """Saves a FLUX.1 of another configuration."""
     module = draw_network("flux", seed)
     if changed:
         torch.manual_seed(seed)
@@ -92,7 +92,7 @@ def test_models_of_other_sizes_are_refused_before_they_are_loaded(tmp_path: Path
 
 @pytest.mark.defect(11)
 def test_weights_with_other_input_channels_are_skipped_with_a_warning(tmp_path: Path) -> None:
-    """(inpainting - base) + mine, ComfyUI's way to a model for inpainting."""
+    """(inpainting - base) + mine: ComfyUI's recipe for inpainting models."""
     filling = flux(tmp_path / "filling", 1, in_channels=128, out_channels=64)
     base, mine = flux(tmp_path / "base", 2), flux(tmp_path / "mine", 3)
     context = context_in(tmp_path)
@@ -113,7 +113,7 @@ def test_weights_with_other_input_channels_are_skipped_with_a_warning(tmp_path: 
 
 @pytest.mark.defect(11)
 def test_buffers_that_files_hold_are_merged(tmp_path: Path) -> None:
-    """SD3's table of positions, which LoRAs may change."""
+    """LoRAs may change SD3's table of positions."""
     parts = []
     for seed in (1, 2):
         module = draw_network("sd35", seed)
@@ -129,7 +129,7 @@ def test_buffers_that_files_hold_are_merged(tmp_path: Path) -> None:
 
 
 def language_model(folder: Path, seed: int, **changed: Any) -> Component:
-    """A small Qwen3 in float32; its rotary frequencies are computed, in no file."""
+    """Saves a small float32 Qwen3; no file has its computed rotary frequencies."""
     torch.manual_seed(seed)
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2}
     settings = {**sizes, "num_key_value_heads": 1, "head_dim": 16, "num_hidden_layers": 1}

@@ -1,5 +1,5 @@
-"""Requests on torch's meta device, a GPU without data: whatever looks at a value there raises. And on
-a device whose work ends later than it is enqueued.
+"""Requests run on torch's meta device, where reading a value raises, and on a device that completes
+its work later than enqueued.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ from katz_graph.testing.requests import (
 
 STEPS = 4
 TWO = torch.zeros(2, 4, 8, 8)
-# of diffusers, all that take a number of steps but DPMSolverSDEScheduler, whose noise torchsde draws
-# on the device and looks at
+# all that take a number of steps, except DPMSolverSDEScheduler: torchsde draws its noise on the
+# device and reads it
 SCHEDULERS: Mapping[str, Mapping[str, Any]] = {
     "DDIMParallelScheduler": {},
     "DDIMScheduler": {"clip_sample": False, "set_alpha_to_one": False},
@@ -82,12 +82,12 @@ SCHEDULERS: Mapping[str, Mapping[str, Any]] = {
 
 
 class Waited(AssertionError):
-    """Reports that the host waits for the device."""
+    """The host waited for the device."""
 
 
 class NoMoves(TorchDispatchMode):
-    """Refuses tensors of the host in what the device computes, but for numbers, which are arguments
-    of kernels, and for copies that the host goes on beside.
+    """Refuses host tensors in computations of the device, except scalars, which are kernel
+    arguments, and asynchronous copies.
     """
 
     def __torch_dispatch__(
@@ -104,7 +104,7 @@ class NoMoves(TorchDispatchMode):
 
 
 class NoNumbers(TorchFunctionMode):
-    """Refuses to make tensors of Python's numbers on the device, to which they are copied."""
+    """Refuses making device tensors from Python numbers, which is a blocking copy."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -121,7 +121,7 @@ def tensors(value: Any) -> list[Tensor]:
 
 @contextmanager
 def no_waits() -> Iterator[None]:
-    """Refuses what makes the host wait for a GPU, although no value is looked at."""
+    """Refuses calls that make the host wait for a GPU, even without a read."""
     with NoMoves(), NoNumbers():
         yield
 
@@ -140,7 +140,7 @@ def no_waits() -> Iterator[None]:
         (lambda there: there.new_tensor([1.0, 2.0]), Waited),
         (lambda there: there[torch.tensor([1])], Waited),
         (lambda there: torch.ones(2).to("meta", non_blocking=True), None),
-        (lambda there: there * torch.tensor(2.0), None),  # an argument of the kernel
+        (lambda there: there * torch.tensor(2.0), None),  # a kernel argument
     ],
 )
 def test_waiting_calls_are_refused(
@@ -153,8 +153,8 @@ def test_waiting_calls_are_refused(
 
 
 class Later(HostStream):
-    """Presents a device that is an evaluation behind, and notes how many reads had begun when each
-    was waited for.
+    """Simulates a device one evaluation behind; records how many reads had started when each was
+    awaited.
     """
 
     ahead = 1
@@ -162,14 +162,14 @@ class Later(HostStream):
     def __init__(self) -> None:
         self.started = 0
         self.waited: list[tuple[int, int]] = []
-        self.asked: list[int] = []  # when: how many reads had begun
+        self.asked: list[int] = []  # reads started at each query
 
     def clock(self) -> Clock:
         return lambda: _NotYet(self)
 
     def read(self, tensor: Tensor) -> Reading:
         number, self.started = self.started, self.started + 1
-        # of a device without data all is finite
+        # without data, all is finite
         landed = torch.ones_like(tensor, device="cpu") if tensor.is_meta else tensor.clone()
 
         def wait() -> Tensor:
@@ -180,7 +180,7 @@ class Later(HostStream):
 
 
 class _NotYet:
-    """Is a place that the device has not come to while anybody asks."""
+    """Is an event that is never complete when queried."""
 
     known = False
 
@@ -200,8 +200,8 @@ def planner(costs: Path) -> Iterator[DeviceEngine]:
 
 
 class EachFormOnce(Eagerly):
-    """Computes a call of each form once under each mode, which is what refuses waits: without
-    data, outputs are known by what went in.
+    """Computes each form of call once per mode, because modes do the checks: without data, outputs
+    depend only on the inputs' form.
     """
 
     def __init__(self) -> None:
@@ -219,7 +219,7 @@ class EachFormOnce(Eagerly):
         )
         if form not in self._known:
             outputs = super().__call__(stage, module, given)
-            self._known[form] = *tree_flatten(outputs), module  # which keeps its number
+            self._known[form] = *tree_flatten(outputs), module  # keeps the id valid
             return outputs
         leaves, spec, _ = self._known[form]
         return tree_unflatten([_another(leaf) for leaf in leaves], spec)
@@ -247,8 +247,8 @@ Run = Callable[..., Later]
 
 @pytest.fixture
 def run(planner: DeviceEngine, models: DeviceModels) -> Run:
-    """Runs a region on a device without data, once its models are loaded in a mode that refuses
-    waits; returns what was read.
+    """Runs a region on a device without data; once models are loaded, waits are refused. Returns
+    the stream.
     """
 
     def run_region(region: Region, mode: AbstractContextManager[Any] | None = None) -> Later:
@@ -276,7 +276,7 @@ def case(models: Models, **changes: Any) -> Case:
 
 
 def controls(models: Models) -> tuple[ControlCase, ...]:
-    """Two, of which both, one or none act."""
+    """Returns two; both, one or none acts."""
     first, second, _ = models.controls
     return ControlCase(first, 0.8, 0.0, 0.6), ControlCase(second, 0.5, 0.3, 0.7)
 
@@ -293,7 +293,7 @@ def test_no_sampler_waits(sampler: str, sd1: Models, run: Run) -> None:
 def test_no_scheduler_of_diffusers_looks_at_the_device(
     scheduler: str, sd1: Models, run: Run
 ) -> None:
-    """Moves of noise and coefficients are diffusers' own and may wait."""
+    """diffusers' transfers of noise and coefficients may wait."""
     inputs = {
         "scheduler_class": scheduler,
         "scheduler_config": json.dumps(SCHEDULERS[scheduler]),
@@ -304,7 +304,7 @@ def test_no_scheduler_of_diffusers_looks_at_the_device(
     run(region_of("DiffusersStepBegin", inputs, case(sd1)), nullcontext())
 
 
-# what reads ControlNets does not know the family
+# ControlNet code does not depend on the family
 @pytest.mark.parametrize(("family", "count"), [("sd1", 0), ("sd1", 1), ("sdxl", 2)])
 def test_controlnets_and_weighed_prompts(
     family: str, count: int, request: pytest.FixtureRequest, run: Run
@@ -371,7 +371,7 @@ def test_an_evaluation_is_waited_for_when_the_next_is_enqueued(
         (4, 6),  # and both latents
         (5, 6),
     ]
-    assert set(stream.asked) == {4}  # when its work began and ended: after the last
+    assert set(stream.asked) == {4}  # start and end of its work: after the last
 
 
 @pytest.fixture
@@ -381,7 +381,7 @@ def told() -> list[Event]:
 
 @pytest.fixture
 def context(planner: DeviceEngine, told: list[Event]) -> RunContext:
-    """A run that is shown every preview."""
+    """Returns a run with all previews."""
     context = bare_context(planner)
     ticks = iter(range(10**6))
     context.previews, context.clock, context.listener = True, lambda: next(ticks), told.append
@@ -390,7 +390,7 @@ def context(planner: DeviceEngine, told: list[Event]) -> RunContext:
 
 @pytest.fixture(params=[HostStream, Later])
 def on(planner: DeviceEngine, request: pytest.FixtureRequest) -> Iterator[DeviceEngine]:
-    """A processor, and one that tells later that it has ended."""
+    """Yields a CPU, and a device that completes later."""
     before, planner.models.stream = planner.models.stream, request.param()
     yield planner
     planner.models.stream = before
@@ -417,7 +417,7 @@ def test_the_step_that_became_infinite_is_named(
     sd1: Models,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """And no more than one evaluation is computed after it."""
+    """At most one more evaluation is computed."""
     evaluations = 0
 
     class Broken(Eagerly):

@@ -1,4 +1,4 @@
-"""The miniature models: a small version of `katz bench mini`, and what its parts promise."""
+"""The miniature models: a small `katz bench mini`, and tests of its parts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from katz_graph.testing.requests import local_engine
 
 
 class Way(Budget):
-    """Has a length of updates, and stops before its end."""
+    """Has a number of updates, and stops earlier."""
 
     def __init__(self, steps: int, stop: int) -> None:
         super().__init__(steps)
@@ -91,7 +91,7 @@ def test_a_training_goes_on_where_it_was_cut_off(
         saved: list[torch.Tensor] = []
 
         def descent(updates: int) -> Descent:
-            # the rate follows the whole way, wherever it stops
+            # the rate depends on the full length
             budget = Way(8, stop=updates)
             return Descent(
                 "layer", list(layer.parameters()), budget, 1e-2, average, every=3,
@@ -122,11 +122,11 @@ def test_a_training_goes_on_where_it_was_cut_off(
 def test_training_evaluation_matches_the_engine(
     style: tuple[tuple[str, float], ...], costs: Path
 ) -> None:
-    """By stock pipelines, which share no code with it."""
+    """Stock pipelines share no code with it."""
     scenes = held_out_scenes(2, 1, 1)
     control = "silhouette", hints_for(scenes, "silhouette", 0)[1]
     asked = [caption(scene) for scene in scenes], [3, 4], control, style, 2
-    # the one that diffusers' scheduler has
+    # as in diffusers' scheduler
     miniature = replace(flow_miniature(), scheduler="normal")
     with local_engine(cache=costs) as engine:
         made = EnginePaint(engine, miniature)(*asked)
@@ -150,14 +150,14 @@ def test_a_training_of_all_stages_skips_finished_ones(tmp_path: Path) -> None:
     for stage in ("vae", "judge", "unet"):
         log.begin(stage, asked)
         log.end(stage, 60.0)
-    log.begin("decoder", asked)  # and killed
+    log.begin("decoder", asked)  # killed
     log = StageLog(tmp_path, stages)
     assert [stage for stage in stages if log.done(stage, asked)] == ["vae", "judge", "unet"]
     assert log.cut_off("decoder", asked) and not log.cut_off("decoder", other)
     assert not log.done("vae", other)
     assert str(log) == "vae 60 s, judge 60 s, unet 60 s, decoder 0 s, together 3 min"
     log.begin("judge", other)
-    log.end("judge", 30.0)  # what comes later was made of the old one
+    log.end("judge", 30.0)  # later stages used the old one
     again = StageLog(tmp_path, stages)
     assert [stage for stage in stages if again.done(stage, asked)] == ["vae"]
     assert not again.cut_off("decoder", asked)
@@ -170,7 +170,7 @@ def test_a_transformer_trained_with_the_shipped_parts_is_shipped_with_them(tmp_p
         shutil.copytree(MINI / "flow" / name, flow / name)
     shutil.copytree(MINI / "controlnet" / "flow-silhouette", flow / "silhouette")
     shutil.copy(MINI / "loras" / "flow-dusk.safetensors", flow / "lora.safetensors")
-    for file in flow.rglob("*.safetensors"):  # as a training would leave them
+    for file in flow.rglob("*.safetensors"):  # like training output
         save_file({key: value.float() + 1 for key, value in load_file(file).items()}, file)
     ship(tmp_path)
     collected = tmp_path / "weights"
@@ -202,7 +202,7 @@ def test_captions_are_obeyed(paint: EnginePaint, judge: Judge) -> None:
             getattr(v.things[0], name) == getattr(s.things[0], name)
             for v, s in zip(verdicts, scenes, strict=True)
         )
-        assert right >= 5, name  # at the bench's 0.95, fewer than 5 of 6 has a chance of 3 %
+        assert right >= 5, name  # at the bench's 0.95, fewer than 5 of 6 are 3 % likely
     assert sum(v.background == s.background for v, s in zip(verdicts, scenes, strict=True)) >= 5
 
 
@@ -221,7 +221,7 @@ def test_canny_finds_the_border_of_a_square_and_nothing_else() -> None:
     edges = canny(image, 0.4, 0.8)
     assert edges.shape == (1, 32, 32) and set(edges.unique().tolist()) == {0.0, 1.0}
     assert edges[0, 12:20, 12:20].sum() == 0 and edges[0, :5].sum() == 0
-    # one edge pixel beside every row of the left side
+    # one edge pixel next to each row's left end
     on_border = edges[0, 10:22, 6:10].amax(dim=1)
     assert on_border.min() == 1.0
     assert canny(torch.full((1, 16, 16, 3), 0.5), 0.4, 0.8).sum() == 0

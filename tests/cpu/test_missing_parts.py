@@ -1,4 +1,4 @@
-"""Parts that a checkpoint does not hold are missed when something uses them, and not before."""
+"""Parts missing from a checkpoint are reported only when something uses them."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_checkpoint_without_text_encoders_is_refused_where_a_text_is_written(
     context = context_in(tmp_path)
     with pytest.raises(InputError, match=NO_TEXT):
         call("CLIPTextEncode", context, clip=clip, text="sand")
-    # what only hands it on says nothing
+    # nodes that pass it on do not fail
     assert call("CLIPSetLastLayer", context, clip=clip, stop_at_clip_layer=-2).missing
     assert clip.with_lora(Lora(model.network.files[0], 1.0)).missing
     assert DeviceModels().decode_latent(vae, torch.zeros(1, 4, 4, 4))[0].shape == (1, 32, 32, 3)
@@ -165,7 +165,7 @@ def test_a_folder_without_scheduler_or_tokenizer_has_the_usual_ones(
         assert one == text_encoder(one.encoder)
 
 
-# Halves of a VAE
+# Half VAEs
 
 
 def half(kind: str, names: str) -> dict[str, Tensor]:

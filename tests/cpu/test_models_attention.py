@@ -1,6 +1,4 @@
-"""Keys and values that were computed once are the ones that are used, by name, and two requests
-share one module.
-"""
+"""Cached keys and values are used by name, and two requests share one module."""
 
 import logging
 

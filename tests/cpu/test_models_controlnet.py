@@ -1,4 +1,4 @@
-"""A ControlNet in two stages computes what diffusers' forward computes, bit for bit."""
+"""A ControlNet in two stages gives the bits of diffusers' forward."""
 
 from dataclasses import replace
 
@@ -105,8 +105,8 @@ def test_wrong_family_is_named_before_anything_is_loaded():
 @torch.no_grad()
 @pytest.mark.parametrize("kind", [0, 6])
 def test_several_kinds_of_reference_equal_forward(kind):
-    """Up to rounding (another batch goes through the same layers), and for one picture: in a batch
-    diffusers lets references meet.
+    """Equal up to rounding (different batch size), for one picture: in diffusers, references in a
+    batch interact.
     """
     model = union_controlnet()
     step, text, image = random_step(1, 8, 8), random_text(model, 1), random(1, 3, 64, 64).sigmoid()

@@ -1,4 +1,4 @@
-"""Families are told apart by configuration alone, and parts that do not fit each other are named."""
+"""Families are detected by configuration alone, and parts that do not fit each other are named."""
 
 import json
 import shutil

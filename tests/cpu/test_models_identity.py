@@ -1,6 +1,4 @@
-"""What is on disk is named exactly, and what is wrong with it is said in one line before anything
-is loaded.
-"""
+"""Files on disk are identified exactly, and their faults are reported in one line before loading."""
 
 import json
 import os
@@ -178,7 +176,7 @@ def test_truncated_weights(pipeline):
 
 
 def test_a_linked_file_keeps_its_name(pipeline, tmp_path):
-    """The hub's cache is a tree of links to files without extension."""
+    """The hub's cache links to files without extension."""
     blob = tmp_path / "blob"
     (pipeline / "unet" / WEIGHTS).rename(blob)
     (pipeline / "unet" / WEIGHTS).symlink_to(blob)

@@ -145,7 +145,7 @@ def weights_of(module):
 
 
 def write_in_place(path):
-    """As `cp` and `rsync --inplace` write, then cut off."""
+    """Overwrites like `rsync --inplace`, then truncates."""
     size = path.stat().st_size
     with path.open("r+b") as file:
         file.seek(size // 2)
@@ -160,7 +160,7 @@ def write_in_place(path):
     "part", ["unet", "vae", "text_encoder", "controlnet", "merged", "single file", "upscaler"]
 )
 def test_in_place_file_writes_change_no_live_weight(tmp_path, part):
-    """float32 files on a processor need no conversion, so weights could be the file itself."""
+    """On CPUs, float32 weights could be views of the file."""
     shutil.copytree(pipeline_folder("sd1"), tmp_path / "model")
     shutil.copytree(controlnet_folder("sd1"), tmp_path / "control")
     shutil.copyfile(single_files.checkpoint("sd1"), tmp_path / "one.safetensors")

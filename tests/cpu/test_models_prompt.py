@@ -1,4 +1,4 @@
-"""The prompt syntax: weights, nesting, escapes, and how tokens fall into chunks."""
+"""The prompt syntax: weights, nesting, escapes, and chunks of tokens."""
 
 import pytest
 

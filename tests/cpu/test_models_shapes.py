@@ -1,4 +1,4 @@
-"""Costs from configurations: whole equals the sum of its blocks, and known sizes of known models."""
+"""Costs from configurations: blocks sum up to the whole, and known models have their known sizes."""
 
 import json
 import sqlite3
@@ -104,16 +104,14 @@ def test_control_text_and_vae():
 
 
 def test_full_size_sdxl_without_its_weights():
-    """2.57 billion parameters, and about 6 TFLOP for 1024 x 1024 pixels (Podell et al. 2023 give
-    the parameters).
-    """
+    """Podell et al. 2023 give 2.57 billion parameters; 1024 x 1024 pixels take about 6 TFLOP."""
     works = [
         stage_work(SDXL, stage, 1, 128, 128, value_bytes=2)
         for stage in ("unet_encoder", "unet_mid", "unet_decoder")
     ]
     assert sum(work.weight_bytes for work in works) / 2 == pytest.approx(2.567e9, rel=1e-3)
     assert 5.5e12 < sum(work.flops for work in works) < 7e12
-    assert sum(work.activation_bytes for work in works) < 30e9  # attention scores are never written
+    assert sum(work.activation_bytes for work in works) < 30e9  # attention scores are not stored
 
 
 WHOLE, SECOND, FROM_SECOND = (0, None), (1, 1), (1, None)
@@ -131,8 +129,8 @@ STAGES = [
 
 @pytest.mark.parametrize(("family", "shift"), [*zip(FAMILIES, range(0, 6, 2), strict=True)])
 def test_one_count_tells_the_work_of_all_sizes(family, shift):
-    """Even and odd sides, one picture and several, one row of text and several; and a latent whose
-    deepest resolution is one cell high. Each stage at three of the sizes, each in another family.
+    """Sizes: even and odd sides, several pictures and text rows, and a latent one cell high at the
+    deepest level. Each stage has three of them, each in another family.
     """
     model, clip, _ = recipes(family)
     unet_settings, control_settings = (
@@ -190,7 +188,7 @@ def test_another_process_counts_nothing_again(tmp_path, monkeypatch):
     settings = config(recipes("sdxl")[0].network)
     expected = stage_work(settings, "unet_mid", 2, 16, 24, 154)
     Counts(CostStore(tmp_path)).work(settings, "unet_mid", 1, 8, 8, 77)
-    monkeypatch.setattr(shapes, "module_on_meta", None)  # nothing can be counted any more
+    monkeypatch.setattr(shapes, "module_on_meta", None)  # no more counting possible
     assert Counts(CostStore(tmp_path)).work(settings, "unet_mid", 2, 16, 24, 154) == expected
 
 
@@ -231,7 +229,7 @@ def test_uncounted_work_of_a_stage_is_refused_and_never_free():
 
 
 def test_a_module_without_memory_is_in_float32_whatever_another_thread_loads():
-    """A library that loads in half precision sets torch's format for all threads."""
+    """A library loading in half precision sets torch's dtype of all threads."""
     described = json.dumps(dict(config(recipes("sd1")[0].network)) | {"sample_size": 77})
     torch.set_default_dtype(torch.float16)
     try:
@@ -242,7 +240,7 @@ def test_a_module_without_memory_is_in_float32_whatever_another_thread_loads():
 
 
 def test_work_is_the_same_where_nothing_can_be_learnt() -> None:
-    """As in a program that asks an engine inside of `torch.inference_mode`."""
+    """A program may call an engine inside `torch.inference_mode`."""
     settings = dict(kinds()["sd35"].configuration(3), _class_name=kinds()["sd35"].network)
     shapes.module_on_meta.cache_clear()
     with torch.inference_mode():

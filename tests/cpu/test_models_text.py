@@ -1,5 +1,5 @@
-"""Prompts are encoded as diffusers' pipelines encode them, and weights, layers and chunks mean what
-people expect.
+"""Prompts are encoded as in diffusers' pipelines; weights, layers and chunks have their usual
+meaning.
 """
 
 from functools import cache
@@ -31,7 +31,7 @@ def pipeline(family, dtype=torch.float32):
     made = kind.from_pretrained(pipeline_folder(family), dtype=dtype)
     for name in ("text_encoder", "text_encoder_2"):
         for weight in getattr(made, name).parameters() if hasattr(made, name) else ():
-            # ours are no mapped file; elsewhere in memory small products round otherwise
+            # ours are not mapped; at other addresses small products round otherwise
             weight.data = weight.data.clone()
     return made
 
@@ -83,7 +83,7 @@ def test_layers_of_sd1_have_the_final_norm():
         )
     default = encode([(module, tokenizer)], "a cat").hidden
     assert torch.equal(default, encode([(module, tokenizer)], "a cat", -1).hidden)
-    # beyond the first: the last
+    # before the first: last
     assert torch.equal(default, encode([(module, tokenizer)], "a cat", -20).hidden)
 
 
@@ -104,8 +104,8 @@ def test_a_layer_must_be_negative():
 @torch.no_grad()
 @pytest.mark.parametrize("family", FAMILIES)
 def test_weights_interpolate_against_the_empty_prompt(family):
-    """Letters are tokens here, so `ab(cd:1.5)` has the tokens of `abcd` up to how words end:
-    compared with `ab cd`, of the same tokens.
+    """Letters are tokens here, but word ends matter: `ab (cd:1.5)` is compared with `ab cd`, of
+    equal tokens.
     """
     pair = encoders(family)
     plain, empty, weighted = encode(pair, "ab cd"), encode(pair, ""), encode(pair, "ab (cd:1.5)")
@@ -128,7 +128,7 @@ def test_long_prompts_are_chunks_encoded_apart(family):
     first, second = encode(pair, "a" * 75), encode(pair, "b" * 10)
     assert long.hidden.shape[1] == 2 * 77
     assert torch.equal(long.hidden[:, 78:], second.hidden[:, 1:])
-    # The first chunk ends inside a word, so its last token is another than that of the word "a…a".
+    # The first chunk ends inside a word, so its last token is not that of the word "a…a".
     assert torch.equal(long.hidden[:, :74], first.hidden[:, :74])
     if family == "sdxl":
         assert not torch.equal(long.pooled, second.pooled)

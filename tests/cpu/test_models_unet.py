@@ -1,5 +1,5 @@
-"""The UNet in stages computes what diffusers' forward computes, bit for bit, and any range of
-blocks can be left out, kept or hooked.
+"""The UNet in stages gives the bits of diffusers' forward, and any range of blocks can be skipped,
+cached or hooked.
 """
 
 from dataclasses import replace
@@ -89,7 +89,7 @@ def test_residuals_are_added_as_diffusers_adds_them(family, count, size, dtype):
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_block_by_block_equals_whole(family, size):
-    """Each block as a stage of its own, residuals handed to each decoder block."""
+    """Each block is a separate stage; each decoder block gets the residuals."""
     model = unet(family)
     step, text = random_step(1, *size), random_text(model, 1)
     residuals = all_residuals(family, step, text, torch.float32, (0.5, 0.9))
@@ -110,8 +110,8 @@ def test_block_by_block_equals_whole(family, size):
 @pytest.mark.parametrize("size", SIZES[:2])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_shallow_evaluation_with_fresh_deep_features_is_the_full_one(family, size):
-    """Deep features of an evaluation, its shallow skips, and the last up block give its prediction;
-    with an older deep state, another.
+    """Deep features, the shallow skips and the last up block give the full prediction; an older
+    deep state gives another one.
     """
     model = unet(family)
     text, last = random_text(model, 1), len(model.up_blocks) - 1
@@ -128,7 +128,7 @@ def test_shallow_evaluation_with_fresh_deep_features_is_the_full_one(family, siz
     assert torch.equal(prediction, expected)
     assert after.step is step
     after, prediction = stages.decode(model, deep(older), text, skips=shallow, first_block=last)
-    # skips, time and step are the current ones, only the deep state is old
+    # only the deep state is old
     assert after.step is step
     assert prediction.isfinite().all() and not torch.equal(prediction, expected)
 

@@ -1,4 +1,4 @@
-"""Latents and pictures: diffusers' numbers, and float32 when half precision overflows."""
+"""Latents and pictures equal diffusers'; overflowing half precision becomes float32."""
 
 import pytest
 import torch
@@ -35,7 +35,7 @@ def test_equal_to_diffusers(family):
 
 
 def decoded_in(monkeypatch):
-    """The number formats of the VAEs that decode from now on, in this order."""
+    """Records the dtypes of VAEs that decode, in order."""
     seen = []
     decode = AutoencoderKL.decode
     monkeypatch.setattr(
@@ -48,17 +48,17 @@ def test_overflow_in_half_precision_is_redone_said_and_remembered(monkeypatch):
     seen = decoded_in(monkeypatch)
     recipe, models = recipes("sd1")[2], DeviceModels("cpu", torch.float16)
     assert models.decode_latent(recipe, random(1, 4, 4, 4))[1] == ()
-    samples = random(1, 4, 4, 4) * 1e5  # float16 ends at 65504
+    samples = random(1, 4, 4, 4) * 1e5  # exceeds 65504
     picture, notes = models.decode_latent(recipe, samples)
     assert notes == ("half precision overflowed, so it was repeated in float32",)
     assert torch.equal(picture, decode(vae(), samples))
     again, notes = models.decode_latent(recipe, samples)
     assert torch.equal(again, picture) and notes == ()
-    # the fourth is the reference
+    # the fourth: reference
     assert seen == [torch.float16, torch.float16, torch.float32, torch.float32, torch.float32]
     latent, notes = models.encode_image(recipe, torch.full((1, 32, 32, 3), 1e5))
     assert latent.isfinite().all() and notes == ()
-    # the one in half precision is gone
+    # the half-precision one is evicted
     assert models.residents.use.resident_bytes == 4 * count_values(recipe.vae)
 
 
@@ -99,7 +99,7 @@ def test_tiles():
 
 @torch.no_grad()
 def test_areas_of_one_tile_equal_that_tile():
-    """Away from overlaps a tile's picture is the one that is decoded of its window alone."""
+    """Outside of overlaps, a tile is decoded from its window alone."""
     model, samples = vae(), random(1, 4, 8, 20, seed=4)
     tiled = decode(model, samples, Tile(96, 32))  # windows of 12 cells: 0 to 12, 8 to 20
     alone = decode(model, samples[..., :12])
@@ -107,7 +107,7 @@ def test_areas_of_one_tile_equal_that_tile():
 
 
 def test_short_memory_is_met_with_tiles(monkeypatch):
-    """Also where the count did not see it coming."""
+    """The memory estimate need not predict it."""
     recipe, samples = recipes("sd1")[2], random(1, 4, 80, 8, seed=5)
     expected, notes = DeviceModels().decode_latent(recipe, samples, Tile())
     assert notes == ()

@@ -1,4 +1,4 @@
-"""Picture nodes against values worked out by hand."""
+"""Picture nodes give values calculated by hand."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_scale_by_a_factor_and_to_the_longer_side() -> None:
 
 
 def test_scale_to_megapixels() -> None:
-    """0.25 megapixels are 512 x 512; sides 3 : 2 of them are 627.07 x 418.05."""
+    """0.25 megapixels are 512 x 512; at 3 : 2 they are 627.07 x 418.05."""
     assert call("ImageScaleToTotalPixels", image=STEPS, megapixels=0.25).shape == (1, 418, 627, 3)
     assert call(
         "ImageScaleToTotalPixels", image=STEPS, megapixels=0.25, resolution_steps=64
@@ -220,13 +220,13 @@ def test_padding_for_outpaint() -> None:
 def test_the_mask_fades_into_the_picture_with_the_square_of_the_distance() -> None:
     _, mask = call("ImagePadForOutpaint", image=torch.ones(1, 9, 9, 3), left=1, feathering=4)
     assert mask[0, 4].tolist() == [1.0, 1.0, 0.5625, 0.25, 0.0625, 0, 0, 0, 0, 0]
-    # no fading towards sides that are not continued
+    # no fading towards sides without padding
     assert mask[0, 0].tolist() == mask[0, 4].tolist()
     _, mask = call("ImagePadForOutpaint", image=torch.ones(1, 9, 9, 3), bottom=1, feathering=4)
     # the last row is one pixel from the border
     assert mask[0, :, 0].tolist() == [0, 0, 0, 0, 0, 0, 0.0625, 0.25, 0.5625, 1.0]
     _, mask = call("ImagePadForOutpaint", image=torch.ones(1, 8, 8, 3), left=1, feathering=4)
-    assert mask.sum() == 8  # too small for it
+    assert mask.sum() == 8  # too small
 
 
 @pytest.mark.parametrize(
@@ -362,13 +362,13 @@ def test_transparency_is_joined_and_split() -> None:
     assert call("JoinImageWithAlpha", image=STEPS, alpha=torch.zeros(3, 8, 8)).shape == (3, 2, 3, 4)
 
 
-BLENDED = {  # of 0.25 below and 0.75 above, wholly blended
+BLENDED = {  # 0.25 below, 0.75 above, at full opacity
     "normal": 0.75,
     "multiply": 0.1875,
     "screen": 0.8125,
     "overlay": 0.375,
     "soft_light": 0.25 + 0.5 * (0.5 - 0.25),
-    "difference": 0.0,  # -0.5, which no picture can show
+    "difference": 0.0,  # -0.5, clipped
 }
 
 
@@ -393,7 +393,7 @@ def test_a_blur_spreads_a_point_and_keeps_the_sum() -> None:
     point = torch.zeros(1, 7, 7, 3)
     point[0, 3, 3] = 1.0
     blurred = call("ImageBlur", image=point, blur_radius=1, sigma=1.0)
-    edge = math.exp(-0.5) / (1 + 2 * math.exp(-0.5))  # sigma counts in units of the radius
+    edge = math.exp(-0.5) / (1 + 2 * math.exp(-0.5))  # sigma is in units of the radius
     assert torch.allclose(blurred.sum(dim=(1, 2)), torch.ones(1, 3), atol=1e-5)
     assert blurred[0, 3, 2, 1].item() == pytest.approx(edge * (1 - 2 * edge), abs=1e-5)
     assert blurred[0, 2, 2, 1].item() == pytest.approx(edge**2, abs=1e-5)

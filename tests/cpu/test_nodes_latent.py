@@ -1,6 +1,4 @@
-"""Latent nodes: values worked out by hand, and what happens to noise masks and draws of the seed on
-the way.
-"""
+"""Latent nodes give values calculated by hand, and carry noise masks and noise draws along."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ def latent(
 
 
 def left_half(batch: int = 1) -> torch.Tensor:
-    """A mask [B, 1, 64, 64] of 1 on the left."""
+    """Masks the left half: [B, 1, 64, 64]."""
     mask = torch.zeros(batch, 1, 64, 64)
     mask[..., :32] = 1.0
     return mask
@@ -86,9 +84,7 @@ def test_an_even_latent_stays_even_in_any_size(method: str) -> None:
 
 
 def test_bislerp_turns_between_neighbours_at_full_length() -> None:
-    """From (2, 0) to (0, 4): bilinear weights 0, 1/4, 3/4, 1; a quarter of the right angle, lengths
-    between 2 and 4.
-    """
+    """From (2, 0) to (0, 4) by weights 0, 1/4, 3/4, 1: angles 0 to 90 degrees, lengths 2 to 4."""
     pair = torch.zeros(1, 2, 1, 2)
     pair[0, :, 0, 0], pair[0, :, 0, 1] = torch.tensor([2.0, 0.0]), torch.tensor([0.0, 4.0])
     scaled = call(
@@ -124,7 +120,7 @@ def test_a_centre_crop_takes_the_mask_along() -> None:
     cropped = call("LatentUpscale", samples=masked, width=64, height=128, crop="center")
     mask = fit_mask(cropped["noise_mask"], cropped["samples"])
     assert mask.shape == (1, 1, 16, 8)
-    # of 2 to 6 of the old 8 columns, the border in the middle
+    # columns 2 to 6 of 8, with the border in the middle
     assert mask[0, 0, 8].tolist() == [1, 1, 1, 1, 0, 0, 0, 0]
 
 
@@ -155,7 +151,7 @@ def test_cropping_takes_the_mask_along() -> None:
     part = call("LatentCrop", samples=source, width=64, height=64, x=32, y=8)
     assert torch.equal(part["samples"], source["samples"][..., 1:9, 4:12])
     assert fit_mask(part["noise_mask"], part["samples"])[0, 0, 0].tolist() == [1] * 4 + [0] * 4
-    # 64 pixels are always left
+    # at least 64 pixels stay
     assert call("LatentCrop", samples=source, x=16384, y=16384)["samples"].shape[2:] == (8, 8)
     assert call("LatentCrop", samples=latent(high=2, wide=2), x=64)["samples"].shape[2:] == (2, 2)
 
@@ -193,7 +189,7 @@ def test_latents_of_other_vaes_do_not_mix(name: str) -> None:
 
 
 def test_interpolation_mixes_directions_and_lengths_apart() -> None:
-    """(3, 0) and (0, 1) half-way: the direction of (1, 1), and length 2."""
+    """Between (3, 0) and (0, 1): direction of (1, 1), length 2."""
     ends = [
         {"samples": torch.tensor(vector).reshape(1, 2, 1, 1)} for vector in ([3.0, 0.0], [0.0, 1.0])
     ]
@@ -284,7 +280,7 @@ def test_two_latents_as_one_batch() -> None:
     )
     assert joined["samples"].shape == (3, 4, 8, 8) and joined["batch_index"] == [0, 1, 9]
     fitted = fit_mask(joined["noise_mask"], joined["samples"])
-    assert fitted.mean(dim=(1, 2, 3)).tolist() == [1, 1, 0]  # what had no mask is painted whole
+    assert fitted.mean(dim=(1, 2, 3)).tolist() == [1, 1, 0]  # without a mask: painted whole
     assert "noise_mask" not in call("LatentBatch", samples1=latent(), samples2=latent())
 
 

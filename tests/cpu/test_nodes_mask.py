@@ -1,4 +1,4 @@
-"""Mask nodes against values worked out by hand."""
+"""Mask nodes give values calculated by hand."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Picture and text nodes in whole runs of the command line: linked values, texts that are shown,
-and outputs without a client.
+"""Picture and text nodes in whole `katz run`s: linked values, displayed texts, and outputs without
+a client.
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ def test_an_upscaler_before_a_sampler_is_run_and_planned(katz: Katz, monkeypatch
 
 
 def test_lists_of_batches_are_saved_one_by_one(katz: Katz) -> None:
-    """Five pictures in batches of two: three calls of a node that takes one batch, and a knob that
-    another node gives.
+    """Five pictures in batches of two: three calls of a node that takes one batch, with a linked
+    knob.
     """
     nodes: dict[str, Any] = {
         "1": ("EmptyImage", {"width": 8, "height": 8, "batch_size": 5}),
@@ -153,8 +153,8 @@ def test_a_switch_evaluates_the_chosen_side_alone(katz: Katz) -> None:
 
 
 def test_sizes_of_proportions_are_multiples_near_the_megapixels(katz: Katz) -> None:
-    """1024² pixels as 16:9 are 1365.3 x 768; in multiples of 32 they are 1376 x 768. A tenth
-    as 2:3 is 264.4 x 396.6.
+    """At 1024² pixels, 16:9 is 1365.3 x 768, in multiples of 32 1376 x 768; at a tenth, 2:3 is
+    264.4 x 396.6.
     """
     for inputs, size in (
         ({}, (1024, 1024)),

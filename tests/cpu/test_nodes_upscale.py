@@ -1,5 +1,5 @@
-"""Upscalers with random weights: every spelling of the weights means the same network, tiles leave
-no seams, and wrong files are said.
+"""Upscalers with random weights: all weight names give the same network, tiles leave no seams, and
+wrong files are reported.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def context(tmp_path: Path) -> RunContext:
 
 
 def weights(shape: Rrdb | Compact) -> dict[str, torch.Tensor]:
-    """Small random weights."""
+    """Draws small weights."""
     torch.manual_seed(0)
     network = RrdbNet(shape) if isinstance(shape, Rrdb) else CompactNet(shape)
     return {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
@@ -70,7 +70,7 @@ def as_first_release(name: str) -> str:
 
 
 def as_sequence(name: str) -> str:
-    """The oldest spelling, of a network of two blocks that enlarges 4 times."""
+    """Returns the oldest name of a weight of a 2-block 4x network."""
     name = re.sub(r"body\.(\d+)\.rdb(\d)\.conv(\d)", r"model.1.sub.\1.RDB\2.conv\3.0", name)
     places = {
         "conv_first": "model.0",
@@ -103,7 +103,7 @@ def test_every_spelling_is_the_same_network(context: RunContext, spelling: str) 
 
 
 def test_a_residual_block_is_the_papers(context: RunContext) -> None:
-    """One block, written out from the papers' formulas."""
+    """Compares one block with the papers' formulas."""
     tensors = weights(Rrdb(features=4, growth=2, blocks=1, doublings=0, unshuffle=1))
 
     def convolution(name: str, x: torch.Tensor) -> torch.Tensor:
@@ -145,7 +145,7 @@ def test_the_compact_network(context: RunContext, scale: int) -> None:
     still = tensors | {
         f"{last}.{part}": torch.zeros_like(tensors[f"{last}.{part}"]) for part in ("weight", "bias")
     }
-    # without detail, pixels are only repeated
+    # without detail, pixels only repeat
     enlarged = enlarge(context, still, image(), "still.safetensors")
     assert torch.equal(enlarged, image().repeat_interleave(scale, 1).repeat_interleave(scale, 2))
 
@@ -177,8 +177,8 @@ def test_tiles_of_a_local_function_leave_no_seam(size: tuple[int, int]) -> None:
 
 
 def test_tiles_of_a_network_blend(context: RunContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four convolutions see 4 pixels far, so the outer 4 of a tile differ; an overlap of 32 gives
-    those an eighth of the weight at most.
+    """Four convolutions reach 4 pixels, so the outer 4 of a tile differ; an overlap of 32 gives
+    them a weight of at most 1/8.
     """
     tensors = weights(Compact(features=6, convolutions=2, scale=2))
     whole = enlarge(context, tensors, image(70, 90))

@@ -1,4 +1,4 @@
-"""VAE nodes: what a person gets of a picture, a mask and tiles."""
+"""VAE nodes: pictures, masks and tiles."""
 
 import pytest
 import torch
@@ -41,7 +41,7 @@ def test_tiled_nodes_give_the_whole_where_one_tile_suffices(context):
     whole = call("VAEDecode", context, samples={"samples": latent}, vae=VAE)
     assert torch.equal(call("VAEDecodeTiled", context, samples={"samples": latent}, vae=VAE), whole)
     large = {"samples": random(1, 4, 12, 12)}
-    # taken as a quarter of the tile
+    # cut to a quarter of the tile
     tiled = call("VAEDecodeTiled", context, samples=large, vae=VAE, tile_size=64, overlap=4096)
     assert tiled.shape == (1, 96, 96, 3)
     assert not torch.equal(tiled, call("VAEDecode", context, samples=large, vae=VAE))
@@ -75,8 +75,8 @@ def test_encode_for_inpainting(context):
 
 
 def test_inputs_of_an_inpainting_model(context):
-    """The picture with grey under the mask, and the mask, on both sides; what is denoised is the
-    picture itself.
+    """Both conditionings get the mask and the picture with grey under it; the latent is the
+    unchanged picture.
     """
     pixels, mask = random(1, 66, 64, 3).sigmoid(), torch.zeros(1, 66, 64)
     mask[:, 21:31, 20:30] = 1

@@ -1,6 +1,4 @@
-"""`--dtype`: the number format that a run computes in, what is said of it, and that the half one of
-processors paints.
-"""
+"""`--dtype`: the number format of a run, its reports, and the pictures of a CPU in half precision."""
 
 from __future__ import annotations
 
@@ -25,12 +23,12 @@ from katz_graph.models.loading.store import ModelStore
 
 WORKFLOWS = Path(__file__).parents[2] / "workflows"
 CONTROLNET_AND_LORA = WORKFLOWS / "controlnet_lora.json"
-# of the range of a picture: most, and on average; measured: 0.02 and 0.002
+# maximum and mean, relative to the picture's range; measured: 0.02, 0.002
 NEAR, NEAREST = 0.06, 0.006
 
 
 def painted(katz: Katz, *options: object) -> tuple[Any, Any, Any]:
-    """The picture in 0..1, what it says of how it was made, and the plan."""
+    """Returns the picture in 0..1, its metadata, and the plan."""
     result = katz(
         "run", CONTROLNET_AND_LORA, "--threads", 1, "--set", "5.steps=5", *options, "--json"
     )
@@ -40,7 +38,7 @@ def painted(katz: Katz, *options: object) -> tuple[Any, Any, Any]:
 
 
 def test_bfloat16_paints_nearly_the_picture_of_float32_and_both_say_so(katz: Katz) -> None:
-    """Text with a LoRA, ControlNet, UNet and VAE."""
+    """Covers LoRA, ControlNet, UNet and VAE."""
     full, made, plan = painted(katz)
     assert made["dtype"] == plan["dtype"] == "float32"
     half, made, plan = painted(katz, "--dtype", "bfloat16")

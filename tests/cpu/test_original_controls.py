@@ -1,5 +1,5 @@
-"""ControlNets as their makers publish them give diffusers' modules, and the pictures of its
-pipelines. The layouts are written here, by tables that share nothing with the loader's.
+"""ControlNets as published load as diffusers' modules and give its pipelines' pictures. Tables here
+write the layouts, independently of the loader's.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def pictures(folder: Path, kind: Kind, control: ControlNetRecipe) -> tuple[Tenso
     return ours, stock(asked)(), plain
 
 
-# XLabs' of FLUX.1
+# XLabs' FLUX.1
 
 
 def xlabs(module: Any) -> dict[str, Tensor]:
@@ -156,7 +156,7 @@ def xlabs(module: Any) -> dict[str, Tensor]:
 
 @pytest.fixture(scope="module")
 def flux(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Any]:
-    """Returns a pipeline's folder, the file of its ControlNet, and that as diffusers has it."""
+    """Returns the pipeline folder, the ControlNet's file, and its diffusers module."""
     place = tmp_path_factory.mktemp("flux")
     positions = {"axes_dims_rope": [4, 14, 14]}
     make_pipeline(place, "flux", 1, blocks=5, **HEADS, **positions)
@@ -214,7 +214,7 @@ def test_a_file_in_xlabs_layout_that_lost_a_tensor_is_incomplete(
         ModelStore().controlnet(part, "cpu", torch.float32)
 
 
-# Stability's of SD3.5 large
+# Stability's SD3.5 large
 
 
 def stability(module: Any, control_type: float | None = None) -> dict[str, Tensor]:
@@ -237,7 +237,7 @@ def stability(module: Any, control_type: float | None = None) -> dict[str, Tenso
     return made
 
 
-ALONE = {  # as the published configuration has it
+ALONE = {  # as published
     "joint_attention_dim": None,
     "pos_embed_max_size": None,
     "pos_embed_type": None,
@@ -289,9 +289,9 @@ def test_residuals_of_one_that_begins_with_the_model_s_tokens_are_those_of_forwa
     step, text = inputs(base, batch, dtype)
     reference = torch.randn(step.x.shape, generator=torch.Generator().manual_seed(5)).to(dtype)
     ours = residuals(base, control, step, text, reference)
-    # its pipeline gives the ControlNet the model's positions
+    # diffusers' pipeline copies the model's positions
     control.pos_embed = control._get_pos_embed_from_transformer(base).to(dtype)
-    # tokens lie channel by channel there, for which bfloat16's product rounds otherwise
+    # diffusers' tokens are strided: bfloat16's product rounds differently
     control.pos_embed.register_forward_hook(lambda *given: given[-1].contiguous())
     (wanted,) = control(
         step.model_input,
@@ -310,7 +310,7 @@ def test_residuals_of_one_that_begins_with_the_model_s_tokens_are_those_of_forwa
 def residuals(
     base: Any, control: Any, step: Step, text: TextEncoding, reference: Tensor
 ) -> list[Tensor]:
-    """Runs a ControlNet that begins with the model's tokens, in stages."""
+    """Runs a ControlNet on the model's tokens, in stages."""
 
     def run(name: str, module: Any, **given: Any) -> Any:
         return stage(f"transformer_{name}").computed(module, given)
@@ -349,7 +349,7 @@ def residuals(
 
 
 def on_two_devices(folder: Path, kind: Kind, control: ControlNetRecipe, costs: Path) -> set[str]:
-    """Asserts that a ControlNet on another device gives the same bits. Returns what is sent."""
+    """Asserts that a ControlNet on another device gives the same bits; returns the sent values."""
     wanted = region(folder, kind, control)
     with local_engine(batching=False, cache=costs) as engine:
         alone = sample(engine, wanted)
@@ -422,7 +422,7 @@ def test_a_control_type_that_is_no_number_is_refused(
 def test_a_large_picture_is_no_matter_to_a_controlnet_without_positions(
     sd35: tuple[Path, Path, Any], tmp_path: Path
 ) -> None:
-    """The model's table decides alone."""
+    """The model's table is the limit."""
     place = tmp_path / "large"
     make_pipeline(
         place, "sd35", 1, blocks=4, with_t5=True, **LARGE_HEAD, **{"pos_embed_max_size": 100}
@@ -473,7 +473,7 @@ def test_a_picture_with_a_control_patch_is_the_stock_pipeline_s(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("batch", [1, 2])
 def test_residuals_of_a_control_patch_are_those_of_forward(batch: int, dtype: torch.dtype) -> None:
-    """On a picture of 15 patches, which are filled up to 32 tokens."""
+    """The 15 patches of the picture are padded to 32 tokens."""
     base = draw_network("z_image", 3, blocks=5).to(dtype)
     control = draw_controlnet("z_image", 4, blocks=2).to(dtype)
     step, text = inputs(base, batch, dtype)
@@ -501,7 +501,7 @@ def test_a_control_patch_on_another_device_sends_each_residual_alone(
 def test_a_patched_model_acts_on_every_conditioning(
     z_image: tuple[Path, Path, Any], costs: Path
 ) -> None:
-    """As a ControlNet on both conditionings does; a model that a KSampler is given keeps none."""
+    """Like a ControlNet on both conditionings; the KSampler's model keeps no patch."""
     folder, file, _ = z_image
     control = controlnet_recipe(file)
     wanted = region(folder, "z_image", control)

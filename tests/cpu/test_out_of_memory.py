@@ -1,8 +1,8 @@
-"""Memory that runs out fails that job alone, with sizes and the way out, or the job goes on; the
-next one is as on a fresh engine.
+"""A job that runs out of memory fails alone, with sizes and the way out, or continues; the next one
+runs as on a fresh engine.
 
-What torch, Python and the system say of it is simulated, on a worker that is reached by messages as
-one of another process is.
+Errors of torch, Python and the system are simulated, on a worker that is connected by messages like
+another process.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ WAY_OUT = (
 
 
 class Jobs:
-    """One job that does all there is, on an engine whose only worker is reached by messages."""
+    """Runs one job with all kinds of work, on an engine whose worker is reached by messages."""
 
     def __init__(self, files: Files, folder: Path) -> None:
         self.engine = DeviceEngine(
@@ -116,7 +116,7 @@ def equal(one: list[Tensor], other: list[Tensor]) -> bool:
 
 
 class Failing:
-    """Stands in for a function: the first `times` calls that `when` picks fail."""
+    """Wraps a function: its first `times` calls chosen by `when` fail."""
 
     def __init__(
         self,
@@ -213,7 +213,7 @@ def test_that_job_alone_fails_and_says_how_much_there_was(
 def test_a_job_goes_on_when_room_can_be_made(
     jobs: Jobs, fresh: list[Tensor], fails: Callable[..., None], place: str, error: str
 ) -> None:
-    """It runs out once: what is not in use goes, and it is tried again."""
+    """After one failure, unused models are evicted for a retry."""
     if place in LOADS or place == "LoRAs":
         jobs.engine.unload()
     fails(place, error, 1)
@@ -238,7 +238,7 @@ def test_other_memory_errors_of_a_worker_have_the_same_class(
 def test_nothing_of_a_failed_attempt_is_left_in_memory(
     jobs: Jobs, fails: Callable[..., None], place: str
 ) -> None:
-    """A second attempt in the `except` clause of the first would have what that one made beside it."""
+    """A second attempt within the first's `except` clause would keep the first's tensors."""
     jobs.engine.unload()
     before = {id(tensor) for tensor in gc.get_objects() if issubclass(type(tensor), Tensor)}
     fails(place, "GPU", EVERY_CALL)
@@ -254,7 +254,7 @@ def test_nothing_of_a_failed_attempt_is_left_in_memory(
 
 
 class Small(DeviceMemory):
-    """So many bytes are free."""
+    """Has `size` bytes free."""
 
     def __init__(self, size: float) -> None:
         super().__init__("cpu")
@@ -273,7 +273,7 @@ def shapes_seen(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> list
     real = getattr(owner, name)
 
     def noted(self: Any, x: Tensor) -> Any:
-        if not x.is_meta:  # which is how it is counted
+        if not x.is_meta:  # calls that only count
             seen.append(tuple(x.shape))
         return real(self, x)
 
@@ -297,9 +297,7 @@ def test_parts_are_chosen_by_free_memory(
     shapes: list[tuple[int, ...]],
     words: str | None,
 ) -> None:
-    """Nothing is tried that memory does not suffice for; the picture is the whole's, or as near as
-    tiles are.
-    """
+    """Work that exceeds memory is not tried; the picture equals the whole, or is close in tiles."""
     vae = pipeline_recipes(sd1.pipeline)[2]
     samples = torch.randn(2, 4, 40, 36, generator=torch.Generator().manual_seed(0))
     whole, _ = DeviceModels().decode_latent(vae, samples)
@@ -310,7 +308,7 @@ def test_parts_are_chosen_by_free_memory(
     if words == "in tiles":
         assert (picture - whole).abs().mean() < 0.3 * (whole - whole.flip(0)).abs().mean()
     else:
-        # batches round otherwise, which random weights amplify
+        # batches round differently; random weights amplify it
         assert (picture - whole).abs().max() <= 1e-4
 
 
@@ -333,7 +331,7 @@ def test_work_that_does_not_fit_in_parts_is_not_started(
     ):
         small(40e6).encode_image(vae, torch.zeros(1, 4096, 4096, 3))
     with pytest.raises(OutOfMemory, match=r"^VAE decode of 1 x 320 x 320 pixels"):
-        # only tiles that a person asked for
+        # only requested tiles
         small(15e6).decode_latent(vae, torch.zeros(1, 4, 40, 40), Tile(256, 64))
     assert decoded == encoded == []
 
@@ -355,7 +353,7 @@ def test_other_models_go_before_a_picture_is_cut_up(
 def test_an_upscaler_takes_smaller_tiles_before_it_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Through a worker: what a worker says of its memory reaches the node."""
+    """The node gets its worker's free memory."""
     (tmp_path / "models" / "upscale_models").mkdir(parents=True)
     torch.manual_seed(0)
     save_file(

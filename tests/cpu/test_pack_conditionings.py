@@ -1,5 +1,5 @@
-"""Conditionings, text encoders, VAEs and latents in the hands of packs: the same pictures, and refusals
-by name.
+"""Conditionings, text encoders, VAEs and latents used by packs give the same pictures, or are
+refused by name.
 """
 
 from __future__ import annotations
@@ -309,7 +309,7 @@ return (image, {"samples": given["vae"].encode(image)})
 def test_tiles_of_a_pack_are_those_of_the_engine(
     workshop: Workshop, tiled: str, built_in: Mapping[str, int]
 ) -> None:
-    """Cells of a latent for a pack, pixels for a node."""
+    """Packs count in latent cells, nodes in pixels."""
     body = (
         f"z = torch.randn(1, 4, 12, 12, generator=torch.manual_seed(0))\nreturn ({tiled}, "
         f'{{"samples": z}})'

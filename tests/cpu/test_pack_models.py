@@ -1,4 +1,4 @@
-"""Models, ControlNets and what loads them in the hands of packs."""
+"""Packs use models, ControlNets and their loaders."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ return (str(given["model"].load_device),)
         ("cpu:1", "cpu", 0, "cpu"),
         ("ray:0", "cpu", 0, "cpu"),
         ("ray:0", "cuda:0", 1, "cuda:0"),
-        ("ray:0", "cuda:0", 0, "cpu"),  # the GPU is another machine's
+        ("ray:0", "cuda:0", 0, "cpu"),  # another machine's GPU
     ],
 )
 def test_packs_get_torch_s_device_name(

@@ -1,4 +1,4 @@
-"""Functions that packs put into sampling: the same pictures, and refusals by name."""
+"""Sampling functions of packs give the same pictures, or are refused by name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def patched(change: str) -> str:
 
 
 def both_sampled(workshop: Workshop, change: str, cfg: float = 4.0) -> tuple[Tensor, Tensor]:
-    """Latents with the model as a pack changed it, and as it was."""
+    """Returns latents of the changed model and of the plain one."""
     document = {
         **AROUND,
         "t": text("a cat"),
@@ -35,7 +35,7 @@ def both_sampled(workshop: Workshop, change: str, cfg: float = 4.0) -> tuple[Ten
 
 def test_a_guidance_function_that_computes_guidance(workshop: Workshop) -> None:
     changed, plain = both_sampled(workshop, PLAIN_CFG)
-    # x - (x - a) is a but for rounding
+    # x - (x - a) is a, rounded
     assert torch.allclose(changed, plain, atol=1e-4 * float(plain.abs().max()))
 
 
@@ -43,7 +43,7 @@ def test_a_guidance_function_of_three_arguments(workshop: Workshop) -> None:
     changed, plain = both_sampled(
         workshop, "m.set_model_sampler_cfg_function(lambda cond, uncond, scale: cond)"
     )
-    alone, _ = both_sampled(workshop, "pass", cfg=1.0)  # guidance 1 is the positive side alone
+    alone, _ = both_sampled(workshop, "pass", cfg=1.0)  # guidance 1 is the positive prediction
     assert not torch.equal(changed, plain)
     assert torch.allclose(changed, alone, atol=1e-4 * float(alone.abs().max()))
 
@@ -64,7 +64,7 @@ def test_functions_after_guidance_are_applied_in_order(workshop: Workshop) -> No
         "+ a['denoised'] * 2.0)"
     )
     changed, _ = both_sampled(workshop, change)
-    scale = 0.18215  # a sampler's latent times 1 / scale stands on the wire
+    scale = 0.18215  # nodes pass latents times 1 / scale
     assert torch.allclose(changed * scale, torch.full_like(changed, 2.0), atol=1e-3)
 
 
@@ -78,7 +78,7 @@ def test_a_function_that_calls_the_unet(workshop: Workshop) -> None:
 
 
 def test_patches_keep_their_order(workshop: Workshop) -> None:
-    """What a pack sets comes last; what it leaves as it was stays before what was set later."""
+    """A pack's new patch is last; unchanged patches stay before later ones."""
     replaced = 'm.set_model_sampler_cfg_function(lambda a: a["cond"])'
     added = "m.set_model_sampler_post_cfg_function(lambda a: a['denoised'])"
     body = patched(f"{replaced} if not m.recipe.patches else {added}")
@@ -113,7 +113,7 @@ m.set_model_sampler_cfg_function(lambda a: before({**a, "model": a["model"]}) * 
     ],
 )
 def test_functions_of_packs_reach_the_run_that_samples(workshop: Workshop, change: str) -> None:
-    """Also the second one, for which the patched model comes from the cache."""
+    """Includes a second run, whose patched model is cached."""
     cache, says = ResultCache(), "told = lambda: comfy.utils.ProgressBar(9).update(1)"
     for seed in (1, 2):
         sampling = {

@@ -1,4 +1,4 @@
-"""Functions of comfy.utils that packs call."""
+"""Functions of comfy.utils for packs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What patches do to a model: FreeU, guidance, other sampling and functions of packs, against the
-papers and against themselves undone.
+"""Patches of a model: FreeU, guidance, other sampling and functions of packs, compared with the
+papers and with the unpatched model.
 """
 
 from __future__ import annotations
@@ -122,9 +122,7 @@ def test_freeu_nodes_patch_a_model(sd1: Models, engine: DeviceEngine) -> None:
 
 
 def test_the_backbone_is_scaled_as_in_the_paper() -> None:
-    """Half of the channels; in the second version by the mean over channels, brought to 0..1,
-    sample by sample.
-    """
+    """Scales half of the channels; in version 2 by the channel mean, normalised to 0..1 per sample."""
     hidden = random(2, 6, 4, 4)
     scaled = scale_backbone(hidden, 1.5)
     assert torch.equal(scaled[:, :3], hidden[:, :3] * 1.5) and torch.equal(
@@ -149,7 +147,7 @@ def test_only_the_low_frequencies_of_a_skip_are_scaled() -> None:
     )
     scaled = scale_low_frequencies((constant + fast)[None, None], 0.25)
     assert torch.allclose(scaled, (0.25 * constant + fast)[None, None], atol=1e-6)
-    # one of the two halves of the slowest wave lies in the box of two by two around zero
+    # half of the slowest wave's spectrum is in the 2 x 2 box around zero
     assert torch.allclose(
         scale_low_frequencies(slow[None, None], 0.0).abs().max(), torch.tensor(0.5), atol=1e-6
     )
@@ -173,8 +171,8 @@ def a_step(sigma: float = 3.0, x: Tensor | None = None, timestep: float = 500.0)
 
 
 def test_rescaled_guidance_has_the_contrast_of_the_conditional_prediction() -> None:
-    """Lin et al. 2024, section 3.4, on v-predictions: v = (x / (σ² + 1) - denoised) · sqrt(σ² + 1)
-    / σ.
+    """Lin et al. 2024, section 3.4, on v-predictions v = (x / (σ² + 1) - denoised) · sqrt(σ² + 1) /
+    σ.
     """
     step, cond, uncond = a_step(), random(2, 4, 8, 8, seed=1), random(2, 4, 8, 8, seed=2)
 
@@ -457,9 +455,7 @@ def test_v_prediction_with_zero_terminal_snr(sd1: Models, engine: DeviceEngine) 
 
 @pytest.mark.parametrize("sampling", ["eps", "v_prediction", "x0", "lcm"])
 def test_the_patch_sets_the_output_s_meaning(sampling: Any, sd1: Models) -> None:
-    """A latent made of a known picture and known noise, and the output that a perfect model would
-    give there.
-    """
+    """The output of a perfect model, for a latent of a known picture and noise, gives the picture."""
     table = table_of(patched(sd1, DiscreteSampling(sampling)))
     picture, noise, sigma = (
         random(1, 4, 8, 8, seed=1),
@@ -498,9 +494,7 @@ def test_a_distilled_model_is_asked_at_every_twentieth_timestep(
 
 @pytest.mark.parametrize("sampling", ["eps", "v_prediction", "edm"])
 def test_continuous_noise_levels(sampling: Any, sd1: Models, engine: DeviceEngine) -> None:
-    """Karras et al. 2022, table 1: the model is told ln(σ) / 4, and EDM's scalings keep a known
-    picture.
-    """
+    """Karras et al. 2022, table 1: the model gets ln(σ) / 4; EDM's scalings keep a known picture."""
     patch = ContinuousSampling(sampling, sigma_max=80.0, sigma_min=0.01)
     table = table_of(patched(sd1, patch))
     assert (table.sigma_max, table.sigma_min) == (pytest.approx(80.0), pytest.approx(0.01))
@@ -520,7 +514,7 @@ def test_continuous_noise_levels(sampling: Any, sd1: Models, engine: DeviceEngin
 def test_a_model_is_sampled_as_a_flow_of_the_shift_that_a_node_gives(
     sd1: Models, engine: DeviceEngine
 ) -> None:
-    """Of 512x2048 pixels FLUX's shift is e^1.15, as of 1024² (4,096 tokens); of 256² e^0.5."""
+    """FLUX's shift is e^1.15 for 512x2048 (4,096 tokens, as 1024²), e^0.5 for 256²."""
     model = pipeline_recipes(sd1.pipeline)[0]
     for node, inputs, patch in (
         ("ModelSamplingSD3", {"shift": 2.0}, FlowSampling(2.0)),

@@ -1,4 +1,4 @@
-"""Merged models: weights computed of two models, with LoRAs before and after the merge."""
+"""Merged models combine weights of two models, with LoRAs before and after merging."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HALF = (("", 0.5, 0.5),)
 
 @pytest.fixture(scope="module")
 def other(tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelRecipe, ClipRecipe]:
-    """Another SD1 model, of other weights."""
+    """Returns an SD1 of other weights."""
     folder = tmp_path_factory.mktemp("other")
     make_pipeline(folder, "sd1", seed=99, layers=1)
     model, clip, _ = pipeline_recipes(folder)
@@ -209,7 +209,7 @@ def test_a_merge_leaves_no_trace_and_is_made_once(
     resident = {name: weight.clone() for name, weight in store.patch(merged).named_parameters()}
     for share in (0.1, 0.2):
         store.patch(merged_model(model, model2, (("", share, 1.0),)))
-    # which leaves no room for the first one; it can be made again
+    # there is no room for the first one, which can be made again
     assert store.residents.use.resident_bytes == 2 * size
     assert all(
         torch.equal(weight, resident[name])

@@ -1,8 +1,8 @@
-"""Plans of full-size transformers with ControlNets on simulated devices: what a second device
-gains over links of several speeds, with residuals streamed block by block.
+"""Plans of full-size transformers with ControlNets on simulated devices: the gain of a second
+device over links of several speeds, with residuals streamed block by block.
 
-Counted without memory and simulated; the figures to agree with were made by hand from sizes of
-layers, bytes and a list of blocks, and not by the planner.
+Work is counted without memory and simulated; expected figures were calculated by hand from sizes of
+layers, bytes and blocks, without the planner.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ HUNYUAN_DIT: dict[str, Any] = {
     "pooled_projection_dim": 1024,
     "use_style_cond_and_image_meta_size": False,
 }
-BLOCKS = 40  # of HunyuanDiT; its ControlNet has one less than half of them
+BLOCKS = 40  # of HunyuanDiT; its ControlNet has 19
 LINKS = {"NVLink": 450e9, "PCIe": 25e9, "100 GbE": 12.5e9, "25 GbE": 3.1e9}
 
 
@@ -147,7 +147,7 @@ def seconds(program: Program) -> float:
         ("sd3", (6, 0), 154, 13.5e-3, {"NVLink": 1.25}),
         ("flux", (5, 10), 512, 120e-3, {"NVLink": 1.28, "100 GbE": 1.25}),
         ("flux", (6, 0), 512, 105e-3, {"NVLink": 1.11, "100 GbE": 1.09}),
-        # hidden behind the first half of the blocks, as with a UNet: 18.2 ms
+        # hidden behind the first half of the blocks, as in a UNet: 18.2 ms
         ("hunyuan_dit", (19, 0), 333, 26.9e-3, {"NVLink": 26.9 / 18.2}),
     ],
 )
@@ -199,7 +199,7 @@ def test_a_slow_link_keeps_the_controlnet_where_the_model_is(
 def test_a_whole_controlnet_elsewhere_is_as_fast_as_its_residuals_arrive(
     kind: str, sizes: dict[str, int], tokens: int, link: str, gain: float, counts: Counts
 ) -> None:
-    """Placed by hand: the planner finds better."""
+    """Placed by hand; the planner finds better."""
     wanted = region(kind, sizes, tokens)
     pins = {
         operation.id: ("cuda:1" if "_control" in operation.stage else "cuda:0",)
@@ -220,7 +220,7 @@ def test_a_plan_of_flux_with_a_controlnet_takes_a_second_at_most(counts: Counts)
 
 
 def test_two_sides_with_a_controlnet_each_have_a_device_of_their_own(counts: Counts) -> None:
-    """Each side of guidance with its ControlNet takes as long as both on one device do for one."""
+    """Two devices halve the time: each computes one prediction with its ControlNet."""
     wanted = region("sd3", {"num_layers": 12}, 154, guidance=5.0)
     one, two = (planned(wanted, counts, number, LINKS["NVLink"]) for number in (1, 2))
     assert seconds(one) / seconds(two) == pytest.approx(2.0, rel=0.03)

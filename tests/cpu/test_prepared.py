@@ -1,5 +1,5 @@
-"""Prepared modules against diffusers' own forwards: on a processor bit for bit; as on a GPU, where
-biases and residuals are added elsewhere, within float rounding.
+"""Prepared modules equal diffusers' forwards: on a CPU bit for bit; with a GPU's fused biases and
+residuals within float rounding.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def test_as_on_a_gpu_it_is_diffusers_within_rounding(name: str) -> None:
     module.to(memory_format=torch.channels_last)
     fuse_projections(module)
     made = call(module)
-    assert not torch.equal(made, expected)  # other sums, or nothing is tested
+    assert not torch.equal(made, expected)  # otherwise nothing is tested
     assert (made - expected).abs().max() <= 1e-5 * (expected.max() - expected.min())
 
 
@@ -156,8 +156,8 @@ def test_as_on_a_gpu_it_is_diffusers_within_rounding(name: str) -> None:
 @pytest.mark.parametrize("dtype", HALF)
 @pytest.mark.parametrize("name", MODULES)
 def test_in_half_precision_it_errs_no_more_than_diffusers(name: str, dtype: torch.dtype) -> None:
-    """Root mean square against float64 of the same rounded weights, over several inputs: of one
-    alone it varies by a quarter.
+    """Root mean square against float64 of the same rounded weights, over several inputs, as single
+    ones vary by a quarter.
     """
     make, call = MODULES[name]
     eager = make().to(dtype)
@@ -175,7 +175,7 @@ def test_in_half_precision_it_errs_no_more_than_diffusers(name: str, dtype: torc
 @torch.no_grad()
 @pytest.mark.usefixtures("as_on_a_gpu")
 def test_a_picture_in_bfloat16_keeps_45_decibels() -> None:
-    """Of the miniature VAE, which is trained: GPUs use it where float16 overflows."""
+    """GPUs use bfloat16 where float16 overflows; the miniature VAE is trained."""
     recipe = pipeline_recipes(mini_models().pipeline)[2]
     picture = torch.rand(1, 3, 8, 8, generator=torch.Generator().manual_seed(1))
     picture = F.interpolate(picture, scale_factor=16, mode="bicubic").clamp(0, 1)
@@ -243,7 +243,7 @@ def test_projections_side_by_side_are_computed_as_one_and_patched_apart(family: 
 
 @pytest.mark.parametrize("dtype", [torch.float32, *HALF])
 def test_loras_are_added_and_taken_out_of_channels_last_weights(dtype: torch.dtype) -> None:
-    """A GPU's convolutions lie in channels-last order; the patch computes on rows of a matrix."""
+    """On a GPU, convolutions are channels-last; the patch computes on rows of a matrix."""
     from test_adapters_weight_set import loras, recipes, snapshot
 
     def patched(layout: torch.memory_format) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -269,7 +269,7 @@ def _in(kind: torch.dtype, value: Any) -> Any:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_features_that_lie_channels_last_stay_so(family: Any) -> None:
-    """No block lays them out anew, as diffusers' do behind every attention."""
+    """No block changes the layout, unlike diffusers' after every attention."""
     module = unet(family)
     prepare(module)
     module.to(memory_format=torch.channels_last)

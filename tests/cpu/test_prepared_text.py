@@ -1,5 +1,5 @@
-"""Prepared text encoders against transformers' own forwards: on a processor bit for bit; with their
-projections side by side, as on a GPU, within float rounding.
+"""Prepared text encoders equal transformers' forwards: on a CPU bit for bit; with a GPU's fused
+projections within float rounding.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ ENCODERS: dict[str, Callable[[], Any]] = {
 
 
 def call(module: Any, tokens: int) -> Tensor:
-    """All hidden states, as `clip skip` takes any of them, and the pooled text."""
+    """Returns all hidden states, for any `clip skip`, and the pooled text."""
     generator = torch.Generator().manual_seed(tokens)
     ids = torch.randint(0, 198, (2, tokens), generator=generator)
     ids[:, -1] = 199
@@ -111,7 +111,7 @@ def fused(module: nn.Module) -> int:
 @torch.no_grad()
 @pytest.mark.parametrize("name", [name for name in ENCODERS if name != "bert"])
 def test_with_projections_side_by_side_it_is_transformers_within_rounding(name: str) -> None:
-    """Also once weights and biases of one of them were written into."""
+    """Holds after one projection's weights and biases change."""
     ours, theirs = ENCODERS[name](), ENCODERS[name]()
     prepare(ours)
     assert fused(ours) == 3
@@ -187,5 +187,5 @@ def test_a_plan_for_a_gpu_names_the_blocks_of_text_encoders_that_are_kept(tmp_pa
     texts = {one.id for one in program.before if stage_of(one).encodes_text}
     assert texts and texts <= program.unprepared.keys()
     for name in texts:
-        (kept,) = program.unprepared[name]  # CLIP's are prepared
+        (kept,) = program.unprepared[name]  # CLIP is prepared
         assert kept.endswith(" T5LayerNorm, norm without a mean")

@@ -1,5 +1,5 @@
-"""What a sampler shows while it runs: rarely enough, only when asked, like the picture that comes
-of it, and without changing that.
+"""Previews of a sampler are rare, sent only when requested, like the final picture, and do not
+change it.
 """
 
 from __future__ import annotations
@@ -46,9 +46,7 @@ def engine(costs: Path) -> Iterator[DeviceEngine]:
 
 
 class Watched(RunContext):
-    """A run that keeps what it shows. Its time goes on by `tick` seconds with every look at the
-    clock.
-    """
+    """Records previews. Each query of its clock adds `tick` seconds."""
 
     def __init__(
         self, engine: DeviceEngine | None, tick: float = 1.0, previews: bool = True
@@ -91,8 +89,8 @@ def correlation(one: Tensor, other: Tensor) -> float:
 
 @pytest.mark.parametrize("prompt", CAPTIONS)
 def test_the_last_preview_is_like_the_picture(engine: DeviceEngine, prompt: str) -> None:
-    """0.8: one colour for each cell by one linear map; measured are 0.88 and more, and 0.4 to 0.8
-    of the first evaluation.
+    """0.8 allows for one linear map to colours; measured: at least 0.88, and 0.4 to 0.8 after the
+    first evaluation.
     """
     context = Watched(engine)
     latent, _ = engine.sample(mini(prompt), context)
@@ -106,7 +104,7 @@ def test_the_last_preview_is_like_the_picture(engine: DeviceEngine, prompt: str)
     )
     alike = [correlation(seen, cells) for seen in context.seen]
     assert alike[-1] > 0.8
-    assert alike[-1] > alike[0]  # it shows what is made of the noise, not the noise
+    assert alike[-1] > alike[0]  # it shows the prediction, not the noise
 
 
 def test_previews_leave_the_picture_as_it_is_and_are_made_only_when_asked_for(
@@ -120,8 +118,8 @@ def test_previews_leave_the_picture_as_it_is_and_are_made_only_when_asked_for(
 
 
 def test_four_a_second_at_most(engine: DeviceEngine) -> None:
-    """Ten evaluations a second for two seconds: the clock is looked at once for each, and again for
-    what is shown.
+    """Ten evaluations a second for two seconds: the clock is queried once for each, and again for a
+    preview.
     """
     context = RunContext(engine, Folders(), Path(), previews=True)
     now = [0.0]
@@ -146,7 +144,7 @@ def test_a_worker_sends_them_when_the_run_asks(costs: Path) -> None:
         asked, silent = Watched(cluster), Watched(cluster, previews=False)
         samples = [cluster.sample(region, context)[0]["samples"] for context in (asked, silent)]
     assert torch.equal(*samples)
-    # the worker's clock is its own: how many is a matter of its speed
+    # the worker has its own clock: their number depends on its speed
     assert asked.seen and asked.seen[0].shape == (16, 16, 3)
     assert silent.seen == []
 
@@ -166,9 +164,7 @@ def test_a_latent_space_that_is_not_known_is_not_shown() -> None:
 )
 @pytest.mark.parametrize("kind", ["epsilon", "v_prediction"])
 def test_a_scheduler_of_diffusers_tells_its_denoised_latent(scheduler: str, kind: str) -> None:
-    """A model that always predicts the noise that leads to one latent: every estimate is that
-    latent.
-    """
+    """If the model always predicts the noise towards one latent, every estimate is that latent."""
     goal = torch.randn(1, 4, 4, 4, generator=torch.Generator().manual_seed(1))
     config = {
         "prediction_type": kind,
@@ -196,7 +192,7 @@ def test_the_colours_of_a_latent() -> None:
     latent[0, :, 0, 1] = torch.tensor([1.0, -1.0, 5.0, 9.0])
     assert latent_picture(latent, colours).tolist() == [[[0, 127, 255], [127, 0, 255]]]
     latent[0, 0, 0, 0] = torch.nan
-    # a broken cell is no error
+    # a NaN cell is no error
     assert latent_picture(latent, colours)[0, 1].tolist() == [127, 0, 255]
 
 
@@ -220,7 +216,7 @@ def test_a_node_of_a_pack_shows_its_own() -> None:
         bar = ProgressBar(10)
         for number in range(10):
             bar.update_absolute(number + 1, preview=("JPEG", image, 512))
-        # as the third convention has them
+        # like the third convention
         ProgressBar(10).update_absolute(1, preview=torch.ones(1, 2, 3, 3))
     assert len(context.seen) < 6 and context.seen[0].tolist() == [[[255, 0, 0]] * 3] * 2
 

@@ -1,5 +1,5 @@
-"""`import katz_graph as katz`: the examples of the docs run, and errors, threads, event loops and
-graphs do what they say.
+"""`import katz_graph as katz`: the docs' examples run; errors, threads, event loops and graphs work
+as documented.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory, costs: Path) -> Iterator[ka
 
 
 def star(graph: katz.Graph, steps: int = 2) -> tuple[katz.Output, katz.Output]:
-    """The latent and the picture of a small text-to-image workflow."""
+    """Returns latent and picture of a small text-to-image workflow."""
     model, clip, vae = graph.CheckpointLoaderSimple(ckpt_name="katz-mini")
     positive, negative = (graph.CLIPTextEncode(clip=clip, text=text) for text in ("a red star", ""))
     empty = graph.EmptyLatentImage(width=64, height=64)
@@ -84,7 +84,7 @@ def test_every_name_is_available() -> None:
 
 @pytest.mark.defect(46)
 def test_examples_of_the_docs_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Outside of a checkout: the workflows are those of the package."""
+    """Outside of a checkout, the package's workflows are used."""
     blocks = re.findall(
         r"^```python\n(.*?)^```",
         (ROOT / "docs" / "python.md").read_text("utf-8"),
@@ -107,7 +107,7 @@ def test_a_run_gives_pictures_files_seconds_and_the_plan(opened: katz.Engine) ->
     assert json.loads(Image.open(file).text["prompt"])["5"]["inputs"]["seed"] == result.seed == 3
     assert result.seconds["total"] >= result.seconds["denoise"] > 0
     assert result.plan.as_json()["evaluations"] == 2 and "<svg" in (result.plan._repr_svg_() or "")
-    # nothing runs again, and the picture is still there
+    # nothing runs again, and the picture is cached
     again = opened.run(TXT2IMG, seed=3, set=TWO_STEPS)
     assert again.files == () and again.images[0].tobytes() == result.images[0].tobytes()
 
@@ -222,7 +222,7 @@ def test_a_graph_is_saved_as_any_client_takes_it(folder: Path) -> None:
     graph.save("star.json")
     saved = json.loads(Path("star.json").read_text())
     assert saved["5"]["inputs"]["latent_image"] == ["4", 0]
-    # defaults are written, since other programs ask for them
+    # defaults are written, because other programs need them
     assert saved["5"]["inputs"]["sampler_name"] == "euler"
     assert saved["7"]["_meta"] == {"title": "The picture"}
     assert read_workflow("star.json").graph == graph.graph
@@ -281,4 +281,4 @@ def test_a_wrong_call_is_one_line() -> None:
         with pytest.raises(katz.InputError, match=re.escape(line)) as refused:
             call()
         assert "\n" not in str(refused.value)
-    assert list(graph.graph.nodes) == ["1"]  # what was refused is not there
+    assert list(graph.graph.nodes) == ["1"]  # refused calls add no node

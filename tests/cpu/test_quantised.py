@@ -1,5 +1,5 @@
-"""Files of 8-bit numbers with scales load as the numbers that they stand for: each format against a
-reference in float64 and comfy-kitchen, whole modules and pictures against files of wide numbers.
+"""Files of 8-bit numbers with scales load as their represented values: each format equals a float64
+reference and comfy-kitchen, modules and pictures equal those of wide files.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def test_comfy_kitchen_gives_the_same_numbers() -> None:
         wanted = TensorWiseINT8Layout.dequantize(made, told)
         rotated = told.convrot_groupsize if told.convrot else 0
         got = widened(made, told.scale, rotated, torch.float32)
-        if rotated:  # kitchen adds up 256 scaled numbers in float32
+        if rotated:  # kitchen adds 256 scaled numbers in float32
             assert (got - wanted).abs().max() < 1e-5
         else:
             assert torch.equal(got, wanted)
@@ -120,7 +120,7 @@ def test_comfy_kitchen_gives_the_same_numbers() -> None:
 def transformer_files(mark: str, prefix: str = "") -> Files:
     tensors = {f"{prefix}{name}": 0.05 * one for name, one in original(3, 1, width=256).items()}
     files = Files(tensors, mark, prefix)
-    files.store("joint_blocks.0.x_block.attn.qkv", "float8_e4m3fn")  # comes apart by rows
+    files.store("joint_blocks.0.x_block.attn.qkv", "float8_e4m3fn")  # split by rows
     files.store("joint_blocks.1.x_block.mlp.fc1", "float8_e4m3fn", rows=False)
     files.store(
         "final_layer.adaLN_modulation.1", "float8_e5m2" if mark != "scaled_fp8" else "float8_e4m3fn"
@@ -260,7 +260,7 @@ def test_one_weight_at_a_time_is_widened(tmp_path: Path, monkeypatch: pytest.Mon
     scaled, _ = transformer_files("comfy_quant").save(tmp_path)
     network = network_recipe(scaled).network
     module = ModelStore().network(network, *CPU)
-    assert len(made) == 7  # each once, although some come apart in three
+    assert len(made) == 7  # each once, although some are split in three
     assert not [one for one in made if one() is not None]
     given = loaded_tensors(network, blank(network))
     assert len(made) == 7
@@ -284,7 +284,7 @@ def test_derived_tensors_of_a_deferred_tensor_are_deferred() -> None:
         whole: torch.cat([values[2:], plain, values[:2]]),
         torch.cat(tensors=(late, plain)): torch.cat([values, plain]),
         late.T.contiguous(): values.T,
-        late.contiguous().float().detach(): values,  # which torch returns as it is
+        late.contiguous().float().detach(): values,  # torch returns it unchanged
         late[1:, None].clone().detach(): values[1:, None],
         late.roll(2, 0): values.roll(2, 0),
     }
@@ -352,13 +352,13 @@ def test_a_weight_and_its_scale_may_lie_in_different_shards(
 def test_weights_are_rounded_once_and_those_with_scales_not_at_all(
     rounding: str, tmp_path: Path
 ) -> None:
-    """A float32 just above the middle of two numbers of 8 bits is rounded up; by way of bfloat16,
-    which makes the middle of it, it would be rounded to the even one.
+    """A float32 just above the midpoint of two 8-bit numbers is rounded up. Via bfloat16, which
+    gives the midpoint, it would be rounded to the even one.
     """
     files = transformer_files("comfy_quant")
     kind = FP8[rounding]
     step = torch.finfo(kind).eps
-    above = 1 + step / 2 + step / 4096  # half a step to the odd number behind 1, and a little
+    above = 1 + step / 2 + step / 4096  # slightly above half a step to the odd number after 1
     plain = "joint_blocks.2.x_block.mlp.fc2.weight"
     for tensors in (files.scaled, files.wide):
         tensors[plain] = torch.full_like(tensors[plain], above)
@@ -367,7 +367,7 @@ def test_weights_are_rounded_once_and_those_with_scales_not_at_all(
     made = ModelStore().network(network, "cpu", torch.bfloat16).state_dict()
     exact = ModelStore().network(network_recipe(wide).network, "cpu", torch.bfloat16).state_dict()
     row = made["transformer_blocks.2.ff.net.2.weight"]
-    assert torch.tensor(above).bfloat16() == 1 + step / 2  # by way of it
+    assert torch.tensor(above).bfloat16() == 1 + step / 2  # the midpoint
     assert torch.equal(row, torch.full_like(row, 1 + step))
     kept = "transformer_blocks.1.ff.net.0.proj.weight"
     assert torch.equal(made[kept], exact[kept])

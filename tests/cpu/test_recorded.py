@@ -1,5 +1,5 @@
-"""Stages as recorded calls: what is replayed without any Python, over poisoned storages, paints the
-same bytes.
+"""Stages as recorded calls: replays without Python code, over poisoned storages, paint the same
+bytes.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ Real = Annotated[float, Socket("FLOAT")]
 def pair(
     request: pytest.FixtureRequest, costs: Path
 ) -> Iterator[tuple[DeviceEngine, DeviceEngine]]:
-    """One that computes call by call, and one that records."""
+    """Yields an eager engine and a recording one."""
     batching = request.param
     with (
         local_engine(batching=batching, cache=costs) as plain,
@@ -78,14 +78,14 @@ def pair(
 
 @pytest.fixture
 def engines(pair: tuple[DeviceEngine, DeviceEngine]) -> tuple[DeviceEngine, DeviceEngine]:
-    """The second records strictly, and has recorded nothing yet."""
+    """The second has a new, strict recorder."""
     pair[1].models.compute = strict()
     return pair
 
 
 @pytest.fixture(scope="module")
 def shared(costs: Path) -> Iterator[tuple[DeviceEngine, DeviceEngine]]:
-    """As `engines`, batched, whose recordings stay for several tests."""
+    """Like `engines`, batched, with recordings of several tests."""
     with (
         local_engine(batching=True, cache=costs) as plain,
         local_engine(batching=True, cache=costs) as recorded,
@@ -95,7 +95,7 @@ def shared(costs: Path) -> Iterator[tuple[DeviceEngine, DeviceEngine]]:
 
 
 def strict() -> Recorder:
-    """Records every call when it first comes."""
+    """Records every call at its first use."""
     return Recorder(Tapes(strict=True), eager=0)
 
 
@@ -122,9 +122,8 @@ def test_replayed_calls_paint_the_same_bytes(
     request: pytest.FixtureRequest,
     engines: tuple[DeviceEngine, DeviceEngine],
 ) -> None:
-    """Every eleventh case of the parity bench: ControlNets with windows, LoRAs, pictures, masks,
-    batches, LoRAs switched between; of four steps, since no bound wants more. Of SDXL the first, and
-    one with all parts.
+    """Every eleventh case of the parity bench, with four steps: ControlNets with windows, LoRAs,
+    pictures, masks, batches, LoRA switches. For SDXL the first case, and one with all parts.
     """
     for one in list(cases(request.getfixturevalue(family)))[::every]:
         assert same(engines, sampler_region(replace(one, steps=4))), one.name
@@ -206,15 +205,15 @@ def test_two_requests_in_turn(sdxl: Models, engines: tuple[DeviceEngine, DeviceE
 def test_two_requests_in_turn_on_two_devices(
     sd1: Models, costs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The devices wait for each other several times in an evaluation, and do the other request's
-    meanwhile: other LoRAs, ControlNets, prompts, samplers.
+    """The devices wait for each other several times per evaluation, and then run the other request:
+    other LoRAs, ControlNets, prompts, samplers.
     """
     controls = tuple(ControlCase(one, 0.8, 0.0, 1.0) for one in sd1.controls)
     asked = [
         case(sd1, seed=1, controls=controls[:1], steps=4),
         case(sd1, seed=2, prompt="other", loras=((sd1.loras[0], 0.5),), sampler="dpmpp_2m"),
         case(sd1, seed=3, controls=controls, loras=((sd1.loras[1], -0.5),), sampler="heun"),
-        case(sd1, seed=4, latent=torch.zeros(1, 4, 9, 7), steps=5),  # divides by nothing
+        case(sd1, seed=4, latent=torch.zeros(1, 4, 9, 7), steps=5),  # odd sides
     ]
     regions = [sampler_region(one) for one in asked]
     with local_engine(batching=False, cache=costs) as plain:
@@ -248,14 +247,14 @@ def test_two_requests_in_turn_on_two_devices(
 
 
 def alternate(region: Region, first: int) -> list[str]:
-    """Every second operation of a request that has a cost."""
+    """Lists every second operation that has a cost."""
     costed = [one.id for one in region.operations if stage_of(one).costed]
     return costed[first % 2 :: 2]
 
 
 def test_switches_cause_no_new_recording(sd1: Models, costs: Path) -> None:
-    """LoRAs, their strengths, ControlNets, prompts and guidance, drawn by chance. `katz bench
-    recorded` switches a hundred times.
+    """Random LoRAs, strengths, ControlNets, prompts and guidance. `katz bench recorded` switches a
+    hundred times.
     """
     chance = random.Random(1)
 
@@ -354,8 +353,8 @@ def test_a_model_that_is_evicted_takes_all_recordings_along(sd1: Models, costs: 
 
 
 def test_recordings_keep_within_their_budget(sd1: Models, costs: Path) -> None:
-    """They are dropped together, come back, and change no picture; one that is too large alone is
-    not made.
+    """They are dropped together, made again, and change no picture; one too large alone is not
+    recorded.
     """
     first, second = (sampler_region(case(sd1, prompt=prompt)) for prompt in ("one", "two"))
     with local_engine(batching=True, cache=costs) as engine:
@@ -376,8 +375,8 @@ def test_recordings_keep_within_their_budget(sd1: Models, costs: Path) -> None:
 def test_branches_with_other_loras_on_one_unet_are_patched_in_turn(
     sd1: Models, engines: tuple[DeviceEngine, DeviceEngine], tmp_path: Path, costs: Path
 ) -> None:
-    """The weights of the negative side from a copy of the folder, whose UNet is another one, give
-    the same bytes.
+    """The bytes equal those with the negative prediction's weights in a separate UNet, from a copy
+    of the folder.
     """
     shutil.copytree(sd1.pipeline, tmp_path / "copy")
     here, there = pipeline_recipes(sd1.pipeline), pipeline_recipes(tmp_path / "copy")
@@ -416,7 +415,7 @@ def test_branches_with_other_loras_on_one_unet_are_patched_in_turn(
 
 
 def two_models(cond: ModelRecipe, uncond: ModelRecipe, clip: ClipRecipe) -> Region:
-    """Guidance whose sides have a model each."""
+    """Returns guidance of two models."""
     nodes = {
         "begin": NodeCall(
             "StepBegin",
@@ -437,9 +436,7 @@ def two_models(cond: ModelRecipe, uncond: ModelRecipe, clip: ClipRecipe) -> Regi
 def test_a_number_that_a_switch_chooses_is_that_of_each_evaluation(
     sd1: Models, engines: tuple[DeviceEngine, DeviceEngine]
 ) -> None:
-    """A ControlNet whose strength changes from step to step, as two ControlNets between which a
-    switch chooses.
-    """
+    """A ControlNet whose strength changes per step equals a switch between two ControlNets."""
     model, clip, _ = pipeline_recipes(sd1.pipeline)
     text, step = (ConditioningEntry(Prompt(clip, "a")),), Link("begin", 0)
     image = torch.rand(1, 64, 64, 3, generator=torch.Generator().manual_seed(1))
@@ -486,7 +483,7 @@ def test_a_number_that_a_switch_chooses_is_that_of_each_evaluation(
 
 
 class Number(Node, category="test"):
-    """Gives a number from inside of a region, as nodes of packs may compute one in each step."""
+    """Returns a number in a step region, as packs' nodes may per step."""
 
     value: float = 0.0
 
@@ -529,7 +526,7 @@ def test_a_number_that_a_node_of_the_region_computes(
 
 
 class Half(Node, category="test"):
-    """Gives a mask from inside of a region."""
+    """Returns a mask in a step region."""
 
     def run(self, step: Step) -> Mask:
         mask = torch.zeros(1, 32, 64)

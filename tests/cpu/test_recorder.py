@@ -1,4 +1,4 @@
-"""The recorder alone, on stages of a line: what it refuses, what it copies, when it records."""
+"""The recorder alone, on one-line stages: what it refuses, copies and when it records."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ OUTSIDE = torch.ones(3)
 
 
 def strict() -> Recorder:
-    """Records every call when it first comes."""
+    """Records every call at its first use."""
     return Recorder(Tapes(strict=True), eager=0)
 
 
 class Graph:
-    """Stands for a graph, which may be watched."""
+    """Allows weak references to a fake graph."""
 
 
 class Cuda:
-    """Stands for torch's CUDA graphs: what begins one writes torch's random state; the pool of a
-    broken one takes no other, whatever is told to end, as on a GPU.
+    """Fakes torch's CUDA graphs: starting one writes torch's random state; as on a GPU, a broken
+    one blocks its pool even after its end.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +86,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
 
 
 def test_start_of_a_cuda_graph_is_not_part_of_the_call(cuda: Cuda) -> None:
-    """Nor what cycles free meanwhile."""
+    """Garbage collection is off then."""
     given = torch.ones(3)
     for _ in range(2):
         recording = cuda.graphs.record(lambda: 2 * given, [given])
@@ -113,7 +113,7 @@ def test_a_recording_that_is_refused_goes_on_in_its_pool(cuda: Cuda) -> None:
 
 @pytest.mark.defect(34)
 def test_the_graph_of_a_refused_recording_goes_with_the_others(cuda: Cuda) -> None:
-    """They may use memory of libraries that it was the first to take."""
+    """Others may use library memory that it allocated first."""
     given = torch.ones(3)
     with pytest.raises(NotRecordable):
         cuda.graphs.record(lambda: given + OUTSIDE, [given])
@@ -126,7 +126,7 @@ def test_the_graph_of_a_refused_recording_goes_with_the_others(cuda: Cuda) -> No
 
 
 def test_a_watched_call_keeps_no_tensor() -> None:
-    """So that a GPU's memory of one is given to the next, as when nothing is recorded."""
+    """A GPU can reuse its memory, as without recording."""
     given = torch.ones(3)
     with Watch([given]):
         made = 2 * given
@@ -208,7 +208,7 @@ def test_inputs_may_share_their_values_or_lie_apart() -> None:
 
 
 def test_a_value_of_an_earlier_replay_is_seen() -> None:
-    """A call that writes only a part of what it gives: eagerly the rest is by chance what it was."""
+    """If a call writes only part of its output, eager values of the rest are arbitrary."""
     kept = []
 
     def call(module: Any, given: Mapping[str, Tensor]) -> Tensor:
@@ -241,7 +241,7 @@ def test_a_weight_that_was_replaced_is_seen() -> None:
         for expected in (1.0, 2.0, 3.0):
             (made,) = compute(stage, scale, {"x": torch.ones(3)})
             assert made.tolist() == [expected] * 3
-            scale.weight.add_(1)  # as a patch does
+            scale.weight.add_(1)  # like a patch
         scale.weight = nn.Parameter(torch.zeros(3))
         with pytest.raises(RuntimeError, match="weight"):
             compute(stage, scale, {"x": torch.ones(3)})
@@ -257,7 +257,7 @@ def test_a_changed_input_is_read_again() -> None:
 
 
 def test_inputs_that_last_are_copied_where_others_lie() -> None:
-    """What is computed once a request, of two requests in turn, and of one that ends meanwhile."""
+    """Values computed once per request: two requests alternate, and one ends between."""
     compute = strict()
     stage = Computed(
         hoists={"kept": "made before"},
@@ -269,7 +269,7 @@ def test_inputs_that_last_are_copied_where_others_lie() -> None:
             (made,) = compute(stage, None, {"x": torch.ones(3), "kept": kept})
             assert torch.equal(made, kept["layer"])
         del kept, second
-        for number in range(4, 40):  # one of them comes to lie where another was
+        for number in range(4, 40):  # one of them gets an earlier one's address
             kept = {"layer": torch.full((3,), float(number))}
             (made,) = compute(stage, None, {"x": torch.ones(3), "kept": kept})
             assert torch.equal(made, torch.full((3,), float(number)))

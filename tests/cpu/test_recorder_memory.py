@@ -1,4 +1,4 @@
-"""What recordings take of a device's memory, and what happens to them where it runs out."""
+"""Device memory of recordings, and their fate when memory runs out."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Scale(nn.Module):
 
 @dataclass
 class Pool:
-    """Records as a GPU does: what a recording takes may be memory that its pool has already, so
-    that its size is 0, and memory may run out. Remembers which recordings are there.
+    """Records like a GPU: a recording may use memory that its pool already has, with size 0, and
+    memory may run out. Remembers the live recordings.
     """
 
     room: float = 1e9
@@ -50,7 +50,7 @@ class Pool:
 
     @property
     def alone(self) -> list[int]:
-        """Returns the pools of which some recordings are gone, and others are there."""
+        """Returns the pools that lost some recordings, but not all."""
         gc.collect()
         there = {number for number, one in self.made if one() is not None}
         gone = {number for number, one in self.made if one() is None}
@@ -70,7 +70,7 @@ def scaled(compute: Recorder, module: Scale, rows: int = 2) -> None:
 @pytest.mark.parametrize("sizes", [[0, 0], [100, 0], [0, 100]])
 @pytest.mark.parametrize("goes", [0, 1])
 def test_no_recording_goes_alone_with_its_module(sizes: list[int], goes: int) -> None:
-    """Those of one pool share memory of libraries, whether they take memory of their own or not."""
+    """Recordings of one pool share library memory, even if their own size is 0."""
     pool = Pool(sizes=sizes)
     compute, modules = Recorder(pool, eager=0), [Scale(), Scale()]
     for module in modules:
@@ -89,7 +89,7 @@ def test_no_recording_that_is_too_large_goes_alone() -> None:
     scaled(compute, module)
     for _ in range(3):
         scaled(compute, module, rows=4)
-    assert pool.alone == [] and len(pool.made) == 2  # it is not recorded again
+    assert pool.alone == [] and len(pool.made) == 2  # not recorded again
     assert compute.use.eager == {f"test: {TOO_LARGE}": 3}
 
 
@@ -138,7 +138,7 @@ def test_inputs_of_a_refused_recording_are_freed(reason: str) -> None:
 
 @pytest.mark.defect(36)
 def test_inputs_count_against_the_budget() -> None:
-    """A call whose inputs alone exceed it would be recorded and dropped again and again."""
+    """If inputs did not count, the call would be recorded and dropped repeatedly."""
     pool = Pool(room=1000, sizes=[10] * 20)
     compute, module = Recorder(pool, eager=0), Scale()
     for _ in range(6):

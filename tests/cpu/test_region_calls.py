@@ -1,5 +1,5 @@
-"""Nodes of other conventions inside of a step region: called as elsewhere, and refused by name
-where that makes no sense there.
+"""Nodes of other conventions in a step region are called as elsewhere, and refused by name where
+unsupported.
 """
 
 from __future__ import annotations

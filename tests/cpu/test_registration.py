@@ -1,5 +1,5 @@
-"""Shared memory that a GPU copies from and to: when it is registered with CUDA, and what waits for
-the copies. The library of CUDA is a stand-in, and so are its streams.
+"""Shared memory that a GPU copies from and to: its registration with CUDA, and waiting for the
+copies. CUDA's library and streams are fakes.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from katz_graph.executor.worker.stream import CudaStream
 
 
 class Library:
-    """Stands for CUDA's: holds what is registered, by address, and how often each was."""
+    """Fakes CUDA: holds registered sizes by address; counts calls."""
 
     def __init__(self, fails: int = 0) -> None:
         self._fails = fails
         self.registered: dict[int, int] = {}
         self.calls: Counter[str] = Counter()
-        self.on: list[torch.device] = []  # the devices of the calls
+        self.on: list[torch.device] = []  # device of each call
 
     def cudaHostRegister(self, address: int, size: int, flags: int) -> int:
         assert self.on and is_mapped(address)
@@ -71,7 +71,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, fails: int = 0) -> Library:
 
 
 class Ends:
-    """Both ends of a transport between two workers on GPUs."""
+    """Holds both ends of a transport between GPU workers."""
 
     def __init__(self, device: torch.device = DEVICE) -> None:
         self.connections = [Connection(end) for end in socket.socketpair()]
@@ -91,15 +91,15 @@ class Ends:
 def test_a_mapping_is_registered_once_and_unregistered_before_it_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The stand-in looks whether the memory is mapped."""
+    """The fake checks that the memory is mapped."""
     library, ends = stand_in(monkeypatch), Ends()
     for number in range(8):
         assert torch.equal(ends.pass_on(torch.full((500,), number)), torch.full((500,), number))
-    assert library.calls == {"register": 2}  # at each end
+    assert library.calls == {"register": 2}  # one per end
     assert all(size > 64 << 10 for size in library.registered.values())
     ends.pass_on(torch.zeros(200_000, dtype=torch.uint8))
     assert library.calls["register"] == 4
-    for number in (900_000, 10):  # the first leaves no room for the others
+    for number in (900_000, 10):  # the first evicts the others
         ends.pass_on(torch.zeros(number, dtype=torch.uint8))
     gc.collect()
     assert library.calls == {"register": 6, "unregister": 4}
@@ -156,7 +156,7 @@ def test_a_processor_asks_nothing_of_cuda(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 class Noting:
-    """Stands for a connection: notes what a message's block holds when the message is sent."""
+    """Fakes a connection: records a block's content when its message is sent."""
 
     def __init__(self, look: Callable[[], Any]) -> None:
         self._look = look
@@ -188,7 +188,7 @@ def test_a_message_is_sent_once_all_its_copies_have_ended(monkeypatch: pytest.Mo
 
 
 def test_a_block_on_the_host_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which transports between machines send."""
+    """Network links send such blocks."""
     with simulated(monkeypatch) as gpu, CudaStream(DEVICE).entered():
         tensor = gpu.has(torch.zeros(4))
         gpu.current.enqueue(lambda: tensor.fill_(5))
@@ -217,7 +217,7 @@ def test_held_tensors_are_waited_for_when_a_request_ends(monkeypatch: pytest.Mon
 
 
 def test_source_tensors_are_held_until_the_copy_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A segment is free for the sender when its last view is gone; work of a GPU keeps none."""
+    """A segment is free when its last view is released; a GPU's copies hold no view."""
     stand_in(monkeypatch)
     ends = Ends()
     came: list[Tensor] = [ends.pass_on(torch.full((9,), 3.0))]

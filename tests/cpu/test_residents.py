@@ -1,5 +1,5 @@
-"""All live modules of a device within one budget: what goes, what stays while it is used, and that
-pictures stay the same.
+"""All live modules of a device within one budget: evictions, protection while in use, and unchanged
+pictures.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ CPU = ("cpu", torch.float32)
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where what is measured of devices is kept, so that it is once."""
+    """Returns a cost cache, so that devices are measured once."""
     return tmp_path_factory.mktemp("measured")
 
 
@@ -73,7 +73,7 @@ def upscaler(folder: Path) -> UpscaleModelRecipe:
 
 
 class Memory(DeviceMemory):
-    """Of `size` bytes, of which whoever is asked says what is taken; computing has taken `peaked`."""
+    """Has `size` bytes; `taken` returns the bytes in use, `peaked` is the workspace's peak."""
 
     def __init__(self, size: float) -> None:
         super().__init__("cpu")
@@ -97,9 +97,7 @@ def on(memory: Memory) -> ModelStore:
 
 
 def test_every_kind_of_model_goes_when_others_need_the_room(tmp_path: Path) -> None:
-    """Of each kind one is loaded, and is gone from memory after the next; together they would not
-    fit.
-    """
+    """One of each kind is loaded, and is freed after the next; together they would not fit."""
     (model, clip, vae), net = recipes("sd1"), upscaler(tmp_path)
     merged = merged_model(model, recipes("sd1")[0].with_lora(lora("sd1")), (("", 0.5, 0.5),))
     largest = bytes_of(model.network)
@@ -145,7 +143,7 @@ def test_least_recently_used_models_are_evicted_with_reason_and_cost() -> None:
 
 @pytest.mark.parametrize("kind", ["folder", "file"])
 def test_of_a_file_that_is_replaced_only_the_newest_stays(tmp_path: Path, kind: str) -> None:
-    """Without a budget: what nobody can ask for any more is of no use."""
+    """Old versions are not needed, even without a budget."""
     checkpoint = tmp_path / "model.safetensors" if kind == "file" else tmp_path / "model"
     models = DeviceModels()
     for _ in range(3):
@@ -180,9 +178,7 @@ def test_a_model_with_loras_takes_the_originals_of_its_weights_along() -> None:
 
 
 class Device(Memory):
-    """As a GPU, of which models and originals take what they take, and computing nothing: torch's
-    meta device stands for it.
-    """
+    """Simulates a GPU, on torch's meta device: only models and originals take memory."""
 
     def __init__(self, size: float, model_bytes: int | None = None) -> None:
         super().__init__(size)
@@ -205,8 +201,8 @@ class Device(Memory):
 
 @pytest.fixture
 def lora_bytes(monkeypatch: pytest.MonkeyPatch) -> float:
-    """What the originals take of SD1.5's network with a LoRA."""
-    # on torch's meta device is nothing to compare or to copy
+    """Returns the bytes of SD1.5's originals with a LoRA."""
+    # the meta device has no values to compare or copy
     monkeypatch.setenv("KATZ_CHECK_WEIGHTS", "0")
     monkeypatch.setattr(originals, "to_host", lambda weight: torch.zeros_like(weight, device="cpu"))
     model = recipes("sd1")[0]
@@ -220,13 +216,13 @@ def lora_bytes(monkeypatch: pytest.MonkeyPatch) -> float:
 def test_originals_go_to_the_host_before_a_model_is_evicted(
     by_budget: bool, lora_bytes: float
 ) -> None:
-    """Whether models may take what is free, less the reserve, or what --model-gb says."""
+    """The budget is free memory less the reserve, or --model-gb."""
     model, clip, _ = recipes("sd1")
     room = int(bytes_of(model.network) + 1.01 * lora_bytes)
     device = Device(100.0 * room, room) if by_budget else Device(room * 8 / 7)
     live = device.models.patch(model.with_lora(lora("sd1")))
     assert device.originals == lora_bytes
-    assert device.models.residents.within_reach() == device.size  # what can be moved counts as free
+    assert device.models.residents.within_reach() == device.size  # movable memory counts as free
     device.models.store.text_encoder(clip.encoders[0].encoder, "meta", torch.float32)
     assert device.models.patch(model) is live and device.originals < lora_bytes
     assert device.models.residents.use.evictions == 0
@@ -275,12 +271,12 @@ def test_the_reserve_is_the_recent_workspace_limited_by_evictable_memory() -> No
     store = on(memory)
     store.network(model.network, *CPU)
     store.text_encoder(encoder, *CPU)
-    assert store.residents.use.evictions == 0  # before it was measured an eighth is left
+    assert store.residents.use.evictions == 0  # until measured, the reserve is an eighth
     store.residents.drop(store.text_encoder_of(encoder, *CPU).key)
     memory.peaked = both
     with store.residents.using(store.network_of(model.network, *CPU)):
         store.text_encoder(encoder, *CPU)
-    assert store.residents.use.evictions == 0  # it is in use: less is left for computing
+    assert store.residents.use.evictions == 0  # it is in use: the reserve shrinks
     assert store.residents.use.reserve_bytes == both
     store.residents.drop(store.text_encoder_of(encoder, *CPU).key)
     store.text_encoder(encoder, *CPU)
@@ -336,7 +332,7 @@ def test_out_of_memory_during_a_load_releases_other_models_and_retries(
 def test_requests_that_do_not_fit_together_wait_for_each_other(
     sd1: Files, tmp_path: Path, measured: Path
 ) -> None:
-    """Four threads, two models, room for one of them: the pictures of running alone."""
+    """Four threads, two models, memory for one: pictures are those of running alone."""
     other = tmp_path / "other"
     make_pipeline(other, "sd1", seed=5, layers=1)
     control = ControlCase(sd1.controls[0], 0.8, 0.0, 1.0)
@@ -399,8 +395,8 @@ def test_models_that_do_not_fit_together_are_listed_with_their_sizes() -> None:
 
 
 def test_caches_are_freed_before_a_model_is_refused(sd1: Files, measured: Path) -> None:
-    """As recordings do, of which budgets know nothing: for a model that is too large alone, and for
-    those of a request that are too large together.
+    """Budgets do not count caches such as recordings: tests a model too large alone, and models of
+    a request too large together.
     """
     asked = sampler_region(Case("x", sd1.pipeline, "euler", 2))
     model, clip, _ = pipeline_recipes(sd1.pipeline)
@@ -421,7 +417,7 @@ def test_caches_are_freed_before_a_model_is_refused(sd1: Files, measured: Path) 
 
 
 def test_a_call_waits_for_room_that_a_request_takes(sd1: Files, measured: Path) -> None:
-    """A worker's request holds all that there is; an upscaler's turn comes when it has ended."""
+    """A worker's request holds all memory; the call runs after it has ended."""
     models = DeviceModels(
         store=partial(ModelStore, model_bytes=bytes_of(recipes("sd1")[0].network))
     )
@@ -441,7 +437,7 @@ def test_a_call_waits_for_room_that_a_request_takes(sd1: Files, measured: Path) 
 def paint(
     engine: DeviceEngine, first: tuple[ModelRecipe, ClipRecipe, VaeRecipe], second: Any, seed: int
 ) -> torch.Tensor:
-    """Base and refiner: the second goes on with what the first left over."""
+    """Samples base and refiner, which continues on the leftover noise."""
     (model, clip, vae), (refiner, words, _) = first, second
     shared = {
         "steps": 4,
@@ -500,7 +496,7 @@ def paint(
 def test_two_checkpoints_and_a_refiner_alternate_in_the_room_of_one(
     tmp_path: Path, measured: Path
 ) -> None:
-    """`katz bench alternate` does it 50 times, on a server."""
+    """`katz bench alternate` does it 50 times on a server."""
     make_pipeline(tmp_path / "second", "sd1", seed=5)
     make_pipeline(tmp_path / "refiner", "refiner", seed=6)
     first, second, refiner = (
@@ -527,8 +523,8 @@ def test_two_checkpoints_and_a_refiner_alternate_in_the_room_of_one(
 
 
 def test_the_planner_gets_the_model_budget(sd1: Files, measured: Path) -> None:
-    """Each worker's own budget, or equal parts of what they share; a model that no device has room
-    for is refused before anything runs.
+    """A worker's own budget, or equal parts of a shared one. A model that fits no device is refused
+    before the run.
     """
     region = sampler_region(Case("x", sd1.pipeline, "euler", 2))
 

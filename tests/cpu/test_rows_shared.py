@@ -1,4 +1,4 @@
-"""Stages of two requests as one call."""
+"""Two requests' stages share a call."""
 
 from __future__ import annotations
 
@@ -30,9 +30,8 @@ def request(models: Models) -> Case:
 def test_rows_of_two_requests_share_a_call(
     sd1: Models, sdxl: Models, costs: Path, tmp_path: Path
 ) -> None:
-    """Every stage of a request merged with the same stage of another one, whose noise level,
-    timestep, prompt, strength, guidance, sampler and seed are others, gives each what it gets
-    alone.
+    """Merging each stage of two requests, with different noise level, timestep, prompt, strength,
+    guidance, sampler and seed, gives each its own result.
     """
     make_pipeline(tmp_path, "sd35", 1)
     draw_controlnet("sd35", 2).save_pretrained(tmp_path / "controlnet")
@@ -79,7 +78,7 @@ def test_rows_of_two_requests_share_a_call(
 
 
 def alike(one: Called, other: Called) -> bool:
-    """Whether two calls may be one, on the module of either."""
+    """Tells whether calls can be merged, on either module."""
     return (
         one[0] is other[0]
         and type(one[1]) is type(other[1])
@@ -88,7 +87,7 @@ def alike(one: Called, other: Called) -> bool:
 
 
 def calls_of(wanted: Case, costs: Path) -> list[Called]:
-    """What the stages of a request are given, and what they give."""
+    """Returns inputs and outputs of a request's stages."""
     found: list[Called] = []
 
     class Noted(Eagerly):

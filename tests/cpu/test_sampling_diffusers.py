@@ -1,6 +1,4 @@
-"""A diffusers scheduler driven through our interface gives the bits of the loop in diffusers' own
-pipelines.
-"""
+"""A diffusers scheduler in our interface gives the bits of the loop in diffusers' pipelines."""
 
 import inspect
 from dataclasses import replace
@@ -50,7 +48,7 @@ def model(model_input: Tensor, timestep: float) -> Tensor:
 def plain_loop(
     name: str, config: dict[str, Any], steps: int, seed: int, strength: float
 ) -> tuple[Tensor, list[float]]:
-    """As written in StableDiffusionPipeline and StableDiffusionImg2ImgPipeline."""
+    """Follows StableDiffusionPipeline and StableDiffusionImg2ImgPipeline."""
     scheduler = getattr(diffusers, name)(**STABLE_DIFFUSION, **config)
     generator = torch.Generator("cpu").manual_seed(seed)
     scheduler.set_timesteps(steps)
@@ -108,7 +106,7 @@ def test_bit_equal_to_the_loop_of_the_pipelines(
 
 
 def test_the_whole_picture_of_a_real_pipeline() -> None:
-    """The latents of StableDiffusionPipeline itself, with a miniature UNet and no text encoder."""
+    """The latents are StableDiffusionPipeline's own, with a miniature UNet and no text encoder."""
     unet = diffusers.UNet2DConditionModel(
         sample_size=8,
         block_out_channels=(8, 16),
@@ -184,9 +182,7 @@ def test_two_requests_with_one_scheduler_do_not_meet() -> None:
 
 
 def test_sigmas_are_those_of_the_noise_table() -> None:
-    """Schedulers that count in timesteps (DDIM) and those that count in sigmas (Euler) report the
-    same levels.
-    """
+    """Schedulers based on timesteps (DDIM) and on sigmas (Euler) report the same levels."""
     for name in ("DDIMScheduler", "EulerDiscreteScheduler"):
         for evaluation, step in zip(
             evaluations_of(spec(name, {}), TABLE), run(start(spec(name, {})))[1], strict=True

@@ -1,5 +1,5 @@
-"""Sampling a flow, x = (1 - σ) x0 + σ noise: solvers on Gaussian data whose flow is known, and what
-a run begins and ends with.
+"""Sampling a flow, x = (1 - σ) x0 + σ noise: solvers on Gaussian data with a known flow, and the
+start and end of a run.
 """
 
 import math
@@ -25,10 +25,10 @@ from katz_graph.sampling.spec import SamplingSpec
 
 torch.set_num_threads(1)
 SD3 = flow_table(3.0)
-FIRST = 3 * 0.9999 / (1 + 2 * 0.9999)  # what stands for its level 1: percent 0.0001
+FIRST = 3 * 0.9999 / (1 + 2 * 0.9999)  # replaces its level 1: percent 0.0001
 SHAPE = (2, 4, 8, 6)
 ORIGINAL = initial_noise(SHAPE, 99) * 0.6
-# the noise that they add is that of another path, as in ComfyUI: they are given no promise here
+# they add the noise of another path, as in ComfyUI: nothing is promised here
 OF_ANOTHER_PATH = ("ddpm", "res_multistep_ancestral")
 
 
@@ -42,7 +42,7 @@ def denoised(x: Tensor, sigma: Tensor) -> Tensor:
 
 
 def flowed(x: float, sigma: float, end: float) -> float:
-    """The exact solution: the distance from the mean in deviations stays."""
+    """Solves exactly: the distance from the mean in deviations stays."""
 
     def deviation(level: float) -> float:
         return math.hypot((1 - level) * SPREAD, level)
@@ -84,7 +84,7 @@ ORDERS = {
 def test_solvers_converge_to_the_flow_at_their_order(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without fresh noise, and with er_sde's integrals exact."""
+    """Noise is off, and er_sde's integrals are exact."""
     monkeypatch.setattr(stochastic, "INTEGRATION_POINTS", 20_000)
     sampler = of(name, **({} if SAMPLERS[name].noise == "none" else {"eta": 0.0}))
     x, first, last = 1.7, 0.9, 0.1
@@ -115,13 +115,13 @@ def test_solvers_converge_to_the_flow_at_their_order(
 )
 def test_fresh_noise_keeps_the_distribution_of_the_data(name: str) -> None:
     samples, steps = 20_000, 60
-    # from pure noise at 1, which has no logarithm, on at equal distances in log-SNR
+    # from pure noise at 1, without a logarithm, then equally spaced in log-SNR
     sigmas = torch.cat([torch.ones(1), torch.linspace(6, -6, steps + 1).sigmoid(), torch.zeros(1)])
     noise = solver(name).noise_source((samples,), 1, sigmas, "cpu")
     start = torch.randn(samples, generator=torch.Generator().manual_seed(0))
     result = solve(of(name), start, sigmas, denoised, noise=noise)
-    # standard errors: 0.0035 of the mean, 0.5 % of the spread; the discretisation of first order
-    # takes about 10 % at 60 steps
+    # standard errors: 0.0035 of the mean, 0.5 % of the spread; first-order discretisation takes
+    # about 10 % at 60 steps
     assert float(result.mean()) == pytest.approx(MEAN, abs=0.015)
     assert float(result.std()) == pytest.approx(
         SPREAD, rel=0.15 if name == "euler_ancestral" else 0.03
@@ -135,7 +135,7 @@ def test_to_no_noise_the_last_prediction_is_the_picture(sampler: str) -> None:
     sigmas = torch.tensor([1.0, 0.6, 0.2, 0.0])
     noise = solver(sampler).noise_source(x.shape, 1, sigmas, "cpu")
     result = solve(of(sampler), x, sigmas, lambda x, sigma: picture, noise)
-    # two end before 0, and have as much of the noise left
+    # two end before 0, with that much noise left
     left = 0.2 if sampler == "dpm_fast" else 0.001 if sampler.startswith("uni_pc") else 0.0
     torch.testing.assert_close(result, picture + left * (x - picture), rtol=0, atol=1e-6)
 
@@ -150,8 +150,8 @@ def test_to_no_noise_the_last_prediction_is_the_picture(sampler: str) -> None:
 def test_er_sde_gives_the_numbers_of_its_authors_formula(
     path: Path, sigmas: tuple[float, ...], start: float, expected: list[float]
 ) -> None:
-    """Of the VP form of the third order in Cui et al.'s er_sde_solver.py, σ and α kept apart, with
-    the ecosystem's 200 points; worked out once, of a toy denoiser and given noise.
+    """Third-order VP form of Cui et al.'s er_sde_solver.py, with separate σ and α and ComfyUI's 200
+    points; calculated once for a toy denoiser and given noise.
     """
 
     def toy(x: Tensor, sigma: Tensor) -> Tensor:
@@ -175,7 +175,7 @@ def test_lcm_noises_the_prediction_to_the_next_level() -> None:
 
 
 def test_an_ancestral_step_has_the_noise_and_the_picture_of_its_level() -> None:
-    """The share of the picture is 1 - σ', the variance of the noise σ'², whatever eta."""
+    """For any eta, the picture's share is 1 - σ', the noise's variance σ'²."""
     sigma, sigma_next = torch.tensor([0.8, 0.5], dtype=torch.float64)
     for eta in (0.0, 0.3, 1.0):
         step = SD3.path.ancestral(sigma, sigma_next, eta)
@@ -187,9 +187,9 @@ def test_an_ancestral_step_has_the_noise_and_the_picture_of_its_level() -> None:
 @pytest.mark.parametrize(
     ("name", "levels"),
     [
-        # looks ahead of pure noise, where no logarithm leads
+        # extrapolates from pure noise without a logarithm
         ("dpmpp_2s_ancestral", [1.0, 0.9999, 0.5]),
-        # begins at percent 0.0001 of the schedule, and looks halfway in log-SNR
+        # starts at percent 0.0001 of the schedule, then halfway in log-SNR
         ("dpmpp_sde", [FIRST, None, 0.5]),
         ("dpmpp_2m_sde", [FIRST, 0.5]),
         ("euler_ancestral", [1.0, 0.5]),
@@ -199,7 +199,7 @@ def test_pure_noise_is_replaced_where_a_logarithm_is_taken(
     name: str, levels: list[float | None]
 ) -> None:
     asked = [one.sigma for one in evaluations(of(name), (1.0, 0.5, 0.0))]
-    relative = math.sqrt(FIRST / (1 - FIRST))  # the mean with that of 0.5, which is 1
+    relative = math.sqrt(FIRST / (1 - FIRST))  # geometric mean with 0.5's, 1
     halfway = relative / (1 + relative)
     expected = [halfway if level is None else level for level in levels]
     assert asked == pytest.approx(expected, rel=1e-5)
@@ -214,7 +214,7 @@ def spec(sampler: str = "euler", start: int = 0, end: int = 99, noise: bool = Tr
 
 
 def velocity(step: Step) -> Tensor:
-    """Some smooth function of what a model gets."""
+    """Returns a smooth function of model inputs."""
     return torch.sin(step.model_input * 2 + per_row(step.timestep / 300, step.x)).roll(1, -1)
 
 
@@ -254,7 +254,7 @@ def test_a_picture_is_mixed_with_noise_not_covered_by_it() -> None:
 
 @pytest.mark.parametrize("sampler", ["euler", "dpm_2", "heun"])
 def test_two_runs_that_share_a_level_are_one(sampler: str) -> None:
-    """What ends above 0 is scaled as a latent; the next run mixes it back."""
+    """A result above 0 is scaled as a latent; the next run mixes it back."""
     whole, _ = run(start(spec(sampler), ORIGINAL))
     first, _ = run(start(spec(sampler, end=3), ORIGINAL))
     second, _ = run(start(spec(sampler, start=3, noise=False), first))
@@ -275,7 +275,7 @@ def test_the_kept_part_under_a_mask_is_the_original_on_the_path(sampler: str) ->
         sigma = float(step.sigma[0])
         shown = (1 - sigma) * ORIGINAL + sigma * kept_noise
         torch.testing.assert_close(step.x[..., 3:], shown[..., 3:], rtol=0, atol=1e-6)
-    if sampler not in ("dpm_fast", "uni_pc", "uni_pc_bh2"):  # they stop before 0
+    if sampler not in ("dpm_fast", "uni_pc", "uni_pc_bh2"):  # they end above 0
         torch.testing.assert_close(result[..., 3:], ORIGINAL[..., 3:], rtol=0, atol=1e-5)
 
 
@@ -295,11 +295,11 @@ def test_levels_that_a_flow_has_not_are_refused_in_one_line(sigmas: tuple[float,
 
 @pytest.mark.parametrize("path", ["flow", "exploding"])
 def test_a_gradual_mask_opens_as_the_schedule_goes_on(path: str) -> None:
-    """Of four columns with masks 1, 0.6, 0.3, 0 each is repainted from its share of the timesteps
-    on, and before it shows the original at the step's level.
+    """Four columns have masks 1, 0.6, 0.3, 0. Each is repainted from its share of the timesteps on;
+    before, it is the original at the step's level.
     """
     table = flow_table() if path == "flow" else noise_table({})
-    # from below the largest level, at which the other path begins with more noise than its level has
+    # below the largest level, where the other path starts with more noise than its level
     sigmas = schedule("simple", table, 11)[1:]
     mask = torch.tensor([1.0, 0.6, 0.3, 0.0]).expand(1, 1, 4, 4)
     latent = torch.full((1, 4, 4, 4), 0.5)
@@ -313,7 +313,7 @@ def test_a_gradual_mask_opens_as_the_schedule_goes_on(path: str) -> None:
         original = table.path.noised(latent, noise, sigma)
         kept = (step.x - original).abs().amax(dim=(0, 1, 2)) < 1e-5
         rest = (table.timestep_at(sigma) - last) / (first - last)
-        # what was repainted in the step before has left the original's way
+        # columns repainted in the last step left the original's path
         assert kept.tolist() == (shown[-1] if shown else [True] * 4), rest
         shown.append([rest > share for share in (1.0, 0.6, 0.3, 0.0)])
         process.advance(torch.full_like(step.x, -1.0))

@@ -1,4 +1,4 @@
-"""The levels of flows beside diffusers' schedulers and the formulas."""
+"""The levels of flows equal diffusers' schedulers and formulas."""
 
 import json
 import math
@@ -43,7 +43,7 @@ def test_percents_count_from_pure_noise() -> None:
 
 
 def test_levels_are_those_of_diffusers_pipelines() -> None:
-    """SD3 is `normal`, FLUX `simple` where its 10,000 levels are a multiple of the steps."""
+    """SD3 is `normal`; FLUX is `simple` if the steps divide its 10,000 levels."""
     for steps in (1, 4, 20, 28):
         scheduler = FlowMatchEulerDiscreteScheduler(shift=3.0)
         scheduler.set_timesteps(steps)
@@ -55,7 +55,7 @@ def test_levels_are_those_of_diffusers_pipelines() -> None:
 
 
 def test_schedules_that_are_equal_in_time_shift_twice() -> None:
-    """The way from level to time does not undo the shift. Pictures depend on it."""
+    """Mapping a level to a time does not undo the shift. Pictures depend on it."""
     times = np.linspace(1, shifted(1e-3, 3.0), 11)
     np.testing.assert_allclose(
         schedule("normal", SD3, 11), [*shifted(times, 3.0), 0.0], rtol=0, atol=1e-6
@@ -78,7 +78,7 @@ def test_other_schedules_follow_their_formulas(table: FlowTable, levels: int) ->
         "ddim_uniform": shifted((2 + np.arange(steps) * levels / steps) / levels, table.shift)[
             ::-1
         ],
-        # takes away 0.005 a step to 0.025, then meets 1 with the same slope
+        # removes 0.005 per step to 0.025, then meets 1 with the same slope
         "linear_quadratic": [1 - 0.005 * i - 0.038 * max(i - 5, 0) ** 2 for i in range(steps)],
     }
     for name, want in expected.items():

@@ -1,4 +1,4 @@
-"""Lists of noise levels by formula, and the nodes that make, cut and turn them."""
+"""Lists of noise levels by formula, and nodes that make, cut and flip them."""
 
 import math
 from dataclasses import replace
@@ -95,7 +95,7 @@ def test_schedules_of_a_model(model: ModelRecipe) -> None:
         == schedule("normal", TABLE, 17)[-8:]
     )
     assert len(call("BasicScheduler", model=model, denoise=0.0)) == 0
-    # the schedule itself has 31 steps
+    # that schedule has 31 steps
     assert (
         tuple(call("BasicScheduler", model=model, scheduler="ddim_uniform", steps=30).tolist())
         == schedule("ddim_uniform", TABLE, 30)[-31:]

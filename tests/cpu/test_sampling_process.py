@@ -1,4 +1,4 @@
-"""Whole requests: what they ask, what they give, and that they do not disturb each other."""
+"""Whole sampling requests: evaluations, results, and independence of each other."""
 
 import math
 from dataclasses import replace
@@ -25,7 +25,7 @@ EMPTY = torch.zeros(SHAPE)
 ORIGINAL = initial_noise(SHAPE, 99) * 0.6
 
 
-EVALUATIONS = {  # of 6 steps, the last of them to 0
+EVALUATIONS = {  # for 6 steps, the last one to 0
     **dict.fromkeys(("heun", "dpm_2", "dpm_2_ancestral", "dpmpp_2s_ancestral", "dpmpp_sde"), 11),
     "heunpp2": 15,
 }
@@ -46,7 +46,7 @@ def start(
 
 
 def model(step: Step) -> Tensor:
-    """Some smooth function of what a model gets, as an epsilon."""
+    """Returns a smooth function of model inputs, as an epsilon."""
     return torch.sin(step.model_input.float() * 2 + per_row(step.timestep / 300, step.x)).roll(
         1, -1
     )
@@ -100,8 +100,8 @@ def test_a_mask_leaves_the_kept_part_as_it_was(sampler: str) -> None:
     mask[2:5, 1:4] = 1
     result, steps = run(start(replace(spec(sampler, denoise=0.8), mask=mask), ORIGINAL))
     kept = (mask == 0).expand(SHAPE)
-    # a step to 0 may be x - (x - original), which rounds; two samplers stop before it, and have
-    # that much noise left
+    # a step to 0 may be x - (x - original), which rounds; two samplers stop before it, with that
+    # much noise left
     tolerance = {"dpm_fast": 4 * TABLE.sigma_min, "uni_pc": 0.005, "uni_pc_bh2": 0.005}.get(
         sampler, 1e-6
     )
@@ -144,9 +144,7 @@ def test_a_run_without_steps_leaves_the_latent() -> None:
 
 
 def test_stochastic_samplers_follow_the_path_of_the_seed() -> None:
-    """Without a model, what is added in each step is the seed's Brownian path between the two
-    levels.
-    """
+    """Without a model, each step adds the seed's Brownian path between its levels."""
     request = replace(spec("dpmpp_2m_sde", seed=11), sigmas=(8.0, 2.0, 0.5, 0.0))
     process = start(request)
     steps = []
@@ -216,7 +214,7 @@ def test_a_window_is_open_between_its_two_noise_levels() -> None:
     request = replace(spec(), sigmas=schedule("normal", TABLE, 5))
     assert active_evaluations(request, TABLE, 0.0, 1.0) == (True,) * 5
     assert active_evaluations(request, TABLE, 0.2, 0.6) == (False, True, True, False, False)
-    # 0.5 is timestep 499.5 itself
+    # 0.5 is timestep 499.5
     assert active_evaluations(request, TABLE, 0.0, 0.5) == (True, True, True, False, False)
     assert (
         active_evaluations(replace(request, sampler="heun"), TABLE, 0.7, 1.0)

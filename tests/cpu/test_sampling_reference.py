@@ -1,8 +1,8 @@
-"""Our samplers beside diffusers' schedulers of the same papers, in lockstep on the same levels,
-data and noise.
+"""Our samplers match diffusers' schedulers of the same papers, in lockstep on the same levels, data
+and noise.
 
-Schedulers of one kind keep x in sigma space, those of the other keep z = x / sqrt(1 + σ²); their
-predictions are ε = (x - denoised) / σ.
+Some schedulers have x in sigma space, the others z = x / sqrt(1 + σ²); predictions are ε = (x -
+denoised) / σ.
 """
 
 import math
@@ -27,7 +27,7 @@ START = torch.randn(1, 4, 6, 6, generator=torch.Generator().manual_seed(3), dtyp
 
 
 def denoiser(x: Tensor, sigma: Tensor) -> Tensor:
-    """Of no simple distribution, so that no term of a solver vanishes."""
+    """Is no simple distribution's, so that no term vanishes."""
     return x * 0.25 / (0.25 + sigma**2) + 0.3 * torch.sin(2 * x / (1 + sigma**2).sqrt())
 
 
@@ -39,7 +39,7 @@ def ours(name: str, sigmas: Tensor, noise: Any = None, **options: float | str) -
 
 
 def in_sigma_space(scheduler: Any, **arguments: Any) -> Tensor:
-    # in float32 a level cannot be told from what they scale by
+    # float32 levels cannot be derived from the scaling
     for levels in ("sigmas", "sigmas_interpol", "sigmas_up", "sigmas_down"):
         if hasattr(scheduler, levels):
             setattr(scheduler, levels, getattr(scheduler, levels).double())
@@ -69,7 +69,7 @@ def variance_preserving(scheduler: Any, sigmas: Tensor, noise: Any = None) -> Te
 
 
 def same(one: Tensor, other: Tensor) -> None:
-    """diffusers keeps its levels in float32."""
+    """Allows for diffusers' float32 levels."""
     torch.testing.assert_close(one.double(), other.double(), rtol=1e-5, atol=1e-5)
 
 
@@ -96,15 +96,15 @@ def test_lms(steps: int) -> None:
     scheduler.set_timesteps(steps)
     levels = scheduler.sigmas[:-1]
     scheduler.timesteps = scheduler.timesteps[:-1]
-    # their integrals are to 1e-4
+    # integrals to 1e-4
     torch.testing.assert_close(ours("lms", levels), in_sigma_space(scheduler), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(("name", "variant"), [("uni_pc", "bh1"), ("uni_pc_bh2", "bh2")])
 @pytest.mark.parametrize("steps", [3, 6, 16])
 def test_unipc(name: str, variant: str, steps: int) -> None:
-    """diffusers lowers the last orders only below 15 steps and evaluates nothing twice; in the
-    middle the two are one algorithm.
+    """diffusers lowers the last orders only below 15 steps and evaluates nothing twice; in between
+    the algorithms are equal.
     """
     scheduler = diffusers.UniPCMultistepScheduler(
         **TABLE,
@@ -140,7 +140,7 @@ def test_stochastic_multistep(name: str, solver_type: str) -> None:
 
 
 def test_dpmpp_3m_sde_without_noise() -> None:
-    """Its stochastic form in diffusers 0.42 has a wrong sign in the last term."""
+    """diffusers 0.42's stochastic form has a wrong sign in the last term."""
     scheduler = diffusers.DPMSolverMultistepScheduler(
         **TABLE, solver_order=3, use_karras_sigmas=True, final_sigmas_type="zero"
     )

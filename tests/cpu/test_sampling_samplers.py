@@ -1,4 +1,4 @@
-"""Samplers on Gaussian data, by hand, and what can be said of them before a run."""
+"""Samplers on Gaussian data, by hand, and their properties before a run."""
 
 import math
 from functools import partial
@@ -41,26 +41,25 @@ def number(value: float) -> Tensor:
     return torch.tensor(value, dtype=DOUBLE)
 
 
-EXACT = 20_000  # points of er_sde's integrals, whose 200 leave a small error of first order
+EXACT = 20_000  # points of er_sde's integrals; its 200 leave a small first-order error
 
 FLOW_SOLVERS = {
     "euler": (of("euler"), 1),
     "heun": (of("heun"), 2),
-    "heunpp2": (of("heunpp2"), 1),  # its weights are no quadrature: see its docstring
+    "heunpp2": (of("heunpp2"), 1),  # not a quadrature: see its docstring
     "dpm_2": (of("dpm_2"), 2),
     "dpmpp_2m": (of("dpmpp_2m"), 2),
-    # the following begin or end with a step of order 1, which bounds the whole
+    # the following start or end with a step of order 1, which limits the order
     "dpm_fast": (of("dpm_fast"), 2),
     "ipndm": (of("ipndm"), 2),
     "uni_pc": (of("uni_pc"), 2),
     "uni_pc_bh2": (of("uni_pc_bh2"), 2),
     "res_multistep": (of("res_multistep"), 2),
     "gradient_estimation": (of("gradient_estimation"), 1),
-    # so it does for these, but among strong noise the flow is so straight that their own order
-    # shows
+    # so do these, but the flow is so straight at strong noise that their own order shows
     "lms": (of("lms"), 3),
     "deis": (of("deis"), 3),
-    # without noise, the ancestral and stochastic ones solve the flow
+    # without noise, ancestral and stochastic samplers solve the flow
     "euler_ancestral": (of("euler_ancestral", eta=0.0), 1),
     "dpm_2_ancestral": (of("dpm_2_ancestral", eta=0.0), 2),
     "dpmpp_2s_ancestral": (of("dpmpp_2s_ancestral", eta=0.0), 2),
@@ -79,13 +78,13 @@ FLOW_SOLVERS = {
 def test_convergence_has_the_order_of_the_paper(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stochastic, "INTEGRATION_POINTS", EXACT)
     sampler, order = FLOW_SOLVERS[name]
-    # steps of dpm_fast end alike when their number is 1 modulo 3
+    # dpm_fast ends alike if the number is 1 modulo 3
     errors = [
         float(solve(sampler, number(7.0), karras(10, 0.1, steps))) - flowed(7.0, 10, 0.1)
         for steps in (100, 202, 406)
     ]
     observed = [math.log(abs(coarse / fine), 2.01) for coarse, fine in pairwise(errors)]
-    # a method of the next lower or higher order is a whole unit away
+    # neighbouring orders differ by one
     assert observed == pytest.approx([order, order], abs=0.4)
     assert abs(errors[-1]) < 0.03
 
@@ -186,7 +185,7 @@ def test_one_heun_step_by_hand() -> None:
 
 
 def test_one_heunpp2_step_by_hand() -> None:
-    """Slopes 2 at σ 4, 0 at σ 2 and 1 at σ 1 weigh 1 - 2/12 - 1/12, 2/12 and 1/12."""
+    """Slopes 2 at σ 4, 0 at σ 2, 1 at σ 1 weigh 1 - 2/12 - 1/12, 2/12, 1/12."""
     answers = {4.0: 1.0, 2.0: 5.0, 1.0: 4.0}
     seen: list[Tensor] = []
 
@@ -200,7 +199,7 @@ def test_one_heunpp2_step_by_hand() -> None:
 
 
 def test_two_dpmpp_2m_steps_by_hand() -> None:
-    """σ 4, 2, 1 makes h = ln 2 twice: the second step sees 1.5 D₁ - 0.5 D₀."""
+    """σ 4, 2, 1 gives h = ln 2 twice: the second step uses 1.5 D₁ - 0.5 D₀."""
     answers = {4.0: 1.0, 2.0: 3.0}
     result = solve(
         of("dpmpp_2m"),
@@ -213,7 +212,7 @@ def test_two_dpmpp_2m_steps_by_hand() -> None:
 
 
 def test_gradient_estimation_by_hand() -> None:
-    """Slopes 2 at σ 4 and 1 at σ 2: the second step goes along 2 · 1 - 2 = 0."""
+    """Slopes 2 at σ 4 and 1 at σ 2: the second step follows 2 · 1 - 2 = 0."""
     answers = {4.0: 1.0, 2.0: 3.0}
     sigmas = torch.tensor([4.0, 2.0, 1.0])
     assert (
@@ -233,8 +232,8 @@ def test_gradient_estimation_by_hand() -> None:
     ("name", "degree"), [("lms", 3), ("deis", 2), ("ipndm", 3), ("res_multistep", 1)]
 )
 def test_once_under_way_a_multistep_solver_is_exact_for_polynomials(name: str, degree: int) -> None:
-    """What makes it of its order: slopes (predictions, for res_multistep) that are a polynomial in
-    the solver's own time.
+    """This defines its order: slopes (predictions, for res_multistep) are a polynomial in the
+    solver's time.
     """
     sigmas = torch.linspace(10, 1, 10, dtype=DOUBLE) if name == "ipndm" else karras(10, 1, 9)
     beta_d = 2 * (math.log1p(0.002**2) / 1e-3 - math.log1p(80**2)) / (1e-3 - 1)
@@ -307,8 +306,8 @@ def test_stochastic_sampling_reaches_the_distribution_of_the_data(name: str) -> 
     sigmas = torch.cat([karras(20, 0.01, steps, torch.float32), torch.zeros(1)])
     noise = solver(name).noise_source((samples,), 1, sigmas, "cpu")
     result = solve(of(name), torch.randn(samples, generator=generator) * 20, sigmas, noise=noise)
-    # standard errors: 0.0035 of the mean, 0.5 % of the spread; the discretisation of first order
-    # adds about 7 % at 60 steps
+    # standard errors: 0.0035 of the mean, 0.5 % of the spread; first-order discretisation adds
+    # about 7 % at 60 steps
     first_order = name in ("euler_ancestral", "ddpm")
     assert float(result.mean()) == pytest.approx(MEAN, abs=0.015)
     assert float(result.std()) == pytest.approx(SPREAD, rel=0.1 if first_order else 0.03)
@@ -350,7 +349,7 @@ EVALUATIONS = {
 
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_the_list_of_evaluations_is_known_before(name: str) -> None:
-    """So many in each step, but one in the last, to 0, and two in the last but one of heunpp2."""
+    """Equally many per step, except one in the last, to 0, and two in heunpp2's last but one."""
     sigmas = (8.0, 4.0, 2.0, 1.0, 0.5, 0.0)
     listed = evaluations(of(name), sigmas)
     each = EVALUATIONS.get(name, 1)
@@ -376,14 +375,14 @@ def test_few_steps_give_a_picture(name: str, steps: int) -> None:
         sigmas = torch.tensor([14.6, *(4.0, 1.0, 0.3)[: steps - 1], last])
         noise = solver(name).noise_source(x.shape, 1, sigmas, "cpu")
         result = solve(of(name), x, sigmas, noise=noise)
-        # a step never leads away from the data
+        # steps never move away from the data
         assert result.isfinite().all() and float(result.abs().max()) < 40
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_a_sampler_computes_without_reading_the_latent(name: str) -> None:
-    """On a device that has no values: levels stay on the CPU, the latent where it is, and nothing
-    waits for it.
+    """On the meta device, noise levels stay on the CPU, the latent on its device, and no step
+    synchronises.
     """
     x = torch.zeros(2, 3, device="meta")
     result = solve(
@@ -457,7 +456,7 @@ def test_an_option_out_of_range_is_said_when_the_evaluations_are_listed(
     ),
 )
 def test_the_flow_can_be_followed_upwards(name: str) -> None:
-    """As FlipSigmas asks for; close levels, so that first order is close too."""
+    """FlipSigmas does this; the levels are close, for first-order samplers."""
     up = solve(of(name), number(0.8), karras(0.1, 10, 200))
     assert float(up) == pytest.approx(flowed(0.8, 0.1, 10), rel=0.1)
 

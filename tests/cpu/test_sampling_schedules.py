@@ -1,4 +1,4 @@
-"""Noise tables and schedules against the published formulas, re-derived here in float64, and values
+"""Noise tables and schedules equal the published formulas, derived here in float64, and values
 known by hand.
 """
 
@@ -26,7 +26,7 @@ TABLE = noise_table(STABLE_DIFFUSION)
 
 
 def reference_sigmas() -> np.ndarray:
-    """[1000] float64, by running products over ever noisier steps."""
+    """Returns [1000] float64 levels by running products."""
     kept, sigmas = 1.0, []
     for t in range(1000):
         root = math.sqrt(0.00085) + (math.sqrt(0.012) - math.sqrt(0.00085)) * t / 999
@@ -47,7 +47,7 @@ def test_the_table_of_stable_diffusion() -> None:
 
 def test_other_tables() -> None:
     linear = noise_table({"beta_schedule": "linear", "beta_start": 1e-4, "beta_end": 0.02})
-    # DDPM (Ho et al. 2020): nothing of the signal is left, ᾱ_T = 4.04e-5
+    # DDPM (Ho et al. 2020): no signal is left, ᾱ_T = 4.04e-5
     assert 1 / (1 + linear.sigma_max**2) == pytest.approx(4.04e-5, rel=2e-3)
     cosine = noise_table({"beta_schedule": "squaredcos_cap_v2", "num_train_timesteps": 500})
     alpha_cumprod = (
@@ -96,8 +96,8 @@ def test_between_table_entries_log_sigma_decides() -> None:
 
 
 def test_halfway_between_entries_a_level_is_their_mean_to_the_last_bit() -> None:
-    """As near to the one as to the other: rounding decides which timestep the model is told
-    (sgm_uniform on a distilled table).
+    """It is equally near to both: rounding decides which timestep the model gets (sgm_uniform on a
+    distilled table).
     """
     distilled = altered_table(STABLE_DIFFUSION, DiscreteSampling("lcm", zero_terminal_snr=False))
     for table, logs, stride, first in (
@@ -176,8 +176,8 @@ def table_indices(sigmas: tuple[float, ...]) -> list[int]:
 def test_simple_counts_from_the_end_of_the_table() -> None:
     assert table_indices(schedule("simple", TABLE, 4)) == [999, 749, 499, 249]
     assert table_indices(schedule("simple", TABLE, 3)) == [999, 666, 333]
-    # 19 · (1000 / 38) is a little below 500 in floating point: the entry 499 from the end, which is
-    # the picture people know
+    # 19 · (1000 / 38) is slightly below 500 in floating point: entry 499 from the end, which gives
+    # the familiar picture
     assert table_indices(schedule("simple", TABLE, 38))[19] == 999 - int(19 * (1000 / 38)) == 500
 
 
@@ -214,7 +214,7 @@ def test_beta_drops_repeated_indices() -> None:
 
 
 def test_linear_quadratic_by_hand() -> None:
-    # removed shares 0, 1/80, 2/80, then with the slope going on and (1 - 4/80) / 4 of curvature, 1
+    # removed shares 0, 1/80, 2/80, then a constant slope plus curvature (1 - 4/80) / 4, to 1
     expected = [1, 0.9875, 0.975, 0.725, 0]
     assert schedule("linear_quadratic", TABLE, 4) == pytest.approx(
         [share * TABLE.sigma_max for share in expected], rel=1e-6
@@ -264,7 +264,7 @@ def test_slicing_by_start_and_end_step() -> None:
     assert slice_steps(sigmas, 2, 10000, force_full_denoise=True) == (3.0, 2.0, 0.0)
     assert slice_steps(sigmas, 4, 10000, force_full_denoise=True) == ()
     assert slice_steps(sigmas, 3, 2, force_full_denoise=True) == ()
-    # the two halves of a run share the level between them
+    # the first half ends at the second's first level
     assert slice_steps(sigmas, 0, 2, False)[-1] == slice_steps(sigmas, 2, 10000, False)[0]
 
 

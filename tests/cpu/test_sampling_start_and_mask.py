@@ -1,4 +1,4 @@
-"""Noise, the start of a run, masks and the meaning of predictions."""
+"""Noise, the start of a run, masks, and types of predictions."""
 
 import math
 
@@ -65,8 +65,8 @@ def test_the_start_from_the_top_has_unit_variance_for_the_model() -> None:
 
 
 def test_the_noise_of_a_zero_terminal_snr_start_is_scaled_in_float32() -> None:
-    # σ² = 20419225.1 is 20419226 in float32, and 1 more a tie between 20419226 and 20419228, which
-    # goes to the latter.
+    # σ² = 20419225.1 is 20419226 in float32; adding 1 is a tie of 20419226 and 20419228, rounded to
+    # the latter.
     sigma = 4518.763671875
     ones = torch.ones(1, 4, 2, 2)
     assert torch.equal(
@@ -81,8 +81,8 @@ def step(x: torch.Tensor, sigma: float) -> Step:
 
 
 def test_predictions_give_back_the_picture() -> None:
-    """Forward in the model's own variables: z = a·picture + b·noise with a² + b² = 1, σ = b/a; ε =
-    noise, v = a·noise - b·picture.
+    """In the model's variables: z = a·picture + b·noise with a² + b² = 1, σ = b/a; ε = noise, v =
+    a·noise - b·picture.
     """
     picture, noise = initial_noise(SHAPE, 1).double(), initial_noise(SHAPE, 2).double()
     for sigma in (0.03, 1.0, 14.6):
@@ -95,7 +95,7 @@ def test_predictions_give_back_the_picture() -> None:
             ("v_prediction", a * noise - b * picture),
         ):
             denoised = to_denoised(output, step(x, sigma), parametrisation)  # type: ignore[arg-type]
-            # the model's output is taken in float32
+            # the model's output is float32
             torch.testing.assert_close(denoised, picture, rtol=0, atol=1e-5)
         assert to_denoised(noise, step(x, sigma), "raw") is noise
 
@@ -122,7 +122,7 @@ def test_masks_of_any_layout_fit_the_latent() -> None:
 
 
 def test_a_mask_is_resized_bilinearly_and_stays_soft() -> None:
-    # halving samples between two pixels each way, so the border pixel is the mean of 1 and 0
+    # samples are between two pixels, so the border pixel is the mean of 1 and 0
     mask = torch.tensor([[1.0, 0.0, 0.0, 0.0]]).repeat(4, 1)
     assert torch.equal(
         fit_mask(mask, torch.zeros(1, 4, 2, 2))[0, 0], torch.tensor([[0.5, 0.0], [0.5, 0.0]])

@@ -64,7 +64,7 @@ def test_a_picture_without_t5_is_the_stock_pipeline_s(kind: Kind, tmp_path: Path
 
 
 def without_t5(stock: Any, noise: Tensor, prompts: tuple[str, str] = PROMPTS) -> Tensor:
-    """Returns the picture [B, H, W, 3] of the stock pipeline for the text encoders' own rows."""
+    """Returns the picture [B, H, W, 3] of the stock pipeline for CLIP rows only."""
     embeds = []
     for prompt in prompts:
         hidden, pooled = stock._get_clip_prompt_embeds(prompt)
@@ -112,8 +112,8 @@ def test_the_first_text_encoder_s_projection_is_not_used(folder: Path, tmp_path:
 
 
 def original(blocks: int, second: int, width: int = 64, norm: int | None = 32) -> dict[str, Tensor]:
-    """Makes the tensors of a small transformer in the original layout, those of the first blocks
-    with a second attention; written from the published files' names and shapes.
+    """Makes tensors of a small transformer in the published files' layout; the first `second`
+    blocks have a second attention.
     """
     draw = torch.Generator().manual_seed(blocks)
     found: dict[str, Tensor] = {"pos_embed": torch.randn(1, 144, width, generator=draw)}
@@ -254,7 +254,7 @@ def test_a_vae_of_16_channels_in_a_file_decodes_as_its_module(tmp_path: Path) ->
 
 @torch.no_grad()
 def test_a_vae_of_16_channels_decodes_in_tiles() -> None:
-    """As 2048² pixels have to be: a tile that covers all is the whole, overlaps are blended."""
+    """2048² pixels need it: one tile for all equals the whole; overlaps are blended."""
     model, draw = vae_of_16_channels(), torch.Generator().manual_seed(1)
     latent = torch.randn(2, 16, 20, 12, generator=draw)
     whole = decode(model, latent)

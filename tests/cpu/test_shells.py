@@ -1,5 +1,5 @@
-"""Weights come into the place of others: what is loaded is copied into a module of equal form that
-had to go, which keeps its memory, and whoever recorded calls on it records nothing anew.
+"""Loading copies weights into an evicted module of equal form. The module keeps its memory, so that
+calls recorded on it stay valid.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from katz_graph.testing.random_models import make_pipeline
 from katz_graph.testing.requests import local_engine, sample, sampler_region
 
 CPU = ("cpu", torch.float32)
-SETTLED = 10  # requests, after which what there is room for is there
+SETTLED = 10  # requests until memory use is stable
 
 
 def bytes_of(*parts: Any) -> int:
@@ -61,14 +61,14 @@ def bytes_of(*parts: Any) -> int:
 
 
 def pipelines(files: Files, folder: Path) -> list[Path]:
-    """Three of equal configuration."""
+    """Makes three of one form."""
     for seed in (5, 6):
         make_pipeline(folder / str(seed), "sd1", seed=seed, layers=1)
     return [files.pipeline, folder / "5", folder / "6"]
 
 
 def model(seed: int) -> ModelRecipe:
-    """A network like that of `recipes("sd1")` with other weights."""
+    """Returns a network like `recipes("sd1")` with other weights."""
     path = folder() / f"like-{seed}"
     if not path.exists():
         make_pipeline(path, "sd1", seed=seed, **sizes("sd1"))
@@ -104,7 +104,7 @@ def asked(sd1: Files, kind: Kind) -> Region:
 def expected(
     sd1: Files, tmp_path_factory: pytest.TempPathFactory, costs: Path
 ) -> dict[Kind, torch.Tensor]:
-    """What each kind of request gives with room for all of them."""
+    """Returns each request's result with memory for all."""
     folders = pipelines(sd1, tmp_path_factory.mktemp("pipelines"))
     loras = ((), ((sd1.loras[1], 0.7),))
     with local_engine(batching=True, cache=costs) as engine:
@@ -120,7 +120,7 @@ def expected(
 def test_switching_checkpoints_and_controlnets_causes_no_new_recording(
     sd1: Files, expected: dict[Kind, torch.Tensor], costs: Path, room: str, switches: int
 ) -> None:
-    """Also with LoRAs in the weights that go, whose originals must not come back."""
+    """Evicted weights may have LoRAs, whose originals must not return."""
     kinds = list(expected)
     network, clip, _ = pipeline_recipes(sd1.pipeline)
     control = controlnet_recipe(sd1.controls[0]).control_net
@@ -142,7 +142,7 @@ def test_switching_checkpoints_and_controlnets_causes_no_new_recording(
 
 
 def _looks(engine: DeviceEngine) -> tuple[int, int, int]:
-    """What was recorded, and what that and models take."""
+    """Counts recordings, their bytes and models' bytes."""
     use = engine.models.compute.use
     return use.captures, use.bytes, engine.models.residents.use.resident_bytes
 
@@ -152,7 +152,7 @@ def kept(store: ModelStore, *wanted: Loadable) -> list[Any]:
 
 
 def pairs() -> Iterator[tuple[str, Callable[[ModelStore], tuple[Loadable, Loadable]]]]:
-    """Two of equal form, of every kind."""
+    """Yields equal-form pairs per kind."""
     first, second = recipes("sd1")[0], model(5)
     yield (
         "network",
@@ -284,7 +284,7 @@ def test_a_file_that_is_replaced_comes_into_its_old_place(tmp_path: Path) -> Non
 def test_copying_that_stops_midway_leaves_neither_of_both(
     error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half of one and half of the other is no model of anybody."""
+    """A mixture of two models is of no use."""
     models = DeviceModels(store=partial(ModelStore, model_bytes=bytes_of(model(5).network)))
     compute = models.compute = strict()
     first, second = model(5), model(6)
@@ -309,13 +309,13 @@ def test_copying_that_stops_midway_leaves_neither_of_both(
 
 
 def with_copies(room: float, *resident: Any) -> DeviceModels:
-    """As on a GPU, whose models leave for memory of the host."""
+    """Evicts models to host memory, as on a GPU."""
     store = partial(ModelStore, model_bytes=bytes_of(*resident))
     return DeviceModels(store=store, copies=HostCopies(lambda: room))
 
 
 def test_evicted_modules_return_without_reading_their_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it was loaded, not with the LoRAs that it left with; also one that is merged."""
+    """They return as loaded, without LoRAs; includes a merged one."""
     plain = [model(5), model(6)]
     merged = merged_model(model(5), model(6), (("", 0.3, 0.7),))
     unbounded = DeviceModels()
@@ -323,7 +323,7 @@ def test_evicted_modules_return_without_reading_their_file(monkeypatch: pytest.M
     models = with_copies(math.inf, plain[0].network)
     for one in (*plain, merged):
         models.patch(one.with_lora(lora("sd1")))
-    models.encode_text(Prompt(recipes("sd1")[1], "a star"))  # the network is freed for it
+    models.encode_text(Prompt(recipes("sd1")[1], "a star"))  # evicts the network
     monkeypatch.setattr("katz_graph.models.loading.store.tensors", None)
     for _ in range(2):
         for one, expected in zip((*plain, merged), fresh, strict=True):
@@ -339,7 +339,7 @@ def test_copies_on_the_host_keep_within_their_room_and_go_with_all_else() -> Non
     for one in (model(5), model(6), model(5), model(6)):
         models.patch(one)
         assert models.copies.bytes <= 1.5 * size
-    assert models.residents.use.returns == 0  # each had to make room for the other
+    assert models.residents.use.returns == 0  # each replaced the other
     models = with_copies(2 * size, model(5).network)
     for one in (model(5), model(6), model(5)):
         models.patch(one)
@@ -375,7 +375,7 @@ def test_the_replaced_and_the_new_model_are_reported() -> None:
 
 
 def test_views_and_other_layouts_are_written_where_they_lie() -> None:
-    """As modules of GPUs have them: projections side by side, convolutions in channels-last."""
+    """GPUs have fused projections and channels-last convolutions."""
     module = ModelStore().network(model(5).network, *CPU)
     module.to(memory_format=torch.channels_last)
     fuse_projections(module)

@@ -1,6 +1,4 @@
-"""Single files as people have them give the modules and the numbers of the folder that they were
-made of.
-"""
+"""Single files as distributed give the modules and values of the folder that they were made from."""
 
 import json
 
@@ -98,8 +96,8 @@ def test_prompts_are_encoded_alike(kind):
 
 
 def test_the_shipped_vocabulary_is_clips():
-    """The example of OpenAI's and Stability's papers' prompts, whose ids are public; the two kinds
-    of encoder pad differently.
+    """Public ids of a prompt from OpenAI's and Stability's examples; the two kinds of encoder pad
+    differently.
     """
     _, clip, _ = pipeline_recipes(checkpoint("sdxl"))
     first, second = (load_tokenizer(one) for one in clip.encoders)
@@ -289,7 +287,7 @@ def test_a_controlnet_of_differences(tmp_path):
     store = ModelStore()
     with torch.no_grad():
         for weight in store.network(model.network, *CPU).parameters():
-            weight += 0.1  # as a LoRA in the live UNet would
+            weight += 0.1  # like a LoRA in the live UNet
     module = store.controlnet(recipe.control_net, *CPU, recipe.base)
     for name, tensor in module.state_dict().items():
         torch.testing.assert_close(tensor, expected.state_dict()[name], rtol=0, atol=1e-6)
@@ -297,9 +295,7 @@ def test_a_controlnet_of_differences(tmp_path):
 
 @pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.float8_e5m2])
 def test_weights_of_eight_bits(tmp_path, kind):
-    """A file of 8-bit numbers, and a file whose weights are asked to be rounded to them, are the
-    same model.
-    """
+    """A file of 8-bit numbers equals a file that is rounded to them when loaded."""
     unet = original_unet(parts("sd1")["unet"])
     save(tmp_path / "eight.safetensors", {name: tensor.to(kind) for name, tensor in unet.items()})
     save(tmp_path / "whole.safetensors", unet)

@@ -1,4 +1,4 @@
-"""Workflows over single files: the picture is the folder's, whichever nodes bring the parts."""
+"""Workflows on single files give the folder's picture, whichever nodes load the parts."""
 
 from __future__ import annotations
 

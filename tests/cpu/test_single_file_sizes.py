@@ -1,4 +1,4 @@
-"""The published models' configurations are told from the shapes of their tensors, in both layouts."""
+"""Tensor shapes determine the published models' configurations, in both layouts."""
 
 from types import SimpleNamespace
 
@@ -76,7 +76,7 @@ def test_unets(name):
             "norm_num_groups": 32,
             **settings,
         }.items():
-            if key == "transformer_layers_per_block":  # says nothing of levels without attention
+            if key == "transformer_layers_per_block":  # undefined at levels without attention
                 levels = [
                     index
                     for index, kind in enumerate(settings["down_block_types"])

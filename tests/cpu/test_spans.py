@@ -1,4 +1,4 @@
-"""What a device did is recorded with its own times, and timelines while a request runs."""
+"""A device's work is recorded with its times; timelines arrive during a request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from katz_graph.executor.worker.spans import SpanRecorder
 
 @dataclass
 class Place:
-    """A place in the queue of a device that is slow."""
+    """Is an event in the queue of a slow device."""
 
     device: SlowDevice
     number: int
@@ -31,7 +31,7 @@ class Place:
 
 @dataclass
 class SlowDevice:
-    """Comes to the places of its queue when a test says so; the place n at second 10 n."""
+    """Reaches its events when a test says so; event n at second 10 n."""
 
     ended: int = 0
     waited: int = 0

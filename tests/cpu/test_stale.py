@@ -1,5 +1,5 @@
-"""ControlNets one evaluation behind: the picture of the plan is that of a loop drawn by hand with
-slots, bit for bit.
+"""ControlNets one evaluation behind: a plan gives the picture of a hand-drawn loop with slots, bit
+for bit.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ NAMES = ("cpu:0", "cpu:1")
 PLACES = {"controlnet": ("cpu:1",)} | dict.fromkeys(
     ("unet_encoder", "unet_mid", "unet_decoder"), ("cpu:0",)
 )
-SLOW = Wire(1e9, 1.0)  # what the link is said to be: waiting for residuals never pays
+SLOW = Wire(1e9, 1.0)  # given link speed: waiting for residuals never pays
 NEVER = 10_000
 
 
 @dataclass(frozen=True)
 class Window:
-    """When a ControlNet acts: percent of the schedule for the sampler, and the evaluations by hand,
-    both ends included.
+    """Range of a ControlNet: schedule fractions for the sampler, evaluations for the loop, both
+    inclusive.
     """
 
     start: float
@@ -50,7 +50,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Stale:
-    """A latent, and the evaluations in which the second device computed something."""
+    """Holds a latent, and the evaluations in which the second device worked."""
 
     latent: Tensor
     evaluations: Sequence[int]
@@ -74,7 +74,7 @@ def request(
 
 
 def stale(case: Case, costs: Path) -> Stale:
-    """The same request with its ControlNets on a second worker, one evaluation behind."""
+    """Runs the request with its ControlNets on a second worker, one evaluation behind."""
     choices = Choices(PLACES, frozenset({"stale-controlnet"}), batching=False)
     launchers = {name: WorkerThreads() for name in NAMES}
     with DeviceEngine(
@@ -95,8 +95,8 @@ def stale(case: Case, costs: Path) -> Stale:
 
 
 def drawn(case: Case, windows: Sequence[Window]) -> Region:
-    """The loop by hand: fresh residuals in the first evaluation of a window, those of the
-    evaluation before in the others.
+    """Draws the loop: fresh residuals in a window's first evaluation, the previous evaluation's in
+    the others.
     """
     model, clip, _ = pipeline_recipes(case.pipeline)
     nodes = {
@@ -162,9 +162,7 @@ def drawn(case: Case, windows: Sequence[Window]) -> Region:
 
 
 def late(nodes: dict[str, NodeCall], name: str, slot: int, window: Window) -> Link:
-    """Nothing outside of the window, `name` in its first evaluation, and what is in `slot` in the
-    others.
-    """
+    """Adds nothing outside of the window, `name` in its first evaluation, else the value of `slot`."""
     step = Link("begin", 0)
     nodes[f"{name}.begins"] = NodeCall(
         "StepPattern", {"step": step, "every": NEVER, "offset": window.first}
@@ -182,11 +180,11 @@ def late(nodes: dict[str, NodeCall], name: str, slot: int, window: Window) -> Li
     return Link(f"{name}.late", 0)
 
 
-# "normal" levels of 8 steps lie at timesteps 999, 856, 714, 571, 428, 285, 143 and 0: from 25 % to
-# 75 %, 749 to 250, are evaluations 2 to 5
+# "normal" levels of 8 steps are at timesteps 999, 856, 714, 571, 428, 285, 143 and 0: 25 % to 75 %,
+# 749 to 250, contains evaluations 2 to 5
 MIDDLE = Window(0.25, 0.75, 2, 5)
-# 4 steps of Heun: 999, 666, 333 and 0, the second evaluation of a step at the level of the next:
-# 999, 666, 666, 333, 333, 0, 0
+# 4 Heun steps: 999, 666, 333 and 0; the second evaluation of a step has the next level: 999, 666,
+# 666, 333, 333, 0, 0
 HEUN = Window(0.0, 1.0, 0, 6)
 HEUN_MIDDLE = Window(0.3, 0.7, 1, 4)
 

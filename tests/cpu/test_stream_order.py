@@ -1,5 +1,5 @@
-"""On which streams a GPU's worker enqueues, and what waits for what: on simulated streams, which do
-their work as late as they may.
+"""Streams on which a GPU's worker enqueues, and their waits: on simulated streams, which work as
+late as possible.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def test_computing_waits_for_no_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_streams_are_made_when_they_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until then nothing may be asked of a GPU, whose beginning takes seconds."""
+    """Using a GPU before would initialise it, which takes seconds."""
     made: list[Any] = []
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: made.append(device))
     stream = CudaStream(GPU)
@@ -75,7 +75,7 @@ def test_streams_are_made_when_they_are_used(monkeypatch: pytest.MonkeyPatch) ->
 
 
 class Noting(HostStream):
-    """Notes who is inside."""
+    """Records its calls."""
 
     def __init__(self) -> None:
         self.inside: set[int] = set()
@@ -119,7 +119,7 @@ def test_a_worker_enqueues_all_of_a_request_on_its_stream(
         engine.models.compute = Checked()
         sample(engine, sampler_region(Case("test", sd1.pipeline, "euler", 3)))
     assert {"unet_encoder", "unet_decoder"} <= set(called)
-    assert stream.reads == 3 + 2 and not stream.inside  # of each evaluation, and the result's two
+    assert stream.reads == 3 + 2 and not stream.inside  # one per evaluation, two of the result
 
 
 @contextmanager
@@ -132,7 +132,7 @@ def two_workers(costs: Path) -> Iterator[DeviceEngine]:
 
 
 def controlled_from_elsewhere(models: Models, engine: DeviceEngine) -> Program:
-    """A ControlNet on one worker, all else on the other."""
+    """Places only the ControlNet on another worker."""
     controls = (ControlCase(models.controls[0], 1.0, 0.0, 1.0),)
     asked = sampler_region(Case("test", models.pipeline, "euler", 2, controls=controls))
     pins = {
@@ -146,7 +146,7 @@ def controlled_from_elsewhere(models: Models, engine: DeviceEngine) -> Program:
 def test_a_worker_holds_received_tensors(
     sd1: Models, costs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until its device has copied it: the sender may write there again once it is gone."""
+    """The sender may reuse their memory once they are released."""
     taken: list[object] = []
     stream = Noting()
     take = Mailbox.take
@@ -158,7 +158,7 @@ def test_a_worker_holds_received_tensors(
 
 
 class Behind(Noting):
-    """Has done nothing of what was enqueued until somebody waits for it."""
+    """Completes enqueued work only when something waits for it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -177,7 +177,7 @@ class Behind(Noting):
 def test_no_worker_holds_messages_of_a_request_that_ended(
     sd1: Models, costs: Path, monkeypatch: pytest.MonkeyPatch, cancelled: bool
 ) -> None:
-    """Neither the one that advances the sampler, nor others, which nobody has waited for."""
+    """Neither the sampler's worker nor workers that nothing waited for."""
     streams: list[Behind] = []
     monkeypatch.setattr(
         device_models, "stream_of", lambda device: streams.append(Behind()) or streams[-1]
@@ -194,7 +194,7 @@ def test_no_worker_holds_messages_of_a_request_that_ended(
             context = replace(context, listener=listen)
             with pytest.raises(Cancelled):
                 engine.cluster.run(program, context)
-            engine.cluster.run(program, bare_context(engine))  # the one before has left
+            engine.cluster.run(program, bare_context(engine))  # the previous one ended
         else:
             engine.cluster.run(program, context)
     assert len(streams) == 2 and all(stream.received for stream in streams)

@@ -1,4 +1,4 @@
-"""Weights of files go to a device tensor by tensor, through little memory of the host."""
+"""Weights go from files to a device tensor by tensor, with little host memory."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_tensors_through_small_buffers_arrive_unchanged(tensor: Tensor) -> None:
 
 
 class OnHost(TorchDispatchMode):
-    """Counts the bytes that operations take of the host while it looks, and the most at once."""
+    """Counts host bytes that operations allocate, current and peak."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,8 +69,8 @@ def _storage(tensor: Tensor) -> int:
 def test_a_model_of_another_device_takes_no_memory_of_the_host(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The meta device stands in for a GPU: its weights are nowhere on the host, not even for a
-    moment; what there is are the buffers, and tensors that lie otherwise in the file.
+    """Weights for the meta device are never on the host, except for staging buffers and tensors
+    with another layout in the file.
     """
     monkeypatch.setattr(transfer, "RING_BYTES", SIZE)
     model, clip, vae = recipes("sd1") if kind == "folder" else pipeline_recipes(checkpoint("sd1"))
@@ -90,7 +90,7 @@ def test_a_model_of_another_device_takes_no_memory_of_the_host(
 
 
 def test_loading_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """Diffusers warns of each cast of its modules."""
+    """Diffusers warns of each module's cast."""
     store = ModelStore()
     model, _, vae = recipes("sd1")
     store.network(model.network, "cpu", torch.float32)

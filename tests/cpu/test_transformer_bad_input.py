@@ -1,7 +1,7 @@
-"""Whatever people feed a transformer's workflow that cannot run is refused in one line, which names
-the file or node, what it is, and what fits; what can run does.
+"""Transformer workflows that cannot run are refused in one line, which names the file or node, its
+kind, and what fits; others run.
 
-Quantisation markers in all their forms: `test_quantised.py`. LoRAs in all namings:
+Quantisation markers in all forms: `test_quantised.py`. LoRAs in all namings:
 `test_transformer_loras.py`.
 """
 
@@ -50,7 +50,7 @@ def save(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of models and pictures."""
+    """Makes models and pictures."""
     place = tmp_path_factory.mktemp("people")
     models = place / "models"
     unet, clip = models / "diffusion_models", models / "text_encoders"
@@ -83,7 +83,7 @@ def engine(place: Path) -> Iterator[katz.Engine]:
 
 
 def linked(value: Any) -> Any:
-    """Makes `@name:0` a link to an output of a node."""
+    """Makes `@name:0` a link to a node's output."""
     if not isinstance(value, str) or not value.startswith("@"):
         return value
     name, _, output = value.partition(":")
@@ -95,7 +95,7 @@ def node(kind: str, **inputs: Any) -> dict[str, Any]:
 
 
 def graph(kind: str = "sd35", **more: Any) -> dict[str, Any]:
-    """A workflow of a whole pipeline; `more`: further nodes, or others in place of these."""
+    """Returns a workflow of a whole pipeline; `more` adds or replaces nodes."""
     return {
         "@all": node("CheckpointLoaderSimple", ckpt_name=kind),
         "@text": node("CLIPTextEncode", clip="@all:1", text="a red circle"),
@@ -125,7 +125,7 @@ def sampled(**changed: Any) -> dict[str, Any]:
 
 
 def parts(file: str, **changed: Any) -> dict[str, Any]:
-    """A workflow that loads the parts of a model; `changed`: other nodes."""
+    """Returns a workflow of separate loaders; `changed` replaces nodes."""
     loaders = {
         "network": node("UNETLoader", unet_name=file, weight_dtype="default"),
         "clip": clips("clip_l", "t5", type="flux"),
@@ -149,7 +149,7 @@ def clips(*files: str, type: str = "") -> dict[str, Any]:
 
 
 def refused(engine: katz.Engine, workflow: dict[str, Any]) -> str:
-    """Runs a workflow that cannot be run. Returns what is said, which must be one line."""
+    """Runs a workflow that must be refused; returns the message, a single line."""
     with pytest.raises(InputError) as caught:
         engine.run(workflow)
     line = str(caught.value)
@@ -196,7 +196,7 @@ FOLDERS = {
 
 
 def loads(folder: str, name: str = "bad.safetensors") -> dict[str, Any]:
-    """A workflow that reads a file of a folder, with the loader for it."""
+    """Returns a workflow that loads a folder's file."""
     called, kind, widget = FOLDERS[folder]
     typed = {"type": "lumina2"} if kind == "CLIPLoader" else {}
     typed |= {"weight_dtype": "default"} if kind == "UNETLoader" else {}
@@ -259,7 +259,7 @@ def whole_of(folder: str) -> dict[str, Tensor]:
 def test_incomplete_files_are_refused(
     folder: str, content: bytes | float, words: str, engine: katz.Engine, place: Path
 ) -> None:
-    """A share of a file is one whose download stopped."""
+    """A fraction of a file is an interrupted download."""
     path = place / "models" / folder / "bad.safetensors"
     if isinstance(content, float):
         save(path, whole_of(folder))
@@ -503,7 +503,7 @@ def test_partial_fit_of_a_lora_is_reported(
     assert told and "used without 1 of its 2 layers that the model does not have: " in told[0]
 
 
-# What a model is told
+# Model inputs
 
 
 @pytest.mark.parametrize("kind", ["z_image", "sd35", "hunyuan_dit"])
@@ -549,7 +549,7 @@ def test_guidance_that_is_no_number_is_refused(value: float, engine: katz.Engine
 def test_a_size_that_is_no_multiple_of_a_patch_gives_a_picture_of_it(
     kind: str, size: tuple[int, int], engine: katz.Engine
 ) -> None:
-    """Filled up to whole patches, and cut; of SD3 as far as its table of positions goes."""
+    """It is padded to whole patches, then cropped; SD3's position table is a limit."""
     width, height = size
     latent = node("EmptySD3LatentImage", width=width, height=height, batch_size=1)
     workflow = graph(kind, latent=latent)
@@ -579,7 +579,7 @@ def test_float16_is_refused_on_processors(place: Path) -> None:
 
 
 def write_large(path: Path, shapes: Iterator[tuple[str, tuple[int, ...]]]) -> None:
-    """Writes a file of bfloat16 as large as it says, of holes."""
+    """Writes a sparse bfloat16 file of the full size."""
     entries, end = {}, 0
     for name, shape in shapes:
         begin, end = end, end + 2 * math.prod(shape)
@@ -593,7 +593,7 @@ def write_large(path: Path, shapes: Iterator[tuple[str, tuple[int, ...]]]) -> No
 def test_a_model_larger_than_memory_is_refused_before_it_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """FLUX.1 dev as published, of 11.9 billion weights, on a device of 16 GB."""
+    """Published FLUX.1 dev: 11.9 billion weights, on a device of 16 GB."""
     for name, value in {"WIDTH": 3072, "HEAD": 128, "T5_WIDTH": 4096, "POOLED": 768}.items():
         monkeypatch.setattr(made, name, value)
     files = {name: tmp_path / f"{name}.safetensors" for name in ("flux", "clip", "t5")}

@@ -1,5 +1,5 @@
-"""ControlNets of transformers: their blocks and residuals one by one against diffusers' `forward`,
-whole pictures against its pipelines, two devices against one.
+"""Transformers' ControlNets: each block and residual equals diffusers' `forward`, pictures equal
+its pipelines', and two devices equal one.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from katz_graph.testing.worker_threads import WorkerThreads
 
 EACH: tuple[Kind, ...] = ("sd35", "flux", "hunyuan_dit")
 SIZE = 64, 96  # of pictures
-BLOCKS = {"sd35": 2, "flux": 3, "hunyuan_dit": 3}  # of the ControlNets in the folders
+BLOCKS = {"sd35": 2, "flux": 3, "hunyuan_dit": 3}  # in the ControlNets of the folders
 
 torch.set_num_threads(1)
 
@@ -56,7 +56,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[Kind, Path]:
     made = {kind: tmp_path_factory.mktemp(kind) for kind in EACH}
     for kind, place in made.items():
         make_pipeline(place, kind, 1, blocks=4, with_t5=kind == "sd35")
-        blocks = 3 if kind == "hunyuan_dit" else 2  # as many as its transformer has skips
+        blocks = 3 if kind == "hunyuan_dit" else 2  # one per skip of its transformer
         draw_controlnet(kind, 2, blocks).save_pretrained(place / "controlnet")
     return made
 
@@ -80,8 +80,8 @@ def controlled(
     kinds: tuple[int, ...] = (),
     most: int = 1,
 ) -> Tensor:
-    """Runs a ControlNet and a transformer in stages: each residual alone, read by groups of at most
-    so many blocks, of which all read the same.
+    """Runs a ControlNet and a transformer in stages: residuals are computed singly and read by
+    groups of up to `most` blocks with equal ones.
     """
     model = ModelRecipe(recipe(base), recipe(base))
     family = family_of(model.network).controls
@@ -144,7 +144,7 @@ def controlled(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("batch", [1, 2])
-@pytest.mark.parametrize("given", [1, 2, 3, 4])  # 4 of 5: where families divide otherwise
+@pytest.mark.parametrize("given", [1, 2, 3, 4])  # 4 of 5: families differ
 @pytest.mark.parametrize("kind", EACH)
 def test_residuals_for_any_groups_of_blocks_match_forward(
     kind: Kind, given: int, batch: int, dtype: torch.dtype
@@ -156,7 +156,7 @@ def test_residuals_for_any_groups_of_blocks_match_forward(
     each = [controlled(base, control, step, text, reference, 0.7, most=most) for most in (1, 2, 10)]
     x, time = step.model_input, step.timestep.float()
     if kind == "sd35":
-        # tokens lie channel by channel there, for which bfloat16's product rounds otherwise
+        # diffusers' tokens are strided: bfloat16's product rounds differently
         for layer in control.controlnet_blocks:
             layer.register_forward_pre_hook(lambda _, given: (given[0].contiguous(),))
         zeros = torch.zeros_like(text.pooled)
@@ -295,9 +295,9 @@ def test_a_picture_is_the_stock_pipeline_s(
         plain = sample(engine, region(folder, kind, uses=0))
         picture = engine.decode_latent(pipeline_recipes(folder)[2], ours, bare_context(engine))
     noise = torch.randn(ours.shape, generator=torch.Generator().manual_seed(7))
-    # by count there, by noise level here: half of four steps, in which two levels are above it
+    # diffusers counts steps, ours compares noise levels: two of four levels are above the half
     told = {"control_guidance_end": window[1]}
-    if kind == "hunyuan_dit":  # whose pipeline has no window
+    if kind == "hunyuan_dit":  # no window in its pipeline
         told = {}
     asked = Asked(folder, kind, noise, STEPS, PROMPTS, GUIDANCE, pixels(), 0.7, told)
     wanted = stock(asked)()
@@ -343,7 +343,7 @@ def test_one_step_behind_only_where_it_is_allowed(
     wanted_region = region(folders[kind], kind, cfg=1.0)
     workers = [WorkerConfig(f"cpu:{number}") for number in range(2)]
     launchers = {one.name: WorkerThreads() for one in workers}
-    slow = NetworkLink(1e4, 1e-3)  # slower than any processor computes
+    slow = NetworkLink(1e4, 1e-3)  # slower than any CPU
     with local_engine(cache=costs) as engine:
         exact = sample(engine, wanted_region)
     with DeviceEngine(workers, cache=costs, link=slow, launchers=launchers) as engine:
@@ -369,7 +369,7 @@ def test_one_step_behind_only_where_it_is_allowed(
 def test_sides_that_differ_share_calls_as_far_as_they_are_alike(
     what: str, kind: Kind, folders: dict[Kind, Path], costs: Path
 ) -> None:
-    """Batched as the planner likes, always and never: one picture, whatever only one side has."""
+    """Batched by plan, always or never: one picture, whatever only one prediction has."""
     model, clip, vae = pipeline_recipes(folders[kind])
     control = controlnet_recipe(folders[kind] / "controlnet")
     use = ControlUse(control, Picture.of(pixels()), 0.7, vae=vae)

@@ -1,5 +1,5 @@
-"""Files of transformers as people have them: original layouts against diffusers' converters, and
-the official templates, run on small files under the names that they ask for.
+"""Transformer files as distributed: original layouts equal diffusers' conversion, and official
+templates run on small files with the requested names.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def test_a_file_in_the_original_layout_matches_diffusers(
         if name == "z_image"
         else convert_flux_transformer_checkpoint_to_diffusers
     )
-    # the converter has the width of the published model written in
+    # the converter hard-codes the published width
     code = convert.__code__
     ours_wide = tuple(made.WIDTH if one == 3072 else one for one in code.co_consts)
     convert.__code__ = code.replace(co_consts=ours_wide)
@@ -100,7 +100,7 @@ def test_text_encoders_are_put_in_order(kind: str, parts: tuple[str, ...], tmp_p
 
 
 def g_of_its_width() -> dict[str, Tensor]:
-    """OpenCLIP's bigG, which a file of its own is told by: by its width."""
+    """Returns OpenCLIP's bigG, which is detected by its width."""
     return made.drawn(made._clip(1280, 1), 6) | {"text_projection.weight": torch.zeros(1280, 1280)}
 
 
@@ -136,7 +136,7 @@ def test_a_t5_of_other_words_is_refused(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of models with what the templates ask for."""
+    """Makes a models folder for the templates."""
     place = tmp_path_factory.mktemp("models")
     unet, clip = place / "diffusion_models", place / "text_encoders"
     for name in ("flux1-dev", "flux1-krea-dev"):
@@ -208,5 +208,5 @@ def test_an_official_template_runs_to_a_picture(name: str, models: Path, tmp_pat
         if '"EmptySD3LatentImage"' in json.dumps(workflow):
             changed |= {"EmptySD3LatentImage.width": SIZE, "EmptySD3LatentImage.height": SIZE}
         result = engine.run(workflow, set=changed, seed=1)
-    # a preview of edges has two colours at most
+    # an edge preview has at most two colours
     assert max(len(one.getcolors(SIZE**2 * 400)) for one in result.images) > 16

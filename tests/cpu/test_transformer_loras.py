@@ -1,5 +1,5 @@
-"""LoRA files for transformers, in every naming that trainers use, are the LoRA in PEFT's names: the
-same weights bit for bit, fused rows and swapped halves included.
+"""LoRA files for transformers, in every naming of trainers, equal the LoRA in PEFT's names bit for
+bit, fused rows and swapped halves included.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from katz_graph.models.loading.identity import file_identity
 from katz_graph.testing.random_models import Kind, draw_network
 
 Tensors = dict[str, Tensor]
-EACH: tuple[Kind, ...] = ("sd35", "flux", "z_image", "hunyuan_dit")  # one of each family
+EACH: tuple[Kind, ...] = ("sd35", "flux", "z_image", "hunyuan_dit")  # one per family
 RANK, STRENGTH = 3, 0.7
 QKV, ADDED = ("to_q", "to_k", "to_v"), ("add_q_proj", "add_k_proj", "add_v_proj")
 LAYERS: Mapping[Kind, Mapping[str, tuple[str, ...]]] = {
@@ -105,7 +105,7 @@ LAYERS: Mapping[Kind, Mapping[str, tuple[str, ...]]] = {
         "final_layer.adaLN_modulation.1": ("norm_out.linear",),
     },
 }
-"""Names layers of small transformers as the original code does -> as diffusers does."""
+"""Maps original layer names of small transformers to diffusers'."""
 SWAPPED = {
     "sd35": ("joint_blocks.2.context_block.adaLN_modulation.1", "final_layer.adaLN_modulation.1"),
     "flux": ("final_layer.adaLN_modulation.1",),
@@ -117,12 +117,12 @@ torch.set_num_threads(1)
 
 
 def dotted(prefix: str, ends: tuple[str, str]) -> Callable[[str], tuple[str, ...]]:
-    """How a layer's factors and its alpha are named by its path."""
+    """Names a layer's factors and alpha by its path."""
     return lambda layer: tuple(f"{prefix}{layer}.{end}" for end in (*ends, "alpha"))
 
 
 def flat(prefix: str) -> Callable[[str], tuple[str, ...]]:
-    """How they are named with underscores for dots."""
+    """Names them with underscores for dots."""
     ends = "lora_down.weight", "lora_up.weight", "alpha"
     return lambda layer: tuple(f"{prefix}{layer.replace('.', '_')}.{end}" for end in ends)
 
@@ -158,7 +158,7 @@ def random(*shape: int, seed: int) -> Tensor:
 
 
 def factors(module: nn.Module, kind: Kind) -> dict[str, tuple[Tensor, list[Tensor], Tensor]]:
-    """Draws a LoRA: original layer -> down, an up for each of the module's layers, alpha."""
+    """Draws a LoRA: maps each original layer to down, one up per module layer, and alpha."""
     found = {}
     for seed, (layer, names) in enumerate(LAYERS[kind].items()):
         shapes = [module.get_parameter(f"{name}.weight").shape for name in names]
@@ -202,7 +202,7 @@ def weights(module: nn.Module) -> Tensors:
 
 
 def merged(module: nn.Module, path: Path, tensors: Mapping[str, Tensor]) -> Tensors:
-    """Returns the weights that a LoRA changes, as it leaves them; takes it out again."""
+    """Returns the weights after a LoRA changed them, and removes it."""
     sets, before = WeightSets(module), weights(module)
     sets.use((saved(path / "lora.safetensors", tensors),))
     after = weights(module)
@@ -282,8 +282,8 @@ def test_a_file_without_alpha_has_that_of_its_rank(
 
 
 def test_kohya_s_names_of_flux_match_diffusers(tmp_path: Path) -> None:
-    """It bakes alpha in, which half the rank leaves exact, forgets that of the last layer, and
-    knows no other width of `linear1`.
+    """diffusers merges alpha (exact for half the rank), ignores the last layer's, and supports one
+    width of `linear1`.
     """
     module = draw_network("flux", 1)
     tensors = by_originals(module, "flux", BY_ORIGINALS["kohya"])
@@ -298,7 +298,7 @@ def test_kohya_s_names_of_flux_match_diffusers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("prefix", ["", "diffusion_model."])
 def test_xlabs_names_match_diffusers(prefix: str, tmp_path: Path) -> None:
-    """Their single blocks have a LoRA over the first three of the four parts of `linear1`."""
+    """XLabs' single blocks have a LoRA on the first three of `linear1`'s four parts."""
     module, sizes = draw_network("flux", 1), {"qkv": (96, 32), "proj": (32, 32)}
     tensors = {
         f"{prefix}{blocks}.{number}.processor.{layer}_lora{end}.{side}.weight": random(
@@ -330,7 +330,7 @@ def test_z_image_in_kohya_s_names_matches_diffusers(tmp_path: Path) -> None:
     tensors = {
         name: torch.tensor(RANK / 2) if name.endswith(".alpha") else value
         for name, value in by_originals(module, "z_image", BY_ORIGINALS["kohya"]).items()
-        # whose names it leaves as they are
+        # it does not rename these
         if "x_embedder" not in name and "final_layer" not in name
     }
     converted = _convert_non_diffusers_z_image_lora_to_diffusers(dict(tensors))
@@ -353,7 +353,7 @@ SINGLE = {"modulation.lin": (3, 1), "linear1": (7, 1), "linear2": (1, 5)}
 
 
 def test_fal_s_files_of_the_whole_flux_match_diffusers(tmp_path: Path) -> None:
-    """All layers at their real width, each by its factors."""
+    """Layers have their real width, as rank-1 factors."""
     sizes = {
         f"{blocks}.{number}.{layer}": (rows * WIDTH, inputs * WIDTH)
         for blocks, count, table in (("double_blocks", 19, DOUBLE), ("single_blocks", 38, SINGLE))
@@ -382,8 +382,8 @@ def test_fal_s_files_of_the_whole_flux_match_diffusers(tmp_path: Path) -> None:
 def test_sd3_s_layers_are_those_of_diffusers_converter_of_checkpoints(
     kind: Kind, module: nn.Module, tmp_path: Path
 ) -> None:
-    """The factors `up` of all layers, in the place of a checkpoint's weights; a column more tells
-    which layer a row comes from.
+    """The `up` factors replace a checkpoint's weights; an added column holds the number of each
+    row's layer.
     """
     layout = original(3, 2 if kind == "sd35" else 0, width=32, norm=16 if kind == "sd35" else None)
     named = [name for name, value in layout.items() if value.ndim > 1 and name.endswith(".weight")]
@@ -450,7 +450,7 @@ def dora(rows: int, inputs: int) -> Tensors:
 def test_other_methods_change_fused_rows_as_they_change_the_whole(
     layer: str, make: Callable[[int, int], Tensors], tmp_path: Path
 ) -> None:
-    """The weight as the original code has it, changed as a whole and then cut, is the reference."""
+    """The reference changes the original code's weight as a whole, then splits it."""
     module, names = draw_network("flux", 1), LAYERS["flux"][layer]
     parameters = ("weight", "bias") if make is difference else ("weight",)
     originals = {}
@@ -538,7 +538,7 @@ def encoder_part(kind: str) -> Component:
 @pytest.mark.defect(5)
 @pytest.mark.parametrize(
     ("prefix", "model", "number"),
-    # the model's text encoders, and the number of the one that the name is for
+    # the model's text encoders, and the number of the named one
     [
         ("lora_te_", ["clip_l"], 0),
         ("lora_te1_", ["clip_l", "clip_g", "t5"], 0),

@@ -1,4 +1,4 @@
-"""What transformers cannot take is refused in a line."""
+"""Unsupported inputs of transformers are refused."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_numbers_that_do_not_fit_are_named(
     shutil.copytree(folders["hunyuan_dit"], tmp_path / "other")
     file = tmp_path / "other" / "transformer" / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | changed))
-    with pytest.raises(InputError, match=words):  # of text encoders, when a text is written
+    with pytest.raises(InputError, match=words):  # for text encoders, at encoding
         kind_of(pipeline_recipes(tmp_path / "other")[1].encoders[0].encoder)
 
 

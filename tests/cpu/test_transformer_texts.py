@@ -1,4 +1,4 @@
-"""Texts as families of transformers read them."""
+"""Families of transformers encode texts."""
 
 from __future__ import annotations
 
@@ -112,8 +112,8 @@ def test_padding_is_read_by_the_pooler_only() -> None:
             (in_stages(module, step, replace(text, hidden=hidden), []) - wanted).abs().max()
         )
 
-    assert changed(76) == 0.0 and changed(6) > 1e-3  # of BERT's rows
-    assert changed(77 + 255) > 1e-4 and changed(77 + 4) > 1e-3  # of mT5's
+    assert changed(76) == 0.0 and changed(6) > 1e-3  # BERT's rows
+    assert changed(77 + 255) > 1e-4 and changed(77 + 4) > 1e-3  # mT5's
     assert not torch.equal(in_stages(module, step, replace(text, mask=None), []), wanted)
 
 
@@ -123,7 +123,7 @@ def test_padding_is_read_by_the_pooler_only() -> None:
 def test_t5_reads_as_many_tokens_as_its_options_say(
     padding: int, least: int, added: int | None, folders: dict[Kind, Path]
 ) -> None:
-    """Padding first, and then up to the least length: what fills a text up is read."""
+    """Padding comes first, then the minimum length; the model reads padding."""
     _, clip, _ = pipeline_recipes(folders["flux"])
     optioned = call("T5TokenizerOptions", clip=clip, min_padding=padding, min_length=least)
     prompt = Prompt(optioned, "a red circle above sand")
@@ -147,7 +147,7 @@ def test_options_of_t5_are_for_texts_of_any_length(folders: dict[Kind, Path]) ->
 
 
 def test_an_empty_text_is_read_as_its_end_and_padding(folders: dict[Kind, Path]) -> None:
-    """It is no zeros: those are ConditioningZeroOut's, whose pooled text is zeros too."""
+    """It is not zeros, which ConditioningZeroOut gives, with zero pooled text."""
     _, clip, _ = pipeline_recipes(folders["flux"])
     stock = T5EncoderModel.from_pretrained(folders["flux"] / "text_encoder_2")
     with torch.no_grad():
@@ -166,7 +166,7 @@ def test_an_empty_text_is_read_as_its_end_and_padding(folders: dict[Kind, Path])
 def test_one_text_encoder_pools_unprojected_for_one_model_and_projected_for_another(
     folders: dict[Kind, Path],
 ) -> None:
-    """A CLIP that projects, in a model of FLUX.1 and in one of SDXL's."""
+    """FLUX.1 does not project a CLIP's pooled text, SDXL does."""
     _, clip, _ = pipeline_recipes(folders["sd35"])
     projecting = next(one for one in clip.encoders[::-1] if kind_of(one.encoder).projects)
     stock = CLIPTextModelWithProjection.from_pretrained(projecting.encoder.folder)
@@ -181,12 +181,12 @@ def test_one_text_encoder_pools_unprojected_for_one_model_and_projected_for_anot
             made[how] = engine.encode_text(Prompt(one, "sand"), bare_context(engine)).pooled
             assert made[how].shape[-1] == pooled_text_width(one)
     assert torch.equal(made["plain"], pooled) and pooled.shape != projected.shape
-    # one product of matrices, whose sums may be in another order
+    # one matrix product, summed in any order
     assert (made["last"] - projected).abs().max() <= 1e-6 * projected.abs().max()
 
 
 def test_each_side_gets_the_guidance_of_its_own_entry(folders: dict[Kind, Path]) -> None:
-    """In one step to 0 the picture is the combined prediction; 3.5 where an entry says nothing."""
+    """In one step to 0 the picture is the combined prediction; the default is 3.5."""
     model, clip, _ = pipeline_recipes(folders["flux"])
 
     def picture(*config: float | None, cfg: float = 1.0) -> torch.Tensor:
@@ -207,7 +207,7 @@ def test_each_side_gets_the_guidance_of_its_own_entry(folders: dict[Kind, Path])
 
 @pytest.mark.parametrize("kind", EACH)
 def test_half_precision_overflows_are_computed_wider(kind: Kind, folders: dict[Kind, Path]) -> None:
-    """Networks of FLUX.1 and Z-Image, T5 in all its forms and language models; merged ones too."""
+    """FLUX.1, Z-Image, T5 and language models overflow; tests merged ones too."""
     model, clip, _ = pipeline_recipes(folders[kind])
     models = DeviceModels("cpu", torch.float16)
     wide = kind in ("flux", "z_image")

@@ -1,5 +1,5 @@
-"""Families of transformers: stages against diffusers' `forward`, whole pictures against its
-pipelines, two devices against one.
+"""Transformer families: stages equal diffusers' `forward`, pictures equal its pipelines', and two
+devices equal one.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ PEFT = {  # a layer of the second block
     "sd35": "transformer_blocks.1.attn.to_v",
     "flux": "single_transformer_blocks.1.attn.to_v",
     "z_image": "layers.1.attention.to_v",
-    "hunyuan_dit": "blocks.4.attn1.to_v",  # reads the second's
+    "hunyuan_dit": "blocks.4.attn1.to_v",  # reads block 2's
 }
 
-LONG_PROMPTS = "a red circle above sand, " * 40, ""  # longer than what some models read
+LONG_PROMPTS = "a red circle above sand, " * 40, ""  # longer than some models read
 
 torch.set_num_threads(1)
 
@@ -101,7 +101,7 @@ def test_one_count_serves_all_sizes(kind: Kind, batch: int) -> None:
     values = {"_class_name": kinds()[kind].network, **kinds()[kind].configuration(3)}
     for name in (*COSTED, "transformer_context"):
         for height, width, tokens in ((8, 8, 77), (10, 6, 154), (16, 20, 231)):
-            tokens -= tokens % 32 if kind == "z_image" else 0  # which counts as whole rows
+            tokens -= tokens % 32 if kind == "z_image" else 0  # it counts rows of 32
             sizes = batch, height, width, tokens
             wanted = stage_work(values, name, *sizes)
             got = Counts().work(values, name, *sizes)
@@ -139,7 +139,7 @@ def test_references_are_tokens_behind_the_picture_s(
         place = FluxPipeline._prepare_latent_image_ids(
             2, high // 2, wide // 2, "cpu", torch.float32
         )
-        # as ComfyUI places them: in cells, beside or beneath what is there
+        # ComfyUI's placing, in cells: right of or below earlier ones
         if placing == "index":
             place[:, 0] = number
         elif placing == "uxo":
@@ -204,7 +204,7 @@ def test_texts_of_other_lengths_share_no_call(
     kind: Kind, folders: dict[Kind, Path], costs: Path
 ) -> None:
     if kind == "hunyuan_dit":
-        return  # whose texts have one length
+        return  # its texts have one length
     texts = "a red circle " * 40, "blue"
     made = []
     for batching in (False, True, None):
@@ -241,7 +241,7 @@ def test_a_picture_is_the_stock_pipeline_s(kind: str, tmp_path: Path) -> None:
     noise = torch.randn(latent.shape, generator=torch.Generator().manual_seed(7))
     wanted = stock_picture(tmp_path, name, noise)
     assert (picture - wanted).abs().max() <= 1e-5
-    assert wanted.std() > 0.05  # of more than one colour
+    assert wanted.std() > 0.05  # not one colour
     assert (stock_picture(tmp_path, name, noise, PROMPTS[::-1]) - wanted).abs().max() > 1e-3
 
 
@@ -354,8 +354,8 @@ def test_a_lora_in_peft_s_names_acts_as_its_weights_do(
 def test_an_empty_latent_is_neither_shifted_nor_scaled(
     kind: Kind, folders: dict[Kind, Path]
 ) -> None:
-    """Where a run begins with some of the latent, zeros are zeros of the model's own: as a latent
-    is that holds the shift alone, and no other.
+    """If a run starts with part of the latent, an empty one equals one that holds the shift, and no
+    other.
     """
     shift = pipeline_recipes(folders[kind])[0].latent.shift
     with local_engine() as engine:
@@ -402,5 +402,5 @@ def test_a_transformer_alone_is_trained_as_its_version_was(folders: dict[Kind, P
     model = network_recipe(folders["hunyuan_dit"] / "transformer")
     table = table_of(model)
     assert table.parametrisation == "v_prediction"
-    assert table.sigma_max == pytest.approx(45.3836, abs=1e-3)  # of betas up to 0.018
+    assert table.sigma_max == pytest.approx(45.3836, abs=1e-3)  # betas up to 0.018
     assert model.latent.scale == 0.13025

@@ -1,5 +1,5 @@
-"""Calls that read nothing of each other, on two streams: in which order they run, what they may
-share, and when two streams are used at all.
+"""Independent calls on two streams: their order, what they may share, and when two streams are
+used.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from katz_graph.testing.plain_loop import Case, ControlCase
 from katz_graph.testing.requests import bare_context, local_engine, sample, sampler_region
 from katz_graph.testing.tapes import Tapes
 
-FASTER, SLOWER = 0.97, 0.99  # of the time of one stream; two must save 2 %
+FASTER, SLOWER = 0.97, 0.99  # relative to one stream; two must save 2 %
 
 
 class Paced:
@@ -71,7 +71,7 @@ class PacedGpu(Paced, CudaStream):
 
 @dataclass
 class PendingLap:
-    """Lap of which the device does not know yet."""
+    """Lap whose end the device has not reported."""
 
     seconds: float
     known: bool = False
@@ -119,8 +119,8 @@ def test_calls_never_replayed_on_two_streams_stay_on_one() -> None:
 
 
 class LateTapes:
-    """Strict backend of a simulated GPU: a replay is done when its stream comes to it, and
-    overwrites what other recordings of the backend gave, as they share its memory.
+    """Simulates a strict backend of a GPU: replays run when their stream reaches them, and
+    overwrite other recordings' outputs, which share memory.
     """
 
     strict, room = True, float("inf")
@@ -187,13 +187,13 @@ DECODER = Computed(name="decoder", call=decoded)
 def test_the_order_of_work_gives_the_same_values_however_streams_run(
     same: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Evaluations are all enqueued before the first one begins; two requests take turns."""
+    """All evaluations are enqueued before the first begins; two requests alternate."""
     modules = (Scale(0.7), Scale(0.3))
     images = [torch.full((3,), number) for number in (0.1, 0.2)]
 
     def pair(x: Tensor, other: Tensor, request: int) -> tuple[StageCall, StageCall]:
         encoder = StageCall(ENCODER, modules[1], {"x": x})
-        if same:  # as of both sides of guidance
+        if same:  # as for positive and negative
             return StageCall(ENCODER, modules[1], {"x": other}), encoder
         return StageCall(CONTROL, modules[0], {"x": x, "image": images[request]}), encoder
 
@@ -267,7 +267,7 @@ def test_only_laps_of_replays_count() -> None:
         for _ in range(2 * (3 + LAPS) + 1):
             compute.together(calls)
             concurrent.append(compute.use.concurrent // 2)
-    # two eager calls and one that is recorded, then laps; on the second stream again
+    # two eager calls and a recording, then laps; the same on the second stream
     assert concurrent == [*[0] * (3 + LAPS), *range(1, 3 + LAPS + 2)]
     (trial,) = compute._trials.values()
     assert trial.settled and trial.concurrent
@@ -305,7 +305,7 @@ def asked(models: Models, controls: int, seed: int = 1, **changes: Any) -> Regio
 
 
 def two_streams(two: float, room: float = float("inf")) -> Recorder:
-    """Records every call when it first comes, on either stream."""
+    """Records every call at its first use, on both streams."""
     backends = (Tapes(strict=True, room=room) for _ in range(2))
     return Recorder(*backends, stream=PacedHost(two), eager=0)
 
@@ -318,7 +318,7 @@ def two_streams(two: float, room: float = float("inf")) -> Recorder:
 def test_two_requests_in_turn_paint_the_same_bytes(
     two: float, batching: bool, sd1: Models, costs: Path
 ) -> None:
-    """With one ControlNet and with two, and other LoRAs."""
+    """They differ in ControlNets and LoRAs."""
     regions = [asked(sd1, 1), asked(sd1, 2, 2, prompt="other", loras=((sd1.loras[0], 0.5),))]
     with local_engine(batching=batching, cache=costs) as engine:
         expected = [sample(engine, region) for region in regions]
@@ -350,7 +350,7 @@ def test_unprofitable_second_streams_take_no_memory(sd1: Models, costs: Path) ->
 
 
 def test_recordings_that_are_dropped_come_back_on_both_streams(sd1: Models, costs: Path) -> None:
-    """Also in the middle of the trial, which goes on."""
+    """Even during the trial, which then continues."""
     region = asked(sd1, 1)
     with local_engine(batching=True, cache=costs) as engine:
         expected = sample(engine, region)
@@ -365,7 +365,7 @@ def test_recordings_that_are_dropped_come_back_on_both_streams(sd1: Models, cost
 
 
 def test_where_both_do_not_fit_one_stream_is_used(sd1: Models, costs: Path) -> None:
-    """All recordings are dropped once for it, and not again."""
+    """All recordings are dropped only once."""
     region = asked(sd1, 1)
     with local_engine(batching=True, cache=costs) as engine:
         engine.models.compute = alone = Recorder(Tapes(strict=True), eager=0)

@@ -1,4 +1,4 @@
-"""What a runner answers editors of a graph that is being drawn, without a model."""
+"""A runner answers editors about a graph, without a model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def dry_runs_of(registry: Registry = REGISTRY) -> DryRuns:
 
 
 def document(name: str, **texts: str) -> dict[str, Any]:
-    """A workflow in API format, with these texts in its nodes 2 and 3."""
+    """Returns an API-format workflow with texts for nodes 2 and 3."""
     workflow = parse_workflow(json.loads((WORKFLOWS / name).read_text()), REGISTRY)
     made = json.loads(json.dumps(to_api(workflow.graph)))
     for node, text in texts.items():
@@ -44,10 +44,8 @@ def test_a_prompt_is_counted_as_its_text_encoders_read_it() -> None:
         "txt2img.json", node2="a red star, (large)".replace("(", "\\(").replace(")", "\\)")
     )
     weighed, same = (runs.text_sizes(one)["2"]["text"] for one in (graph, plain))
-    assert (
-        weighed == same
-    )  # weights and names of textual inversions that are not there are no tokens
-    (size,) = weighed  # both encoders have one tokenizer
+    assert weighed == same  # weights and names of missing textual inversions are no tokens
+    (size,) = weighed  # both encoders share a tokenizer
     assert size.encoder == "CLIP" and size.chunks == 1 and size.most == 75
     long = runs.text_sizes(document("txt2img.json", node2=" ".join(["star"] * 81)))
     assert long["2"]["text"] == (TextSize("CLIP", 81, 2, 75),)
@@ -79,7 +77,7 @@ def test_an_unknown_encoder_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> 
     assert set(dry_runs_of().text_sizes(graph)) == {"2", "3"}
     assert set(dry_runs_of(replace(REGISTRY, types=types)).text_sizes(graph)) == {"3"}
     monkeypatch.setattr(dry_runs, "LETTERS", 0)
-    assert set(dry_runs_of().text_sizes(graph)) == {"3"}  # whose text is empty
+    assert set(dry_runs_of().text_sizes(graph)) == {"3"}  # its text is empty
 
 
 def test_a_sampler_is_written_out_and_errors_are_one_line() -> None:

@@ -1,5 +1,5 @@
-"""Plans that a runner makes for an editor: on the devices that jobs use, the newest request first,
-without a model and without packs that nobody asked for.
+"""A runner makes plans for an editor on the devices of jobs, the newest request first, without a
+model and without unrequested packs.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from katz_graph.web.runner.plans import Plans
 from katz_graph.web.runner_client.facts import PlannedGraph
 from katz_graph.web.runner_client.messages import MakePlan
 
-ANSWER_TIMEOUT_S = 60.0  # seconds; the first plan loads the libraries of models
+ANSWER_TIMEOUT_S = 60.0  # seconds; the first plan loads model libraries
 WORKFLOWS = Path(__file__).parents[2] / "workflows"
 PAIRS = (("cpu:0", "cpu:1"), ("cpu:1", "cpu:0"))
 
 
 class Engine:
-    """Plans on two devices, and counts how often."""
+    """Plans on two devices; lists its plans."""
 
     def __init__(self) -> None:
         devices = tuple(Device(f"cpu:{number}", 1e10, 1e10) for number in range(2))
@@ -61,7 +61,7 @@ COMPUTES = 0.0
 
 
 class Blur(Node, category="pack"):
-    """A latent of a pack; takes COMPUTES seconds of a processor."""
+    """Blurs latents; takes COMPUTES seconds of CPU time."""
 
     def run(self, latent: Latent) -> Latent:
         RAN.set()
@@ -85,7 +85,7 @@ def plans_of(engine: Engine, registry: Registry) -> Plans:
 
 
 def in_thread(made: Plans, asked: MakePlan) -> Future[PlannedGraph]:
-    """Answers a question in the thread for plans."""
+    """Runs a plan request in the planning thread."""
     answer, future = made.enter(asked), Future[PlannedGraph]()
     made.threads.submit(lambda: future.set_result(answer()), print)
     return future
@@ -150,9 +150,9 @@ def test_all_plans_of_a_request_are_kept_for_the_next(
     given_up = made.enter(replace(asked, prompt=graph, client="one"))
     newer = made.enter(replace(asked, prompt=graph, client="one"))
     assert given_up().refusal == "replaced" and len(newer().plans) == 3
-    assert len(engine.planned) == 4  # the one that was given up had none, and cost none
+    assert len(engine.planned) == 4  # the replaced request planned nothing
     made.enter(question(registry))()
-    made.enter(replace(asked, prompt=graph))()  # only one was kept meanwhile
+    made.enter(replace(asked, prompt=graph))()  # only one plan stayed cached
     assert engine.planned[4:] == ["again", "last"]
 
 
@@ -178,7 +178,7 @@ def test_a_plan_is_made_for_hypothetical_devices(registry: Registry) -> None:
     ]
     assert set(decoders) == {"cpu:1"}
     assert planned().plans == (as_jobs_run,)
-    assert len(engine.planned) == 4  # the first was kept
+    assert len(engine.planned) == 4  # first one cached
     refused = planned(devices=("cuda:7",))
     assert refused.plans == () and "cuda:7 is none of the devices cpu:0, cpu:1" in refused.notes[0]
 
@@ -219,7 +219,7 @@ def test_nodes_of_packs_run_only_when_that_is_asked_for(registry: Registry) -> N
 def test_files_of_intermediate_nodes_are_in_no_user_folder(
     registry: Registry, tmp_path: Path
 ) -> None:
-    """A picture that is written and goes on into a second sampler: the editor plans at each edit."""
+    """A saved picture feeds a second sampler, and the editor plans at each edit."""
     asked = question(registry)
     prompt: dict[str, Any] = {**asked.prompt}
     sampler = prompt["5"]["inputs"]
@@ -259,11 +259,11 @@ def test_planning_ends_in_time(
 ) -> None:
     engine = Engine()
     made = plans_of(engine, registry)
-    made.enter(question(registry, packs=True, blur=True, steps=3))()  # loads what takes seconds
+    made.enter(question(registry, packs=True, blur=True, steps=3))()  # loads slow libraries
     RAN.clear()
     engine.planned.clear()
     monkeypatch.setattr(plans, limit, seconds)
-    monkeypatch.setattr(plans, "NICENESS", 0)  # other tests run
+    monkeypatch.setattr(plans, "NICENESS", 0)  # others may run
     monkeypatch.setattr(sys.modules[__name__], "COMPUTES", computes)
     GOES_ON.clear()
     running = in_thread(made, question(registry, packs=True, blur=True))

@@ -1,6 +1,4 @@
-"""What a run reports, as events of a job: batching, pace, names of nodes and files, and which error
-it was.
-"""
+"""A run reports events of a job: batching, pace, names of nodes and files, and kinds of errors."""
 
 from __future__ import annotations
 
@@ -186,7 +184,7 @@ def test_files_are_reported_by_their_place_and_others_not_at_all(tmp_path: Path)
 
 
 def test_the_error_of_a_lost_worker_differs_from_a_node_s() -> None:
-    """Clients may send the one again; the other is theirs to change."""
+    """Clients may retry the first; the second needs a change."""
     lost = node_failure("node 5 (KSampler)", WorkerLost("cpu:1: killed by SIGKILL"))
     assert described(lost, "5", "KSampler").kind == "WorkerLost"
     assert described(node_failure("node 1", InputError("wrong")), "1").kind == "InputError"
@@ -266,7 +264,7 @@ def test_pictures_carry_no_secrets_of_urls() -> None:
     assert json.loads(texts["workflow"])["nodes"][0]["widgets_values"] == [safe, 1.0]
     shown = json.loads(texts["prompt"])
     assert shown["1"]["inputs"] == {"lora_name": safe, "model": ["2", 0]}
-    assert shown["3"] == prompt["3"]  # which is no file
+    assert shown["3"] == prompt["3"]  # not a file
 
 
 def test_times_are_since_the_epoch() -> None:

@@ -1,6 +1,4 @@
-"""The jobs of a runner: each ends with one event, whatever goes wrong around it, and then counts no
-more.
-"""
+"""Each job of a runner ends with one event, whatever fails, and is then forgotten."""
 
 from __future__ import annotations
 
@@ -40,7 +38,7 @@ from trivial_nodes import TYPES, node
 
 
 class Engine:
-    """Only lets go of models, which there are none of."""
+    """Has no models to unload."""
 
     device = Device("cpu", 1.0, 1.0)
 
@@ -67,7 +65,7 @@ def ends(told: list[JobEvent]) -> list[Ended]:
 def test_a_job_that_cannot_start_ends_and_blocks_no_other(tmp_path: Path) -> None:
     told: list[JobEvent] = []
     runs = runs_in(tmp_path, told.append)
-    # JSON cannot say it: no picture could carry it
+    # JSON, and so a picture, cannot hold it
     runs.start(Order("bad", {"1": object()}, ("1",)))
     eventually(lambda: len(ends(told)) == 1, 10)
     assert isinstance(told[0].event, Started)
@@ -78,7 +76,7 @@ def test_a_job_that_cannot_start_ends_and_blocks_no_other(tmp_path: Path) -> Non
         and "internal error: TypeError" in end.error.message
     )
     runs.free(True, True)
-    runs.start(Order("next", {}, ()))  # waits until memory is free, which waits for jobs that run
+    runs.start(Order("next", {}, ()))  # waits until running jobs have ended and memory is free
     eventually(lambda: len(ends(told)) == 2, 10)
 
 
@@ -146,7 +144,7 @@ def test_a_cancelled_job_names_the_running_node(
 
 
 def expanding(name: str, nodes: Any, result: Any) -> NodeType:
-    """A type of a pack whose nodes expand to a graph."""
+    """Makes a pack's node that expands to a graph."""
 
     def go(self: Any) -> Any:
         return {"expand": nodes, "result": (result,)}
@@ -164,7 +162,7 @@ BROKEN = {"fails": {"class_type": "Fail", "inputs": {}}}
 CIRCLE = {
     name: {"class_type": "Echo", "inputs": {"value": [other, 0]}} for name, other in ("ab", "ba")
 }
-# reads a node of the prompt that reads the expansion
+# reads a prompt node that reads the expansion
 AROUND = {"a": {"class_type": "Echo", "inputs": {"value": ["2", 0]}}}
 
 
@@ -218,7 +216,7 @@ def test_an_error_inside_an_expansion_is_reported_for_the_node_of_the_prompt(
 
 
 class Breaks(Node, category="test", output=True):
-    """Computes in the runner's own process, on a device that fails."""
+    """Fails like a device in the runner's process."""
 
     def run(self) -> Annotated[str, Socket("STRING")]:
         raise torch.AcceleratorError(
@@ -230,9 +228,7 @@ class Breaks(Node, category="test", output=True):
 def test_a_device_that_fails_in_the_runner_itself_has_that_replaced_and_the_job_run_again(
     tmp_path: Path,
 ) -> None:
-    """Before the job's end, whose kind puts it back into the queue: the runner of now gets it no
-    more.
-    """
+    """The replacement is requested before the job's end, which requeues the job."""
     told: list[Any] = []
     runs = runs_in(tmp_path, told.append, {"Breaks": Breaks.describe()}, told.append)
     runs.start(Order("a", {"1": {"class_type": "Breaks", "inputs": {}}}, ("1",)))

@@ -1,4 +1,4 @@
-"""A device worker's thread: what is submitted while it works, and who computes beside it."""
+"""A device worker's thread: concurrent submissions, and which threads compute."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from katz_graph.executor.turns.loop import DeviceThread, OneUnitTask
 
 @pytest.fixture
 def hurried() -> Iterator[None]:
-    """Threads that take turns as often as they can."""
+    """Makes threads switch as often as possible."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -70,12 +70,12 @@ def test_only_the_device_computes_on_several_processors() -> None:
         timeout=120,
         env={**os.environ, "OMP_NUM_THREADS": "3", "GOMP_SPINCOUNT": "1000"},
     )
-    assert told.stdout == "2 threads 1\n", told.stderr  # this thread has none of OpenMP's
+    assert told.stdout == "2 threads 1\n", told.stderr  # this thread has no OpenMP pool
 
 
 class Steps:
-    """Steps of 2 ms with weights of its own, which take 40 ms to bring, and `pause` seconds after
-    each in which there is nothing to do. `work` lets the seconds of a step go by.
+    """Takes steps of 2 ms with separate weights, which take 40 ms to load, and idles for `pause`
+    seconds after each. `work` spends the seconds of a step.
     """
 
     uncharged = 0.0
@@ -120,8 +120,8 @@ class Steps:
 def test_weights_are_not_brought_for_every_step_of_two_requests(
     pause: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a clock that goes on with steps only: however late a timer is, the one with the weights
-    that are there is waited for. `test_turns.py` has waits that end.
+    """The clock advances only with steps: even with a late timer, the request with loaded weights
+    is awaited. `test_turns.py` has waits that end.
     """
     now = [0.0]
 
@@ -134,7 +134,7 @@ def test_weights_are_not_brought_for_every_step_of_two_requests(
     jobs = [worker.submit(Steps(worker, there, name, 30, pause, work)) for name in "ab"]
     assert [job.future.result(timeout=20) for job in jobs] == ["a", "b"]
     worker.close()
-    assert len(there) <= 1 + 4  # where every other step needed another set they would be 60
+    assert len(there) <= 1 + 4  # with weights changed every other step there would be 60
 
 
 def test_an_idle_request_blocks_no_other() -> None:

@@ -1,5 +1,5 @@
-"""Every shipped workflow runs as it is, on the miniature models, and the drawn loop paints the
-sampler's picture.
+"""Every shipped workflow runs on the miniature models, and the hand-drawn loop paints the sampler's
+picture.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def test_a_shipped_workflow_runs_as_it_is(katz: Katz, workflow: Path) -> None:
     assert result.code == 0, result.err
     for path in result.data["outputs"]:
         pixels = numpy.asarray(Image.open(path).convert("RGB")).astype(float)
-        # a picture, not a flat field
+        # not a flat field
         assert min(pixels.shape[:2]) >= 128 and pixels.shape[2] == 3 and pixels.std() > 10
     plan = result.data["plan"]
     assert result.data["outputs"] and all(

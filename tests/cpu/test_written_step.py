@@ -1,4 +1,4 @@
-"""Samplers written out as the nodes of their steps: the same pictures, or a line that says why not."""
+"""Replacing a sampler by its step's nodes gives the same pictures, or says why it cannot."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory, costs: Path) -> Iterator[ka
 
 
 def shipped(name: str, **inputs: Any) -> Graph:
-    """A shipped workflow with other inputs of its node 5, and samplers of two steps."""
+    """Returns a shipped workflow with changed inputs of node 5 and two steps."""
     graph = parse_workflow(json.loads((WORKFLOWS / f"{name}.json").read_text()), REGISTRY).graph
     nodes = {
         key: replace(call, inputs={**call.inputs, "steps": 2}) if "steps" in call.inputs else call
@@ -66,7 +66,7 @@ def pictures(engine: katz.Engine, graph: Graph, folder: Path) -> dict[str, bytes
         ("controlnet_lora", "5", "10"),
         ("flow_controlnet_lora", "5", "14"),
         ("diffusers_sampler", "5", ""),
-        # areas, ranges, two ControlNets with windows, a guider and what another sampler gave
+        # areas, ranges, two ControlNets with windows, a guider and another sampler's output
         ("hires_inpaint_ui", "41 51", "13 14 15 22 30 49 50"),
     ],
 )
@@ -87,7 +87,7 @@ def test_a_transformer_gets_the_same_conditioning(
     graph = of_family(folders[kind])
     drawn = written(graph, "5")
     told = [call.inputs["guidance"] for call in drawn.nodes.values() if call.type == "FluxGuidance"]
-    assert told == ([3.5] if kind == "flux" else [])  # which the sampler told by itself
+    assert told == ([3.5] if kind == "flux" else [])  # the sampler set it itself
     assert pictures(engine, drawn, tmp_path) == pictures(engine, graph, tmp_path)
 
 
@@ -103,8 +103,8 @@ def test_linked_knobs_stay_linked_and_unused_nodes_are_removed() -> None:
     graph = Graph({"seed": NodeCall("PrimitiveInt", {"value": 3}), **graph.nodes})
     drawn = written(graph, "5")
     assert drawn.nodes["5.begin"].inputs["seed"] == Link("seed", 0)
-    assert "5.negative-encoder" not in drawn.nodes  # without guidance there is no negative side
-    assert "3" in drawn.nodes  # but a text that somebody wrote stays
+    assert "5.negative-encoder" not in drawn.nodes  # guidance 1 needs no negative
+    assert "3" in drawn.nodes  # a user's text stays
     assert drawn.nodes["90"].inputs["samples"] == Link("5.end", 0)
 
 
@@ -148,9 +148,7 @@ def _without(graph: Graph, name: str) -> Graph:
 
 
 def test_pictures_that_show_only_when_models_run_are_not_mixed_up() -> None:
-    """Two pictures of the same VAE, told apart before anything is computed, unless a node makes one
-    of both.
-    """
+    """Two pictures for one VAE are distinguished before computing, unless a node combines them."""
     nodes_ = dict(shipped("controlnet_lora").nodes)
     apply = next(name for name, call in nodes_.items() if call.type == "ControlNetApplyAdvanced")
     vae = nodes_["90"].inputs["vae"]

@@ -166,7 +166,7 @@ def in_stages(
     first: int = 0,
     passed: str = "",
 ) -> Tensor:
-    """Runs the stages with the blocks from `first` on, split behind the given numbers, without the
+    """Runs the stages with the blocks from `first` on, split after the given numbers, without the
     blocks in `passed`. Returns the raw prediction.
     """
 

@@ -1,4 +1,4 @@
-"""The same code on a GPU, alone and with several workers on it. Skipped where there is none."""
+"""A GPU gives the CPU's pictures, with one worker or several. Skipped without a GPU."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Weights on a GPU are the bits that a processor has, loaded anew and into another's memory. Skipped
-where there is no GPU.
+"""Weights on a GPU equal those on the CPU, loaded into new memory and into another model's. Skipped
+without a GPU.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch see
 def test_weights_arrive_as_they_are(
     tmp_path: Path, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also through buffers so small that they are filled many times before the device has copied."""
+    """Includes buffers so small that they are filled many times."""
     monkeypatch.setattr(transfer, "RING_BYTES", 10_000)
     parts = []
     for seed in (1, 2):

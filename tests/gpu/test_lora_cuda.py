@@ -1,4 +1,4 @@
-"""LoRAs on a GPU: written at once, taken out bit for bit. Skipped where there is none."""
+"""LoRAs on a GPU are merged, and removed bit for bit. Skipped without a GPU."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""CUDA graphs and kernels on a GPU: the bits of eager computing, and the references' values. Skipped
-where there is none.
+"""CUDA graphs give the bits of eager computing, and kernels the values of their references. Skipped
+without a GPU.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ def test_replayed_graphs_give_the_bits_of_eager_calls_also_after_dropping(models
 
 
 def test_concurrent_graphs_give_the_bits_of_eager_calls(models: Models) -> None:
-    """On two streams, whether or not that is faster here."""
+    """Two streams are used even if slower."""
 
     class Hurried(CudaStream):
-        """Says that two streams take no time."""
+        """Reports two streams as taking 0 s."""
 
         took = 1.0
 
@@ -151,7 +151,7 @@ def test_a_graph_in_memory_that_its_pool_had_does_not_go_alone() -> None:
         compute = Recorder(CudaGraphs(device), eager=0)
         for module in modules:
             compute(LARGE_STAGE, module, {"x": x})
-        compute.forget(modules[1])  # its graph took nothing of its own
+        compute.forget(modules[1])  # its graph added no memory
         assert compute.use.drops == 1 and compute.use.bytes == 0
         (made,) = compute(LARGE_STAGE, modules[0], {"x": x})
         assert float(made.sum()) == 32.0
@@ -164,7 +164,7 @@ def test_a_call_that_ran_out_of_memory_is_recorded_when_there_is_some() -> None:
     with CudaStream(device).entered(), torch.no_grad():
         compute = Recorder(CudaGraphs(device))
         for _ in range(2):
-            compute(LARGE_STAGE, module, {"x": x})  # warms up; its memory stays with torch
+            compute(LARGE_STAGE, module, {"x": x})  # warms up; torch caches the memory
         total = torch.cuda.mem_get_info(device)[1]
         torch.cuda.set_per_process_memory_fraction(torch.cuda.memory_reserved(device) / total)
         try:
@@ -195,7 +195,7 @@ def test_tensors_read_by_a_gpu_are_released_when_a_request_ends() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_the_gated_product_is_right_with_all_its_tiles(dtype: torch.dtype) -> None:
-    """Also with those of sizes, and of the oldest architecture that has them."""
+    """Includes the tiles for certain sizes and for the oldest architecture."""
     generator = torch.Generator("cuda:0").manual_seed(0)
     x, weight, bias = (
         torch.randn(shape, device="cuda:0", generator=generator).to(dtype)

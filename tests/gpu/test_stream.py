@@ -1,4 +1,4 @@
-"""What the host waits for on a GPU. Skipped where there is none."""
+"""Work on a GPU does not block the host. Skipped without a GPU."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from katz_graph.testing.requests import bare_context, local_engine, sampler_regi
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 
 GPU = torch.device("cuda:0")
-SLEEP_CYCLES = 2_000_000_000  # cycles: about a second
+SLEEP_CYCLES = 2_000_000_000  # about one second
 
 
 @contextmanager
 def no_waits() -> Iterator[None]:
-    """Has torch refuse what waits, but for events."""
+    """Makes torch refuse every wait but events'."""
     torch.cuda.set_sync_debug_mode("error")
     try:
         yield
@@ -40,7 +40,7 @@ def no_waits() -> Iterator[None]:
 
 def test_moves_and_reads_overlap_the_gpu() -> None:
     stream, there = CudaStream(GPU), to_device(torch.ones(1000), "cuda")
-    stream.read(there)()  # pinned memory is there from now on
+    stream.read(there)()  # allocates the pinned memory
     torch.cuda._sleep(SLEEP_CYCLES)
     busy = torch.cuda.Event()
     busy.record()
@@ -51,11 +51,11 @@ def test_moves_and_reads_overlap_the_gpu() -> None:
 
 
 def test_computing_continues_during_a_copy_to_the_host() -> None:
-    """What is computed after a read ends before the read where the copy takes longer; and a read
-    has what was computed before it.
+    """Work enqueued after a read can end before a slow read does; the read sees all work enqueued
+    before it.
     """
     stream, there = CudaStream(GPU), torch.zeros(1 << 28, dtype=torch.uint8, device=GPU)
-    stream.read(there)()  # pinned memory is there from now on
+    stream.read(there)()  # allocates the pinned memory
     with stream.entered():
         assert torch.cuda.current_stream() != torch.cuda.default_stream()
         torch.cuda._sleep(SLEEP_CYCLES)
@@ -97,8 +97,8 @@ def test_a_second_stream_computes_concurrently() -> None:
 
 
 def test_shared_memory_between_workers_is_pinned() -> None:
-    """A tensor comes to the second GPU's worker as it was sent, in memory that torch knows as
-    pinned, and leaves no error of CUDA behind.
+    """The second worker gets the tensor unchanged in memory that torch knows to be pinned, and no
+    CUDA error remains.
     """
     connections = [Connection(end) for end in socket.socketpair()]
     here, there = (SharedMemory(device=GPU) for _ in range(2))
@@ -128,7 +128,7 @@ def test_a_clock_reports_when_the_gpu_reached_an_event() -> None:
 
 @pytest.mark.parametrize("sampler", ["euler", "dpmpp_2m_sde"])
 def test_no_evaluation_waits(sampler: str, sd1: Models) -> None:
-    """From the second on: what precedes the loop is in the first unit."""
+    """From the second one on: the first unit has the work before it."""
     models = DeviceModels("cuda", torch.float16)
     with local_engine() as planner:
         program = planner.plan(sampler_region(Case("test", sd1.pipeline, sampler, 5)))
