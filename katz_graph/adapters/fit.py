@@ -55,7 +55,7 @@ def check_fits(lora: LoraFile, target: Target, shapes: Shapes) -> Fitted:
     """Returns the methods for a module by parameter name. Splits a method for fused rows. The
     header from `describe` suffices as `lora`.
 
-    InputError if a layer does not fit (names both shapes), if two layers are for the same
+    Raises InputError if a layer does not fit (names both shapes), if two layers are for the same
     parameter, and if the module has none of the file's layers for this kind of module.
     """
     fitted: dict[str, Method] = {}
@@ -142,7 +142,7 @@ def check_loras(*recipes: ModelRecipe | ClipRecipe) -> Iterator[str]:
     Loads nothing. Yields a warning for each file's unused tensors: of text encoders only if a text
     encoder recipe has the file, of networks only if a model recipe has it.
 
-    InputError for a LoRA that does not fit, and for unused tensors if KATZ_LORA_KEYS=strict.
+    Raises InputError for a LoRA that does not fit, and for unused tensors if KATZ_LORA_KEYS=strict.
     """
     uses: dict[FileIdentity, _Uses] = {}
     for lora, module, parts in dict.fromkeys(use for one in recipes for use in _uses(one)):

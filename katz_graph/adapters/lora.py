@@ -85,8 +85,8 @@ Load = Callable[[str], Tensor]
 
 def read_lora(file: FileIdentity, cancelled: Callable[[], bool] = never) -> LoraFile:
     """Reads a LoRA file, and fetches it first if its path is a URL. Raises Cancelled when
-    `cancelled` returns true. InputError if the file is not a LoRA, is incomplete, or has changed
-    since it was identified.
+    `cancelled` returns true. Raises InputError if the file is not a LoRA, is incomplete, or has
+    changed since it was identified.
     """
     name = shown(file.path)
     try:

@@ -58,8 +58,8 @@ class Method(ABC):
 
     @abstractmethod
     def cut(self, rows: Cut) -> Method:
-        """Returns the method restricted to some rows of the weight. ValueError if these rows depend
-        on others.
+        """Returns the method restricted to some rows of the weight. Raises ValueError if these rows
+        depend on others.
         """
 
     def fits(self, shape: Sequence[int]) -> bool:
@@ -339,7 +339,7 @@ def methods(entry: Mapping[str, Tensor], scaling: Scaling) -> dict[str, Method]:
     """Builds a file's methods for one module, by parameter: `weight`, `bias`. `entry`: the module's
     tensors, by the names in `FORMS`, and optionally a magnitude.
 
-    ValueError if the tensors form no method or belong to several.
+    Raises ValueError if the tensors form no method or belong to several.
     """
     magnitude = next((name for name in MAGNITUDES if name in entry), None)
     made = {}

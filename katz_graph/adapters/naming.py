@@ -111,8 +111,8 @@ class NamedTensors:
 def unified(path: str, keys: tuple[str, ...]) -> NamedTensors:
     """Sorts the tensors of a LoRA file by part and module.
 
-    InputError for unsupported methods, for duplicate tensors, for unknown tensors next to a known
-    method, and for a file without any known name.
+    Raises InputError for unsupported methods, for duplicate tensors, for unknown tensors next to a
+    known method, and for a file without any known name.
     """
     _refuse_others(path, keys)
     prefixes, renaming = _prefixes(), _network_renaming()

@@ -25,8 +25,8 @@ from katz_graph.models.loading.identity import read_configuration
 
 
 def config(part: Component) -> Mapping[str, Any]:
-    """Returns a component's configuration at the recipe's creation. InputError if the file has
-    changed since, and for a component missing from its checkpoint.
+    """Returns a component's configuration at the recipe's creation. Raises InputError if the file
+    has changed since, and for a component missing from its checkpoint.
     """
     if isinstance(part, MissingComponent):
         raise InputError(part.reason)
@@ -42,7 +42,7 @@ def config(part: Component) -> Mapping[str, Any]:
 
 
 def config_value(part: Component, name: str, kind: type, default: Any = None) -> Any:
-    """Returns a value of a component's configuration. InputError unless it is of type `kind`."""
+    """Returns a value of a component's configuration. Raises InputError unless it is a `kind`."""
     value = config(part).get(name, default)
     if not isinstance(value, (int, float) if kind is float else kind):
         raise InputError(
@@ -79,7 +79,7 @@ def prediction_type(model: ModelRecipe) -> Literal["epsilon", "v_prediction"]:
 
 @lru_cache(maxsize=256)
 def latent_space(vae: VaeRecipe) -> LatentSpace:
-    """Returns the space of a VAE's latents. InputError for a VAE of an unsupported kind."""
+    """Returns the space of a VAE's latents. Raises InputError for a VAE of an unsupported kind."""
     expect_class(vae.vae, "AutoencoderKL")
     values = config(vae.vae)
     if values.get("latents_mean"):

@@ -310,7 +310,7 @@ def family_of_class(name: str | None) -> ModelFamily | None:
 
 
 def family_of(part: Component) -> ModelFamily:
-    """Returns the family of a network or ControlNet. InputError for an unknown class."""
+    """Returns the family of a network or ControlNet. Raises InputError for an unknown class."""
     family = family_of_class(config(part).get("_class_name"))
     if family is None:
         expect_class(part, *(name for family in families() for name in family.class_names))
@@ -319,7 +319,7 @@ def family_of(part: Component) -> ModelFamily:
 
 
 def architecture(part: Component) -> Architecture:
-    """Describes a network or ControlNet. InputError for an unsupported kind."""
+    """Describes a network or ControlNet. Raises InputError for an unsupported kind."""
     return family_of(part).network.architecture(part)
 
 
@@ -336,8 +336,8 @@ def check_controlnet(control: ControlNetRecipe, model: ModelRecipe) -> None:
 
 
 def block_numbers(text: str) -> tuple[int, ...]:
-    """Parses comma-separated block numbers. Returns them sorted, each once. InputError for other
-    text.
+    """Parses comma-separated block numbers. Returns them sorted, each once. Raises InputError for
+    other text.
     """
     if not re.fullmatch(r"[\d\s,]*", text, re.ASCII):
         raise InputError(f"{text!r}: expected numbers of blocks, separated by commas: 7, 8, 9")
@@ -345,8 +345,8 @@ def block_numbers(text: str) -> tuple[int, ...]:
 
 
 def skipped_blocks(blocks: SkippedBlocks, model: ModelRecipe) -> tuple[int, ...]:
-    """Returns the blocks to skip, numbered among all blocks of the network. InputError if the
-    network has no such chain or fewer blocks.
+    """Returns the blocks to skip, numbered among all blocks of the network. Raises InputError if
+    the network has no such chain or fewer blocks.
     """
     family, folder = family_of(model.network), model.network.folder
     asked = {"double": blocks.double, "single": blocks.single}

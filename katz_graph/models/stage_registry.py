@@ -13,7 +13,7 @@ from katz_graph.models.stages import NODE, Stage, uncounted
 
 
 def stage(name: str) -> Stage:
-    """Returns the declaration of a stage. InputError for an unknown stage."""
+    """Returns the declaration of a stage. Raises InputError for an unknown stage."""
     found = stages().get(name)
     if found is None:
         raise InputError(f"the stage {name!r} is unknown: no family of models declares it")
@@ -46,13 +46,13 @@ def stage_groups() -> Mapping[str, tuple[str, ...]]:
 
 
 def register_family(family: ModelFamily) -> None:
-    """Adds a family and its stages. ValueError, without any change, for an existing stage."""
+    """Adds a family and its stages. For an existing stage, changes nothing and raises ValueError."""
     register_stages(family.stages)
     families().append(family)
 
 
 def register_stages(declared: Iterable[Stage]) -> None:
-    """Adds stages. ValueError, without any change, for an existing name."""
+    """Adds stages. For an existing name, changes nothing and raises ValueError."""
     stages().update(_merged((*stages().values(), *declared)))
 
 

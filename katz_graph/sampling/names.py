@@ -13,8 +13,6 @@ from katz_graph.core.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class SamplerEntry:
-    """Describes a sampler."""
-
     function: str  # module:function in `katz_graph.sampling.solvers`
     # noise between steps; brownian samplers also have a name with _gpu, without effect:
     # noise is always drawn on the CPU

@@ -114,8 +114,8 @@ def stage_formula(
     """Derives a stage's formula for the module with this `config.json`, except VAEs. `row`: tokens
     of a text encoder's row.
 
-    The formula is valid unless a resolution is one cell wide or high. InputError for a network with
-    more than `LEVELS` resolutions.
+    The formula is valid unless a resolution is one cell wide or high. Raises InputError for a
+    network with more than `LEVELS` resolutions.
     """
     module = module_on_meta(config)
     levels = len(getattr(module.config, "block_out_channels", ()))

@@ -144,9 +144,9 @@ def download(
 ) -> None:
     """Writes the bytes of the file at a URL to `part`, after the bytes that `part` already has.
 
-    Checks `cancelled` between reads, and raises Cancelled if it returns true. Changed if the server
-    has another file, RunError if the network fails; `part` keeps the bytes received. OSError is a
-    disk error.
+    Checks `cancelled` between reads, and raises Cancelled if it returns true. Raises Changed if the
+    server has another file, RunError if the network fails; `part` keeps the bytes received. OSError
+    is a disk error.
     """
     url = file.path
     rule = FetchRule.parse(file.fetch) if file.fetch else ANY.naming(url)
@@ -325,7 +325,7 @@ def _version(said: Any) -> str:
 
 def _read(url: str, answer: Answer, start: int, stop: int) -> bytes:
     """Reads the bytes of a file from its position `start` to `stop`, fewer at the end of the file.
-    RunError if the connection ends early.
+    Raises RunError if the connection ends early.
     """
     pieces, done = [], start
     while done < stop and (piece := answer.read(stop - done)):

@@ -100,7 +100,8 @@ class FileCache:
 
     def entries(self, file: FileIdentity) -> Mapping[str, Any]:
         """Returns the header of a file: names, dtypes and shapes of its tensors. Does not fetch the
-        file of a URL. Changed if the URL now has another file, InputError if a local one changed.
+        file of a URL. Raises Changed if the URL now has another file, InputError if a local one
+        changed.
         """
         if not is_url(file.path):
             check_unchanged(file)
@@ -149,8 +150,9 @@ class FileCache:
         because their bytes stay on disk until closed.
 
         One of several concurrent callers fetches the file. When `cancelled` returns true, raises
-        Cancelled, and another caller resumes the download. InputError if the file has changed since
-        it was identified or does not match its checksum; RunError if the network or the disk fails.
+        Cancelled, and another caller resumes the download. Raises InputError if the file has
+        changed since it was identified or does not match its checksum; RunError if the network or
+        the disk fails.
         """
         if not is_url(file.path):
             check_unchanged(file)
@@ -247,7 +249,7 @@ class FileCache:
         return self.folder / f"{file.header}.header"
 
     def _write(self, path: Path, content: bytes) -> None:
-        """Writes a small file atomically. RunError if the disk fails."""
+        """Writes a small file atomically. Raises RunError if the disk fails."""
         new = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}{NEW}")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)

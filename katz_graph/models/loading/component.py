@@ -45,7 +45,7 @@ def component(folder: str | Path, kind: Kind, called: str = "") -> Component:
     or in shards), or a tokenizer's files. `called` replaces the kind's name in messages.
 
     Without unsuffixed weights, uses a variant's (`diffusion_pytorch_model.fp16.safetensors`),
-    preferably fp16. InputError if a file is missing, a pickle, truncated or inconsistent.
+    preferably fp16. Raises InputError if a file is missing, a pickle, truncated or inconsistent.
     """
     folder, called = resolve(folder), called or WORDS.get(kind, kind)
     if not folder.is_dir():
@@ -120,7 +120,7 @@ def _suffix(name: str, stem: str) -> str:
 
 
 def _shards(index: Path) -> list[FileIdentity]:
-    """Returns the shards listed by an index. InputError if a shard or one of its tensors is
+    """Returns the shards listed by an index. Raises InputError if a shard or one of its tensors is
     missing.
     """
     homes = read_json(index).get("weight_map")

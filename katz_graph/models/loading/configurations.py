@@ -197,7 +197,7 @@ def qwen3_configuration(shapes: Shapes) -> dict[str, Any]:
 
 
 def head_count(width: int, head: int) -> int:
-    """Returns the number of heads of width `head`. ValueError unless `head` divides `width`."""
+    """Counts the heads of width `head`. Raises ValueError unless `head` divides `width`."""
     if not head or not width or width % head:
         raise ValueError(width)
     return width // head

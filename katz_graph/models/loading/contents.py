@@ -45,7 +45,7 @@ class Contents:
 
 
 def contents(path: str | Path) -> Contents:
-    """Reads a file's header. InputError if it is a pickle, truncated or no safetensors file."""
+    """Reads a file's header. Raises InputError for pickles, truncated files and other formats."""
     return contents_of(file_identity(path))
 
 
@@ -62,7 +62,7 @@ def contents_of(identity: FileIdentity) -> Contents:
 
 
 def read_number(file: FileIdentity, name: str) -> float:
-    """Returns the value of a scalar tensor in the file. InputError for another shape or an
+    """Returns the value of a scalar tensor in the file. Raises InputError for another shape or an
     unsupported dtype.
     """
     entry, content = _read(file, name)
@@ -74,7 +74,7 @@ def read_number(file: FileIdentity, name: str) -> float:
 
 
 def read_bytes(file: FileIdentity, name: str) -> bytes:
-    """Returns the content of a tensor in the file. InputError unless its dtype is bytes (U8)."""
+    """Returns a tensor's content. Raises InputError unless the dtype is bytes (U8)."""
     entry, content = _read(file, name)
     if entry["dtype"] != "U8":
         raise InputError(f"{file.path}: {name} is {entry['dtype']}, expected bytes (U8)")

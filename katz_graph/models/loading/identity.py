@@ -79,7 +79,7 @@ def resolve(path: str | Path) -> Path:
     """Returns the absolute path, and resolves symbolic links of the folder. A linked file keeps its
     name, because the hub's cache links to files named by hash.
 
-    InputError if the file does not exist or links form a circle.
+    Raises InputError if the file does not exist or links form a circle.
     """
     path = Path(path).expanduser()
     try:
@@ -104,13 +104,15 @@ def configuration_identity(path: str | Path) -> FileIdentity:
 
 
 def read_configuration(file: FileIdentity) -> dict[str, Any]:
-    """Reads the object in a JSON file. InputError if the file has changed since its identity."""
+    """Reads a JSON file's object. Raises InputError if the file has changed since it was
+    identified.
+    """
     check_content(file)
     return read_json(Path(file.path))
 
 
 def check_content(*files: FileIdentity) -> None:
-    """Raises InputError if the content of a small file has changed since its identity."""
+    """Raises InputError if a small file's content has changed since it was identified."""
     for file in files:
         if content_hash(file.path) != file.header:
             raise InputError(f"{file.path}: {CHANGED}")
@@ -123,7 +125,7 @@ def content_hash(path: str | Path) -> str:
 
 def file_identity(path: str | Path) -> FileIdentity:
     """Returns the identity of a safetensors file, with a hash of its header and the identities of
-    its companions. InputError for a pickle, and if the header contradicts the file.
+    its companions. Raises InputError for a pickle, and if the header contradicts the file.
     """
     path = resolve(path)
     if not path.is_file():
@@ -201,8 +203,8 @@ def read_header_of(
 
 
 def parse_header(name: str, header: bytes, size: int | None = None) -> dict[str, Any]:
-    """Returns the entries of a safetensors header. InputError if the header contradicts itself or
-    the given size of the file.
+    """Returns the entries of a safetensors header. Raises InputError if the header contradicts
+    itself or the given size of the file.
     """
     try:
         entries = json.loads(header)
@@ -272,7 +274,7 @@ def _check_layout(file: str, entries: dict[str, Any], available: int | None) -> 
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Reads the object in a JSON file. InputError for other content."""
+    """Reads the object in a JSON file. Raises InputError for other content."""
     try:
         value = json.loads(_read(path))
     except (ValueError, RecursionError) as error:

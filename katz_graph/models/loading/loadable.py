@@ -22,8 +22,6 @@ class Shells:
 
 @dataclass(frozen=True, slots=True)
 class Loadable:
-    """Describes a module that can be loaded."""
-
     key: Hashable
     name: str
     size: Callable[[], int]  # bytes of the weights, computed at loading

@@ -36,7 +36,6 @@ class DeviceMemory:
 
     @property
     def total(self) -> float:
-        """Returns the total bytes."""
         if self.device.type == "cuda":
             return float(torch.cuda.mem_get_info(self.device)[1])
         return host_memory.total_bytes()

@@ -36,9 +36,9 @@ MAX_NAMES = 3  # of weights, in a message
 
 
 def merged_model(first: ModelRecipe, second: ModelRecipe, scales: Scales) -> ModelRecipe:
-    """Returns the first model with merged weights; LoRAs are applied before the merge. InputError
-    if the networks have different shapes. The number of input channels may differ (inpainting):
-    layers that read these are taken from the first.
+    """Returns the first model with merged weights; LoRAs are applied before the merge. Raises
+    InputError if the networks have different shapes. The number of input channels may differ
+    (inpainting): layers that read these are taken from the first.
     """
     one, other = architecture(first.network), architecture(second.network)
     if one != replace(other, input_channels=one.input_channels):
@@ -57,7 +57,7 @@ def merged_model(first: ModelRecipe, second: ModelRecipe, scales: Scales) -> Mod
 
 
 def merged_clip(first: ClipRecipe, second: ClipRecipe, scales: Scales) -> ClipRecipe:
-    """Returns the first text encoders with merged weights. InputError for different shapes."""
+    """Returns the first encoders with merged weights. Raises InputError for different shapes."""
     if len(first.encoders) != len(second.encoders):
         raise InputError(
             f"{second.encoders[0].encoder.folder}: does not merge with "

@@ -79,7 +79,8 @@ def stored_weights(*headers: Header) -> dict[str, Stored]:
     """Returns the storage of the weights with scales, by weight name. `headers`: of the file, or of
     all its shards, because a weight and its scale may be in different shards.
 
-    InputError for unsupported formats, unknown markers, and weights and scales that do not fit.
+    Raises InputError for unsupported formats, unknown markers, and weights and scales that do not
+    fit.
     """
     entries = {name: entry for one in headers for name, entry in _tensors(one.entries)}
     homes = {name: one.path for one in headers for name, _ in _tensors(one.entries)}

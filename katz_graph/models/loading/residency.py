@@ -101,8 +101,8 @@ class Residency:
         unpinned keys to evict for it, in order. Evicts one of `alike` first, unless the policy's
         victim was unused for `STALE` misses.
 
-        InputError if the item exceeds the budget, NoRoom if pinned items leave too little. Neither
-        changes the state.
+        Raises InputError if the item exceeds the budget, NoRoom if pinned items leave too little.
+        Neither changes the state.
         """
         if key in self._sizes:
             self.hits += 1

@@ -89,8 +89,8 @@ class Residents:
     # loading and using modules
 
     def get(self, wanted: Loadable) -> Any:
-        """Returns the loaded module. OutOfMemory if it is too large, InputError if it alone exceeds
-        the ControlNet budget, NoRoom if modules in use leave too little memory.
+        """Returns the loaded module. Raises OutOfMemory if it is too large, InputError if it alone
+        exceeds the ControlNet budget, NoRoom if modules in use leave too little memory.
         """
         with self._lock:
             if self._books.is_pinned(wanted.key):

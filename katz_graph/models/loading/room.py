@@ -45,7 +45,6 @@ class Room:
 
     @property
     def free(self) -> float:
-        """Returns the free bytes of the device."""
         return math.inf if self.memory is None else self.memory.free()
 
     @property

@@ -122,7 +122,7 @@ PIPELINE_PARTS = {
 
 
 def network_component(file: Contents, rounding: str | None = None) -> Component:
-    """Returns the network of a checkpoint or of a separate file. InputError for other files."""
+    """Returns the network of a checkpoint or separate file. Raises InputError for other files."""
     return _component(file, [files.network for files in all_files()], a_network(), rounding)
 
 

@@ -78,7 +78,7 @@ def pipeline_recipes(source: str | Path) -> tuple[ModelRecipe, ClipRecipe, VaeRe
     (`owner/name`), which is fetched. Text encoders and VAE may be missing; their later use is
     refused. Defaults replace a folder's missing scheduler and tokenizers.
 
-    InputError if no family is known or the parts do not fit each other.
+    Raises InputError if no family is known or the parts do not fit each other.
     """
     place = _local(source)
     model, clip, vae = _of_folder(place) if place.is_dir() else _of_file(place)
@@ -119,7 +119,7 @@ def clip_recipe(
     kinds in the model's order, optional for one file. A CLIP with a projection comes after one
     without; if both have one, the wider is last. `layout`: the text layout.
 
-    InputError if the kinds differ.
+    Raises InputError if the kinds differ.
     """
     encoders = [encoder for source in sources for encoder in _encoders(_local(source))]
     names = [kind_of(one.encoder).name for one in encoders]

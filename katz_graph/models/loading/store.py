@@ -181,8 +181,8 @@ def _shell(part: Component, place: torch.device, dtype: torch.dtype) -> nn.Modul
 
 
 def fill_from_files(part: Component, module: nn.Module) -> None:
-    """Copies a component's weights from its files into a module. InputError if the files do not fit
-    the module or change during the copy.
+    """Copies a component's weights from its files into a module. Raises InputError if the files do
+    not fit the module or change during the copy.
     """
     fill(module, _read(part, module))
     check_unchanged(*part.files)

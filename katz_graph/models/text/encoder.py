@@ -66,8 +66,8 @@ def encode(
     below the first layer, the last is used. None: the default. further: texts for the second and
     later encoders. absent: numbers of encoders without a text. A CLIP next to an active one outputs
     zeros; others are omitted, or are masked zeros if the layout has `lengths`; pooled texts are
-    zeros. learned: textual inversions for CLIP prompts. InputError for a non-negative last_layer,
-    and if no encoder has a text.
+    zeros. learned: textual inversions for CLIP prompts. Raises InputError for a non-negative
+    last_layer, and if no encoder has a text.
     """
     if last_layer is not None and last_layer >= 0:
         raise InputError(

@@ -22,8 +22,8 @@ SCORE = 6.0  # default aesthetic score, for models conditioned on one
 def evaluate(
     encoding: Encoding, encode: Callable[[Prompt], TextEncoding], place: Callable[[Tensor], Tensor]
 ) -> TextEncoding:
-    """Computes the encoding [1, T, D], with pooled text [1, P] if available. InputError if two
-    encodings do not fit each other.
+    """Computes the encoding [1, T, D], with pooled text [1, P] if available. Raises InputError if
+    two encodings do not fit each other.
 
     `place` moves a tensor to the device and dtype of encoded prompts.
     """
@@ -94,7 +94,7 @@ def _average(first: Tensor | None, second: Tensor | None, share: float) -> Tenso
 
 
 def _like(encoding: TextEncoding, other: TextEncoding) -> TextEncoding:
-    """Returns the encoding unchanged. InputError if its width differs from the other's."""
+    """Returns the encoding unchanged. Raises InputError if its width differs from the other's."""
     if encoding.hidden.shape[-1] != other.hidden.shape[-1]:
         raise InputError(
             f"two conditionings do not fit: their texts are {other.hidden.shape[-1]} and "

@@ -78,7 +78,7 @@ KINDS = {kind.model: kind for kind in (CLIP, PROJECTING, T5, MT5, QWEN3, BERT)} 
 
 
 def kind_of(encoder: Component) -> EncoderKind:
-    """Returns the kind of a text encoder. InputError for an unsupported one."""
+    """Returns the kind of a text encoder. Raises InputError for an unsupported kind."""
     try:
         return kind_named(config(encoder))
     except KeyError as error:
@@ -89,7 +89,9 @@ def kind_of(encoder: Component) -> EncoderKind:
 
 
 def kind_named(values: Mapping[str, Any]) -> EncoderKind:
-    """Returns the kind named by a configuration; CLIP without a name. KeyError if unsupported."""
+    """Returns the kind named by a configuration; CLIP without a name. Raises KeyError if
+    unsupported.
+    """
     return KINDS[(values.get("architectures") or [CLIP.model])[0]]
 
 
@@ -104,8 +106,8 @@ def width_of(encoder: Component) -> int:
 
 
 def row_of(encoder: Component) -> int:
-    """Returns the tokens per row of a CLIP encoder, including start and end. InputError for too
-    few.
+    """Returns the tokens per row of a CLIP encoder, including start and end. Raises InputError for
+    too few.
     """
     row = int(config_value(encoder, POSITIONS, int, USUAL_ROW))
     if row < SHORTEST_ROW:

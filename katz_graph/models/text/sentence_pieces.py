@@ -26,8 +26,8 @@ FIXED = {1: 8, 5: 4}  # bytes of values of a wire type
 
 
 def sentence_piece_tokenizer(model: bytes) -> Any:
-    """Builds a tokenizer that appends the end token, like T5's. ValueError if the bytes are not a
-    unigram sentencepiece model.
+    """Builds a tokenizer that appends the end token, like T5's. Raises ValueError if the bytes are
+    not a unigram sentencepiece model.
     """
     try:
         fields = _fields(model)
@@ -67,7 +67,7 @@ def sentence_piece_tokenizer(model: bytes) -> Any:
 
 def _fields(message: bytes) -> dict[int, list[Any]]:
     """Parses a protocol buffer. Returns its fields by number, each with all its values: integers or
-    bytes. ValueError or LookupError for other bytes.
+    bytes. Raises ValueError or LookupError for other bytes.
     """
     found: dict[int, list[Any]] = {}
     place = 0

@@ -52,7 +52,7 @@ def with_learned_words(
     clip: ClipRecipe, texts: Sequence[str], folders: Folders, warn: Callable[[str], None]
 ) -> ClipRecipe:
     """Adds the textual inversions named by the texts to the text encoders. Warns about missing
-    ones, because shared prompts name files of other users. InputError for a pickle.
+    ones, because shared prompts name files of other users. Raises InputError for a pickle.
     """
     for encoder in clip.encoders:
         kind_of(encoder.encoder)  # raises if a checkpoint lacks the encoder
@@ -85,7 +85,7 @@ def identities(texts: Sequence[str], folders: Folders) -> list[str | None]:
 
 def find(name: str, folders: Folders) -> Path | None:
     """Finds the file of a textual inversion, whose name may lack the ending. Returns None without
-    one. InputError if only a pickle exists.
+    one. Raises InputError if only a pickle exists.
     """
     choices = folders.choices(KIND)
     meant = [choice for choice in choices if name in (choice, without_ending(choice))]

@@ -117,7 +117,9 @@ def said(tokenizer: Any, text: str, layout: TextLayout, length: int = 0) -> list
 
 @lru_cache(maxsize=16)
 def load_tokenizer(encoder: TextEncoderRecipe) -> Any:
-    """Loads and caches the tokenizer of a text encoder. InputError for files of another kind."""
+    """Loads and caches the tokenizer of a text encoder. Raises InputError for files of another
+    kind.
+    """
     part, name = encoder.tokenizer, kind_of(encoder.encoder).tokenizer
     with quiet(logging):
         try:

@@ -21,7 +21,7 @@ PADDING = {"quick_gelu": "<|endoftext|>", "gelu": "!"}  # CLIP, OpenCLIP
 
 
 def text_encoder(encoder: Component, own: Component | None = None) -> TextEncoderRecipe:
-    """Returns a text encoder with its own tokenizer, else with a tokenizer of the package.
+    """Returns a text encoder with its own tokenizer, else with a tokenizer of the package. Raises
     InputError if neither exists.
     """
     kind = kind_of(encoder)

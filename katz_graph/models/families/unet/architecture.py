@@ -45,8 +45,6 @@ SCALES: Mapping[Version, float] = {
 
 @dataclass(frozen=True, slots=True)
 class UNetArchitecture(Architecture):
-    """Describes the architecture of a UNet or ControlNet."""
-
     version: Version
     channels: tuple[int, ...]  # per down block
     layers_per_block: int

@@ -63,7 +63,6 @@ class ByHand:
         return raw
 
     def control(self, latent: Tensor) -> Residuals:
-        """Returns the ControlNet's residuals."""
         return controlnet.control(
             self._controlnet,
             _step(latent),
