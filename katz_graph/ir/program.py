@@ -209,7 +209,7 @@ class Program:
 
 class Instances:
     """Resolves a value of an evaluation to its instance: follows loop-carried slots back to the
-    evaluation that computed the value. The simulator, `emit` and workers get the same answer.
+    evaluation that computed the value. The simulator, `emit` and workers share this code.
     """
 
     def __init__(self, program: Program) -> None:

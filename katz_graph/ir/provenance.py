@@ -11,8 +11,8 @@ STALE_CONTROLNET, ASYNC_LORA = "stale-controlnet", "async-lora"
 
 
 def lora_bound(allowed: Iterable[str]) -> tuple[bool, int | None]:
-    """Returns whether steps may run without LoRAs, and the maximum number of such steps if the user
-    gave one; the smallest of several.
+    """Returns whether steps may run without LoRAs, and the smallest maximum number of such steps
+    that the user gave, if any.
     """
     mine = [one.partition("=") for one in allowed if one.partition("=")[0] == ASYNC_LORA]
     return bool(mine), min((int(number) for _, _, number in mine if number), default=None)

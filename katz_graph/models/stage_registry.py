@@ -46,13 +46,13 @@ def stage_groups() -> Mapping[str, tuple[str, ...]]:
 
 
 def register_family(family: ModelFamily) -> None:
-    """Adds a family and its stages. For an existing stage, changes nothing and raises ValueError."""
+    """Adds a family and its stages. For an existing stage, raises ValueError without any change."""
     register_stages(family.stages)
     families().append(family)
 
 
 def register_stages(declared: Iterable[Stage]) -> None:
-    """Adds stages. For an existing name, changes nothing and raises ValueError."""
+    """Adds stages. For an existing name, raises ValueError without any change."""
     stages().update(_merged((*stages().values(), *declared)))
 
 

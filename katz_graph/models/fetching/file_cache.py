@@ -125,8 +125,8 @@ class FileCache:
         return self.place(file).exists()
 
     def place(self, file: FileIdentity) -> Path:
-        """Returns the cache path of the file at a URL. The path depends on the URL, the size, the
-        header, the version and the checksum: another version or checksum is another file.
+        """Returns the cache path of the file at a URL. The path depends on URL, size, header,
+        version and checksum.
         """
         made_of = address(file.path), file.size, file.header, file.version, checksum(file.path)
         name = without_ending(unquote(urlsplit(file.path).path).rpartition("/")[2])

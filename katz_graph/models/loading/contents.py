@@ -45,7 +45,7 @@ class Contents:
 
 
 def contents(path: str | Path) -> Contents:
-    """Reads a file's header. Raises InputError for pickles, truncated files and other formats."""
+    """Reads a file's header. Raises InputError for a pickle, truncated file or other format."""
     return contents_of(file_identity(path))
 
 

@@ -32,8 +32,8 @@ def encode_sequence(
 
 
 def outputs(module: Any, ids: Tensor, **options: Any) -> Any:
-    """Calls a text encoder on ids [B, T]. Passes a language model its causal mask as None, so it
-    does not inspect mask values.
+    """Calls a text encoder on ids [B, T]. Passes a language model's causal mask as None, so that
+    mask values are not inspected.
     """
     if kind_of_module(module).causal:
         options["attention_mask"] = {"full_attention": None}

@@ -58,7 +58,7 @@ def _one_entry(
     operation: Operation, entries: Conditioning, network: Component
 ) -> ConditioningEntry:
     """Returns the only entry of a conditioning. Raises InputError for several entries, and for
-    ControlNets, ranges, areas and masks: inside a region these have separate nodes.
+    ControlNets, ranges, areas and masks, which have separate nodes in a region.
     """
     where = f"node {operation.id} ({operation.type}), conditioning"
     if len(entries) != 1:

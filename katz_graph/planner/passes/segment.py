@@ -53,7 +53,7 @@ def _segments(
 
 
 def _concurrent(operations: Mapping[str, Operation], run: list[Call]) -> Iterator[int]:
-    """Yields the numbers of calls that a GPU may run concurrently with the next call. The next call
+    """Yields the indices of calls that a GPU may run concurrently with the next call. The next call
     reads none of their outputs, and both stages are costed and recordable. No call is in two pairs.
     """
     taken = -1

@@ -122,7 +122,7 @@ def blocks_configuration(shapes: Shapes) -> Configuration:
 
 def positions(head: int) -> list[int]:
     """Returns the head channels per axis of the rotary positions: picture, row, column. Raises
-    ValueError if the head width does not divide.
+    ValueError for an indivisible head width.
     """
     first = head // 8
     if (head - first) % 4 or first % 2:

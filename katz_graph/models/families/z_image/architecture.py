@@ -73,7 +73,7 @@ def _controlnet_architecture(part: Component) -> Architecture:
 
 def positions(head: int) -> list[int]:
     """Returns the head channels per axis of the rotary positions: text, row, column. Raises
-    ValueError if the head width does not divide.
+    ValueError for an indivisible head width.
     """
     first = head // 4
     if first % 2 or (head - first) % 4:
