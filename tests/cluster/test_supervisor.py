@@ -107,7 +107,7 @@ def test_workers_answer_and_end_with_the_block(calls: Calls) -> None:
 
 
 def test_a_killed_worker_is_noticed_by_its_end_and_replaced(calls: Calls) -> None:
-    """The reason is not its silence. `katz bench faults` bounds seconds."""
+    """The reason is not silence. `katz bench faults` bounds the seconds."""
     with calls.make(names=("a", "b"), patience=NEVER_SUSPECT) as supervisor:
         first = supervisor.start()
         pid = supervisor.pids()["a"]

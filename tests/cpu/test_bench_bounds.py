@@ -103,7 +103,7 @@ def test_shares_and_differences_of_two_workers() -> None:
     assert found["share_of_ideal_of_a_bare_loop"] == pytest.approx(1.1 / (2 / BUSY))
     assert found["devices"] == 2
     assert found["difference"] == pytest.approx(0.25)
-    assert found["seconds"] == pytest.approx(2.5)  # with the part before it
+    assert found["seconds"] == pytest.approx(2.5)  # including hoisted work
 
 
 def outcome(*served: tuple[float, float]) -> Outcome:

@@ -585,7 +585,7 @@ def start(*arguments: object) -> subprocess.Popen[str]:
 def test_ctrl_c_ends_at_once_with_130_and_leaves_nothing(
     katz: Katz, model_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # a separate one: its costs file shows that sampling is near
+    # a separate cache: its file shows that sampling is near
     monkeypatch.setenv("KATZ_CACHE", "cache")
     path = write(workflow(steps=2000))
     running = start("run", path, "--models", model_folder, "--trace", "trace.json")

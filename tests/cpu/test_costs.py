@@ -347,7 +347,7 @@ def test_an_engine_measures_every_stage_of_a_request_in_both_ways(sdxl: Models) 
     }
     for one in times:
         assert one.device == "cpu" and one.busy is None and one.roofline > 0
-        assert one.alone is None or one.alone in known  # value that later plans use
+        assert one.alone is None or one.alone in known  # later plans use this value
     loop = [
         one
         for one in times

@@ -310,7 +310,7 @@ def test_schedulers_give_the_levels_that_the_model_was_trained_on(family: Settin
     part = {**common, "scheduler": "simple", "denoise": 0.5}
     half = family.run({"out": NodeCall("BasicScheduler", part)})
     assert half.tolist() == pytest.approx(family.levels(8, first=4), rel=1e-5)
-    # Beta(1, 1): equal
+    # Beta(1, 1) is flat
     uniform = {**common, "alpha": 1.0, "beta": 1.0}
     even = family.run({"out": NodeCall("BetaSamplingScheduler", uniform)})
     table = family.table()

@@ -165,7 +165,7 @@ def test_a_folder_without_scheduler_or_tokenizer_has_the_usual_ones(
         assert one == text_encoder(one.encoder)
 
 
-# Half VAEs
+# Partial VAEs
 
 
 def half(kind: str, names: str) -> dict[str, Tensor]:

@@ -83,7 +83,7 @@ def test_layers_of_sd1_have_the_final_norm():
         )
     default = encode([(module, tokenizer)], "a cat").hidden
     assert torch.equal(default, encode([(module, tokenizer)], "a cat", -1).hidden)
-    # before the first: last
+    # past the first: the last
     assert torch.equal(default, encode([(module, tokenizer)], "a cat", -20).hidden)
 
 

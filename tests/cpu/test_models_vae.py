@@ -48,13 +48,13 @@ def test_overflow_in_half_precision_is_redone_said_and_remembered(monkeypatch):
     seen = decoded_in(monkeypatch)
     recipe, models = recipes("sd1")[2], DeviceModels("cpu", torch.float16)
     assert models.decode_latent(recipe, random(1, 4, 4, 4))[1] == ()
-    samples = random(1, 4, 4, 4) * 1e5  # exceeds 65504
+    samples = random(1, 4, 4, 4) * 1e5  # float16 max is 65504
     picture, notes = models.decode_latent(recipe, samples)
     assert notes == ("half precision overflowed, so it was repeated in float32",)
     assert torch.equal(picture, decode(vae(), samples))
     again, notes = models.decode_latent(recipe, samples)
     assert torch.equal(again, picture) and notes == ()
-    # the fourth: reference
+    # the fourth is the reference
     assert seen == [torch.float16, torch.float16, torch.float32, torch.float32, torch.float32]
     latent, notes = models.encode_image(recipe, torch.full((1, 32, 32, 3), 1e5))
     assert latent.isfinite().all() and notes == ()

@@ -144,7 +144,7 @@ def test_a_worker_sends_them_when_the_run_asks(costs: Path) -> None:
         asked, silent = Watched(cluster), Watched(cluster, previews=False)
         samples = [cluster.sample(region, context)[0]["samples"] for context in (asked, silent)]
     assert torch.equal(*samples)
-    # the worker has its own clock: their number depends on its speed
+    # the worker has a separate clock: the count depends on its speed
     assert asked.seen and asked.seen[0].shape == (16, 16, 3)
     assert silent.seen == []
 

@@ -115,7 +115,7 @@ def test_solvers_converge_to_the_flow_at_their_order(
 )
 def test_fresh_noise_keeps_the_distribution_of_the_data(name: str) -> None:
     samples, steps = 20_000, 60
-    # from pure noise at 1, without a logarithm, then equally spaced in log-SNR
+    # pure noise at 1, where log-SNR is infinite, then equally spaced in log-SNR
     sigmas = torch.cat([torch.ones(1), torch.linspace(6, -6, steps + 1).sigmoid(), torch.zeros(1)])
     noise = solver(name).noise_source((samples,), 1, sigmas, "cpu")
     start = torch.randn(samples, generator=torch.Generator().manual_seed(0))
@@ -187,7 +187,7 @@ def test_an_ancestral_step_has_the_noise_and_the_picture_of_its_level() -> None:
 @pytest.mark.parametrize(
     ("name", "levels"),
     [
-        # extrapolates from pure noise without a logarithm
+        # evaluates 0.9999, as log-SNR is infinite at 1
         ("dpmpp_2s_ancestral", [1.0, 0.9999, 0.5]),
         # starts at percent 0.0001 of the schedule, then halfway in log-SNR
         ("dpmpp_sde", [FIRST, None, 0.5]),

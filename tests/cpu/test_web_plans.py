@@ -263,7 +263,7 @@ def test_planning_ends_in_time(
     RAN.clear()
     engine.planned.clear()
     monkeypatch.setattr(plans, limit, seconds)
-    monkeypatch.setattr(plans, "NICENESS", 0)  # others may run
+    monkeypatch.setattr(plans, "NICENESS", 0)  # other tests run
     monkeypatch.setattr(sys.modules[__name__], "COMPUTES", computes)
     GOES_ON.clear()
     running = in_thread(made, question(registry, packs=True, blur=True))

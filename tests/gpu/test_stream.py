@@ -30,7 +30,7 @@ SLEEP_CYCLES = 2_000_000_000  # about one second
 
 @contextmanager
 def no_waits() -> Iterator[None]:
-    """Makes torch refuse every wait but events'."""
+    """Makes torch refuse waits, except on events."""
     torch.cuda.set_sync_debug_mode("error")
     try:
         yield
@@ -128,7 +128,7 @@ def test_a_clock_reports_when_the_gpu_reached_an_event() -> None:
 
 @pytest.mark.parametrize("sampler", ["euler", "dpmpp_2m_sde"])
 def test_no_evaluation_waits(sampler: str, sd1: Models) -> None:
-    """From the second one on: the first unit has the work before it."""
+    """The first unit does not count: it has the work before the loop."""
     models = DeviceModels("cuda", torch.float16)
     with local_engine() as planner:
         program = planner.plan(sampler_region(Case("test", sd1.pipeline, sampler, 5)))
