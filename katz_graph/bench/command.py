@@ -13,11 +13,11 @@ from katz_graph.core.messages import suggest
 from katz_graph.host.garbage import imports_are_done
 
 BENCHES = {
-    "graph": "cost per node of the graph level, cold and cached",
+    "graph": "overhead per node of running a graph, cold and cached",
     "parity": "latents against plain loops over diffusers' modules, and against its "
     "stock pipelines",
     "mini": "pictures of the miniature models, scored by the judge",
-    "requests": "random workflows one call per branch, batched and on two workers: same picture",
+    "requests": "random workflows unbatched, batched and on two workers: same picture",
     "overhead": "a whole run against the bare diffusers pipeline",
     "pipeline": "a stale ControlNet behind a slow link, and the planner's choice",
     "trace": "cache misses against capacity on a synthetic production trace",
@@ -42,7 +42,7 @@ BENCHES = {
     "waiting",
     "restore": "random LoRAs, strengths, failures, cancellations: original weights afterwards",
     "recorded": "stages as recorded calls: same bytes, no new recordings after a switch",
-    "processor": "networks on a CPU against diffusers' own modules",
+    "processor": "networks on a CPU against diffusers' modules",
     "longtail": "hundreds of LoRAs, most of them rare, by URL through a server: memory, budgets, "
     "files read",
     "soak": "thousands of small jobs: memory, descriptors and processes of a server",

@@ -42,7 +42,7 @@ def test_text_names_placement_and_reasons() -> None:
         in text
     )
     assert "why: one device was not chosen: 1.470 s, 41.3% more" in text
-    assert text.endswith("bound by work on cpu:0: 34.00 ms of 34.00 ms an evaluation")
+    assert text.endswith("bound by work on cpu:0: 34.00 ms of 34.00 ms per evaluation")
 
 
 def test_json_has_two_steady_evaluations_as_they_are_drawn() -> None:

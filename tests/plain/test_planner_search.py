@@ -282,11 +282,11 @@ def test_equal_work_has_one_key_and_other_work_another() -> None:
         ),
         (
             {"transfer": 41 * MS, "allowed": STALE},
-            "the link cpu:1 -> cpu:0: 41 MB an evaluation at 1 GB/s = 41.00 ms of 41.0",
+            "the link cpu:1 -> cpu:0: 41 MB per evaluation at 1 GB/s = 41.00 ms of 41.0",
         ),
         (
             {"transfer": 20 * MS, "allowed": STALE},
-            "work on cpu:0: 34.00 ms of 34.00 ms an evaluation",
+            "work on cpu:0: 34.00 ms of 34.00 ms per evaluation",
         ),
     ],
 )
@@ -303,7 +303,7 @@ def test_notes_say_why_not() -> None:
         in text
     )
     assert (
-        "does not help: the link cpu:1 -> cpu:0: 60 MB an evaluation at 1 GB/s = 60.00 ms, more "
+        "does not help: the link cpu:1 -> cpu:0: 60 MB per evaluation at 1 GB/s = 60.00 ms, more "
         "than the 49.00 ms" in text
     )
     nothing = several(region(controls=0), allowed=STALE)

@@ -74,13 +74,13 @@ def binding(program: Program, simulation: Simulation) -> str:
         if busiest in devices:
             seconds = simulation.busy[busiest]
             of = f" of {_ms(period)}" if len(used) > 1 else ""
-            return f"work on {busiest}: {_ms(seconds)}{of} an evaluation"
+            return f"work on {busiest}: {_ms(seconds)}{of} per evaluation"
         return f"the link {_occupancy(program, simulation, busiest)} of {_ms(period)}"
     parts, seconds, evaluations = _path(simulation)
     over = (
         f" over {evaluations} evaluations, {_ms(period)} each"
         if evaluations > 1
-        else " an evaluation"
+        else " per evaluation"
     )
     return f"the path {' + '.join(parts)} = {_ms(seconds)}{over}"
 
@@ -212,13 +212,13 @@ def _bound_of(other: Compared) -> str:
 
 
 def _occupancy(program: Program, simulation: Simulation, resource: str) -> str:
-    """Formats a link's load, such as cpu:1 -> cpu:0: 12.3 MB an evaluation at 1 GB/s = 12.3 ms."""
+    """Formats a link's load, such as cpu:1 -> cpu:0: 12.3 MB per evaluation at 1 GB/s = 12.3 ms."""
     source, _, target = resource.partition(" -> ")
     link = program.target.links[source, target]
     seconds = simulation.busy[resource]
     size, rate = seconds * link.bytes_per_second, link.bytes_per_second
     return (
-        f"{resource}: {size / 1e6:.3g} MB an evaluation at {rate / 1e9:.3g} GB/s = {_ms(seconds)}"
+        f"{resource}: {size / 1e6:.3g} MB per evaluation at {rate / 1e9:.3g} GB/s = {_ms(seconds)}"
     )
 
 
