@@ -1,5 +1,5 @@
-"""Compiles step regions and runs them on workers, together with all other calls of models. A worker
-is a separate process, or a thread of this one.
+"""Compiles step regions, and runs them and all other model calls on workers. A worker is a separate
+process, or a thread of this one.
 """
 
 from __future__ import annotations
@@ -59,17 +59,17 @@ if TYPE_CHECKING:
 
 UNLOADING = 5.0  # maximum seconds to wait for workers to unload their models
 DRIVER = "{}@driver"
-"""Names the device of an extra worker in this process, in addition to the configured ones."""
+"""Names the device of an extra worker in this process."""
 
 
 class DeviceEngine:
     """Implements `katz_graph.node.types.Engine`. Must be closed, or used in a `with` statement.
 
-    Starts a worker for each config, with `launchers` by device name or else one process each, and
-    measures the planner's costs. Regions that cannot be serialized, because a pack put functions on
-    a model, run on a device of this process; if none exists, an extra worker is started.
+    Starts a worker for each config, by its launcher in `launchers` (by device name) or as a
+    process, and measures the planner's costs. Regions that cannot be serialized, because a pack put
+    functions on a model, run in this process, if need be on an extra worker.
 
-    `cache` stores measurements; `link` replaces the measurement of all links; `spares`: one loaded
+    `cache` stores measurements; `link` replaces the measurement of all links; `spares`: a loaded
     worker waits to replace a lost one; `early_start`: the fork server of this host's workers,
     already loading. Raises RunError if a worker does not start, after closing all.
     """
@@ -145,7 +145,7 @@ class DeviceEngine:
                 servers[one.threads] = self.opened.enter_context(ForkServer(one.threads))
         return {one.name: Spawn(servers[one.threads], entry_for(one.device)) for one in configs}
 
-    # the planner's knowledge
+    # inputs of the planner
 
     @property
     def device(self) -> Device:
@@ -170,7 +170,7 @@ class DeviceEngine:
 
     def _room(self, name: str, found: Mapping[str, Device]) -> float:
         if self.cluster.is_in_process(name):
-            return math.inf  # its plans have no other device, so counting memory cannot help
+            return math.inf  # its plans have no other device to use instead
         if self.cluster.assignments[name].model_bytes is not None:
             return found[name].memory_bytes
         sharing = [other for other in self._names if self._seat(other) == self._seat(name)]
@@ -182,7 +182,7 @@ class DeviceEngine:
         return host, self.cluster.assignments[name].device
 
     def measured_links(self, again: bool = False) -> Mapping[tuple[str, str], NetworkLink]:
-        """Measures the links. Shared-memory links keep their first measurement on this host, unless
+        """Measures the links. Shared-memory links of this host are measured once, or again if
         `again`.
         """
         return known_links(self.cluster, self._store, again)
@@ -216,7 +216,7 @@ class DeviceEngine:
         return Target((device,), batching=self.choices.batching)
 
     def _start_here(self) -> str:
-        # loads models into this process, which few runs need
+        # imports model libraries, which few runs need in this process
         from katz_graph.executor.launch.in_process import InProcess
 
         first = self.cluster.assignments[self.device.name]
@@ -245,7 +245,7 @@ class DeviceEngine:
         return self._planned(region, changed(target, changes or PlanChanges()), after)
 
     def _why_here(self, region: Region) -> str:
-        """Returns why only a device of this process can run a region; empty if all of it can be
+        """Returns why only a device of this process can run a region; empty if the region can be
         serialized, or if all workers are in this process.
         """
         if all(map(self.cluster.is_in_process, self._names)):
@@ -260,7 +260,7 @@ class DeviceEngine:
         )
 
     def _planned(self, region: Region, target: Target, after: str = "emit") -> Program:
-        """Compiles a region. Raises RunError for a stage whose devices are all lost."""
+        """Compiles a region. Raises RunError if all devices of a stage are lost."""
         program = plan_region(region, target, self.counts, after, self.lora_levels.level)
         check_reachable(
             (operation.stage for operation in (*region.operations, *program.before)),
@@ -383,8 +383,8 @@ class DeviceEngine:
         """Unloads the models of all workers; to be called when nothing runs. Later requests load
         their models again.
 
-        Returns after at most UNLOADING seconds; slower workers finish on their own. Raises the
-        RunError of a worker that failed.
+        Returns after at most UNLOADING seconds; slower workers continue. Raises the RunError of a
+        worker that failed.
         """
         for name in self.cluster.assignments:
             self._router.lost(name)
@@ -396,8 +396,8 @@ def _seated(
     launchers: Mapping[str, Launcher] | None,
     early_start: EarlyStart | None,
 ) -> tuple[list[WorkerConfig], Claim]:
-    """Claims processors for this host's workers that compute on the CPU and wait for each other, if
-    enough are free.
+    """Claims processors for this host's workers that compute on CPUs and wait for each other, if
+    enough processors are free.
     """
     here = [launchers is None or isinstance(launchers[one.name], Spawn) for one in configs]
     seats = [

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from katz_graph.node.types import Context
 
 LOCAL = {"local": True}
-"""Marks a field that is not sent to other processes; it has its default there."""
+"""Marks a field that is not sent: in other processes it has its default."""
 
 ERRORS = {kind.__name__: kind for kind in (InputError, RunError, OutOfMemory, Cancelled)}
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Describes an error by its class name and one line; within a process also holds the error."""
+    """Describes an error by class name and one line; within a process, also holds the error."""
 
     kind: str
     message: str
@@ -53,8 +53,8 @@ class Assign:
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Passes a worker its end of a socket to a peer, as the message's descriptor. One of the two
-    `hosts` their transport.
+    """Passes a worker its end of a socket to a peer, as the message's descriptor. Exactly one of
+    the two ends `hosts` the transport.
     """
 
     peer: str
@@ -65,7 +65,7 @@ class Connect:
 
 @dataclass(frozen=True, slots=True)
 class Listen:
-    """Makes a worker wait for a peer, which knows the token, at the worker's own address."""
+    """Makes a worker wait at its own address for a peer that knows the token."""
 
     peer: str
     generation: int
@@ -92,8 +92,7 @@ class Dial:
 @dataclass(frozen=True, slots=True)
 class Begin:
     """Makes a worker load the models for its part of a program, answer `Ready`, and wait for `Go`.
-
-    `context` is the run's own, for nodes and functions of packs, if the worker can access it.
+    `context`: the run's context for pack code, if the worker is in the same process.
     """
 
     request: str
@@ -106,7 +105,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Go:
-    """Starts a part, because all parts of the request are ready."""
+    """Starts a part: all parts of the request are ready."""
 
     request: str
     attempt: int
@@ -161,7 +160,9 @@ class Unusable:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Reports why a worker is unusable; `culprit` is the request or call that met the fault."""
+    """Reports why a worker is unusable. `culprit`: the request or call during which the fault
+    occurred.
+    """
 
     message: str
     culprit: str | int | None = None
@@ -225,7 +226,7 @@ class Timing:
     needed it.
     """
 
-    load: float = 0.0  # reading models from files; 0 if all were in memory
+    load: float = 0.0  # reading models from files; 0 if all models were in memory
     prepare: float = 0.0  # the calls before the loop
     denoise: float = 0.0
     spans: list[Span] = field(default_factory=list)

@@ -1,5 +1,5 @@
-"""Compiles a bound region to a program for the available devices. Loads the planner, and model
-libraries with it, for the first region.
+"""Compiles a bound region to a program for the available devices. The first region loads the
+planner and model libraries.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Choices:
     pins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # stage -> its devices
     allowed: frozenset[str] = frozenset()  # approximations
     batching: bool | None = None  # whether equal stages run as one call; None: the faster way
-    lane: int | None = None  # devices of a request, apart from those of ControlNets; None: all
+    lane: int | None = None  # base devices per request, without ControlNet devices; None: all
     gone: frozenset[str] = frozenset()  # lost devices, which pins may still name
 
     @property
     def reachable(self) -> Mapping[str, tuple[str, ...]]:
-        """Returns the pins, without lost devices."""
+        """Returns the pins without lost devices."""
         left = {
             stage: tuple(device for device in devices if device not in self.gone)
             for stage, devices in self.pins.items()
@@ -43,16 +43,16 @@ class Choices:
 
     @property
     def stranded(self) -> Mapping[str, tuple[str, ...]]:
-        """Returns the stages whose devices are all lost, with these devices."""
+        """Returns the stages with only lost devices, and these devices."""
         return {
             stage: devices for stage, devices in self.pins.items() if self.gone.issuperset(devices)
         }
 
 
 def preload(counted: bool) -> None:
-    """Starts importing the first plan's modules in a thread, because that takes seconds, in which
-    workers load as well. `counted`: whether the work of all model stages is already counted; if so,
-    model libraries are not needed.
+    """Imports the first plan's modules in a thread while workers load, because importing takes
+    seconds. `counted`: the work of all model stages is already counted, so model libraries are not
+    needed.
     """
     names = [
         "katz_graph.planner.compile",
@@ -77,9 +77,8 @@ def plan_region(
     after: str = "emit",
     profiled: Profiled | None = None,
 ) -> Program:
-    """Compiles a region without running it. `counts`: the known work of models; `profiled`: the
-    noise level down to which a LoRA may be missing. Raises InputError for errors that the passes
-    find in it.
+    """Compiles a region without running it. `counts`: the known work of models; `profiled` returns
+    the noise level down to which a LoRA may be missing. Raises InputError for errors in the region.
     """
     from katz_graph.adapters.encoders import taken_by_texts
     from katz_graph.models.text.recipe import length
@@ -107,7 +106,7 @@ def plan_region(
 
 
 def check_reachable(stages: Iterable[str], stranded: Mapping[str, tuple[str, ...]]) -> None:
-    """Raises RunError if all devices of one of the stages are lost."""
+    """Raises RunError if one of the stages has only lost devices."""
     for stage in stages:
         if stage in stranded:
             devices = " or ".join(stranded[stage])

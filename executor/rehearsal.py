@@ -1,5 +1,5 @@
-"""Runs nodes without models: an engine that only compiles the regions to be sampled, and the nodes
-that some nodes of a graph depend on, to find their inputs.
+"""Runs nodes without models: an engine that only compiles the regions to be sampled, and a run of
+upstream nodes, to find the inputs of given nodes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ DEVICE = Device("cpu", 1e10, 1e10)  # a placeholder; nothing is computed on it
 @dataclass(slots=True)
 class PlanningEngine(Generic[Made]):
     """Implements `katz_graph.node.types.Engine` with zeros of the right shape as model results.
-    `programs` holds the compiled samplers in the order of their execution.
+    `programs`: compiled samplers in order of execution.
     """
 
     device: Device
@@ -105,8 +105,8 @@ class StandInEngine(PlanningEngine[Region]):
 
 
 class Rehearsal:
-    """Runs built-in nodes that write nothing; nodes of packs are not run, because they may have
-    side effects. `seconds`: time limit after which no further node starts.
+    """Runs built-in nodes that write nothing. Skips nodes of packs, because they may have side
+    effects. `seconds`: time limit after which no further node starts.
     """
 
     def __init__(self, types: Types, folders: Folders, seconds: float = threading.TIMEOUT_MAX):
@@ -124,8 +124,8 @@ class Rehearsal:
             return {}
 
     def step(self, graph: Graph, sampler: str) -> WrittenStep:
-        """Writes a sampler's step out as nodes. Raises InputError, with a line for each problem, if
-        that is impossible.
+        """Returns the nodes that replace a sampler by its step. Raises InputError, with a line for
+        each problem, if that is impossible.
         """
         if sampler not in graph.nodes:
             raise InputError(
@@ -178,7 +178,7 @@ class Rehearsal:
         }
 
     def _outside_steps(self, graph: Graph) -> list[str]:
-        """Returns the nodes outside all steps that are drawn as nodes."""
+        """Returns the nodes outside all explicit step regions."""
         ends = [name for name, call in graph.nodes.items() if self._types[call.type].ends_region]
         inside = {one for end in ends for one in region_nodes(graph, end).members} - {*ends}
         return [name for name in graph.nodes if name not in inside]

@@ -78,8 +78,8 @@ def start_workers(
 def start_here(
     config: WorkerConfig, choices: Choices | None = None, cache: Path | None = None
 ) -> DeviceEngine:
-    """Starts one worker in this process: nothing has to load first, and functions of packs are
-    accessible. Not for servers, because a device fault ends the process.
+    """Starts one worker in this process, without start-up time and with access to functions of
+    packs. Not for servers, because a device fault ends the process.
     """
     from katz_graph.executor.launch.in_process import InProcess  # imports model libraries
 

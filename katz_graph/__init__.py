@@ -1,8 +1,8 @@
 """Opens engines that run workflows (`open`) and builds graphs in Python (`Graph`).
 
-Importing this loads neither. Every module stands in a folder, the shared vocabulary (graphs,
-recipes, devices, events, errors) in `core`. All folders but `api`, `cli` and `bench`, which put the
-layers together, must not import the built-in nodes, the executor and the server.
+Importing this package loads neither. `core` has the shared vocabulary (graphs, recipes, devices,
+events, errors). Only `api`, `cli` and `bench`, which put the layers together, may import the
+built-in nodes, the executor and the server.
 """
 
 from importlib import import_module
@@ -32,7 +32,7 @@ __all__ = [
 
 renamed_modules.install()
 
-if not TYPE_CHECKING:  # a type checker would take this for any name at all
+if not TYPE_CHECKING:  # otherwise type checkers would accept every name
     MODULES = {
         **dict.fromkeys(("Engine", "open"), "katz_graph.api.engine"),
         **dict.fromkeys(("Graph", "Output"), "katz_graph.api.builder"),

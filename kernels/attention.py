@@ -23,8 +23,8 @@ def attention_order(device: torch.device) -> AbstractContextManager[object]:
 
     On Hopper cuDNN comes first: its forward pass reaches 373 to 408 TFLOP/s at width 64, and
     FlashAttention 2, torch's first choice, reaches 306 to 321 (FlashAttention-3, figure 5). Other
-    devices keep torch's order. cuDNN initializes for each new size, which takes longer than one
-    call, so it does not pay for sizes computed only once.
+    devices keep torch's order. For each new size cuDNN's initialization takes longer than one call,
+    so it is slower for sizes computed only once.
     """
     return sdpa_kernel(ORDER, set_priority=True) if _prefers_cudnn(device) else nullcontext()
 

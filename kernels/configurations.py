@@ -26,7 +26,7 @@ Configurations = Mapping[str, Mapping[str, Mapping[str, Tiles]]]
 @lru_cache(maxsize=CALLS_KNOWN)
 def tiles(kernel: str, device: torch.device, *sizes: int) -> Tiles:
     """Returns a kernel's tiles for these sizes; empty if a library is faster. Uses the listed sizes
-    with the nearest ratios.
+    that differ least by ratio.
     """
     listed = listed_for(kernel, capability(device))
     return listed[min(listed, key=lambda name: _apart(sizes, name))]

@@ -1,4 +1,4 @@
-"""Gates the output of a linear layer with GELU, in one pass over memory."""
+"""Applies GEGLU to the output of a linear layer, in one pass over memory."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from katz_graph.kernels.dispatch import uses_kernels
 
 
 def geglu(x: Tensor) -> Tensor:
-    """Returns v · GELU(g) of x [..., 2N], v its first half and g its second; exact GELU (erf).
-
-    Reads x once and writes half its size; torch also writes GELU(g) and reads it again. The
-    preceding product is the library's.
+    """Returns v · GELU(g) of x [..., 2N], where v is its first half and g its second; exact GELU
+    (erf). Reads x once and writes half its size; torch also writes and reads GELU(g). The library
+    computes the preceding product.
     """
     if uses_kernels(x):
         from katz_graph.kernels.triton_geglu import geglu as kernel

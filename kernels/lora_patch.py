@@ -13,8 +13,8 @@ from katz_graph.kernels.patches import Patch
 
 
 def lora_patch(patches: Sequence[Patch]) -> None:
-    """Writes original + the sum of scale · up · down into each weight; sums in float32 and rounds
-    once. All weights must be on one device.
+    """Sets each weight to its original plus the sum of scale · up · down, in float32, rounded once.
+    All weights must be on one device.
 
     Uses one launch for all weights of a dtype: reads each original once and writes each weight
     once, for any number of LoRAs. Replaces a product, a scaling, a sum and a conversion per layer

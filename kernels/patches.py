@@ -11,8 +11,8 @@ from torch import Tensor
 @dataclass(frozen=True, slots=True)
 class Delta:
     """Holds scale · up · down, which one LoRA adds to a weight [N, ...]. up is [N, r]; down has r
-    times the values of one of the weight's N rows, in the order of the weight's axes. Both may be
-    on any device.
+    rows, each with the values and axis order of one of the weight's N rows. Both may be on any
+    device.
     """
 
     up: Tensor

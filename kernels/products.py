@@ -12,21 +12,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-MIN_ROWS = 16  # of a product; with fewer rows the BLAS library is faster
+MIN_ROWS = 16  # rows of a product; with fewer the BLAS library is faster
 MIN_MULTIPLICATIONS = (
     1 << 20
 )  # multiplications of a product; with fewer, oneDNN's startup time dominates
 FULL_AVX512 = 26  # first AMD CPU family with 512 bits wide AVX-512 units
 CPUINFO = Path("/proc/cpuinfo")
 LIBRARY_ONLY = "KATZ_LIBRARY_PRODUCTS"
-"""Names the environment variable that, set to 1, makes layers compute exactly as torch does, bit
-for bit.
-"""
+"""The environment variable that, set to 1, makes layers compute bit for bit as torch does."""
 
 
 def lags(cpuinfo: str) -> bool:
-    """Returns whether torch's BLAS library uses only half of a CPU's vector width: MKL takes its
-    AVX2 path on CPUs not made by Intel. `cpuinfo`: text of Linux's /proc/cpuinfo.
+    """Returns whether torch's BLAS library uses only half of a CPU's vector width: MKL uses AVX2 on
+    CPUs of other makers than Intel. `cpuinfo`: text of Linux's /proc/cpuinfo.
     """
     lines = (line.partition(":") for line in cpuinfo.splitlines())
     said = {name.strip(): value.strip() for name, _, value in lines}
@@ -51,7 +49,7 @@ of a machine round alike.
 
 
 def by_onednn(x: Tensor) -> bool:
-    """Returns whether layers compute with x by oneDNN's kernels: float32 on a CPU."""
+    """Returns whether layers use oneDNN's kernels for x: float32 on a CPU."""
     return BY_ONEDNN and x.dtype == torch.float32 and x.device.type == "cpu"
 
 

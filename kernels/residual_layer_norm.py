@@ -13,8 +13,8 @@ def residual_layer_norm(
 ) -> tuple[Tensor, Tensor]:
     """Returns r = x + residual, rounded to their dtype, and LayerNorm(r); all [..., C].
 
-    Statistics are float32. Reads both inputs once and writes both outputs once; torch also reads
-    the sum again.
+    Statistics are float32. Reads both inputs once and writes both outputs once; torch reads the sum
+    again.
     """
     if uses_kernels(x):
         from katz_graph.kernels.triton_layer_norm import residual_layer_norm as kernel

@@ -2,7 +2,7 @@
 groups, and the normalised values.
 
 Means and sums of squared deviations are merged as in Chan, Golub and LeVeque (1979), so a large
-mean costs no precision. Programs read adjacent channels together, independent of the group size.
+mean costs no precision. A program reads adjacent channels together, whatever the group size.
 """
 
 from __future__ import annotations

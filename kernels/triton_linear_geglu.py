@@ -1,5 +1,5 @@
 """The kernel of `linear_geglu`: one program per output tile. It multiplies a tile of x with two
-tiles of the weight, N rows apart, and gates the first product with the second.
+tiles of the weight, N rows apart, and multiplies the first product by GELU of the second.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The kernel of `lora_patch`: one program per block of rows of one layer, which it finds in a table
 of addresses.
 
-Factors are sent to the device in one transfer per dtype, ordered by weight, with ranks zero-padded
-to whole tiles.
+Factors go to the device in one transfer per dtype, ordered by weight, with ranks zero-padded to
+whole tiles.
 """
 
 from __future__ import annotations
@@ -92,11 +92,11 @@ class _Factor:
 
     @property
     def size(self) -> int:
-        """Returns the number of values of its memory, padded to align the next factor."""
+        """Returns the padded number of values; the padding aligns the next factor."""
         return _filled(torch.Size(self.shape).numel(), ALIGNED)
 
     def within(self, memory: Tensor) -> Tensor:
-        """Returns the view of its memory that its values are copied to."""
+        """Returns the view of `memory` into which the values are copied."""
         whole = memory[: torch.Size(self.shape).numel()].view(self.shape)
         if self.channels_last:
             whole = whole.permute(0, 3, 1, 2)
@@ -109,7 +109,7 @@ def lora_patch(patches: Sequence[Patch], choose: Choose) -> None:
 
 
 def launches(patches: Sequence[Patch], choose: Choose) -> Iterator[Callable[[], None]]:
-    """Yields a launch for the weights of each dtype, with its inputs on their way to the device. A
+    """Yields a launch per weight dtype, after starting the copies of its inputs to the device. A
     launch may be repeated as long as the weights and originals exist.
     """
 
@@ -160,13 +160,13 @@ def _launch(patches: Sequence[Patch], multiple: int, choose: Choose) -> Callable
 
 def precision(weight: torch.dtype) -> str:
     """Returns how to multiply float32 factors: exactly for float32 weights, otherwise as three TF32
-    products, whose error is far below half precision's.
+    products, with an error far below that of half precision.
     """
     return "ieee" if weight == torch.float32 else "tf32x3"
 
 
 def _multiple(patch: Patch) -> int:
-    """Returns a divisor of the addresses of a weight and its original and of the row length."""
+    """Returns a common divisor of the row length and the addresses of a weight and its original."""
     numbers = patch.weight.data_ptr(), patch.original.data_ptr(), patch.weight[0].numel()
     return ALIGNED if all(number % ALIGNED == 0 for number in numbers) else 1
 

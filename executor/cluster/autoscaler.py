@@ -1,4 +1,6 @@
-"""Loads ControlNet replicas ahead of demand and drops idle ones, as `Replicas` decides."""
+"""Loads ControlNet replicas before requests need them and drops idle replicas, as `Replicas`
+decides.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Drives several workers as one: runs programs on them, retries after the loss of a worker, and
-returns results or errors.
+"""Drives several workers together: runs programs, retries after the loss of a worker, and returns
+results or errors.
 
 The driver's side of the message protocol that `worker.main.serve` handles. Takes no part in a step:
 workers exchange tensors directly.
@@ -68,9 +68,9 @@ GRACE = 1.0  # seconds within which the supervisor notices the end of a worker
 
 
 class Cluster:
-    """Runs requests and service calls on workers, by device. `devices` and `links` are inputs of
-    the planner; the code that measures them sets them. `on_lost` is called when a worker is lost
-    together with its state, before it is replaced.
+    """Runs requests and service calls on workers, by device. `devices` and `links`: inputs of the
+    planner, set after measuring. `on_lost` is called when a worker and its state are lost, before
+    the replacement.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Cluster:
         self._lock = threading.RLock()
         self._requests: dict[str, WorkerRequest] = {}
         self._calls: dict[int, tuple[str, Future[CallResult]]] = {}
-        # worker that ended with a fault -> the request or call that it was running
+        # worker that ended with a fault -> its request or call at that time
         self._blamed: dict[str, str | int | None] = {}
         self.launchers = dict(launchers)
         # only workers that have received their assignment; others get no messages
@@ -99,7 +99,7 @@ class Cluster:
         self._closed = False
         self.losses: Counter[str] = Counter()  # of workers, by device
         self._on_lost = on_lost
-        # called when a worker failed: it is lost and not replaced
+        # called when a worker is lost and not replaced
         self.on_failed: Callable[[DeviceFailed], None] = lambda error: None
         self._supervisor = Supervisor(
             launchers, self._on_message, self._lost, self._appeared, self._failed, spares, patience
@@ -135,8 +135,8 @@ class Cluster:
         self._wait_for(config.name, Future())
 
     def is_in_process(self, name: str) -> bool:
-        """Returns whether this process serves the device, so that calls may pass objects that
-        cannot be serialized.
+        """Returns whether this process serves the device, so calls may pass objects that cannot be
+        serialized.
         """
         return self.launchers[name].in_process
 
@@ -167,8 +167,8 @@ class Cluster:
                 outbox.close()
 
     def _send(self, device: str, message: ToWorker, descriptors: Sequence[int] = ()) -> None:
-        """Sends a message to a worker if it is connected. Drops the message otherwise: the loss of
-        the worker is reported separately. The caller holds the lock.
+        """Sends a message to a worker if it is connected. Otherwise drops the message, because the
+        loss of the worker is reported separately. The caller holds the lock.
         """
         if (connection := self._connections.get(device)) is not None:
             connection.send(message, descriptors)
@@ -222,9 +222,8 @@ class Cluster:
 
     def call_all(self, what: str, seconds: float) -> None:
         """Calls a service on all current workers concurrently; does not retry on replacements.
-        Stops waiting after `seconds`, but calls that take longer continue: a worker finishes such a
-        call before it handles later messages. Raises the first error of the finished calls; ignores
-        lost workers.
+        Stops waiting after `seconds`; slower calls continue, and their workers handle later
+        messages after them. Raises the first error of the finished calls; ignores lost workers.
         """
         with self._lock:
             self._check_open()
@@ -250,9 +249,7 @@ class Cluster:
             self._calls.pop(identifier, None)
 
     def _end_call(self, identifier: int) -> None:
-        """Forgets a call. If it has no result yet, asks the worker to drop it unless it is already
-        running.
-        """
+        """Forgets a call. If it has no result yet, asks the worker to drop it if not running."""
         with self._lock:
             device, future = self._calls.pop(identifier, ("", None))
             if future is not None and not future.done():
@@ -261,8 +258,8 @@ class Cluster:
     def _ask(
         self, device: str, wanted: CallService, future: Future[CallResult], cancelled: Future[None]
     ) -> None:
-        """Sends a call as soon as the device has a worker that is present, so that the loss of that
-        worker fails the call.
+        """Sends a call when the device's worker is present, so that the loss of this worker fails
+        the call.
         """
         while True:
             present = self._wait_for(device, cancelled)
@@ -318,8 +315,8 @@ class Cluster:
             request.future.set_exception(NotSerializable(str(error)))
 
     def _try_again(self, request: WorkerRequest, why: str, bystander: bool = False) -> None:
-        """Starts a request again. Fails it after its last attempt, unless another request caused
-        the fault.
+        """Restarts a request. Fails it after the last attempt, unless another request caused the
+        fault.
         """
         self._cancel(request)
         if request.tries >= TRIES and not bystander:
@@ -337,8 +334,8 @@ class Cluster:
         self._begin(request)
 
     def _postpone(self, request: WorkerRequest, attempt: int) -> None:
-        """Cancels a request on its workers and starts it again after a short delay, because other
-        requests use the memory that it needs.
+        """Cancels a request on its workers and restarts it after a short delay, because other
+        requests use the memory.
         """
         if request.is_current(attempt):
             self._cancel(request)
@@ -347,7 +344,7 @@ class Cluster:
             self._later(lambda: self._begin_waiting(request))
 
     def _begin_waiting(self, request: WorkerRequest) -> None:
-        """Starts a request if it still waits and has not ended."""
+        """Starts a request that still waits and has not ended."""
         if (
             request.waiting
             and not request.future.done()
@@ -428,8 +425,8 @@ class Cluster:
             future.set_exception(answer.failure.as_error())
 
     def _disconnected(self, name: str, said: Disconnected) -> None:
-        """Reconnects two workers after their connection broke, if both are still alive, and
-        restarts their requests. No request starts on them before that.
+        """Reconnects two workers after their connection broke, if both are alive, then restarts
+        their requests. Until then, no request starts on them.
         """
         peer, why = said.peer, f"{name} and {said.peer} lost their connection"
         self._network.lost(name, peer, said.generation)
@@ -447,8 +444,8 @@ class Cluster:
         self._later(mend)
 
     def _later(self, act: Callable[[], None]) -> None:
-        """Runs `act` after a grace period. Peers of a lost worker notice first; within the grace
-        period the supervisor notices too.
+        """Runs `act` after a grace period. Peers notice a lost worker first, the supervisor within
+        the grace period.
         """
 
         def locked() -> None:
@@ -500,7 +497,7 @@ class Cluster:
                     self._try_again(
                         request, f"{name}: {why}", bystander=blamed not in (None, request.name)
                     )
-            # others may have waited only for their connections with this worker
+            # other workers may have waited only for connections with this one
             self._mark_present()
 
     def _failed(self, name: str, error: RunError) -> None:

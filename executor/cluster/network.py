@@ -1,5 +1,5 @@
-"""Connects every pair of workers. A connection has a generation number; it is replaced when one of
-its workers is replaced.
+"""Connects every pair of workers. A connection has a generation number, and is replaced when either
+worker is.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ FAILURES = 3  # consecutive connection failures after which two workers count as
 @dataclass(slots=True)
 class _Pair:
     generation: int = 0
-    connected: int = 0  # how many of the two ends have reported this generation as connected
-    failures: int = 0  # failed attempts since the pair was last connected
+    connected: int = 0  # number of ends that have reported this generation as connected
+    failures: int = 0  # attempts that failed since the last connection
     token: bytes = b""
 
 
@@ -53,7 +53,7 @@ class WorkerNetwork:
                 state.connected = 0
 
     def lost(self, name: str, peer: str, generation: int) -> None:
-        """Marks a connection as lost, either because it broke or because a worker ended."""
+        """Marks a connection as lost, because it broke or a worker ended."""
         state = self._pairs[self._pair(name, peer)]
         if state.generation == generation:
             state.connected = 0

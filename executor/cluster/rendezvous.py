@@ -1,5 +1,5 @@
-"""Connects two workers. On one host, both use a connection that the driver passes to them;
-otherwise one listens and the other dials, authenticated by a token.
+"""Connects two workers. On one host, the driver passes both ends of a connection; otherwise one
+worker listens and the other dials, authenticated by a token.
 """
 
 from __future__ import annotations

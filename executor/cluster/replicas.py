@@ -6,8 +6,8 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-# seconds for which a queue must stay long: loading a replica takes seconds, so it does not help
-# with a shorter peak
+# seconds for which a queue must stay long; loading a replica takes seconds, too long for a
+# shorter peak
 PERIOD = 5.0
 IDLE = 60.0  # idle seconds after which a replica is dropped
 
@@ -17,7 +17,7 @@ Queues = Mapping[str, Mapping[Hashable, float]]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Describes one change: load a ControlNet on a member, or drop it from one."""
+    """Describes a change: a ControlNet to load on a member, or to drop."""
 
     kind: Literal["replicate", "drop"]
     control: Hashable
@@ -26,8 +26,8 @@ class Change:
 
 @dataclass(slots=True)
 class _Placed:
-    """Tracks the replicas of a ControlNet: the time of last use by member, oldest replica first,
-    and the time since when the queue has been long.
+    """Tracks the replicas of a ControlNet: time of last use by member, oldest replica first, and
+    the time at which the queue became long.
     """
 
     used: dict[str, float] = field(default_factory=dict)
@@ -37,11 +37,11 @@ class _Placed:
 class Replicas:
     """Places ControlNets on the members of a pool.
 
-    The first request for a ControlNet places it on the least loaded member. The queue of a
-    ControlNet is long if it has work queued and even its least loaded member has more work than one
+    The first request for a ControlNet places it on the least loaded member. A ControlNet's queue is
+    long if it has work and even the ControlNet's least loaded member has more work than one
     evaluation takes. If the queue is long at every observation over PERIOD, the ControlNet is
-    replicated onto the least loaded other member, provided that member has less work. A replica
-    without work for IDLE seconds is dropped, except the last one.
+    replicated onto the least loaded other member, if that has less work. A replica without work for
+    IDLE seconds is dropped, unless it is the last.
     """
 
     def __init__(self, members: Iterable[str], clock: Callable[[], float]) -> None:
@@ -104,11 +104,11 @@ class Replicas:
         )
 
     def _replicated(self, queues: Queues, now: float) -> list[Change]:
-        """Replicates at most one ControlNet per overloaded member, the one with the most queued
-        work first. The others wait for the next period, because one replica may be enough.
+        """Replicates at most one ControlNet per overloaded member: that with the most queued work.
+        Others wait for the next period, because one replica may suffice.
         """
         changes: list[Change] = []
-        settling: set[str] = set()  # members whose queues a change of this round will alter
+        settling: set[str] = set()  # members whose queues change in this round
         for control in sorted(self._placed, key=lambda control: -self._waiting(control, queues)):
             placed = self._placed[control]
             if placed.long_since is None or now - placed.long_since < PERIOD:

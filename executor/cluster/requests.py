@@ -24,7 +24,7 @@ TRIES = 2  # attempts at a request before it fails
 
 class WorkerLost(RunError):
     """Reports that a worker ended or stopped answering while it ran part of a request or call.
-    `bystander`: another request caused the loss, so it does not count as an attempt.
+    `bystander`: another request caused the loss, so the attempt does not count.
     """
 
     def __init__(
@@ -40,8 +40,8 @@ class NotSerializable(RunError):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Holds the result of a request: two unscaled latents [B, C, h, w], the final latent and the
-    denoised latent of the last step; timings by device.
+    """Holds the result of a request: two unscaled latents [B, C, h, w], the final one and the
+    denoised one of the last step; timings by device.
     """
 
     samples: Tensor
@@ -70,15 +70,15 @@ class WorkerRequest:
     context: Context
     measure: bool = False
     attempt: int = 0
-    # attempts that count toward TRIES: this one and earlier ones with a fault, but not attempts
-    # without room, nor those ended by another request's fault
+    # attempts that count toward TRIES: this attempt and faults of earlier ones, but neither lack of
+    # memory nor faults of other requests
     tries: int = 1
-    waiting: bool = False  # until all workers are present, or for memory
+    waiting: bool = False  # for all workers to be present, or for memory
     ready: set[str] = field(default_factory=set)
     timings: dict[str, Timing] = field(default_factory=dict)
     latents: tuple[Tensor, Tensor] | None = None
     future: Future[Outcome] = field(default_factory=Future)
-    # None: check the future
+    # None: the request has ended or is cancelled
     events: queue.SimpleQueue[Event | None] = field(default_factory=queue.SimpleQueue)
 
     def __post_init__(self) -> None:
@@ -106,6 +106,6 @@ class WorkerRequest:
         return set(self.timings) == set(self.devices)
 
     def outcome(self) -> Outcome:
-        # the device that samples is among the finished ones
+        # the device that samples has finished
         assert self.latents is not None
         return Outcome(*self.latents, dict(self.timings), self.attempt + 1)

@@ -1,8 +1,8 @@
 """Assigns devices to concurrent requests: a replica group of base devices, and a pool member for
 each ControlNet.
 
-Only decides; `cluster.engine` asks for a lease before planning and reports the outcome. Source:
-Katz, section 5, ControlNets as a separate service.
+Only decides: the engine requests a lease before planning and reports the outcome. Source: Katz,
+section 5, ControlNets as a separate service.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Router:
 
     `pins`: allowed devices by stage; the devices of the pooled stages form a pool if no other stage
     is pinned to them. `lane`: base devices per replica group. Any thread may call. Raises
-    InputError for pins to unknown devices, or if no group satisfies all pins. With `reduced`
-    (devices were lost) all base devices form one group in the latter case.
+    InputError for pins to unknown devices, or if no group satisfies all pins. In the latter case
+    with `reduced` (devices were lost), all base devices form one group.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Router:
         return Lease(devices, pins, lane)
 
     def _routed(self, region: Region) -> dict[str, tuple[str, ...]]:
-        """Pins each ControlNet to one member, the same for both branches of guidance."""
+        """Pins each ControlNet to one member, for all conditionings."""
         queues = self._queues()
         uses = {
             operation.id: operation.inputs["control_net"]

@@ -1,7 +1,6 @@
 """Keeps one worker running per device. Detects a lost worker within seconds and replaces it,
-immediately if a spare is ready.
-
-Must not know what workers do; its user assigns, connects and feeds them.
+immediately if a spare is ready. Must not know what workers do: the driver assigns devices, connects
+workers and sends work.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class Supervisor:
         self._all: list[WorkerHandle] = []  # includes workers that are still ending
         self._started: set[str] = set()  # names that have had a ready worker
         self._losses: dict[str | Launcher, Losses] = {}  # by name; for spares by launcher
-        self._failures: dict[str, RunError] = {}  # why a name has no worker and gets no replacement
+        self._failures: dict[str, RunError] = {}  # why a device has no worker and gets none
         self._closing = threading.Event()
         self._monitor = threading.Thread(target=self._watch, name="katz-heartbeats", daemon=True)
 
@@ -198,8 +197,8 @@ class Supervisor:
                 self._stands_in(worker)
 
     def _has_place(self, worker: WorkerHandle) -> bool:
-        """Returns whether a newly ready worker serves a device. A ready spare takes the place of a
-        worker that is still starting, which becomes the spare. The caller holds the lock.
+        """Returns whether a newly ready worker serves a device. A ready spare replaces a worker
+        that is still starting, which becomes the spare. The caller holds the lock.
         """
         if self._spares.get(worker.launcher) is not worker:
             return self._workers.get(worker.name) is worker
@@ -217,7 +216,7 @@ class Supervisor:
         self._keep_spare(worker.launcher)
 
     def _lost(self, worker: WorkerHandle, reason: str) -> None:
-        """Reports a lost worker, and replaces it unless it failed for good."""
+        """Reports a lost worker. Replaces it unless none was ever ready, or it is a thread."""
         name = worker.name
         with self._telling:
             with self._changed:

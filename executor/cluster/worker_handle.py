@@ -1,5 +1,5 @@
-"""Manages one worker from launch to end: one thread launches it and reads its messages, another
-sends heartbeats. Must not know other workers.
+"""Manages one worker from launch to end: a thread launches it and reads its messages, another sends
+heartbeats. Must not know other workers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from katz_graph.executor.transport.connection import Connection, MessageChannel
 from katz_graph.ipc.heartbeat import Heartbeat, Ping, Pong, Stop
 
 State = Literal["starting", "ready", "suspect", "dead"]
-STATUS_TIMEOUT = 0.2  # seconds by which the report of a loss may be delayed to find its cause
+STATUS_TIMEOUT = 0.2  # maximum delay of a loss report, in seconds, to find the cause
 BURIAL_TIMEOUT = 10.0  # seconds that a killed process may take to release its memory
 
 
@@ -27,7 +27,7 @@ class WorkerPatience:
 
     start: float = 120.0  # until it is ready
     ping: float = 0.25  # between pings
-    suspect: float = 1.0  # silence until it counts as suspect
+    suspect: float = 1.0  # silence until the worker counts as suspect
     frozen: float = 2.5  # silence until it counts as frozen and is ended
     stop: float = 2.0  # to end when asked
     deaths: int = 5  # not replaced after this many deaths within `within`
@@ -69,13 +69,13 @@ class WorkerHandle:
         self._unanswered = False
         self._pinging = self._obeying = False
         self._moved: tuple[int, int] = (0, 0)
-        # counts the start time until the worker is ready
+        # measures the start time until the worker is ready
         self._heartbeat = Heartbeat(patience.ping)
         self._pinger = threading.Thread(target=self._ping, name=f"katz-ping-{name}", daemon=True)
         self._thread = threading.Thread(target=self._live, name=f"katz-reader-{name}", daemon=True)
 
     def start(self) -> None:
-        """Launches the worker in a thread. Register the handle before, because Ctrl-C may come at
+        """Launches the worker in a thread. Register the handle first, because Ctrl-C may arrive at
         any time.
         """
         self._thread.start()
@@ -108,8 +108,8 @@ class WorkerHandle:
             launched.connection.shut_down()
 
     def clean_up(self) -> None:
-        """Waits until the worker and its threads have ended. An in-process worker cannot be killed,
-        so the wait lasts until its running call ends.
+        """Waits until the worker and its threads have ended. An in-process worker cannot be killed;
+        it ends after its running call.
         """
         self.join(self._burial)
 
@@ -123,9 +123,9 @@ class WorkerHandle:
         """Updates the heartbeat; called every `WorkerPatience.ping` seconds. Ends the worker if it
         is silent or starting for too long.
 
-        Received bytes are signs of life, and so are bytes sent while a ping waits behind a long
-        message. Short sends do not count, because a frozen worker's socket still accepts them. A
-        thread of this process is not watched, because it cannot freeze alone.
+        Received bytes are signs of life, as are bytes sent while a ping waits behind a long
+        message. Short sends are not, because a frozen worker's socket still accepts them. A thread
+        of this process is not watched, because it cannot freeze alone.
         """
         connection, launched, heartbeat = self.connection, self._launched, self._heartbeat
         heartbeat.tick()
@@ -218,13 +218,13 @@ class WorkerHandle:
             return
 
 
-# Launchers may depend on an external service such as Ray, which may end before the worker. Its
-# errors must not end the thread that reports the loss, nor the thread that watches all workers.
+# Launchers may depend on an external service such as Ray, which may end before the worker. Errors
+# of the service must not end the thread that reports the loss, nor that which watches all workers.
 
 
 def _is_alive(launched: Launched) -> bool:
-    """Returns whether a worker is alive according to its launcher. If the launcher fails, assumes
-    that it is; the heartbeat decides then.
+    """Returns whether a worker is alive according to its launcher. Returns True if the launcher
+    fails; then the heartbeat decides.
     """
     try:
         return launched.is_alive()

@@ -1,5 +1,5 @@
-"""Calls the functions of nodes with resolved inputs: linked values and hidden values. Splits lists
-into runs and skips blocked runs.
+"""Calls the functions of nodes with resolved inputs: linked and hidden values. Splits lists into
+runs and skips blocked runs.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Calls:
         self._process = process
 
     def run(self, node: NodeState) -> list[Any]:
-        """Runs a node. Each run returns outputs or an expansion, either with UI output, or the
+        """Runs a node. Each run returns outputs or an expansion (both may have UI output), the
         blocker among its inputs, or an awaitable of one of these.
         """
         kind = node.type
@@ -116,7 +116,7 @@ class Calls:
         return found[0] if len(found) == 1 else found
 
     def _known(self, node: NodeState, without_links: bool) -> Arguments:
-        """Returns the inputs known before the run: literals. Links are omitted, or None."""
+        """Returns the literal inputs. Omits links if `without_links`, otherwise they are None."""
         literals = {
             name: value for name, value in node.inputs.items() if not isinstance(value, Link)
         }
@@ -125,7 +125,7 @@ class Calls:
         )
 
     def region_inputs(self, region: RegionNodes) -> list[dict[Link, Any]]:
-        """Returns the values that enter a step region, for each of its runs."""
+        """Returns the input values of a step region, for each of its runs."""
         entering = {link: output_of(self._states, link) for link in region.inputs}
         return per_element(entering) if _any_listed(entering) else [entering]
 
@@ -210,8 +210,8 @@ def outputs_of(kind: NodeType, results: Sequence[Any]) -> Outputs:
 
 
 def expected_outputs(kind: NodeType, result: Any) -> Outputs:
-    """Returns one value per output; all are the blocker if the run met one. Raises RunError for a
-    wrong number of outputs.
+    """Returns one value per output, or the blocker for each if the run was blocked. Raises RunError
+    for a wrong number of outputs.
     """
     expected = len(kind.outputs)
     if isinstance(result, ExecutionBlocker):

@@ -80,7 +80,7 @@ class RunContext:
 
     def report(self, event: Event) -> None:
         if self._cancelled:
-            return  # events of a worker after the cancellation are not part of the run
+            return  # workers may still send events after the cancellation
         self.measured.listen(event)
         if isinstance(event, Sampled) and (now := current()) is not None:
             now.sampled.append(replace(provenance_of(event), chosen=self.changes.overrides()))
@@ -106,7 +106,7 @@ class RunContext:
         self.on_picture(picture)
 
     def cancel(self) -> None:
-        """Cancels the run: it ends soon and stops all waits."""
+        """Cancels the run, which ends soon, and interrupts all waits."""
         with self._lock:
             self._cancelled = True
             waiting = list(self._on_cancel.values())

@@ -1,4 +1,4 @@
-"""Runs the event loop of one graph run, in the caller's thread. The loop advances between nodes, so
+"""Runs the event loop of one graph run, in the caller's thread. The loop runs between nodes, so
 that asynchronous nodes overlap with others.
 
 The loop does not run during a synchronous node, so that the node's code may start its own loop.
@@ -38,15 +38,15 @@ class Tasks:
         return bool(self._running or self._finished)
 
     def start(self, owner: Any, values: Sequence[Any]) -> None:
-        """Awaits all awaitables among `values` concurrently. Later `finished` returns `owner` with
-        a function that returns all results.
+        """Awaits all awaitables among `values` concurrently. `finished` then returns `owner` and a
+        function that returns all results.
         """
         task = self._task(values)
         self._running.add(task)
         task.add_done_callback(lambda done: self._end(owner, done))
 
     def finished(self) -> tuple[Any, Done] | None:
-        """Returns an owner whose tasks have ended, once; None if none has."""
+        """Returns each owner of finished tasks once; None if none is left."""
         return self._finished.popleft() if self._finished else None
 
     def turn(self) -> None:
@@ -85,7 +85,7 @@ class Tasks:
         finally:
             for task in left:
                 if task.done() and not task.cancelled():
-                    task.exception()  # retrieved, so that asyncio does not log it
+                    task.exception()  # retrieves it, so that asyncio does not log it
             loop.set_exception_handler(lambda *_: None)
             loop.close()
 
@@ -129,8 +129,8 @@ class Tasks:
             forget()
 
     def _run_forever(self, loop: asyncio.AbstractEventLoop) -> None:
-        # tasks started by nodes are node code, too
-        with inference_mode(), suppress(SystemExit):  # SystemExit is also the result of its task
+        # tasks that nodes start are node code too
+        with inference_mode(), suppress(SystemExit):  # SystemExit is also its task's result
             loop.run_forever()
 
     def _end(self, owner: Any, task: asyncio.Task[Any]) -> None:

@@ -32,8 +32,8 @@ class Splicer:
         self._made = 0
 
     def put(self, node: NodeState, results: Sequence[Any]) -> list[NodeState]:
-        """Creates the nodes that `node` expands to, from one result per run. Returns the nodes that
-        it must wait for.
+        """Creates the nodes that `node` expands to, from one result per run. Returns the nodes for
+        which `node` must wait.
         """
         rows: list[Outputs] = []
         parts: list[NodeState] = []
@@ -53,8 +53,8 @@ class Splicer:
         return roots + [part for part in parts if part.kind is not None and part.kind.is_output]
 
     def _spliced(self, node: NodeState, expansion: Expansion) -> tuple[Outputs, list[NodeState]]:
-        """Creates the nodes of one expansion. Links to unknown ids lead outside the expansion.
-        Raises RunError if the run has created too many nodes.
+        """Creates the nodes of one expansion. Links to ids not in the expansion refer to nodes
+        outside. Raises RunError if the run has created too many nodes.
         """
         self._made += len(expansion.graph.nodes)
         if self._made > MAX_EXPANDED_NODES:
@@ -94,8 +94,8 @@ class Splicer:
 
     def new_id(self, origin: str, part: str) -> str:
         """Creates the id `<node of the file>.<last part of the id in the expansion>`, numbered from
-        `#2` if it exists. Ids therefore do not grow in a loop that derives them from the previous
-        round.
+        `#2` if it exists. So ids do not grow in a loop in which each round derives ids from the
+        last.
         """
         name = identifier = f"{origin}.{part}"
         while identifier in self._states or identifier in self._given:
@@ -106,9 +106,7 @@ class Splicer:
 
 
 def delivered(states: States, node: NodeState) -> list[Outputs]:
-    """Returns the output values of a node's expansions. A value linked to a list output becomes its
-    list.
-    """
+    """Returns the outputs of a node's expansions. A link to a list output becomes the list."""
     assert node.expanded is not None
     gives = (*node.type.gives_lists, *(False for _ in node.type.outputs))
 

@@ -1,4 +1,4 @@
-"""Stores the UI output of nodes inside an expansion with the result of the expanded node, so that a
+"""Stores the UI output of nodes inside an expansion with the expanded node's result, so that the
 cached result can report it again.
 """
 
@@ -11,9 +11,9 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shown:
-    """Holds the UI output of a node in an expansion. `part`: the last part of its id. `origin`: the
-    file's node that shows it, if that differs from the node that created it. `inner`: the nodes
-    that it expanded to.
+    """Holds the UI output of a node in an expansion. `part`: the last part of the node's id.
+    `origin`: the file's node that shows the output, if that differs from the creating node.
+    `inner`: nodes that the node expanded to.
     """
 
     part: str
@@ -31,8 +31,8 @@ def last_part(identifier: str) -> str:
 def with_inner(
     shown: Sequence[Shown], made_for: str, there: Container[str]
 ) -> Iterator[tuple[Shown, str, str]]:
-    """Yields each node with UI output, the file's node that created it, and the one that shows it.
-    `there`: ids of the file.
+    """Yields each node with UI output, and the file's nodes that created and show it. `there`: ids
+    of the file.
     """
     pending = [(one, made_for) for one in reversed(shown)]
     while pending:

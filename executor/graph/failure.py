@@ -71,8 +71,8 @@ def _lines(error: BaseException) -> list[str]:
 
 
 def _foreign(error: BaseException) -> str:
-    """Describes an exception not written for users: its type and message, and the line of code that
-    raised it.
+    """Describes an exception not meant for users: type, message, and the line of code that raised
+    it.
     """
     message = next((line.strip() for line in str(error).split("\n") if line.strip()), "")
     frames = traceback.extract_tb(error.__traceback__)

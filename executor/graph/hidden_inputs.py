@@ -19,7 +19,7 @@ UNIQUE_ID, PROMPT, DYNPROMPT, EXTRA_PNGINFO = "UNIQUE_ID", "PROMPT", "DYNPROMPT"
 
 class HiddenInputs:
     """Provides the hidden values of one run. `prompt` and other image metadata come from the
-    metadata of the context.
+    context.
     """
 
     def __init__(self, states: States, file: Graph, context: Context) -> None:
@@ -55,8 +55,8 @@ class HiddenInputs:
 
 
 class DynamicPrompt:
-    """Shows the graph of a run, with what was made by expansions, in ComfyUI's terms: nodes as in
-    the API format, links as lists.
+    """Presents the graph of a run, including expansions, in ComfyUI's terms: nodes as in the API
+    format, links as lists.
     """
 
     def __init__(self, states: States, original_prompt: dict[str, Any]) -> None:
@@ -90,7 +90,7 @@ class DynamicPrompt:
         return None if state is None or state.parent is None else state.parent.id
 
     def get_real_node_id(self, node_id: str) -> str:
-        """Returns the node of the file that made this one."""
+        """Returns the file's node that created this one."""
         state = self._states.get(node_id)
         while state is not None and state.parent is not None:
             state = state.parent
@@ -107,5 +107,5 @@ def _parsed(text: Any) -> Any:
 
 
 def sees_graph(hidden: Mapping[str, str]) -> bool:
-    """Returns whether a node's code can access other nodes, and so link to them."""
+    """Returns whether a node's code can see other nodes, and so link to them."""
     return DYNPROMPT in hidden.values()

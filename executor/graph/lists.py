@@ -1,6 +1,4 @@
-"""Holds several values on one output, and maps a node that takes single values over them, once per
-element.
-"""
+"""Holds several values on one output, and runs a node that takes single values once per element."""
 
 from __future__ import annotations
 

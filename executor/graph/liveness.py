@@ -1,6 +1,4 @@
-"""Frees values that no node of the run can read any more, by reference counts, linear over a
-run.
-"""
+"""Frees values that no node of the run can read any more, by reference counts, in linear time."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from katz_graph.executor.graph.node_state import NodeState, States
 
 
 def hold_sources(states: States, node: NodeState) -> None:
-    """Adds a reference to each source of an entered node, because it may read them."""
+    """Adds a reference to each source that an entered node may read."""
     for _, link in node.links:
         if (source := states.get(link.node)) is not None:
             source.holders += 1
@@ -20,7 +18,7 @@ def hold_sources(states: States, node: NodeState) -> None:
 
 
 def hold_upstream(states: States, node: NodeState) -> None:
-    """Adds a reference to all upstream nodes, because code that sees the graph may link to them."""
+    """Adds a reference to all upstream nodes, to which code that sees the graph may link."""
     found: dict[str, NodeState] = {}
     pending = [node]
     while pending:
@@ -34,9 +32,7 @@ def hold_upstream(states: States, node: NodeState) -> None:
 
 
 def end_reading(states: States, node: NodeState) -> None:
-    """Drops the references of a node that has finished reading: to its sources and to other nodes
-    that it held.
-    """
+    """Drops the references of a node that has finished reading, to its sources and other nodes."""
     pending = [node]
     while pending:
         reader = pending.pop()
@@ -50,7 +46,7 @@ def end_reading(states: States, node: NodeState) -> None:
 
 
 def release(nodes: Iterable[NodeState]) -> list[NodeState]:
-    """Decrements reference counts and frees values at zero. Returns the nodes that now never need
+    """Decrements reference counts and frees values at zero. Returns the nodes that no longer need
     to run.
     """
     unneeded = []
@@ -73,9 +69,7 @@ def free(node: NodeState) -> None:
 
 
 def wanted_again(node: NodeState) -> bool:
-    """Resets a node whose outputs were freed, as if it had not run. Returns whether they were
-    freed.
-    """
+    """Resets a node as if it had not run, if its outputs were freed. Returns whether they were."""
     if not node.freed:
         return False
     node.freed = node.finished = node.wanted = node.blocked = False
@@ -85,7 +79,7 @@ def wanted_again(node: NodeState) -> bool:
 
 def hold_again(states: States, node: NodeState) -> None:
     """Restores the references of a finished or unneeded node that must run after all. Raises
-    InputError if its inputs are lost.
+    InputError if inputs are lost.
     """
     if node.has_read:
         if node.made:

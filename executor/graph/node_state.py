@@ -25,20 +25,20 @@ class NodeState:
     kind: NodeType | None  # None: no type has this name
     # scheduling order: asynchronous nodes first, then by position in the file, then by creation
     order: tuple[bool, int, int]
-    origin: str  # the file's node that shows it: the one that created it, or itself
+    origin: str  # the file's node that shows this node: itself, or its creator
     scope: Mapping[str, NodeCall]  # the graph or the expansion that contains it
     parent: NodeState | None = None  # the node whose expansion contains it
 
     entered: bool = False  # visited by the signing walk
-    # the inputs in use, after it was entered
+    # the inputs in use, set by `enter`
     inputs: Mapping[str, Any] = field(default_factory=dict)
     links: Sequence[tuple[str, Link]] = ()  # the linked inputs among them
     deferred: bool = False  # its signature needs values of other nodes
-    signature: Signature | None = None  # None: not known yet if `deferred`, else never cached
+    signature: Signature | None = None  # None: unknown yet if `deferred`, else uncacheable
     unsigned: str = ""  # reason for never caching it
     fingerprint: Any = None
     warning: str = ""  # warning for the user if it runs
-    lost: str = ""  # name of a deleted file of its cached result
+    lost: str = ""  # deleted file of its cached result
 
     wanted: bool = False
     sources: Sequence[NodeState] = ()  # nodes that it has waited for
@@ -63,8 +63,8 @@ class NodeState:
     blocked: bool = False
 
     holders: int = 0  # references: links and other readers
-    has_read: bool = False  # it will not read its sources again
-    held: Sequence[NodeState] = ()  # also held: upstream nodes or its expansion's roots
+    has_read: bool = False  # will not read its sources again
+    held: Sequence[NodeState] = ()  # other nodes held: upstream nodes or its expansion's roots
     freed: bool = False  # its outputs were freed
 
     @property

@@ -1,5 +1,5 @@
-"""Calls nodes inside a step region like other nodes of a graph, but with one value per input and
-without UI output.
+"""Calls nodes inside a step region: as in a graph, but with one value per input and without UI
+output.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class NodeReporter:
         self._report(NodeFailed(node.id, node.origin, node.call.type, node.why, error))
 
     def shown(self, identifier: str, shown: Shown, made_for: str, origin: str) -> None:
-        """Reports again the UI output of a node inside the expansion of a cached node."""
+        """Reports the stored UI output of a node inside a cached node's expansion."""
         self._report(
             NodeDone(
                 identifier,
@@ -64,7 +64,7 @@ class NodeReporter:
         return node.signature in self._done_by
 
     def name(self, node: NodeState) -> str:
-        """Names a node for messages; a node of an expansion with the file's node."""
+        """Names a node for messages, and also the file's node if it is in an expansion."""
         own = node_name(node.id, node.call.type, node.call.title)
         if not node.made:
             return own

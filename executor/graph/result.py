@@ -16,8 +16,8 @@ class GraphResult:
     """Holds the outputs of the reached targets, the UI output of nodes, and an error for each
     failed node.
 
-    An output with several values is a `Listed`. `blocked`: reached targets that did not run because
-    a node upstream blocked them.
+    An output with several values is a `Listed`. `blocked`: reached targets that a node upstream
+    blocked.
     """
 
     outputs: Mapping[str, Outputs]

@@ -27,12 +27,12 @@ class ResultEntry:
     """Holds the result of one node."""
 
     outputs: tuple[Any, ...]
-    # signatures of the nodes that it expanded to, retained as long as this entry
+    # signatures of the nodes that it expanded to; their entries live as long as this one
     parts: tuple[Signature, ...] = ()
     ui: Mapping[str, Sequence[Any]] | None = None
     shown: tuple[Shown, ...] = ()  # UI output of nodes inside its expansion
     files: tuple[Path, ...] = ()  # files that it wrote and reported to editors
-    provenance: Provenance = EXACT  # as far as the signature does not determine it
+    provenance: Provenance = EXACT  # the part that the signature does not determine
 
     def lost(self) -> Path | None:
         """Returns a deleted file of the entry, which invalidates the result; None if all exist."""
@@ -40,9 +40,9 @@ class ResultEntry:
 
 
 class Results:
-    """Stores results. `classic` retains the results used by the graphs of the last `runs` runs and
-    those touched by current runs; an eviction policy retains `limit` results; `none` retains
-    nothing. `touched`: the set passed to `under_way` by the run.
+    """Stores results. `classic` retains results that the graphs of the last `runs` runs use and
+    that current runs touch; an eviction policy retains `limit` results; `none` retains nothing.
+    `touched`: the set that the run passed to `under_way`.
     """
 
     def __init__(self, policy: str, limit: int = 0, runs: int = 1) -> None:
@@ -139,8 +139,8 @@ class ResultCache:
     graphs of the last `runs` runs; an eviction policy retains `limit` results; `none` retains
     nothing.
 
-    A node's instance object lives while the node is in the graph of each run, unless the policy is
-    `none`. Concurrent runs each need a separate cache from `fork`, which shares the results.
+    A node's instance object lives while successive graphs contain the node, unless the policy is
+    `none`. Each concurrent run needs a cache from `fork`, which shares the results.
     """
 
     def __init__(self, policy: str = "classic", limit: int = 0, runs: int = 1) -> None:

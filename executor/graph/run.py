@@ -1,5 +1,5 @@
-"""Runs the nodes that the outputs of a graph need: each node when its inputs are ready, in the
-order of the file, unless it is cached.
+"""Runs the nodes that a graph's outputs need: in the order of the file, each when its inputs are
+ready, unless it is cached.
 
 Iterative and linear in nodes and links. Lazy inputs are evaluated when a node requests them, nodes
 may expand to graphs, asynchronous nodes overlap, and the engine runs a step region as one unit.
@@ -47,8 +47,8 @@ __all__ = ["GraphResult", "Regions", "run_graph"]
 
 
 class Regions(Protocol):
-    """Finds the nodes of a step region, and binds the region to its input values: the interface to
-    the planner.
+    """Interface to the planner: finds the nodes of a step region, and binds the region to its input
+    values.
     """
 
     def region_nodes(self, graph: Graph, end: str) -> RegionNodes: ...
@@ -180,7 +180,7 @@ class _GraphRun:
             self._fail(node, error)
 
     def _advance(self, node: NodeState) -> None:
-        """Advances a node with finished sources by one step, until it finishes or waits again."""
+        """Advances a node with finished sources until it finishes or waits again."""
         if any(source.failed for source in node.sources):
             self._finish(node, None)
         elif node.expanded is not None:
@@ -356,8 +356,8 @@ class _GraphRun:
         return False
 
     def _is_cached(self, node: NodeState) -> bool:
-        """Returns whether a node has a cached result, if it could be signed only now or an equal
-        node has run in this run.
+        """Looks up the result of a node that was signed only now or has run as an equal node.
+        Returns whether it is cached.
         """
         if node.deferred:
             sign_deferred(self.nodes, node, self.calls)
@@ -412,9 +412,8 @@ class _GraphRun:
         self._finish(node, None)
 
     def _fail_cycles(self) -> None:
-        """Fails nodes that wait although no node is ready, because they are part of a cycle or
-        depend on one. The error of a cycle names its first node created by an expansion, else its
-        first node.
+        """Fails the nodes that still wait when no node is ready: those on a cycle, or downstream of
+        one. The error of a cycle names its first node from an expansion, else its first node.
         """
         stuck = [node for node in self.nodes.values() if node.wanted and not node.finished]
         waits = {

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class RunStats:
-    """Collects the printed statistics of a run, times in seconds. `samplers`: in the order of
-    completion; `vae`: one entry per use; `reused`: the provenance of each cached result that its
-    inputs alone do not determine.
+    """Collects the printed statistics of a run, times in seconds. `samplers`: in order of
+    completion; `vae`: one entry per use; `reused`: the provenance of each cached result that
+    depends on more than its inputs.
 
     Any thread may report events.
     """
@@ -48,8 +48,8 @@ class RunStats:
 
     @property
     def calls(self) -> Mapping[str, int]:
-        """Returns the number of stage calls that were `recorded`, `replayed` and `eager`, and that
-        ran concurrently on two streams (`beside`).
+        """Returns the numbers of `recorded`, `replayed` and `eager` stage calls, and of those run
+        concurrently on two streams (`beside`).
         """
         kinds = ("recorded", "replayed", "beside", "eager")
         return {

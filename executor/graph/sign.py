@@ -1,8 +1,8 @@
-"""Computes each node's signature, its cache key, before the run; for late nodes when their values
-are available.
+"""Computes each node's signature, its cache key, before the run; for deferred nodes, when their
+values are available.
 
-Late nodes are lazy nodes, because their result depends only on the inputs that they request; nodes
-with a fingerprint that needs a linked knob; and readers of late nodes.
+Deferred nodes are lazy nodes, because their result depends only on the inputs that they request;
+nodes with a fingerprint that needs a linked knob; and readers of deferred nodes.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ OWN_ID = "the node's own id"  # an input name that no node has
 
 
 def sign_upstream(states: States, root: NodeState, calls: Calls) -> None:
-    """Enters and signs a node and everything that it may read, sources first. Linear over all
-    calls. Leaves cycles unsigned.
+    """Enters and signs a node and all nodes that it may read, sources first. Takes linear time over
+    all calls. Leaves cycles unsigned.
     """
     stack = [root]
     while stack:
@@ -47,7 +47,7 @@ def sign_upstream(states: States, root: NodeState, calls: Calls) -> None:
 
 
 def sign_deferred(states: States, node: NodeState, calls: Calls) -> None:
-    """Signs a late node after all its sources have finished."""
+    """Signs a deferred node after all its sources have finished."""
     if node.region is not None:
         _sign_members(states, node.region)
     node.deferred = False
@@ -125,7 +125,7 @@ def _sign(states: States, node: NodeState, inputs: Mapping[str, Any]) -> None:
     try:
         node.signature = node_signature(node.call.type, node.fingerprint, inputs, sources)
     except Unsignable as error:
-        always = str(error) == NAN  # only fingerprints can be NaN: files contain none
+        always = str(error) == NAN  # only a fingerprint can be NaN, because files contain no NaN
         node.unsigned = (
             "it asks to run every time" if always else f"a value cannot be compared ({error})"
         )

@@ -1,7 +1,7 @@
 """Computes typed Merkle signatures: one digest of everything that determines a node's result. Ids
 do not matter; 1, 1.0 and true are three different values.
 
-Linear: a link contributes its source's signature, never the source's ancestry.
+Takes linear time: a link contributes its source's signature, never the source's ancestry.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from katz_graph.core.graph import Link
 
 Signature = bytes
 NAN = "NaN"
-SIZE = 20  # bytes; collisions are expected only at about 2^80 different nodes
+SIZE = 20  # bytes; the first collision is expected at about 2^80 different nodes
 
 
 class Unsignable(Exception):
@@ -56,8 +56,8 @@ def node_signature(
 
 
 def value_token(value: Any) -> bytes:
-    """Returns bytes that are equal exactly for values of equal type and content. Raises Unsignable
-    for NaN of any type, because it equals nothing.
+    """Returns bytes that are equal only for values of equal type and content. Raises Unsignable for
+    NaN of any type, because NaN equals no value.
     """
     if value is None:
         return b"N"

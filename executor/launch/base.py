@@ -14,7 +14,7 @@ from katz_graph.executor.transport.vocabulary import fingerprint
 
 
 def hello() -> Hello:
-    """Returns the first message of a worker, sent when it has loaded its libraries."""
+    """Returns a worker's first message, sent when its libraries are loaded."""
     return Hello(os.getpid(), _version())
 
 
@@ -42,7 +42,7 @@ class Launched(Protocol):
 
     @property
     def pid(self) -> int | None:
-        """Returns its process id on this host; None if it runs on another host."""
+        """Returns the worker's process id on this host; None if it runs on another host."""
 
     @property
     def connection(self) -> MessageChannel:
@@ -51,13 +51,13 @@ class Launched(Protocol):
     def is_alive(self) -> bool: ...
 
     def kill(self) -> None:
-        """Ends it and the processes that it started immediately. Does not wait."""
+        """Kills the worker and the processes that it started. Does not wait."""
 
     def wait(self, timeout: float) -> bool:
-        """Waits at most `timeout` seconds. Returns whether it has ended."""
+        """Waits at most `timeout` seconds. Returns whether the worker has ended."""
 
     def last_words(self) -> str:
-        """Describes in one line how it ended, as far as known; empty while it runs."""
+        """Describes in one line how the worker ended, as far as known; empty while it runs."""
 
 
 class Launcher(Protocol):
@@ -65,8 +65,8 @@ class Launcher(Protocol):
 
     @property
     def in_process(self) -> bool:
-        """Returns whether its worker is a thread of this process. Such a worker accepts objects
-        that cannot be serialized, cannot be lost alone, and is not replaced.
+        """Returns whether workers are threads of this process. Such a worker accepts objects that
+        cannot be serialized, cannot crash alone, and is not replaced.
         """
 
     @property

@@ -11,9 +11,8 @@ from katz_graph.executor.turns.affinity import claim_seats
 
 
 class EarlyStart:
-    """Starts a fork server, which preloads libraries, and claims processors for the devices that
-    processes of this host serve, until `close`. `server`: a fork server to use instead of a new
-    one.
+    """Starts a fork server, which preloads libraries, and claims processors for this host's
+    devices, until `close`. `server`: a fork server to use instead of a new one.
     """
 
     def __init__(self, devices: DeviceList, threads: int, server: ForkServer | None = None) -> None:
@@ -21,7 +20,7 @@ class EarlyStart:
         self.claimed = claim_seats([threads if device == "cpu" else 0 for device in here])
         self.server = server or ForkServer(threads)
         if here:
-            with suppress(OSError):  # the launcher meets the same error and reports it
+            with suppress(OSError):  # the launcher will get and report the same error
                 self.server.begin()
 
     def __enter__(self) -> Self:

@@ -2,7 +2,7 @@
 driver.
 
 Only a process with a single thread and without initialised CUDA can fork. GPUs are hidden while
-libraries load, because some ask torch for GPUs, and torch may ask CUDA's runtime. If a library
+libraries load, because some query GPUs by torch, which may initialise CUDA's runtime. If a library
 still starts threads or initialises CUDA, workers start as `worker_main`, load by themselves, and
 print the reason.
 """
@@ -32,7 +32,7 @@ from katz_graph.settings.environment import prepare_to_compute
 
 WORKER = "katz_graph.executor.launch.worker_main"
 CONNECTION = "katz_graph.executor.transport.connection"
-# the second makes torch count GPUs by the first instead of asking CUDA's runtime
+# the second makes torch count GPUs by the first, not by CUDA's runtime
 NO_GPUS = {"CUDA_VISIBLE_DEVICES": "", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 THREAD_CHECKS, THREAD_CHECK_INTERVAL_S = 10, 0.005  # at most 10 checks, 5 ms apart
 THREADS = Path("/proc/self/task")
@@ -43,7 +43,7 @@ def main() -> None:
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # otherwise it starts its threads when it is loaded
     loaded, finish = socket.socketpair()
     watching = end_with(control.fileno(), unless=loaded.fileno())
-    # a failed import fails in the workers as well, and they report it
+    # an import that fails here fails in the workers too, which report it
     with hidden_gpus(), suppress(BaseException):
         for needed in (CONNECTION, module):
             importlib.import_module(needed)
@@ -63,7 +63,7 @@ def hidden_gpus() -> AbstractContextManager[None]:
 
 class ForkLoop:
     """Forks workers until the last connection to `control` ends. Reaps a worker only after its
-    driver has released it, so that its PID is not reused before.
+    driver has released it, because reaping allows its PID to be reused.
     """
 
     def __init__(self, control: socket.socket, threads: int) -> None:
@@ -96,9 +96,7 @@ class ForkLoop:
         self._await(life, lambda: self._release(pid, running, life))
 
     def _forked(self, entry: str, connected: int, output: int, life: int) -> int | None:
-        """Forks a process that becomes a worker, or starts one that loads by itself. Returns its
-        PID, or None.
-        """
+        """Forks a worker, or starts one that loads by itself. Returns its PID, None on failure."""
         try:
             if others := _other_threads():
                 _explain(output, f"has other threads ({', '.join(others)})")
@@ -135,8 +133,7 @@ class ForkLoop:
 
     def _release(self, pid: int, running: int, life: int) -> None:
         """Kills the remaining processes of a worker's session when the driver has disconnected or
-        released the worker. Reaps the worker now, or when it has ended, because the kernel may
-        delay that.
+        released the worker. Reaps the worker now, or later if it has not ended yet.
         """
         kill_session(pid)
         self._awaited.unregister(life)
@@ -212,7 +209,7 @@ def _has_initialised_cuda() -> bool:
 
 
 def _explain(output: int, why: str) -> None:
-    """Writes to a worker's output why it was not forked."""
+    """Writes to a worker's output why the worker was not forked."""
     os.write(
         output,
         f"this worker loads its libraries again, which takes seconds: the process to fork it from "
@@ -222,7 +219,7 @@ def _explain(output: int, why: str) -> None:
 
 def _report(life: int, number: int) -> None:
     """Sends the driver a number: first the PID, later the exit status."""
-    with suppress(OSError):  # released by the driver
+    with suppress(OSError):  # the driver has released the worker
         os.write(life, str(number).encode())
 
 

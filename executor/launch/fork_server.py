@@ -1,5 +1,5 @@
-"""Starts a process on this host that loads the workers' libraries once, then forks workers. Forked
-workers start immediately and share its memory.
+"""Starts a process on this host that loads the workers' libraries once, then forks workers, which
+start immediately and share its memory.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ EXIT_TIMEOUT_S = 2.0  # seconds for a process to end after its last connection e
 
 
 class ForkServer:
-    """Loads `module` for processes that compute with `threads`, from `begin` or the first `fork`
-    on, until `close`. A context manager.
+    """Forks processes that compute with `threads`, from a server with `module` loaded, which runs
+    from `begin` or the first `fork` to `close`. A context manager.
 
     `prefix`: a command prefix such as `ip netns exec a`, which also applies to forks. `control`: a
-    connection to a fork server of another process, which ends with its last connection. `echo` gets
+    connection to another process's fork server, which ends with its last connection. `echo` gets
     the lines that the server prints while loading. Any thread may call. If the server is lost, its
     forks continue and a new server starts.
     """
@@ -122,7 +122,7 @@ class ForkServer:
 class Forked:
     """Controls a forked process: the driver's end of its connection, its output and its state.
 
-    Its PID is not reused until `release`, because the server does not reap the process before.
+    The PID is not reused before `release`, which lets the server reap the process.
     """
 
     def __init__(self, connected: socket.socket, output: IO[str], life: socket.socket) -> None:
@@ -142,8 +142,8 @@ class Forked:
 
     @property
     def code(self) -> int | None:
-        """Returns the exit status, or the negative number of the signal that killed it; None
-        before, and if the server was lost.
+        """Returns the exit status, or the negative number of the killing signal; None before the
+        end, and if the server was lost.
         """
         with self._lock:
             self._look()
@@ -151,15 +151,13 @@ class Forked:
 
     @property
     def is_over(self) -> bool:
-        """Returns whether it ended, could not be created, or lost its server."""
+        """Returns whether the process ended, could not be created, or lost its server."""
         with self._lock:
             self._look()
             return self._is_over
 
     def kill(self) -> None:
-        """Kills it and the processes of its session. Cancels it if it is not forked yet. Does not
-        wait.
-        """
+        """Kills the process and its session, or cancels a pending fork. Does not wait."""
         with self._lock:
             if self._life.fileno() < 0:
                 return
@@ -171,7 +169,7 @@ class Forked:
                 kill_session(self._pid)
 
     def release(self) -> None:
-        """Lets the server reap it, and kill it if it is still running."""
+        """Lets the server reap the process, killing it if it runs."""
         with self._lock:
             self._look()
             self._release()
@@ -181,9 +179,7 @@ class Forked:
         self._life.close()
 
     def _look(self) -> None:
-        """Reads messages of the server: the PID, then the exit status. The caller holds the
-        lock.
-        """
+        """Reads the server's messages: the PID, then the exit status. The caller holds the lock."""
         while True:
             try:
                 reported = self._life.recv(MAX_MESSAGE_BYTES)

@@ -1,4 +1,4 @@
-"""Starts a worker as a thread of this process. It shares the GIL, and a fault of its device ends
+"""Starts a worker as a thread of this process. The worker shares the GIL, and its device faults end
 the process.
 """
 
@@ -27,7 +27,7 @@ class InProcess:
 
     def launch(self, name: str, background: bool = False) -> WorkerThread:
         ours, theirs = direct_pair()
-        # every request carries the context of its run with the node types
+        # every request has a context with the node types of its run
         nodes: Mapping[str, NodeType] = {}
         return WorkerThread(name, ours, theirs, partial(serve, theirs, nodes, self._on_started))
 

@@ -1,6 +1,6 @@
-"""Starts workers as Ray actors on the machines of a Ray cluster. Ray places, starts and ends them.
-All other communication uses a separate connection from the actor to the driver, and the supervisor
-replaces lost workers.
+"""Starts workers as Ray actors on the machines of a Ray cluster. Ray places, starts and ends
+actors. All other communication uses a separate connection from the actor to the driver, and the
+supervisor replaces lost workers.
 
 Ray listens on all interfaces and unpickles its input: use only loopback or a private network. The
 driver's port requires the token of the launch.
@@ -26,7 +26,7 @@ from katz_graph.executor.transport.handshake import accept, dial, listen
 from katz_graph.ipc.child_main import end_with
 from katz_graph.settings.environment import prepare_to_compute
 
-START_TIMEOUT = 100.0  # seconds; shorter than the supervisor's, because this error says more
+START_TIMEOUT = 100.0  # seconds; shorter than the supervisor's, because this error is more specific
 LOOPBACK = "127.0.0.1"
 
 
@@ -43,7 +43,7 @@ class RayPlace:
 
 class RayCluster:
     """Connects to the cluster at `address`. Without an address, connects to the cluster that Ray
-    finds, or starts a small one on this machine until `close`. A context manager.
+    finds, or runs a small cluster on this machine until `close`. A context manager.
 
     If the driver is killed, its workers end immediately; two agents of a small cluster end after a
     minute, Ray's own timeout.
@@ -106,9 +106,9 @@ class RayCluster:
 
 
 def find_places(nodes: Sequence[Mapping[str, Any]], number: int = 0) -> tuple[RayPlace, ...]:
-    """Returns all GPUs; if none exists, one CPU per machine. All devices of a run compute in one
-    number format, which is float32 if a CPU is among them. `number` other than 0 selects that many:
-    first GPUs, then one CPU per machine without a GPU, then further CPUs.
+    """Returns all GPUs; without GPUs, one CPU per machine, because all devices of a run compute in
+    one dtype, which is float32 with a CPU. `number` other than 0 selects that many devices: first
+    GPUs, then one CPU per machine without a GPU, then further CPUs.
 
     `nodes`: the result of `ray.nodes()`. Raises InputError if fewer are available.
     """
@@ -144,11 +144,11 @@ class RayLauncher:
 
     @property
     def any_device(self) -> bool:
-        return self.place.device == "cpu"  # an actor holds its GPU from the start
+        return self.place.device == "cpu"  # an actor owns its GPU from the start
 
     def launch(self, name: str, background: bool = False) -> Actor:
         """Starts an actor and waits until it has connected. A background actor claims no CPU,
-        because it is a spare for one that does.
+        because it is a spare for an actor that does.
 
         Raises RunError if it fails or does not connect in time.
         """

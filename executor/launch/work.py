@@ -17,8 +17,8 @@ NETWORKS = (
     diffusers.AutoencoderKL,
     *(getattr(diffusers, name) for family in families() for name in family.class_names),
 )
-"""Classes that nearly all jobs need. Accessing them imports their modules, which takes seconds:
-here rather than in the first job.
+"""Classes that nearly all jobs need. Accessing them imports their modules here instead of in the
+first job, which takes seconds.
 """
 builtin_nodes()  # cached, and inherited by forks
 
@@ -29,9 +29,9 @@ def work(connection: Connection) -> None:
 
 
 def work_on_gpu(connection: Connection) -> None:
-    """Initialises CUDA and queries device properties, then serves. The initialisation takes seconds
-    without answers to pings, so it runs before `hello`. It allocates no device memory, because the
-    worker's device is assigned later.
+    """Initialises CUDA and queries device properties, then serves. Initialisation blocks answers to
+    pings for seconds, so it precedes `hello`. Allocates no device memory, because the worker's
+    device is assigned later.
     """
     if torch.cuda.is_available():
         torch.cuda.init()  # type: ignore[no-untyped-call]
@@ -42,8 +42,8 @@ def work_on_gpu(connection: Connection) -> None:
 
 
 def find_gpus_again() -> None:
-    """Makes diffusers detect GPUs again, because they were hidden while it was imported and packs
-    may ask for its device.
+    """Makes diffusers detect GPUs again, because its import found them hidden and packs may query
+    its device.
     """
     torch_utils.TorchDeviceBackend._detect_device_type.cache_clear()
     torch_utils.torch_device = torch_utils.get_device()

@@ -18,8 +18,8 @@ from katz_graph.host.garbage import expect_imports, imports_are_done
 from katz_graph.ipc.child_main import adopt, end, end_with, ignore_signals
 from katz_graph.settings.environment import prepare_to_compute
 
-# seconds between switches of threads; lets the receiving thread interrupt the computing thread
-# sooner than the default of 5 ms
+# seconds between thread switches, less than the default of 5 ms so that the receiving thread
+# interrupts the computing thread sooner
 SWITCH_INTERVAL_S = 5e-4
 
 

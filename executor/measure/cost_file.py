@@ -25,8 +25,8 @@ class CostFile:
     """Writes rows immediately if no other process is writing. Otherwise a thread writes them in
     order, and the caller does not wait.
 
-    `schema` creates the tables. `copy_to` fills a new file that replaces a damaged one. `patience`:
-    seconds to wait for other processes that write. Threads may share an instance.
+    `schema` creates the tables. `copy_to` fills the file that replaces a damaged one. `patience`:
+    seconds to wait for other writing processes. Threads may share an instance.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class CostFile:
         self._patience = patience
         self._warned = False
         self._lock = threading.Lock()
-        self._is_written = False  # by a thread, which writes the whole queue
+        self._is_written = False  # whether a thread is writing the queue
         self._waiting: deque[tuple[str, Rows]] = deque()  # the first item is being written
 
     def load(self, memory: sqlite3.Connection, tables: Sequence[str]) -> None:
@@ -58,7 +58,7 @@ class CostFile:
                 return
             self._is_written = True
         if not self._write_waiting(0.0):
-            # non-daemon: the interpreter waits for it before it ends
+            # non-daemon, so that the interpreter waits for it
             writer = threading.Thread(
                 target=self._write_waiting, args=(self._patience,), name="katz-costs", daemon=False
             )
@@ -94,7 +94,7 @@ class CostFile:
             return
         address = f"{self._path.absolute().as_uri()}?mode=rw"
         with closing(sqlite3.connect(address, timeout=self._patience, uri=True)) as file:
-            # a consistent view of all tables while other processes write
+            # reads all tables consistently while other processes write
             file.execute("begin")
             if not file.execute("select 1 from sqlite_schema").fetchall():
                 return  # another process has just created the file
@@ -108,7 +108,7 @@ class CostFile:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with closing(sqlite3.connect(self._path, timeout=patience)) as file, file:
-                # data lost in a power failure is measured again
+                # a power failure may lose data, which is then measured again
                 file.execute("pragma synchronous = off")
                 # other processes see all tables or none
                 file.executescript(f"begin immediate; {self._schema}")

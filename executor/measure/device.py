@@ -1,5 +1,5 @@
-"""Measures a device once and stores the result: arithmetic and memory rates, seconds to start a
-kernel, slow-down by busy neighbours.
+"""Measures a device once and stores the result: arithmetic and memory rates, kernel start-up time,
+slow-down by busy neighbours.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from katz_graph.ir.device import Device
 
 METHOD = 7  # version of the measurements below; increase it when they change
 BYTES = 1 << 26  # of the copied array
-# of a convolution whose time is arithmetic, and of a block whose time is mostly the kernels' start
+# sizes of an arithmetic-bound convolution, and of a block dominated by starting kernels
 COMPUTE_BOUND_CHANNELS, COMPUTE_BOUND_SIDE = 128, 64
 LAUNCH_BOUND_CHANNELS, LAUNCH_BOUND_SIDE = 32, 8
 # for a GPU: side of a matrix product, bytes of a copy, kernels in a graph
@@ -34,9 +34,7 @@ REPEATS, MAX_SECONDS_PER_KIND = 9, 1.0
 
 
 def device_key(device: torch.device, dtype: torch.dtype, threads: int) -> str:
-    """Returns the key under which measured costs are valid: the hardware and the settings of its
-    use.
-    """
+    """Returns the key for which measured costs are valid: hardware and settings of its use."""
     if device.type == "cuda":
         hardware = torch.cuda.get_device_name(device)
     else:
@@ -48,8 +46,8 @@ def calibrated(
     name: str, device: torch.device, dtype: torch.dtype, store: CostStore, again: bool = False
 ) -> Device:
     """Returns the device for the planner, measured alone with this process's threads. Measures and
-    stores its rates if the store has none, or if other programs disturbed the stored measurement
-    and no longer run.
+    stores its rates if the store has none, or if programs that no longer run disturbed the stored
+    measurement.
 
     `again` measures in any case.
     """
@@ -64,12 +62,11 @@ def measure(
 ) -> tuple[float, float, float, float, bool]:
     """Measures FLOP/s, bytes/s, seconds per kernel, and bytes/s from pinned host memory (inf on a
     CPU), using typical network operations. Also returns whether other programs disturbed the
-    measurement: they took processor time, or the times on a GPU varied.
+    measurement by taking processor time, or times on a GPU varied.
 
-    The rates are the best of several runs. With `stretch`, they are the first quartile over that
-    many seconds for each kind of work, so that devices that start together do the same kind of work
-    throughout. Processes started by this process's parent then count as neighbours, which may use
-    processors.
+    The rates are the best of several runs. With `stretch`, the rates are the first quartile over
+    that many seconds per kind of work, so devices that start together always do the same kind.
+    Other children of this process's parent then count as neighbours, which may use processors.
     """
     clock = partial(scheduled_with_neighbours, os.getppid()) if stretch else scheduled
     before = clock()
@@ -78,7 +75,7 @@ def measure(
         arithmetic = _timed(probe.compute, device, stretch)
         memory = _timed(lambda: probe.target.copy_(probe.source), device, stretch)
         starts = _timed(probe.start, device, stretch)
-        part = probe.target[: BYTES // 4]  # pinned memory is expensive
+        part = probe.target[: BYTES // 4]  # less, because pinned memory is expensive
         bus = (
             math.inf
             if device.type == "cpu"
@@ -99,8 +96,8 @@ def measure(
 @dataclass(frozen=True, slots=True)
 class Probe:
     """Holds the operations to time on a device. `compute` runs `operations` floating-point
-    operations. `start` runs `kernels` kernels dominated by their start. A copy goes from `source`
-    to `target`.
+    operations. `start` runs `kernels` kernels, dominated by start-up time. A copy goes from
+    `source` to `target`.
     """
 
     compute: Callable[[], object]
@@ -173,8 +170,8 @@ def _from_host(target: Tensor) -> Callable[[], object]:
 
 
 def contention(alone: Rates, together: Rates) -> Contention:
-    """Computes contention from the rates of a device alone and while its neighbours do the same,
-    measured with the same `stretch`. It is disturbed if either measurement was.
+    """Computes contention from a device's rates alone and while its neighbours do the same work,
+    measured with equal `stretch`. Disturbed if either measurement was.
     """
     return Contention(
         max(1.0, alone.flops_per_second / together.flops_per_second),
@@ -204,8 +201,8 @@ def _typical(times: Sequence[float], stretch: float) -> float:
 
 
 def _share_lost(times: Sequence[float]) -> float:
-    """Returns the share of a typical run lost to other programs, because an undisturbed GPU takes
-    equally long each time.
+    """Estimates the share of a typical run lost to other programs: undisturbed, a GPU takes equally
+    long each time.
     """
     return 1 - min(times) / statistics.median(times)
 

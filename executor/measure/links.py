@@ -50,7 +50,7 @@ class Partner(Protocol):
 
 def ask(worker: Partner, peer: str, attempt: int) -> tuple[NetworkLink, bool]:
     """Measures the link to a peer that runs `answer` with the same attempt number. Returns the
-    link, and whether other programs took processor time meanwhile.
+    link, and whether other programs took processor time.
     """
     before = scheduled_with_neighbours(os.getppid())
     numbers = iter(range(1 << 30))
@@ -74,8 +74,8 @@ def ask(worker: Partner, peer: str, attempt: int) -> tuple[NetworkLink, bool]:
 
 
 def answer(worker: Partner, peer: str, attempt: int) -> bool:
-    """Answers each transfer after its payload has reached this worker's device, until an empty one
-    arrives. Returns whether other programs took processor time meanwhile.
+    """Answers each transfer when its payload is on this worker's device, until an empty one
+    arrives. Returns whether other programs took processor time.
     """
     before = scheduled_with_neighbours(os.getppid())
     number = 0
@@ -140,7 +140,7 @@ def known_links(
 
 
 def _measured(cluster: Cluster, source: str, target: str) -> tuple[NetworkLink, bool]:
-    # increasing, because mailboxes drop attempts up to a discarded one
+    # increasing, because a mailbox drops all attempts up to the last discarded one
     number = time.monotonic_ns()
     with ThreadPoolExecutor(1) as pool:
         answering = pool.submit(cluster.call, target, "answer", source, number)
@@ -152,24 +152,24 @@ PROBES: Mapping[str, Callable[..., Any]] = {"ask": ask, "answer": answer}
 
 
 Probe = Callable[[int], float]
-"""Sends that many bytes one way. Returns the seconds until the peer has all of them."""
+"""Sends a number of bytes one way. Returns the seconds until the peer has all bytes."""
 
 LATENCY_MESSAGE_BYTES = 64  # bytes of a latency-bound message
 MIN_TRANSFER_BYTES, MAX_TRANSFER_BYTES = 1 << 16, 1 << 26
-MIN_TIMED_TRANSFER_S = 0.05  # seconds of a transfer that is long enough to time
+MIN_TIMED_TRANSFER_S = 0.05  # minimum seconds of a timed transfer
 REPEATS, MIN_REPEATS = 7, 3
-WARM_UP = 2  # number of the repeats
+WARM_UP = 2  # repeats that do not count
 BUDGET = 3.0  # seconds of transfers after which MIN_REPEATS repeats suffice
 
 
 def measure_link(probe: Probe) -> NetworkLink:
-    """Measures latency, the median of small messages, and bandwidth, from the difference between a
-    long transfer and one of a quarter of its size.
+    """Measures latency, the median of small messages, and bandwidth, from the difference between
+    transfers of full and of quarter size.
 
     Traffic shapers send the first bytes, a token bucket, at full speed before they limit the rate.
-    So sizes grow until a transfer takes 50 ms, which empties the bucket, and the long transfers
-    follow without pauses that would refill it. If a bucket holds several long transfers, its speed
-    counts as the link's speed.
+    So sizes grow until a transfer takes 50 ms, which empties the bucket, and long transfers follow
+    without pauses that would refill it. If a bucket holds several long transfers, the link is
+    measured as too fast.
     """
     latency = statistics.median(probe(LATENCY_MESSAGE_BYTES) for _ in range(REPEATS))
     size = MIN_TRANSFER_BYTES

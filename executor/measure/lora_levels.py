@@ -1,4 +1,4 @@
-"""Stores the noise level down to which each LoRA may be missing, by model and LoRA. Must know
+"""Stores, by model and LoRA, the noise level down to which the LoRA may be missing. Must know
 neither torch nor the measurement.
 """
 
@@ -13,7 +13,7 @@ from katz_graph.core.recipe import Component, FileIdentity, ModelRecipe, digest
 from katz_graph.files.urls import is_url
 
 MIN_COSINE_SIMILARITY = (
-    0.99  # cosine similarity from which latents count as equal (Katz, section 6)
+    0.99  # minimum cosine similarity of latents that count as equal (Katz, section 6)
 )
 LEEWAY = 0.99  # tolerance for a profile's first level, which differs slightly between schedulers
 
@@ -54,8 +54,8 @@ class LoraProfile:
 
     @property
     def level(self) -> float:
-        """Returns the noise level down to which the LoRA may be missing; the initial level if it
-        may never be missing.
+        """Returns the noise level down to which the LoRA may be missing; the initial level if it is
+        always needed.
         """
         return self.levels[self.steps - 1] if self.steps else self.begins
 
@@ -68,7 +68,7 @@ class LoraLevels:
 
     def level(self, model: ModelRecipe, use: LoraUse, begins: float) -> float | None:
         """Returns the noise level down to which a LoRA may be missing from a sampler that starts at
-        level `begins`. None if no profile has strengths and an initial level at least as high.
+        `begins`, or None if no profile has at least these strengths and initial level.
         """
         return self._store.lora_level(
             *_keys(model, use.file), use.network, use.text, begins * LEEWAY
@@ -87,8 +87,8 @@ def _keys(model: ModelRecipe, lora: FileIdentity) -> tuple[str, str]:
 
 
 def _placeless(value: Any) -> Any:
-    """Removes the folders of files from a recipe, because they may be renamed. File names, sizes
-    and times stay, because two LoRAs of equal shapes may have equal headers.
+    """Removes the folders of files, which may be renamed, from a recipe. Names, sizes and times
+    stay, because LoRAs of equal shapes may have equal headers.
     """
     if isinstance(value, tuple):
         return tuple(map(_placeless, value))

@@ -62,7 +62,7 @@ class Listener:
 class LoraProfiler:
     """Implements `katz_graph.node.types.Engine` on top of an engine with its device in this
     process. Before sampling, profiles the sampler's LoRAs with `seeds` seeds. Skips samplers with
-    one step or with added noise, because they need all LoRAs throughout.
+    one step or added noise, which need all LoRAs in every step.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class LoraProfiler:
         return self._engine.allowed
 
     def sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
-        assert isinstance(context, RunContext)  # only graph runs profile
+        assert isinstance(context, RunContext)  # profiles run in graph runs only
         program = self._planned(region, "hoist")
         uses, ends = lora_strengths(program), step_ends(program.schedule)
         if not uses or not ends:
@@ -104,7 +104,7 @@ class LoraProfiler:
         return self._engine.sample(region, context)
 
     def _planned(self, region: Region, after: str = "emit") -> Program:
-        """Compiles a region without approximations, regardless of the allowed ones."""
+        """Compiles a region without approximations, even if they are allowed."""
         target = Target((self._engine.device,), batching=self._engine.choices.batching)
         return plan_region(region, target, self._engine.counts, after)
 

@@ -52,8 +52,8 @@ def profile_region(
     store: CostStore,
     context: Context,
 ) -> list[StageTime]:
-    """Runs a sampler on each device alone, then on all devices of a host concurrently, with equal
-    stages both separate and batched.
+    """Runs a sampler on each device alone, then on all devices of a host concurrently, each with
+    equal stages both separate and batched.
 
     Stores the times, replacing earlier ones, and returns them.
     """
@@ -80,7 +80,7 @@ def profile_region(
 
 
 def stage_times(device: Device, programs: Sequence[Program]) -> list[StageTime]:
-    """Returns the known times of the calls of some programs on a device, once per kind of call."""
+    """Returns a device's known times of these programs' calls, once per kind of call."""
     times: dict[tuple[str, int], StageTime] = {}
     for program in programs:
         for call in (*program.before_calls, *(call for calls in program.calls for call in calls)):
@@ -98,8 +98,8 @@ def stage_times(device: Device, programs: Sequence[Program]) -> list[StageTime]:
 
 
 def _warm(timed: Sequence[tuple[int, float]]) -> list[float]:
-    """Drops samples with cold processors and caches: those of the first evaluation, or the first
-    call if no later evaluation exists.
+    """Drops samples with cold processors and caches: those of the first evaluation, or of the first
+    call if that is the only evaluation.
     """
     return [seconds for evaluation, seconds in timed if evaluation > 0] or [
         seconds for _, seconds in timed[1:]
@@ -118,8 +118,8 @@ def _at_once(
     run: Callable[[MeasuredDevice, Context], Samples],
     context: Context,
 ) -> list[Samples]:
-    """Runs on all devices concurrently. A device that ends early repeats its run, so that the
-    others stay disturbed until they end.
+    """Runs on all devices concurrently. A device that ends early repeats its run, so that the other
+    devices stay disturbed until they end.
     """
     repeated = RunContext(
         context.engine, context.folders, context.output_directory, types=context.types

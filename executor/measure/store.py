@@ -22,7 +22,7 @@ from katz_graph.ir.device import CostKey, Device, NetworkLink
 
 FILE = "costs-5.sqlite"  # increase the number when the tables change
 PATIENCE = 1.0  # seconds to wait for another process that writes
-DISTURBED = 0.1  # maximum share of its time that an undisturbed process waits for processors
+DISTURBED = 0.1  # maximum share of time that an undisturbed process waits for processors
 REMEMBERED = 20  # maximum weight, in samples, of earlier runs of a stage
 TABLES = ("rates", "contention", "stages", "links", "formulas", "loras")
 SCHEMA = """
@@ -78,9 +78,8 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Contention:
-    """Holds the slow-down of arithmetic and memory traffic while the host's other devices do the
-    same; at least 1. `disturbed`: other programs took processor time during one of the two
-    measurements.
+    """Holds the slow-down (at least 1) of arithmetic and memory traffic while the host's other
+    devices do the same work. `disturbed`: other programs took processor time during a measurement.
     """
 
     arithmetic: float = 1.0
@@ -93,7 +92,7 @@ class CostStore:
     folder; with None only in memory.
 
     `together`: the number of devices of one host that work at the same time; 1 is alone. A store
-    sees the file contents from when it was opened, and its own updates. Threads may share one.
+    sees the file as it was on opening, and its own updates. Threads may share one.
     """
 
     def __init__(self, cache: Path | None) -> None:
@@ -116,8 +115,8 @@ class CostStore:
         return Rates(flops, size, kernel, bus, bool(disturbed))
 
     def wants_rates(self, device: str) -> bool:
-        """Returns whether to measure a device: it has no rates, or other programs disturbed the
-        measurement and do not disturb this process now.
+        """Returns whether to measure a device: its rates are unknown, or were disturbed by other
+        programs that do not disturb this process now.
         """
         known = self.rates(device)
         return known is None or (known.disturbed and _is_left_alone())
@@ -164,7 +163,7 @@ class CostStore:
         self._write("insert or replace into contention values (?, ?, ?, ?, ?, ?)", [row])
 
     def stages(self, device: str, together: int = 1) -> dict[CostKey, float]:
-        """Returns the seconds of single calls, alone and with `together` devices working, as
+        """Returns seconds of single calls, alone and with `together` busy devices, keyed as
         `Device.measured`.
         """
         query = (
@@ -186,8 +185,8 @@ class CostStore:
         """Stores the seconds of single calls, by cost key and number of batch members. Returns
         their medians.
 
-        Earlier runs are averaged in, weighted by their number of samples, at most 20, unless
-        `replace`.
+        Unless `replace`, averages with earlier runs, which weigh as many samples as they had, at
+        most 20.
         """
         medians = {
             stage: (statistics.median(usable), len(usable))
@@ -318,5 +317,5 @@ class CostStore:
 
 
 def _is_left_alone() -> bool:
-    """Returns whether this process has waited for processors for at most DISTURBED of its time."""
+    """Returns whether this process waited for processors at most a DISTURBED share of its time."""
     return scheduled().share_waited <= DISTURBED

@@ -64,9 +64,8 @@ def survey(
     hosts: Mapping[str, str] | None = None,
 ) -> list[MeasuredDevice]:
     """Queries the identity of every device and measures unknown devices, or all with `again`.
-
-    `hosts`: overrides the reported host of devices, for devices that share a machine but report
-    different hosts (network namespaces).
+    `hosts`: overrides reported hosts, for devices that share a machine but report different hosts
+    (network namespaces).
     """
     identities = {name: call(name, "identity") for name in names}
     host_of = {name: (hosts or {}).get(name, identities[name]["host"]) for name in names}
@@ -138,9 +137,9 @@ def estimated(
     """Estimates devices and links without workers, and opens the store with the other costs that
     plans need.
 
-    `devices`: name -> torch name; all compute in `dtype`. `link`: assumed for all links. If None,
-    shared memory as measured, else estimated at half the memory rate of the slower device, or at
-    half PAGEABLE if that is lower and a GPU takes part.
+    `devices`: name -> torch name; all compute in `dtype`. `link`: used for all links. If None, uses
+    measured shared-memory links; else estimates half the slower device's memory rate, or half
+    PAGEABLE if a GPU takes part and that is lower.
     """
     host, store = socket.gethostname(), CostStore(cache)
     for device in dict.fromkeys(devices.values()):

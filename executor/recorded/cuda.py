@@ -18,9 +18,9 @@ SHARE = 1 / 8  # of the device's memory, the budget of recordings
 
 
 class CudaGraphs:
-    """Implements `Backend` for one device; does not touch the device before the first call. Records
-    and replays on the current stream, on which eager calls must have initialized the libraries. The
-    default stream cannot be captured. Other threads may use the device during a recording.
+    """Implements `Backend` for one device; does not use the device before the first call. Records
+    and replays on the current stream, which must not be the default stream, and on which eager
+    calls must have initialized the libraries. Other threads may use the device during a recording.
     """
 
     strict = False
@@ -43,35 +43,35 @@ class CudaGraphs:
         try:
             with (
                 torch.cuda.device(self._device),
-                uncollected(),  # freeing a graph would abort the recording
+                uncollected(),  # freeing a graph aborts a recording
                 torch.cuda.graph(graph, self._pool, stream, capture_error_mode="thread_local"),
-                Watch(given),  # inside, so that it does not see torch's setup of the capture
+                Watch(given),  # entered last, so that it does not see torch's setup of the capture
             ):
                 before = torch.cuda.memory_reserved(self._device)
                 outputs = call()
         except RuntimeError:
-            self._unused.append(graph)  # later recordings of its pool may use its memory
+            self._unused.append(graph)  # later recordings may use its memory in the pool
             self._end(graph)
             raise
         return CudaGraph(graph, outputs, torch.cuda.memory_reserved(self._device) - before)
 
     def _end(self, graph: torch.cuda.CUDAGraph) -> None:
-        """Cleans up torch's state after the device aborted a recording. Otherwise its pool accepts
-        no other recording, queries of the graph fail, and random numbers cannot be drawn.
+        """Cleans up torch's state after the device aborted a recording. Otherwise the pool accepts
+        no recording, queries of the graph fail, and random numbers cannot be drawn.
         """
         number = self._device.index or 0
         try:
             torch._C._cuda_endAllocateToPool(number, self._pool)
         except RuntimeError:
-            return  # torch has ended it already
+            return  # torch has ended the recording already
         self._broken.append(graph)
         self._leave_pool()
         generator = torch.cuda.default_generators[number]
         generator.graphsafe_set_state(generator.clone_state())
 
     def drop(self) -> None:
-        """Uses a new pool for later recordings, because library memory shared by recordings of one
-        stream lies in the pool of the first one (pytorch#193402).
+        """Uses a new pool for later recordings, because library memory that a stream's recordings
+        share is in the pool of the first (pytorch#193402).
         """
         self._unused.clear()
         self._leave_pool()

@@ -15,8 +15,8 @@ from katz_graph.executor.worker.batching import mapped, tensors_of
 
 @dataclass(slots=True)
 class Home:
-    """Holds the static tensor of an input, and a reference to the tensor whose values it holds.
-    `lasting`: source tensors of this input do not change while they exist.
+    """Holds the static tensor of an input, and a reference to the source of its values. `lasting`:
+    sources of this input do not change while they exist.
     """
 
     tensor: Tensor
@@ -24,9 +24,7 @@ class Home:
     _holds: ReferenceType[Tensor] | None = None
 
     def take(self, given: Tensor) -> None:
-        """Copies the values of a tensor of the same form, unless the static tensor already holds
-        them.
-        """
+        """Copies the values of a tensor of equal form, unless already copied."""
         if self.lasting and self._holds is not None and self._holds() is given:
             return
         self.tensor.copy_(given, non_blocking=True)
@@ -34,8 +32,8 @@ class Home:
 
 
 class StaticInputs:
-    """Assigns each input of a module's calls a static tensor, by name and form; calls share the
-    inputs that have the same name and form.
+    """Assigns each input of a module's calls a static tensor; calls share inputs of equal name and
+    form.
     """
 
     def __init__(self) -> None:
@@ -52,7 +50,7 @@ class StaticInputs:
         return frozenset(self._homes)
 
     def keep(self, names: Collection[Hashable]) -> None:
-        """Drops all static tensors except these, after a recording that created others failed."""
+        """Drops all static tensors except these, after a failed recording created others."""
         self._homes = {name: home for name, home in self._homes.items() if name in names}
 
     def homes(

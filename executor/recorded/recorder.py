@@ -1,9 +1,9 @@
 """Computes stages by recorded calls: records a call once per module and form of its inputs, then
 replays it.
 
-The form consists of all non-tensor values and of each tensor's shape, strides, dtype and device. It
-excludes weights, LoRAs, strengths, noise levels and prompts, so changing them needs no new
-recording.
+The form consists of all non-tensor values and of each tensor's shape, strides, dtype and device.
+The form excludes weights, LoRAs, strengths, noise levels and prompts, which may change without a
+new recording.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from katz_graph.host.memory import is_out_of_memory
 from katz_graph.models.stages import Outputs, Stage
 
 ON_HOST = HostStream()
-EAGER = 2  # calls of a form before it is recorded, in which libraries initialize themselves
+EAGER = 2  # calls of a form before it is recorded, which initialize libraries
 NOT_DECLARED = "the stage takes arguments other than tensors"
 WARMING_UP = "the first calls with their shapes"
 NO_ROOM = "no memory for another recording; all were dropped"
 TOO_LARGE = "its recording alone exceeds the budget"
 NO_MEMORY = "out of memory during recording; it is tried again"
-MAX_DOUBLINGS = 10  # of the number of calls before an out-of-memory recording is retried
+MAX_DOUBLINGS = 10  # doublings of the calls before an out-of-memory recording is retried
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class _Form:
 
     calls: int = 0
     short: int = 0  # recordings that ran out of memory
-    waits: int = 0  # value of `calls` above which to try again after that
+    waits: int = 0  # value of `calls` above which to retry such a recording
     recording: Recording | None = None
     homes: Sequence[Home] = ()  # of the inputs
     addresses: tuple[int, ...] = ()  # of the weights that the recording reads
@@ -91,7 +91,7 @@ class _Kind:
 @dataclass(slots=True)
 class _Lane:
     """Holds the recordings that one stream replays, by module (None: stages without weights), with
-    a separate pool and separate static inputs.
+    their pool and static inputs.
     """
 
     backend: Backend
@@ -116,11 +116,10 @@ class Recorder:
     """Implements `katz_graph.executor.worker.computing.Computing`. Used by one thread at a time.
 
     `backends`: one for the stream that calls run on, and, for concurrent calls, one for a second
-    stream of `stream`. If a recording does not fit into the budget, all are dropped. Recordings are
-    never dropped separately, because those of one stream share library memory (pytorch#193402).
-    `eager`: calls of a form before it is recorded. With a strict backend, inputs are also
-    overwritten after each call, and a weight that has moved since the recording raises
-    RuntimeError.
+    stream of `stream`. If a recording exceeds the budget, all are dropped, never single ones,
+    because recordings of one stream share library memory (pytorch#193402). `eager`: calls of a form
+    before it is recorded. With a strict backend, inputs are also overwritten after each call, and a
+    weight that has moved since the recording raises RuntimeError.
     """
 
     def __init__(self, *backends: Backend, stream: Stream = ON_HOST, eager: int = EAGER) -> None:
@@ -138,7 +137,7 @@ class Recorder:
         trial = self._trials[tuple(map(_Kind.of_call, calls))]
         concurrent, drops = trial.concurrent, self.use.drops
         made = self._pair(calls, concurrent) if trial.settled else self._tried(trial, calls)
-        if concurrent and self.use.drops > drops:  # recordings of two streams do not fit
+        if concurrent and self.use.drops > drops:  # the recordings of two streams do not fit
             trial.settle(concurrent=False)
         if concurrent and not any(one.concurrent for one in self._trials.values()):
             self._lanes[1].drop()
@@ -165,7 +164,7 @@ class Recorder:
 
     @property
     def tried(self) -> dict[str, tuple[float, float]]:
-        """Returns the seconds on one stream and on two of each pair tried, by stages."""
+        """Maps each tried pair of stages to its seconds on one stream and on two."""
         found = {
             " and ".join(kind.stage for kind in kinds): trial.seconds
             for kinds, trial in self._trials.items()
@@ -180,7 +179,7 @@ class Recorder:
         self.use.bytes = 0
 
     def forget(self, module: Any) -> None:
-        """Drops all recordings if any is of this module, because none may be dropped separately."""
+        """Drops all recordings if this module has any, because none may be dropped separately."""
         for kinds in [kinds for kinds in self._trials if any(one.of(module) for one in kinds)]:
             del self._trials[kinds]
         known = [lane for lane in self._lanes if module in lane.of_modules]
@@ -191,9 +190,7 @@ class Recorder:
         self._try_again()
 
     def _try_again(self) -> None:
-        """Allows recordings that ran out of memory to be tried again, because memory may be free
-        now.
-        """
+        """Allows retries of recordings that ran out of memory, because memory may be free now."""
         for lane in self._lanes:
             for recordings in lane.of_modules.values():
                 for form in recordings.forms.values():
@@ -253,7 +250,7 @@ class Recorder:
         inputs = sum({id(home): home.tensor.nbytes for home in homes}.values())
         if recording.size + inputs > backend.room:
             form.refused = f"{stage.name}: {TOO_LARGE}"
-            self.drop()  # all of them, because none may be dropped separately
+            self.drop()  # none may be dropped separately
             return form.refused
         recordings.size += recording.size
         self.use.bytes = self._size

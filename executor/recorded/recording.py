@@ -1,5 +1,5 @@
-"""Defines the interface of recording backends: they record a call over static tensors, and repeat
-it without running its Python code.
+"""Defines the interface of recording backends: they record a call over static tensors, and replay
+it without running Python code.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class Recording(Protocol):
     def replay(self) -> None: ...
 
     def taken(self) -> None:
-        """Called after the outputs have been copied."""
+        """Signals that the outputs were copied."""
 
 
 class Backend(Protocol):
-    """Records calls. Used by one thread. `room`: budget of its recordings in bytes. `strict`:
-    memory that a recorded call must not rely on is overwritten, see `poison`.
+    """Records calls. Used by one thread. `room`: budget for recordings in bytes. `strict`: memory
+    on which a recorded call must not rely is overwritten (`poison`).
     """
 
     @property
@@ -44,7 +44,7 @@ class Backend(Protocol):
         """
 
     def drop(self) -> None:
-        """Called when none of its recordings will be replayed again."""
+        """Signals that no existing recording will be replayed."""
 
 
 def poison(tensors: Iterable[Tensor]) -> None:

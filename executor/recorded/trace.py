@@ -31,14 +31,14 @@ class NotRecordable(RuntimeError):
 
 
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Checks the operations run inside its `with` statement, and stores none of them. Raises
-    NotRecordable naming the operation. The tensors `given` must exist until the end.
+    """Checks the operations inside its `with` statement, without storing them. Raises NotRecordable
+    naming the operation. The tensors `given` must exist until the end.
     """
 
     def __init__(self, given: Iterable[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._given = set(map(_storage, given))
-        self._made: set[int] = set()  # freed ones too: others cannot reuse the address
+        self._made: set[int] = set()  # even if freed: only tensors made here reuse addresses
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -57,7 +57,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _done(self, function: Any, args: Any, options: Any, made: list[Tensor]) -> None:
-        """Called after each operation, with the tensors that it created, views excluded."""
+        """Checks an operation that has run, and the tensors that it created, excluding views."""
 
     def _check(self, function: Any, args: Any, options: Any) -> None:
         if function._overloadpacket in WAITS:

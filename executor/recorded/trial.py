@@ -1,4 +1,4 @@
-"""Determines whether a device runs two calls faster on two streams than one after the other."""
+"""Determines whether a device runs two calls faster on two streams than in sequence."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from katz_graph.executor.worker.stream import Lap
 
 LAPS = 5  # timed runs each way
 WINS = 0.02  # share of the time that two streams must save
-ATTEMPTS = 20  # runs on two streams without a valid lap, after which one stream is chosen
+ATTEMPTS = 20  # invalid laps on two streams after which one stream is chosen
 
 
 @dataclass(slots=True)
@@ -25,8 +25,8 @@ class Trial:
     _attempts: int = 0
 
     def add(self, lap: Lap, counts: bool) -> None:
-        """Adds a lap of the calls, run as `concurrent` says. The device may not have completed it
-        yet; this does not wait.
+        """Adds a lap of the calls, run as `concurrent` says. Does not wait for the device to
+        complete it.
         """
         laps = self._two if self.concurrent else self._one
         if counts and len(laps) < LAPS:

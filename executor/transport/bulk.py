@@ -20,9 +20,9 @@ Transfer = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """Describes one end of a connection for opening a transport. `hosts`: this end hosts the
-    rendezvous; exactly one of the two does. `address`: the address at which the peer reaches this
-    end. `device`: the compute device of this end.
+    """Describes one end of a connection for opening a transport. `hosts`: whether this end hosts
+    the rendezvous; exactly one does. `address`: the address at which the peer reaches this end.
+    `device`: the compute device of this end.
     """
 
     hosts: bool
@@ -34,9 +34,9 @@ class Meeting:
 class Bulk(Protocol):
     """Moves tensors in both directions between two workers.
 
-    `take` returns a transfer that sends the message. In a `slow` bulk, `take` copies the tensors
-    and a thread of the peer runs the transfer. Otherwise the transfer copies them, so the caller
-    must run it immediately. `receive` returns the header and the flat buffers for `decode`; raises
+    `take` returns a transfer that sends the message. If `slow`, `take` copies the tensors, and a
+    thread of `Peer` runs the transfer. Otherwise the transfer copies them, so the caller must run
+    it immediately. `receive` returns the header and the flat buffers for `decode`; raises
     ProtocolError or Closed if it cannot.
     """
 

@@ -1,5 +1,5 @@
-"""Encodes values as msgpack, with tensors separate from the header. Types survive exactly; a value
-outside the vocabulary is refused with its path.
+"""Encodes values as msgpack, with tensors separate from the header. Preserves types exactly;
+refuses a value outside the vocabulary, with its path.
 
 Must not know sockets: the transport moves the bytes of the tensors and returns them as flat
 buffers.
@@ -41,8 +41,8 @@ class ProtocolError(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Encoded:
-    """Holds an encoded value. The header contains everything except tensor data. Each tensor occurs
-    once in `tensors`, with its axes permuted into memory order.
+    """Holds an encoded value. The header contains everything except tensor data. `tensors` has each
+    tensor once, with its axes permuted into memory order.
     """
 
     header: bytes

@@ -2,8 +2,8 @@
 what messages mean.
 
 A frame consists of a prefix (magic, header length, number of tensors, number of descriptors), the
-tensor lengths, the header and the tensors. On UNIX sockets, file descriptors travel with the first
-byte of their frame.
+tensor lengths, the header and the tensors. On UNIX sockets, file descriptors are sent with the
+first byte of their frame.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class Connection:
         with self._sending:
             try:
                 self._send_all([start, *frame.payloads], ancillary)
-            except OSError as error:  # part of the frame may be sent: nothing can follow
+            except OSError as error:  # part of the frame may be sent, so no frame can follow
                 self.shut_down()
                 raise Closed(f"sending failed: {error}") from None
 
@@ -277,7 +277,7 @@ class Outbox:
     thread may call. A message that cannot be sent completely ends the connection, because its
     receiver would wait forever.
 
-    Prevents a deadlock: two sides that both block in sending and do not read would wait forever.
+    Prevents a deadlock of two sides that both block in sending and do not read.
     """
 
     def __init__(self, connection: Connection) -> None:

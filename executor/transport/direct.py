@@ -11,15 +11,15 @@ from katz_graph.executor.transport.connection import Message
 
 
 class DirectConnection:
-    """Passes messages at one end of a pair (see `direct_pair`). Sending never blocks, so it is its
-    own sender. Ignores descriptors.
+    """Passes messages at one end of a pair (see `direct_pair`). Sending never blocks, so `sender`
+    returns this object. Ignores descriptors.
     """
 
     def __init__(self, outgoing: queue.SimpleQueue[Any], incoming: queue.SimpleQueue[Any]) -> None:
         self._outgoing, self._incoming = outgoing, incoming
 
     def send(self, body: Any, descriptors: Sequence[int] = ()) -> None:
-        """Passes a message. After the end the peer does not receive it."""
+        """Passes a message, which the peer does not receive after the end."""
         self._outgoing.put(body)
 
     def sender(self) -> DirectConnection:

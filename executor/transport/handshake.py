@@ -1,10 +1,10 @@
-"""Authenticates TCP connections, which any host may open: both sides prove that they know a token
+"""Authenticates TCP connections, which any host may open: both sides prove knowledge of a token
 before other data is read.
 
 Each side answers the peer's random bytes with an HMAC of both nonces. The HMAC includes the role,
-listener or dialer, so an echoed answer is invalid. The token keeps unknown clients out but does not
-encrypt: use a private network. A listener runs several handshakes concurrently, so that a silent
-client does not block others.
+listener or dialer, so an echoed answer is invalid. The token excludes unknown clients; data is not
+encrypted, so use a private network. A listener runs several handshakes concurrently, so that a
+silent client does not block others.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def accept(
                     handshake: _Handshake | None = key.data
                     if handshake is None:
                         _begin(listener, token, handshakes, ready)
-                    elif handshake in handshakes:  # not rejected in the meantime
+                    elif handshake in handshakes:  # not dropped for a newer one
                         try:
                             if handshake.advance():
                                 handshakes.remove(handshake)

@@ -1,6 +1,4 @@
-"""Stores values from other devices until the job that reads them takes them. Must not know how they
-arrived.
-"""
+"""Stores values from other devices until their job takes them. Must not know how values arrive."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-REMEMBERED = 4096  # discarded requests remembered to drop values that arrive late
+REMEMBERED = 4096  # discarded requests remembered, to drop late values
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +55,7 @@ class Mailbox:
             return address in self._values
 
     def discard(self, request: str, attempt: int | None = None) -> None:
-        """Drops stored and future values of a request: of all attempts, or of those up to
+        """Drops stored and future values of a request: of all attempts, or of attempts up to
         `attempt`.
         """
         last = math.inf if attempt is None else attempt

@@ -1,8 +1,8 @@
 """Moves tensors between two workers with torch.distributed: two-rank groups of gloo, without a
 world group.
 
-A group belongs to one generation of a connection. When one worker dies both groups end, and the
-next generation is created independently.
+A group belongs to one generation of a connection. When a worker dies, both groups end; the next
+generation creates new groups.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from katz_graph.executor.transport.coalesce import coalesced, lengths_of, parts,
 from katz_graph.executor.transport.codec import Closed, Encoded, ProtocolError
 from katz_graph.executor.transport.connection import TENSOR_LIMIT, Connection, Message
 
-# bytes below which gloo's rendezvous takes longer than sending the data in the message itself
+# bytes below which gloo's rendezvous takes longer than sending the data inside the message
 INLINE = 1 << 20
 TRANSFER = 60.0  # seconds after which a transfer fails
 
@@ -30,8 +30,8 @@ class PairGroups:
     """Moves tensors in both directions between two workers, with one group per direction.
 
     A header on the connection announces every body, so a receive waits only for a body that is
-    being sent. A timeout is therefore a fault and ends the pair. After `close`, an operation
-    pending in a group ends when the peer process ends, at the latest at the timeout.
+    being sent, and a timeout is a fault that ends the pair. After `close`, an operation pending in
+    a group ends when the peer process ends, at the latest at the timeout.
     """
 
     slow = True
@@ -99,8 +99,7 @@ def join(
     timeout: float,
     interface: str = "",
 ) -> PairGroups:
-    """Creates the groups with the peer of `connection`, which calls this too, before other
-    messages.
+    """Creates the groups with the peer of `connection`. Both ends call this before other messages.
 
     One side `hosts` the rendezvous. `address`: IP address or name at which the peer reaches this
     side; gloo listens there, or on `interface`. `timeout`: seconds for setup, and for each

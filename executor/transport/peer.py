@@ -17,7 +17,7 @@ from katz_graph.executor.transport.mailbox import Address, Mailbox
 
 QUEUED = 8  # queue length of a slow link; when full, senders block
 SENDER_CHECK_INTERVAL_S = (
-    0.1  # seconds between checks for the end of the connection while a sender blocks
+    0.1  # seconds between checks for the connection's end while a sender blocks
 )
 JOIN = 5.0  # seconds to wait for a thread to end
 
@@ -45,7 +45,7 @@ class Peer:
         self._on_lost = on_lost
         self._ended = threading.Event()
         self._ending = threading.Lock()
-        # keeps the order of allocation: the peer must drop a segment before it adds the next
+        # sends in order of allocation: the peer must drop a segment before it adds the next
         self._ordering = threading.Lock()
         self._queue: queue.Queue[Transfer | None] = queue.Queue(QUEUED)
         self._threads = [threading.Thread(target=self._receive, name=f"from {name}", daemon=True)]
@@ -101,7 +101,7 @@ class Peer:
                     case _:
                         raise ProtocolError("a message has no address")
                 del header, buffers, value  # release the message before waiting for the next
-        except Exception as error:  # an unreported end would leave others waiting
+        except Exception as error:  # without a report, others would wait forever
             self._lose(str(error) or type(error).__name__)
 
     def _send_queued(self) -> None:

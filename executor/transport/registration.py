@@ -20,8 +20,8 @@ Register = Callable[[Mapping], None]
 
 
 def registering(device: torch.device) -> Register:
-    """Returns a function that registers a mapping for copies of this device until the mapping ends.
-    For a CPU the function does nothing.
+    """Returns a function that pins a mapping for copies to and from this device until it is
+    unmapped. For a CPU it does nothing.
     """
     return (lambda mapping: None) if device.type != "cuda" else CudaRegistration(device)
 
@@ -35,8 +35,8 @@ class CudaRegistration:
         self._device = device
 
     def __call__(self, mapping: Mapping) -> None:
-        # CUDA stores an error per thread, and torch would report it at the next kernel of the
-        # thread: a short-lived thread contains it
+        # a short-lived thread: CUDA stores an error per thread, and torch would report it at the
+        # thread's next kernel
         thread = threading.Thread(target=self._register, args=[mapping], name="register memory")
         thread.start()
         thread.join()

@@ -1,9 +1,9 @@
 """Moves tensors between processes of one host through anonymous shared memory: one copy to send,
 none to receive. A worker on a GPU registers the memory with CUDA.
 
-A segment is an unnamed memory file, passed over the connection once and then reused. It is freed
-with the last process that maps it. Its first byte marks it as in use: the sender sets it, and the
-receiver clears it when the last view is freed.
+A segment is an unnamed memory file, passed over the connection once, then reused, and freed with
+the last process that maps it. The first byte marks a segment in use: the sender sets it, and the
+receiver clears it with the last view.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class SendingPool:
 
     @contextmanager
     def segment(self, size: int) -> Iterator[tuple[MemorySegment, int | None, list[int]]]:
-        """Yields a segment marked as in use, its descriptor if it is new, and the numbers of
-        released segments.
+        """Yields a segment marked as in use, its descriptor if new, and the numbers of released
+        segments.
 
         Raises RunError if the limit would be exceeded. Marks the segment free again if the block
         raises.
@@ -107,9 +107,7 @@ class SendingPool:
             self._segments.clear()
 
     def _make_room(self, size: int) -> list[int]:
-        """Releases the free segments, all too small, if a new one would otherwise exceed the
-        limit.
-        """
+        """Releases the free segments (all too small) if a new segment would exceed the limit."""
         if self.capacity + _rounded(size) <= self._limit:
             return []
         dropped = [number for number, segment in self._segments.items() if segment.free]

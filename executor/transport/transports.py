@@ -17,8 +17,8 @@ class Transport:
     """Names the function (module:function of this package) that opens a transport from the
     connection and the meeting, at both ends before other messages.
 
-    `one_host`: connects workers on one host, and opens without waiting; otherwise connects workers
-    on different hosts.
+    `one_host`: for workers on one host, opening without waiting; otherwise for workers on different
+    hosts.
     """
 
     function: str

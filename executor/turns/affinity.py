@@ -1,10 +1,9 @@
 """Claims this host's processors for workers, and keeps the processor of a waiting thread busy. Two
-workers on one processor take twice as long even if another processor is idle, and the kernel causes
-that repeatedly if more threads are awake than processors exist.
+workers on one processor take twice as long even if another processor is idle; the kernel repeatedly
+schedules them so if more threads are awake than processors exist.
 
-A pinned worker cannot move away from other programs. So processors are claimed only if all
-claimants see each other and may use a processor's full time: not in containers, and not below a CPU
-quota.
+A pinned worker cannot move away from other programs. So processors are claimed only if claimants
+see each other and may use a processor's full time: not in containers or under a CPU quota.
 """
 
 from __future__ import annotations
@@ -34,10 +33,11 @@ class Claim(ExitStack):
 
 
 def claim(number: int) -> Claim:
-    """Claims `number` processors that no other claim on this host holds, one per core before a
-    second one of any core. The claim is empty if too few are free.
+    """Claims `number` processors that no other claim on this host holds: one per core before a
+    second of any core. The claim is empty if too few are free.
 
-    Each claim is an abstract socket name, which the kernel releases however this process ends.
+    Each claim is an abstract socket name, which the kernel releases when this process ends in any
+    way.
     """
     claimed, taken = Claim(), list[int]()
     if NAMESPACE.is_symlink() and str(NAMESPACE.readlink()) == OUTERMOST and not _has_quota():
@@ -58,14 +58,14 @@ def claim(number: int) -> Claim:
 
 def claim_seats(seats: Sequence[int]) -> Claim:
     """Claims processors for several workers, all or none; claims none for a single worker. `seats`:
-    the threads of each worker that compute on processors, 0 for a worker of another device.
+    each worker's number of threads that compute on processors; 0 for a worker of another device.
     """
     return claim(sum(seats) if sum(map(bool, seats)) > 1 else 0)
 
 
 def stay_on(processors: Sequence[int]) -> None:
-    """Pins all threads of this process to some processors, unless the list is empty. Ignores the
-    failure if pinning is not permitted.
+    """Pins all threads of this process to some processors, unless the list is empty. Does nothing
+    if pinning is not permitted.
     """
     for thread in Path("/proc/self/task").iterdir() if processors else ():
         with suppress(OSError):
@@ -118,8 +118,8 @@ def _hold(processor: int) -> socket.socket | None:
 
 
 MIN_LOST_S = 1e-3  # seconds without a processor that count as lost; an interrupt takes less
-# Other programs compute here if more than MAX_LOST_S are lost within LOSS_WINDOW_S; services of the
-# system take less.
+# Other programs compute here if more than MAX_LOST_S are lost within LOSS_WINDOW_S; system services
+# take less.
 LOSS_WINDOW_S, MAX_LOST_S = 0.05, 0.01
 RELEASE_S = 0.5  # seconds for which a waiting thread then sleeps instead of spinning
 
@@ -127,17 +127,17 @@ RELEASE_S = 0.5  # seconds for which a waiting thread then sleeps instead of spi
 give_way: Callable[[], object] = (
     ctypes.CDLL(None).sched_yield if hasattr(os, "sched_yield") else lambda: time.sleep(0)
 )
-"""Lets other threads run without holding the interpreter's lock (as `os.sched_yield` does) and
-without idling the processor: `time.sleep(0)` takes 50 us, in which the processor halts. After a
-quarter of a second of either, the next stage takes 15 to 30 % longer than after work.
+"""Lets other threads run. Neither holds the interpreter's lock, as `os.sched_yield` does, nor idles
+the processor, as `time.sleep(0)` does for 50 us. After a quarter of a second of either alternative,
+the next stage takes 15 to 30 % longer than after work.
 """
 
 
 class Awake:
-    """Decides how long a waiting thread keeps its processor busy. It does so for some seconds,
-    because a processor needs a while to regain its speed after idling, but not if other programs
-    want the processor. A thread that yields to them gets it back only milliseconds after its input
-    has arrived; a sleeping thread gets it back immediately.
+    """Decides how long a waiting thread keeps its processor busy. Keeps it busy for some seconds,
+    because a processor slowly regains its speed after idling, but not if other programs want it: a
+    thread that yields to them gets the processor milliseconds after its input arrives, a sleeping
+    thread immediately.
 
     `clock` returns wall-clock seconds; `used` returns the CPU seconds of all threads of this
     process, so time that its other threads take does not count as lost.
@@ -158,9 +158,7 @@ class Awake:
         self._ends = self._looked + (self._seconds if self._looked >= self._resumes else 0.0)
 
     def slept(self) -> None:
-        """Excludes the time of a sleep from the lost time, because the thread did not want the
-        processor.
-        """
+        """Excludes a sleep from the lost time, because the thread did not want the processor."""
         self._looked = self._clock()
         self._without = self._looked - self._used()
 

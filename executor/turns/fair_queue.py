@@ -1,5 +1,5 @@
-"""Schedules the tasks of a device with deficit round robin in seconds (Shreedhar and Varghese
-1995), charged after the work.
+"""Schedules the tasks of a device by deficit round robin (Shreedhar and Varghese 1995), in seconds
+charged after the work.
 
 Must not know what is computed: flows are any hashable names.
 """
@@ -14,8 +14,8 @@ Flow = TypeVar("Flow", bound=Hashable)
 # A weight set stays resident for STAY times as long as its switch took, so switching takes at most
 # a ninth of the time.
 STAY = 8
-# Multiples of the switch's duration to wait idle for flows that use the resident set: by default,
-# just after the switch, and just after it if the oldest flow uses the set.
+# Idle wait for flows that use the resident set, in multiples of the switch's duration: by default,
+# just after a switch, and just after a switch if the oldest flow uses the set.
 LINGER, LINGER_NEW, LINGER_FIRST = 0.5, 2.0, 4.0
 SHARE = 0.05  # seconds of credit for every waiting flow in a round
 
@@ -23,20 +23,19 @@ SHARE = 0.05  # seconds of credit for every waiting flow in a round
 class DeficitRoundRobin(Generic[Flow]):
     """Gives each flow with work an equal share of the device's seconds.
 
-    Time used beyond the share is a debt that persists; a share that a flow leaves unused because it
-    has no work is lost. Weights that take long to switch stay for STAY times as long as the switch
-    took, while flows use them. So a flow that used its share waits for at most STAY + 1 switches
-    and one unit of work of each other flow.
+    Time used beyond the share is a persistent debt; a share unused for lack of work is lost.
+    Weights stay, while flows use them, for STAY times as long as their switch took. So a flow that
+    used its share waits for at most STAY + 1 switches and one unit of work of each other flow.
     """
 
     def __init__(self) -> None:
         self._flows: dict[Flow, None] = {}  # in the order of joining
         self._credit: dict[Flow, float] = {}  # seconds, in the order of turns
         self._switch = 0.0  # seconds that the last switch took
-        self._used = 0.0  # seconds of work since, and of waiting for more
+        self._used = 0.0  # seconds of work and waiting since the last switch
 
     def join(self, flow: Flow) -> None:
-        """Adds a flow without debt, as the last one."""
+        """Adds a flow without debt, in the last place."""
         self._flows[flow] = None
         self._credit[flow] = 0.0
 
@@ -67,8 +66,8 @@ class DeficitRoundRobin(Generic[Flow]):
     def patience(
         self, ready: Collection[Flow], preferred: Callable[[Flow], bool], users: Collection[Flow]
     ) -> float:
-        """Returns the seconds to wait before choosing one of `ready`, in case one of `users`, which
-        use the resident weights, gets work.
+        """Returns the seconds to wait before choosing one of `ready`, in case one of the `users` of
+        the resident weights gets work.
 
         0 if a ready flow needs no switch, or if the resident weights have stayed long enough. Just
         after a switch the wait is longer, and longest if the oldest flow uses the weights. The

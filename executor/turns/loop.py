@@ -1,8 +1,8 @@
-"""Runs the tasks of a device worker in one thread, one unit at a time: one evaluation of a request,
-or the part of it before the next value from another device.
+"""Runs the tasks of a device worker in one thread, one unit at a time: an evaluation of a request,
+or part of one, up to the next value from another device.
 
-Weights are patched in place, so a task runs only with its own weight set resident. The order of
-tasks is a scheduling decision.
+Weights are patched in place, so a task runs only while its weight set is resident. `fair_queue`
+decides the order of tasks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ThreadTask(Protocol):
 
     @property
     def weight_set(self) -> WeightSetKey | None:
-        """Returns the weight set that must be resident for the next unit; None if any will do."""
+        """Returns the weight set that must be resident for the next unit; None for any."""
 
     @property
     def ready(self) -> bool:
@@ -43,7 +43,7 @@ class ThreadTask(Protocol):
 
     @property
     def alone(self) -> bool:
-        """Returns whether the task runs on this device only, so it can safely wait for memory."""
+        """Returns whether the task uses this device only, so that it can safely wait for memory."""
 
     @property
     def uncharged(self) -> float:
@@ -57,12 +57,12 @@ class ThreadTask(Protocol):
     def result(self) -> Any: ...
 
     def step(self) -> bool:
-        """Runs one unit; returns true if it was the last. Raises NoRoom if models in use by other
-        tasks leave too little memory; the task then holds nothing itself.
+        """Runs one unit; returns true if it was the last. Raises NoRoom, after releasing its
+        models, if models in use by other tasks leave too little memory.
         """
 
     def close(self) -> None:
-        """Releases the task's resources; the task is over, however it ended."""
+        """Releases the task's resources, after success or failure."""
 
 
 class OneUnitTask:
@@ -104,7 +104,7 @@ class SubmittedTask:
     def __init__(self, task: ThreadTask, wake: Callable[[], None]) -> None:
         self.task = task
         self.future: Future[Any] = Future()
-        self.waits = False  # for memory in use by another job, until that job ends
+        self.waits = False  # for another job to end and free memory
         self._wake = wake
         self._cancelled = threading.Event()
 
@@ -147,9 +147,8 @@ class SubmittedTask:
 
 class DeviceThread:
     """Runs jobs until closed. `threads`: torch's threads for computing. `awake`: seconds for which
-    the thread keeps its processor busy while requests wait for other workers, unless other programs
-    want it (`affinity.Awake`). `within`: creates a context manager around each unit and the end of
-    its job.
+    the thread keeps its processor busy while requests wait for other workers (see
+    `affinity.Awake`). `within`: creates a context manager around each unit and the end of a job.
     """
 
     def __init__(
@@ -273,7 +272,7 @@ class DeviceThread:
             raise Cancelled("cancelled")
         self._guard.begin()
         done = job.task.step()
-        # a task may end the unit with another set than it started with
+        # the unit may have changed the task's weight set
         if wanted is not None and (left := job.task.weight_set or wanted):
             self._resident[left[0]] = left[1]
         with self._changed:
@@ -282,7 +281,7 @@ class DeviceThread:
         return done
 
     def _may_wait(self, job: SubmittedTask) -> bool:
-        """Makes a job wait until another one ends, if another one can; returns whether it waits."""
+        """Makes a job wait until another one ends, if one can end. Returns whether it waits."""
         with self._changed:
             job.waits = job.task.alone and any(
                 not other.waits for other in self._jobs if other is not job
@@ -300,8 +299,8 @@ class DeviceThread:
 
 
 def clear_frames(error: BaseException) -> None:
-    """Clears the frames in the tracebacks of an error and its causes. The tracebacks keep their
-    locations but no objects.
+    """Clears the frames in the tracebacks of an error and its causes, which keep locations but no
+    objects.
     """
     for one in with_causes(error):
         traceback.clear_frames(one.__traceback__)

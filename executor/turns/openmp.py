@@ -1,10 +1,10 @@
-"""Makes this process's OpenMP threads sleep while they wait for each other, as long as other
-programs want their processors.
+"""Makes this process's OpenMP threads sleep instead of spin while they wait for each other, if
+other programs want the processors.
 
 An OpenMP thread that waits for its team spins for milliseconds before it sleeps, because sleeping
-and waking take longer than most operations of a small model. If another program computes on one of
-the processors, the whole team spins at every operation until the displaced thread is done, and a
-run takes ten to fifty times as long. GNU's OpenMP spins only a thousand times if it manages more
+and waking take longer than most operations of a small model. If another program uses one of the
+processors, the whole team spins at every operation until the displaced thread is done, and a run
+takes ten to fifty times as long. GNU's OpenMP spins only a thousand times if it manages more
 threads than processors (its manual, GOMP_SPINCOUNT; `settings.prepare_to_compute`). So this module
 holds idle teams while other programs compute. The division of work among threads, and so every bit
 of a result, stays the same.
@@ -25,7 +25,7 @@ from katz_graph.host.schedule import THREADS, scheduled
 from katz_graph.settings.environment import waiting_is_ours
 
 LOAD_CHECK_INTERVAL_S = 0.1  # seconds per measurement
-# number of processors that this process's threads waited for, above which other programs want them
+# processors that this process's threads wait for on average, above which others want them
 MAX_PROCESSORS_LOST = 0.3
 # seconds for which idle teams are held until the next measurement; doubled each time that other
 # programs still compute
@@ -86,8 +86,8 @@ class SpinGuard:
 
 
 def teams_beyond(available: int, threads: int) -> int:
-    """Returns the number of idle teams, each as large as the working one, that makes more threads
-    than processors. Each team includes the thread that created it.
+    """Returns the number of idle teams, each as large as the working one, that brings the threads
+    above the processors. A team includes its creating thread.
     """
     return (available - 1) // (threads - 1) if 1 < threads <= available else 0
 
@@ -111,7 +111,7 @@ def idle_teams(number: int, threads: int) -> Iterator[None]:
 
 
 def _hold(threads: int, released: threading.Event) -> None:
-    """Holds a team: a thread that computes in parallel creates its own, which ends with it."""
+    """Holds a team. OpenMP creates one for a thread that computes in parallel, until that ends."""
     torch.get_num_threads()  # initializes the number of threads of this thread
     # torch.set_num_threads would change it for future threads too
     ctypes.CDLL(None).omp_set_num_threads(threads)

@@ -19,7 +19,7 @@ FILE_BYTES = 2**30  # default budget for cached LoRA files
 Result = TypeVar("Result")
 Read = Callable[[FileIdentity, Callable[[], bool]], LoraFile]
 """Reads a file, which may take long; the second argument returns whether all users have released
-it.
+the file.
 """
 
 
@@ -89,8 +89,8 @@ class AdapterStore:
         return done
 
     def use(self, merges: int = 0, merge_seconds: float = 0.0) -> AdapterUse:
-        """Returns the cache's size and its counts of hits, misses and evictions, with the caller's
-        counts of merges.
+        """Returns the cache's size and counts of hits, misses and evictions, with the caller's
+        merges.
         """
         with self._lock:
             return AdapterUse(
@@ -135,10 +135,10 @@ class AdapterStore:
             entry.future.set_result(read)
 
     def give_back(self, file: FileIdentity, entry: _Entry) -> None:
-        """Releases one use of a file. Cancels the reading of a file without users."""
+        """Releases one use of a file. Cancels reading if no use remains."""
         with self._lock:
             if self._entries.get(file) is not entry:
-                return  # it failed
+                return  # reading failed
             entry.users -= 1
             if not entry.users and not entry.future.done():
                 entry.unwanted.set()
@@ -165,7 +165,7 @@ class AdapterStore:
 
 
 class WantedAdapters:
-    """Holds the files that a request uses until `release`."""
+    """Holds the files that a request uses, until `release`."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Caches the weights of models evicted from a GPU in pinned host memory, so reloading is a copy and
+"""Caches the weights of models evicted from a GPU in pinned host memory, so reloading copies and
 reads no file.
 """
 
@@ -38,7 +38,7 @@ class HostCopies:
     @torch.no_grad()
     def keep(self, key: Hashable, module: nn.Module, before: Callable[[], None]) -> None:
         """Copies a module's weights, unless they are cached, exceed the budget, or memory runs out.
-        `before` restores the weights to their loaded state.
+        Calls `before` first, which restores the loaded weights.
         """
         there = named_tensors(module)
         if self.get(key) is not None or not self._cache.make_room(byte_size(there.values())):

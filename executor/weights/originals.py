@@ -1,4 +1,4 @@
-"""Stores the originals of weights on their device if memory is free there, else on the host."""
+"""Stores the originals of weights on their device if memory allows, else on the host."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from katz_graph.executor.weights.weight_cache import byte_size
 from katz_graph.host.transfer import to_host
 
 SpareMemory = Callable[[], AbstractContextManager[float]]
-"""Yields the bytes of device memory available for long-lived tensors, to be allocated inside its
+"""Yields the bytes of device memory available for long-lived tensors; allocate them inside the
 `with`.
 """
 
@@ -42,7 +42,7 @@ class Originals:
         return byte_size(self._tensors[name] for name in self._on_device)
 
     def keep(self, weights: Mapping[str, Tensor]) -> None:
-        """Copies weights, to their device if all of these fit there, otherwise to the host."""
+        """Copies weights: to their device if all of them fit, otherwise to the host."""
         if not weights:
             return
         with self._spare_memory() as room:
@@ -53,7 +53,7 @@ class Originals:
             self._on_device |= copies.keys() if fits else set()
 
     def give_back(self, size: float) -> None:
-        """Frees `size` bytes of the device, or all that originals hold there."""
+        """Moves originals to the host, `size` bytes or all of them."""
         while size > 0 and self._on_device:
             name = next(iter(self._on_device))
             size -= self._tensors[name].nbytes

@@ -55,7 +55,7 @@ class WeightCache:
         self._weights[key] = weights
 
     def forget(self, which: Callable[[Hashable], bool]) -> None:
-        """Drops the weights whose key satisfies `which`."""
+        """Drops the weights with keys that satisfy `which`."""
         for key in filter(which, list(self._weights)):
             self._books.forget(key)
             del self._weights[key]

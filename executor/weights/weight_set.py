@@ -30,31 +30,32 @@ from katz_graph.models.loading.store import ModelStore
 from katz_graph.settings.environment import checks_weights
 
 Resident = tuple[tuple[Lora, TextParts], ...]
-"""LoRAs in order, each with the parts of its file to use: those for a text encoder, or empty for a
-network, whose class determines them.
+"""LoRAs in order, each with the parts of its file to use: those of a text encoder, or none for a
+network, because its class determines them.
 """
 
-BLOCK = 1 << 18  # values that a CPU sums at a time, so they stay in its cache
+BLOCK = 1 << 18  # values that a CPU sums at a time, few enough for its cache
 SET_BYTES = 2**30  # default budget for the cached weights of sets that recurred
-REMEMBERED = 4096  # number of sets remembered as made once
+REMEMBERED = 4096  # number of merged sets remembered
 
 
 class KeptSets:
     """Caches the merged weights of earlier sets, of all modules of a device, within a budget of
     bytes, so switching back to a set is a copy.
 
-    A set is cached when it is made the second time, because most sets of a long tail never recur.
+    A set is cached when it is merged the second time, because most of a long tail of sets never
+    recur.
     """
 
     def __init__(self, budget: float = SET_BYTES) -> None:
         self._cache = WeightCache(lambda: budget)
-        self._seen: dict[Any, None] = {}  # sets made once, latest last
+        self._seen: dict[Any, None] = {}  # sets merged at least once, latest last
 
     def get(self, key: Any) -> Mapping[str, Tensor] | None:
         return self._cache.get(key)
 
     def made(self, key: Any, weights: Mapping[str, Tensor]) -> None:
-        """Records that a set was made; copies its weights if it was made before and they fit."""
+        """Records a set's merge; from the second on, caches the weights if the budget allows."""
         if key not in self._seen:
             self._seen[key] = None
             while len(self._seen) > REMEMBERED:
@@ -79,13 +80,13 @@ class KeptSets:
 
 
 class WeightSets:
-    """Makes weight sets resident in one module, a network or a text encoder; the only owner of its
-    originals.
+    """Makes weight sets resident in one module, a network or a text encoder, and holds its original
+    weights.
 
-    Each set names the parts of a LoRA file it uses, because one text encoder may be the first of
-    one model and the second of another. A set is the originals plus all its deltas in order,
-    accumulated in float32 and rounded once; the empty set is the originals, bit for bit. A switch
-    touches only the weights of the old set and of the new one. Not thread-safe.
+    Each set names the parts of a LoRA file that it uses, because a text encoder may be the first of
+    one model and the second of another. A set's weights are the originals plus all deltas in order,
+    accumulated in float32 and rounded once; those of the empty set are the originals, bit for bit.
+    A switch writes only the weights that the old or the new set changes. Not thread-safe.
 
     `read` returns the files; `kept` may cache recurring sets; `spare_memory` limits the device
     memory for originals. Raises RunError when a restored weight differs from its original, if that
@@ -102,10 +103,10 @@ class WeightSets:
         self._weights: dict[str, Tensor] = stored_tensors(module)
         self._family = family_of_class(type(module).__name__)
         self._read, self._kept = read, kept
-        # by live file, then by part
+        # by live file, then by parts
         self._fitted: WeakKeyDictionary[LoraFile, dict[TextParts, Mapping[str, Method]]]
         self._fitted = WeakKeyDictionary()
-        self.originals = Originals(spare_memory)  # of all weights that any set has touched
+        self.originals = Originals(spare_memory)  # of all weights that any set has changed
         self._touched: frozenset[str] = frozenset()
         self._resident: Resident = ()
         self._checks = checks_weights()
@@ -155,7 +156,7 @@ class WeightSets:
         return time.perf_counter() - begin
 
     def _deltas(self, wanted: Resident) -> dict[str, list[tuple[Method, float]]]:
-        """Returns the deltas of a set for each weight that it touches, in order."""
+        """Returns the deltas of a set, in order, by weight."""
         found: dict[str, list[tuple[Method, float]]] = {}
         for lora, parts in wanted:
             for name, method in self._fit(self._read(lora.file), parts).items():
@@ -169,7 +170,7 @@ class WeightSets:
         return fitted[parts]
 
     def _keep(self, names: Iterable[str]) -> None:
-        """Stores the originals of weights that no set has touched before."""
+        """Stores the originals of weights that no set has changed before."""
         kept = self.originals.tensors
         new = {name: self._weights[name] for name in names if name not in kept}
         self.originals.keep(new)
@@ -205,8 +206,8 @@ class WeightSets:
         lora_patch(patches)
 
     def _source(self, name: str) -> Tensor:
-        """Returns a weight's original if it is on the weight's device. If it is on the host,
-        returns the weight itself, into which the original is copied before patching.
+        """Returns a weight's original if that is on the weight's device; else the weight itself,
+        into which the original is copied before patching.
         """
         weight, original = self._weights[name], self.originals.tensors[name]
         return original if original.device == weight.device else weight
@@ -228,9 +229,8 @@ class WeightSets:
 
 
 def _plain(weight: Tensor, deltas: Sequence[tuple[Method, float]]) -> Sequence[Delta]:
-    """Returns the deltas if a kernel can add them together with those of other weights, which
-    requires that all are LoRAs. Empty without kernels, so that sums are rounded as diffusers rounds
-    them.
+    """Returns the deltas if all are LoRAs, so that a kernel can add them and those of other weights
+    together. Empty without kernels, so that sums are rounded as in diffusers.
     """
     dense = weight.is_contiguous() or weight.is_contiguous(memory_format=torch.channels_last)
     if not (dense and uses_kernels(weight)):
@@ -244,8 +244,8 @@ def _plain(weight: Tensor, deltas: Sequence[tuple[Method, float]]) -> Sequence[D
 
 
 def _blocks(weight: Tensor, deltas: Sequence[tuple[Method, float]]) -> Iterable[slice]:
-    """Returns the slices of rows to compute at a time: on a CPU as many rows as fit into its cache,
-    if rows can be computed separately.
+    """Returns the slices of rows to compute at a time: on a CPU, as many as fit into its cache, if
+    the method can compute rows separately.
     """
     rows, values = weight.shape[0], weight.numel()
     whole = values <= BLOCK or weight.device.type != "cpu"
@@ -265,8 +265,8 @@ MERGING_BYTES = 8  # bytes per weight, while two modules are held in float32
 
 @torch.no_grad()
 def merged_module(part: MergedComponent, parts: TextParts) -> Any:
-    """Merges two modules into one on the CPU, in float32. A caller that computes in another dtype
-    rounds the weights, but not computed buffers. `parts`: parts of LoRA files for a text encoder.
+    """Merges two modules into one on the CPU, in float32. For other dtypes the caller rounds the
+    weights, but not computed buffers. `parts`: parts of LoRA files for a text encoder.
     """
     module, other = (_whole(source, loras, parts) for source, loras in part.sources)
     weights = stored_tensors(other)
@@ -283,7 +283,7 @@ def merged_module(part: MergedComponent, parts: TextParts) -> Any:
 
 
 def _whole(part: Component, loras: tuple[Lora, ...], parts: TextParts) -> Any:
-    """Creates a separate module in float32, with no other users."""
+    """Creates an unshared module in float32."""
     if isinstance(part, MergedComponent):
         module = merged_module(part, parts)
     else:

@@ -1,5 +1,5 @@
-"""Derives a program's operations for each set of available deferred LoRAs. Must not know which have
-arrived.
+"""Derives a program's operations for each set of available deferred LoRAs. Must not know which are
+available.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Version:
     weight_sets: Mapping[str, ModelRecipe]
     """Models to patch, by the name of their weight set in the program."""
     networks: Mapping[str, Sequence[ModelRecipe]]
-    """Models whose weight sets must be resident, by the name of a segment, or by the first
+    """Models with weight sets that must be resident, by the name of a segment, or by the first
     operation of a call before the loop.
     """
     names: Mapping[Weights, str]
@@ -58,7 +58,7 @@ class WeightVersions:
         self._versions: dict[int, Version] = {}
 
     def of(self, present: int) -> Version:
-        """Returns the program's operations with only those deferred LoRAs that are `present`."""
+        """Returns the program's operations with the deferred LoRAs of the bit set `present`."""
         if present not in self._versions:
             self._versions[present] = self._made(partial(without, self.deferred.absent(present)))
         return self._versions[present]
@@ -81,9 +81,9 @@ class WeightVersions:
         return Version(before, variants, sets, networks, whole)
 
     def again(self, before: int, after: int, evaluation: int) -> list[Instruction]:
-        """Returns the instructions to repeat before an evaluation because the set of available
-        LoRAs changed: the calls before the loop that use one of the changed LoRAs. Omits patches,
-        because each call makes its own weight set resident.
+        """Returns the instructions to repeat before an evaluation after the set of available LoRAs
+        changed: the calls before the loop that use a changed LoRA. Omits patches, because each call
+        makes its weight set resident.
         """
         affected = self.deferred.affected(before ^ after)
         return [
@@ -96,7 +96,7 @@ class WeightVersions:
 
 
 def _networks(operations: Iterable[Operation]) -> list[ModelRecipe]:
-    """Returns the models whose networks compute, in the order of their operations."""
+    """Returns the models with networks that compute, in the order of their operations."""
     models = (op.inputs.get("model") for op in operations)
     return list({one.weights: one for one in models if isinstance(one, ModelRecipe)}.values())
 

@@ -1,5 +1,6 @@
-"""Merges the inputs of several operations into one call, splits its results, and maps functions
-over the tensors of a structure. Must know only tensors, frozen dataclasses, tuples and mappings.
+"""Merges the inputs of several operations into one call, splits the call's results, and maps
+functions over the tensors of a structure. Must know only tensors, frozen dataclasses, tuples and
+mappings.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ from katz_graph.planner.region import stage_of
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Holds a call that needs only its tensors: the stage, the live module, the LoRAs that must be
-    resident in it, and constants on the device.
+    """Holds a call without its tensors: the stage, the live module, the LoRAs that must be resident
+    in the module, and constants on the device.
     """
 
     stage: Stage
@@ -37,8 +37,8 @@ class Bound:
 
 
 class BoundCalls:
-    """Binds each call when it first runs. Operations of another variant are bound separately,
-    because a switch may have chosen other constants. The modules must stay loaded until `clear`.
+    """Binds each call to its module and constants when it first runs; each variant's operations
+    separately, as constants may differ. The modules must stay loaded until `clear`.
     """
 
     def __init__(self, models: DeviceModels, loop: Loop, nodes: RegionCalls) -> None:
@@ -52,17 +52,17 @@ class BoundCalls:
         given: Sequence[Mapping[str, Any]],
         what: str,
     ) -> Sequence[tuple[Any, ...]]:
-        """Computes one call, or two independent calls: the members of each, and their inputs from
-        other operations. `what` names the request in an out-of-memory error. A stage has no side
-        effects, so it is retried after memory is freed. A pack's node is not retried, because it
-        may have side effects.
+        """Computes one call, or two independent calls. `members`: operations of each call; `given`:
+        inputs from other operations. `what` names the request in an out-of-memory error. A stage
+        has no side effects, so it is retried after memory is freed. A pack's node is not retried,
+        because it may have side effects.
         """
         stage = members[0][0].stage
         if stage == NODE:
             ((node,),), (taken,) = members, given
             return [self._nodes.call(node, {**node.inputs, **taken})]
 
-        # not a closure: an error's traceback would keep it and the values alive
+        # no closure, because an error's traceback would keep its values alive
         compute = partial(self._together, members, given)
         label = f"{what}, {stage.replace('_', ' ')}"
         return self._models.residents.with_room(label, compute)

@@ -21,7 +21,7 @@ def cancellation(context: Context | None) -> Iterator[Future[None]]:
     cancelled: Future[None] = Future()
 
     def fail() -> None:
-        with suppress(InvalidStateError):  # cancelled twice
+        with suppress(InvalidStateError):  # already cancelled
             cancelled.set_exception(Cancelled("cancelled"))
 
     forget = None if context is None else context.on_cancel(fail)

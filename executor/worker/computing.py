@@ -44,7 +44,7 @@ class ComputeUse:
 
 
 class Computing(Protocol):
-    """Executes a stage with a live module on its inputs, see `katz_graph.models.stages.Compute`."""
+    """Executes a stage with a live module on inputs, see `katz_graph.models.stages.Compute`."""
 
     use: ComputeUse
 

@@ -12,8 +12,8 @@ from katz_graph.core.devices import AUTO, number_format
 
 @dataclass(frozen=True, slots=True)
 class WorkerConfig:
-    """Configures a worker: its device and how it serves the device. A config without a name is the
-    template for all workers of a run.
+    """Configures a worker: its device and its settings. A config without a name is the template for
+    all workers of a run.
     """
 
     name: str = ""
@@ -25,7 +25,7 @@ class WorkerConfig:
     packs: tuple[str, ...] = ()  # folders of node packs, for nodes inside step regions
     # budget for resident models; None: free memory minus the reserve for computing
     model_bytes: int | None = None
-    # host memory for LoRA files, and the same again for cached merged weights; None: 1 GB each
+    # host memory for LoRA files, and as much again for cached merged weights; None: 1 GB each
     lora_bytes: int | None = None
     report_evictions: bool = False  # whether to print a line for each model evicted for another
     control_net_bytes: int | None = None  # budget for resident ControlNets; None: no limit

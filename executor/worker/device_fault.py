@@ -1,8 +1,8 @@
-"""Distinguishes errors that leave a device unusable for the process from errors that end only one
+"""Distinguishes errors that make a device unusable for the process from errors that end one
 request.
 
 CUDA calls such errors sticky: every later call in the process fails with them. Does not import
-torch: a process without torch cannot meet them.
+torch, because these errors need torch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ REFUSAL = re.compile(
     r"kernel image|not[ _]supported",
     re.IGNORECASE,
 )
-"""Matches CUDA errors of calls that never started, so the next call may succeed."""
+"""Matches CUDA errors of calls that did not start; the next call may succeed."""
 
 
 def is_device_fault(error: BaseException) -> bool:

@@ -1,5 +1,5 @@
-"""Extracts one worker's part of a program: its device's instructions and everything that they name.
-Sent once; the worker makes no further requests while it runs.
+"""Extracts one worker's part of a program: its device's instructions and all objects that they
+name. A worker gets its part once and requests nothing while it runs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Executes one worker's part of a request: holds its values, the values that later evaluations
-read, and on one device the sampler.
-
-Advances one evaluation at a time, or until it has to wait for another device, so requests can
-alternate.
+"""Executes one worker's part of a request: holds its values, also those for later evaluations, and
+on one device the sampler. Advances to the end of an evaluation, or to a wait for another device, so
+requests can alternate.
 """
 
 from __future__ import annotations
@@ -60,9 +58,9 @@ class Execution:
     """Executes the instruction list of a device program.
 
     The first step loads the models and then calls `on_loaded`; with `hold`, execution then waits
-    for `go`. LoRA files are read concurrently. The task is ready once all LoRA files except the
-    deferred ones are read; `wake` is called whenever a file arrives. `exchange` is None if no other
-    device takes part. `measure`: time every call separately.
+    for `go`. LoRA files are read concurrently: the task is ready when all but the deferred files
+    are read, and each file read calls `wake`. `exchange`: None if no other device takes part.
+    `measure`: time every call separately.
     """
 
     def __init__(
@@ -104,7 +102,7 @@ class Execution:
         self._loaded = False
         self._holding = Holding(program, models)
         self.uncharged = 0.0  # seconds that the last unit spent on loading
-        # seconds that the last unit spent on merging LoRAs into the network or removing them
+        # seconds of the last unit for merging LoRAs into the network or removing them
         self.switched = 0.0
         self._preparations = {call.operations[0]: call for call in program.before_calls}
         self._segments = {
@@ -118,7 +116,7 @@ class Execution:
         checked = (*self._holding.looped, *self._holding.text_encoders)
         self._check = LoraCheck(checked, models, wake)
         files = adapters(program, portion.device)
-        # files required before the start
+        # files that must be read before the start
         self._needed = [file for file in files if file not in self._versions.deferred.files]
         self._adapters = models.adapters.want(files, wake)  # the list's `fetch` instructions
 
@@ -138,21 +136,21 @@ class Execution:
     @property
     def weight_set(self) -> WeightSetKey | None:
         """Returns the weight set that must be resident for the next unit: the loop's network and
-        its LoRAs. None for loading, which needs no weight set.
+        LoRAs; None for loading.
         """
         return self._wanted if self._loaded else None
 
     def go(self) -> None:
-        """Allows execution to begin, because all workers are ready."""
+        """Starts execution: all workers are ready."""
         self._held = False
 
     @property
     def ready(self) -> bool:
-        """Returns whether a unit can run now: nothing blocks it, and the next instruction's inputs
+        """Returns whether a unit can run now: it is not held, and the next instruction's inputs
         have arrived.
         """
         if not self._loaded:
-            # with deferred LoRAs the first evaluations may run concurrently with the checks
+            # with deferred LoRAs, the first evaluations may run during the check
             checked = self._versions.deferred.files or self._check.done
             return bool(checked) and self._adapters.have(self._needed)
         return not self._held and (
@@ -170,7 +168,8 @@ class Execution:
 
     def _due(self, evaluation: int | None) -> Sequence[FileIdentity]:
         """Returns the deferred LoRAs that must be available now. The sampler's device waits for
-        those that the evaluation requires; other devices wait for those that it declared available.
+        those that the evaluation requires; other devices for those that the sampler's device
+        published.
         """
         deferred = self._versions.deferred
         if self._owns:
@@ -182,12 +181,12 @@ class Execution:
 
     @property
     def _partners(self) -> Exchange:
-        assert self._exchange is not None  # only workers get lists with sends or receives
+        assert self._exchange is not None  # only workers get sends and receives
         return self._exchange
 
     def step(self) -> bool:
         """Loads models on the first call. Later calls execute instructions to the end of an
-        evaluation, or until an input has not arrived.
+        evaluation, or to a missing input.
 
         Returns true when the request is done. Raises NoRoom, before computing anything, if models
         in use by other requests leave too little memory; the call may be repeated later.
@@ -199,7 +198,7 @@ class Execution:
         self._adapters.check()
         self.uncharged, before = 0.0, self._models.network_seconds
         calls_before = self._models.compute.use.calls
-        # makes the run's context available to functions and nodes of packs
+        # makes the run's context available to pack code
         with running(self._context, self.program.name):
             if not self._loaded:
                 self._load()
@@ -250,7 +249,7 @@ class Execution:
             case "begin":
                 assert index is not None
                 if self._present == self._versions.deferred.everything:
-                    self._holding.release_texts()  # no text is encoded from here on
+                    self._holding.release_texts()  # no later operation encodes text
                 self._begin(index)
             case "receive":
                 self._receive(_instance(instruction))
@@ -272,9 +271,9 @@ class Execution:
                 self.timing.denoise = time.perf_counter() - self._opened
 
     def _update_available_loras(self, evaluation: int | None) -> None:
-        """Updates the set of available deferred LoRAs. The sampler's device checks which files have
-        arrived and publishes the set; other devices use the published set. Inserts the calls before
-        the loop that must run again with the new weights.
+        """Updates the set of available deferred LoRAs. The sampler's device publishes the set of
+        files read; other devices use the published set. Inserts the calls before the loop to repeat
+        with the new weights.
         """
         deferred, before = self._versions.deferred, self._present
         if self._owns:
@@ -294,7 +293,7 @@ class Execution:
         self, models: Iterable[ModelRecipe], evaluation: int | None, began: StreamEvent
     ) -> StreamEvent:
         """Makes the weight sets of the next calls resident, because other requests, other segments
-        and deferred LoRAs may have changed them. Returns the start of the calls on the device's
+        and deferred LoRAs may have replaced them. Returns the start of the calls on the device's
         clock.
         """
         for model in models:
@@ -326,7 +325,7 @@ class Execution:
     def _receive(self, instance: Instance) -> None:
         came = self._partners.take(instance)
         value = on_device(came, self._models.device)
-        self._models.stream.hold(came)  # the sender reuses this memory once it is released
+        self._models.stream.hold(came)  # the sender reuses this memory after its release
         if instance.ref.operation in self._made_before:
             self._before.arrive(instance, value, instance.evaluation)
         else:
@@ -358,9 +357,9 @@ class Execution:
         return self._models.stream.read(self._model.latent.restored(latent).float())
 
     def close(self) -> None:
-        """Releases the request's models and its values, which an error's traceback would otherwise
-        keep alive. Waits until the device has read all received messages, because their senders
-        wait to reuse the memory.
+        """Releases the request's models and values, which an error's traceback would keep alive.
+        Waits until the device has read all received values, because senders wait to reuse the
+        memory.
         """
         self._holding.release()
         self._before, self._values, self._kept, self._process = Values(), None, {}, None
@@ -369,7 +368,7 @@ class Execution:
         self._models.stream.drain()
 
     def _load(self) -> None:
-        """Loads models before any operation, so operations are not charged for loading."""
+        """Loads models before any operation, so that loading is not charged to operations."""
         began = self._recorder.clock()
         started = time.perf_counter()
         self._holding.load()
@@ -396,9 +395,9 @@ class Execution:
             self._compute(calls, self._version.variants[number], self._now)
 
     def _advance(self) -> None:
-        """Passes the prediction to the sampler. Its progress report and preview are read later."""
+        """Passes the prediction to the sampler. Progress and preview are reported later."""
         process = self._process
-        assert process is not None  # only the list of the sampler's device has this instruction
+        assert process is not None  # only the sampler's device has this instruction
         prediction = self._now.resolve(self._instances.variant(self._evaluation).prediction)
         if not isinstance(prediction, Tensor):
             raise InputError(

@@ -18,7 +18,7 @@ LOADED = (ModelRecipe, ControlNetRecipe)
 
 
 class Holding:
-    """Holds nothing before `load` and after `release`."""
+    """Holds a request's models between `load` and `release`."""
 
     def __init__(self, program: Program, models: DeviceModels) -> None:
         self._sampler, self._models = program.name, models
@@ -27,8 +27,8 @@ class Holding:
         self._held, self._held_texts = ExitStack(), ExitStack()
 
     def load(self) -> None:
-        """Loads missing models. Raises NoRoom while models of other requests take the memory, and a
-        user error if this request alone needs too much.
+        """Loads missing models. Raises NoRoom while models of other requests use the memory, and an
+        error for users if this request alone needs too much.
         """
         try:
             self._hold()

@@ -1,7 +1,7 @@
 """Serves one device inside a worker: its models, its fair queue, messages from other workers, and
 its parts of requests.
 
-Commanded by `worker.main`; answers with messages. Must not know how it was launched.
+`worker.main` calls it; it answers by messages. Must not know how the worker was launched.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ WORK = {**SERVICES, **PROBES}  # the functions that `CallService` can name
 
 
 class Host:
-    """Serves one device until `close`. Reports failures; calls `give_up` when the device is
-    unusable. `types`: nodes allowed inside step regions.
+    """Serves one device until `close`. Reports failures; calls `give_up` if the device is unusable.
+    `types`: node types allowed inside step regions.
     """
 
     def __init__(
@@ -115,8 +115,8 @@ class Host:
         self._worker.close()
 
     def connect(self, name: str, generation: int, connection: Connection, bulk: Bulk) -> None:
-        """Uses this connection to another worker from now on, and reports it to the driver."""
-        # closed in a thread: the peer's threads may end slowly, and the caller must answer pings
+        """Starts using this connection to another worker, and reports it to the driver."""
+        # in a thread, because the peer's threads may end slowly and the caller must answer pings
         if name in self.peers:
             threading.Thread(
                 target=self.peers[name].close, name=f"close {name}", daemon=True
@@ -156,7 +156,7 @@ class Host:
         job.future.add_done_callback(lambda future: self._ended(begin, execution, future))
 
     def _context(self, begin: Begin) -> Context:
-        """Creates the context for a run in another process; forwards its events there."""
+        """Creates the context for another process's run; forwards its events to that process."""
         settings, folders, types = self._surroundings
         engine = cast(Engine, _NoEngine(begin.program.program.target.device(begin.program.device)))
 
@@ -178,9 +178,7 @@ class Host:
             self._worker.wake()
 
     def cancel(self, cancel: Cancel) -> None:
-        """Stops an attempt before its next unit; discards its messages, including those still to
-        arrive.
-        """
+        """Stops an attempt before its next unit. Discards its values, including later arrivals."""
         if (part := self._parts.get((cancel.request, cancel.attempt))) is not None:
             part[1].cancel()
         self.mailbox.discard(cancel.request, cancel.attempt)
@@ -203,7 +201,7 @@ class Host:
         job.future.add_done_callback(lambda future: self._returned(call.id, task, future))
 
     def drop(self, identifier: int) -> None:
-        """Cancels a call that has not started, because no caller waits for it any longer."""
+        """Cancels a call that has not started, because no caller awaits it any more."""
         if (job := self._calls.get(identifier)) is not None:
             job.cancel()
 
@@ -249,7 +247,7 @@ class Host:
     def _explain(
         self, culprit: str | int, error: BaseException, message: Callable[[Failure], FromWorker]
     ) -> None:
-        """Reports a failure. After a device fault, gives up this worker."""
+        """Reports a failure. Gives up this worker if the failure is a device fault."""
         if fault := device_fault(error):
             return self._give_up(Fault(f"the device failed: {fault}", culprit))
         self._announce(message(_described(error)), culprit)
@@ -281,7 +279,7 @@ class _Types(dict[str, NodeType]):
 
 
 class _NoEngine:
-    """Stands in for the engine in nodes inside a step region, because a worker has only a device.
+    """Replaces the engine for nodes inside a step region, because a worker has only a device.
     Raises RunError for every other attribute.
     """
 
@@ -350,8 +348,8 @@ def _models(assignment: WorkerConfig) -> DeviceModels:
 
 
 def computing_of(assignment: WorkerConfig, stream: Stream) -> Computing:
-    """Creates the stage executor of a worker. On a GPU it records stages, for two streams with
-    separate pools.
+    """Creates a worker's stage executor. On a GPU, it records CUDA graphs for two streams, with one
+    memory pool each.
     """
     device = torch.device(assignment.device)
     if device.type != "cuda" or not assignment.cuda_graphs:
@@ -360,15 +358,15 @@ def computing_of(assignment: WorkerConfig, stream: Stream) -> Computing:
 
 
 def _fault(device: torch.device) -> str | None:
-    """Returns why a device is unusable, as far as that is visible without touching the device."""
+    """Describes a GPU that does not exist; None if the device exists. Does not use the device."""
     if device.type != "cuda" or (device.index or 0) < (count := torch.cuda.device_count()):
         return None
     return f"{device} does not exist; its worker sees {count} GPUs"
 
 
 def _described(error: BaseException) -> Failure:
-    """Converts an error to a `Failure`: errors for users keep their class, others become a RunError
-    that names theirs.
+    """Converts an error to a `Failure`. Errors for users keep their class; others become a RunError
+    with their class name.
     """
     if isinstance(error, (KatzError, Closed)):
         return Failure(type(error).__name__, str(error), error)

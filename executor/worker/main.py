@@ -1,5 +1,5 @@
-"""Runs a worker's main loop: executes the driver's messages from one connection, independent of the
-launcher.
+"""Runs a worker's main loop: executes the driver's messages from one connection, however it was
+launched.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def serve(
     types: Mapping[str, NodeType],
     on_started: Callable[[Host], None] | None = None,
 ) -> None:
-    """Sends hello, then handles messages until the connection ends or `Stop` arrives. `types`:
-    nodes allowed inside step regions; `on_started` is called with the host of the device.
+    """Sends hello, then handles messages until the connection ends or `Stop` arrives. `types`: node
+    types allowed inside step regions; `on_started` gets the device's host.
     """
     sender = connection.sender()
     try:
@@ -72,8 +72,8 @@ def _assigned(connection: MessageChannel, sender: Sender) -> WorkerConfig | None
 
 
 def _give_up(connection: MessageChannel, sender: Sender, fault: Fault) -> None:
-    """Prints the fault to the log and reports it to the driver, which ends this worker and starts a
-    replacement. If the report cannot be sent, shuts down the connection, which ends the worker.
+    """Logs the fault and reports it to the driver, which replaces this worker. If the report cannot
+    be sent, shuts down the connection, which ends the worker.
     """
     print(fault.message, file=sys.stderr, flush=True)
     try:

@@ -71,8 +71,8 @@ Notes = tuple[str, ...]
 
 
 class DeviceModels(ResidentHooks):
-    """Loads and runs the models of one device. Used by one worker thread at a time. `store` makes
-    the store of its modules, with these hooks. `say` reports evictions.
+    """Loads and runs the models of one device. Used by one worker thread at a time. `store` creates
+    the store of its modules, given this object as hooks. `say` reports evictions.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class DeviceModels(ResidentHooks):
         # none on a GPU, where merging a LoRA is faster than copying the merged weights back
         budget = 0 if self.device.type == "cuda" else lora_bytes
         self._kept = KeptSets(SET_BYTES if budget is None else budget)
-        # by live module; its originals are released with it
+        # by live module; originals are released with their module
         self._sets: WeakKeyDictionary[Any, WeightSets] = WeakKeyDictionary()
 
     def unload(self) -> None:
@@ -124,9 +124,7 @@ class DeviceModels(ResidentHooks):
         return self.copies.get(key)
 
     def also_free(self, module: Any) -> Iterable[Tensor]:
-        """Drops the weight sets of an evicted module; returns its originals, which are freed as
-        well.
-        """
+        """Drops an evicted module's weight sets. Returns its originals, which are freed too."""
         sets = self._sets.pop(module, None)
         if sets is None:
             return ()
@@ -144,7 +142,7 @@ class DeviceModels(ResidentHooks):
         self.compute.drop()
 
     def patch(self, recipe: ModelRecipe) -> Any:
-        """Makes exactly a recipe's LoRAs resident in its network. Returns the live network."""
+        """Makes only a recipe's LoRAs resident in its network. Returns the live network."""
         module = self._network(recipe)
         self.network_seconds += self._resident(module, recipe.loras)
         return module
@@ -228,15 +226,15 @@ class DeviceModels(ResidentHooks):
     def decode_latent(
         self, recipe: VaeRecipe, samples: Tensor, tile: Tile | None = None
     ) -> tuple[Tensor, Notes]:
-        """Decodes [B, C, h, w] unscaled -> [B, H, W, 3] in 0..1 on the CPU; in tiles if requested,
-        or if the whole does not fit into memory.
+        """Decodes unscaled [B, C, h, w] to [B, H, W, 3] in 0..1 on the CPU; in tiles if requested,
+        or if a whole image does not fit into memory.
         """
         return self._by_vae(recipe, VAE_DECODE, samples, tile)
 
     def encode_image(
         self, recipe: VaeRecipe, pixels: Tensor, tile: Tile | None = None
     ) -> tuple[Tensor, Notes]:
-        """Encodes [B, H, W, 3] in 0..1 -> [B, C, h, w] unscaled on the CPU; tiles as for
+        """Encodes [B, H, W, 3] in 0..1 to unscaled [B, C, h, w] on the CPU; tiles as in
         `decode_latent`.
         """
         return self._by_vae(recipe, VAE_ENCODE, pixels, tile)
@@ -244,7 +242,9 @@ class DeviceModels(ResidentHooks):
     def _by_vae(
         self, recipe: VaeRecipe, stage: Stage, given: Tensor, tile: Tile | None
     ) -> tuple[Tensor, Notes]:
-        """Runs a VAE stage. If half precision overflows, repeats it in float32 and stays there."""
+        """Runs a VAE stage. If half precision overflows, repeats it and runs later stages in
+        float32.
+        """
         check_half(recipe.vae, "encoder" if stage is VAE_ENCODE else "decoder")
         wanted = self._vae(recipe)
         try:
@@ -260,8 +260,8 @@ class DeviceModels(ResidentHooks):
     def _done_in_parts(
         self, part: Component, module: Any, stage: Stage, given: Tensor, tile: Tile | None
     ) -> tuple[Tensor, Notes]:
-        """Computes in the largest parts that fit into memory by the count; in smaller ones if
-        memory runs out nevertheless.
+        """Computes in the largest parts that fit into memory by count; in smaller parts if memory
+        runs out anyway.
         """
         batch, height, width = _sizes(module, stage, given)
         what = f"{stage.name.replace('vae_', 'VAE ')} of {batch} x {height} x {width} pixels"
@@ -300,7 +300,7 @@ class DeviceModels(ResidentHooks):
         size: tuple[int, int, int],
         value_bytes: int,
     ) -> float:
-        """Returns the bytes for computing; counts them only if the upper bound may not fit."""
+        """Returns the bytes for computing, counted exactly only if the upper bound may not fit."""
         batch, height, width = size
         generous = surely_enough(part, parts, batch, height, width, value_bytes)
         if generous < self.residents.within_reach():
@@ -308,8 +308,8 @@ class DeviceModels(ResidentHooks):
         return needed(part, stage, parts, batch, height, width, value_bytes)
 
     def upscale(self, recipe: UpscaleModelRecipe, picture: Tensor) -> Tensor:
-        """Upscales [B, 3, H, W] -> [B, 3, H·scale, W·scale] on the CPU, in float32. Raises
-        OutOfMemory, before computing anything, if memory does not suffice.
+        """Upscales [B, 3, H, W] to float32 [B, 3, H·scale, W·scale] on the CPU. Raises OutOfMemory,
+        before computing anything, if memory does not suffice.
         """
         batch, _, height, width = picture.shape
         what = f"enlarging {batch} x {height} x {width} pixels"
@@ -359,7 +359,7 @@ class DeviceModels(ResidentHooks):
         return self.residents.get(self._loadable(recipe.network))
 
     def _loadable(self, part: Component, parts: TextParts = ()) -> Loadable:
-        """Describes a network, or a text encoder if `parts` names its parts of LoRA files."""
+        """Describes a network, or a text encoder if `parts` names parts of LoRA files."""
         dtype = self.text_dtype_of(part) if parts else self.dtype_of(part)
         if not isinstance(part, MergedComponent):
             read = self.store.text_encoder_of if parts else self.store.network_of
@@ -381,7 +381,7 @@ class DeviceModels(ResidentHooks):
     def _resident(self, module: Any, loras: tuple[Lora, ...], parts: TextParts = ()) -> float:
         """Makes LoRAs resident; returns the seconds it took, 0 if they already were."""
         if module not in self._sets:
-            # a CPU's originals are on the host anyway
+            # on a CPU, all originals are in host memory
             spare_memory = nowhere if self.device.type == "cpu" else self.residents.keeping
             self._sets[module] = WeightSets(module, self.adapters.get, self._kept, spare_memory)
         if seconds := self._sets[module].use(loras, parts):
@@ -391,7 +391,7 @@ class DeviceModels(ResidentHooks):
 
 
 def _with_parts(clip: ClipRecipe) -> Iterator[tuple[TextEncoderRecipe, TextParts]]:
-    """Yields the text encoders of a model, each with its parts of LoRA files."""
+    """Yields the text encoders of a model, each with the parts of LoRA files for it."""
     parts = text_parts(one.encoder for one in clip.encoders)
     return zip(clip.encoders, parts, strict=True)
 
@@ -402,7 +402,7 @@ def network_loras(recipe: ModelRecipe) -> Resident:
 
 
 def _sizes(module: Any, stage: Stage, given: Tensor) -> tuple[int, int, int]:
-    """Returns batch, height and width in pixels. InputError for shapes that no VAE accepts."""
+    """Returns batch, height and width in pixels. Raises InputError for shapes invalid for VAEs."""
     if stage is VAE_ENCODE:
         vae.check_pixels(given)
         return given.shape[0], given.shape[1], given.shape[2]

@@ -1,4 +1,4 @@
-"""Reports evaluations once the device has completed them, while later ones are enqueued."""
+"""Reports evaluations that the device has completed, while later evaluations are enqueued."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class _Enqueued:
 
 
 class RunAhead:
-    """Holds evaluations that the device may not have completed. `dtype`: the number format it
-    computes in.
+    """Holds evaluations that the device may not have completed. `dtype`: the dtype of its
+    computations.
     """
 
     def __init__(
@@ -43,9 +43,8 @@ class RunAhead:
         self._enqueued.append(_Enqueued(evaluation, is_finite, shown))
 
     def wait(self, last: bool) -> None:
-        """Waits until the number of pending evaluations is within the stream's limit, or zero after
-        the `last` evaluation, and reports the completed ones. Raises RunError if a prediction is
-        not finite.
+        """Waits until the pending evaluations are within the stream's limit, or none after the
+        `last` one. Reports completed evaluations. Raises RunError if a prediction is not finite.
         """
         name, schedule = self._program.name, self._program.schedule
         while len(self._enqueued) > (0 if last else self._stream.ahead):

@@ -1,4 +1,4 @@
-"""Implements the driver's calls other than sampling. Each runs as one unit on the device."""
+"""Implements the driver's calls except sampling. Each call runs as one unit on the device."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def adapter_use(worker: ServingWorker) -> AdapterUse:
 
 
 def compute_use(worker: ServingWorker) -> ComputeUse:
-    """Returns how the worker's stages were executed."""
+    """Returns the counts of the worker's stage calls."""
     return worker.models.compute.use
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from katz_graph.core.events import Span, SpanKind, Timeline
 from katz_graph.executor.worker.stream import Clock, StreamEvent
 
-MIN_REPORT_INTERVAL_S = 0.25  # minimum seconds between two reports; the last one is exempt
+MIN_REPORT_INTERVAL_S = 0.25  # minimum seconds between two reports, except the last
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class _Enqueued:
 
 
 class SpanRecorder:
-    """Records the spans of one request on one device. Spans that the device has not completed are
-    queued, so the caller never waits for it. `emitted` holds all reported spans.
+    """Records the spans of one request on one device. Queues spans that the device has not
+    completed, so that the caller never waits. `emitted` holds all reported spans.
     """
 
     def __init__(

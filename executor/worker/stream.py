@@ -1,5 +1,5 @@
-"""Wraps a device's queue of work. The host enqueues work without waiting; it waits only here, when
-it reads results and times.
+"""Wraps a device's queue of work. The host enqueues work without waiting. It waits only in this
+module, to read results and times.
 
 A CPU has completed its work when the call returns. A GPU completes it later, in order.
 """
@@ -42,7 +42,7 @@ Clock = Callable[[], StreamEvent]
 
 
 class Lap(Protocol):
-    """Measures the time a device took for work enqueued between two events; valid once `known`."""
+    """Measures a device's time for the work enqueued between two events; valid once `known`."""
 
     @property
     def known(self) -> bool: ...
@@ -62,8 +62,8 @@ class Stream(Protocol):
         """Makes this the current stream of the thread inside the `with` statement."""
 
     def read(self, tensor: Tensor) -> Reading:
-        """Starts copying a tensor to the host, after the enqueued work; the tensor must not be
-        written afterwards.
+        """Starts copying a tensor to the host, after the enqueued work. Later work must not write
+        to the tensor.
         """
 
     def hold(self, value: object) -> None:
@@ -127,7 +127,7 @@ class HostStream:
 
 @dataclass(frozen=True, slots=True)
 class HostEvent:
-    """CPU event, complete when recorded."""
+    """A CPU event: complete when it is recorded."""
 
     at: float
     known: bool = True
@@ -135,17 +135,17 @@ class HostEvent:
 
 @dataclass(frozen=True, slots=True)
 class HostLap:
-    """CPU time span, complete when recorded."""
+    """A CPU time span: complete when it is recorded."""
 
     seconds: float
     known: bool = True
 
 
 class CudaStream:
-    """Implements `Stream` for a GPU with separate streams: one computes, one copies to the host,
-    and a third computes concurrently with the first. The next evaluation is enqueued while the host
-    waits for the current one, so the GPU never idles. Streams are created on first use, so the
-    constructor does not touch the GPU.
+    """Implements `Stream` for a GPU by three streams: one computes, one copies to the host, and one
+    computes concurrently with the first. The host enqueues the next evaluation before it waits for
+    the current one, so the GPU never idles. Streams are created on first use, so the constructor
+    does not touch the GPU.
     """
 
     ahead = 1
@@ -176,7 +176,7 @@ class CudaStream:
         with torch.cuda.stream(self._copying):
             landing.copy_(tensor, non_blocking=True)
             landed.record(self._copying)
-        tensor.record_stream(self._copying)  # its memory is not reused before that
+        tensor.record_stream(self._copying)  # its memory is not reused before the copy
 
         def wait() -> Tensor:
             landed.synchronize()
@@ -196,7 +196,7 @@ class CudaStream:
 
     def drain(self) -> None:
         try:
-            if self._held:  # the last event completes after all others
+            if self._held:  # the last event completes last
                 self._held[-1][0].synchronize()
         finally:
             self._held.clear()
@@ -262,7 +262,7 @@ class CudaLap:
 
 def _event() -> torch.cuda.Event:
     event = torch.cuda.Event(enable_timing=True, blocking=True)  # type: ignore[no-untyped-call]
-    event.record()  # on the current stream of the thread that enqueues
+    event.record()  # on the current stream of the enqueuing thread
     return event
 
 

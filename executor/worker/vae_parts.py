@@ -17,22 +17,22 @@ from katz_graph.models.stages import Stage
 
 TILES = (Tile(512, 64), Tile(256, 64), Tile(128, 32))
 PICTURE_BYTES = 12  # RGB pixel in float32
-# copies of the whole image beyond the VAE's own memory: sums, weights, the result and the input
+# whole images in addition to the VAE's memory: sums, weights, the result and the input
 COPIES = 4
-# times the widest layer for every pixel: if that fits, no exact count is needed
+# multiple of the widest layer at full size: if that fits, no exact count is needed
 UPPER_BOUND_FACTOR = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Describes a part: `pictures` images at a time, each whole (`tile` None) or in tiles."""
+    """Describes a part: `pictures` images at a time, each whole (`tile` is None) or in tiles."""
 
     pictures: int
     tile: Tile | None
 
     def note(self, batch: int, asked: Tile | None) -> str | None:
-        """Returns a note for the user if the parts differ from the request: tiles do not give
-        exactly the result of the whole image.
+        """Returns a note for the user if the parts differ from the request; tiles change the result
+        slightly.
         """
         if self.tile != asked:
             return "the whole picture does not fit into memory, so it was processed in tiles"
@@ -42,8 +42,8 @@ class Parts:
 
 
 def possible(batch: int, height: int, width: int, asked: Tile | None) -> Iterator[Parts]:
-    """Yields parts for images of this size in pixels, from most memory to least; `asked`: the only
-    tiles that the user accepts.
+    """Yields parts for images of this size in pixels, from most memory to least. If `asked`, yields
+    only these tiles.
     """
     yield Parts(batch, asked)
     if batch > 1:

@@ -1,5 +1,5 @@
-"""Holds the values of one evaluation (or of the calls before the loop), keyed by the operations
-that produced them, including batched calls.
+"""Holds the values of one evaluation (or of the calls before the loop) by producing operations,
+including batched calls.
 
 Values from earlier evaluations are stored separately, by instance.
 """
@@ -37,7 +37,7 @@ class Values:
         self._merged: dict[tuple[Ref, ...], Any] = {}
 
     def put(self, operations: tuple[str, ...], outputs: tuple[Any, ...]) -> None:
-        """Stores the results of a call, replacing earlier ones."""
+        """Stores the results of a call, replacing earlier results."""
         self._merged.clear()
         self._results[operations] = outputs
         self._owner |= dict.fromkeys(operations, operations)
@@ -80,8 +80,8 @@ class Values:
         return self._results[(value.operation,)][value.output]
 
     def gather(self, values: Sequence[Any]) -> Any:
-        """Concatenates the values that the operations of one call read; a result of the same batch
-        is reused whole.
+        """Concatenates the values that the operations of one call read. Reuses a result of the same
+        batch without splitting it.
 
         Raises RunError for values that cannot be merged, see `merge`.
         """
@@ -101,7 +101,7 @@ class Values:
         return value.operation not in self._owner and value not in self._arrived
 
     def _keep(self, values: Sequence[Ref], merged: Any) -> None:
-        """Caches a concatenation of values from before the loop, so it is computed once."""
+        """Caches a concatenation of values from before the loop, which is then computed once."""
         self._merged[tuple(values)] = merged
 
     def _whole(self, values: Sequence[Any]) -> Any | None:

@@ -36,8 +36,8 @@ def made_with(
     provenance: Provenance = EXACT,
     chosen: Mapping[str, Any] = MappingProxyType({}),
 ) -> str:
-    """Returns the content of a picture's text chunk `katz`. `chosen`: scheduling choices that the
-    job itself made.
+    """Returns the content of a picture's text chunk `katz`. `chosen`: scheduling choices of this
+    job.
     """
     facts = {
         "approximations": list(provenance.approximations),

@@ -16,7 +16,7 @@ class Link:
 
 
 class BadLink(list[Any]):
-    """Marks a list in an API prompt that is not a link. Lists as values are marked separately."""
+    """Marks a list in an API prompt that is no valid link. List values are wrapped in a dict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Graph:
 @dataclass(frozen=True, slots=True)
 class Expansion:
     """Result of a node that is replaced by a graph. Ids in `graph` are local; `outputs` are values,
-    or links into it.
+    or links into `graph`.
 
     `shown` maps ids in `graph` to the nodes of the run that represent them to users. The expanding
     node represents all others.

@@ -10,8 +10,8 @@ from katz_graph.core.recipe import Conditioning, ModelRecipe
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """Describes the noise added to a latent: drawn from a seed, or none. Samplers that draw their
-    own noise use the seed either way.
+    """Describes the noise added to a latent: drawn from a seed, or none. In both cases, samplers
+    draw further noise from the seed.
     """
 
     seed: int
@@ -22,9 +22,8 @@ class Noise:
 class Guider:
     """Selects the predictions to compute and how to combine them.
 
-    basic: positive only. cfg: positive against negative by `guidance`. dual: middle against
-    negative by `outer`, plus positive against middle by `guidance`. nested: positive against middle
-    by `guidance`, and the result against negative by `outer`.
+    Results for positive, middle and negative predictions p, m, n: basic p; cfg n+guidance·(p-n);
+    dual n+outer·(m-n)+guidance·(p-m); nested n+outer·(m+guidance·(p-m)-n).
     """
 
     kind: Literal["basic", "cfg", "dual", "nested"]
@@ -37,7 +36,7 @@ class Guider:
 
     @property
     def sides(self) -> tuple[str, ...]:
-        """Returns the names of its conditionings, the positive first."""
+        """Returns the names of the conditionings in use, the positive first."""
         return {"basic": ("positive",), "cfg": ("positive", "negative")}.get(
             self.kind, ("positive", "middle", "negative")
         )

@@ -1,5 +1,5 @@
 """Describes latent spaces (channels, pixels per cell, scale and shift) and the latents that nodes
-pass on. Must not know models. Never imports torch.
+exchange. Must not know models. Never imports torch.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class LatentSpace:
         return (latent - self.shift) * self.scale
 
     def starting(self, latent: Tensor) -> Tensor:
-        """Scales a VAE's latent to the model's range, in float32. An all-zero latent is empty and
-        stays zero.
+        """Scales a VAE's latent to the model's range, in float32. An all-zero latent counts as
+        empty and stays zero.
         """
         latent = latent.float()
         return self.normalised(latent) if latent.any() else latent
@@ -49,8 +49,8 @@ class LinearMap:
     """Maps latent channels to red, green and blue in -1..1: one row per channel of a scaled latent,
     plus a bias.
 
-    With nine times as many rows, it is a 3x3 convolution: nine rows per channel, for the
-    neighbouring cells row by row.
+    With nine rows per channel, it is a 3x3 convolution: one row for each cell of the neighbourhood,
+    row by row.
     """
 
     rows: tuple[tuple[float, float, float], ...]
@@ -62,9 +62,7 @@ DEFAULT_LATENT_SPACE = LatentSpace(channels=4, factor=8, scale=0.18215)
 
 
 class LatentSamples(TypedDict, total=False):
-    """A latent as in ComfyUI packs. The samples are the VAE's, not multiplied by its scaling
-    factor.
-    """
+    """A latent as in ComfyUI packs. `samples` are not multiplied by the VAE's scaling factor."""
 
     samples: Tensor  # [B, C, h, w] in cells
     noise_mask: Tensor  # [B, 1, H, W], 1 = repaint

@@ -44,8 +44,8 @@ class FlowSampling:
 
 @dataclass(frozen=True, slots=True)
 class FreeU:
-    """Scales backbone and skips where the backbone is four times and twice as wide as the first
-    block (Si et al. 2024). Version 2 weights the backbone by each sample's mean map.
+    """Scales backbone and skip features where the backbone has four times or twice the first
+    block's width (Si et al. 2024). Version 2 weights the backbone by each sample's mean map.
     """
 
     version: Literal[1, 2]
@@ -57,8 +57,8 @@ class FreeU:
 
 @dataclass(frozen=True, slots=True)
 class RescaledGuidance:
-    """Blends the guided prediction with itself rescaled to the conditional prediction's standard
-    deviation (Lin et al. 2024). `multiplier`: weight of the rescaled one.
+    """Blends the guided prediction with a copy rescaled to the conditional prediction's standard
+    deviation (Lin et al. 2024). `multiplier`: weight of the copy.
     """
 
     multiplier: float
@@ -66,7 +66,7 @@ class RescaledGuidance:
 
 @dataclass(frozen=True, slots=True)
 class NormedGuidance:
-    """Shrinks the guided prediction, cell by cell, to the channel norm of the conditional one, then
+    """Shrinks the guided prediction, per cell, to the conditional prediction's channel norm, then
     multiplies it by `strength`.
     """
 
@@ -75,8 +75,8 @@ class NormedGuidance:
 
 @dataclass(frozen=True, slots=True)
 class NormedDifference:
-    """Rescales the guided x - denoised, cell by cell, to the channel norm of the conditional one.
-    `strength`: weight of the rescaled one.
+    """Rescales the guided x - denoised, per cell, to the channel norm of the conditional one.
+    `strength`: weight of the rescaled difference.
     """
 
     strength: float
@@ -91,8 +91,8 @@ class ZeroStar:
 
 @dataclass(frozen=True, slots=True)
 class SkippedBlocks:
-    """Names the transformer blocks that a side skips within a window of the schedule (fractions),
-    by number in the double and in the single chain.
+    """Lists the transformer blocks that a prediction skips within a window of the schedule
+    (fractions): numbers in the double and single chains.
     """
 
     double: tuple[int, ...]
@@ -103,10 +103,9 @@ class SkippedBlocks:
 
 @dataclass(frozen=True, slots=True)
 class SkipLayerGuidance:
-    """Adds `scale` times the difference from a prediction without some blocks, as guidance does for
-    one without the text (Ahn et al. 2024, "Self-Rectifying Diffusion Sampling with
-    Perturbed-Attention Guidance", with whole blocks). `rescaling`: weight of the result rescaled to
-    the conditional prediction's standard deviation.
+    """Adds `scale` times the difference from a prediction that skips some blocks (Ahn et al. 2024,
+    "Self-Rectifying Diffusion Sampling with Perturbed-Attention Guidance", with whole blocks).
+    `rescaling`: weight of the result rescaled to the conditional prediction's standard deviation.
     """
 
     blocks: SkippedBlocks
@@ -116,16 +115,16 @@ class SkipLayerGuidance:
 
 @dataclass(frozen=True, slots=True)
 class SkipLayerNegative:
-    """Skips some blocks on the negative side."""
+    """Skips some blocks in the negative prediction."""
 
     blocks: SkippedBlocks
 
 
 @dataclass(frozen=True, slots=True)
 class GradualMask:
-    """Repaints each place from the step at which its mask reaches the remaining fraction of the
+    """Repaints each cell from the step at which its mask reaches the remaining fraction of the
     schedule (Levin and Fried 2023, "Differential Diffusion"). `strength` blends from the plain mask
-    (0) to this (1).
+    (0) to the gradual (1).
     """
 
     strength: float
@@ -136,9 +135,8 @@ class OpaquePatch:
     """Wraps a function that a pack attached to a model. Patches are equal if their identities are
     equal, so identities must be unique.
 
-    `sampling/guidance.py` documents the signatures of `cfg_function` and `post_cfg_function`, the
-    families' folders that of `network_wrapper`. `needs_uncond`: compute the negative side even at
-    guidance 1.
+    Signatures: `cfg_function` and `post_cfg_function` in `sampling/guidance.py`, `network_wrapper`
+    in the families' folders. `needs_uncond`: compute the negative prediction even at guidance 1.
     """
 
     kind: Literal["cfg_function", "post_cfg_function", "network_wrapper"]
@@ -168,7 +166,7 @@ def sampling_patch(patches: Iterable[Patch]) -> SamplingPatch | None:
 
 
 def gradual_mask(patches: Iterable[Patch]) -> GradualMask | None:
-    """Returns the last patch of a latent's mask."""
+    """Returns the last gradual mask patch."""
     return _last(patch for patch in patches if isinstance(patch, GradualMask))
 
 
@@ -190,12 +188,12 @@ def post_guidance_patches(patches: Iterable[Patch]) -> tuple[AfterGuidance | Opa
 
 
 def weakened_guidance(patches: Iterable[Patch]) -> tuple[SkipLayerGuidance, ...]:
-    """Returns all patches that need a further side, in order."""
+    """Returns all skip-layer guidance patches, in order."""
     return tuple(patch for patch in patches if isinstance(patch, SkipLayerGuidance))
 
 
 def weakened_negative(patches: Iterable[Patch]) -> SkipLayerNegative | None:
-    """Returns the last patch of the negative side."""
+    """Returns the last skip-layer negative patch."""
     return _last(patch for patch in patches if isinstance(patch, SkipLayerNegative))
 
 
@@ -215,7 +213,7 @@ def opaque_patches(patches: Iterable[Patch]) -> tuple[OpaquePatch, ...]:
 
 
 def needs_uncond(patches: Iterable[Patch]) -> bool:
-    """Returns whether a patch needs the negative side even at guidance 1."""
+    """Returns whether a patch needs the negative prediction even at guidance 1."""
     return any(
         patch.needs_uncond or patch.kind == "cfg_function" for patch in opaque_patches(patches)
     )

@@ -1,5 +1,5 @@
-"""Defines recipes: frozen descriptions of how to make a model, a text encoding or an image. Wires
-carry recipes instead of live weights.
+"""Defines recipes: frozen descriptions of how to make a model, a text encoding or an image. Nodes
+exchange recipes instead of live weights.
 
 This module loads nothing. Equal recipes give the same weights and numbers, so a recipe's digest is
 a cache key.
@@ -29,7 +29,7 @@ class FileIdentity:
     modified_ns: int  # 0 for a URL
     header: str  # SHA-256 of a safetensors header, or of the whole file for configurations
     version: str = ""  # of a URL: the version that its server reports, if any
-    # files in its folder that describe how to read it
+    # files in the same folder that describe how to read this one
     companions: tuple[FileIdentity, ...] = ()
     # of a URL: the `FetchRule` that admitted it, as words
     fetch: tuple[str, ...] = field(default=(), compare=False, repr=False)
@@ -40,8 +40,8 @@ class Component:
     """Describes one module: configuration and safetensors files in diffusers' folder layout, a
     tokenizer's files, or part of a single file.
 
-    Part of a single file: the tensors with `prefix`, and a configuration derived from them, since
-    no file states it. `rounding`: dtype to which weights are rounded before use.
+    A part of a single file has the tensors with `prefix`; its configuration is derived from them.
+    `rounding`: dtype to which weights are rounded before use.
     """
 
     folder: str  # or the single file
@@ -58,7 +58,7 @@ class Component:
 
 @dataclass(frozen=True, slots=True)
 class MissingComponent(Component):
-    """Stands for a module that a checkpoint lacks; using it is an error. `reason`: its message."""
+    """Represents a module that a checkpoint lacks. Using it raises an error with `reason`."""
 
     reason: str = ""
 
@@ -73,7 +73,7 @@ class Lora:
 
 @dataclass(frozen=True, slots=True)
 class MergedComponent(Component):
-    """Describes a module merged from two modules of one shape, each with its LoRAs. The inherited
+    """Describes a module merged from two modules of equal shape, each with LoRAs. The inherited
     fields are those of the first.
 
     `scales`: (prefix of a weight's name, factor of the first, factor of the second); the first
@@ -86,9 +86,9 @@ class MergedComponent(Component):
 
 @dataclass(frozen=True, slots=True)
 class ModelRecipe:
-    """Describes a network with LoRAs and patches. `scheduler`: noise table and kind of prediction
-    of its training; `latent`: its latent space. `controls` apply to all conditioning, in addition
-    to the conditioning's own.
+    """Describes a network with LoRAs and patches. `scheduler`: noise table and prediction type of
+    its training; `latent`: its latent space. `controls` apply to all conditioning, in addition to
+    the conditioning's own.
     """
 
     network: Component
@@ -133,12 +133,12 @@ Pooling = Literal["last", "joined", "plain"]
 @dataclass(frozen=True, slots=True)
 class TextLayout:
     """Describes how a model combines its text encoders: tokens of the CLIP encoders, concatenated
-    along the channels, then those of a long-text encoder; narrower ones are zero-padded.
+    along the channels, then tokens of a long-text encoder. Narrower tokens are zero-padded.
     """
 
     pooled: Pooling = "last"
     """Source of the pooled text. `last`: the last CLIP encoder, if it projects; `joined`: all
-    concatenated, the last one's projected; `plain`: all concatenated without projection.
+    concatenated, the last one projected; `plain`: all concatenated, not projected.
     """
     clip_rows: bool = True
     """Whether the model reads the tokens of the CLIP encoders."""
@@ -149,7 +149,7 @@ class TextLayout:
     template: str = ""
     """Chat template around a text of the long-text encoder; disables prompt weights."""
     from_end: int = 1
-    """Hidden state of the long-text encoder to read: 1 is the last, with the final norm."""
+    """Hidden state of the long-text encoder to use: 1 is the last, after the final norm."""
     lengths: tuple[int, ...] = ()
     """Fixed token count per encoder. Texts are truncated or padded to it; padding is masked."""
 
@@ -180,7 +180,7 @@ class ClipRecipe:
 
     @property
     def missing(self) -> MissingComponent | None:
-        """Returns the stand-in if the checkpoint lacks its text encoders, else None."""
+        """Returns the placeholder if the checkpoint lacks text encoders, else None."""
         first = self.encoders[0].encoder if self.encoders else None
         return first if isinstance(first, MissingComponent) else None
 
@@ -194,14 +194,14 @@ class VaeRecipe:
 
     @property
     def missing(self) -> MissingComponent | None:
-        """Returns the stand-in if the checkpoint lacks its VAE, else None."""
+        """Returns the placeholder if the checkpoint lacks a VAE, else None."""
         return self.vae if isinstance(self.vae, MissingComponent) else None
 
 
 @dataclass(frozen=True, slots=True)
 class ControlNetRecipe:
     """Describes a ControlNet. `types`: kinds of reference for a union ControlNet. `base`: network
-    to which the file's weights are differences.
+    to which the file's weights are added.
     """
 
     control_net: Component
@@ -226,7 +226,7 @@ class ControlUse:
     """Applies a ControlNet to a conditioning: reference image, strength and window of the schedule
     (fractions).
 
-    `spreads`: also applies to the other side of guidance if that has no ControlNet. `vae` encodes
+    `spreads`: also applies to the negative conditioning if that has no ControlNet. `vae` encodes
     the image for a ControlNet that reads latents.
     """
 
@@ -242,7 +242,7 @@ class ControlUse:
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """Describes a text for all text encoders. `further`: other texts for the second, third, ...
-    encoder. `absent`: encoders without text, whose part of the encoding is zeros or left out.
+    encoder. `absent`: encoders without text; their part of the encoding is zeros or omitted.
     """
 
     clip: ClipRecipe
@@ -338,7 +338,7 @@ class MaskUse:
 
 @dataclass(frozen=True, slots=True)
 class Concatenated:
-    """Extra input channels of a model: a latent (as on wires) and, for inpainting, a mask (1 =
+    """Extra model input channels: a latent (as nodes pass it) and, for inpainting, a mask (1 =
     repaint).
 
     Without a mask, an inpainting model repaints a whole blank picture.
@@ -353,10 +353,10 @@ ReferencePlacing = Literal["offset", "index", "uxo"]
 
 @dataclass(frozen=True, slots=True)
 class References:
-    """Latents, as on wires, that an editing model reads as additional tokens.
+    """Latents, as nodes pass them, that an editing model reads as extra tokens.
 
-    `placing`: their positions: next to each other on a second plane, each on its own plane, or
-    diagonally after the picture's corner.
+    `placing`: positions of these tokens: adjacent on a second plane, each latent on a separate
+    plane, or diagonally after the picture's corner.
     """
 
     latents: tuple[Picture, ...]  # [B, C, h, w]
@@ -376,7 +376,7 @@ class ConditioningEntry:
     mask: MaskUse | None = None
     sizes: Sizes | None = None
     concatenated: Concatenated | None = None
-    # input of a guidance-distilled model; None: the model's default, "off": no guidance
+    # guidance input of a distilled model; None: the model's default, "off": no guidance
     guidance: float | Literal["off"] | None = None
     references: References | None = None
 
@@ -407,8 +407,8 @@ def tensor_digest(tensor: Tensor) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Rrdb:
-    """Describes an RRDBNet: moves `unshuffle` pixels a side into channels, then doubles the size
-    `doublings` times.
+    """Describes an RRDBNet: pixel-unshuffles by `unshuffle`, then doubles the size `doublings`
+    times.
     """
 
     features: int

@@ -1,4 +1,4 @@
-"""Keeps old module names importable for one release, for packs and programs that use them."""
+"""Keeps old module names importable for one release, for packs and programs."""
 
 from __future__ import annotations
 

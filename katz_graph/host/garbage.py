@@ -1,5 +1,5 @@
 """Configures how often Python collects reference cycles. Exempts objects of libraries, because
-searching them takes longer than importing them.
+searching these objects takes longer than the imports.
 """
 
 import atexit
@@ -12,14 +12,14 @@ COLLECTION_THRESHOLD_OBJECTS = 100_000  # allocations between collections
 
 
 def expect_imports() -> None:
-    """Reduces collection until `imports_are_done`, and disables it at process exit."""
+    """Collects less often until `imports_are_done`, and never at process exit."""
     gc.set_threshold(COLLECTION_THRESHOLD_OBJECTS)
     atexit.register(gc.freeze)
 
 
 def imports_are_done() -> None:
-    """Restores the usual thresholds and freezes existing objects, since collecting those blocks all
-    threads.
+    """Restores the usual thresholds and freezes existing objects, because collecting them blocks
+    all threads.
     """
     gc.freeze()
     gc.set_threshold(*USUAL)

@@ -38,8 +38,8 @@ def inference_mode() -> Iterator[None]:
 
 
 def in_inference_mode(function: Callable[Given, Any]) -> Callable[Given, Any]:
-    """Wraps a function so that it and its returned coroutine run in inference mode. A coroutine
-    function stays one.
+    """Wraps a function so that it and its returned coroutine run in inference mode. Wraps a
+    coroutine function as one.
     """
     if inspect.iscoroutinefunction(function):
 
@@ -57,7 +57,7 @@ def in_inference_mode(function: Callable[Given, Any]) -> Callable[Given, Any]:
 
 
 class _Stepped(Awaitable[Any]):
-    """Awaits a coroutine and restores the modes of its previous step at each step."""
+    """Awaits a coroutine. Restores at each step the torch modes of its previous step."""
 
     def __init__(self, coroutine: Awaitable[Any]) -> None:
         self._coroutine = coroutine

@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 
 PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
-UNLIMITED_BYTES = 1 << 60  # bytes; cgroups version 1 reports about this much for no limit
+UNLIMITED_BYTES = 1 << 60  # bytes; cgroups version 1 reports about this number for no limit
 SIGNS = (  # message parts of out-of-memory errors without a class
     "DefaultCPUAllocator",
     "not enough memory",
@@ -115,7 +115,7 @@ def _text(file: Path) -> str:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Returns whether torch, Python or the system raised this error for lack of device or host
+    """Returns whether this error of torch, Python or the system reports a lack of device or host
     memory.
     """
     names = {kind.__name__ for kind in type(error).__mro__}
@@ -155,8 +155,8 @@ def memory_message(error: BaseException) -> str:
 
 
 def attempt(work: Callable[[], Result]) -> Result | RanOut:
-    """Runs `work` and returns its result, or RanOut if memory ran out; its tensors are then
-    released.
+    """Runs `work` and returns its result. If memory runs out, releases its tensors and returns
+    RanOut.
     """
     try:
         return work()

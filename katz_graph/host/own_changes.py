@@ -1,4 +1,4 @@
-"""Records changes that this program makes to its process, to tell them from those of packs."""
+"""Records this program's changes to its process, to distinguish them from changes by packs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Lists the process-wide state that a pack's code may change, and how to read and restore it:
-working folder, environment, defaults of libraries.
+"""Lists the process-wide state that a pack's code may change (working folder, environment, defaults
+of libraries), and how to read and restore it.
 
 `ASPECTS` is the list; adding an aspect takes one line.
 """
@@ -63,7 +63,7 @@ def _folder() -> str:
 
 
 def _umask() -> int:
-    """Returns the umask. Reading it requires setting one, so a strict one applies meanwhile."""
+    """Returns the umask. Reading it requires setting it, so a strict umask applies in between."""
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
@@ -81,7 +81,7 @@ def _set_environment(wanted: Mapping[bytes, bytes]) -> None:
 
 
 def _handlers() -> State:
-    """Returns the signal handlers; empty outside the main thread, which alone can change them."""
+    """Returns the signal handlers. Empty outside the main thread: others cannot change them."""
     main = threading.current_thread() is threading.main_thread()
     return tuple(map(signal.getsignal, SIGNALS)) if main else ()
 
@@ -124,8 +124,8 @@ def _set_backends(wanted: State) -> None:
 
 
 def _precision() -> State:
-    """Returns the float32 matmul precision by the older settings and by operation. An older setting
-    is None if torch refuses to report it because newer settings were used.
+    """Returns the float32 matmul precision by the older settings and per operation. An older
+    setting is None if torch cannot report it because newer settings were used.
     """
     older = tuple(map(_or_none, (_all_products, _cudnn_tf32, _cuda_tf32)))
     return older, tuple(_torch()._C._get_fp32_precision_getter(*one) for one in PRECISIONS)
@@ -151,7 +151,7 @@ def _cuda_tf32() -> State:
 
 
 def _set_precision(wanted: State) -> None:
-    """Sets the older settings first, because torch refuses to report one that newer settings
+    """Sets the older settings first, because torch does not report settings that newer ones
     contradict.
     """
     torch = _torch()
@@ -264,7 +264,7 @@ def _set_policy(wanted: State) -> None:
 
 
 def _timer() -> State:
-    """Returns whether a real-time timer is running, whose signal would end this process."""
+    """Returns whether a real-time timer is running; its signal would end this process."""
     return signal.getitimer(signal.ITIMER_REAL)[0] > 0
 
 
@@ -274,8 +274,8 @@ def _set_timer(wanted: State) -> None:
 
 
 class ImportedModules:
-    """Snapshot of `sys.modules` without modules that a thread is still importing, since those may
-    fail and disappear.
+    """Snapshot of `sys.modules` without modules that a thread is still importing, because imports
+    may fail.
     """
 
     def __init__(self) -> None:
@@ -318,8 +318,8 @@ def _set_builtins(wanted: State) -> None:
     vars(builtins).update(wanted)
 
 
-# A node may draw from shared random generators but not reseed them for others. Either way, they
-# resume from their previous state after a jump, so that two runs of a node never draw the same.
+# A node may draw from shared random generators but not reseed them for others. After any change, a
+# generator is reseeded from its previous state, so that two runs of a node never draw the same.
 
 
 def _jump_random(before: State) -> None:

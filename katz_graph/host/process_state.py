@@ -1,4 +1,4 @@
-"""Restores process state that a pack's code changes for all others. Must not know nodes and graphs.
+"""Restores process state that a pack's code changes for other code. Must not know nodes and graphs.
 
 Changes made while packs are imported stay, also for imports inside nodes: additions to the
 environment, `sys.path` and the warning filters.
@@ -15,13 +15,13 @@ from katz_graph.core.messages import one_line, shorten, show
 from katz_graph.host.own_changes import own_changes
 from katz_graph.host.process_aspects import ASPECTS, MODULES, Aspect, State, is_importing
 
-UNREADABLE = object()  # stands for a state that cannot be read
+UNREADABLE = object()  # marks a state that cannot be read
 Warn = Callable[[str], None]
 
 
 class ProcessState:
     """Restores process state that pack code changes. A process has one instance for all its runs,
-    which may overlap. State shared by threads is compared when none of them runs such code.
+    which may overlap. State shared by threads is compared when no thread runs pack code.
     """
 
     def __init__(self) -> None:
@@ -29,13 +29,13 @@ class ProcessState:
         self._shared: dict[Aspect, State] = {}
         self._ended: Mapping[Aspect, int] = {}  # completed changes of this program
         self._inside = 0
-        self._names: dict[str, Warn] = {}  # of code that may have changed it
+        self._names: dict[str, Warn] = {}  # of code that may have changed the state
         self._reported: set[tuple[str, str]] = set()
 
     @contextmanager
     def guarded(self, name: str, warn: Warn) -> Iterator[None]:
-        """Runs a pack's code and then restores what it changed for others. `warn` gets one line per
-        `name` and aspect.
+        """Runs a pack's code and then restores the process state that it changed. `warn` gets one
+        line per `name` and aspect.
         """
         self._enter(name, warn)
         own = {aspect: _state_of(aspect) for aspect in ASPECTS if aspect.own and _loaded(aspect)}
@@ -65,9 +65,7 @@ class ProcessState:
                     self._look(aspect, before, names)
 
     def _begin(self) -> None:
-        """Takes a snapshot of the shared state, which code outside packs may have changed since the
-        last.
-        """
+        """Takes a new snapshot of the shared state: code outside packs may have changed it."""
         self._ended = own_changes.ended()
         self._shared = {
             aspect: _state_of(aspect) for aspect in ASPECTS if not aspect.own and _loaded(aspect)
@@ -111,7 +109,7 @@ def _loaded(aspect: Aspect) -> bool:
 
 
 def _with_additions(before: State, now: State) -> State:
-    """Returns the earlier state with entries added since, which newly imported modules may need."""
+    """Returns the earlier state with entries added later, which newly imported modules may need."""
     if now is UNREADABLE:
         return before
     if isinstance(before, dict):
@@ -122,7 +120,6 @@ def _with_additions(before: State, now: State) -> State:
 
 
 def _described(before: State, now: State) -> str:
-    """Describes a change in a few words."""
     if isinstance(before, dict) and isinstance(now, dict):
         names = sorted(
             name for name in before.keys() | now.keys() if before.get(name) != now.get(name)

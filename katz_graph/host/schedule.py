@@ -43,8 +43,8 @@ class Scheduled:
 
     @property
     def share_disturbed(self) -> float:
-        """Returns an upper bound on the fraction of runnable time spent waiting for processes other
-        than neighbours: the larger of the CPU time of others, if known, and the wait beyond the
+        """Returns an upper bound on the fraction of runnable time lost to processes other than
+        neighbours: the larger of the others' CPU time, if known, and the wait beyond the
         neighbours' CPU time.
         """
         unexplained = self.waited - max(0.0, self.neighbours)
@@ -66,8 +66,8 @@ def scheduled() -> Scheduled:
 
 
 def scheduled_with_neighbours(parent: int) -> Scheduled:
-    """Returns the statistics with the CPU time of neighbours (`parent` and its descendants) and of
-    all other processes on the machine.
+    """Returns `scheduled()` with the CPU time of neighbours (`parent` and its other descendants)
+    and of all other processes.
     """
     own = scheduled()
     family = {pid: _computed(pid) for pid in (parent, *_below(parent))}

@@ -80,7 +80,7 @@ class ChildOutput:
         self._thread.join(LAST_WORDS)
 
     def after(self, ending: str) -> str:
-        """Appends the last line that the process printed to a description of its end."""
+        """Appends the last line that the process printed to `ending`, which describes its end."""
         last = next((line.strip() for line in reversed(list(self._lines)) if line.strip()), "")
         return f"{ending}; it last printed: {last}" if last else ending
 

@@ -24,7 +24,7 @@ class Stop:
 
 
 class Heartbeat:
-    """Sums the ticks, `interval` seconds apart, since the last sign of life.
+    """Measures the seconds since the last sign of life, by ticks `interval` seconds apart.
 
     A late tick, after this process itself was suspended, counts as at most two intervals.
     """

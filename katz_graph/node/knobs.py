@@ -16,8 +16,8 @@ from katz_graph.sampling.names import (
 
 
 def _implemented(name: Any) -> Any:
-    """Raises a specific error for samplers of ComfyUI that this engine lacks, instead of the error
-    for an unknown choice.
+    """Raises a specific error, not that of an unknown choice, for ComfyUI's samplers that this
+    engine lacks.
     """
     if name in NOT_IMPLEMENTED:
         require_sampler(name)

@@ -17,7 +17,7 @@ LiteralFault = Literal["link_expected", "wrong_type", "too_small", "too_large", 
 
 
 class LiteralError(ValueError):
-    """Signals a literal that its input does not accept, with a line for users and the kind of
+    """Reports a literal that its input does not accept, with a line for users and the kind of
     fault.
     """
 
@@ -28,7 +28,7 @@ class LiteralError(ValueError):
 
 def check_literal(value: Any, expected: Input, within_bounds: bool = True) -> Any:
     """Returns the value converted to the input's type. Raises LiteralError with the given and the
-    expected value; an InputError is the check's own message.
+    expected value, or the InputError of the input's own check.
     """
     if expected.socket == ANY:
         return value

@@ -49,7 +49,7 @@ class FileChoice:
 
 @dataclass(frozen=True, slots=True)
 class Grows:
-    """Makes an argument of `run` a growing group of wires: `run` gets a mapping of the linked ones
+    """Makes an argument of `run` a growing group of wires: `run` gets a mapping of the linked wires
     by name. The first `least` are required. `prefix`: common prefix of numbered names, from 0.
     """
 
@@ -325,8 +325,8 @@ def _wires(cls: type[Node], name: str, parameter: inspect.Parameter) -> list[Inp
 
 
 def _union_check(socket: str) -> Callable[[Any], Any] | None:
-    """Returns the check of a wire with several types that also takes literals: those of its types
-    that have widgets.
+    """Returns the check of literals for a wire with several types. Literals must have one of those
+    types that have widgets.
     """
     plain = [kind for kind, name in KNOB_SOCKETS.items() if name in socket.split(",")]
     if "," not in socket or not plain:
@@ -348,9 +348,7 @@ def _note(annotation: Any, kind: type[T]) -> T | None:
 
 
 def _check_choices(cls: type[Node], inputs: Mapping[str, Input]) -> None:
-    """Raises TypeError if `shown_for` of an input names an unknown choice, or if the input is
-    required.
-    """
+    """Raises TypeError if an input with `shown_for` names an unknown choice or is required."""
     for port in inputs.values():
         if (belongs := port.shown_for) is None:
             continue

@@ -1,5 +1,5 @@
 """Exposes the current run, node and pack to a pack's code through context variables that the graph
-run and the pack loader set. Defines the value with which a node blocks the readers of an output.
+run and the pack loader set. Defines the value that blocks the readers of an output.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from katz_graph.node.types import Context
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Describes a running node: services of its run, its id in the graph, the pack of its type,
-    numbers for graphs that it builds, and the provenance of samplers that it ran.
+    """Describes a running node: the services of its run, its id in the graph, the pack of its type,
+    numbers for the graphs that it builds, and the provenance of the samplers that it ran.
     """
 
     context: Context
@@ -42,8 +42,8 @@ _running: ContextVar[Running | None] = ContextVar("katz_graph_running", default=
 
 @contextmanager
 def running(context: Context, node: str = "", pack: str = "") -> Iterator[Running]:
-    """Makes this run available to a node's code: progress bars, folders, model calls. Async nodes
-    keep it across awaits.
+    """Makes this run available to a node's code: progress bars, folders, model calls. Lasts across
+    the awaits of async nodes.
     """
     now = Running(context, node, pack)
     token = _running.set(now)

@@ -1,4 +1,4 @@
-"""Describes node types independently of their class convention (inputs, outputs, functions), and
+"""Describes node types (inputs, outputs, functions) independently of their class convention, and
 the services of a run as protocols, so that nodes and packs never import the executor. Never imports
 torch.
 """
@@ -34,7 +34,7 @@ INSTANCE = "__instance__"
 FILLED_IN = frozenset(
     (
         *("UNIQUE_ID", "PROMPT", "DYNPROMPT", "EXTRA_PNGINFO"),
-        # keys of other services: always None
+        # keys to other services: always None
         *("AUTH_TOKEN_COMFY_ORG", "API_KEY_COMFY_ORG", "COMFY_USAGE_SOURCE"),
     )
 )
@@ -60,8 +60,9 @@ class Widget:
 
 @dataclass(frozen=True, slots=True)
 class ShownFor:
-    """Ties an input to choices of a knob: editors show it while one of them is selected, and graphs
-    name it `knob.name`, like ComfyUI's dynamic choices. It has a default or is optional.
+    """Ties an input to choices of a knob: editors show it while one of the choices is selected, and
+    graphs name it `knob.name`, like ComfyUI's dynamic choices. The input has a default or is
+    optional.
     """
 
     knob: str
@@ -70,10 +71,10 @@ class ShownFor:
 
 @dataclass(frozen=True, slots=True)
 class Growing:
-    """Makes an input part of a growing group of equal wires: editors show the linked ones and one
-    more, and graphs name it `group.name`, like ComfyUI's Autogrow. `prefix`: common prefix of
-    numbered names, from 0; None for individual names. The first `least` must be linked unless the
-    wire is optional.
+    """Makes an input part of a growing group of equal wires: editors show the linked inputs and one
+    more; graphs name each `group.name`, like ComfyUI's Autogrow. `prefix`: common prefix of
+    numbered names, from 0; None for individual names. The first `least` must be linked unless
+    optional.
     """
 
     group: str
@@ -149,9 +150,7 @@ class NodeType:
     None.
     """
     fingerprint: Callable[[Context, Mapping[str, Any]], Any] | None = None
-    """Returns any further data that decides the result, such as a file's identity; None if there is
-    none.
-    """
+    """Returns further data that determines the result, such as a file's identity, or None."""
     stage: str | None = None
     """Model function or region role of a node inside a step region; None elsewhere."""
     pack: str = ""
@@ -186,8 +185,8 @@ class NodeType:
     about: Mapping[str, Any] = field(default_factory=dict)
     """Further attributes of the node, for editors."""
     choice_inputs: Mapping[str, Mapping[Any, tuple[Input, ...]]] = field(default_factory=dict)
-    """Maps a knob and its choice to the inputs as that choice declares them, if choices declare
-    inputs of one name differently. `inputs` then holds an input that accepts all of them.
+    """Maps a knob and its choice to the inputs as the choice declares them, if choices declare
+    inputs of equal name differently. `inputs` then holds one input that accepts all variants.
     """
 
     @property
@@ -217,14 +216,14 @@ class NodeType:
         return port.required or (is_widget and not port.optional)
 
     def takes_null(self, port: Input) -> bool:
-        """Returns whether null may stand for an optional input in an API prompt. For packs, ComfyUI
-        converts numbers and checks choices even if they are optional.
+        """Returns whether an API prompt may set an optional input to null. ComfyUI rejects null for
+        numbers and choices of packs even if they are optional.
         """
         native = self.instance is None
         return native or not port.knob or port.socket not in ("INT", "FLOAT", "COMBO")
 
     def takes(self, name: str, value: Any) -> bool:
-        """Returns whether `run` gets an input that a graph sets by a literal or link."""
+        """Returns whether `run` gets an input that a graph sets to this literal or link."""
         declared = name in self.inputs or name in self.unlisted
         return (
             declared
@@ -335,5 +334,5 @@ class Context(Protocol):
     def on_cancel(self, act: Callable[[], None]) -> Callable[[], None]:
         """Calls `act` in any thread when the run is cancelled, or immediately if it already is.
 
-        Returns a function that unregisters `act`; a call that races with it may still happen.
+        Returns a function that unregisters `act`; a concurrent call may still happen.
         """

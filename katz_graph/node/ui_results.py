@@ -17,7 +17,7 @@ Place = Literal["output", "temp"]
 
 
 def with_ui(result: Result, **ui: Sequence[Any]) -> Result:
-    """Adds `ui` to a result. The type stays that of the result, because only the graph run unwraps
+    """Adds `ui` to a result. The declared type stays the same, because only the graph run unwraps
     it.
     """
     return cast(Result, WithUi(result, ui))
@@ -28,8 +28,8 @@ def place_folder(context: Context, place: Place) -> Path:
 
 
 def announced(context: Context, place: Place, paths: Iterable[Path]) -> list[dict[str, str]]:
-    """Announces each file as soon as it is written, and returns the entries by which clients
-    address them.
+    """Announces each file as soon as it is written. Returns the entries by which clients address
+    the files.
     """
     root = place_folder(context, place).resolve()
     entries = []

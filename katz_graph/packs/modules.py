@@ -101,7 +101,7 @@ def web_directory(module: ModuleType) -> Path | None:
 
 def _modules_of(package: str, first: Load) -> Iterator[Load]:
     """Yields the import functions of a package and, once it is imported, of each of its modules, so
-    that one failing module does not affect the others. ComfyUI packs name their nodes in the
+    that one failing module does not affect the others. ComfyUI packs list their nodes in the
     package itself.
     """
     yield first

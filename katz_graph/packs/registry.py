@@ -36,7 +36,7 @@ from katz_graph.packs.modules import (
 
 @dataclass(frozen=True, slots=True)
 class PackProblem:
-    """States why a pack, or one of its nodes, was skipped."""
+    """Reports why a pack, or one of its nodes, was skipped."""
 
     pack: str
     message: str
@@ -107,8 +107,8 @@ ADAPTERS: tuple[Adapter, ...] = (
     v3_nodes,
     native_nodes,
 )
-"""Adapters of ComfyUI's and native nodes, tried in order; None from an adapter means that the
-module is of another kind.
+"""Adapters of ComfyUI's and native nodes, tried in order. An adapter returns None for a module of
+another kind.
 """
 
 
@@ -131,8 +131,8 @@ def load_registry(
 
 @cache
 def builtin_nodes() -> _Loaded:
-    """Loads the built-in nodes. Describing them takes 0.3 s, so the fork server of workers does it
-    in advance.
+    """Loads the built-in nodes. This takes 0.3 s, so the fork server of workers calls it in
+    advance.
     """
     loaded = _Loaded()
     for load in builtin_modules():
@@ -157,7 +157,7 @@ class _Loaded:
         self.problems.append(PackProblem(pack, message))
 
     def add(self, pack: str, load: Load) -> None:
-        """Loads a module of a pack and adds its nodes, except those whose names are taken."""
+        """Loads a module of a pack and adds its nodes, except nodes with names already taken."""
         module = _guarded(pack, load, self.problems)
         if module is None:
             return

@@ -22,8 +22,8 @@ KEPT_GB = 20.0  # default limit of downloaded files
 GB = 2**30
 WAITING = {"OMP_WAIT_POLICY": "ACTIVE", "GOMP_SPINCOUNT": "300000", "KMP_BLOCKTIME": "200"}
 """Spin settings of OpenMP threads at the runtimes' defaults: 300,000 spins (GNU) or 200 ms
-(others). Setting ACTIVE in addition raises GNU's spins from 100 to 1,000 if threads outnumber
-cores, which is a third faster there.
+(others). ACTIVE raises GNU's spins from 100 to 1,000 if threads outnumber cores, which is a third
+faster in that case.
 """
 
 
@@ -130,9 +130,9 @@ def pin_cache() -> None:
 
 
 def prepare_to_compute(threads: int | None = None) -> None:
-    """Configures how OpenMP threads of this process and its children spin, unless the user has, and
-    the thread count of this process. Call it before importing torch, because the library reads the
-    environment when it is loaded.
+    """Sets how OpenMP threads of this process and its children spin, unless the user has, and this
+    process's thread count. Call it before importing torch, because OpenMP reads the environment
+    when it is loaded.
     """
     if not any(variable in os.environ for variable in WAITING):
         os.environ.update(WAITING)
@@ -157,8 +157,8 @@ def checks_weights() -> bool:
 
 
 def environment_of_children() -> dict[str, str]:
-    """Returns the environment for processes that run packs. Omits the token, which is for clients
-    of the server.
+    """Returns the environment for processes that run packs. Omits the token for clients of the
+    server.
     """
     return {name: value for name, value in os.environ.items() if name != TOKEN}
 

@@ -1,4 +1,4 @@
-"""Declares options of commands and servers once: type, default, bounds, help in one field."""
+"""Declares options of commands and servers: type, default, bounds and help in one field."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class FolderOptions:
 
 @dataclass(frozen=True)
 class DeviceOptions:
-    """Selects devices and how they compute."""
+    """Selects devices and their compute settings."""
 
     devices: str | None = option("cpu, cuda:0, cpu*2, cuda:0,cuda:1, cuda*4, ray")
     dtype: str | None = option(
