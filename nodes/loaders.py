@@ -342,12 +342,12 @@ def _control_net(context: Context, name: str) -> Path:
     here = context.folders.of_url("controlnet", name)
     if here is not None:
         return here
-    kept = FileCache.of_this_machine()
+    cache = FileCache.of_this_machine()
     with _cancellation(context) as cancelled:
-        file = kept.identity(name, cancelled, context.folders.fetch)
-        if not kept.holds(file):
-            context.warn(f"{shown(name)} is fetched to {kept.place(file)}")
-        return kept.local_file(file, cancelled)
+        file = cache.identity(name, cancelled, context.folders.fetch)
+        if not cache.holds(file):
+            context.warn(f"{shown(name)} is fetched to {cache.place(file)}")
+        return cache.local_file(file, cancelled)
 
 
 @contextmanager

@@ -22,8 +22,8 @@ class History:
     unsigned: Mapping[str, str] = field(default_factory=dict)  # reasons for missing signatures
 
 
-def explain(identifier: str, now: History, before: History, kept: str) -> str:
-    """Explains in one phrase why a node ran; `kept` is the cache policy."""
+def explain(identifier: str, now: History, before: History, policy: str) -> str:
+    """Explains in one phrase why a node ran; `policy` is the cache policy."""
     if identifier not in before.signatures:
         return "new"
     call, former = now.calls[identifier], before.calls[identifier]
@@ -37,7 +37,7 @@ def explain(identifier: str, now: History, before: History, kept: str) -> str:
         )
     elif not _equal(now.fingerprints.get(identifier), before.fingerprints.get(identifier)):
         changes.append("the data that it reads has changed")
-    return "; ".join(changes) or f"its result was not cached (cache policy {kept})"
+    return "; ".join(changes) or f"its result was not cached (cache policy {policy})"
 
 
 def _changes(call: NodeCall, former: NodeCall, now: History, before: History) -> Iterator[str]:

@@ -109,14 +109,14 @@ class Results:
             return
         with self._lock:
             self._used.append(frozenset(used))
-            kept = set().union(*self._used, *self._under_way)
-            pending = list(kept)
+            live = set().union(*self._used, *self._under_way)
+            pending = list(live)
             while pending:
                 entry = self._entries.get(pending.pop())
-                fresh = [part for part in entry.parts if part not in kept] if entry else []
-                kept.update(fresh)
+                fresh = [part for part in entry.parts if part not in live] if entry else []
+                live.update(fresh)
                 pending += fresh
-            for signature in [known for known in self._entries if known not in kept]:
+            for signature in [known for known in self._entries if known not in live]:
                 self._evict(signature)
 
     def _touch(self, signature: Signature, touched: set[Signature] | None) -> None:

@@ -39,7 +39,7 @@ SET_BYTES = 2**30  # default budget for the cached weights of sets that recurred
 REMEMBERED = 4096  # number of merged sets remembered
 
 
-class KeptSets:
+class WeightSetCache:
     """Caches the merged weights of earlier sets, of all modules of a device, within a budget of
     bytes, so switching back to a set is a copy.
 
@@ -88,7 +88,7 @@ class WeightSets:
     accumulated in float32 and rounded once; those of the empty set are the originals, bit for bit.
     A switch writes only the weights that the old or the new set changes. Not thread-safe.
 
-    `read` returns the files; `kept` may cache recurring sets; `spare_memory` limits the device
+    `read` returns the files; `cache` may hold recurring sets; `spare_memory` limits the device
     memory for originals. Raises RunError when a restored weight differs from its original, if that
     is checked (KATZ_CHECK_WEIGHTS).
     """
@@ -97,12 +97,12 @@ class WeightSets:
         self,
         module: Any,
         read: Callable[[FileIdentity], LoraFile] = read_lora,
-        kept: KeptSets | None = None,
+        cache: WeightSetCache | None = None,
         spare_memory: SpareMemory = nowhere,
     ) -> None:
         self._weights: dict[str, Tensor] = stored_tensors(module)
         self._family = family_of_class(type(module).__name__)
-        self._read, self._kept = read, kept
+        self._read, self._cache = read, cache
         # by live file, then by parts
         self._fitted: WeakKeyDictionary[LoraFile, dict[TextParts, Mapping[str, Method]]]
         self._fitted = WeakKeyDictionary()
@@ -133,15 +133,15 @@ class WeightSets:
         if wanted == self._resident:
             return 0.0
         begin = time.perf_counter()
-        kept = None if self._kept is None else self._kept.get((self, wanted))
-        if kept is None:
+        cached = None if self._cache is None else self._cache.get((self, wanted))
+        if cached is None:
             made = self._deltas(wanted)
             touched = frozenset(made)
         else:
-            made, touched = {}, frozenset(kept)
+            made, touched = {}, frozenset(cached)
         try:
             self._restore(self._touched - touched)
-            self._copy(kept or {})
+            self._copy(cached or {})
             self._keep(made)
             self._patch(made)
         except BaseException:
@@ -149,8 +149,8 @@ class WeightSets:
             self._touched, self._resident = frozenset(), ()
             raise
         self._touched, self._resident = touched, wanted
-        if self._kept is not None and made:
-            self._kept.made((self, wanted), {name: self._weights[name] for name in touched})
+        if self._cache is not None and made:
+            self._cache.made((self, wanted), {name: self._weights[name] for name in touched})
         for device in {weight.device for weight in self._weights.values() if weight.is_cuda}:
             torch.cuda.synchronize(device)
         return time.perf_counter() - begin
@@ -171,11 +171,11 @@ class WeightSets:
 
     def _keep(self, names: Iterable[str]) -> None:
         """Stores the originals of weights that no set has changed before."""
-        kept = self.originals.tensors
-        new = {name: self._weights[name] for name in names if name not in kept}
+        originals = self.originals.tensors
+        new = {name: self._weights[name] for name in names if name not in originals}
         self.originals.keep(new)
         for name in new if self._checks else ():
-            self._digests[name] = tensor_digest(kept[name])
+            self._digests[name] = tensor_digest(originals[name])
 
     def _restore(self, names: Iterable[str]) -> None:
         originals = {name: self.originals.tensors[name] for name in names}

@@ -88,7 +88,7 @@ class Execution:
         self._instances = Instances(program)
         self._before = Values()
         self._values: Values | None = None  # of the current evaluation
-        self._kept: Mapping[Instance, Any] = {}  # carried to later evaluations
+        self._carried: Mapping[Instance, Any] = {}  # carried to later evaluations
         self._evaluation = -1
         self._computed: Counter[str] = Counter()  # stage calls, by kind of execution
         # created in the request's first unit, because it starts the device's clock
@@ -264,7 +264,7 @@ class Execution:
             case "advance":
                 self._advance()
             case "end":
-                self._kept = self._now.keep(instruction.keeps, self._evaluation)
+                self._carried = self._now.keep(instruction.keeps, self._evaluation)
                 self._values = None
                 self._ahead.wait(last=self._next == len(self._instructions))
                 spans.emit()
@@ -317,7 +317,7 @@ class Execution:
             self._opened = time.perf_counter()
         self._evaluation = evaluation
         self._values = Values(
-            self._before, lambda value: self._instances.of(value, evaluation), self._kept
+            self._before, lambda value: self._instances.of(value, evaluation), self._carried
         )
         if self._process is not None:
             self._values.put((self.program.region.begin.id,), (self._step(self._process),))
@@ -362,7 +362,7 @@ class Execution:
         memory.
         """
         self._holding.release()
-        self._before, self._values, self._kept, self._process = Values(), None, {}, None
+        self._before, self._values, self._carried, self._process = Values(), None, {}, None
         self._calls.clear()
         self._adapters.release()
         self._models.stream.drain()

@@ -36,8 +36,8 @@ from katz_graph.executor.weights.originals import Originals, nowhere
 from katz_graph.executor.weights.weight_set import (
     MERGING_BYTES,
     SET_BYTES,
-    KeptSets,
     Resident,
+    WeightSetCache,
     WeightSets,
     as_resident,
     merged_module,
@@ -99,7 +99,7 @@ class DeviceModels(ResidentHooks):
         self.adapters = AdapterStore(FILE_BYTES if lora_bytes is None else lora_bytes)
         # none on a GPU, where merging a LoRA is faster than copying the merged weights back
         budget = 0 if self.device.type == "cuda" else lora_bytes
-        self._kept = KeptSets(SET_BYTES if budget is None else budget)
+        self._cache = WeightSetCache(SET_BYTES if budget is None else budget)
         # by live module; originals are released with their module
         self._sets: WeakKeyDictionary[Any, WeightSets] = WeakKeyDictionary()
 
@@ -128,7 +128,7 @@ class DeviceModels(ResidentHooks):
         sets = self._sets.pop(module, None)
         if sets is None:
             return ()
-        self._kept.forget(sets)
+        self._cache.forget(sets)
         return sets.originals.tensors.values()
 
     def freeing(self, module: Any) -> None:
@@ -383,7 +383,7 @@ class DeviceModels(ResidentHooks):
         if module not in self._sets:
             # on a CPU, all originals are in host memory
             spare_memory = nowhere if self.device.type == "cpu" else self.residents.keeping
-            self._sets[module] = WeightSets(module, self.adapters.get, self._kept, spare_memory)
+            self._sets[module] = WeightSets(module, self.adapters.get, self._cache, spare_memory)
         if seconds := self._sets[module].use(loras, parts):
             self.lora_merges += 1
             self.lora_seconds += seconds

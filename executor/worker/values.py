@@ -19,18 +19,18 @@ class Values:
     only when one of its parts is read.
 
     `origin` returns the instance behind a loop-carried value, or the value itself if no operation
-    produced it; `kept` holds those instances.
+    produced it; `carried` holds those instances.
     """
 
     def __init__(
         self,
         outer: Values | None = None,
         origin: Callable[[Previous], Instance | Any] | None = None,
-        kept: Mapping[Instance, Any] | None = None,
+        carried: Mapping[Instance, Any] | None = None,
     ) -> None:
         self._outer = outer
         self._origin = origin
-        self._kept = dict(kept or {})
+        self._carried = dict(carried or {})
         self._arrived: dict[Ref, Any] = {}
         self._results: dict[tuple[str, ...], tuple[Any, ...]] = {}
         self._owner: dict[str, tuple[str, ...]] = {}
@@ -48,12 +48,12 @@ class Values:
         if instance.evaluation == evaluation:
             self._arrived[instance.ref] = value
         else:
-            self._kept[instance] = value
+            self._carried[instance] = value
 
     def keep(self, instances: Sequence[Instance], evaluation: int) -> dict[Instance, Any]:
         """Returns these instances for the next evaluation."""
         return {
-            one: self.resolve(one.ref) if one.evaluation == evaluation else self._kept[one]
+            one: self.resolve(one.ref) if one.evaluation == evaluation else self._carried[one]
             for one in instances
         }
 
@@ -62,7 +62,7 @@ class Values:
         if isinstance(value, Previous):
             assert self._origin is not None  # only evaluations have slots
             origin = self._origin(value)
-            return self._kept[origin] if isinstance(origin, Instance) else origin
+            return self._carried[origin] if isinstance(origin, Instance) else origin
         if not isinstance(value, Ref):
             return value
         if value in self._arrived:

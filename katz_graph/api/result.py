@@ -114,10 +114,10 @@ class Result:
         """
         identifier = node_id(node)
         if identifier not in self.outputs:
-            kept = listed(self.outputs) or "none"
+            targets = listed(self.outputs) or "none"
             raise InputError(
                 f"node {show(identifier)} is no target of this run, which kept the "
-                f"outputs of: {kept}"
+                f"outputs of: {targets}"
             )
         outputs = self.outputs[identifier]
         return outputs[node.link.output] if isinstance(node, Output) else outputs

@@ -20,7 +20,7 @@ from katz_graph.bench.conditions import quiet
 from katz_graph.bench.result import BenchResult
 from katz_graph.core.recipe import Lora
 from katz_graph.executor.weights.adapters import AdapterStore
-from katz_graph.executor.weights.weight_set import KeptSets, WeightSets
+from katz_graph.executor.weights.weight_set import WeightSetCache, WeightSets
 from katz_graph.models.loading.identity import file_identity
 from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.models.loading.store import ModelStore
@@ -46,7 +46,7 @@ class Costs:
     patch: list[float]
     strength: list[float]  # change of the strength
     restore: list[float]
-    kept: list[float]  # switch to a cached weight set
+    cached: list[float]  # switch to a cached weight set
     peft: list[float]  # the same with PEFT; empty if not measured
 
     def of(
@@ -99,7 +99,7 @@ def _ratios(costs: Costs) -> dict[str, float]:
             lambda one, n: one.patch[n] + one.restore[n], lambda one, n: one.copy[n]
         ),
         "strength_of_patch": costs.of(lambda one, n: one.strength[n], lambda one, n: one.patch[n]),
-        "kept_of_copy": costs.of(lambda one, n: one.kept[n], lambda one, n: one.copy[n]),
+        "kept_of_copy": costs.of(lambda one, n: one.cached[n], lambda one, n: one.copy[n]),
     }
 
 
@@ -116,7 +116,7 @@ def _costs(
     wanted = store.want(files)
     for file in files:
         wanted.get(file)
-    sets, keeping = WeightSets(module, store.get), WeightSets(module, store.get, KeptSets())
+    sets, keeping = WeightSets(module, store.get), WeightSets(module, store.get, WeightSetCache())
     first, second = ((Lora(file, 0.8),) for file in files)
     weights = dict(module.named_parameters())
     _use(sets, first)
@@ -133,7 +133,7 @@ def _costs(
         costs.strength.append(_use(sets, (Lora(files[0], 0.5),)))
         costs.restore.append(_use(sets, ()))
         _use(keeping, second)
-        costs.kept.append(_use(keeping, first))
+        costs.cached.append(_use(keeping, first))
         _use(keeping, ())
         if peft is not None:
             costs.peft.append(_seconds(peft.once))

@@ -169,7 +169,7 @@ def _pipeline_run(engine: DeviceEngine, folder: Path) -> Callable[[], object]:
     )
     pipeline.set_progress_bar_config(disable=True)
     image = load_image(_silhouette())[0].movedim(-1, 1)
-    kept = {id(module): dict(module.attn_processors) for module in (network, control_net)}
+    processors = {id(module): dict(module.attn_processors) for module in (network, control_net)}
 
     def once() -> object:
         for module in (network, control_net):
@@ -186,7 +186,7 @@ def _pipeline_run(engine: DeviceEngine, folder: Path) -> Callable[[], object]:
             ).images[0]
         finally:
             for module in (network, control_net):
-                module.set_attn_processor(dict(kept[id(module)]))
+                module.set_attn_processor(dict(processors[id(module)]))
         picture.save(folder / "theirs.png", compress_level=4)
         return picture
 

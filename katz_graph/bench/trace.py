@@ -25,7 +25,7 @@ ELIMINATED = {"A": 5, "B": 8}  # cached ControlNets that suffice according to th
 # that it evicts
 MAX_MISSES = 0.2
 # miss rates of service B (§3.2)
-LORAS_KEPT, PUBLISHED, TOLERANCE = 10, {"lru": 0.54, "lfu": 0.57}, 0.05
+LORA_CAPACITY, PUBLISHED, TOLERANCE = 10, {"lru": 0.54, "lfu": 0.57}, 0.05
 COLOURS = {"controlnets": "#1f6fb4", "loras": "#e8801a"}
 DASHES = {"lru": "", "lfu": "6 3", "optimum": "2 3"}
 WORDS = {
@@ -80,20 +80,20 @@ def run(number: int = REQUESTS) -> BenchResult:
         ).items()
     }
     above = max(
-        curves[service, kind, "optimum"][kept] - misses
+        curves[service, kind, "optimum"][capacity] - misses
         for (service, kind, _), curve in curves.items()
-        for kept, misses in curve.items()
+        for capacity, misses in curve.items()
     )
     bounds: dict[str, tuple[float, float, float]] = {"optimum above a policy": (above, 0.0, 0.0)}
-    for service, kept in ELIMINATED.items():
-        bounds[f"{service}, {kept} ControlNets, LRU"] = (
-            curves[service, "controlnets", "lru"][kept],
+    for service, capacity in ELIMINATED.items():
+        bounds[f"{service}, {capacity} ControlNets, LRU"] = (
+            curves[service, "controlnets", "lru"][capacity],
             0.0,
             MAX_MISSES,
         )
     for policy, expected in PUBLISHED.items():
-        found = curves["B", "loras", policy][LORAS_KEPT]
-        bounds[f"B, {LORAS_KEPT} LoRAs, {WORDS[policy]}"] = (
+        found = curves["B", "loras", policy][LORA_CAPACITY]
+        bounds[f"B, {LORA_CAPACITY} LoRAs, {WORDS[policy]}"] = (
             found,
             expected - TOLERANCE,
             expected + TOLERANCE,
@@ -111,12 +111,12 @@ def run(number: int = REQUESTS) -> BenchResult:
         [
             (
                 f"{service.name}, {WORDS[kind]}",
-                kept,
-                *(f"{curves[service.name, kind, policy][kept]:.3f}" for policy in DASHES),
+                capacity,
+                *(f"{curves[service.name, kind, policy][capacity]:.3f}" for policy in DASHES),
             )
             for service in SERVICES
             for kind in CAPACITIES
-            for kept in CAPACITIES[kind]
+            for capacity in CAPACITIES[kind]
         ],
         svg=_picture(curves),
     )
@@ -132,19 +132,19 @@ def replayed(
     changes = 1 + sum(items != before for before, items in pairwise(wanted))
     policies: dict[str, Callable[[], Policy]] = {**POLICIES, "optimum": lambda: Optimum(uses)}
     return {
-        name: {kept: misses(uses, kept, policy()) / changes for kept in capacities}
+        name: {capacity: misses(uses, capacity, policy()) / changes for capacity in capacities}
         for name, policy in policies.items()
     }
 
 
 def misses(
     uses: Sequence[Hashable],
-    kept: int,
+    capacity: int,
     policy: Policy,
     sizes: Mapping[Any, int] = MappingProxyType({}),
 ) -> int:
-    """Counts the misses of a cache of size `kept`. `sizes`: sizes of items, by default 1."""
-    cache = Residency(kept, policy)
+    """Counts the misses of a cache of size `capacity`. `sizes`: sizes of items, by default 1."""
+    cache = Residency(capacity, policy)
     for item in uses:
         cache.touch(item, sizes.get(item, 1))
     return cache.misses

@@ -17,7 +17,7 @@ CONTROLNET_HEAD, CONTROLNET_TAIL, LORA_HEAD, LORA_TAIL = 0.8, 1.0, 0.3, 0.4
 COMMON_SHARE = 0.55  # share of a service's LoRA uses that its common LoRAs take
 SESSION = 2.0  # requests of a user with the same adapters, mean
 CONCURRENT = 6  # users at a time
-ORDER_KEPT = 20  # draws per random order; shuffling thousands of LoRAs for each draw is slow
+DRAWS_PER_ORDER = 20  # draws per random order; shuffling thousands of LoRAs for each draw is slow
 BASE_MODELS = 12
 SCENES = 400
 
@@ -125,10 +125,10 @@ def _chosen(
     """
     counts = random.choice(len(used), size=number, p=np.array(used) / sum(used))
     chosen: list[tuple[int, ...]] = []
-    for first in range(0, number, ORDER_KEPT):
+    for first in range(0, number, DRAWS_PER_ORDER):
         order = random.permutation(len(shares))
         ends = np.cumsum(shares[order])
-        for count in counts[first : first + ORDER_KEPT]:
+        for count in counts[first : first + DRAWS_PER_ORDER]:
             places = (random.random() + np.arange(count)) / max(count, 1) * ends[-1]
             chosen.append(tuple(int(item) for item in order[np.searchsorted(ends, places)]))
     return chosen

@@ -36,8 +36,8 @@ def command(app: typer.Typer, without: Collection[str] = ()) -> Callable[[Functi
                 options.append(parameter.replace(kind=kind, annotation=kinds[name]))
         if unknown := set(without) - {option.name for option in options}:
             raise TypeError(f"{function.__name__} has no options {unknown} to leave out")
-        kept = [option for option in options if option.name not in without]
-        run.__signature__ = Signature(kept)  # type: ignore[attr-defined]
+        remaining = [option for option in options if option.name not in without]
+        run.__signature__ = Signature(remaining)  # type: ignore[attr-defined]
         app.command(function.__name__, help=function.__doc__)(run)
         return function
 

@@ -297,14 +297,14 @@ def _nodes_of(graph: UiGraph) -> Iterator[UiNode]:
 
 
 def _unnamed(graph: Graph) -> str:
-    kept = [
+    unnamed = [
         f"{key} ({call.type})"
         for key, call in graph.nodes.items()
         if any(map(is_unnamed, call.inputs))
     ]
-    if not kept:
+    if not unnamed:
         return ""
-    nodes = listed(kept, LISTED)
+    nodes = listed(unnamed, LISTED)
     return (
         f"values without known names were stored as widget_0, widget_1, ... ({nodes}); katz "
         "convert --object-info names them"

@@ -302,16 +302,16 @@ class EditorDrawing:
 
 def _numbers(graph: Graph) -> dict[str, int]:
     """Numbers the nodes. Numeric ids stay; the others get the next free numbers."""
-    kept = {
+    numeric = {
         key: int(key)
         for key in graph.nodes
         if key.isascii() and key.isdecimal() and str(int(key[:17])) == key and int(key) < MAX_ID
     }
-    following = max(kept.values(), default=0)
+    following = max(numeric.values(), default=0)
     ids: dict[str, int] = {}
     for key in graph.nodes:
-        following += key not in kept
-        ids[key] = kept.get(key, following)
+        following += key not in numeric
+        ids[key] = numeric.get(key, following)
     return ids
 
 

@@ -16,7 +16,7 @@ from typing import IO
 from katz_graph.settings.environment import environment_of_children
 
 PYTHON = (sys.executable, "-P", "-u", "-X", "faulthandler")
-KEPT_LINES = 20
+MAX_LINES = 20
 LAST_WORDS = 1.0  # seconds
 LONGEST_LINE = 10_000  # characters; longer lines are split
 
@@ -66,7 +66,7 @@ class ChildOutput:
     """Forwards the lines that a process prints, from a thread, and stores the last ones."""
 
     def __init__(self, output: IO[str], echo: Callable[[str], None], name: str) -> None:
-        self._lines: deque[str] = deque(maxlen=KEPT_LINES)
+        self._lines: deque[str] = deque(maxlen=MAX_LINES)
         work = (output, echo)
         self._thread = threading.Thread(
             None, self._pass_on, f"katz-output-{name}", work, daemon=True

@@ -79,18 +79,18 @@ class Average:
 
     def __init__(self, parameters: list[torch.nn.Parameter], decay: float) -> None:
         self.parameters, self.decay = parameters, decay
-        self.kept = [parameter.detach().clone() for parameter in parameters]
+        self.averages = [parameter.detach().clone() for parameter in parameters]
 
     def update(self, step: int) -> None:
         decay = min(self.decay, (step + 1) / (step + 10))
-        torch._foreach_lerp_(self.kept, [p.detach() for p in self.parameters], 1 - decay)
+        torch._foreach_lerp_(self.averages, [p.detach() for p in self.parameters], 1 - decay)
 
     def swap(self) -> None:
         """Swaps the average and the live values; call again to undo."""
-        for parameter, kept in zip(self.parameters, self.kept, strict=True):
+        for parameter, average in zip(self.parameters, self.averages, strict=True):
             live = parameter.detach().clone()
-            parameter.data.copy_(kept)
-            kept.copy_(live)
+            parameter.data.copy_(average)
+            average.copy_(live)
 
 
 def hidden_weights(*models: torch.nn.Module) -> list[torch.nn.Parameter]:
@@ -184,7 +184,7 @@ class Descent:
             "step": self.step,
             "seconds": self.budget.seconds,
             "parameters": [parameter.detach() for parameter in self.parameters],
-            "average": [] if self.average is None else self.average.kept,
+            "average": [] if self.average is None else self.average.averages,
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "torch": torch.get_rng_state(),
             "generator": generator.bit_generator.state,
@@ -196,12 +196,12 @@ class Descent:
         interruption.
         """
         state = torch.load(file, weights_only=True)
-        for parameter, kept in zip(self.parameters, state["parameters"], strict=True):
-            parameter.data.copy_(kept)
+        for parameter, saved in zip(self.parameters, state["parameters"], strict=True):
+            parameter.data.copy_(saved)
         if self.average is not None:
-            self.average.kept = state["average"]
-        for optimizer, kept in zip(self.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(kept)
+            self.average.averages = state["average"]
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
         torch.set_rng_state(state["torch"])
         generator.bit_generator.state = state["generator"]
         self.step = int(state["step"])

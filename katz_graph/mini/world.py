@@ -125,11 +125,11 @@ def loose_caption(scene: Scene, generator: np.random.Generator, keep: float = 0.
     included with probability `keep`), other orders, tags instead of a sentence.
     """
 
-    def kept(word: str) -> str | None:
+    def maybe(word: str) -> str | None:
         return word if generator.random() < keep else None
 
-    things = [(kept(t.shape), kept(t.colour), kept(t.size)) for t in scene.things]
-    background = kept(scene.background)
+    things = [(maybe(t.shape), maybe(t.colour), maybe(t.size)) for t in scene.things]
+    background = maybe(scene.background)
     where = "" if background is None else _where(background)
     if background is not None and generator.random() < 0.25:
         where = _pick(
@@ -138,7 +138,7 @@ def loose_caption(scene: Scene, generator: np.random.Generator, keep: float = 0.
         )
     nouns = [_noun(*thing) for thing in things]
     if scene.relation is None:
-        place = kept(scene.things[0].place)
+        place = maybe(scene.things[0].place)
         said = "" if place is None else f"at the {place}"
         if place is not None and generator.random() < 0.3:
             said = _pick(generator, (f"in the {place}", place, f"on the {place}"))
@@ -151,7 +151,7 @@ def loose_caption(scene: Scene, generator: np.random.Generator, keep: float = 0.
         relation: str = scene.relation
         if generator.random() < 0.3 and relation in ("left of", "right of"):
             relation = f"to the {relation}"
-        if kept(relation) is None:
+        if maybe(relation) is None:
             relation = "and"
         parts = [f"{nouns[0]} {relation} {nouns[1]}", where]
     parts = [part for part in parts if part]

@@ -143,12 +143,12 @@ def prepare(module: nn.Module) -> None:
 
 def unprepared(module: nn.Module) -> Counter[str]:
     """Counts a module's blocks that keep their library's forward, by kind and reason."""
-    kept: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for one in module.modules():
         known = _PREPARED.get(type(one))
         if known is not None and (reason := known.unknown(one)):
-            kept[f"{type(one).__name__}, {reason}"] += 1
-    return kept
+            counts[f"{type(one).__name__}, {reason}"] += 1
+    return counts
 
 
 def fuse_projections(module: nn.Module) -> None:

@@ -87,8 +87,8 @@ class Loop:
 @dataclass(frozen=True, slots=True)
 class Sized:
     """Holds the sizes for counting a stage: `height` and `width` of the latent, even for VAEs;
-    `tokens` of the text; the block range of stage nodes; `kept`: cross-attention reads cached keys
-    and values.
+    `tokens` of the text; the block range of stage nodes; `cached`: cross-attention reads cached
+    keys and values.
     """
 
     batch: int
@@ -97,7 +97,7 @@ class Sized:
     tokens: int = 77
     first_block: int = 0
     last_block: int | None = None
-    kept: bool = True
+    cached: bool = True
 
 
 Example = tuple[Callable[[], "list[Tensor]"], "Sequence[nn.Module]"]

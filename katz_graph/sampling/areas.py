@@ -121,8 +121,8 @@ class LatentMask:
         return other
 
     def before(self, x: Tensor, sigma: float) -> Tensor:
-        kept = self._path.noised(self._latent, self._noise, sigma)
-        return x * self._mask + kept * (1 - self._mask)
+        original = self._path.noised(self._latent, self._noise, sigma)
+        return x * self._mask + original * (1 - self._mask)
 
     def after(self, denoised: Tensor) -> Tensor:
         return denoised * self._mask + self._latent * (1 - self._mask)

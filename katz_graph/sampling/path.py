@@ -21,10 +21,10 @@ NEAR_NOISE = 0.9999  # replaces a flow's level 1 inside a step; the ecosystem's 
 
 @dataclass(frozen=True, slots=True)
 class AncestralStep:
-    """Splits a step into a deterministic part and fresh noise: x' = kept · x(down) + up · noise."""
+    """Splits a step into a deterministic part and new noise: x' = scale · x(down) + up · noise."""
 
     down: Tensor  # 0-d: the level solved to
-    kept: Tensor | float  # 0-d
+    scale: Tensor | float  # 0-d
     up: Tensor  # 0-d
 
 
@@ -169,8 +169,8 @@ class Flow:
         noise up to σ'.
         """
         down = sigma_next * (1 + (sigma_next / sigma - 1) * eta)
-        kept = (1 - sigma_next) / (1 - down)
-        return AncestralStep(down, kept, (sigma_next**2 - (down * kept) ** 2).clamp(min=0) ** 0.5)
+        scale = (1 - sigma_next) / (1 - down)
+        return AncestralStep(down, scale, (sigma_next**2 - (down * scale) ** 2).clamp(min=0) ** 0.5)
 
     def noised(self, latent: Tensor, noise: Tensor, sigma: Tensor | float) -> Tensor:
         return noise * sigma + latent * (1.0 - sigma)

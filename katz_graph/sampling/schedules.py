@@ -228,8 +228,8 @@ def aligned_levels(model_type: str, steps: int, denoise: float = 1.0) -> Tensor:
             np.interp(np.linspace(0, 1, steps + 1), np.linspace(0, 1, len(table)), np.log(table))
         )
     table[-1] = 0
-    kept = round(steps * denoise) if denoise < 1 else steps
-    return torch.tensor(table[-(kept + 1) :], dtype=torch.float32)
+    count = round(steps * denoise) if denoise < 1 else steps
+    return torch.tensor(table[-(count + 1) :], dtype=torch.float32)
 
 
 def split_levels(sigmas: Tensor, step: int) -> tuple[Tensor, Tensor]:

@@ -18,7 +18,7 @@ from katz_graph.files.urls import ANY, FetchRule
 
 TOKEN = "KATZ_TOKEN"
 FETCHED_GB = "KATZ_FETCHED_GB"
-KEPT_GB = 20.0  # default limit of downloaded files
+DEFAULT_FETCHED_GB = 20.0  # default limit of downloaded files
 GB = 2**30
 WAITING = {"OMP_WAIT_POLICY": "ACTIVE", "GOMP_SPINCOUNT": "300000", "KMP_BLOCKTIME": "200"}
 """Spin settings of OpenMP threads at the runtimes' defaults: 300,000 spins (GNU) or 200 ms
@@ -114,7 +114,7 @@ def fetched_files() -> tuple[Path, float]:
     """Returns the folder of downloaded files and its size limit in bytes (KATZ_FETCHED_GB; inf: no
     limit). Raises InputError if that is no number.
     """
-    text = os.environ.get(FETCHED_GB) or str(KEPT_GB)
+    text = os.environ.get(FETCHED_GB) or str(DEFAULT_FETCHED_GB)
     try:
         most = float(text)
     except ValueError:

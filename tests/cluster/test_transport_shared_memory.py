@@ -86,16 +86,16 @@ def test_memory_does_not_grow_over_many_messages(end: End) -> None:
 
 def test_stored_tensors_stay_unchanged(end: End) -> None:
     """A block is reused only after its last view is released."""
-    kept = []
+    views = []
     for turn in range(5):
         sent = torch.full((50_000,), float(turn))
         end.send("echo", {"all": sent, "more": sent[:10].clone()}, turn)
         sent.zero_()  # the sender may overwrite its tensor
-        kept.append(end.wait("echo", turn)["all"][7:9])
+        views.append(end.wait("echo", turn)["all"][7:9])
     for turn in range(5, 20):
         end.send("echo", torch.full((50_000,), float(turn)), turn)
         end.wait("echo", turn)
-    assert [view.tolist() for view in kept] == [[turn, turn] for turn in range(5)]
+    assert [view.tolist() for view in views] == [[turn, turn] for turn in range(5)]
 
 
 def test_messages_arrive_in_the_order_of_sending() -> None:
@@ -145,7 +145,7 @@ def test_a_killed_process_is_noticed_and_leaves_nothing(fake_server: ForkServer)
     other = Other(fake_server)
     end = other.connect("shared_memory", None, lambda connection: SharedMemory())
     end.send("echo", torch.ones(300_000))
-    kept = end.wait("echo")
+    received = end.wait("echo")
     for number in range(3):
         end.send("keep", torch.ones(300_000), number)
     started = time.monotonic()
@@ -154,11 +154,11 @@ def test_a_killed_process_is_noticed_and_leaves_nothing(fake_server: ForkServer)
     print(f"noticed after {end.lost[0] - started:.3f} s")
     with pytest.raises(Closed):
         end.send("echo", 1)
-    assert kept.sum() == 300_000  # received values stay readable
+    assert received.sum() == 300_000  # received values stay readable
     end.peer.close()
     assert len(end.lost) == 1
     other.close()
-    del end, kept
+    del end, received
     assert memory_files() == files
     assert len(descriptors_open()) == descriptors
     assert not list(Path("/dev/shm").glob("*katz*"))

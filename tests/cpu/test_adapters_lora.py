@@ -76,12 +76,12 @@ def test_a_lora_without_text_encoder():
 
 def test_old_diffusers_names(tmp_path):
     def old(tensors):
-        kept = {key: value for key, value in tensors.items() if ".attn" in key}
+        attention = {key: value for key, value in tensors.items() if ".attn" in key}
         return {
             key.replace(".to_out.0.", ".to_out.")
             .replace(".lora.", "_lora.")
             .replace("attn1.", "attn1.processor."): v
-            for key, v in kept.items()
+            for key, v in attention.items()
         }
 
     source = lora_file("sd1", naming="diffusers", text_encoder=False)

@@ -22,7 +22,7 @@ from katz_graph.core.errors import InputError, RunError
 from katz_graph.core.recipe import ClipRecipe, Lora, Prompt
 from katz_graph.executor.weights import originals
 from katz_graph.executor.weights.originals import Originals
-from katz_graph.executor.weights.weight_set import KeptSets, WeightSets
+from katz_graph.executor.weights.weight_set import WeightSetCache, WeightSets
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.models.families.unet.family import FAMILY as UNETS
 from katz_graph.models.loading.identity import file_identity
@@ -132,9 +132,9 @@ def test_only_touched_weights_are_kept():
     module = load_unet("sd1")
     sets = WeightSets(module)
     sets.use(loras("sd1", 1.0))
-    kept = sets.originals.tensors
-    assert 0 < len(kept) < len(dict(module.named_parameters()))
-    assert all(one.device.type == "cpu" for one in kept.values())
+    originals = sets.originals.tensors
+    assert 0 < len(originals) < len(dict(module.named_parameters()))
+    assert all(one.device.type == "cpu" for one in originals.values())
 
 
 @pytest.mark.parametrize("resident", [(), (1.0,)])
@@ -152,35 +152,35 @@ def test_a_lora_that_does_not_fit_changes_nothing(resident):
 def test_a_set_that_comes_back_is_copied(monkeypatch):
     """The second use caches it, because few sets recur; the third copies."""
     module = load_unet("sd1")
-    kept = KeptSets()
-    sets, before = WeightSets(module, kept=kept), snapshot(module)
+    cache = WeightSetCache()
+    sets, before = WeightSets(module, cache=cache), snapshot(module)
     first, second = loras("sd1", 1.0, 0.4)
     sets.use((first,))
     made = snapshot(module)
     sets.use((second,))
-    assert kept.bytes == 0
+    assert cache.bytes == 0
     sets.use((first,))
-    assert kept.bytes > 0
+    assert cache.bytes > 0
     sets.use((second,))
     monkeypatch.setattr(WeightSets, "_write", None)
     sets.use((first,))
     assert_same(module, made)
     sets.use(())
     assert_same(module, before)
-    kept.forget(sets)
-    assert kept.bytes == 0
+    cache.forget(sets)
+    assert cache.bytes == 0
 
 
 def test_kept_sets_stay_within_their_budget():
     module = load_unet("sd1")
-    one = KeptSets()
-    sets = WeightSets(module, kept=one)
+    one = WeightSetCache()
+    sets = WeightSets(module, cache=one)
     for _ in range(2):
         sets.use(loras("sd1", 1.0))
         sets.use(())
     size = one.bytes
-    few = KeptSets(2.5 * size)
-    sets = WeightSets(module, kept=few)
+    few = WeightSetCache(2.5 * size)
+    sets = WeightSets(module, cache=few)
     choice = random.Random(1)
     for _ in range(60):
         sets.use((lora("sd1", choice.choice([0.1, 0.2, 0.3, 0.4, 0.5]), **MADE[0]),))
@@ -196,21 +196,21 @@ def test_a_set_for_which_there_is_no_room_is_not_copied():
             copied.append(self)
             return super().clone(*given, **options)
 
-    kept = KeptSets(1000)
+    cache = WeightSetCache(1000)
     for _ in range(3):
-        kept.made("set", {"weight": next(module.parameters()).data.as_subclass(Weight)})
-    assert not copied and kept.bytes == 0
+        cache.made("set", {"weight": next(module.parameters()).data.as_subclass(Weight)})
+    assert not copied and cache.bytes == 0
     for _ in range(2):
-        kept.made("small", {"weight": torch.ones(10).as_subclass(Weight)})
-    assert len(copied) == 1 and kept.bytes == 40
+        cache.made("small", {"weight": torch.ones(10).as_subclass(Weight)})
+    assert len(copied) == 1 and cache.bytes == 40
 
 
 def test_sets_are_kept_for_processors_only():
-    for device, kept in (("cuda", 0), ("cpu", 40)):
-        sets = DeviceModels(device)._kept
+    for device, cached in (("cuda", 0), ("cpu", 40)):
+        sets = DeviceModels(device)._cache
         for _ in range(2):
             sets.made("set", {"weight": torch.ones(10)})
-        assert sets.bytes == kept
+        assert sets.bytes == cached
 
 
 def test_a_weight_that_is_not_restored_is_found(monkeypatch):
@@ -342,12 +342,12 @@ def test_a_module_that_is_let_go_takes_its_originals_with_it():
     models = DeviceModels()
     models.patch(recipes("sd1")[0].with_lora(lora("sd1")))
     (sets,) = models._sets.values()
-    kept = [weakref.ref(tensor) for tensor in sets.originals.tensors.values()]
+    originals = [weakref.ref(tensor) for tensor in sets.originals.tensors.values()]
     del sets
-    assert kept
+    assert originals
     models.store.residents.clear()
     gc.collect()
-    assert not any(tensor() is not None for tensor in kept)
+    assert not any(tensor() is not None for tensor in originals)
 
 
 class Bus(TorchDispatchMode):
@@ -452,15 +452,15 @@ def test_originals_that_move_to_the_host_change_no_bit(dtype):
 
 
 def test_originals_that_cannot_move_to_the_host_still_count_and_can_move_later(monkeypatch):
-    kept = Originals(lambda: nullcontext(math.inf))
-    kept.keep({"first": torch.ones(4), "second": torch.ones(4)})
+    stored = Originals(lambda: nullcontext(math.inf))
+    stored.keep({"first": torch.ones(4), "second": torch.ones(4)})
     with monkeypatch.context() as short:
         short.setattr(originals, "to_host", Mock(side_effect=[torch.ones(4), MemoryError]))
         with pytest.raises(MemoryError):
-            kept.give_back(math.inf)
-    assert kept.device_bytes == 16
-    kept.give_back(math.inf)
-    assert kept.device_bytes == 0
+            stored.give_back(math.inf)
+    assert stored.device_bytes == 16
+    stored.give_back(math.inf)
+    assert stored.device_bytes == 0
 
 
 def bytes_to(bus, device):

@@ -82,9 +82,9 @@ def test_check_measures_rates_and_errors(
     with Rows("check", tmp_path) as rows:
         result = check.run(small, rows)
     assert result.ok and all(value > 0 for value in result.metrics.values())
-    kept = rows_of(tmp_path / "check.jsonl")
-    assert kept[0]["torch"] == torch.__version__
-    assert sum("error_of_reference" in row for row in kept) == 18
+    written = rows_of(tmp_path / "check.jsonl")
+    assert written[0]["torch"] == torch.__version__
+    assert sum("error_of_reference" in row for row in written) == 18
 
 
 def test_a_wrong_kernel_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,19 +103,19 @@ def test_kernels_are_timed_at_every_size_of_a_step(small: Setting, tmp_path: Pat
         result = kernels.run(small, rows, tmp_path / "table.json")
     assert (tmp_path / "table.json").read_text() == FILE.read_text()  # no kernels, no tiles
     assert result.metrics["large_of_copy"] > 0 and result.metrics["small_of_copy"] > 0
-    told = " ".join(str(row["what"]) for row in rows.kept)
+    told = " ".join(str(row["what"]) for row in rows.rows)
     for name in ("group_norm_silu", "bias_residual", "residual_layer_norm", "geglu"):
         assert name in told
-    tried = [row for row in rows.kept if "fastest" in row]
-    gates = [row["calls"] for row in rows.kept if str(row["what"]).startswith("geglu")]
+    tried = [row for row in rows.rows if "fastest" in row]
+    gates = [row["calls"] for row in rows.rows if str(row["what"]).startswith("geglu")]
     assert [row["calls"] for row in tried[:-1]] == gates  # one product per gate
     assert str(tried[-1]["what"]).startswith("lora_patch")
     assert all(row["chosen"] == row["fastest"] == "library" for row in tried)
-    attention = [row for row in rows.kept if str(row["what"]).startswith("attention")]
+    attention = [row for row in rows.rows if str(row["what"]).startswith("attention")]
     assert attention and all(row["math_tflops"] > 0 for row in attention)
     assert all(
         row["nchw_tflops"] > 0 and row["channels_last_tflops"] > 0
-        for row in rows.kept
+        for row in rows.rows
         if str(row["what"]).startswith("convolution")
     )
 
@@ -134,7 +134,7 @@ def test_a_step_is_compared_with_diffusers(small: Setting, tmp_path: Path) -> No
     with Rows("step", tmp_path) as rows, torch.inference_mode():
         result = step.run(small, rows)
     assert result.metrics["vae_seconds"] > 0
-    assert [row["what"] for row in rows.kept][:2] == ["step at 64 pixels", "step at 48 pixels"]
+    assert [row["what"] for row in rows.rows][:2] == ["step at 64 pixels", "step at 48 pixels"]
 
 
 def test_transformers_are_compared_with_stock_pipelines(
@@ -143,7 +143,7 @@ def test_transformers_are_compared_with_stock_pipelines(
     monkeypatch.setattr(transformers, "DTYPE", torch.float32)
     with Rows("transformers", tmp_path) as rows, torch.inference_mode():
         result = transformers.run(small, rows)
-    assert [row["what"] for row in rows.kept] == ["sd35 at 64 pixels", "flux at 64 pixels"]
+    assert [row["what"] for row in rows.rows] == ["sd35 at 64 pixels", "flux at 64 pixels"]
     for kind in small.transformers:
         assert result.metrics[f"{kind}_difference"] <= 1e-4  # the same work
 
@@ -152,7 +152,7 @@ def test_requests_count_recordings_and_switches(small: Setting, tmp_path: Path) 
     with Rows("requests", tmp_path) as rows, torch.inference_mode():
         result = requests.run(small, rows)
     assert result.metrics["captures_of_switches"] == 0 and result.metrics["megabytes"] > 0
-    told = {str(row["what"]): row for row in rows.kept}
+    told = {str(row["what"]): row for row in rows.rows}
     assert {*requests.KINDS, "LoRA patched and restored", "switches", "4 requests"} <= told.keys()
     streams = told["1C0L, one stream and two"]
     assert streams["of_one_stream"] != 0 and streams["beside"] == 0  # on a CPU
@@ -171,7 +171,7 @@ def test_ways_of_compiling_are_compared(
     with Rows("compiled", tmp_path) as rows, torch.inference_mode():
         result = compiled.run(small, rows)
     assert result.metrics["best_compiled_of_ours"] != 0
-    assert [row["what"] for row in rows.kept] == ["ours", "eager", "blocks"]
+    assert [row["what"] for row in rows.rows] == ["ours", "eager", "blocks"]
 
 
 def test_shares_of_a_step_are_those_of_its_kernels() -> None:

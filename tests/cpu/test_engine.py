@@ -277,11 +277,11 @@ def test_a_loop_drawn_by_hand_is_the_sampler_bit_for_bit(sd1: Models, engine: De
 def test_keeping_deep_features_for_a_step_changes_the_picture_a_little(
     sd1: Models, engine: DeviceEngine
 ) -> None:
-    sampler, kept = (
+    sampler, reused = (
         sample(engine, sampler_region(request(sd1))),
         sample(engine, drawn_loop(sd1, every=2)),
     )
-    assert 0.0 < difference(kept, sampler) < 0.5
+    assert 0.0 < difference(reused, sampler) < 0.5
 
 
 def test_an_engine_of_this_process_ends_at_once(costs: Path) -> None:

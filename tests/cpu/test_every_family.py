@@ -129,8 +129,8 @@ class Setting:
             times = torch.arange(1, count + 1, dtype=torch.float64) / count
             return (shift * times / (1 + (shift - 1) * times)).tolist()
         config = json.loads((self.folder / "scheduler/scheduler_config.json").read_text())
-        kept = DDPMScheduler.from_config(config).alphas_cumprod.double()
-        return ((1 - kept) / kept).sqrt().tolist()
+        products = DDPMScheduler.from_config(config).alphas_cumprod.double()
+        return ((1 - products) / products).sqrt().tolist()
 
 
 def drawn(channels: int, seed: int) -> Tensor:
@@ -273,8 +273,8 @@ def test_an_empty_latent_with_noise_is_noise_alone(family: Setting) -> None:
 @pytest.mark.defect(2)
 def test_without_noise_the_latent_moves_along_the_path(family: Setting) -> None:
     moved = with_noise(family, {"samples": family.picture()}, "DisableNoise", 0.25)
-    kept = 1.0 if family.trained.flow is None else 0.75
-    assert_same(moved, family.restored(family.normalised(family.picture()) * kept))
+    share = 1.0 if family.trained.flow is None else 0.75
+    assert_same(moved, family.restored(family.normalised(family.picture()) * share))
 
 
 @pytest.mark.defect(2)

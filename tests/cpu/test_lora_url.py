@@ -53,10 +53,10 @@ def test_naming_it_fetches_nothing(server: FileServer, context: RunContext) -> N
     local = file_identity(LORA)
     assert (lora.file.path, lora.file.size, lora.file.header) == (url, local.size, local.header)
     assert list(check_loras(patched)) == []
-    kept = FileCache.of_this_machine()
-    assert not kept.holds(lora.file)
+    cache = FileCache.of_this_machine()
+    assert not cache.holds(lora.file)
     expected, found = read_lora(local), read_lora(lora.file)
-    assert kept.holds(lora.file)
+    assert cache.holds(lora.file)
     assert {part: modules.keys() for part, modules in found.parts.items()} == {
         part: modules.keys() for part, modules in expected.parts.items()
     }

@@ -10,9 +10,9 @@ from katz_graph.models.families.unet import blocks as stages
 from katz_graph.models.families.unet.attention import CachedKVAttention, cross_attention_keys_values
 
 
-def run(model, step, text, kept):
-    features = stages.mid(model, stages.encode(model, step, text, kept), text, kept)
-    return stages.decode(model, features, text, kept)[1]
+def run(model, step, text, cached):
+    features = stages.mid(model, stages.encode(model, step, text, cached), text, cached)
+    return stages.decode(model, features, text, cached)[1]
 
 
 @torch.no_grad()
@@ -20,21 +20,21 @@ def run(model, step, text, kept):
 def test_stored_projections_are_used_for_cross_attention_only(family):
     model = unet(family)
     step, text = random_step(2, 8, 8), random_text(model, 2)
-    kept = cross_attention_keys_values(model, text.hidden)
+    cached = cross_attention_keys_values(model, text.hidden)
     cross = {name.removesuffix(".processor") for name in model.attn_processors if "attn2" in name}
-    assert set(kept) == cross
+    assert set(cached) == cross
     expected = run(model, step, text, None)
     text.hidden.fill_(torch.nan)
-    assert torch.equal(run(model, step, text, kept), expected)
+    assert torch.equal(run(model, step, text, cached), expected)
 
 
 @torch.no_grad()
 def test_missing_entries_are_computed():
     model = unet("sd1")
     step, text = random_step(1, 8, 8), random_text(model, 1)
-    kept = cross_attention_keys_values(model, text.hidden)
-    half = dict(list(kept.items())[::2])
-    assert torch.equal(run(model, step, text, half), run(model, step, text, kept))
+    cached = cross_attention_keys_values(model, text.hidden)
+    half = dict(list(cached.items())[::2])
+    assert torch.equal(run(model, step, text, half), run(model, step, text, cached))
 
 
 @torch.no_grad()
@@ -45,18 +45,18 @@ def test_two_requests_alternate_on_one_module():
         for n in range(2)
     ]
     alone = [run(model, step, text, None) for step, text in requests]
-    kept = [cross_attention_keys_values(model, text.hidden) for _, text in requests]
+    cached = [cross_attention_keys_values(model, text.hidden) for _, text in requests]
     encoded = [
         stages.encode(model, step, text, keep)
-        for (step, text), keep in zip(requests, kept, strict=True)
+        for (step, text), keep in zip(requests, cached, strict=True)
     ]
     middle = [
         stages.mid(model, state, text, keep)
-        for (_, text), keep, state in zip(requests, kept, encoded, strict=True)
+        for (_, text), keep, state in zip(requests, cached, encoded, strict=True)
     ]
     together = [
         stages.decode(model, state, text, keep)[1]
-        for (_, text), keep, state in zip(requests, kept, middle, strict=True)
+        for (_, text), keep, state in zip(requests, cached, middle, strict=True)
     ]
     assert all(torch.equal(one, other) for one, other in zip(together, alone, strict=True))
 
@@ -66,12 +66,12 @@ def test_diffusers_forward_takes_kept_ones_without_a_warning(caplog):
     model = unet("sd2")
     step, text = random_step(1, 8, 8), random_text(model, 1)
     expected = model(**diffusers_arguments(step, text), return_dict=False)[0]
-    kept = cross_attention_keys_values(model, text.hidden)
+    cached = cross_attention_keys_values(model, text.hidden)
     with caplog.at_level(logging.WARNING):
         logging.getLogger("diffusers").addHandler(caplog.handler)
         got = model(
             **diffusers_arguments(step, text),
-            cross_attention_kwargs={"kept": kept},
+            cross_attention_kwargs={"cached": cached},
             return_dict=False,
         )[0]
         logging.getLogger("diffusers").removeHandler(caplog.handler)

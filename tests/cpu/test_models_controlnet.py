@@ -39,11 +39,11 @@ def test_equals_forward(family, strength, batch, dtype):
         conditioning_scale=strength,
         return_dict=False,
     )
-    kept, added = cross_attention_keys_values(model, text.hidden), added_embedding(model, text)
+    cached, added = cross_attention_keys_values(model, text.hidden), added_embedding(model, text)
     for residuals in (
         control(model, step, text, embed_reference(model, image), rows(step, strength)),
         control(
-            model, step, text, embed_reference(model, image), rows(step, strength), kept, added
+            model, step, text, embed_reference(model, image), rows(step, strength), cached, added
         ),
     ):
         assert len(residuals.down) == len(down)

@@ -77,9 +77,9 @@ def test_sizes_follow_batch_and_precision():
 def test_keeping_keys_and_values_moves_their_work(family):
     settings = config(recipes(family)[0].network)
     stages = ("unet_encoder", "unet_mid", "unet_decoder")
-    kept = sum(stage_work(settings, stage, 1, 8, 8).flops for stage in stages)
-    computed = sum(stage_work(settings, stage, 1, 8, 8, kept=False).flops for stage in stages)
-    assert computed - kept == stage_work(settings, "keys_values", 1, 8, 8).flops > 0
+    cached = sum(stage_work(settings, stage, 1, 8, 8).flops for stage in stages)
+    computed = sum(stage_work(settings, stage, 1, 8, 8, cached=False).flops for stage in stages)
+    assert computed - cached == stage_work(settings, "keys_values", 1, 8, 8).flops > 0
 
 
 def test_control_text_and_vae():

@@ -27,9 +27,11 @@ SIZES = [(8, 8), (9, 7), (6, 10), (5, 13)]
 TYPES = [torch.float32, torch.bfloat16]
 
 
-def run(model, step, text, kept=None, residuals=(), added=None):
-    features = stages.mid(model, stages.encode(model, step, text, kept, added=added), text, kept)
-    return stages.decode(model, features, text, kept, residuals=residuals)[1]
+def run(model, step, text, cached=None, residuals=(), added=None):
+    features = stages.mid(
+        model, stages.encode(model, step, text, cached, added=added), text, cached
+    )
+    return stages.decode(model, features, text, cached, residuals=residuals)[1]
 
 
 def all_residuals(family, step, text, dtype, strengths):
@@ -57,9 +59,9 @@ def test_stages_equal_forward(family, size, batch, dtype):
     model = unet(family, dtype)
     step, text = random_step(batch, *size, dtype), random_text(model, batch, dtype=dtype)
     expected = model(**diffusers_arguments(step, text), return_dict=False)[0]
-    kept = cross_attention_keys_values(model, text.hidden)
+    cached = cross_attention_keys_values(model, text.hidden)
     assert torch.equal(run(model, step, text), expected)
-    assert torch.equal(run(model, step, text, kept, added=added_embedding(model, text)), expected)
+    assert torch.equal(run(model, step, text, cached, added=added_embedding(model, text)), expected)
 
 
 @torch.no_grad()

@@ -107,8 +107,8 @@ return (applied, [[t, {**d}] for t, d in given["d"]])
     }
     found = workshop.outputs(body, wires, "CONDITIONING CONDITIONING", document)
     made, copied = found["out"]
-    first, kept = found["other"]
-    assert first.control[0].vae is not None and copied == kept
+    first, second = found["other"]
+    assert first.control[0].vae is not None and copied == second
     assert made.control[0].vae == first.control[0].vae
     assert made.control[0].image == first.control[0].image
 

@@ -190,10 +190,10 @@ def test_a_picture_in_bfloat16_keeps_45_decibels() -> None:
 def test_unknown_blocks_keep_their_forward_and_are_reported() -> None:
     module = unet("sd1", resnet_time_scale_shift="scale_shift")
     expected = unet_call(module)
-    kept = unprepared(module)
+    found = unprepared(module)
     prepare(module)
     blocks = sum(type(one).__name__ == "ResnetBlock2D" for one in module.modules())
-    assert kept == {"ResnetBlock2D, time embedding norm scale_shift": blocks}
+    assert found == {"ResnetBlock2D, time embedding norm scale_shift": blocks}
     assert torch.equal(unet_call(module), expected)
     assert any(isinstance(one, PreparedTransformerBlock) for one in module.modules())
 

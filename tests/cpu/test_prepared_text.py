@@ -167,10 +167,10 @@ def test_loras_are_patched_into_projections_that_lie_side_by_side(family: Any) -
 def test_blocks_with_norms_without_mean_are_reported() -> None:
     with torch.device("meta"):
         module = T5EncoderModel(T5Config(d_model=16, d_ff=32, num_layers=2, num_heads=2)).eval()
-    kept = unprepared(module)
+    found = unprepared(module)
     kinds = [type(one) for one in module.modules()]
     prepare(module)
-    assert kept == {"T5LayerNorm, norm without a mean": 5}
+    assert found == {"T5LayerNorm, norm without a mean": 5}
     assert [type(one) for one in module.modules()] == kinds
 
 
@@ -187,5 +187,5 @@ def test_a_plan_for_a_gpu_names_the_blocks_of_text_encoders_that_are_kept(tmp_pa
     texts = {one.id for one in program.before if stage_of(one).encodes_text}
     assert texts and texts <= program.unprepared.keys()
     for name in texts:
-        (kept,) = program.unprepared[name]  # CLIP is prepared
-        assert kept.endswith(" T5LayerNorm, norm without a mean")
+        (reason,) = program.unprepared[name]  # CLIP is prepared
+        assert reason.endswith(" T5LayerNorm, norm without a mean")

@@ -209,12 +209,12 @@ def test_inputs_may_share_their_values_or_lie_apart() -> None:
 
 def test_a_value_of_an_earlier_replay_is_seen() -> None:
     """If a call writes only part of its output, eager values of the rest are arbitrary."""
-    kept = []
+    results = []
 
     def call(module: Any, given: Mapping[str, Tensor]) -> Tensor:
         made = torch.empty_like(given["x"])
         made[0] = given["x"][0]
-        kept.append(made)
+        results.append(made)
         return made
 
     with torch.no_grad():
@@ -265,11 +265,11 @@ def test_inputs_that_last_are_copied_where_others_lie() -> None:
     )
     with torch.no_grad():
         first, second = ({"layer": torch.full((3,), number)} for number in (2.0, 3.0))
-        for kept in (first, first, second, first, second, second):
-            (made,) = compute(stage, None, {"x": torch.ones(3), "kept": kept})
-            assert torch.equal(made, kept["layer"])
-        del kept, second
+        for layers in (first, first, second, first, second, second):
+            (made,) = compute(stage, None, {"x": torch.ones(3), "kept": layers})
+            assert torch.equal(made, layers["layer"])
+        del layers, second
         for number in range(4, 40):  # one of them gets an earlier one's address
-            kept = {"layer": torch.full((3,), float(number))}
-            (made,) = compute(stage, None, {"x": torch.ones(3), "kept": kept})
+            layers = {"layer": torch.full((3,), float(number))}
+            (made,) = compute(stage, None, {"x": torch.ones(3), "kept": layers})
             assert torch.equal(made, torch.full((3,), float(number)))

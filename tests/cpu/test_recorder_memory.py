@@ -118,11 +118,11 @@ def test_inputs_of_a_refused_recording_are_freed(reason: str) -> None:
         return given["x"] * 2
 
     stage = Computed(call=call)
-    kept: list[weakref.ReferenceType[Tensor]] = []
+    inputs: list[weakref.ReferenceType[Tensor]] = []
 
     def noted(*given: Any, **options: Any) -> Tensor:
         tensor = torch.zeros(*given, **options)
-        kept.append(weakref.ref(tensor))
+        inputs.append(weakref.ref(tensor))
         return tensor
 
     with pytest.MonkeyPatch.context() as patch, torch.no_grad():
@@ -130,9 +130,9 @@ def test_inputs_of_a_refused_recording_are_freed(reason: str) -> None:
         for rows in range(1, 8):
             x = torch.ones(rows, 100_000)
             assert torch.equal(compute(stage, None, {"x": x})[0], x * 2)
-    assert len(kept) == 7
+    assert len(inputs) == 7
     gc.collect()
-    assert [one for one in kept if one() is not None] == []
+    assert [one for one in inputs if one() is not None] == []
     assert compute.use.captures == 0 and compute.use.bytes == 0
 
 

@@ -110,12 +110,12 @@ def test_a_mapping_is_registered_once_and_unregistered_before_it_ends(
 
 def test_received_tensors_outlive_the_transport(monkeypatch: pytest.MonkeyPatch) -> None:
     library, ends = stand_in(monkeypatch), Ends()
-    kept = ends.pass_on({"all": torch.arange(1000)})["all"][7:9]
+    received = ends.pass_on({"all": torch.arange(1000)})["all"][7:9]
     ends.close()
     gc.collect()
     assert library.calls == {"register": 2, "unregister": 1}
-    assert kept.tolist() == [7, 8] and is_mapped(next(iter(library.registered)))
-    del kept
+    assert received.tolist() == [7, 8] and is_mapped(next(iter(library.registered)))
+    del received
     assert library.calls == {"register": 2, "unregister": 2}
 
 

@@ -166,9 +166,9 @@ def test_a_model_with_loras_takes_the_originals_of_its_weights_along() -> None:
     models = DeviceModels(store=partial(ModelStore, model_bytes=bytes_of(other.network)))
     plain = {name: weight.clone() for name, weight in models.patch(model).named_parameters()}
     models.patch(model.with_lora(lora("sd1")))
-    (kept,) = models._sets.values()
-    gone = [weakref.ref(one) for one in (kept, *kept.originals.tensors.values())]
-    del kept
+    (sets,) = models._sets.values()
+    gone = [weakref.ref(one) for one in (sets, *sets.originals.tensors.values())]
+    del sets
     models.patch(other)
     gc.collect()
     assert len(gone) > 10 and not any(one() is not None for one in gone)
@@ -403,8 +403,8 @@ def test_caches_are_freed_before_a_model_is_refused(sd1: Files, measured: Path) 
     parts = model.network, *(one.encoder for one in clip.encoders)
     with local_engine(cache=measured) as engine:
         residents = engine.models.residents
-        for kept in (1 << 16, bytes_of(*parts)):
-            memory, recorded = Memory(bytes_of(*parts) + 100), [kept]
+        for cached in (1 << 16, bytes_of(*parts)):
+            memory, recorded = Memory(bytes_of(*parts) + 100), [cached]
             memory.taken = lambda: residents._books.resident_bytes + sum(recorded)  # noqa: B023
             residents.room.memory = memory
             engine.models.release_cached = recorded.clear  # type: ignore[method-assign]

@@ -37,8 +37,8 @@ OF_ANOTHER_PATH = ("ddpm", "res_multistep_ancestral")
 
 def denoised(x: Tensor, sigma: Tensor) -> Tensor:
     """E[x0 | x] of Gaussian data."""
-    kept = 1 - sigma
-    return MEAN + kept * SPREAD**2 / (kept**2 * SPREAD**2 + sigma**2) * (x - kept * MEAN)
+    share = 1 - sigma
+    return MEAN + share * SPREAD**2 / (share**2 * SPREAD**2 + sigma**2) * (x - share * MEAN)
 
 
 def flowed(x: float, sigma: float, end: float) -> float:
@@ -179,8 +179,8 @@ def test_an_ancestral_step_has_the_noise_and_the_picture_of_its_level() -> None:
     sigma, sigma_next = torch.tensor([0.8, 0.5], dtype=torch.float64)
     for eta in (0.0, 0.3, 1.0):
         step = SD3.path.ancestral(sigma, sigma_next, eta)
-        assert float(step.kept * (1 - step.down)) == pytest.approx(0.5)
-        assert float((step.kept * step.down) ** 2 + step.up**2) == pytest.approx(0.25)
+        assert float(step.scale * (1 - step.down)) == pytest.approx(0.5)
+        assert float((step.scale * step.down) ** 2 + step.up**2) == pytest.approx(0.25)
     assert float(step.down) == pytest.approx(0.5 * 0.5 / 0.8)
 
 
@@ -268,12 +268,12 @@ def test_the_kept_part_under_a_mask_is_the_original_on_the_path(sampler: str) ->
     part = spec(sampler, start=2)
     masked = SamplingSpec(sampler=sampler, sigmas=part.sigmas, seed=5, mask=mask)
     result, steps = run(start(masked, ORIGINAL))
-    kept_noise = initial_noise(
+    mask_noise = initial_noise(
         SHAPE, 6 if SAMPLERS[sampler.removesuffix("_gpu")].redraws_mask_noise else 5
     )
     for step in steps:
         sigma = float(step.sigma[0])
-        shown = (1 - sigma) * ORIGINAL + sigma * kept_noise
+        shown = (1 - sigma) * ORIGINAL + sigma * mask_noise
         torch.testing.assert_close(step.x[..., 3:], shown[..., 3:], rtol=0, atol=1e-6)
     if sampler not in ("dpm_fast", "uni_pc", "uni_pc_bh2"):  # they end above 0
         torch.testing.assert_close(result[..., 3:], ORIGINAL[..., 3:], rtol=0, atol=1e-5)
@@ -311,10 +311,10 @@ def test_a_gradual_mask_opens_as_the_schedule_goes_on(path: str) -> None:
     while (step := process.next_step()) is not None:
         sigma = float(step.sigma[0])
         original = table.path.noised(latent, noise, sigma)
-        kept = (step.x - original).abs().amax(dim=(0, 1, 2)) < 1e-5
+        masked = (step.x - original).abs().amax(dim=(0, 1, 2)) < 1e-5
         rest = (table.timestep_at(sigma) - last) / (first - last)
         # columns repainted in the last step left the original's path
-        assert kept.tolist() == (shown[-1] if shown else [True] * 4), rest
+        assert masked.tolist() == (shown[-1] if shown else [True] * 4), rest
         shown.append([rest > share for share in (1.0, 0.6, 0.3, 0.0)])
         process.advance(torch.full_like(step.x, -1.0))
     assert [sum(column) for column in zip(*shown, strict=True)] == [0, 4, 7, 10]

@@ -56,8 +56,8 @@ def test_levels_of_formulas() -> None:
     )
     # Song et al. 2021, equation 33: ᾱ(t) = exp(-∫ β), β rising from 0.1 to 20; σ² = 1/ᾱ - 1
     times = np.linspace(1, 0.001, 4)
-    kept = np.exp(-(19.9 * times**2 / 2 + 0.1 * times))
-    assert_levels(call("VPScheduler", steps=4), [*np.sqrt(1 / kept - 1), 0], 1e-4)
+    products = np.exp(-(19.9 * times**2 / 2 + 0.1 * times))
+    assert_levels(call("VPScheduler", steps=4), [*np.sqrt(1 / products - 1), 0], 1e-4)
 
 
 def test_usual_ends_are_those_of_stable_diffusion() -> None:

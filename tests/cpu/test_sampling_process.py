@@ -99,16 +99,16 @@ def test_a_mask_leaves_the_kept_part_as_it_was(sampler: str) -> None:
     mask = torch.zeros(8, 6)
     mask[2:5, 1:4] = 1
     result, steps = run(start(replace(spec(sampler, denoise=0.8), mask=mask), ORIGINAL))
-    kept = (mask == 0).expand(SHAPE)
+    masked = (mask == 0).expand(SHAPE)
     # a step to 0 may be x - (x - original), which rounds; two samplers stop before it, with that
     # much noise left
     tolerance = {"dpm_fast": 4 * TABLE.sigma_min, "uni_pc": 0.005, "uni_pc_bh2": 0.005}.get(
         sampler, 1e-6
     )
-    torch.testing.assert_close(result[kept], ORIGINAL[kept], rtol=0, atol=tolerance)
-    assert (result[~kept] - ORIGINAL[~kept]).abs().mean() > 0.1
+    torch.testing.assert_close(result[masked], ORIGINAL[masked], rtol=0, atol=tolerance)
+    assert (result[~masked] - ORIGINAL[~masked]).abs().mean() > 0.1
     assert all(
-        torch.equal(s.x[kept].isfinite(), torch.ones_like(s.x[kept], dtype=torch.bool))
+        torch.equal(s.x[masked].isfinite(), torch.ones_like(s.x[masked], dtype=torch.bool))
         for s in steps
     )
 

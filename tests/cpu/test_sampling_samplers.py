@@ -140,15 +140,15 @@ def test_ddpm_draws_from_the_posterior() -> None:
     x = torch.tensor([9.0, -4.0], dtype=DOUBLE)
     z, noise = x / math.sqrt(1 + sigmas[0] ** 2), fresh_noise(x, 3)
     for sigma, sigma_next in pairwise(sigmas):
-        kept, kept_next = 1 / (1 + sigma**2), 1 / (1 + sigma_next**2)
-        alpha = kept / kept_next
-        picture = gaussian_denoiser(z / math.sqrt(kept), torch.tensor(sigma))
+        product, product_next = 1 / (1 + sigma**2), 1 / (1 + sigma_next**2)
+        alpha = product / product_next
+        picture = gaussian_denoiser(z / math.sqrt(product), torch.tensor(sigma))
         z = (
-            math.sqrt(kept_next) * (1 - alpha) / (1 - kept) * picture
-            + math.sqrt(alpha) * (1 - kept_next) / (1 - kept) * z
+            math.sqrt(product_next) * (1 - alpha) / (1 - product) * picture
+            + math.sqrt(alpha) * (1 - product_next) / (1 - product) * z
         )
         if sigma_next > 0:
-            z = z + math.sqrt((1 - kept_next) / (1 - kept) * (1 - alpha)) * noise(x, x)
+            z = z + math.sqrt((1 - product_next) / (1 - product) * (1 - alpha)) * noise(x, x)
     ours = solve(of("ddpm"), x, torch.from_numpy(sigmas), noise=fresh_noise(x, 3))
     torch.testing.assert_close(ours, z, rtol=1e-12, atol=1e-12)
 

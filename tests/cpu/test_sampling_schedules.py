@@ -27,11 +27,11 @@ TABLE = noise_table(STABLE_DIFFUSION)
 
 def reference_sigmas() -> np.ndarray:
     """Returns [1000] float64 levels by running products."""
-    kept, sigmas = 1.0, []
+    product, sigmas = 1.0, []
     for t in range(1000):
         root = math.sqrt(0.00085) + (math.sqrt(0.012) - math.sqrt(0.00085)) * t / 999
-        kept *= 1 - root**2
-        sigmas.append(math.sqrt(1 / kept - 1))
+        product *= 1 - root**2
+        sigmas.append(math.sqrt(1 / product - 1))
     return np.array(sigmas)
 
 

@@ -147,7 +147,7 @@ def _looks(engine: DeviceEngine) -> tuple[int, int, int]:
     return use.captures, use.bytes, engine.models.residents.use.resident_bytes
 
 
-def kept(store: ModelStore, *wanted: Loadable) -> list[Any]:
+def modules_of(store: ModelStore, *wanted: Loadable) -> list[Any]:
     return [store.residents.get(one) for one in wanted]
 
 
@@ -212,7 +212,7 @@ def pairs() -> Iterator[tuple[str, Callable[[ModelStore], tuple[Loadable, Loadab
 def test_each_kind_comes_into_the_place_of_one_of_its_form(kind: str) -> None:
     two = dict(pairs())[kind]
     alone = ModelStore()
-    fresh = kept(alone, *two(alone))
+    fresh = modules_of(alone, *two(alone))
     store = ModelStore(model_bytes=max(one.size() for one in two(alone)))
     first, second = two(store)
     module = store.residents.get(first)

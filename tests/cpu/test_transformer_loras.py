@@ -290,10 +290,10 @@ def test_kohya_s_names_of_flux_match_diffusers(tmp_path: Path) -> None:
     for name in tensors:
         if name.endswith(".alpha"):
             tensors[name] = torch.tensor(RANK if "final_layer" in name else RANK / 2)
-    kept = {name: value for name, value in tensors.items() if "linear1" not in name}
-    converted = _convert_kohya_flux_lora_to_diffusers(dict(kept))
+    remaining = {name: value for name, value in tensors.items() if "linear1" not in name}
+    converted = _convert_kohya_flux_lora_to_diffusers(dict(remaining))
     assert len(converted) == 2 * (len(LAYERS["flux"]) - 1 + 4)
-    assert_equal(merged(module, tmp_path, kept), merged(module, tmp_path, converted))
+    assert_equal(merged(module, tmp_path, remaining), merged(module, tmp_path, converted))
 
 
 @pytest.mark.parametrize("prefix", ["", "diffusion_model."])

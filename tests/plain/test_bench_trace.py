@@ -123,7 +123,9 @@ def test_more_room_never_costs_and_nothing_beats_the_optimum() -> None:
                 small().metrics[f"{service}.{kind}.{policy}"]
                 for policy in ("lru", "lfu", "optimum")
             )
-            assert all(optimum[kept] <= min(lru[kept], lfu[kept]) for kept in capacities)
+            assert all(
+                optimum[capacity] <= min(lru[capacity], lfu[capacity]) for capacity in capacities
+            )
             assert all(
                 curve[less] >= curve[more]
                 for curve in (lru, optimum)
@@ -133,9 +135,9 @@ def test_more_room_never_costs_and_nothing_beats_the_optimum() -> None:
 
 def test_with_room_for_the_popular_controlnets_hardly_any_is_loaded_but_loras_are() -> None:
     metrics = small().metrics
-    for service, kept in (("A", 5), ("B", 8)):
+    for service, capacity in (("A", 5), ("B", 8)):
         assert (
-            metrics[f"{service}.controlnets.lru"][kept]
+            metrics[f"{service}.controlnets.lru"][capacity]
             < 0.1 * metrics[f"{service}.controlnets.lru"][1]
         )
         assert metrics[f"{service}.loras.lru"][10] > 0.4 * metrics[f"{service}.loras.lru"][1]

@@ -143,7 +143,7 @@ def test_a_layout_comes_back_by_way_of_our_own_format() -> None:
     }
     stored = json.loads(json.dumps(to_native(parse_workflow(document, REGISTRY))))
     back = as_ui(parse_workflow(stored))
-    one, kept = back["nodes"]
+    one, other = back["nodes"]
     assert (one["id"], one["pos"], one["size"], one["flags"], one["color"]) == (
         7,
         [-40.5, 12],
@@ -151,7 +151,7 @@ def test_a_layout_comes_back_by_way_of_our_own_format() -> None:
         {"collapsed": True},
         "#223",
     )
-    assert kept == note
+    assert other == note
     assert back["groups"] == document["groups"]
     assert back["extra"]["ds"] == document["extra"]["ds"]
 

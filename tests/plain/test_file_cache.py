@@ -523,8 +523,10 @@ def test_no_secret_is_stored_or_reported(
     place.write_bytes(FILE[:-1])
     get(cache, url)
     assert caplog.messages
-    kept = [text for path in cache.folder.iterdir() for text in (path.name, str(path.read_bytes()))]
-    assert not [text for text in (*kept, *caplog.messages) if "secret" in text]
+    stored = [
+        text for path in cache.folder.iterdir() for text in (path.name, str(path.read_bytes()))
+    ]
+    assert not [text for text in (*stored, *caplog.messages) if "secret" in text]
 
 
 @pytest.mark.defect(29)

@@ -67,12 +67,12 @@ def test_json_has_two_steady_evaluations_as_they_are_drawn() -> None:
 
 
 def test_gpu_plans_name_recordings_and_unprepared_blocks() -> None:
-    def kept(operation: Any) -> tuple[str, ...]:
+    def unprepared(operation: Any) -> tuple[str, ...]:
         return ("3 ResnetBlock2D, scaled output",) if operation.stage == "controlnet" else ()
 
     gpu = replace(DEVICE, name="cuda:0", torch_name="cuda:0")
     for devices in ((gpu,), (DEVICE,)):
-        program = compiled(region(), devices=devices, unprepared=kept)
+        program = compiled(region(), devices=devices, unprepared=unprepared)
         lines = as_text(program).splitlines()
         of_gpus = [
             "cuda:0, recorded as CUDA graphs: ControlNet, UNet encoder, UNet mid, UNet decoder",
@@ -82,9 +82,9 @@ def test_gpu_plans_name_recordings_and_unprepared_blocks() -> None:
         assert [line for line in of_gpus if line in lines] == (of_gpus if gpu in devices else [])
         (segment,) = as_json(program)["variants"][0]["segments"]
         assert segment["beside"] == ([0] if gpu in devices else [])
-        kept_by = {one["id"]: one["unprepared"] for one in as_json(program)["operations"]}
+        reasons = {one["id"]: one["unprepared"] for one in as_json(program)["operations"]}
         data = ["3 ResnetBlock2D, scaled output"] if gpu in devices else []
-        assert kept_by["positive-controlnet1"] == data and kept_by["positive-encoder"] == []
+        assert reasons["positive-controlnet1"] == data and reasons["positive-encoder"] == []
 
 
 def test_json_says_the_same() -> None:

@@ -183,11 +183,11 @@ TAKEN = [
 @pytest.mark.defect(4)
 @pytest.mark.parametrize("sampler", ["Sample", "SampleInside"])
 @pytest.mark.parametrize("scale", [1, 2], ids=["all", "only the latent"])
-@pytest.mark.parametrize(("kept", "wanted", "taken"), TAKEN)
+@pytest.mark.parametrize(("allowed", "wanted", "taken"), TAKEN)
 def test_a_run_takes_only_what_it_would_be_allowed_to_make(
-    bench: Bench, sampler: str, scale: int, kept: str, wanted: str, taken: bool
+    bench: Bench, sampler: str, scale: int, allowed: str, wanted: str, taken: bool
 ) -> None:
-    bench(graph(sampler), kept)
+    bench(graph(sampler), allowed)
     ran, provenance = bench(graph(sampler, scale), wanted)
     assert len(bench.engine.sampled) == (1 if taken else 2)
     assert provenance.permitted(wanted.split(","))

@@ -109,8 +109,8 @@ def test_texts_stay_as_typed_where_a_document_becomes_one_for_editors_again() ->
     typed = "a {b|c} \\{d\\} // e"
     node = {"id": 1, "type": "Text", "widgets_values": [typed]}
     known = signatures({}, TYPES)
-    kept = from_ui({"nodes": [node], "links": []}, known)
-    (written,) = to_ui(kept, known)["nodes"]
+    workflow = from_ui({"nodes": [node], "links": []}, known)
+    (written,) = to_ui(workflow, known)["nodes"]
     assert written["widgets_values"] == [typed]
 
 

@@ -398,9 +398,9 @@ def test_an_idle_connection_outlives_usual_clients(server: Attacked) -> None:
         for pause in (5.5, 0.0):
             connection.request("GET", "/livez")
             assert connection.getresponse().read()
-            kept = connection.sock
+            socket_before = connection.sock
             time.sleep(pause)
-        assert connection.sock is kept is not None
+        assert connection.sock is socket_before is not None
 
 
 def test_a_websocket_lasts_longer_than_a_request_may_take(

@@ -224,8 +224,8 @@ def test_an_interrupted_job_names_the_node_that_ran_for_everybody() -> None:
     }
     interrupted = [one["data"] for one in messages if one["type"] == "execution_interrupted"]
     assert interrupted == [expected]
-    kept = status_of(replace(job, result=ENDED.validate_json(ENDED.dump_json(ended))))
-    assert dict(map(tuple, kept["messages"]))["execution_interrupted"] == expected
+    status = status_of(replace(job, result=ENDED.validate_json(ENDED.dump_json(ended))))
+    assert dict(map(tuple, status["messages"]))["execution_interrupted"] == expected
 
 
 def test_a_job_deleted_before_its_start_disturbs_no_other() -> None:

@@ -123,15 +123,15 @@ def test_a_job_whose_device_is_given_up_goes_back_as_if_its_runner_had_died(tmp_
             await service.until(lambda: len(service.runner.names) == attempt)  # noqa: B023
             service.jobs.on_event(JobEvent("a", Ended("failed", time.time(), gone)))
         await service.all_ended("a")
-        kept = await service.jobs.job("a")
+        stored = await service.jobs.job("a")
         assert (
-            kept is not None
-            and kept.crashes == 2
-            and kept.result is not None
-            and kept.result.error is not None
+            stored is not None
+            and stored.crashes == 2
+            and stored.result is not None
+            and stored.result.error is not None
         )
         assert (
-            kept.result.error.message
+            stored.result.error.message
             == f"given up: its process died 2 times, the last time: {gone.message}"
         )
 
@@ -252,8 +252,8 @@ def test_a_job_that_no_runner_had_taken_is_not_blamed(tmp_path: Path) -> None:
     async def use(service: Service) -> None:
         await submit(service, "a")
         await service.all_ended("a")
-        kept = await service.jobs.job("a")
-        assert kept is not None and (kept.status, kept.crashes) == ("completed", 0)
+        stored = await service.jobs.job("a")
+        assert stored is not None and (stored.status, stored.crashes) == ("completed", 0)
 
     run(tmp_path, use, runner=Dying())
 
@@ -272,9 +272,9 @@ def test_a_runner_that_takes_nothing_leaves_jobs_waiting(tmp_path: Path) -> None
         await service.all_ended("a")
         await submit(service, "b")
         await service.all_ended("b")
-        kept = await service.jobs.job("b")
-        assert kept is not None and kept.result is not None and kept.result.error is not None
-        assert kept.result.error.message == "the job could not be passed to the runner: odd"
+        stored = await service.jobs.job("b")
+        assert stored is not None and stored.result is not None and stored.result.error is not None
+        assert stored.result.error.message == "the job could not be passed to the runner: odd"
 
     run(tmp_path, broken, runner=FakeRunner(refuses=TypeError("odd")))
 
@@ -398,9 +398,9 @@ def test_a_result_that_cannot_be_written_as_json_fails_the_job(tmp_path: Path) -
         await service.until(lambda: service.running() == ["a"])
         service.runner.end("a", outputs={"1": {"text": [object()]}})
         await service.all_ended("a")
-        kept = await service.jobs.job("a")
-        assert kept is not None and kept.result is not None and kept.result.error is not None
-        assert kept.status == "failed" and "cannot be stored" in kept.result.error.message
+        stored = await service.jobs.job("a")
+        assert stored is not None and stored.result is not None and stored.result.error is not None
+        assert stored.status == "failed" and "cannot be stored" in stored.result.error.message
 
     run(tmp_path, use)
 
@@ -412,10 +412,11 @@ def test_a_result_that_is_too_large_fails_its_job_and_others_go_on(tmp_path: Pat
         await service.until(lambda: service.running() == ["a"])
         service.runner.end("a", outputs={str(node): {"text": ["x" * MB]} for node in range(65)})
         await service.until(lambda: service.running() == ["b"])
-        kept = await service.jobs.job("a")
-        assert kept is not None and kept.result is not None and kept.result.error is not None
+        stored = await service.jobs.job("a")
+        assert stored is not None and stored.result is not None and stored.result.error is not None
         assert (
-            kept.status == "failed" and "cannot be stored: it has 68,1" in kept.result.error.message
+            stored.status == "failed"
+            and "cannot be stored: it has 68,1" in stored.result.error.message
         )
 
     run(tmp_path, use)
@@ -492,7 +493,7 @@ def test_files_are_in_somebodys_care_at_every_moment(tmp_path: Path) -> None:
     seen: list[tuple[dict[str, str], list[Any]]] = []
 
     class Watching(FakeRunner):
-        def kept(self, job_id: str) -> None:
+        def keep_files(self, job_id: str) -> None:
             with contextlib.closing(sqlite3.connect(tmp_path / FILE)) as connection:
                 seen.append(
                     (

@@ -82,7 +82,7 @@ def test_uploads_go_where_the_type_says(server: TestClient, tmp_path: Path, plac
 
 
 @pytest.mark.parametrize(
-    ("given", "kind", "kept"),
+    ("given", "kind", "stored"),
     [
         ("photo.jpg", "jpeg", "photo.jpg"),
         ("really a png.jpg", "png", "really a png.jpg"),
@@ -98,11 +98,11 @@ def test_uploads_go_where_the_type_says(server: TestClient, tmp_path: Path, plac
     ],
 )
 def test_names_become_harmless_and_end_like_pictures(
-    server: TestClient, tmp_path: Path, given: str, kind: str, kept: str
+    server: TestClient, tmp_path: Path, given: str, kind: str, stored: str
 ) -> None:
     answer = upload(server, picture(kind), given)
-    assert answer.json()["name"] == kept
-    assert everything_below(tmp_path / "input") == {kept}
+    assert answer.json()["name"] == stored
+    assert everything_below(tmp_path / "input") == {stored}
 
 
 @pytest.mark.parametrize(

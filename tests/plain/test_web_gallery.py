@@ -175,15 +175,15 @@ def test_a_thumbnail_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_kept_thumbnails_are_bounded_and_the_least_used_goes() -> None:
-    kept = Thumbnails(limit=10)
+    cache = Thumbnails(limit=10)
     for name in "ab":
-        kept.keep(name, (b"12345", "image/webp"))
-    kept.keep("a", (b"12345", "image/webp"))
-    assert kept.get("a") is not None
-    kept.keep("c", (b"123", "image/webp"))
-    assert [kept.get(name) is None for name in "abc"] == [False, True, False]
-    kept.keep("d", (b"12345678901", "image/webp"))
-    assert kept.get("d") is None and kept.get("a") is not None
+        cache.keep(name, (b"12345", "image/webp"))
+    cache.keep("a", (b"12345", "image/webp"))
+    assert cache.get("a") is not None
+    cache.keep("c", (b"123", "image/webp"))
+    assert [cache.get(name) is None for name in "abc"] == [False, True, False]
+    cache.keep("d", (b"12345678901", "image/webp"))
+    assert cache.get("d") is None and cache.get("a") is not None
 
 
 @pytest.mark.defect(32)

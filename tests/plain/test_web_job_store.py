@@ -99,15 +99,15 @@ def test_a_job_comes_back_as_it_was(tmp_path: Path) -> None:
 
 
 def test_a_result_is_kept_in_the_words_of_every_server_that_wrote_to_the_folder() -> None:
-    kept = (
+    text = (
         '{"job":"a","status":"failed","at":2.5,"error":{"kind":"RunError","message":"m","node":"3","node_type":"K",'
         '"display":"2"},"outputs":{"9":{"images":[{"filename":"a.png"}],"n":[NaN]}},"meta":{"9":{"node_id":"9",'
         '"parent_node":null}},"executed":["1","2"],"seconds":{"total":1.0},"predicted":3.5,"approximations":["stale"],'
         '"cached":["4"],"kind":"ended"}'
     )
-    read = replace(job("a"), result=ENDED.validate_json(kept))
+    read = replace(job("a"), result=ENDED.validate_json(text))
     assert read.result is not None and read.result.error == JobError("RunError", "m", "3", "K", "2")
-    assert as_text(result_as_data(read)) == kept
+    assert as_text(result_as_data(read)) == text
 
 
 def test_a_job_has_one_result_and_the_first_one_stays(tmp_path: Path) -> None:

@@ -64,11 +64,11 @@ def test_an_end_is_reported_only_when_it_is_on_disk(tmp_path: Path) -> None:
         service.runner.end("a", outputs={"1": {"images": ["another"]}})
         await asyncio.sleep(0.05)
         assert len(service.events) == 3, "what comes after the end is not the job's"
-        kept = await service.jobs.job("a")
+        stored = await service.jobs.job("a")
         assert (
-            kept is not None
-            and kept.result is not None
-            and kept.result.outputs == {"1": {"images": []}}
+            stored is not None
+            and stored.result is not None
+            and stored.result.outputs == {"1": {"images": []}}
         )
 
     run(tmp_path, use)
@@ -292,9 +292,9 @@ def test_a_job_whose_deadline_passed_ends_without_running(tmp_path: Path) -> Non
         assert service.pending() == ["late"]
         clock.now += 2.0
         await service.all_ended("late")
-        kept = await service.jobs.job("late")
-        assert kept is not None and kept.result is not None and kept.result.error is not None
-        assert kept.status == "failed" and kept.result.error.message == (
+        stored = await service.jobs.job("late")
+        assert stored is not None and stored.result is not None and stored.result.error is not None
+        assert stored.status == "failed" and stored.result.error.message == (
             "its deadline passed 1.9 s ago, before it could start"
         )
         assert service.runner.names == []

@@ -82,8 +82,8 @@ def test_a_long_job_has_a_bounded_report(tmp_path: Path) -> None:
         server.runner.end(job)
         await server.finished(job)
         told = (await server.client.get(f"/katz/jobs/{job}/report")).json()
-        kept = [one["segments"][0]["evaluation"] for one in told["timeline"]]
-        assert kept == list(range(2 * SEGMENTS, 3 * SEGMENTS))
+        evaluations = [one["segments"][0]["evaluation"] for one in told["timeline"]]
+        assert evaluations == list(range(2 * SEGMENTS, 3 * SEGMENTS))
 
     run(tmp_path, scenario)
 

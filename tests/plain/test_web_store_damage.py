@@ -139,8 +139,8 @@ def check(folder: Path, before: Mapping[str, Job], other: Mapping[str, list[Any]
         return "whole" if not notes else "told"
     assert notes, "something was lost in silence"
     if (counted := re.search(r"saved ([\d,]+) of ([\d,]+) jobs", lines)) is not None:
-        kept, of = (int(number.replace(",", "")) for number in counted.groups())
-        assert kept == len(found) and kept <= of <= len(before)
+        saved, of = (int(number.replace(",", "")) for number in counted.groups())
+        assert saved == len(found) and saved <= of <= len(before)
     else:
         assert "it is not new" in lines or "log" in lines or "saved " in lines
         assert not found or "log" in lines
@@ -181,8 +181,8 @@ def test_a_changed_letter_of_a_prompt_loses_that_job_and_says_so(
     found, (note,) = opened(tmp_path)
     assert "job-9" not in found and len(found) == JOBS - 1
     assert f"saved {JOBS - 1} of {JOBS} jobs" in note and "1 rows of jobs" in note
-    kept = [path for path in tmp_path.iterdir() if ".damaged-" in path.name]
-    assert len(kept) == 1 and kept[0].name in note
+    damaged = [path for path in tmp_path.iterdir() if ".damaged-" in path.name]
+    assert len(damaged) == 1 and damaged[0].name in note
 
 
 def test_an_old_empty_file_is_reported_and_a_new_one_is_not(tmp_path: Path) -> None:

@@ -55,10 +55,10 @@ def test_settings_are_merged_and_outlive_the_server(server: TestClient, tmp_path
         == 200
     )
     assert server.post("/settings/n", content=b'{"deep": [null, 2.5]}').status_code == 200
-    kept = {"Comfy.Locale": "de", "n": {"deep": [None, 2.5]}, "Comfy.TutorialCompleted": True}
-    assert file_server(tmp_path).get("/settings").json() == kept
+    merged = {"Comfy.Locale": "de", "n": {"deep": [None, 2.5]}, "Comfy.TutorialCompleted": True}
+    assert file_server(tmp_path).get("/settings").json() == merged
     assert server.get("/settings/n").json() == {"deep": [None, 2.5]}
-    assert json.loads((tmp_path / "data/users/default/comfy.settings.json").read_text()) == kept
+    assert json.loads((tmp_path / "data/users/default/comfy.settings.json").read_text()) == merged
 
 
 @pytest.mark.parametrize(
@@ -341,8 +341,8 @@ def test_each_save_answers_with_its_own_tag(tmp_path: Path) -> None:
         yield b"%04d" % number
 
     async def save(number: int) -> tuple[int, str]:
-        kept = await people.store(files, "a.json", piece(number), True)
-        return number, tag_of(kept.state)
+        saved = await people.store(files, "a.json", piece(number), True)
+        return number, tag_of(saved.state)
 
     async def contents() -> dict[str, int]:
         seen: dict[str, int] = {}
@@ -370,9 +370,9 @@ def test_a_save_during_a_deletion_is_answered_as_stored(
     keep = UserFiles.keep
 
     def keep_and_lose(self: UserFiles, temporary: Path, name: str, overwrite: bool) -> Any:
-        kept = keep(self, temporary, name, overwrite)
+        saved = keep(self, temporary, name, overwrite)
         (tmp_path / "data/users/default" / name).unlink()  # as another request would
-        return kept
+        return saved
 
     monkeypatch.setattr(UserFiles, "keep", keep_and_lose)
     answer = client.post("/userdata/a.json", content=b"{}")

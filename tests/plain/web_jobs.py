@@ -90,7 +90,7 @@ class FakeRunner:
         self.replaced.append(why)
         self.jobs.lost([job.id for job in self.jobs.running], why, blamed=False)
 
-    def kept(self, job_id: str) -> None:
+    def keep_files(self, job_id: str) -> None:
         self.safe.append(job_id)
 
     def emit(self, job_id: str, event: ClientEvent) -> None:

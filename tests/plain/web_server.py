@@ -94,7 +94,7 @@ class ScriptedRunner:
         self.cancelled.append(job_id)
         self._on_event(JobEvent(job_id, Ended("cancelled", time.time())))
 
-    def kept(self, job_id: str) -> None: ...
+    def keep_files(self, job_id: str) -> None: ...
 
     def end(
         self,

@@ -47,7 +47,7 @@ async def main(folder: Path, workers: int) -> None:
         ):
             pass
         if name == "kept":
-            runner.kept(told.job)
+            runner.keep_files(told.job)
     await runner.ask(GetObjectInfo("Wait"))  # all earlier messages have been received
     print(runner.facts.workers["cpu"], flush=True)
     await asyncio.sleep(1000)

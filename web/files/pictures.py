@@ -177,17 +177,17 @@ class Thumbnails:
 
     def __init__(self, limit: int = THUMBNAIL_BYTES) -> None:
         self._limit, self._bytes = limit, 0
-        self._kept: OrderedDict[Hashable, Encoded] = OrderedDict()
+        self._pictures: OrderedDict[Hashable, Encoded] = OrderedDict()
 
     def get(self, key: Hashable) -> Encoded | None:
-        if key in self._kept:
-            self._kept.move_to_end(key)
-        return self._kept.get(key)
+        if key in self._pictures:
+            self._pictures.move_to_end(key)
+        return self._pictures.get(key)
 
     def keep(self, key: Hashable, picture: Encoded) -> None:
-        if len(picture[0]) > self._limit or key in self._kept:
+        if len(picture[0]) > self._limit or key in self._pictures:
             return
-        self._kept[key] = picture
+        self._pictures[key] = picture
         self._bytes += len(picture[0])
         while self._bytes > self._limit:
-            self._bytes -= len(self._kept.popitem(last=False)[1][0])
+            self._bytes -= len(self._pictures.popitem(last=False)[1][0])

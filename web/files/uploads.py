@@ -182,15 +182,15 @@ def picture_name(name: str, kind: str) -> str:
     stem, ending = os.path.splitext(cleaned)  # noqa: PTH122 (Path would split the name again)
     if ending.lower() not in PICTURE_ENDINGS and mimetypes.guess_type(cleaned)[0] is not None:
         stem, ending = cleaned, PICTURE_KINDS[kind].endings[0]
-    kept = (
+    shortened = (
         stem.encode()[: PART_BYTES - NUMBERED - len(ending)].decode(errors="ignore").rstrip(" .")
         + ending
     )
     try:
-        parts_of(kept)
+        parts_of(shortened)
     except Refusal:  # a reserved device name
-        kept = f"_{kept}"
-    return kept
+        shortened = f"_{shortened}"
+    return shortened
 
 
 def keep_picture(file: IO[bytes], folder: Path, name: str, overwrite: bool) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from katz_graph.core.errors import DiskFull, KatzError, RunError
 from katz_graph.web.jobs.dispatch import Dispatcher
 from katz_graph.web.jobs.job import Job, Submission
-from katz_graph.web.jobs.queries import Kept
+from katz_graph.web.jobs.queries import Submitted
 from katz_graph.web.jobs.queue import Owner, owner
 from katz_graph.web.jobs.records import digest
 from katz_graph.web.jobs.runtime_estimate import Forecast, JobFeatures, features_of
@@ -91,15 +91,15 @@ class Admission:
         self._check_deadline(job, features)
         self._arriving[whose] += 1
         try:
-            kept = await self._store.add(job, submission.key, body)
+            outcome = await self._store.add(job, submission.key, body)
         except RunError as error:
             if isinstance(error, DiskFull):
                 self._dispatcher.wait_for_room(str(error))
             raise Refused(503, "store_unavailable", str(error), LATER) from None
         finally:
             self._arriving[whose] -= 1
-        if kept.job is not job:
-            return self._earlier(kept, submission)
+        if outcome.job is not job:
+            return self._earlier(outcome, submission)
         self._forecast.know(job, features)
         self._dispatcher.queue.add(job)
         return job
@@ -177,10 +177,10 @@ class Admission:
             )
             raise Refused(429, "deadline", message, wait + own - time_left)
 
-    def _earlier(self, kept: Kept, submission: Submission) -> Job:
-        if kept.job is not None:
-            return self._dispatcher.live(kept.job.id) or kept.job
-        kind, message = TAKEN[kept.taken or "key"]
+    def _earlier(self, earlier: Submitted, submission: Submission) -> Job:
+        if earlier.job is not None:
+            return self._dispatcher.live(earlier.job.id) or earlier.job
+        kind, message = TAKEN[earlier.taken or "key"]
         raise Refused(409, kind, message.format(submission.id))
 
 

@@ -60,8 +60,8 @@ def keep_checksums(connection: sqlite3.Connection, described: Sequence[Table]) -
 
 def is_whole(row: Sequence[Any]) -> bool:
     """Verifies a row: all columns of a `Table`, followed by its checksum."""
-    *values, kept = row
-    return kept is None or kept == _checksum(*values)
+    *values, stored = row
+    return stored is None or stored == _checksum(*values)
 
 
 def all_columns(table: Table) -> str:

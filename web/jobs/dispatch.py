@@ -40,8 +40,8 @@ log = logging.getLogger("katz.jobs")
 
 
 class JobRunner(Protocol):
-    """Runs jobs. A job's events follow `run`; `Ended` is the last one. After `kept` is called for a
-    job, its files are not deleted.
+    """Runs jobs. A job's events follow `run`; `Ended` is the last one. After `keep_files` is called
+    for a job, its files are not deleted.
     """
 
     @property
@@ -59,7 +59,7 @@ class JobRunner(Protocol):
         """Kills the runner. Not counted as a crash of its jobs."""
         ...
 
-    def kept(self, job_id: str) -> None: ...
+    def keep_files(self, job_id: str) -> None: ...
 
 
 @dataclass(slots=True)
@@ -351,12 +351,12 @@ class Dispatcher:
         files.
         """
         job = attempt.job
-        kept = None
+        stored = None
         try:
             if discard:
                 await asyncio.to_thread(self._files.delete, attempt.wrote)
                 attempt.wrote.clear()
-            kept = await self._on_disk(attempt, result)
+            stored = await self._on_disk(attempt, result)
         except Exception:
             log.exception(
                 "job %s ended, but its end cannot be stored; the next start runs it again", job.id
@@ -364,10 +364,10 @@ class Dispatcher:
         self._unwritten.discard(job.id)
         self._ending.pop(job.id, None)
         self._leave(job.id)
-        if kept is not None:
-            finished = replace(job, status=kept.status, ended=kept.at, result=kept)
+        if stored is not None:
+            finished = replace(job, status=stored.status, ended=stored.at, result=stored)
             self._forecast.ended(finished)
-            self._emit(finished, kept)
+            self._emit(finished, stored)
         self._changed()
         self.dispatch()
 
@@ -376,32 +376,32 @@ class Dispatcher:
         Waits while the disk is full.
 
         If the server is killed at any point, every job with a result on record keeps its files, and
-        the files of jobs without a result are deleted. The runner deletes them until `kept` is
-        called. After that the next start of the server deletes them, so they are recorded first.
+        the files of jobs without a result are deleted. The runner deletes them until `keep_files`
+        is called. After that the next start of the server deletes them, so they are recorded first.
         """
-        job, kept = attempt.job, result
+        job, stored = attempt.job, result
         while True:
             try:
-                shown = temporary(kept, attempt.wrote)
+                shown = temporary(stored, attempt.wrote)
                 sized = await asyncio.to_thread(self._files.sized, shown) if shown else []
                 await self._wrote(attempt, attempt.wrote - attempt.noted)
                 if job.id in self.attempts:
-                    self._runner.kept(job.id)
+                    self._runner.keep_files(job.id)
                 await self._store.finish(
-                    replace(job, status=kept.status, ended=kept.at, result=kept), sized
+                    replace(job, status=stored.status, ended=stored.at, result=stored), sized
                 )
-                return kept
+                return stored
             except RunError as error:
                 if job.id not in self._unwritten:
                     log.error("the result of job %s waits for the disk: %s", job.id, error)
                 self._unwritten.add(job.id)
                 await asyncio.sleep(FULL_DISK_RETRY_S)
             except Exception as error:
-                if kept is not result:
+                if stored is not result:
                     raise
                 log.warning("the result of job %s cannot be stored", job.id, exc_info=error)
                 why = JobError("RunError", f"its result cannot be stored: {error}")
-                kept = Ended("failed", result.at, why, seconds=result.seconds)
+                stored = Ended("failed", result.at, why, seconds=result.seconds)
 
     async def _wrote(self, attempt: Attempt, files: Collection[StoredFile]) -> None:
         if files:

@@ -18,7 +18,7 @@ from katz_graph.web.jobs.admission import Admission
 from katz_graph.web.jobs.dispatch import STOP_SECONDS, Dispatcher, JobRunner
 from katz_graph.web.jobs.job import Job, Submission
 from katz_graph.web.jobs.queue import NotWaiting
-from katz_graph.web.jobs.retention import KEYS_KEPT, JobFiles, Retention, outdated
+from katz_graph.web.jobs.retention import KEY_RETENTION_S, JobFiles, Retention, outdated
 from katz_graph.web.jobs.runtime_estimate import RECENT, Forecast, JobFeatures, by_id, features_of
 from katz_graph.web.jobs.store import JobStore
 from katz_graph.web.options import MB, Limits
@@ -271,7 +271,7 @@ class Jobs:
         await self.forget(
             await outdated(self._store, self._retention, self._limits.history, self._clock())
         )
-        await self._store.forget_keys(self._clock() - KEYS_KEPT)
+        await self._store.forget_keys(self._clock() - KEY_RETENTION_S)
         await self._store.drop_reports(REPORTS)
         await self._store.shrink()
 

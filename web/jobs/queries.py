@@ -27,7 +27,7 @@ SortBy = Literal["created_at", "execution_duration"]
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class Submitted:
     """Holds the outcome of a submission: a new job, the earlier job of its key, or neither because
     the id or key is in use.
     """
@@ -53,11 +53,11 @@ def jobs(connection: sqlite3.Connection, query: str, values: Sequence[Any] = ())
     return found
 
 
-def add(connection: sqlite3.Connection, job: Job, key: str | None, digest: str) -> Kept:
+def add(connection: sqlite3.Connection, job: Job, key: str | None, digest: str) -> Submitted:
     if key is not None and (earlier := repeated(connection, job.client, key, digest)) is not None:
         return earlier
     if connection.execute("select 1 from jobs where id = ?", (job.id,)).fetchone():
-        return Kept(None, taken="id")
+        return Submitted(None, taken="id")
     row = row_of(job)
     connection.execute(
         f"insert into jobs ({', '.join(row)}) values ({', '.join('?' * len(row))})",
@@ -68,21 +68,25 @@ def add(connection: sqlite3.Connection, job: Job, key: str | None, digest: str) 
             "insert into keys (client, key, digest, job, created) values (?, ?, ?, ?, ?)",
             (job.client or "", key, digest, job.id, job.created),
         )
-    return Kept(job)
+    return Submitted(job)
 
 
 def repeated(
     connection: sqlite3.Connection, client: str | None, key: str, digest: str | None
-) -> Kept | None:
+) -> Submitted | None:
     found = connection.execute(
         "select digest, job from keys where client = ? and key = ?", (client or "", key)
     ).fetchone()
     if found is None:
         return None
     if digest not in (None, found[0]):
-        return Kept(None, taken="key")
+        return Submitted(None, taken="key")
     found_jobs = jobs(connection, f"select {WHOLE} from jobs where id = ?", (found[1],))
-    return Kept(found_jobs[0], repeated=True) if found_jobs else Kept(None, taken="forgotten")
+    return (
+        Submitted(found_jobs[0], repeated=True)
+        if found_jobs
+        else Submitted(None, taken="forgotten")
+    )
 
 
 def finish(connection: sqlite3.Connection, job: Job, temporary: Sequence[StoredFile]) -> bool:

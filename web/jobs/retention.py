@@ -22,7 +22,7 @@ from katz_graph.web.jobs.store import JobStore
 from katz_graph.web.options import MB
 
 DAY = 86_400.0
-KEYS_KEPT = DAY  # seconds that an Idempotency-Key outlives its forgotten job
+KEY_RETENTION_S = DAY  # seconds that an Idempotency-Key outlives its forgotten job
 TEMPORARY = "temp"
 ROOM_BYTES = 64 * MB  # free bytes that each disk needs before jobs start again
 ABANDONED = 3_600.0  # seconds without a change after which an unfinished file counts as abandoned

@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 from katz_graph.core.errors import RunError
 from katz_graph.web.jobs import queries
 from katz_graph.web.jobs.job import Job, Status
-from katz_graph.web.jobs.queries import Kept, SortBy
+from katz_graph.web.jobs.queries import SortBy, Submitted
 from katz_graph.web.jobs.records import COLUMNS, WHOLE, StoredFile
 from katz_graph.web.jobs.store_file import FAULTS, explained, open_to_read, open_to_write
 from katz_graph.web.jobs.writer import Writer
@@ -66,11 +66,11 @@ class JobStore:
 
     # jobs
 
-    async def add(self, job: Job, key: str | None = None, digest: str = "") -> Kept:
+    async def add(self, job: Job, key: str | None = None, digest: str = "") -> Submitted:
         """Adds a waiting job with its Idempotency-Key."""
         return await self._write(lambda connection: queries.add(connection, job, key, digest))
 
-    async def repeated(self, client: str | None, key: str, digest: str | None) -> Kept | None:
+    async def repeated(self, client: str | None, key: str, digest: str | None) -> Submitted | None:
         """Returns the outcome of an earlier submission with this key, or None. A `digest` of None
         matches every body.
         """

@@ -230,16 +230,16 @@ def _rescue(file: Path, why: str) -> str:
     """
     new = file.with_name(f"{file.name}{NEW}")
     _create(new)
-    kept = []
+    saved = []
     with closing(_connect(file)) as damaged, closing(_connect(new)) as fresh:
         for table in tables(fresh, KEYS):
             copied, lost = _copy(damaged, fresh, table)
             if copied or lost:
-                kept.append(f"{copied:,} of {copied + lost:,} {table.name}")
+                saved.append(f"{copied:,} of {copied + lost:,} {table.name}")
     aside = _put_aside(file)
     new.replace(file)
     return (
-        f"{file}: the job store was damaged ({why}): saved {', '.join(kept) or 'nothing'}; the "
+        f"{file}: the job store was damaged ({why}): saved {', '.join(saved) or 'nothing'}; the "
         f"damaged file is {aside.name}"
     )
 

@@ -68,10 +68,10 @@ def router(state: State) -> APIRouter:
         folder, name = upload.folder(state.folders), picture_name(upload.name, kind)
         if content is not None and not name.lower().endswith(".png"):
             name += ".png"
-        kept = await asyncio.to_thread(
+        stored = await asyncio.to_thread(
             keep_picture, content or upload.file, folder, name, upload.overwrite
         )
-        return json_answer({"name": kept, "subfolder": upload.subfolder, "type": upload.place})
+        return json_answer({"name": stored, "subfolder": upload.subfolder, "type": upload.place})
 
     @routes.get("/view", responses=VIEWED | refusals(404, 416), response_class=Response)
     async def view(

@@ -149,10 +149,10 @@ def own(state: State) -> APIRouter:
             raise Refusal(404, "there is no such job of this client")
         if (live := state.hub.state(job)) is not None:
             return Response(REPORT.dump_json(report_of(job, live)), media_type=JSON)
-        kept = await state.jobs.report(id)
-        if kept is None:
+        packed = await state.jobs.report(id)
+        if packed is None:
             raise Refusal(404, "the job has no report, or it was deleted")
-        return Response(await asyncio.to_thread(unpacked, kept), media_type=JSON)
+        return Response(await asyncio.to_thread(unpacked, packed), media_type=JSON)
 
     @routes.post(
         "/jobs/{id}/move",

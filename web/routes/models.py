@@ -24,7 +24,7 @@ from katz_graph.web.routes.documented import answers, refusals
 from katz_graph.web.state import State
 
 PRESENT_NAMES = {kind: name for name, kind in PRESENT.items()}
-KEPT_S = 10.0  # maximum age of a list of files
+LIST_MAX_AGE_S = 10.0  # maximum age of a list of files
 PREVIEW_ENDINGS = (*(f".preview{ending}" for ending in PICTURE_ENDINGS), *PICTURE_ENDINGS)
 
 
@@ -78,7 +78,7 @@ def router(state: State) -> APIRouter:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _CachedList:
     files: Mapping[str, Path]
     taken: float
     content: bytes
@@ -86,20 +86,20 @@ class _Kept:
 
 class FileLists:
     """Serializes the files of each kind of models as JSON. Caches a list while its folders are
-    unchanged, but only for KEPT_S, because files may also grow in place.
+    unchanged, but only for LIST_MAX_AGE_S, because files may also grow in place.
     """
 
     def __init__(self, folders: Folders) -> None:
         self._folders = folders
-        self._kept: dict[str, _Kept] = {}
+        self._cache: dict[str, _CachedList] = {}
 
     def of(self, kind: str) -> bytes:
         files, now = self._folders.files(kind), time.monotonic()
-        kept = self._kept.get(kind)
-        if kept is None or kept.files is not files or now - kept.taken > KEPT_S:
+        cached = self._cache.get(kind)
+        if cached is None or cached.files is not files or now - cached.taken > LIST_MAX_AGE_S:
             content = json_text(list(_described_files(self._folders, kind, files))).encode()
-            kept = self._kept[kind] = _Kept(files, now, content)
-        return kept.content
+            cached = self._cache[kind] = _CachedList(files, now, content)
+        return cached.content
 
 
 def known_kind(folders: Folders, name: str) -> str:

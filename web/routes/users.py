@@ -160,14 +160,14 @@ def router(state: State) -> APIRouter:
         files, check = await files_of(request), Precondition.of(request).check
         moved = _move(request)
         if moved is not None:
-            kept = await people.move(files, *moved, overwrite != NO, check)
+            saved = await people.move(files, *moved, overwrite != NO, check)
         else:
-            kept = await people.store(
+            saved = await people.store(
                 files, file, request.stream(), overwrite != NO, check, announced_bytes(request)
             )
         return json_answer(
-            _entry_json(kept.entry) if full_info == YES else kept.entry.name,
-            headers={"ETag": tag_of(kept.state)},
+            _entry_json(saved.entry) if full_info == YES else saved.entry.name,
+            headers={"ETag": tag_of(saved.state)},
         )
 
     @routes.delete(

@@ -36,7 +36,7 @@ from katz_graph.web.runner_client.messages import MakePlan
 # limits of one plan, after which no further node of its graph runs: processor time, because jobs
 # have priority, and wall-clock time
 PROCESSOR_SECONDS, SECONDS = 10.0, 30.0
-KEPT = 64  # plans, or as many as the last answered request has
+MAX_CACHED_PLANS = 64  # plans, or as many as the last answered request has
 WAITING, WAITING_OF_ONE = 16, 12  # requests, in total and per address
 # at a higher niceness on busy processors, the thread holds Python's lock while it is not scheduled,
 # and the threads that drive jobs wait for it
@@ -65,7 +65,7 @@ class Plans:
         self.threads = Answering("katz-plans", 1, hangs_after, hangs_after, stuck, _stand_back)
         self._requests: dict[object, _Request] = {}
         self._lock = threading.Lock()
-        self._kept: OrderedDict[str, tuple[object, Program]] = OrderedDict()
+        self._cache: OrderedDict[str, tuple[object, Program]] = OrderedDict()
         self._reached = 0  # plans of the last answered or cancelled request
 
     def close(self) -> None:
@@ -168,19 +168,19 @@ class Plans:
     def _compiled(self, changes: PlanChanges, region: Region) -> Program:
         key = digest((region, changes))
         measured = self._engine.cluster.devices, dict(self._engine.cluster.links)
-        known, program = self._kept.get(key, (None, None))
+        known, program = self._cache.get(key, (None, None))
         if program is None or known != measured:
             program = self._engine.plan(region, changes=changes)
-            self._kept[key] = measured, program
-        self._kept.move_to_end(key)
+            self._cache[key] = measured, program
+        self._cache.move_to_end(key)
         return program
 
     def _forget(self, request: _Request) -> None:
         """Evicts the oldest plans. Plans of cancelled requests stay, so that retries find them."""
         made = len(request.programs)
         self._reached = max(made, self._reached if request.refusal else 0)
-        while len(self._kept) > max(KEPT, self._reached):
-            self._kept.popitem(last=False)
+        while len(self._cache) > max(MAX_CACHED_PLANS, self._reached):
+            self._cache.popitem(last=False)
 
 
 class _Request:

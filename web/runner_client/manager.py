@@ -216,8 +216,8 @@ class Runner:
         if self._child is not None and self._working:
             self._child.kill(why, blamed=False)
 
-    def kept(self, job_id: str) -> None:
-        """Reports to the runner that a job's end is on record: the runner keeps its files."""
+    def keep_files(self, job_id: str) -> None:
+        """Makes the runner keep the files of a job, whose end is about to be stored."""
         if self._child is not None:
             self._child.send(Keep(job_id))
 

@@ -16,7 +16,7 @@ class Rows:
 
     def __init__(self, part: str, folder: Path | None) -> None:
         self._part, self._file = part, None if folder is None else _opened(folder, part)
-        self.kept: list[dict[str, Any]] = []
+        self.rows: list[dict[str, Any]] = []
 
     def __enter__(self) -> Self:
         return self
@@ -27,7 +27,7 @@ class Rows:
 
     def add(self, what: str, **figures: Any) -> None:
         row = {"part": self._part, "what": what, **figures}
-        self.kept.append(row)
+        self.rows.append(row)
         words = ", ".join(f"{name} {_words(value)}" for name, value in figures.items())
         print(f"{what}: {words}", file=sys.stderr, flush=True)
         if self._file is not None:
@@ -35,8 +35,8 @@ class Rows:
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
         """Returns columns and rows of the printed table."""
-        names = list(dict.fromkeys(name for row in self.kept for name in row if name != "part"))
-        return names, [[row.get(name, "") for name in names] for row in self.kept]
+        names = list(dict.fromkeys(name for row in self.rows for name in row if name != "part"))
+        return names, [[row.get(name, "") for name in names] for row in self.rows]
 
 
 def _opened(folder: Path, part: str) -> TextIO:

@@ -31,11 +31,11 @@ class FormulaStore(Protocol):
 
 class Counts:
     """Counts the work of stages by configuration. Caches formulas in this object and, if given, in
-    `kept`. Thread-safe without a lock, because a holder of low priority would block others.
+    `store`. Thread-safe without a lock, because a holder of low priority would block others.
     """
 
-    def __init__(self, kept: FormulaStore | None = None) -> None:
-        self._kept = kept
+    def __init__(self, store: FormulaStore | None = None) -> None:
+        self._store = store
         self._known: dict[str, Formula] = {}
 
     def work(
@@ -77,21 +77,21 @@ class Counts:
         """
         text = json.dumps(dict(config), sort_keys=True)
         key = digest((text, "unprepared", _software()))
-        known = self._kept.formula(key) if self._kept else None
+        known = self._store.formula(key) if self._store else None
         if known is None:
             from katz_graph.models.costs.stage_cost import module_on_meta
             from katz_graph.models.prepare import unprepared
 
             found = unprepared(module_on_meta(text))
             known = json.dumps([f"{count} {what}" for what, count in found.items()])
-            if self._kept is not None:
-                self._kept.keep_formula(key, known)
+            if self._store is not None:
+                self._store.keep_formula(key, known)
         return tuple(json.loads(known))
 
     def _formula(self, *asked: Any) -> Formula:
         key = digest((*asked, _software()))
         if key not in self._known:
-            text = self._kept.formula(key) if self._kept else None
+            text = self._store.formula(key) if self._store else None
             self._known[key] = (Formula.read(text) if text else None) or self._counted(key, *asked)
         return self._known[key]
 
@@ -99,8 +99,8 @@ class Counts:
         from katz_graph.models.costs.stage_cost import stage_formula
 
         formula = stage_formula(*asked)
-        if self._kept is not None:
-            self._kept.keep_formula(key, formula.text())
+        if self._store is not None:
+            self._store.keep_formula(key, formula.text())
         return formula
 
 

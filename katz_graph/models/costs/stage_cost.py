@@ -51,12 +51,12 @@ def stage_work(
     first_block: int = 0,
     last_block: int | None = None,
     value_bytes: int = 4,
-    kept: bool = True,
+    cached: bool = True,
 ) -> Work:
     """Counts the work of one call of a stage of the module with this `config.json`.
 
     height, width: of the latent, even for the VAE; tokens: of the text; value_bytes: 2 for half
-    precision, 4 for float32; kept: cross-attention reads cached keys and values. Block ranges are
+    precision, 4 for float32; cached: cross-attention reads cached keys and values. Block ranges are
     as in stage nodes. A multiply-add is two operations. A count takes up to seconds;
     `counts.Counts` derives all sizes from one count.
     """
@@ -70,7 +70,7 @@ def stage_work(
         first_block,
         last_block,
         value_bytes,
-        kept,
+        cached,
     )
 
 
@@ -97,12 +97,12 @@ def _work(
     first_block: int,
     last_block: int | None,
     value_bytes: int,
-    kept: bool,
+    cached: bool,
 ) -> Work:
     counted = _counted(
         module_on_meta(config),
         stage,
-        Sized(batch, height, width, tokens, first_block, last_block, kept),
+        Sized(batch, height, width, tokens, first_block, last_block, cached),
     )
     return _formula(counted, lambda numbers: {"": sum(numbers)}).work({}, value_bytes)
 

@@ -106,10 +106,10 @@ class FileCache:
         if not is_url(file.path):
             check_unchanged(file)
             return read_header(Path(file.path))[1]
-        kept = self._header(file)
+        path = self._header(file)
         try:
-            header = kept.read_bytes()
-            _note_use(kept)
+            header = path.read_bytes()
+            _note_use(path)
         except OSError:
             header = b""
         if hashlib.sha256(header).hexdigest() != file.header:
@@ -117,7 +117,7 @@ class FileCache:
             there, header = identify(file.path, self.patience, rule=rule)
             if there != file:
                 raise Changed(file.path)
-            self._write(kept, header)
+            self._write(path, header)
         return parse_header(shown(file.path), header, file.size)
 
     def holds(self, file: FileIdentity) -> bool:

@@ -358,24 +358,24 @@ class Residents:
         """Evicts modules that are not in use. `what`: the reason, if evicted for another module.
         Frees all but the first of this form, and returns that one.
         """
-        kept: list[Resident] = []
+        replaced: list[Resident] = []
         freed: list[Resident] = []
         for key in keys:
             for books in (self._books, self._control_nets):
                 if key in books:
                     (books.evict if what else books.forget)(key)
             gone = self._here.pop(key)
-            takes_place = form is not None and gone.form == form and not kept
-            (kept if takes_place else freed).append(gone)
+            takes_place = form is not None and gone.form == form and not replaced
+            (replaced if takes_place else freed).append(gone)
             if what:
                 self._evicted_seconds += gone.seconds
                 how = f"{what}, its replacement" if takes_place else what
                 self._hooks.evicted(f"released {gone} for {how}")
             del gone
-        for one in kept:
+        for one in replaced:
             self._hooks.also_free(one.module)
         self._free(freed)
-        return kept
+        return replaced
 
     def _free(self, gone: list[Resident]) -> None:
         """Frees modules and empties the list."""

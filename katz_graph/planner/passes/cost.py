@@ -61,13 +61,13 @@ def cost(
     keys = {
         name: _key(operation, sizes[name], work[name]) for name, operation in operations.items()
     }
-    kept = (
+    reasons = (
         {name: found for name, one in operations.items() if (found := unprepared(one))}
         if any(device.is_gpu for device in program.target.devices)
         else {}
     )
     return replace(
-        program, shape=shape, tokens=tokens, cells=cells, work=work, keys=keys, unprepared=kept
+        program, shape=shape, tokens=tokens, cells=cells, work=work, keys=keys, unprepared=reasons
     )
 
 

@@ -105,11 +105,11 @@ def _joined(kind: Literal["S", "P"], parts: list[Tree]) -> Tree:
 def _replace(
     work: networkx.DiGraph, trees: dict[int, Tree], group: list[int], joined: Tree
 ) -> None:
-    kept = group[0]
+    merged = group[0]
     before = {node for member in group for node in work.pred[member]} - set(group)
     after = {node for member in group for node in work.succ[member]} - set(group)
     work.remove_nodes_from(group)
-    work.add_node(kept)
-    work.add_edges_from((node, kept) for node in before)
-    work.add_edges_from((kept, node) for node in after)
-    trees[kept] = joined
+    work.add_node(merged)
+    work.add_edges_from((node, merged) for node in before)
+    work.add_edges_from((merged, node) for node in after)
+    trees[merged] = joined

@@ -125,7 +125,7 @@ class _Lists:
             yield from self._receive(device, [variant.prediction], index, here)
             yield Instruction("advance", "x", index)
         made = [name for segment in segments for call in segment.calls for name in call.operations]
-        yield Instruction("end", "", index, keeps=self._kept(device, index, made, here))
+        yield Instruction("end", "", index, keeps=self._carried(device, index, made, here))
 
     def _receive(
         self, device: str, values: Iterable[Any], index: int | None, here: dict[Instance, None]
@@ -172,7 +172,7 @@ class _Lists:
             else [self._program.placement[name]]
         )
 
-    def _kept(
+    def _carried(
         self, device: str, index: int, made: Iterable[str], here: dict[Instance, None]
     ) -> tuple[Instance, ...]:
         """Returns the instances that later evaluations need on this device."""

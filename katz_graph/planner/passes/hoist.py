@@ -44,8 +44,8 @@ def hoist(program: Program) -> Program:
                 before.setdefault(name, Operation(name, made_by.name, made_by.name, reads))
                 inputs[argument] = Ref(name)
         replaced = {name for made_by in stages.values() for name in made_by.replaces}
-        kept = {name: value for name, value in inputs.items() if name not in replaced}
-        return replace(operation, inputs=kept)
+        remaining = {name: value for name, value in inputs.items() if name not in replaced}
+        return replace(operation, inputs=remaining)
 
     variants = tuple(
         replace(one, operations=tuple(rewrite(operation, one) for operation in one.operations))

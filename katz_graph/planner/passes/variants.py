@@ -74,7 +74,7 @@ def _variant(region: Region, decisions: Mapping[str, bool], live: frozenset[int]
             value = aliases[value]
         return value
 
-    kept: dict[str, Operation] = {}
+    resolved: dict[str, Operation] = {}
     for operation in region.operations:
         inputs = {name: follow(value) for name, value in operation.inputs.items()}
         if operation.stage in CONDITIONS:
@@ -89,7 +89,7 @@ def _variant(region: Region, decisions: Mapping[str, bool], live: frozenset[int]
                 inputs.get("on_true") if inputs.get("condition") else inputs.get("on_false")
             )
         else:
-            kept[operation.id] = replace(operation, inputs=inputs)
+            resolved[operation.id] = replace(operation, inputs=inputs)
     prediction = follow(region.end.inputs.get("prediction"))
     if not isinstance(prediction, Ref):
         raise InputError(
@@ -98,8 +98,8 @@ def _variant(region: Region, decisions: Mapping[str, bool], live: frozenset[int]
         )
     following = {slot: region.end.inputs.get(f"next_{slot}") for slot in range(1, SLOTS + 1)}
     carried = {slot: follow(following[slot]) for slot in sorted(live)}
-    needed = needed_operations(kept, [prediction, *carried.values()])
-    operations = tuple(op for name, op in kept.items() if name in needed)
+    needed = needed_operations(resolved, [prediction, *carried.values()])
+    operations = tuple(op for name, op in resolved.items() if name in needed)
     for operation in operations:
         _check_inputs(operation)
     return Variant("", operations, prediction, carried, ())
@@ -209,5 +209,5 @@ def _delayed(
     carried |= {slot: Ref(name, lagging[name]) for name, slot in slots.items() if slot in live}
     prediction = read(variant.prediction)
     needed = needed_operations(operations, [prediction, *carried.values()])
-    kept = tuple(op for name, op in operations.items() if name in needed)
-    return Variant("", kept, prediction, carried, ())
+    remaining = tuple(op for name, op in operations.items() if name in needed)
+    return Variant("", remaining, prediction, carried, ())

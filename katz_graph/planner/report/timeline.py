@@ -72,12 +72,12 @@ def _cut(
     end: float,
     boundaries: tuple[float, ...],
 ) -> PlannedTimeline:
-    kept = [
+    shown = [
         number
         for number, span in enumerate(simulation.spans)
         if span.seconds and span.start < end and span.start + span.seconds > start
     ][:SPANS]
-    places = {number: place for place, number in enumerate(kept)}
+    places = {number: place for place, number in enumerate(shown)}
 
     def waited_for(after: int | None) -> int | None:
         while after is not None and after not in places:  # zero time, or before `start`
@@ -86,7 +86,7 @@ def _cut(
 
     spans = tuple(
         replace(span, after=waited_for(span.after))
-        for span in (simulation.spans[number] for number in kept)
+        for span in (simulation.spans[number] for number in shown)
     )
     return PlannedTimeline(first, start, end, boundaries, tuple(_rows(program, spans)), spans)
 

@@ -322,13 +322,13 @@ def _absorb_small(
         for operation in variant.operations:
             for _, ref in operation.references():
                 readers.setdefault(ref.operation, operation.id)
-    kept = [item for item in items if not little(item)]
-    joined = {item: list(item) for item in kept}
+    large = [item for item in items if not little(item)]
+    joined = {item: list(item) for item in large}
     for item in (item for item in items if little(item)):
         reader: str | None = item[-1]
-        while reader is not None and not any(reader in other for other in kept):
+        while reader is not None and not any(reader in other for other in large):
             reader = readers.get(reader)
-        home = next((other for other in kept if reader in other), kept[0] if kept else None)
+        home = next((other for other in large if reader in other), large[0] if large else None)
         if home is None:
             return items
         joined[home] += item

@@ -140,20 +140,21 @@ def shortened(program: Program) -> tuple[Program, tuple[Repeats, ...]]:
         for index in variant.evaluations
     }
     kinds = [numbers[index] for index in sorted(numbers)]
-    kept: list[int] = []
+    ordered: list[int] = []
     repeats: list[Repeats] = []
     place = 0
     while place < len(kinds):
         length, times = _pattern(kinds[place:])
-        kept += kinds[place : place + length] * min(times, most)
+        ordered += kinds[place : place + length] * min(times, most)
         if times > most:
             repeats.append(
-                Repeats(len(kept) - steady * length, len(kept) - 1, steady, times - most)
+                Repeats(len(ordered) - steady * length, len(ordered) - 1, steady, times - most)
             )
         place += length * times
     variants = tuple(
         replace(
-            variant, evaluations=tuple(index for index, kind in enumerate(kept) if kind == number)
+            variant,
+            evaluations=tuple(index for index, kind in enumerate(ordered) if kind == number),
         )
         for number, variant in enumerate(program.variants)
     )

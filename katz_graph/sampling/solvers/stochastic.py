@@ -34,7 +34,7 @@ def euler_ancestral(
             return denoised
         ancestral = path.ancestral(sigma, sigma_next, eta)
         x = x + slope(x, sigma, denoised) * (ancestral.down - sigma)
-        x = x * ancestral.kept + noise(sigma, sigma_next) * s_noise * ancestral.up
+        x = x * ancestral.scale + noise(sigma, sigma_next) * s_noise * ancestral.up
     return x
 
 
@@ -68,7 +68,7 @@ def dpm_2_ancestral(
             denoised = yield Query(halfway, middle, step)
             x = x + slope(halfway, middle, denoised) * (down - sigma)
         if sigma_next > 0:
-            x = x * ancestral.kept + noise(sigma, sigma_next) * s_noise * ancestral.up
+            x = x * ancestral.scale + noise(sigma, sigma_next) * s_noise * ancestral.up
     return x
 
 
@@ -96,7 +96,7 @@ def dpmpp_2s_ancestral(
             denoised = yield Query(halfway, middle, step)
             x = torch.lerp(denoised, x, float(down / sigma))
         if sigma_next > 0:
-            x = x * ancestral.kept + noise(sigma, sigma_next) * s_noise * ancestral.up
+            x = x * ancestral.scale + noise(sigma, sigma_next) * s_noise * ancestral.up
     return x
 
 

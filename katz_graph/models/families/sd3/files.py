@@ -97,5 +97,5 @@ def transformer_configuration(shapes: Shapes, _: str) -> Configuration:
 
 def converted(tensors: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the tensors under diffusers' names. `values`: the module's configuration."""
-    kept = {name: tensor for name, tensor in tensors.items() if name != CONTROL_TYPE}
-    return RENAMING.converted(kept, values["num_layers"])
+    remaining = {name: tensor for name, tensor in tensors.items() if name != CONTROL_TYPE}
+    return RENAMING.converted(remaining, values["num_layers"])

@@ -214,20 +214,20 @@ def run_blocks(
             f"{', '.join(map(str, before)) or 'none'}: link features from block "
             f"{numbers.start - 1}"
         )
-    kept = dict(zip(before, tokens.skips, strict=True))
+    outputs = dict(zip(before, tokens.skips, strict=True))
     hidden, text = tokens.hidden, tokens.text
     for number in numbers:
         skip = {}
         if number in sources:
-            skip["skip"] = _added(kept[sources[number]], residual)
+            skip["skip"] = _added(outputs[sources[number]], residual)
         else:
             hidden = _added(hidden, residual)
         if number not in passed:
             hidden, text = stack.block(
                 module, number, hidden, text, tokens.embedding, fixed, **skip
             )
-        kept[number] = hidden
-    later = tuple(kept[number] for number in after)
+        outputs[number] = hidden
+    later = tuple(outputs[number] for number in after)
     return Tokens(hidden, text, tokens.embedding, tokens.step, later)
 
 

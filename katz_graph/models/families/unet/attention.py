@@ -20,12 +20,12 @@ width] each.
 
 
 class CachedKVAttention(AttnProcessor2_0):  # type: ignore[misc]
-    """Computes scaled dot-product attention with precomputed keys and values from `kept`; computes
-    those that are missing. Self-attention uses one matrix product if its weights are fused.
+    """Computes scaled dot-product attention with precomputed keys and values from `cached`;
+    computes those that are missing. Self-attention uses one matrix product for fused weights.
 
     The processor knows only its layer's name, so one module serves many requests. diffusers passes
     only arguments that the signature names, and warns about others. Hence the explicit parameter
-    `kept`, also in self-attention layers.
+    `cached`, also in self-attention layers.
     """
 
     def __init__(self, layer: str) -> None:
@@ -39,9 +39,9 @@ class CachedKVAttention(AttnProcessor2_0):  # type: ignore[misc]
         encoder_hidden_states: Tensor | None = None,
         attention_mask: Tensor | None = None,
         temb: Tensor | None = None,
-        kept: KeysValues | None = None,
+        cached: KeysValues | None = None,
     ) -> Tensor:
-        pair = kept.get(self.layer) if kept else None
+        pair = cached.get(self.layer) if cached else None
         fused = getattr(attn, FUSED, None)
         if pair is not None:
             parts: tuple[Tensor, ...] = (attn.to_q(hidden_states), *pair)

@@ -34,7 +34,7 @@ def encode(
     unet: Any,
     start: Step | Features,
     text: TextEncoding,
-    kept: KeysValues | None = None,
+    cached: KeysValues | None = None,
     first_block: int = 0,
     last_block: int | None = None,
     added: Tensor | None = None,
@@ -43,7 +43,7 @@ def encode(
     """Runs down blocks first..last (None: to the end) from a step's model input, or from features
     that end right before first_block.
 
-    kept: from `cross_attention_keys_values`; added: from `added_embedding`; concatenated: extra
+    cached: from `cross_attention_keys_values`; added: from `added_embedding`; concatenated: extra
     input channels [B, C', h, w]. Raises InputError if the range does not fit.
     """
     blocks = _range("UNetEncoder", first_block, last_block, len(unet.down_blocks))
@@ -71,19 +71,19 @@ def encode(
         )
     hidden, skips = state.hidden, state.skips
     for block in (unet.down_blocks[index] for index in blocks):
-        arguments = conditioned(text, kept) if has_cross_attention(block) else {}
+        arguments = conditioned(text, cached) if has_cross_attention(block) else {}
         hidden, new = block(hidden_states=hidden, temb=state.embedding, **arguments)
         skips += new
     return replace(state, hidden=hidden, skips=skips)
 
 
 def mid(
-    unet: Any, features: Features, text: TextEncoding, kept: KeysValues | None = None
+    unet: Any, features: Features, text: TextEncoding, cached: KeysValues | None = None
 ) -> Features:
     """Runs the middle block on the output of the last down block."""
     if unet.mid_block is None:
         return features
-    arguments = conditioned(text, kept) if has_cross_attention(unet.mid_block) else {}
+    arguments = conditioned(text, cached) if has_cross_attention(unet.mid_block) else {}
     return replace(
         features, hidden=unet.mid_block(features.hidden, features.embedding, **arguments)
     )
@@ -93,7 +93,7 @@ def decode(
     unet: Any,
     features: Features,
     text: TextEncoding,
-    kept: KeysValues | None = None,
+    cached: KeysValues | None = None,
     skips: Features | None = None,
     residuals: Sequence[Residuals] = (),
     first_block: int = 0,
@@ -132,7 +132,7 @@ def decode(
             taken,
             _upsample_size(unet, index, source),
             source.embedding,
-            conditioned(text, kept),
+            conditioned(text, cached),
             on_skip,
         )
     state = replace(source, hidden=hidden)

@@ -77,7 +77,7 @@ def encode(module: Any, given: Mapping[str, Any]) -> Outputs:
             module,
             start,
             given["text"],
-            given["kept"],
+            given["cached"],
             *blocks,
             given["added"],
             given.get("concatenated"),
@@ -86,7 +86,7 @@ def encode(module: Any, given: Mapping[str, Any]) -> Outputs:
 
 
 def mid(module: Any, given: Mapping[str, Any]) -> Outputs:
-    return (unet.mid(module, given["features"], given["text"], given["kept"]),)
+    return (unet.mid(module, given["features"], given["text"], given["cached"]),)
 
 
 def bind_decode(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
@@ -102,7 +102,7 @@ def decode(module: Any, given: Mapping[str, Any]) -> Outputs:
         module,
         given["features"],
         given["text"],
-        given["kept"],
+        given["cached"],
         given.get("skips"),
         [
             given[name]
@@ -131,14 +131,14 @@ def bind_wrapped(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
 def wrapped(module: Any, given: Mapping[str, Any]) -> Outputs:
     """Returns the denoised prediction of the whole UNet, run by a pack's wrapper."""
 
-    def predict(step: Step, text: TextEncoding, kept: Any) -> Tensor:
+    def predict(step: Step, text: TextEncoding, cached: Any) -> Tensor:
         inner = {
             **given,
             "first_block": 0,
             "last_block": -1,
             "step": step,
             "text": text,
-            "kept": kept,
+            "cached": cached,
         }
         (encoded,) = encode(module, inner)
         (middle,) = mid(module, {**inner, "features": encoded})
@@ -152,7 +152,7 @@ def wrapped(module: Any, given: Mapping[str, Any]) -> Outputs:
             predict,
             given["step"],
             given["text"],
-            given["kept"],
+            given["cached"],
             sides,
             given["table"],
         ),
@@ -160,7 +160,7 @@ def wrapped(module: Any, given: Mapping[str, Any]) -> Outputs:
 
 
 def control(module: Any, given: Mapping[str, Any]) -> Outputs:
-    once = given["reference"], given["strength"], given["kept"], given["added"], given["types"]
+    once = given["reference"], given["strength"], given["cached"], given["added"], given["types"]
     return (controlnet.control(module, given["step"], given["text"], *once),)
 
 

@@ -45,14 +45,14 @@ def control(
     text: TextEncoding,
     reference: Tensor,
     strength: Tensor,
-    kept: KeysValues | None = None,
+    cached: KeysValues | None = None,
     added: Tensor | None = None,
     types: Sequence[int] = (),
 ) -> Residuals:
     """Computes the residuals of this step times `strength` [B].
 
-    strength: float32; reference: from `embed_reference`, [B, C, h, w] or [1, C, h, w]; kept, added:
-    as for the UNet; types: as for `embed_reference`.
+    strength: float32; reference: from `embed_reference`, [B, C, h, w] or [1, C, h, w]; cached,
+    added: as for the UNet; types: as for `embed_reference`.
     """
     sample = step.model_input.to(controlnet.conv_in.weight.dtype)
     added = added_embedding(controlnet, text) if added is None else added
@@ -66,11 +66,11 @@ def control(
     hidden = controlnet.conv_in(sample) + reference
     skips: tuple[Tensor, ...] = (hidden,)
     for block in controlnet.down_blocks:
-        arguments = conditioned(text, kept) if has_cross_attention(block) else {}
+        arguments = conditioned(text, cached) if has_cross_attention(block) else {}
         hidden, new = block(hidden_states=hidden, temb=embedding, **arguments)
         skips += new
     if controlnet.mid_block is not None:
-        arguments = conditioned(text, kept) if has_cross_attention(controlnet.mid_block) else {}
+        arguments = conditioned(text, cached) if has_cross_attention(controlnet.mid_block) else {}
         hidden = controlnet.mid_block(hidden, embedding, **arguments)
     weak = partial(_times, strength)
     down = [

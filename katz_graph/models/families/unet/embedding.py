@@ -53,11 +53,11 @@ def _numbers(module: Any, sizes: Tensor, pooled_width: int) -> Tensor:
     return sizes[:, [0, 1, 2, 3, 6]] if taken == REFINER_NUMBERS else sizes[:, :6]
 
 
-def conditioned(text: TextEncoding, kept: Any) -> dict[str, Any]:
+def conditioned(text: TextEncoding, cached: Any) -> dict[str, Any]:
     """Returns the arguments of blocks with cross-attention: the text and its cached keys and
     values.
     """
     return {
         "encoder_hidden_states": text.hidden,
-        "cross_attention_kwargs": {"kept": kept} if kept else None,
+        "cross_attention_kwargs": {"cached": cached} if cached else None,
     }

@@ -22,10 +22,10 @@ from katz_graph.models.stages import Example, Sized
 
 
 def encode(module: Any, sizes: Sized) -> Example:
-    step, text, kept, added = _given(module, sizes)
+    step, text, cached, added = _given(module, sizes)
     first, last = sizes.first_block, sizes.last_block
     start: Features | Step = (
-        unet.encode(module, step, text, kept, 0, first - 1, added) if first else step
+        unet.encode(module, step, text, cached, 0, first - 1, added) if first else step
     )
     done = len(start.skips) if isinstance(start, Features) else 0
     entry = [
@@ -36,29 +36,29 @@ def encode(module: Any, sizes: Sized) -> Example:
     blocks = module.down_blocks[first : None if last is None else last + 1]
 
     def call() -> list[Tensor]:
-        state = unet.encode(module, start, text, kept, first, last, added)
+        state = unet.encode(module, start, text, cached, first, last, added)
         return [state.hidden, *state.skips[done:]]
 
     return call, [*([] if first else entry), *blocks]
 
 
 def mid(module: Any, sizes: Sized) -> Example:
-    step, text, kept, added = _given(module, sizes)
-    deep = unet.encode(module, step, text, kept, added=added)
-    return lambda: [unet.mid(module, deep, text, kept).hidden], [module.mid_block]
+    step, text, cached, added = _given(module, sizes)
+    deep = unet.encode(module, step, text, cached, added=added)
+    return lambda: [unet.mid(module, deep, text, cached).hidden], [module.mid_block]
 
 
 def decode(module: Any, sizes: Sized) -> Example:
-    step, text, kept, added = _given(module, sizes)
+    step, text, cached, added = _given(module, sizes)
     first, last = sizes.first_block, sizes.last_block
-    middle = unet.mid(module, unet.encode(module, step, text, kept, added=added), text, kept)
-    before = unet.decode(module, middle, text, kept, last_block=first - 1)[0] if first else middle
+    middle = unet.mid(module, unet.encode(module, step, text, cached, added=added), text, cached)
+    before = unet.decode(module, middle, text, cached, last_block=first - 1)[0] if first else middle
     stop = len(module.up_blocks) if last is None else last + 1
     final = [module.conv_norm_out, module.conv_out] if stop == len(module.up_blocks) else []
 
     def call() -> list[Tensor]:
         state, prediction = unet.decode(
-            module, before, text, kept, first_block=first, last_block=last
+            module, before, text, cached, first_block=first, last_block=last
         )
         return [state.hidden if prediction is None else prediction]
 
@@ -80,14 +80,14 @@ def reference(module: Any, sizes: Sized) -> Example:
 
 
 def control(module: Any, sizes: Sized) -> Example:
-    step, text, kept, added = _given(module, sizes)
+    step, text, cached, added = _given(module, sizes)
     reference = torch.empty(
         sizes.batch, module.config.block_out_channels[0], sizes.height, sizes.width, device="meta"
     )
     strength = torch.empty(sizes.batch, device="meta")
 
     def call() -> list[Tensor]:
-        residuals = controlnet.control(module, step, text, reference, strength, kept, added)
+        residuals = controlnet.control(module, step, text, reference, strength, cached, added)
         return [*residuals.down, residuals.mid]
 
     return call, [_without(module, "controlnet_cond_embedding")]
@@ -96,11 +96,11 @@ def control(module: Any, sizes: Sized) -> Example:
 def _given(module: Any, sizes: Sized) -> tuple[Step, TextEncoding, Any, Tensor | None]:
     """Returns a step, a text, its cross-attention keys and values, and the added embedding."""
     text = _text(module.config, sizes)
-    kept = attention.cross_attention_keys_values(module, text.hidden) if sizes.kept else None
+    cached = attention.cross_attention_keys_values(module, text.hidden) if sizes.cached else None
     sample = torch.empty(
         sizes.batch, module.config.in_channels, sizes.height, sizes.width, device="meta"
     )
-    return Step.of(sample, sample, 1.0, 1.0), text, kept, added_embedding(module, text)
+    return Step.of(sample, sample, 1.0, 1.0), text, cached, added_embedding(module, text)
 
 
 def _text(config: Any, sizes: Sized) -> TextEncoding:

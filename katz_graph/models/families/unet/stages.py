@@ -21,7 +21,7 @@ COMPUTE, EXAMPLES = (
     f"katz_graph.models.families.unet.{module}" for module in ("compute", "examples")
 )
 PARTS = ("unet_encoder", "unet_mid", "unet_decoder")
-TEXT = {"text": "text_encoder", "kept": "keys_values"}
+TEXT = {"text": "text_encoder", "cached": "keys_values"}
 STEP = TEXT | {"added": "added_embedding"}
 PICTURE = STEP | {"concatenated": "concatenated"}
 

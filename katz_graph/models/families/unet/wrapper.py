@@ -24,7 +24,7 @@ def call_wrapper(
     predict: Predict,
     step: Step,
     text: TextEncoding,
-    kept: Any,
+    cached: Any,
     sides: Sequence[int],
     table: NoiseTable,
 ) -> Tensor:
@@ -52,7 +52,7 @@ def call_wrapper(
                 f"{name} called the model with several noise levels at once, expected one"
             )
         if c_crossattn is None or c_crossattn is text.hidden:
-            return predict(_at(step, x, level, table), text, kept)
+            return predict(_at(step, x, level, table), text, cached)
         return predict(_at(step, x, level, table), replace(text, hidden=c_crossattn), None)
 
     sigma = step.sigma.to(step.x.dtype)

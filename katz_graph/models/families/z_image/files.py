@@ -55,5 +55,5 @@ def converted(tensors: dict[str, Any], values: Mapping[str, Any]) -> dict[str, A
     """Returns the tensors under diffusers' names, which ControlNet files already use. `values`: the
     module's configuration.
     """
-    kept = {name: tensor for name, tensor in tensors.items() if name != UNUSED}
-    return RENAMING.converted(kept, blocks=0)  # all blocks are alike
+    remaining = {name: tensor for name, tensor in tensors.items() if name != UNUSED}
+    return RENAMING.converted(remaining, blocks=0)  # all blocks are alike

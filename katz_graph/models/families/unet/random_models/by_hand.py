@@ -32,7 +32,7 @@ class ByHand:
             pooled -= 6 * self._unet.config.addition_time_embed_dim
             sizes = torch.tensor([[side, side, 0, 0, side, side, 6.0]])
             self._text = TextEncoding(torch.randn(1, 77, width), torch.randn(1, pooled), sizes)
-            self._kept = {
+            self._cached = {
                 module: (
                     cross_attention_keys_values(module, self._text.hidden),
                     added_embedding(module, self._text),
@@ -50,14 +50,14 @@ class ByHand:
 
     def encode(self, latent: Tensor) -> Features:
         """Returns the features before the decoder."""
-        kept, added = self._kept[self._unet]
-        features = unet.encode(self._unet, _step(latent), self._text, kept, added=added)
-        return unet.mid(self._unet, features, self._text, kept)
+        cached, added = self._cached[self._unet]
+        features = unet.encode(self._unet, _step(latent), self._text, cached, added=added)
+        return unet.mid(self._unet, features, self._text, cached)
 
     def decode(self, middle: Features, residuals: Sequence[Residuals]) -> Tensor:
         """Returns the prediction [B, C, h, w]."""
         _, raw = unet.decode(
-            self._unet, middle, self._text, self._kept[self._unet][0], residuals=residuals
+            self._unet, middle, self._text, self._cached[self._unet][0], residuals=residuals
         )
         assert raw is not None  # not None because all blocks ran
         return raw
@@ -69,7 +69,7 @@ class ByHand:
             self._text,
             self._reference,
             torch.full((len(latent),), 0.8),
-            *self._kept[self._controlnet],
+            *self._cached[self._controlnet],
         )
 
 
