@@ -69,13 +69,13 @@ def checksum(url: str) -> str | None:
     fragment = urldefrag(url).fragment
     if not fragment:
         return None
-    told = CHECKSUM.fullmatch(fragment)
-    if told is None:
+    checksum_part = CHECKSUM.fullmatch(fragment)
+    if checksum_part is None:
         raise InputError(
             f"{shown(url)}: got #{one_line(fragment)[:20]} at its end, expected #sha256= and "
             "64 hexadecimal digits"
         )
-    return told[1].lower()
+    return checksum_part[1].lower()
 
 
 @dataclass(frozen=True, slots=True)

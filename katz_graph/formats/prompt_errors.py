@@ -151,7 +151,7 @@ def _extra(
                 "received_type": _socket(value, graph, types),
             }
         elif problem.input in call.inputs:
-            extra["received_value"] = _told(value)
+            extra["received_value"] = _shortened(value)
     if problem.kind in ("wrong_type", "check_failed"):
         extra["exception_message"] = problem.message
     return extra
@@ -177,6 +177,6 @@ def _socket(link: Link, graph: Graph, types: Types) -> str | None:
     return outputs[link.output].socket if 0 <= link.output < len(outputs) else None
 
 
-def _told(value: Any) -> Any:
+def _shortened(value: Any) -> Any:
     """Returns a value unchanged, or a short description of a long one."""
     return value if len(json.dumps(value)) <= LONGEST_VALUE else show(value)

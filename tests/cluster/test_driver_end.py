@@ -30,7 +30,7 @@ sys.path.insert(0, {here!r})
 from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.executor.launch.spawn import Spawn
 from katz_graph.executor.cluster.supervisor import Supervisor
-ignore = lambda *told: None
+ignore = lambda *arguments: None
 server = ForkServer(module="fake_worker")
 supervisor = Supervisor(dict.fromkeys("ab", Spawn(server, "fake_worker:serve")), ignore, ignore, ignore, ignore, spares=True)
 print("starting", flush=True)

@@ -19,7 +19,7 @@ def test_a_picture_says_whether_its_controlnet_was_late(
     places = ("--place", f"controlnet={place}", "--place", "unet=cpu:0")
     # a message takes a second: waiting does not pay
     allowed = ("--allow", "stale-controlnet", "--link", "10,1000")
-    told = katz_on_threads(
+    result = katz_on_threads(
         "run",
         WORKFLOW,
         "--devices",
@@ -30,8 +30,8 @@ def test_a_picture_says_whether_its_controlnet_was_late(
         "KSampler.steps=3",
         "--json",
     ).data
-    assert told["approximations"] == expected
-    (path,) = told["outputs"]
+    assert result["approximations"] == expected
+    (path,) = result["outputs"]
     with Image.open(path) as picture:
         made_with = json.loads(picture.info["katz"])
     assert made_with["approximations"] == expected and made_with["devices"] == "cpu*2"

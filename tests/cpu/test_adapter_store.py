@@ -39,15 +39,15 @@ def eventually(holds):
 
 def test_a_file_is_read_once_for_all_readers_and_several_at_a_time():
     slow, (one, other) = Slow(), files(2)
-    store, told = AdapterStore(read=slow), []
-    first = store.want([one, other], lambda: told.append(1))
+    store, calls = AdapterStore(read=slow), []
+    first = store.want([one, other], lambda: calls.append(1))
     second = store.want([one])
     assert not first.have([one]) and not second.have([one])
     eventually(lambda: len(slow.reads) == 2)  # they are read concurrently
     slow.go.set()
     assert first.get(one) is second.get(one)
     first.get(other)
-    eventually(lambda: len(told) == 2)
+    eventually(lambda: len(calls) == 2)
     assert sorted(slow.reads, key=str) == sorted([one, other], key=str)
     first.release()
     second.release()

@@ -103,9 +103,9 @@ def test_kernels_are_timed_at_every_size_of_a_step(small: Setting, tmp_path: Pat
         result = kernels.run(small, rows, tmp_path / "table.json")
     assert (tmp_path / "table.json").read_text() == FILE.read_text()  # no kernels, no tiles
     assert result.metrics["large_of_copy"] > 0 and result.metrics["small_of_copy"] > 0
-    told = " ".join(str(row["what"]) for row in rows.rows)
+    names = " ".join(str(row["what"]) for row in rows.rows)
     for name in ("group_norm_silu", "bias_residual", "residual_layer_norm", "geglu"):
-        assert name in told
+        assert name in names
     tried = [row for row in rows.rows if "fastest" in row]
     gates = [row["calls"] for row in rows.rows if str(row["what"]).startswith("geglu")]
     assert [row["calls"] for row in tried[:-1]] == gates  # one product per gate
@@ -152,11 +152,16 @@ def test_requests_count_recordings_and_switches(small: Setting, tmp_path: Path) 
     with Rows("requests", tmp_path) as rows, torch.inference_mode():
         result = requests.run(small, rows)
     assert result.metrics["captures_of_switches"] == 0 and result.metrics["megabytes"] > 0
-    told = {str(row["what"]): row for row in rows.rows}
-    assert {*requests.KINDS, "LoRA patched and restored", "switches", "4 requests"} <= told.keys()
-    streams = told["1C0L, one stream and two"]
+    by_name = {str(row["what"]): row for row in rows.rows}
+    assert {
+        *requests.KINDS,
+        "LoRA patched and restored",
+        "switches",
+        "4 requests",
+    } <= by_name.keys()
+    streams = by_name["1C0L, one stream and two"]
     assert streams["of_one_stream"] != 0 and streams["beside"] == 0  # on a CPU
-    switches = told["switches"]
+    switches = by_name["switches"]
     assert switches["other_checkpoint_loads"] > 0 and switches["other_lora_loads"] == 0
 
 

@@ -221,8 +221,8 @@ def test_areas_work_on_both_sides_of_guidance(painter: Painter) -> None:
 def test_size_inputs_of_sdxl() -> None:
     encoding = TextEncoding(torch.zeros(2, 77, 8), torch.zeros(2, 8))
     assert with_sizes(encoding, None, 128, 64).sizes.tolist()[0] == [128, 64, 0, 0, 128, 64, 6]  # type: ignore[union-attr]
-    told = with_sizes(encoding, Sizes(1024, 768, 8, 16, 512, 256), 128, 64).sizes
-    assert told is not None and told.tolist() == [[1024, 768, 8, 16, 512, 256, 6]] * 2
+    sizes = with_sizes(encoding, Sizes(1024, 768, 8, 16, 512, 256), 128, 64).sizes
+    assert sizes is not None and sizes.tolist() == [[1024, 768, 8, 16, 512, 256, 6]] * 2
     refiner = with_sizes(encoding, Sizes(1024, 768, aesthetic_score=2.5), 128, 64).sizes
     assert refiner is not None and refiner.tolist()[0] == [1024, 768, 0, 0, 1024, 768, 2.5]
 

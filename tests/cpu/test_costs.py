@@ -280,8 +280,8 @@ def test_a_gpu_that_others_use_is_seen_by_runs_that_take_longer(
     monkeypatch.setattr(calibrate, "_from_host", lambda target: run)
     monkeypatch.setattr(calibrate, "scheduled", Scheduled)
     monkeypatch.setattr(calibrate.time, "perf_counter", lambda: now[0])
-    flops, *_, told = measure(torch.device("cuda:0"), torch.float16)
-    assert flops == pytest.approx(1e11) and told is disturbed
+    flops, *_, noticed = measure(torch.device("cuda:0"), torch.float16)
+    assert flops == pytest.approx(1e11) and noticed is disturbed
 
 
 @pytest.mark.defect(41)

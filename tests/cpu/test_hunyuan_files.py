@@ -68,25 +68,25 @@ def original(module: Any) -> dict[str, Tensor]:
         if block.skip_linear is not None:
             linear(found, f"{here}.skip_norm", block.skip_norm)
             linear(found, f"{here}.skip_linear", block.skip_linear)
-    told = module.time_extra_emb
+    embedding = module.time_extra_emb
     for name, layer in (
         ("x_embedder.proj", module.pos_embed.proj),
-        ("t_embedder.mlp.0", told.timestep_embedder.linear_1),
-        ("t_embedder.mlp.2", told.timestep_embedder.linear_2),
-        ("extra_embedder.0", told.extra_embedder.linear_1),
-        ("extra_embedder.2", told.extra_embedder.linear_2),
+        ("t_embedder.mlp.0", embedding.timestep_embedder.linear_1),
+        ("t_embedder.mlp.2", embedding.timestep_embedder.linear_2),
+        ("extra_embedder.0", embedding.extra_embedder.linear_1),
+        ("extra_embedder.2", embedding.extra_embedder.linear_2),
         ("mlp_t5.0", module.text_embedder.linear_1),
         ("mlp_t5.2", module.text_embedder.linear_2),
-        ("pooler.q_proj", told.pooler.q_proj),
-        ("pooler.k_proj", told.pooler.k_proj),
-        ("pooler.v_proj", told.pooler.v_proj),
-        ("pooler.c_proj", told.pooler.c_proj),
+        ("pooler.q_proj", embedding.pooler.q_proj),
+        ("pooler.k_proj", embedding.pooler.k_proj),
+        ("pooler.v_proj", embedding.pooler.v_proj),
+        ("pooler.c_proj", embedding.pooler.c_proj),
     ):
         linear(found, name, layer)
-    found["pooler.positional_embedding"] = told.pooler.positional_embedding.detach()
+    found["pooler.positional_embedding"] = embedding.pooler.positional_embedding.detach()
     found["text_embedding_padding"] = module.text_embedding_padding.detach()
-    if hasattr(told, "style_embedder"):
-        found["style_embedder.weight"] = told.style_embedder.weight.detach()
+    if hasattr(embedding, "style_embedder"):
+        found["style_embedder.weight"] = embedding.style_embedder.weight.detach()
     if hasattr(module, "controlnet_blocks"):
         linear(found, "before_proj", module.input_block)
         for number, layer in enumerate(module.controlnet_blocks):

@@ -35,8 +35,8 @@ def ended(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_one_that_a_callback_swallows_comes_again(tmp_path: Path) -> None:
-    told = "    print('not heeded')\n"
-    done = ended(f"with heeded():\n{LOST}{told}", tmp_path)
+    prints = "    print('not heeded')\n"
+    done = ended(f"with heeded():\n{LOST}{prints}", tmp_path)
     assert done.returncode != 0 and "KeyboardInterrupt" in done.stderr, done
     assert "not heeded" not in done.stdout and "Exception ignored" not in done.stderr
 

@@ -57,10 +57,10 @@ def compiled(
     binary = folder / "kernel.cubin"
     binary.write_bytes(made.asm["cubin"])
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-    told = subprocess.run(
+    result = subprocess.run(
         [tool, "--dump-resource-usage", binary], capture_output=True, text=True, check=True
     ).stdout
-    usage = {name: int(value) for name, value in re.findall(r"\b([A-Z]+):(\d+)", told)}
+    usage = {name: int(value) for name, value in re.findall(r"\b([A-Z]+):(\d+)", result)}
     return Compiled(made.metadata.shared, usage["REG"], usage["STACK"], made.asm["ptx"])
 
 

@@ -37,8 +37,8 @@ def test_a_broken_triton_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(sys.modules, "katz_graph.kernels.triton_probe", None)
     dispatch._works.cache_clear()
     try:
-        with pytest.warns(UserWarning, match="Triton does not work") as told:
+        with pytest.warns(UserWarning, match="Triton does not work") as warned:
             assert not dispatch._works() and not dispatch._works()
-        assert len(told) == 1
+        assert len(warned) == 1
     finally:
         dispatch._works.cache_clear()

@@ -67,8 +67,8 @@ def place(row: int, projects: bool = False) -> Path:
     path = folder() / f"clip-{row}-{projects}"
     module(row, projects).save_pretrained(path)
     load_tokenizer(clip_recipe([file(248)]).encoders[0]).save_pretrained(path)
-    told = path / "tokenizer_config.json"
-    told.write_text(json.dumps(json.loads(told.read_text()) | {"model_max_length": 77}))
+    settings = path / "tokenizer_config.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"model_max_length": 77}))
     return path
 
 

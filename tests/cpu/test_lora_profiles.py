@@ -256,7 +256,7 @@ def with_lora(name: str) -> dict[str, Any]:
     return nodes
 
 
-def told(katz: Katz, *arguments: object) -> tuple[list[str], dict[str, Any]]:
+def recorded_approximations(katz: Katz, *arguments: object) -> tuple[list[str], dict[str, Any]]:
     """Returns approximations from JSON and picture."""
     result = katz("run", *arguments, "--json")
     assert result.code == 0, result.err
@@ -271,7 +271,7 @@ def test_a_picture_says_from_which_evaluation_on_it_had_its_lora(
     name = "sd1-second.safetensors"
     arguments = (write(with_lora(name)), "--models", model_folder, "--allow", "async-lora=2")
     gate(2)
-    approximations, chunk = told(katz, *arguments)
+    approximations, chunk = recorded_approximations(katz, *arguments)
     assert approximations == chunk["approximations"] == ["async-lora"]
     assert chunk["lora_arrivals"] == {name: 2}
 
@@ -293,7 +293,7 @@ def test_later_runs_use_the_profile(
     common = ("--models", "models", "--threads", 1)
     run = (file, *common, "--allow", "async-lora")
     gate(0)  # half a second late: time for a whole run
-    assert told(katz, *run)[0] == []
+    assert recorded_approximations(katz, *run)[0] == []
 
     gate(0)
     profiled = katz(
@@ -309,7 +309,7 @@ def test_later_runs_use_the_profile(
     assert "K = 2 of 3 steps" in shown.out
 
     gate(2)
-    approximations, chunk = told(katz, *run)
+    approximations, chunk = recorded_approximations(katz, *run)
     assert approximations == ["async-lora"] and chunk["lora_arrivals"] == {"idle.safetensors": 2}
 
 

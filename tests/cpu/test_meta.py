@@ -375,16 +375,16 @@ def test_an_evaluation_is_waited_for_when_the_next_is_enqueued(
 
 
 @pytest.fixture
-def told() -> list[Event]:
+def events() -> list[Event]:
     return []
 
 
 @pytest.fixture
-def context(planner: DeviceEngine, told: list[Event]) -> RunContext:
+def context(planner: DeviceEngine, events: list[Event]) -> RunContext:
     """Returns a run with all previews."""
     context = bare_context(planner)
     ticks = iter(range(10**6))
-    context.previews, context.clock, context.listener = True, lambda: next(ticks), told.append
+    context.previews, context.clock, context.listener = True, lambda: next(ticks), events.append
     return context
 
 
@@ -397,23 +397,23 @@ def on(planner: DeviceEngine, request: pytest.FixtureRequest) -> Iterator[Device
 
 
 def test_later_tells_the_same(
-    on: DeviceEngine, context: RunContext, told: list[Event], sd1: Models, costs: Path
+    on: DeviceEngine, context: RunContext, events: list[Event], sd1: Models, costs: Path
 ) -> None:
     region, expected = sampler_region(case(sd1)), []
     made = sample(on, region, context)
     with local_engine(batching=True, cache=costs) as plain:
         context.listener = expected.append
         assert torch.equal(sample(plain, region, context), made)
-    assert [picture.tolist() for picture in previews(told)] == [
+    assert [picture.tolist() for picture in previews(events)] == [
         picture.tolist() for picture in previews(expected)
     ]
-    assert len(previews(told)) == STEPS and steps(told) == steps(expected) == [1, 2, 3, 4]
+    assert len(previews(events)) == STEPS and steps(events) == steps(expected) == [1, 2, 3, 4]
 
 
 def test_the_step_that_became_infinite_is_named(
     on: DeviceEngine,
     context: RunContext,
-    told: list[Event],
+    events: list[Event],
     sd1: Models,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -434,12 +434,12 @@ def test_the_step_that_became_infinite_is_named(
     with pytest.raises(RunError, match=r"NaN or infinite in step 2 \(evaluation 2 of 4\)"):
         sample(on, sampler_region(case(sd1)), context)
     assert evaluations == 2 + on.models.stream.ahead
-    assert len(previews(told)) == 1 and steps(told) == [1]
+    assert len(previews(events)) == 1 and steps(events) == [1]
 
 
-def previews(told: list[Event]) -> list[Tensor]:
-    return [event.picture for event in told if isinstance(event, Previewed)]
+def previews(events: list[Event]) -> list[Tensor]:
+    return [event.picture for event in events if isinstance(event, Previewed)]
 
 
-def steps(told: list[Event]) -> list[int]:
-    return [event.value for event in told if isinstance(event, Progress) and event.evaluations]
+def steps(events: list[Event]) -> list[int]:
+    return [event.value for event in events if isinstance(event, Progress) and event.evaluations]

@@ -110,11 +110,11 @@ def test_several_kinds_of_reference_equal_forward(kind):
     """
     model = union_controlnet()
     step, text, image = random_step(1, 8, 8), random_text(model, 1), random(1, 3, 64, 64).sigmoid()
-    told = torch.zeros(1, 8)
-    told[0, kind] = 1
+    kinds = torch.zeros(1, 8)
+    kinds[0, kind] = 1
     arguments = {
         "controlnet_cond": [image],
-        "control_type": told,
+        "control_type": kinds,
         "control_type_idx": [kind],
         "conditioning_scale": 0.6,
     }

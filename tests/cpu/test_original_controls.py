@@ -320,15 +320,15 @@ def residuals(
         return run("fixed", module, text=text, **cells)[0]
 
     (context,) = run("context", base, text=text, kinds=())
-    told = {"text": text, "reads_pooled": text.pooled is not None}
-    given = {"step": step, "context": context, "pooled": run("pooled", base, **told)[0]}
+    texts = {"text": text, "reads_pooled": text.pooled is not None}
+    given = {"step": step, "context": context, "pooled": run("pooled", base, **texts)[0]}
     (tokens,) = run("embed", base, text=text, fixed=fixed(base), **given)
     (tokens,) = run(
         "control_tokens",
         control,
         features=tokens,
         hint=run("hint", control, reference=reference)[0],
-        pooled=run("pooled", control, **told)[0],
+        pooled=run("pooled", control, **texts)[0],
         fill=run("fill", base)[0],
         fixed=fixed(control),
     )
@@ -403,10 +403,10 @@ def test_control_input_follows_the_file_metadata(
 ) -> None:
     folder, plain, module = sd35
     save_file(stability(module, kind), tmp_path / "control.safetensors")
-    told = region(folder, "sd35", controlnet_recipe(tmp_path / "control.safetensors"))
+    from_metadata = region(folder, "sd35", controlnet_recipe(tmp_path / "control.safetensors"))
     made = region(folder, "sd35", controlnet_recipe(plain), Picture.of(seen(pixels())))
     with local_engine(cache=costs) as engine:
-        assert torch.equal(sample(engine, told), sample(engine, made))
+        assert torch.equal(sample(engine, from_metadata), sample(engine, made))
 
 
 @pytest.mark.parametrize("number", [torch.zeros(2), torch.zeros(1, dtype=torch.bool)])

@@ -107,14 +107,14 @@ m.set_model_sampler_cfg_function(lambda a: before({**a, "model": a["model"]}) * 
 @pytest.mark.parametrize(
     "change",
     [
-        "m.set_model_sampler_post_cfg_function(lambda a: (told(), a['denoised'])[1])",
-        "m.set_model_unet_function_wrapper(lambda apply, a: (told(), apply(a['input'], "
+        "m.set_model_sampler_post_cfg_function(lambda a: (notify(), a['denoised'])[1])",
+        "m.set_model_unet_function_wrapper(lambda apply, a: (notify(), apply(a['input'], "
         "a['timestep'], **a['c']))[1])",
     ],
 )
 def test_functions_of_packs_reach_the_run_that_samples(workshop: Workshop, change: str) -> None:
     """Includes a second run, whose patched model is cached."""
-    cache, says = ResultCache(), "told = lambda: comfy.utils.ProgressBar(9).update(1)"
+    cache, says = ResultCache(), "notify = lambda: comfy.utils.ProgressBar(9).update(1)"
     for seed in (1, 2):
         sampling = {
             **AROUND,
@@ -122,16 +122,16 @@ def test_functions_of_packs_reach_the_run_that_samples(workshop: Workshop, chang
             "m": node("Change", model=["ckpt", 0]),
             "out": sampled("t", ["m", 0], seed=seed),
         }
-        told: list[Event] = []
+        events: list[Event] = []
         workshop.run(
             patched(f"{says}\n{change}"),
             MODEL,
             "MODEL",
             sampling,
             cache=cache,
-            listener=told.append,
+            listener=events.append,
         ).raise_failures()
-        assert {event.node for event in told if isinstance(event, Progress)} == {"out"}
+        assert {event.node for event in events if isinstance(event, Progress)} == {"out"}
 
 
 def test_a_function_with_a_missing_dependency_names_its_pack(workshop: Workshop) -> None:

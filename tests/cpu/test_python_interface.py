@@ -71,9 +71,9 @@ def test_importing_it_loads_no_library() -> None:
         "graph = katz_graph.Graph()\ngraph.EmptyLatentImage()\nkatz_graph.open()\nassert 'torch' "
         "not in sys.modules"
     )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert told.returncode == 0, told.stderr
-    assert told.stdout.split() == []
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split() == []
 
 
 def test_every_name_is_available() -> None:

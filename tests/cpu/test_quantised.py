@@ -99,10 +99,10 @@ def test_comfy_kitchen_gives_the_same_numbers() -> None:
 
     weight = torch.randn(40, 768, generator=torch.Generator().manual_seed(1))
     for how in ({}, {"per_channel": True}, {"per_channel": True, "convrot": True}):
-        made, told = TensorWiseINT8Layout.quantize(weight, is_weight=True, **how)
-        wanted = TensorWiseINT8Layout.dequantize(made, told)
-        rotated = told.convrot_groupsize if told.convrot else 0
-        got = widened(made, told.scale, rotated, torch.float32)
+        made, layout = TensorWiseINT8Layout.quantize(weight, is_weight=True, **how)
+        wanted = TensorWiseINT8Layout.dequantize(made, layout)
+        rotated = layout.convrot_groupsize if layout.convrot else 0
+        got = widened(made, layout.scale, rotated, torch.float32)
         if rotated:  # kitchen adds 256 scaled numbers in float32
             assert (got - wanted).abs().max() < 1e-5
         else:
@@ -301,10 +301,10 @@ def test_a_header_is_understood_without_torch(tmp_path: Path) -> None:
         "import sys\nfrom katz_graph.models.loading.sources import network_recipe\n"
         "network_recipe(sys.argv[1]); print('torch' in sys.modules)"
     )
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", code, str(scaled)], capture_output=True, text=True, check=True
     )
-    assert told.stdout.strip() == "False"
+    assert result.stdout.strip() == "False"
 
 
 @pytest.mark.parametrize("mark", ["scaled_fp8", "comfy_quant"])

@@ -121,12 +121,12 @@ def test_received_tensors_outlive_the_transport(monkeypatch: pytest.MonkeyPatch)
 
 def test_unregistrable_memory_is_used_unregistered(monkeypatch: pytest.MonkeyPatch) -> None:
     library, ends = stand_in(monkeypatch, fails=2), Ends()
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("default")
         for size in (10, 100_000, 200_000):
             assert ends.pass_on(torch.ones(size)).sum() == size
     assert library.calls == {"register": 6}
-    (warning,) = told
+    (warning,) = warned
     assert "does not register shared memory (error 2)" in str(warning.message)
     ends.close()
     gc.collect()

@@ -25,10 +25,10 @@ def shifted(time: Any, shift: float) -> Any:
 
 
 def test_the_table_and_the_model_use_shifted_levels() -> None:
-    for table, count, told in ((SD3, 1000, 1000.0), (AURA, 1000, 1.0), (FLUX, 10_000, 1.0)):
+    for table, count, timesteps in ((SD3, 1000, 1000.0), (AURA, 1000, 1.0), (FLUX, 10_000, 1.0)):
         times = np.arange(1, count + 1) / count
         np.testing.assert_allclose(table.sigmas, shifted(times, table.shift), rtol=1e-5)
-        assert table.sigma_max == 1.0 and table.timestep_at(0.75) == 0.75 * told
+        assert table.sigma_max == 1.0 and table.timestep_at(0.75) == 0.75 * timesteps
     # FLUX's own formula: e^mu / (e^mu + 1 / t - 1)
     times = np.linspace(0.01, 1, 50)
     np.testing.assert_allclose(

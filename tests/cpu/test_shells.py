@@ -289,8 +289,8 @@ def test_copying_that_stops_midway_leaves_neither_of_both(
     compute = models.compute = strict()
     first, second = model(5), model(6)
     spoilt = weakref.ref(models.patch(first))
-    told: list[Any] = []
-    monkeypatch.setattr(compute, "forget", lambda module: told.append(type(module).__name__))
+    forgotten: list[Any] = []
+    monkeypatch.setattr(compute, "forget", lambda module: forgotten.append(type(module).__name__))
 
     def stop(module: Any, given: Any) -> None:
         loading.fill(module, dict(list(given.items())[:5]))
@@ -302,7 +302,7 @@ def test_copying_that_stops_midway_leaves_neither_of_both(
             models.patch(second)
     gc.collect()
     use = models.residents.use
-    assert spoilt() is None and told == ["UNet2DConditionModel"] and use.resident_bytes == 0
+    assert spoilt() is None and forgotten == ["UNet2DConditionModel"] and use.resident_bytes == 0
     fresh = ModelStore()
     for one in (first, second):
         assert same(models.patch(one), fresh.network(one.network, *CPU))

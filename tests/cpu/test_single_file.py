@@ -123,7 +123,7 @@ YAML = "model:\n  target: ldm\n  params:\n    parameterization: '{}'\n"
 
 
 @pytest.mark.parametrize(
-    ("kind", "told", "prediction", "zero_terminal_snr"),
+    ("kind", "changes", "prediction", "zero_terminal_snr"),
     [
         ("sd1", {}, "epsilon", False),
         ("sd1", {"tensors": SPREAD_SCALES}, "epsilon", False),
@@ -158,8 +158,8 @@ YAML = "model:\n  target: ldm\n  params:\n    parameterization: '{}'\n"
         ("sdxl", {"metadata": {"modelspec.prediction_type": "v"}}, "v_prediction", False),
     ],
 )
-def test_checkpoint_prediction_types(tmp_path, kind, told, prediction, zero_terminal_snr):
-    model = change(tmp_path, kind, **told)
+def test_checkpoint_prediction_types(tmp_path, kind, changes, prediction, zero_terminal_snr):
+    model = change(tmp_path, kind, **changes)
     assert prediction_type(model) == prediction
     assert scheduler_config(model)["rescale_betas_zero_snr"] is zero_terminal_snr
 

@@ -151,9 +151,9 @@ def test_a_controlnet_file_matches_its_folder(katz: Katz, models: Path) -> None:
 
 def test_a_union_controlnet_gets_its_type(katz: Katz, models: Path) -> None:
     def painted(kind: str) -> numpy.ndarray:
-        told = loader("SetUnionControlNetType", control_net=["3", 0], type=kind)
+        typed = loader("SetUnionControlNetType", control_net=["3", 0], type=kind)
         control = loader("ControlNetLoader", control_net_name="union.safetensors")
-        return picture(katz, models, controlled("sdxl", control, **{"4": told}))
+        return picture(katz, models, controlled("sdxl", control, **{"4": typed}))
 
     depth, tile = painted("depth"), painted("tile")
     assert not numpy.array_equal(depth, tile)

@@ -141,11 +141,11 @@ def parts(file: str, **changed: Any) -> dict[str, Any]:
 
 
 def clips(*files: str, type: str = "") -> dict[str, Any]:
-    told = {"type": type} if type else {}
+    types = {"type": type} if type else {}
     kind = {1: "CLIPLoader", 2: "DualCLIPLoader", 3: "TripleCLIPLoader"}[len(files)]
     called = ["clip_name"] if len(files) == 1 else [f"clip_name{n + 1}" for n in range(len(files))]
     chosen = {one: f"{file}.safetensors" for one, file in zip(called, files, strict=True)}
-    return node(kind, **chosen, **told)
+    return node(kind, **chosen, **types)
 
 
 def refused(engine: katz.Engine, workflow: dict[str, Any]) -> str:
@@ -499,8 +499,8 @@ def test_partial_fit_of_a_lora_is_reported(
     there, lost = (f"transformer.transformer_blocks.{n}.attn.to_q" for n in (0, 90))
     with caplog.at_level(logging.WARNING):
         engine.run(with_lora("flux", path, lora(there, lost)))
-    told = [one.getMessage() for one in caplog.records if str(path) in one.getMessage()]
-    assert told and "used without 1 of its 2 layers that the model does not have: " in told[0]
+    lines = [one.getMessage() for one in caplog.records if str(path) in one.getMessage()]
+    assert lines and "used without 1 of its 2 layers that the model does not have: " in lines[0]
 
 
 # Model inputs
@@ -511,12 +511,12 @@ def test_guidance_and_references_are_refused_where_a_family_has_none(
     kind: str, engine: katz.Engine, place: Path
 ) -> None:
     file = place / "models" / "checkpoints" / kind / "transformer"
-    told = node("FluxGuidance", conditioning="@text:0", guidance=3.5)
-    line = refused(engine, graph(kind, told=told, sample=sampled(positive="@told:0")))
+    extra = node("FluxGuidance", conditioning="@text:0", guidance=3.5)
+    line = refused(engine, graph(kind, extra=extra, sample=sampled(positive="@extra:0")))
     assert f"{file}: the model has no guidance input" in line
     assert "remove FluxGuidance, and set cfg" in line
-    told = node("ReferenceLatent", conditioning="@text:0", latent="@latent:0")
-    line = refused(engine, graph(kind, told=told, sample=sampled(positive="@told:0")))
+    extra = node("ReferenceLatent", conditioning="@text:0", latent="@latent:0")
+    line = refused(engine, graph(kind, extra=extra, sample=sampled(positive="@extra:0")))
     assert f"{file}: the model reads no references: remove ReferenceLatent" in line
 
 
@@ -525,8 +525,8 @@ def test_references_of_other_channels_are_refused(engine: katz.Engine, place: Pa
         "seen": node("LoadImage", image="seen.png"),
         "theirs": node("CheckpointLoaderSimple", ckpt_name="hunyuan_dit"),
         "four": node("VAEEncode", pixels="@seen:0", vae="@theirs:2"),
-        "told": node("ReferenceLatent", conditioning="@text:0", latent="@four:0"),
-        "sample": sampled(positive="@told:0"),
+        "extra": node("ReferenceLatent", conditioning="@text:0", latent="@four:0"),
+        "sample": sampled(positive="@extra:0"),
     }
     line = refused(engine, graph("flux", **more))
     assert str(place / "models" / "checkpoints" / "flux" / "transformer") in line
@@ -537,9 +537,9 @@ def test_references_of_other_channels_are_refused(engine: katz.Engine, place: Pa
 def test_guidance_that_is_no_number_is_refused(value: float, engine: katz.Engine) -> None:
     line = refused(engine, graph("flux", sample=sampled(cfg=value)))
     assert 'node @sample: input "cfg" holds NaN or infinity' in line
-    told = node("FluxGuidance", conditioning="@text:0", guidance=value)
-    line = refused(engine, graph("flux", told=told, sample=sampled(positive="@told:0")))
-    assert 'node @told: input "guidance" holds NaN or infinity' in line
+    extra = node("FluxGuidance", conditioning="@text:0", guidance=value)
+    line = refused(engine, graph("flux", extra=extra, sample=sampled(positive="@extra:0")))
+    assert 'node @extra: input "guidance" holds NaN or infinity' in line
     with pytest.raises(InputError, match="cfg"):
         engine.run(graph("flux"), set={"KSampler.cfg": value})
 

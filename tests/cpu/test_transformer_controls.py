@@ -296,10 +296,10 @@ def test_a_picture_is_the_stock_pipeline_s(
         picture = engine.decode_latent(pipeline_recipes(folder)[2], ours, bare_context(engine))
     noise = torch.randn(ours.shape, generator=torch.Generator().manual_seed(7))
     # diffusers counts steps, ours compares noise levels: two of four levels are above the half
-    told = {"control_guidance_end": window[1]}
+    options = {"control_guidance_end": window[1]}
     if kind == "hunyuan_dit":  # no window in its pipeline
-        told = {}
-    asked = Asked(folder, kind, noise, STEPS, PROMPTS, GUIDANCE, pixels(), 0.7, told)
+        options = {}
+    asked = Asked(folder, kind, noise, STEPS, PROMPTS, GUIDANCE, pixels(), 0.7, options)
     wanted = stock(asked)()
     if window == (0.0, 1.0) or kind == "sd35":
         assert (picture - wanted).abs().max() <= 1e-5

@@ -38,20 +38,20 @@ def test_a_latent_of_a_video_is_refused(folders: dict[Kind, Path]) -> None:
 @pytest.mark.parametrize("kind", ["sd35", "z_image"])
 def test_guidance_input_of_another_family_is_refused(kind: Kind, folders: dict[Kind, Path]) -> None:
     model, clip, _ = pipeline_recipes(folders[kind])
-    told = (ConditioningEntry(Prompt(clip, ""), guidance=3.5),)
+    guided = (ConditioningEntry(Prompt(clip, ""), guidance=3.5),)
     begin = {"latent_image": {"samples": torch.zeros(1, 16, 8, 8)}}
     with pytest.raises(InputError, match="the model has no guidance input"):
-        expand_sampling("StepBegin", begin, model, told, told, 1.0)
+        expand_sampling("StepBegin", begin, model, guided, guided, 1.0)
 
 
 @pytest.mark.parametrize("kind", ["sd35", "z_image", "hunyuan_dit"])
 def test_references_for_another_family_are_refused(kind: Kind, folders: dict[Kind, Path]) -> None:
     model, clip, _ = pipeline_recipes(folders[kind])
     seen = References((Picture.of(torch.ones(1, 16, 8, 8)),))
-    told = (ConditioningEntry(Prompt(clip, ""), references=seen),)
+    referring = (ConditioningEntry(Prompt(clip, ""), references=seen),)
     begin = {"latent_image": {"samples": torch.zeros(1, 16, 8, 8)}}
     with pytest.raises(InputError, match="reads no references: remove ReferenceLatent"):
-        expand_sampling("StepBegin", begin, model, told, told, 1.0)
+        expand_sampling("StepBegin", begin, model, referring, referring, 1.0)
 
 
 @pytest.mark.parametrize("kind", EACH)

@@ -384,12 +384,12 @@ def test_sizes_are_inputs_of_the_first_versions_only(tmp_path: Path) -> None:
     for kind in kinds:
         make_pipeline(tmp_path / kind, kind, 1)
     latent = torch.zeros(1, 4, 8, 12)
-    told = Sizes(512, 768, target_height=64, target_width=96)
+    given = Sizes(512, 768, target_height=64, target_width=96)
     with local_engine() as engine:
         for kind in kinds:
             model, clip, _ = pipeline_recipes(tmp_path / kind)
             made = []
-            for sizes in (None, told):
+            for sizes in (None, given):
                 entry = (ConditioningEntry(Prompt(clip, "sand"), sizes=sizes),)
                 begin = {"sampler_name": "euler", "scheduler": "normal", "steps": 2, "seed": 1}
                 begin |= {"latent_image": {"samples": latent}, "model": model}

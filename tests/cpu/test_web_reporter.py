@@ -51,9 +51,9 @@ class Clock:
 def reporter(
     folder: Path = Path("output"), max_characters: int = 1000
 ) -> tuple[JobReporter, list[ClientEvent], Clock]:
-    told: list[ClientEvent] = []
+    events: list[ClientEvent] = []
     clock = Clock()
-    return JobReporter(folder, max_characters, told.append, clock), told, clock
+    return JobReporter(folder, max_characters, events.append, clock), events, clock
 
 
 def start(node: str, display: str | None = None) -> Event:
@@ -84,103 +84,107 @@ def failed(node: str, error: KatzError) -> Event:
 
 
 def test_cached_nodes_are_reported_together_before_the_first_run_and_singly_after() -> None:
-    tells, told, _ = reporter()
-    tells.listen(cached("1"))
-    tells.listen(cached("2", ui={"text": ["there"]}))
-    assert told == []
-    tells.listen(start("3"))
-    tells.listen(cached("4"))
-    tells.close()
-    assert [one.nodes for one in told if isinstance(one, Cached)] == [("1", "2"), ("4",)]
-    assert [one.node for one in told if isinstance(one, NodeDone) and one.cached] == ["1", "2", "4"]
-    assert tells.outputs == {"2": {"text": ["there"]}}
+    report, events, _ = reporter()
+    report.listen(cached("1"))
+    report.listen(cached("2", ui={"text": ["there"]}))
+    assert events == []
+    report.listen(start("3"))
+    report.listen(cached("4"))
+    report.close()
+    assert [one.nodes for one in events if isinstance(one, Cached)] == [("1", "2"), ("4",)]
+    assert [one.node for one in events if isinstance(one, NodeDone) and one.cached] == [
+        "1",
+        "2",
+        "4",
+    ]
+    assert report.outputs == {"2": {"text": ["there"]}}
 
 
 def test_every_job_reports_its_cached_nodes_once_even_if_none() -> None:
-    tells, told, _ = reporter()
-    tells.close()
-    assert [type(one) for one in told] == [Cached]
+    report, events, _ = reporter()
+    report.close()
+    assert [type(one) for one in events] == [Cached]
 
 
 def test_displays_of_a_job_share_one_limit_and_the_excess_is_dropped() -> None:
-    tells, told, _ = reporter(max_characters=250)
-    tells.listen(cached("1", ui={"text": ["x" * 100]}))
-    tells.listen(done("2", ui={"text": ["y" * 100]}))
+    report, events, _ = reporter(max_characters=250)
+    report.listen(cached("1", ui={"text": ["x" * 100]}))
+    report.listen(done("2", ui={"text": ["y" * 100]}))
     for over in (cached, done):
         with pytest.raises(InputError, match=r"250 characters \(shown\)"):
-            tells.listen(over("3", ui={"text": ["z" * 100]}))
-    tells.close()
-    assert set(tells.outputs) == {"1", "2"} and tells.reused == ["1"]
-    assert not any(isinstance(one, NodeDone) and one.node == "3" for one in told)
+            report.listen(over("3", ui={"text": ["z" * 100]}))
+    report.close()
+    assert set(report.outputs) == {"1", "2"} and report.reused == ["1"]
+    assert not any(isinstance(one, NodeDone) and one.node == "3" for one in events)
 
 
 def test_clients_see_a_blocked_node_as_done() -> None:
-    tells, told, _ = reporter()
-    tells.listen(start("3"))
-    tells.listen(NodeBlocked("3", "3", "Type3", seconds=0.5, why="blocked: no face"))
-    frame = JOB_EVENT.dump_python(JobEvent("j", told[-1]))
+    report, events, _ = reporter()
+    report.listen(start("3"))
+    report.listen(NodeBlocked("3", "3", "Type3", seconds=0.5, why="blocked: no face"))
+    frame = JOB_EVENT.dump_python(JobEvent("j", events[-1]))
     assert (frame["kind"], frame["cached"], frame["why"]) == (
         "node_done",
         False,
         "blocked: no face",
     )
-    assert tells.executed == ["3"]
+    assert report.executed == ["3"]
 
 
 def test_progress_of_a_sampler_inside_an_expansion_names_both_nodes_and_keeps_the_pace() -> None:
-    tells, told, clock = reporter()
-    tells.listen(start("5"))
-    tells.listen(start("5.end", "5"))
+    report, events, clock = reporter()
+    report.listen(start("5"))
+    report.listen(start("5.end", "5"))
     for step in range(1, 101):
         clock.now += PACE / 10
-        tells.listen(Progress("5", step, 100, evaluations=True))
-    steps = [one for one in told if isinstance(one, Progress)]
+        report.listen(Progress("5", step, 100, evaluations=True))
+    steps = [one for one in events if isinstance(one, Progress)]
     assert {(one.node, one.display) for one in steps} == {("5.end", "5")}
     assert 10 <= len(steps) <= 12 and steps[-1].value == 100
-    tells.listen(Progress("5", 3, 7))
-    assert told[-1] == steps[-1]  # too soon after the last
+    report.listen(Progress("5", 3, 7))
+    assert events[-1] == steps[-1]  # too soon after the last
     assert all(one.evaluations for one in steps)
     clock.now += 2 * PACE
-    tells.listen(Progress("5", 3, 7))
-    assert isinstance(told[-1], Progress) and not told[-1].evaluations
+    report.listen(Progress("5", 3, 7))
+    assert isinstance(events[-1], Progress) and not events[-1].evaluations
 
 
 def test_a_picture_sends_the_withheld_progress() -> None:
-    tells, told, clock = reporter()
-    tells.listen(start("5"))
+    report, events, clock = reporter()
+    report.listen(start("5"))
     picture = torch.zeros(8, 8, 3, dtype=torch.uint8)
     for step in (1, 2, 3):
-        tells.listen(Progress("5", step, 100, evaluations=True))
+        report.listen(Progress("5", step, 100, evaluations=True))
         clock.now += PACE / 10
-    tells.listen(Previewed("5", picture))
-    tells.listen(Progress("5", 4, 100, evaluations=True))
-    tells.listen(Previewed("5", picture))
-    tells.listen(Previewed("5", picture))
+    report.listen(Previewed("5", picture))
+    report.listen(Progress("5", 4, 100, evaluations=True))
+    report.listen(Previewed("5", picture))
+    report.listen(Previewed("5", picture))
     seen = [
         one.value if isinstance(one, Progress) else "picture"
-        for one in told
+        for one in events
         if isinstance(one, (Progress, EncodedPicture))
     ]
     assert seen == [1, 3, "picture", 4, "picture", "picture"]
 
 
 def test_device_spans_are_reported_together_in_seconds_since_the_start() -> None:
-    tells, told, clock = reporter()
-    tells.listen(start("5"))
-    tells.listen(start("5.end", "5"))
-    tells.listen(StageDone("vae_decode", Span("cpu", "vae decode", clock.now + 1.5, 0.25)))
-    tells.listen(Timeline("5", (Span("cpu", "v0.1", clock.now + 2.0, 0.5, 3, peer="cpu:1"),)))
-    assert told[-2:] == [
+    report, events, clock = reporter()
+    report.listen(start("5"))
+    report.listen(start("5.end", "5"))
+    report.listen(StageDone("vae_decode", Span("cpu", "vae decode", clock.now + 1.5, 0.25)))
+    report.listen(Timeline("5", (Span("cpu", "v0.1", clock.now + 2.0, 0.5, 3, peer="cpu:1"),)))
+    assert events[-2:] == [
         Timeline("5.end", (Span("cpu", "vae decode", 1.5, 0.25),)),
         Timeline("5.end", (Span("cpu", "v0.1", 2.0, 0.5, 3, peer="cpu:1"),)),
     ]
 
 
 def test_files_are_reported_by_their_place_and_others_not_at_all(tmp_path: Path) -> None:
-    tells, told, _ = reporter(tmp_path)
-    inside = tells.wrote(tmp_path / "a" / "x.png"), tells.wrote(tmp_path / "temp" / "y.png")
-    assert inside == (True, True) and tells.wrote(tmp_path.parent / "z.png") is False
-    assert told == [Wrote("a/x.png", "output"), Wrote("y.png", "temp")]
+    report, events, _ = reporter(tmp_path)
+    inside = report.wrote(tmp_path / "a" / "x.png"), report.wrote(tmp_path / "temp" / "y.png")
+    assert inside == (True, True) and report.wrote(tmp_path.parent / "z.png") is False
+    assert events == [Wrote("a/x.png", "output"), Wrote("y.png", "temp")]
 
 
 def test_the_error_of_a_lost_worker_differs_from_a_node_s() -> None:
@@ -189,23 +193,23 @@ def test_the_error_of_a_lost_worker_differs_from_a_node_s() -> None:
     assert described(lost, "5", "KSampler").kind == "WorkerLost"
     assert described(node_failure("node 1", InputError("wrong")), "1").kind == "InputError"
     assert described(node_failure("node 1", ValueError("shapes"))).kind == "RunError"
-    tells, _, _ = reporter()
-    tells.listen(start("5"))
-    tells.listen(failed("5", lost))
-    tells.listen(failed("6", RunError("later")))
-    assert tells.failure is not None and (
-        tells.failure.kind,
-        tells.failure.node,
-        tells.failure.node_type,
+    report, _, _ = reporter()
+    report.listen(start("5"))
+    report.listen(failed("5", lost))
+    report.listen(failed("6", RunError("later")))
+    assert report.failure is not None and (
+        report.failure.kind,
+        report.failure.node,
+        report.failure.node_type,
     ) == ("WorkerLost", "5", "Type5")
 
 
 def test_a_picture_that_a_node_sends_is_never_dropped_for_a_newer_one() -> None:
-    tells, told, _ = reporter()
-    tells.listen(start("9.1", "9"))
-    tells.picture(b"png")
-    assert told[-1] == EncodedPicture("9.1", "9", b"png", "image/png", lasting=True)
-    assert isinstance(told[-2], NodeStarted)
+    report, events, _ = reporter()
+    report.listen(start("9.1", "9"))
+    report.picture(b"png")
+    assert events[-1] == EncodedPicture("9.1", "9", b"png", "image/png", lasting=True)
+    assert isinstance(events[-2], NodeStarted)
 
 
 def test_whatever_a_pack_shows_becomes_plain_data() -> None:
@@ -268,6 +272,6 @@ def test_pictures_carry_no_secrets_of_urls() -> None:
 
 
 def test_times_are_since_the_epoch() -> None:
-    tells, told, _ = reporter()
-    tells.close()
-    assert isinstance(told[0], Cached) and abs(told[0].at - time.time()) < 5
+    report, events, _ = reporter()
+    report.close()
+    assert isinstance(events[0], Cached) and abs(events[0].at - time.time()) < 5

@@ -58,18 +58,18 @@ def runs_in(
     return Runs(place, emit, UncommittedFiles(), request_replacement)
 
 
-def ends(told: list[JobEvent]) -> list[Ended]:
-    return [one.event for one in told if isinstance(one.event, Ended)]
+def ends(events: list[JobEvent]) -> list[Ended]:
+    return [one.event for one in events if isinstance(one.event, Ended)]
 
 
 def test_a_job_that_cannot_start_ends_and_blocks_no_other(tmp_path: Path) -> None:
-    told: list[JobEvent] = []
-    runs = runs_in(tmp_path, told.append)
+    events: list[JobEvent] = []
+    runs = runs_in(tmp_path, events.append)
     # JSON, and so a picture, cannot hold it
     runs.start(Order("bad", {"1": object()}, ("1",)))
-    eventually(lambda: len(ends(told)) == 1, 10)
-    assert isinstance(told[0].event, Started)
-    (end,) = ends(told)
+    eventually(lambda: len(ends(events)) == 1, 10)
+    assert isinstance(events[0].event, Started)
+    (end,) = ends(events)
     assert (
         end.status == "failed"
         and end.error is not None
@@ -77,7 +77,7 @@ def test_a_job_that_cannot_start_ends_and_blocks_no_other(tmp_path: Path) -> Non
     )
     runs.free(True, True)
     runs.start(Order("next", {}, ()))  # waits until running jobs have ended and memory is free
-    eventually(lambda: len(ends(told)) == 2, 10)
+    eventually(lambda: len(ends(events)) == 2, 10)
 
 
 def test_a_job_that_gets_no_thread_is_forgotten(
@@ -86,15 +86,15 @@ def test_a_job_that_gets_no_thread_is_forgotten(
     def none(self: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    told: list[JobEvent] = []
-    runs = runs_in(tmp_path, told.append)
+    events: list[JobEvent] = []
+    runs = runs_in(tmp_path, events.append)
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", none)
         with pytest.raises(RuntimeError):
             runs.start(Order("a", {}, ()))
     runs.close(0.0)
     runs.start(Order("b", {}, ()))
-    eventually(lambda: [one.job for one in told if isinstance(one.event, Ended)] == ["b"], 10)
+    eventually(lambda: [one.job for one in events if isinstance(one.event, Ended)] == ["b"], 10)
 
 
 def test_a_job_that_is_cancelled_as_it_begins_does_not_run(
@@ -104,11 +104,11 @@ def test_a_job_that_is_cancelled_as_it_begins_does_not_run(
         "katz_graph.web.runner.runs.run_graph",
         lambda graph, context, *rest, **named: context.check_cancelled(),
     )
-    told: list[JobEvent] = []
+    events: list[JobEvent] = []
     held, may = threading.Event(), threading.Event()
 
     def emit(event: JobEvent) -> None:
-        told.append(event)
+        events.append(event)
         if isinstance(event.event, Started):
             held.set()
             may.wait(10)
@@ -119,7 +119,7 @@ def test_a_job_that_is_cancelled_as_it_begins_does_not_run(
     runs.cancel("a")
     may.set()
     runs.close(10)
-    eventually(lambda: [end.status for end in ends(told)] == ["cancelled"], 10)
+    eventually(lambda: [end.status for end in ends(events)] == ["cancelled"], 10)
 
 
 @pytest.mark.defect(19)
@@ -134,11 +134,11 @@ def test_a_cancelled_job_names_the_running_node(
         raise Cancelled("cancelled")
 
     monkeypatch.setattr("katz_graph.web.runner.runs.run_graph", interrupted)
-    told: list[JobEvent] = []
-    runs = runs_in(tmp_path, told.append)
+    events: list[JobEvent] = []
+    runs = runs_in(tmp_path, events.append)
     runs.start(Order("a", {"3": {"class_type": "KSampler", "inputs": {}}}, ("3",)))
-    eventually(lambda: bool(ends(told)), 10)
-    (end,) = ends(told)
+    eventually(lambda: bool(ends(events)), 10)
+    (end,) = ends(events)
     assert (end.status, end.interrupted) == ("cancelled", JobNode("3.end", "StepEnd", "3"))
     runs.close(10)
 
@@ -183,7 +183,7 @@ AROUND = {"a": {"class_type": "Echo", "inputs": {"value": ["2", 0]}}}
 def test_an_error_inside_an_expansion_is_reported_for_the_node_of_the_prompt(
     tmp_path: Path, nodes: Any, result: Any, inner: str, said: str
 ) -> None:
-    told: list[JobEvent] = []
+    events: list[JobEvent] = []
     types = {
         **TYPES,
         "Outer": expanding("Outer", nodes, result),
@@ -194,13 +194,13 @@ def test_an_error_inside_an_expansion_is_reported_for_the_node_of_the_prompt(
         "7": node("Outer"),
         "9": node("Save", value=["2", 0]),
     }
-    runs_in(tmp_path, told.append, types).start(Order("j", prompt, ("9",)))
-    eventually(lambda: bool(ends(told)), 10)
-    (end,) = ends(told)
+    runs_in(tmp_path, events.append, types).start(Order("j", prompt, ("9",)))
+    eventually(lambda: bool(ends(events)), 10)
+    (end,) = ends(events)
     job = Job("j", 1.0, prompt, ("9",), None, {}, "failed", 0.0, started=0.0, result=end)
     state, channel = JobState(), ConventionChannel({})
     messages: dict[str, Any] = {}
-    for one in told:
+    for one in events:
         state.on_event(one.event)
         for frame in channel.event(job, one.event, state, lambda: QueueView(0, 0, False)):
             message = json.loads(frame.data)
@@ -229,16 +229,16 @@ def test_a_device_that_fails_in_the_runner_itself_has_that_replaced_and_the_job_
     tmp_path: Path,
 ) -> None:
     """The replacement is requested before the job's end, which requeues the job."""
-    told: list[Any] = []
-    runs = runs_in(tmp_path, told.append, {"Breaks": Breaks.describe()}, told.append)
+    events: list[Any] = []
+    runs = runs_in(tmp_path, events.append, {"Breaks": Breaks.describe()}, events.append)
     runs.start(Order("a", {"1": {"class_type": "Breaks", "inputs": {}}}, ("1",)))
-    eventually(lambda: isinstance(told[-1], JobEvent) and isinstance(told[-1].event, Ended), 10)
-    error = told[-1].event.error
+    eventually(lambda: isinstance(events[-1], JobEvent) and isinstance(events[-1].event, Ended), 10)
+    error = events[-1].event.error
     assert error.kind == DeviceFailed.__name__
     assert (
         "the device failed (CUDA error: an illegal memory access was encountered)" in error.message
     )
-    (why,) = [one for one in told if isinstance(one, str)]
+    (why,) = [one for one in events if isinstance(one, str)]
     assert (
         why == "a device failed in the runner: CUDA error: an illegal memory access was encountered"
     )

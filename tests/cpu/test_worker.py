@@ -63,14 +63,14 @@ with local_engine(threads=2) as engine, torch_threads(1):
 
 
 def test_only_the_device_computes_on_several_processors() -> None:
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", THREADS],
         capture_output=True,
         text=True,
         timeout=120,
         env={**os.environ, "OMP_NUM_THREADS": "3", "GOMP_SPINCOUNT": "1000"},
     )
-    assert told.stdout == "2 threads 1\n", told.stderr  # this thread has no OpenMP pool
+    assert result.stdout == "2 threads 1\n", result.stderr  # this thread has no OpenMP pool
 
 
 class Steps:

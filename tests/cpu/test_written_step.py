@@ -86,8 +86,10 @@ def test_a_transformer_gets_the_same_conditioning(
 ) -> None:
     graph = of_family(folders[kind])
     drawn = written(graph, "5")
-    told = [call.inputs["guidance"] for call in drawn.nodes.values() if call.type == "FluxGuidance"]
-    assert told == ([3.5] if kind == "flux" else [])  # the sampler set it itself
+    guidance = [
+        call.inputs["guidance"] for call in drawn.nodes.values() if call.type == "FluxGuidance"
+    ]
+    assert guidance == ([3.5] if kind == "flux" else [])  # the sampler set it itself
     assert pictures(engine, drawn, tmp_path) == pictures(engine, graph, tmp_path)
 
 

@@ -199,13 +199,13 @@ def test_a_weight_set_is_written_at_once_and_taken_out_again(
 
 def test_unaligned_rows_are_written_separately(monkeypatch: pytest.MonkeyPatch) -> None:
     """GPUs fault on wide loads at unaligned addresses; the interpreter does not."""
-    told: list[tuple[int, int]] = []
+    launches: list[tuple[int, int]] = []
     launch = triton_lora_patch._launch
     monkeypatch.setattr(
         triton_lora_patch,
         "_launch",
         lambda patches, multiple, choose: (
-            told.append((len(patches), multiple))  # type: ignore[func-returns-value]
+            launches.append((len(patches), multiple))  # type: ignore[func-returns-value]
             or launch(patches, multiple, choose)
         ),
     )
@@ -213,6 +213,6 @@ def test_unaligned_rows_are_written_separately(monkeypatch: pytest.MonkeyPatch) 
     made = [torch.empty_like(one) for one in originals]
     added = [deltas(one, (2,), torch.float32) for one in originals]
     lora_patch([Patch(*one) for one in zip(made, originals, added, strict=True)])
-    assert sorted(told) == [(2, 1), (2, 16)]
+    assert sorted(launches) == [(2, 1), (2, 16)]
     for weight, original, more in zip(made, originals, added, strict=True):
         assert torch.allclose(weight.double(), exact_sum(original, more), atol=1e-5)

@@ -24,7 +24,7 @@ def safetensors(values: int = 1_000, fill: int = 0, name: str = "weight") -> byt
 
 @dataclass
 class Served:
-    """Describes a served file. `told`: reported length if it differs; `sent`: number of bytes after
+    """Describes a served file. `reported`: reported length if it differs; `sent`: number of bytes after
     which the body stops; `hangs`: keeps the connection open afterwards; `pause`: seconds after each
     4 kB.
     """
@@ -33,7 +33,7 @@ class Served:
     etag: str | None = '"1"'
     ranges: bool = True
     length: bool = True
-    told: int | None = None
+    reported: int | None = None
     sent: int | None = None
     hangs: bool = False
     pause: float = 0.0
@@ -108,13 +108,13 @@ class _Answers(BaseHTTPRequestHandler):
             start = int(asked[1])
             stop = min(int(asked[2] or total) + 1, total)
             self.send_response(206)
-            self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{file.told or total}")
+            self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{file.reported or total}")
         else:
             self.send_response(200)
         if file.length:
             self.send_header(
                 "Content-Length",
-                str((file.told or total) - start if stop == total else stop - start),
+                str((file.reported or total) - start if stop == total else stop - start),
             )
         if file.etag:
             self.send_header("ETag", file.etag)

@@ -286,7 +286,7 @@ def test_the_wheel_runs_from_another_folder(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     workflow = tmp_path / "site" / "katz_graph" / "workflows" / "txt2img.json"
-    for arguments, told in (
+    for arguments, expected in (
         (["nodes"], "KSampler"),
         (["plan", str(workflow)], "sampler 5: 20 evaluations"),
     ):
@@ -295,7 +295,7 @@ def test_the_wheel_runs_from_another_folder(tmp_path: Path) -> None:
             command, cwd=elsewhere, env=environment, capture_output=True, text=True
         )
         assert ran.returncode == 0, ran.stderr
-        assert told in ran.stdout
+        assert expected in ran.stdout
 
 
 def test_no_folder_has_more_modules_than_one_overlooks() -> None:

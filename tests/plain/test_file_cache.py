@@ -217,8 +217,8 @@ def test_of_two_processes_one_fetches(server: FileServer, cache: FileCache) -> N
     command = [sys.executable, "-c", FETCH, url, str(cache.folder)]
     command += ["process"] * (cache.fetcher is not None)
     several = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    told = {each.communicate(timeout=60)[0].strip() for each in several}
-    assert told == {str(cache.place(cache.identity(url)))}
+    answers = {each.communicate(timeout=60)[0].strip() for each in several}
+    assert answers == {str(cache.place(cache.identity(url)))}
     assert server.sent() < 1.9 * len(LARGE_FILE)
 
 
@@ -407,13 +407,13 @@ def test_incomplete_downloads_are_rejected(
     server.statuses["broken"] = 500
     server.put("page", b"<html>log in</html>")
     server.put("pickle", b"PK\x03\x04" + bytes(500))
-    server.put("bomb", (50 * 10**9).to_bytes(8, "little") + bytes(10**6), told=10**11)
+    server.put("bomb", (50 * 10**9).to_bytes(8, "little") + bytes(10**6), reported=10**11)
     server.put("headless", FILE, sent=20)
     server.put("cut", FILE, sent=500, etag=None)
     server.put("longer", FILE + b"x")
     server.put("shorter", FILE[:-1])
-    server.put("said-to-be-longer", FILE, told=len(FILE) + 1)
-    server.put("said-to-be-shorter", FILE, told=len(FILE) - 1)
+    server.put("said-to-be-longer", FILE, reported=len(FILE) + 1)
+    server.put("said-to-be-shorter", FILE, reported=len(FILE) - 1)
     with pytest.raises(RunError) as caught:
         get(cache, server.url(f"{path}?token=secret").replace("//", "//user:secret@"))
     assert str(caught.value) == f"{server.url(path)}: could not be fetched; the log says why"

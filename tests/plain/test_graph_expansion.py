@@ -142,7 +142,7 @@ def test_displays_inside_an_expansion_are_repeated_from_the_cache() -> None:
             cache,
             types,
         )
-        told = [
+        texts = [
             event.ui["text"][0]
             for event in ran.events
             if isinstance(event, NodeDone) and event.ui and event.display == "1"
@@ -150,15 +150,15 @@ def test_displays_inside_an_expansion_are_repeated_from_the_cache() -> None:
         return (
             {ui["text"][0] for ui in ran.result.ui.values()},
             set(ran.nodes("start")),
-            sorted(told),
+            sorted(texts),
         )
 
     assert shown(3, b=0)[0] == {"3", "2", "1"}
     assert shown(3, b=1) == ({"3", "2", "1"}, {"2", "3"}, ["1", "2", "3"])
-    texts, started, told = shown(4, b=1)
+    texts, started, repeated = shown(4, b=1)
     assert (
         texts == {"4", "3", "2", "1"}
-        and told == ["1", "2", "3", "4"]
+        and repeated == ["1", "2", "3", "4"]
         and started == {"1", "1.show", "2", "3"}
     )
 
@@ -172,9 +172,9 @@ def test_a_result_with_deleted_files_is_computed_again(tmp_path: Path) -> None:
         file = tmp_path / "temp" / "deep" / f"{values['n']}.txt"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("written")
-        told = {"filename": file.name, "subfolder": "deep", "type": "temp"}
+        stored = {"filename": file.name, "subfolder": "deep", "type": "temp"}
         return WithUi(
-            (), {"files": [told, {**told, "filename": "never.txt"}, {"type": "temp"}, "words"]}
+            (), {"files": [stored, {**stored, "filename": "never.txt"}, {"type": "temp"}, "words"]}
         )
 
     def inside(context: Context, values: Mapping[str, Any]) -> Any:

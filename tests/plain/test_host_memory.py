@@ -85,7 +85,7 @@ try:
 except MemoryError:
     print("as told")
 """
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
     )
-    assert told.stdout == "as told\n", told.stderr
+    assert result.stdout == "as told\n", result.stderr

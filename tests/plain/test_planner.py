@@ -84,9 +84,9 @@ def test_every_branch_reads_its_own_text_and_equal_texts_are_encoded_once() -> N
 
 def test_a_controlnet_of_a_conditioning_inside_a_region_is_refused_with_the_way_out() -> None:
     region = sampler_region((prompt("a"),), (prompt("b"),))
-    told = {"conditioning": (prompt("a", use("edges")),)}
+    controlled = {"conditioning": (prompt("a", use("edges")),)}
     carrying = tuple(
-        replace(one, inputs={**one.inputs, **told}) if "conditioning" in one.inputs else one
+        replace(one, inputs={**one.inputs, **controlled}) if "conditioning" in one.inputs else one
         for one in region.operations
     )
     with pytest.raises(InputError, match="link a ControlNet node to the UNetDecoder instead"):

@@ -226,7 +226,7 @@ def test_simulated_transfers_match_the_instructions(of, known) -> None:
         if " -> " in span.resource
     )
     begin = program.region.begin.id
-    told = Counter(
+    instructed = Counter(
         (
             f"{device} -> {entry.peer}",
             "step" if entry.target == begin else entry.target,
@@ -236,4 +236,4 @@ def test_simulated_transfers_match_the_instructions(of, known) -> None:
         for entry in entries
         if entry.kind == "send"
     )
-    assert simulated == told and told
+    assert simulated == instructed and instructed

@@ -148,17 +148,19 @@ print(before == os.sched_getaffinity(os.getppid()), *(os.sched_getaffinity(one.n
 stay_on([90000])
 waiting.set()
 """
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert told.stdout == "True True True\n", told.stderr
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60
+    )
+    assert result.stdout == "True True True\n", result.stderr
 
 
 def test_a_worker_that_waits_leaves_its_processor_to_others_that_want_it() -> None:
     processor = min(os.sched_getaffinity(0))
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", WAIT, str(processor)], capture_output=True, text=True, timeout=120
     )
     # times that it lost the processor; a spinning process loses it every few milliseconds
-    assert int(told.stdout) <= 15, told
+    assert int(result.stdout) <= 15, result
 
 
 class Clocks:

@@ -92,9 +92,9 @@ def test_a_document_is_queued_as_front_ends_send_it(case: Any) -> None:
     for node, name in case.get("ids", {}).items():
         assert name in (sent[node]["class_type"], workflow.graph.nodes[node].title)
     assert not set(case.get("absent", ())) & set(sent)
-    told = "\n".join(workflow.notes)
-    assert all(note in told for note in case.get("notes", ())), told
-    assert "left out" not in told or case.get("notes"), told
+    notes = "\n".join(workflow.notes)
+    assert all(note in notes for note in case.get("notes", ())), notes
+    assert "left out" not in notes or case.get("notes"), notes
 
 
 def test_a_graph_in_api_format_stays_as_it_is() -> None:

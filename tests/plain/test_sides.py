@@ -45,16 +45,16 @@ def test_the_other_side_gets_an_entry_of_the_same_area_with_the_text_of_the_smal
 
 
 def test_a_partner_receives_its_own_side() -> None:
-    def told(entry: ConditioningEntry, guidance: float, name: str) -> ConditioningEntry:
+    def guided(entry: ConditioningEntry, guidance: float, name: str) -> ConditioningEntry:
         references = References((Picture(name, None),))  # type: ignore[arg-type]
         return replace(entry, guidance=guidance, references=references)
 
-    positive = told(area("left", 0, 0, 16, 8), 2.0, "a cat")
-    negative = told(prompt("bad"), 5.0, "a dog")
+    positive = guided(area("left", 0, 0, 16, 8), 2.0, "a cat")
+    negative = guided(prompt("bad"), 5.0, "a dog")
     _, (_, partner) = balanced([(positive,), (negative,)], 16, 16)
     assert (partner.guidance, partner.references) == (5.0, negative.references)
-    _, (_, untold) = balanced([(positive,), (prompt("bad"),)], 16, 16)
-    assert (untold.guidance, untold.references) == (None, None)
+    _, (_, unguided) = balanced([(positive,), (prompt("bad"),)], 16, 16)
+    assert (unguided.guidance, unguided.references) == (None, None)
 
 
 def test_an_entry_of_that_very_area_is_partner_enough() -> None:

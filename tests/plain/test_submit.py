@@ -155,8 +155,8 @@ def test_a_workflow_becomes_files_and_a_line_of_json(tmp_path: Path, submit: Sub
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "day" / "a.png").read_bytes() == b"PNG"
     (body,) = fake.bodies
-    told = json.loads(result.stdout)
-    assert told == {
+    printed = json.loads(result.stdout)
+    assert printed == {
         "job": body["prompt_id"],
         "outputs": [str(tmp_path / "day" / "a.png")],
         "seed": 3,

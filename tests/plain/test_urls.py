@@ -147,8 +147,8 @@ def test_settings_list_permitted_urls(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_settings_limit_stored_results(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("KATZ_CACHE", str(tmp_path))
-    for told, most in (("1.5", 1.5 * 2**30), ("0", 0.0), ("inf", float("inf"))):
-        monkeypatch.setenv("KATZ_FETCHED_GB", told)
+    for value, most in (("1.5", 1.5 * 2**30), ("0", 0.0), ("inf", float("inf"))):
+        monkeypatch.setenv("KATZ_FETCHED_GB", value)
         assert fetched_files() == (tmp_path / "fetched", most)
     for wrong in ("much", "-1", "nan"):
         monkeypatch.setenv("KATZ_FETCHED_GB", wrong)

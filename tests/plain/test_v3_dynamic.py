@@ -187,9 +187,9 @@ def test_values_of_a_choice_declare_one_name_differently(tmp_path: Path) -> None
     (slot,) = signatures(registry)("Others").widgets  # type: ignore[union-attr]
     assert [one.name for one in slot.options["a"]] == ["m.x", "m.res"]
     assert [one.name for one in slot.options["b"]] == ["m.x", "m.res", "m.w"]
-    told = node_info(registry["Others"])["input"]["required"]["m"][1]["options"]
-    assert told[1]["inputs"]["required"]["res"][0] == ["4K", "8K"]
-    assert told[0]["inputs"]["required"]["x"][1]["max"] == 10
+    options = node_info(registry["Others"])["input"]["required"]["m"][1]["options"]
+    assert options[1]["inputs"]["required"]["res"][0] == ["4K", "8K"]
+    assert options[0]["inputs"]["required"]["x"][1]["max"] == 10
 
 
 def test_inputs_of_a_choice_are_checked(tmp_path: Path) -> None:
@@ -274,13 +274,13 @@ def test_clients_are_notified_of_them_as_by_comfyui(tmp_path: Path) -> None:
     assert join["inputs"]["required"]["more"][0] == "COMFY_AUTOGROW_V3"
     assert join["inputs"]["optional"]["mask"][0] == "MASK"
     # our reader restores the same types
-    told = from_object_info({name: node_info(registry[name]) for name in registry})
+    read_back = from_object_info({name: node_info(registry[name]) for name in registry})
     known = signatures(registry)
     for name in registry:
         mine = known(name)
         assert mine is not None
-        assert told[name].wires == mine.wires
-        assert [one.name for one in told[name].widgets] == [one.name for one in mine.widgets]
+        assert read_back[name].wires == mine.wires
+        assert [one.name for one in read_back[name].widgets] == [one.name for one in mine.widgets]
 
 
 def test_files_show_linked_inputs_and_one_more(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ class Waiting:
     def __init__(self, at_once: int = 2, slow_s: float = 0.05, deadline_s: float = 0.15) -> None:
         self.release = threading.Event()
         self.changed = threading.Condition()
-        self.told: list[str] = []
+        self.events: list[str] = []
         self.stuck: list[str] = []
         self.threads = Answering("test", at_once, slow_s, deadline_s, self.stuck.append)
 
@@ -34,14 +34,14 @@ class Waiting:
 
     def emit(self, what: str) -> None:
         with self.changed:
-            self.told.append(what)
+            self.events.append(what)
             self.changed.notify_all()
 
-    def until(self, *told: str) -> None:
+    def until(self, *events: str) -> None:
         with self.changed:
-            assert self.changed.wait_for(lambda: set(told) <= set(self.told), ANSWER_TIMEOUT_S), (
-                self.told
-            )
+            assert self.changed.wait_for(
+                lambda: set(events) <= set(self.events), ANSWER_TIMEOUT_S
+            ), self.events
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_calls_behind_slow_ones_begin_and_each_slow_one_is_given_up(waiting: Wai
         waiting.hang(name)
     waiting.threads.submit(lambda: waiting.emit("quick"), print)
     waiting.until("a began", "b began")
-    assert "quick" not in waiting.told, "two at a time"
+    assert "quick" not in waiting.events, "two at a time"
     waiting.until("c began", "quick")
     assert time.monotonic() - began < 5
     waiting.until(*(f"{name}: it took longer than 0.15 s" for name in "abc"))
@@ -77,7 +77,7 @@ def test_one_call_of_a_client_waits_for_one_of_each_other_client() -> None:
     waiting.release.set()
     waiting.until("a0", "a1", "a2", "b0")
     waiting.threads.close()
-    assert waiting.told == ["first began", "a0", "b0", "a1", "a2"]
+    assert waiting.events == ["first began", "a0", "b0", "a1", "a2"]
 
 
 def test_a_deadline_may_be_longer_than_a_thread_can_wait() -> None:

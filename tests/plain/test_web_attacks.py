@@ -138,15 +138,15 @@ class Attacked:
         self, target: str, *headers: str, method: str = "GET", token: bool = True, body: bytes = b""
     ) -> tuple[int, bytes]:
         """Returns status and whole response of a request with a raw target."""
-        told = [
+        lines = [
             f"{method} {target} HTTP/1.1",
             f"Host: {self.host}",
             *headers,
             CLOSE,
             f"Content-Length: {len(body)}",
         ]
-        told += [f"Authorization: Bearer {TOKEN}"] if token else []
-        answer = self.send("\r\n".join([*told, "", ""]).encode() + body)
+        lines += [f"Authorization: Bearer {TOKEN}"] if token else []
+        answer = self.send("\r\n".join([*lines, "", ""]).encode() + body)
         match = STATUS.match(answer)
         assert match, (target, answer)
         return int(match[1]), answer

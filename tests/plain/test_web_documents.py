@@ -111,9 +111,9 @@ def test_unopenable_documents_give_one_line(tmp_path: Path, content: bytes, line
     async def scenario(server: Served) -> None:
         answer = await server.client.post("/katz/open", content=content)
         assert answer.status_code == 400, answer.text
-        told = answer.json()["error"]
-        assert told.startswith("the file cannot be opened: ") and line in told
-        assert "Traceback" not in told
+        error = answer.json()["error"]
+        assert error.startswith("the file cannot be opened: ") and line in error
+        assert "Traceback" not in error
 
     run(tmp_path, scenario, replace(Limits(), nodes=20))
 
@@ -141,8 +141,8 @@ def test_a_sampler_that_cannot_be_written_out_is_one_line(tmp_path: Path) -> Non
 
 def test_a_check_answers_as_queueing_would_and_queues_nothing(tmp_path: Path) -> None:
     async def scenario(server: Served) -> None:
-        told = (await server.client.post("/katz/check", json={"prompt": GRAPH})).json()
-        assert told == {
+        checked = (await server.client.post("/katz/check", json={"prompt": GRAPH})).json()
+        assert checked == {
             "error": None,
             "node_errors": {},
             "targets": ["2"],
@@ -155,10 +155,10 @@ def test_a_check_answers_as_queueing_would_and_queues_nothing(tmp_path: Path) ->
             notes=("a line",),
         )
         body = {"prompt": GRAPH, "partial_execution_targets": ["2"]}
-        told = (await server.client.post("/katz/check", json=body)).json()
+        checked = (await server.client.post("/katz/check", json=body)).json()
         refused = (await server.client.post("/prompt", json=body)).json()
-        assert {key: told[key] for key in refused} == refused
-        assert told["notes"] == ["a line"]
+        assert {key: checked[key] for key in refused} == refused
+        assert checked["notes"] == ["a line"]
         assert not server.runner.taken and not server.state.jobs.pending
         broken = await server.client.post("/katz/check", content=b"{")
         assert broken.status_code == 400 and "JSON" in broken.json()["error"]
@@ -170,8 +170,8 @@ def test_plans_are_made_without_a_job(tmp_path: Path) -> None:
     async def scenario(server: Served) -> None:
         server.runner.plans = PlannedGraph(({"sampler": "5"},), ("a line",))
         body = {"prompt": GRAPH, "client_id": "me"}
-        told = (await server.client.post("/katz/plan", json=body)).json()
-        assert told == {
+        planned = (await server.client.post("/katz/plan", json=body)).json()
+        assert planned == {
             "plans": [{"sampler": "5"}],
             "error": None,
             "node_errors": {},
@@ -184,8 +184,8 @@ def test_plans_are_made_without_a_job(tmp_path: Path) -> None:
         assert [one.origin for one in asked] == ["loopback"] * 2
         assert not server.runner.taken and not server.state.jobs.pending
         server.runner.refusal = CheckedPrompt(error={"type": "t"}, node_errors={"1": {}})
-        told = (await server.client.post("/katz/plan", json=body)).json()
-        assert told["plans"] == [] and told["error"] == {"type": "t"}
+        planned = (await server.client.post("/katz/plan", json=body)).json()
+        assert planned["plans"] == [] and planned["error"] == {"type": "t"}
         assert len(server.runner.planned) == 2
         server.runner.refusal = None
         changes = {"devices": ["cpu*2"], "place": ["controlnet=cpu"], "batching": False}

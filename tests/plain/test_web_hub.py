@@ -131,10 +131,10 @@ async def test_the_queue_is_broadcast_and_many_changes_take_few_messages() -> No
         hub.status()
     jobs.pending.pop(0)
     await asyncio.sleep(0.1)
-    told = unpacked(drained(ann))
-    assert len(told) <= 25
-    assert told[0]["places"] == {"a": 0, "c": 2}
-    assert told[-1]["places"] == {"c": 1}
+    messages = unpacked(drained(ann))
+    assert len(messages) <= 25
+    assert messages[0]["places"] == {"a": 0, "c": 2}
+    assert messages[-1]["places"] == {"c": 1}
     assert unpacked(drained(bob))[-1]["places"] == {"b": 0}
 
 

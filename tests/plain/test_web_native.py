@@ -266,8 +266,8 @@ def test_every_kind_of_event_arrives_as_it_was() -> None:
     assert [msgpack.packb(frame["event"]) for frame in frames[1:]] == [
         msgpack.packb(data) for data in AS_DATA
     ]
-    told = [JOB_EVENT.validate_python(frame["event"]) for frame in frames[1:]]
-    assert told == [JobEvent("job", event) for event in EVERY_KIND]
+    events = [JOB_EVENT.validate_python(frame["event"]) for frame in frames[1:]]
+    assert events == [JobEvent("job", event) for event in EVERY_KIND]
 
 
 def test_the_state_of_a_job_is_bounded() -> None:

@@ -225,23 +225,26 @@ def test_over_http_hostile_names_get_nothing_and_break_nothing(folder: Path) -> 
     answers: Counter[int] = Counter()
 
     attempts: tuple[Callable[[Any, str, str], httpx.Request], ...] = (
-        lambda build, told, sent: build("GET", "/view", params={"filename": told}),
-        lambda build, told, sent: build(
-            "GET", "/view", params={"filename": "secret.txt", "subfolder": told}
+        lambda build, plain, sent: build("GET", "/view", params={"filename": plain}),
+        lambda build, plain, sent: build(
+            "GET", "/view", params={"filename": "secret.txt", "subfolder": plain}
         ),
-        lambda build, told, sent: build("GET", f"/userdata/{sent}"),
-        lambda build, told, sent: build("GET", "/userdata", params={"dir": told}),
-        lambda build, told, sent: build("GET", "/v2/userdata", params={"path": told}),
-        lambda build, told, sent: build("GET", "/view_metadata/loras", params={"filename": told}),
-        lambda build, told, sent: build("GET", f"/experiment/models/preview/loras/0/{sent}"),
-        lambda build, told, sent: build("GET", f"/models/{sent}"),
-        lambda build, told, sent: build("POST", f"/userdata/{sent}", content=b"x"),
-        lambda build, told, sent: build("DELETE", f"/userdata/{sent}"),
-        lambda build, told, sent: build(
-            "POST", "/upload/image", files={"image": (told, picture())}, data={"type": "temp"}
+        lambda build, plain, sent: build("GET", f"/userdata/{sent}"),
+        lambda build, plain, sent: build("GET", "/userdata", params={"dir": plain}),
+        lambda build, plain, sent: build("GET", "/v2/userdata", params={"path": plain}),
+        lambda build, plain, sent: build("GET", "/view_metadata/loras", params={"filename": plain}),
+        lambda build, plain, sent: build("GET", f"/experiment/models/preview/loras/0/{sent}"),
+        lambda build, plain, sent: build("GET", f"/models/{sent}"),
+        lambda build, plain, sent: build("POST", f"/userdata/{sent}", content=b"x"),
+        lambda build, plain, sent: build("DELETE", f"/userdata/{sent}"),
+        lambda build, plain, sent: build(
+            "POST", "/upload/image", files={"image": (plain, picture())}, data={"type": "temp"}
         ),
-        lambda build, told, sent: build(
-            "POST", "/upload/image", files={"image": ("a.png", picture())}, data={"subfolder": told}
+        lambda build, plain, sent: build(
+            "POST",
+            "/upload/image",
+            files={"image": ("a.png", picture())},
+            data={"subfolder": plain},
         ),
     )
 
@@ -249,10 +252,10 @@ def test_over_http_hostile_names_get_nothing_and_break_nothing(folder: Path) -> 
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url=ADDRESS) as client:
             for number, name in enumerate(hostile(ASKED, seed=7)):
-                told = name.encode("utf-8", "replace").decode()
-                sent = quote(told, safe="").replace(".", "%2E")
+                plain = name.encode("utf-8", "replace").decode()
+                sent = quote(plain, safe="").replace(".", "%2E")
                 ask = attempts[number % len(attempts)]
-                answer = await client.send(ask(client.build_request, told, sent))
+                answer = await client.send(ask(client.build_request, plain, sent))
                 answers[answer.status_code] += 1
                 assert answer.status_code < 500, (answer.url, answer.text)
                 assert SECRET not in answer.content and b"root:x:" not in answer.content

@@ -36,16 +36,16 @@ def test_the_route_accepts_expected_values(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with serving(tmp_path) as server:
 
-            async def told(**body: object) -> int:
+            async def reported(**body: object) -> int:
                 return (await server.client.post("/katz/presence", json=body)).status_code
 
-            assert await told(page="p", name="Ann", files=["a.json"]) == 200
+            assert await reported(page="p", name="Ann", files=["a.json"]) == 200
             answer = await server.client.post(
                 "/katz/presence", json={"page": "q", "files": ["a.json"]}
             )
             assert answer.json() == {"files": {"a.json": ["Ann"]}}
-            assert await told(page="", files=[]) == 400
-            assert await told(page="p", files=["a"] * 101) == 400
-            assert await told(page="p", name="x" * 61, files=[]) == 400
+            assert await reported(page="", files=[]) == 400
+            assert await reported(page="p", files=["a"] * 101) == 400
+            assert await reported(page="p", name="x" * 61, files=[]) == 400
 
     asyncio.run(scenario())

@@ -42,9 +42,9 @@ def test_a_report_stays_through_a_restart(tmp_path: Path) -> None:
     async def second(server: Served) -> Any:
         return (await server.client.get(f"/katz/jobs/{job}/report")).json()
 
-    job, told = run(tmp_path, first)
-    assert told["status"] == "completed" and told["seconds"] == {"total": 0.5}
-    assert told["nodes"]["5.end"] == {
+    job, stored = run(tmp_path, first)
+    assert stored["status"] == "completed" and stored["seconds"] == {"total": 0.5}
+    assert stored["nodes"]["5.end"] == {
         "display": "5",
         "type": "KSampler",
         "status": "finished",
@@ -52,8 +52,10 @@ def test_a_report_stays_through_a_restart(tmp_path: Path) -> None:
         "seconds": 2.0,
         "why": "seed changed",
     }
-    assert told["timeline"][0]["segments"][0]["name"] == "v0.0" and told["warnings"] == ["careful"]
-    assert run(tmp_path, second) == told
+    assert stored["timeline"][0]["segments"][0]["name"] == "v0.0" and stored["warnings"] == [
+        "careful"
+    ]
+    assert run(tmp_path, second) == stored
 
 
 def test_a_report_is_for_the_client_of_its_job(tmp_path: Path) -> None:
@@ -66,8 +68,8 @@ def test_a_report_is_for_the_client_of_its_job(tmp_path: Path) -> None:
         for client in ("", "you"):
             answer = await server.client.get(path, params={"client_id": client})
             assert answer.status_code == 404
-        told = (await server.client.get(path, params={"client_id": "me"})).json()
-        assert told["error"]["message"] == "no"
+        answered = (await server.client.get(path, params={"client_id": "me"})).json()
+        assert answered["error"]["message"] == "no"
         await server.client.post("/history", json={"delete": [job]})
         assert (await server.client.get(path, params={"client_id": "me"})).status_code == 404
         assert await server.state.jobs.report(job) is None
@@ -81,8 +83,8 @@ def test_a_long_job_has_a_bounded_report(tmp_path: Path) -> None:
         await report(server, job, spans=3 * SEGMENTS)
         server.runner.end(job)
         await server.finished(job)
-        told = (await server.client.get(f"/katz/jobs/{job}/report")).json()
-        evaluations = [one["segments"][0]["evaluation"] for one in told["timeline"]]
+        answered = (await server.client.get(f"/katz/jobs/{job}/report")).json()
+        evaluations = [one["segments"][0]["evaluation"] for one in answered["timeline"]]
         assert evaluations == list(range(2 * SEGMENTS, 3 * SEGMENTS))
 
     run(tmp_path, scenario)

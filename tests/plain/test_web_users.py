@@ -103,8 +103,8 @@ def test_files_are_stored_listed_moved_and_deleted(server: TestClient) -> None:
         store(server, "workflows/.index.json", b"{}", overwrite="true", full_info="false").json()
         == "workflows/.index.json"
     )
-    told = store(server, "workflows/a.json", b"12345", full_info="true").json()
-    assert (told["path"], told["size"]) == ("workflows/a.json", 5)
+    stored = store(server, "workflows/a.json", b"12345", full_info="true").json()
+    assert (stored["path"], stored["size"]) == ("workflows/a.json", 5)
     assert server.get("/userdata/workflows%2Fsub%2F%C3%A4%20b.json").content == b'{"nodes": []}'
     assert (
         server.get("/api/userdata/workflows/a.json").headers["content-type"] == "application/json"
@@ -121,7 +121,7 @@ def test_files_are_stored_listed_moved_and_deleted(server: TestClient) -> None:
     ]
     full = server.get("/userdata", params={**listing, "split": "false", "full_info": "true"}).json()
     assert [entry["path"] for entry in full] == names
-    assert full[1]["modified"] == pytest.approx(told["modified"])
+    assert full[1]["modified"] == pytest.approx(stored["modified"])
     everything = server.get("/v2/userdata", params={"path": "workflows"}).json()
     assert [(entry["path"], entry["type"]) for entry in everything] == [
         ("workflows/sub", "directory"),
@@ -354,9 +354,9 @@ def test_each_save_answers_with_its_own_tag(tmp_path: Path) -> None:
                     number = int(path.read_text())
                     assert seen.setdefault(tag_of(path.stat()), number) == number
             await asyncio.sleep(0)
-        told = dict(await asyncio.gather(*saving))
-        assert len(set(told.values())) == saves  # no two versions share a tag
-        assert seen.items() <= {tag: number for number, tag in told.items()}.items()
+        tags = dict(await asyncio.gather(*saving))
+        assert len(set(tags.values())) == saves  # no two versions share a tag
+        assert seen.items() <= {tag: number for number, tag in tags.items()}.items()
         return seen
 
     assert asyncio.run(contents())

@@ -43,11 +43,11 @@ async def main(folder: Path, workers: int) -> None:
     for name, prompt in prompts.items():
         await runner.run(Job(name, 0, prompt, tuple(prompt), None, {}, "pending", time.time()))
         while not isinstance(
-            (told := await events.get()).event, Wrote if name == "runs" else Ended
+            (received := await events.get()).event, Wrote if name == "runs" else Ended
         ):
             pass
         if name == "kept":
-            runner.keep_files(told.job)
+            runner.keep_files(received.job)
     await runner.ask(GetObjectInfo("Wait"))  # all earlier messages have been received
     print(runner.facts.workers["cpu"], flush=True)
     await asyncio.sleep(1000)

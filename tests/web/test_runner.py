@@ -58,7 +58,7 @@ class Driver:
         shutil.copy(PACK, folder / "packs")
         (folder / "packs" / "broken.py").write_text("import no_such_module\n")
         self.output = folder / "output"
-        self.told: list[JobEvent] = []
+        self.received: list[JobEvent] = []
         self.lost: list[tuple[Sequence[str], str]] = []
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
@@ -73,7 +73,7 @@ class Driver:
         self.workers = workers
         self.runner = Runner(
             options,
-            self.told.append,
+            self.received.append,
             lambda ids, why, blamed: self.lost.append((ids, why)),
             workers=self.workers.begin,
         )
@@ -107,11 +107,11 @@ class Driver:
     def until(self, holds: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 60
         while not holds():
-            assert time.monotonic() < deadline, self.told[-5:]
+            assert time.monotonic() < deadline, self.received[-5:]
             time.sleep(0.005)
 
     def events(self, name: str) -> list[ClientEvent]:
-        return [told.event for told in self.told if told.job == name]
+        return [one.event for one in self.received if one.job == name]
 
     def ended(self, name: str) -> Ended:
         self.until(lambda: any(isinstance(event, Ended) for event in self.events(name)))
@@ -240,9 +240,9 @@ def test_a_client_can_do_without_previews(driver: Driver) -> None:
     (sampler,) = [call for call in prompt.values() if call["class_type"] == "KSampler"]
     sampler["inputs"] |= {"seed": 77, "steps": 12}
     assert driver.run("unseen", prompt, extra={"preview_method": "none"}).status == "completed"
-    told = driver.events("unseen")
-    assert any(isinstance(event, Progress) for event in told) and not any(
-        isinstance(event, EncodedPicture) for event in told
+    events = driver.events("unseen")
+    assert any(isinstance(event, Progress) for event in events) and not any(
+        isinstance(event, EncodedPicture) for event in events
     )
 
 
@@ -266,7 +266,7 @@ def test_requests_of_one_user_are_hidden_from_others(driver: Driver) -> None:
     driver.run("mine", {"1": node("Say", text="my secret")}, client="me")
     driver.run("theirs", {"1": node("Say", text="theirs")}, client="them")
     driver.run("mine again", {"1": node("Say", text="other")}, client="me")
-    done = [(told.job, told.event) for told in driver.told if isinstance(told.event, NodeDone)]
+    done = [(one.job, one.event) for one in driver.received if isinstance(one.event, NodeDone)]
     why = {job: event.why for job, event in done if event.node == "1"}
     assert why["theirs"] == "new" and "my secret" in why["mine again"]
 
@@ -288,9 +288,9 @@ def test_progress_comes_at_a_readable_pace_and_the_last_always(
     began = time.monotonic()
     driver.run("counting", {"1": node("Wait", seconds=1)})
     seconds = time.monotonic() - began
-    told = [event for event in driver.events("counting") if isinstance(event, Progress)]
-    assert 3 <= len(told) <= seconds / PACE + 2, "the first, some between, and the last"
-    assert (told[-1].value, told[-1].maximum) == (100, 100)
+    reported = [event for event in driver.events("counting") if isinstance(event, Progress)]
+    assert 3 <= len(reported) <= seconds / PACE + 2, "the first, some between, and the last"
+    assert (reported[-1].value, reported[-1].maximum) == (100, 100)
 
 
 def test_prints_of_nodes_are_logged(driver: Driver, caplog: pytest.LogCaptureFixture) -> None:

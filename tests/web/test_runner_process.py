@@ -40,18 +40,18 @@ class Seen:
     """Holds a runner and its reports in order."""
 
     runner: Runner
-    told: list[JobEvent | tuple[Sequence[str], str, bool]] = field(default_factory=list)
+    reports: list[JobEvent | tuple[Sequence[str], str, bool]] = field(default_factory=list)
     deaf: bool = False
 
     def on_event(self, one: JobEvent | tuple[Sequence[str], str, bool]) -> None:
         if self.deaf:
             raise KeyError("nobody hears that")
-        self.told.append(one)
+        self.reports.append(one)
 
     async def until(self, holds: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 20
         while not holds():
-            assert time.monotonic() < deadline, self.told
+            assert time.monotonic() < deadline, self.reports
             await asyncio.sleep(0.01)
 
     def ended(self, name: str) -> bool:
@@ -59,11 +59,11 @@ class Seen:
 
     @property
     def events(self) -> list[JobEvent]:
-        return [one for one in self.told if isinstance(one, JobEvent)]
+        return [one for one in self.reports if isinstance(one, JobEvent)]
 
     @property
     def lost(self) -> list[tuple[Sequence[str], str, bool]]:
-        return [one for one in self.told if isinstance(one, tuple)]
+        return [one for one in self.reports if isinstance(one, tuple)]
 
 
 def with_runner(
@@ -118,7 +118,8 @@ def test_a_runner_that_dies_is_replaced_and_names_the_jobs_that_it_had() -> None
         ((jobs, why, blamed),) = seen.lost
         # without the runner's output, because clients read this
         assert list(jobs) == ["kills", "stays"] and why.endswith("exit status 9")
-        before = seen.told[: seen.told.index((jobs, why, blamed))]  # its earlier reports come first
+        # its earlier reports come first
+        before = seen.reports[: seen.reports.index((jobs, why, blamed))]
         assert any(isinstance(one, JobEvent) and isinstance(one.event, Warned) for one in before)
         waiting = asyncio.create_task(seen.runner.run(job("b")))  # while no runner is available
         assert await seen.runner.ask(GetObjectInfo()) == b"{}"  # from the next runner
@@ -381,10 +382,10 @@ def test_a_runner_is_asked_before_it_is_ready_and_jobs_wait_until_it_is(tmp_path
     """
 
     async def start() -> None:
-        told: list[JobEvent] = []
+        events: list[JobEvent] = []
         runner = Runner(
             ServeOptions(),
-            told.append,
+            events.append,
             lambda ids, why, blamed: None,
             IMPATIENT,
             (FAKE, "--until", str(tmp_path / "ready")),
@@ -394,14 +395,14 @@ def test_a_runner_is_asked_before_it_is_ready_and_jobs_wait_until_it_is(tmp_path
         assert await early == b"{}" and not runner.ready and not starting.done()
         taken = asyncio.create_task(runner.run(job("a")))
         await asyncio.sleep(0.2)
-        assert not taken.done() and not told
+        assert not taken.done() and not events
         (tmp_path / "ready").touch()
         await starting
         await taken
         assert runner.ready and runner.facts.nodes == 7
-        while not any(isinstance(one.event, Ended) for one in told):
+        while not any(isinstance(one.event, Ended) for one in events):
             await asyncio.sleep(0.01)
-        assert [one.event.kind for one in told] == [
+        assert [one.event.kind for one in events] == [
             "started",
             "ended",
         ]  # handed over once

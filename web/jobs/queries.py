@@ -82,11 +82,9 @@ def repeated(
     if digest not in (None, found[0]):
         return Submitted(None, taken="key")
     found_jobs = jobs(connection, f"select {WHOLE} from jobs where id = ?", (found[1],))
-    return (
-        Submitted(found_jobs[0], repeated=True)
-        if found_jobs
-        else Submitted(None, taken="forgotten")
-    )
+    if not found_jobs:
+        return Submitted(None, taken="forgotten")
+    return Submitted(found_jobs[0], repeated=True)
 
 
 def finish(connection: sqlite3.Connection, job: Job, temporary: Sequence[StoredFile]) -> bool:

@@ -230,10 +230,10 @@ def _opened(
 
     chain, options = _without_redirects(address(url), rule, patience)
     files, path = url_to_fs(chain, **options)
-    told = files.info(path)
+    information = files.info(path)
     with files.open(path, "rb", block_size=block) as file:
         file.seek(start)
-        yield Answer(file.read, start, told["size"], _version(told))
+        yield Answer(file.read, start, information["size"], _version(information))
 
 
 @contextmanager

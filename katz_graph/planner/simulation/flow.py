@@ -140,21 +140,20 @@ def shortened(program: Program) -> tuple[Program, tuple[Repeats, ...]]:
         for index in variant.evaluations
     }
     kinds = [numbers[index] for index in sorted(numbers)]
-    ordered: list[int] = []
+    order: list[int] = []
     repeats: list[Repeats] = []
     place = 0
     while place < len(kinds):
         length, times = _pattern(kinds[place:])
-        ordered += kinds[place : place + length] * min(times, most)
+        order += kinds[place : place + length] * min(times, most)
         if times > most:
             repeats.append(
-                Repeats(len(ordered) - steady * length, len(ordered) - 1, steady, times - most)
+                Repeats(len(order) - steady * length, len(order) - 1, steady, times - most)
             )
         place += length * times
     variants = tuple(
         replace(
-            variant,
-            evaluations=tuple(index for index, kind in enumerate(ordered) if kind == number),
+            variant, evaluations=tuple(index for index, kind in enumerate(order) if kind == number)
         )
         for number, variant in enumerate(program.variants)
     )

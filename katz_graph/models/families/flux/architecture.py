@@ -51,10 +51,10 @@ def complete(
     """Adds the default guidance and, for fill and control models, the mask channels of the latent,
     if not set. Raises InputError for latents with a wrong channel count.
     """
-    told = entry.guidance if is_guided(model.network) else "off"
+    guidance = entry.guidance if is_guided(model.network) else "off"
     for reference in () if entry.references is None else entry.references.latents:
         check_channels("a reference", reference, model)
-    entry = replace(entry, guidance=GUIDANCE if told is None else told)
+    entry = replace(entry, guidance=GUIDANCE if guidance is None else guidance)
     if not architecture(model.network).extra_channels:
         return entry
     mask = latent.get("noise_mask")

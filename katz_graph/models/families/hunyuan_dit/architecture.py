@@ -82,8 +82,8 @@ def complete(
     if not config(model.network).get("use_style_cond_and_image_meta_size", True):
         return replace(entry, sizes=None)
     height, width = map(model.latent.pixels, latent["samples"].shape[-2:])
-    told = Sizes(ORIGINAL, ORIGINAL, target_height=height, target_width=width)
-    return replace(entry, sizes=entry.sizes or told)
+    default = Sizes(ORIGINAL, ORIGINAL, target_height=height, target_width=width)
+    return replace(entry, sizes=entry.sizes or default)
 
 
 def trained_noise(part: Component) -> Configuration:
