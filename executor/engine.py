@@ -97,7 +97,7 @@ class DeviceEngine:
             self.choices.reachable,
             self.choices.lane,
             time.monotonic,
-            bool(self.choices.gone),
+            bool(self.choices.lost),
         )
         configs, claimed = _seated(configs, launchers, early_start)
         self.opened = ExitStack()  # closed after the workers
@@ -264,7 +264,7 @@ class DeviceEngine:
         program = plan_region(region, target, self.counts, after, self.lora_levels.level)
         check_reachable(
             (operation.stage for operation in (*region.operations, *program.before)),
-            self.choices.stranded,
+            self.choices.unplaceable,
         )
         return program
 
@@ -365,7 +365,7 @@ class DeviceEngine:
 
     def _call(self, stage: str, what: str, context: Context, *arguments: Any) -> CallResult:
         """Calls a service on the device that the stage is pinned to, else on the first device."""
-        check_reachable((stage,), self.choices.stranded)
+        check_reachable((stage,), self.choices.unplaceable)
         device = self.choices.reachable.get(stage, (self.device.name,))[0]
         called = self.cluster.call(device, what, *arguments, context=context)
         span = Span(

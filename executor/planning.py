@@ -30,22 +30,22 @@ class Choices:
     allowed: frozenset[str] = frozenset()  # approximations
     batching: bool | None = None  # whether equal stages run as one call; None: the faster way
     lane: int | None = None  # base devices per request, without ControlNet devices; None: all
-    gone: frozenset[str] = frozenset()  # lost devices, which pins may still name
+    lost: frozenset[str] = frozenset()  # devices, which pins may still name
 
     @property
     def reachable(self) -> Mapping[str, tuple[str, ...]]:
         """Returns the pins without lost devices."""
         left = {
-            stage: tuple(device for device in devices if device not in self.gone)
+            stage: tuple(device for device in devices if device not in self.lost)
             for stage, devices in self.pins.items()
         }
         return {stage: devices for stage, devices in left.items() if devices}
 
     @property
-    def stranded(self) -> Mapping[str, tuple[str, ...]]:
+    def unplaceable(self) -> Mapping[str, tuple[str, ...]]:
         """Returns the stages with only lost devices, and these devices."""
         return {
-            stage: devices for stage, devices in self.pins.items() if self.gone.issuperset(devices)
+            stage: devices for stage, devices in self.pins.items() if self.lost.issuperset(devices)
         }
 
 
@@ -105,11 +105,11 @@ def plan_region(
     return compile_region(region, known, target, after)
 
 
-def check_reachable(stages: Iterable[str], stranded: Mapping[str, tuple[str, ...]]) -> None:
+def check_reachable(stages: Iterable[str], unplaceable: Mapping[str, tuple[str, ...]]) -> None:
     """Raises RunError if one of the stages has only lost devices."""
     for stage in stages:
-        if stage in stranded:
-            devices = " or ".join(stranded[stage])
+        if stage in unplaceable:
+            devices = " or ".join(unplaceable[stage])
             raise RunError(
                 f"{stage} may only run on {devices} (--place), which failed and is left out; "
                 "restart the server to use it again"

@@ -98,7 +98,7 @@ def _refusals(app: FastAPI, concealment: PathRedactor) -> None:
         return answer
 
     @app.exception_handler(ClientDisconnect)
-    async def gone(request: Request, error: ClientDisconnect) -> Response:
+    async def disconnected(request: Request, error: ClientDisconnect) -> Response:
         return Response(status_code=CLOSED)
 
     @app.exception_handler(OSError)

@@ -168,7 +168,7 @@ class _Figures(Collector):
         )
         for name, up in [
             *((device.name, 1.0) for device in facts.devices),
-            *((name, 0.0) for name in facts.gone),
+            *((name, 0.0) for name in facts.excluded),
         ]:
             serving.add_metric([name], up)
         yield serving
@@ -180,7 +180,7 @@ class _Figures(Collector):
             self._stats.worker_restarts,
         )
         yield GaugeMetricFamily(
-            "katz_results_kept", "Results of nodes in memory", self._stats.results_kept
+            "katz_results_kept", "Results of nodes in memory", self._stats.cached_results
         )
         for metric, name, title in OF_DEVICES:
             family = metric(f"katz_{name}", title, labels=["device"])

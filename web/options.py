@@ -142,9 +142,9 @@ class ServeOptions(PlacementOptions, FolderOptions, AccessOptions):
 
 @dataclass(frozen=True, slots=True)
 class RunnerStart:
-    """Holds the start parameters of a runner. `gone`: excluded devices that earlier runners of this
+    """Holds the start parameters of a runner. `excluded`: devices that earlier runners of this
     server lost.
     """
 
     options: ServeOptions
-    gone: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()

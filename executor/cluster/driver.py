@@ -300,11 +300,11 @@ class Cluster:
         context = request.context
         try:
             for device in request.devices:
-                portion = device_program(request.program, device)
+                share = device_program(request.program, device)
                 begin = Begin(
                     request.name,
                     request.attempt,
-                    portion,
+                    share,
                     request.measure,
                     context.previews,
                     context,

@@ -415,15 +415,16 @@ class _GraphRun:
         """Fails the nodes that still wait when no node is ready: those on a cycle, or downstream of
         one. The error of a cycle names its first node from an expansion, else its first node.
         """
-        stuck = [node for node in self.nodes.values() if node.wanted and not node.finished]
+        blocked = [node for node in self.nodes.values() if node.wanted and not node.finished]
         waits = {
-            node.id: [source.id for source in node.sources if not source.finished] for node in stuck
+            node.id: [source.id for source in node.sources if not source.finished]
+            for node in blocked
         }
-        calls = {node.id: node.call for node in stuck}
+        calls = {node.id: node.call for node in blocked}
         for cycle in list(find_cycles(waits)):
             made = next((name for name in cycle if self.nodes[name].made), cycle[0])
             self._fail(
                 self.nodes[made], InputError(f"is in a cycle: {describe_cycle(cycle, calls)}")
             )
-        for node in stuck:
+        for node in blocked:
             node.failed = node.finished = True

@@ -84,7 +84,7 @@ class ForkLoop:
         if not asked:
             os._exit(0)
         connected, output, life = descriptors
-        pid = None if _is_gone(life) else self._forked(asked.decode(), connected, output, life)
+        pid = None if _dropped(life) else self._forked(asked.decode(), connected, output, life)
         os.close(connected)
         os.close(output)
         if pid is None:
@@ -177,7 +177,7 @@ class ForkLoop:
         self._awaited.register(descriptor, selectors.EVENT_READ, act)
 
 
-def _is_gone(life: int) -> bool:
+def _dropped(life: int) -> bool:
     """Returns whether the driver has dropped its request."""
     asked = select.poll()
     asked.register(life, select.POLLRDHUP)

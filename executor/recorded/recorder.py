@@ -183,8 +183,8 @@ class Recorder:
         for kinds in [kinds for kinds in self._trials if any(one.of(module) for one in kinds)]:
             del self._trials[kinds]
         known = [lane for lane in self._lanes if module in lane.of_modules]
-        gone = [lane.of_modules.pop(module) for lane in known]
-        if any(recordings.recorded for recordings in gone):
+        removed = [lane.of_modules.pop(module) for lane in known]
+        if any(recordings.recorded for recordings in removed):
             self.drop()
         self.use.bytes = self._size
         self._try_again()

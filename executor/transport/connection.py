@@ -306,14 +306,14 @@ class Outbox:
         self._waiting.put(None)
 
     def _run(self) -> None:
-        gone = False
+        closed = False
         while (item := self._waiting.get()) is not None:
             frame, descriptors = item
             try:
-                if not gone:
+                if not closed:
                     self._connection.transmit(frame, descriptors)
             except Exception:  # Closed, or out of memory: the reader of the connection notices
-                gone = True
+                closed = True
                 self._connection.shut_down()
             finally:
                 close_all(descriptors)

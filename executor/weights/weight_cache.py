@@ -44,9 +44,9 @@ class WeightCache:
         """
         if size > self._budget:
             return False
-        for gone in self._books.idle(self.bytes + size - self._budget):
-            self._books.evict(gone)
-            del self._weights[gone]
+        for key in self._books.idle(self.bytes + size - self._budget):
+            self._books.evict(key)
+            del self._weights[key]
         return True
 
     def keep(self, key: Hashable, weights: Mapping[str, Tensor]) -> None:

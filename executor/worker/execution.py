@@ -65,7 +65,7 @@ class Execution:
 
     def __init__(
         self,
-        portion: DeviceProgram,
+        share: DeviceProgram,
         models: DeviceModels,
         context: Context,
         exchange: Exchange | None = None,
@@ -74,12 +74,12 @@ class Execution:
         on_loaded: Callable[[], None] | None = None,
         wake: Callable[[], None] = lambda: None,
     ) -> None:
-        self.program = program = portion.program
+        self.program = program = share.program
         self.timing = Timing()
         self._models, self._context, self._exchange = models, context, exchange
         self._measure, self._held, self._on_loaded = measure, hold, on_loaded
         self._model: ModelRecipe = program.region.begin.inputs["model"]
-        self._owns = portion.owns
+        self._owns = share.owns
         self._process: Process | None = None  # state of the sampler
         self._colours: LinearMap | None = None  # latent -> RGB, for previews
         self._dtype = models.dtype_of(program.region.begin.inputs["model"].network)
@@ -95,8 +95,8 @@ class Execution:
         self._spans: SpanRecorder | None = None
         self._ahead = RunAhead(program, models.stream, context, self._dtype)
         self._opened = 0.0  # start of the first evaluation, on the clock of time.perf_counter
-        self._device = portion.device
-        self._instructions = list(program.instructions[portion.device])
+        self._device = share.device
+        self._instructions = list(program.instructions[share.device])
         self.alone = not any(instruction.peer for instruction in self._instructions)
         self._next = 0
         self._loaded = False
@@ -110,12 +110,12 @@ class Execution:
             for number, run in enumerate(program.segments)
             for segment in run
         }
-        self._versions = WeightVersions(program, portion.device)
+        self._versions = WeightVersions(program, share.device)
         self._go_on_with(self._versions.deferred.everything)
         self._made_before = {*(op.id for op in program.before), PRESENT}
         checked = (*self._holding.looped, *self._holding.text_encoders)
         self._check = LoraCheck(checked, models, wake)
-        files = adapters(program, portion.device)
+        files = adapters(program, share.device)
         # files that must be read before the start
         self._needed = [file for file in files if file not in self._versions.deferred.files]
         self._adapters = models.adapters.want(files, wake)  # the list's `fetch` instructions

@@ -39,7 +39,7 @@ def run(scale: Scale | None = None) -> BenchResult:
         server = Served(Path(name) / "killed", "--queue-limit", str(scale.jobs))
         starts: list[float] = []
         left: list[int] = []
-        gone: list[float] = []
+        exit_seconds: list[float] = []
         with server:
             ids = [server.submit(prompt).data["prompt_id"] for prompt in prompts]
             for _ in range(scale.kills):
@@ -48,7 +48,7 @@ def run(scale: Scale | None = None) -> BenchResult:
                 server.kill()
                 rest, seconds = _remaining(family)
                 left += rest
-                gone.append(seconds)
+                exit_seconds.append(seconds)
                 server.start(wait=False)
                 if draw.random() < 0.75:  # otherwise the server is killed during its start
                     starts.append(server.wait_until_ready())
@@ -71,7 +71,7 @@ def run(scale: Scale | None = None) -> BenchResult:
         ),
         "files": len(files),
         "processes_left": len(left),
-        "seconds_to_be_gone": max(gone),
+        "seconds_to_be_gone": max(exit_seconds),
         "seconds_to_ready": median(starts) if starts else None,
         "exit_status": status,
     }

@@ -70,12 +70,12 @@ def requests(service: Service, number: int, seed: int = 0) -> list[Request]:
     scenes, models = random.integers(0, SCENES, sessions), random.integers(0, BASE_MODELS, sessions)
     hosts = random.integers(0, 2**16, sessions)
     times = np.cumsum(random.exponential(SECONDS_APART, number))
-    people, ends = random.integers(0, CONCURRENT, number), random.random(number) < 1 / SESSION
+    users, ends = random.integers(0, CONCURRENT, number), random.random(number) < 1 / SESSION
     active = list(range(CONCURRENT))  # each user's session
     started = CONCURRENT
     made = []
-    for time, person, is_last in zip(times, people, ends, strict=True):
-        session = active[person]
+    for time, user, is_last in zip(times, users, ends, strict=True):
+        session = active[user]
         made.append(
             Request(
                 timestamp=float(time),
@@ -87,7 +87,7 @@ def requests(service: Service, number: int, seed: int = 0) -> list[Request]:
             )
         )
         if is_last:
-            active[person] = started
+            active[user] = started
             started += 1
     return made
 

@@ -16,15 +16,15 @@ def find_cycles(sources: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, ...
 
     `sources` maps each node to the nodes that it reads.
     """
-    stuck = _behind_cycles(sources)
-    order = {identifier: number for number, identifier in enumerate(stuck)}
+    blocked = _behind_cycles(sources)
+    order = {identifier: number for number, identifier in enumerate(blocked)}
     visited: set[str] = set()
-    for node in stuck:
+    for node in blocked:
         walk: dict[str, None] = {}
         while node not in visited:
             visited.add(node)
             walk[node] = None
-            node = next(source for source in sources[node] if source in stuck)
+            node = next(source for source in sources[node] if source in blocked)
         if node in walk:
             ids = list(walk)
             cycle = ids[ids.index(node) :][::-1]

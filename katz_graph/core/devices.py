@@ -49,9 +49,9 @@ class DeviceList:
     def names(self) -> tuple[str, ...]:
         return tuple(choice.name for choice in self.choices)
 
-    def without(self, gone: Collection[str]) -> DeviceList:
+    def without(self, lost: Collection[str]) -> DeviceList:
         """Returns the list without the lost devices."""
-        choices = tuple(choice for choice in self.choices if choice.name not in gone)
+        choices = tuple(choice for choice in self.choices if choice.name not in lost)
         return (
             self
             if choices == self.choices

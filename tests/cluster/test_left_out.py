@@ -36,7 +36,7 @@ def models(sd1: Models) -> Models:
 
 @pytest.fixture
 def engine(costs: Path) -> Iterator[DeviceEngine]:
-    choices = Choices(PINS, gone=frozenset({"cuda:7"}))
+    choices = Choices(PINS, lost=frozenset({"cuda:7"}))
     with DeviceEngine(
         [WorkerConfig("cpu:0")], choices, costs, launchers={"cpu:0": WorkerThreads()}
     ) as engine:
@@ -93,6 +93,6 @@ def test_a_runner_serves_remaining_devices_and_names_lost_ones(
         facts = await child.ready
         await child.close()
         assert [device.name for device in facts.devices] == ["cpu:0"]
-        assert (facts.gone, facts.stranded) == (("cuda:78",), ("controlnet",))
+        assert (facts.excluded, facts.unplaceable) == (("cuda:78",), ("controlnet",))
 
     asyncio.run(start())

@@ -216,7 +216,7 @@ def ends(connection: Connection) -> None:
 def test_a_loss_is_reported_after_the_worker_s_starter_ended() -> None:
     """Ray's calls fail in this way if its head is lost."""
     calls: queue.Queue[tuple[str, ...]] = queue.Queue()
-    launcher = Gone()
+    launcher = LostLauncher()
     supervisor = Supervisor(
         {"a": launcher, "b": launcher},
         on_message=lambda name, message: calls.put((name, str(message))),
@@ -227,7 +227,7 @@ def test_a_loss_is_reported_after_the_worker_s_starter_ended() -> None:
     )
     with supervisor:
         connections = supervisor.start()
-        launcher.is_gone = True
+        launcher.is_lost = True
         connections["a"].send(("end", None))
         name, reason = calls.get(timeout=5)
         assert (name, "no head" in reason) == ("a", True)
@@ -238,12 +238,12 @@ def test_a_loss_is_reported_after_the_worker_s_starter_ended() -> None:
         assert name == "b" and "did not answer" in reason
 
 
-class Gone:
-    """Starts workers in threads; all queries about them fail once it `is_gone`."""
+class LostLauncher:
+    """Starts workers in threads; all queries about them fail once it `is_lost`."""
 
     in_process = False
     any_device = False
-    is_gone = False
+    is_lost = False
 
     def launch(self, name: str, background: bool = False) -> Any:
         return Reachable(self, WorkerThreads(ends).launch(name))
@@ -254,12 +254,12 @@ class Reachable:
 
     pid = None
 
-    def __init__(self, launcher: Gone, thread: WorkerThread) -> None:
+    def __init__(self, launcher: LostLauncher, thread: WorkerThread) -> None:
         self._launcher, self._thread = launcher, thread
         self.connection = thread.connection
 
     def __getattr__(self, name: str) -> Any:
-        if self._launcher.is_gone:
+        if self._launcher.is_lost:
             raise ConnectionError("no head")
         return getattr(self._thread, name)
 

@@ -88,14 +88,14 @@ def test_an_abandoned_one_is_reported_at_once_and_the_other_serves(
     region: Region, costs: Path
 ) -> None:
     with ThreadPoolExecutor(1) as pool, engine(costs, WorkerPatience(deaths=1)) as opened:
-        gone, there = (
+        on_second, on_first = (
             plan(opened, region, pins(name, name), batching=False) for name in (SECOND, FIRST)
         )
         end(opened, SECOND)
         eventually(lambda: opened.cluster._supervisor.states()[SECOND] == "dead", 5)
         for ask in (
             lambda: opened.cluster.call(SECOND, "identity"),
-            lambda: opened.cluster.run(gone, bare_context(opened)),
+            lambda: opened.cluster.run(on_second, bare_context(opened)),
         ):
             with pytest.raises(
                 DeviceFailed,
@@ -103,7 +103,7 @@ def test_an_abandoned_one_is_reported_at_once_and_the_other_serves(
                 "test wanted it",
             ):
                 pool.submit(ask).result(ANSWER_TIMEOUT_S)
-        outcome = pool.submit(opened.cluster.run, there, bare_context(opened)).result(
+        outcome = pool.submit(opened.cluster.run, on_first, bare_context(opened)).result(
             ANSWER_TIMEOUT_S
         )
         assert torch.equal(outcome.samples, reference(region))

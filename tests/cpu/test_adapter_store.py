@@ -72,23 +72,23 @@ def test_abandoned_reads_stop_and_can_start_again():
 
 
 def test_an_unreadable_file_fails_only_its_readers(tmp_path):
-    good, gone = files(2)
+    good, unreadable = files(2)
     broken = True
 
     def read(file, unwanted):
-        if file == gone and broken:
+        if file == unreadable and broken:
             raise InputError("gone.safetensors: cannot be read")
         return read_lora(file)
 
     store = AdapterStore(read=read)
-    wanted = store.want([good, gone])
-    eventually(lambda: wanted.have([good, gone]))
+    wanted = store.want([good, unreadable])
+    eventually(lambda: wanted.have([good, unreadable]))
     with pytest.raises(InputError, match="gone"):
         wanted.check()
     assert wanted.get(good).parts
     wanted.release()
     broken = False
-    assert store.get(gone).parts  # its failure was not cached
+    assert store.get(unreadable).parts  # its failure was not cached
 
 
 def test_cached_adapters_stay_within_the_budget_except_those_in_use():

@@ -130,14 +130,14 @@ def test_a_watched_call_keeps_no_tensor() -> None:
     given = torch.ones(3)
     with Watch([given]):
         made = 2 * given
-        gone = weakref.ref(made)
+        product = weakref.ref(made)
         made = made + 1
-        assert gone() is None
+        assert product() is None
     with Trace([given]) as trace:
         made = 2 * given
-        gone = weakref.ref(made)
+        product = weakref.ref(made)
         made = made + 1
-        assert gone() is not None
+        assert product() is not None
     assert len(trace.operations) == 2
 
 

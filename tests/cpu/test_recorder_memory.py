@@ -52,9 +52,9 @@ class Pool:
     def alone(self) -> list[int]:
         """Returns the pools that lost some recordings, but not all."""
         gc.collect()
-        there = {number for number, one in self.made if one() is not None}
-        gone = {number for number, one in self.made if one() is None}
-        return sorted(there & gone)
+        live = {number for number, one in self.made if one() is not None}
+        freed = {number for number, one in self.made if one() is None}
+        return sorted(live & freed)
 
 
 STAGE = Computed(call=lambda module, given: given["x"] * module.weight)

@@ -167,11 +167,11 @@ def test_a_model_with_loras_takes_the_originals_of_its_weights_along() -> None:
     plain = {name: weight.clone() for name, weight in models.patch(model).named_parameters()}
     models.patch(model.with_lora(lora("sd1")))
     (sets,) = models._sets.values()
-    gone = [weakref.ref(one) for one in (sets, *sets.originals.tensors.values())]
+    references = [weakref.ref(one) for one in (sets, *sets.originals.tensors.values())]
     del sets
     models.patch(other)
     gc.collect()
-    assert len(gone) > 10 and not any(one() is not None for one in gone)
+    assert len(references) > 10 and not any(one() is not None for one in references)
     assert all(
         torch.equal(weight, plain[name]) for name, weight in models.patch(model).named_parameters()
     )

@@ -261,11 +261,11 @@ def test_others_get_memory_of_their_own(differs: str, tmp_path: Path) -> None:
     }[differs]
     store = ModelStore(model_bytes=bytes_of(other))
     module = store.network(model(5).network, *CPU)
-    gone = weakref.ref(module)
+    reference = weakref.ref(module)
     assert store.network(*wanted) is not module
     del module
     gc.collect()
-    assert gone() is None and store.residents.use.fills == 0
+    assert reference() is None and store.residents.use.fills == 0
 
 
 def test_a_file_that_is_replaced_comes_into_its_old_place(tmp_path: Path) -> None:

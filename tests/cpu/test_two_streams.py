@@ -397,8 +397,8 @@ def test_a_measured_run_computes_one_call_after_the_other(sd1: Models, costs: Pa
     with local_engine(batching=True, cache=costs) as engine:
         compute = engine.models.compute = two_streams(FASTER)
         program = engine.plan(asked(sd1, 1))
-        portion, context = device_program(program, program.sampler_device), bare_context(engine)
-        execution = Execution(portion, engine.models, context, measure=True)
+        share, context = device_program(program, program.sampler_device), bare_context(engine)
+        execution = Execution(share, engine.models, context, measure=True)
         with torch.inference_mode():
             while not execution.step():
                 pass

@@ -140,7 +140,7 @@ def test_weights_are_not_brought_for_every_step_of_two_requests(
 def test_an_idle_request_blocks_no_other() -> None:
     there = [""]
     worker = DeviceThread("waiting", 1)
-    stuck = worker.submit(Steps(worker, there, "a", 2, pause=5.0))
+    idle = worker.submit(Steps(worker, there, "a", 2, pause=5.0))
     assert worker.submit(Steps(worker, there, "b", 30)).future.result(timeout=2) == "b"
-    stuck.cancel()
+    idle.cancel()
     worker.close()

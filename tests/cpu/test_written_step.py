@@ -60,7 +60,7 @@ def pictures(engine: katz.Engine, graph: Graph, folder: Path) -> dict[str, bytes
 
 
 @pytest.mark.parametrize(
-    ("name", "samplers", "gone"),
+    ("name", "samplers", "replaced"),
     [
         ("inpaint", "5", ""),
         ("controlnet_lora", "5", "10"),
@@ -71,12 +71,12 @@ def pictures(engine: katz.Engine, graph: Graph, folder: Path) -> dict[str, bytes
     ],
 )
 def test_the_step_paints_the_same_bytes_as_the_sampler(
-    engine: katz.Engine, tmp_path: Path, name: str, samplers: str, gone: str
+    engine: katz.Engine, tmp_path: Path, name: str, samplers: str, replaced: str
 ) -> None:
     graph = shipped(name)
     drawn = written(graph, *samplers.split())
-    assert not {*samplers.split(), *gone.split()} & drawn.nodes.keys()
-    assert set(graph.nodes) - set(drawn.nodes) == {*samplers.split(), *gone.split()}
+    assert not {*samplers.split(), *replaced.split()} & drawn.nodes.keys()
+    assert set(graph.nodes) - set(drawn.nodes) == {*samplers.split(), *replaced.split()}
     assert pictures(engine, drawn, tmp_path) == pictures(engine, graph, tmp_path)
 
 

@@ -22,8 +22,8 @@ class Waiting:
         self.release = threading.Event()
         self.changed = threading.Condition()
         self.events: list[str] = []
-        self.stuck: list[str] = []
-        self.threads = Answering("test", at_once, slow_s, deadline_s, self.stuck.append)
+        self.hung: list[str] = []
+        self.threads = Answering("test", at_once, slow_s, deadline_s, self.hung.append)
 
     def hang(self, name: str) -> None:
         self.threads.submit(lambda: self.wait(name), lambda why: self.emit(f"{name}: {why}"))
@@ -63,7 +63,7 @@ def test_calls_behind_slow_ones_begin_and_each_slow_one_is_given_up(waiting: Wai
     waiting.until("c began", "quick")
     assert time.monotonic() - began < 5
     waiting.until(*(f"{name}: it took longer than 0.15 s" for name in "abc"))
-    assert not waiting.stuck
+    assert not waiting.hung
 
 
 @pytest.mark.defect(23)
@@ -96,13 +96,13 @@ def test_a_deadline_may_be_longer_than_a_thread_can_wait() -> None:
 def test_too_many_that_hang_are_reported_once(
     waiting: Waiting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answering, "MAX_STUCK", 3)
+    monkeypatch.setattr(answering, "MAX_ABANDONED", 3)
     for name in "abcd":
         waiting.hang(name)
     waiting.until(*(f"{name}: it took longer than 0.15 s" for name in "abcd"))
     waiting.threads.submit(lambda: waiting.emit("quick"), print)
     waiting.until("quick")
-    assert len(waiting.stuck) == 1 and "threads are stuck" in waiting.stuck[0]
+    assert len(waiting.hung) == 1 and "threads are stuck" in waiting.hung[0]
 
 
 def test_a_call_that_raises_leaves_its_place(waiting: Waiting) -> None:

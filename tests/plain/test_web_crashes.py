@@ -115,13 +115,13 @@ def test_a_cancelled_job_that_stops_in_time_replaces_nothing(tmp_path: Path) -> 
 
 
 def test_a_job_whose_device_is_given_up_goes_back_as_if_its_runner_had_died(tmp_path: Path) -> None:
-    gone = JobError("DeviceFailed", "device cuda:1: its worker died 5 times")
+    error = JobError("DeviceFailed", "device cuda:1: its worker died 5 times")
 
     async def use(service: Service) -> None:
         await submit(service, "a")
         for attempt in (1, 2):
             await service.until(lambda: len(service.runner.names) == attempt)  # noqa: B023
-            service.jobs.on_event(JobEvent("a", Ended("failed", time.time(), gone)))
+            service.jobs.on_event(JobEvent("a", Ended("failed", time.time(), error)))
         await service.all_ended("a")
         stored = await service.jobs.job("a")
         assert (
@@ -132,7 +132,7 @@ def test_a_job_whose_device_is_given_up_goes_back_as_if_its_runner_had_died(tmp_
         )
         assert (
             stored.result.error.message
-            == f"given up: its process died 2 times, the last time: {gone.message}"
+            == f"given up: its process died 2 times, the last time: {error.message}"
         )
 
     run(tmp_path, use)

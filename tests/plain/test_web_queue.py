@@ -255,7 +255,7 @@ def test_excluded_devices_are_reported_to_watchers(tmp_path: Path) -> None:
     async def scenario(server: Served) -> None:
         assert (await server.client.get("/readyz")).text == "ok\n"
         server.runner.facts = replace(
-            server.runner.facts, gone=("cuda:6", "cuda:7"), stranded=("controlnet",)
+            server.runner.facts, excluded=("cuda:6", "cuda:7"), unplaceable=("controlnet",)
         )
         answer = await server.client.get("/readyz")
         assert (answer.status_code, answer.text) == (

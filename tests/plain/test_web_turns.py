@@ -212,9 +212,9 @@ def test_cancelled_waiters_take_no_place() -> None:
     async def use() -> None:
         turns = Turns(2)
         await turns.enter("a")
-        gone, next_one = (asyncio.create_task(turns.enter("a")) for _ in range(2))
+        cancelled, next_one = (asyncio.create_task(turns.enter("a")) for _ in range(2))
         await asyncio.sleep(0)
-        gone.cancel()
+        cancelled.cancel()
         turns.leave("a")
         await asyncio.wait_for(next_one, 5)
         too_late = asyncio.create_task(turns.enter("a"))

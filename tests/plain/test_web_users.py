@@ -334,21 +334,21 @@ def test_a_version_that_was_not_read_is_not_overwritten(server: TestClient) -> N
 
 @pytest.mark.defect(28)
 def test_each_save_answers_with_its_own_tag(tmp_path: Path) -> None:
-    people = Users(tmp_path / "users", several=False, max_bytes=2**20)
-    files, saves = people.files(None), 60
+    users = Users(tmp_path / "users", several=False, max_bytes=2**20)
+    files, saves = users.files(None), 60
 
     async def piece(number: int) -> AsyncIterator[bytes]:
         yield b"%04d" % number
 
     async def save(number: int) -> tuple[int, str]:
-        saved = await people.store(files, "a.json", piece(number), True)
+        saved = await users.store(files, "a.json", piece(number), True)
         return number, tag_of(saved.state)
 
     async def contents() -> dict[str, int]:
         seen: dict[str, int] = {}
         saving = [asyncio.ensure_future(save(number)) for number in range(saves)]
         while not all(one.done() for one in saving):
-            async with people._writing:
+            async with users._writing:
                 with contextlib.suppress(Refusal):
                     path = files.file("a.json")
                     number = int(path.read_text())
@@ -381,7 +381,7 @@ def test_a_save_during_a_deletion_is_answered_as_stored(
 
 @pytest.mark.defect(22)
 def test_a_file_over_the_quota_is_refused_before_it_is_read(tmp_path: Path) -> None:
-    people = Users(tmp_path / "users", several=False, max_bytes=1000)
+    users = Users(tmp_path / "users", several=False, max_bytes=1000)
     read = 0
 
     async def endless() -> AsyncIterator[bytes]:
@@ -392,7 +392,7 @@ def test_a_file_over_the_quota_is_refused_before_it_is_read(tmp_path: Path) -> N
 
     async def store(announced: int) -> None:
         with pytest.raises(Refusal, match="together may not exceed 1,000 bytes"):
-            await people.store(people.files(None), "a", endless(), True, announced=announced)
+            await users.store(users.files(None), "a", endless(), True, announced=announced)
 
     asyncio.run(store(5000))
     assert read == 0

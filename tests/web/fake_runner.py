@@ -64,22 +64,22 @@ def main() -> None:
         if isinstance(arrived.message, Start):
             given = arrived.message.start
             assert given.options.token is None and "KATZ_TOKEN" not in os.environ  # packs run here
-            start(wire, given.gone, arguments.absent if later else "", arguments.until)
+            start(wire, given.excluded, arguments.absent if later else "", arguments.until)
         else:
             obey(wire, arrived)
 
 
-def start(wire: ThreadedEnd, gone: tuple[str, ...], absent: str, until: Path | None) -> None:
-    if absent and absent not in gone:
+def start(wire: ThreadedEnd, excluded: tuple[str, ...], absent: str, until: Path | None) -> None:
+    if absent and absent not in excluded:
         wire.send(Failed(f"device {absent}: it is gone", False, (absent,)))
     else:
-        threading.Thread(target=get_ready, args=(wire, gone, until), daemon=True).start()
+        threading.Thread(target=get_ready, args=(wire, excluded, until), daemon=True).start()
 
 
-def get_ready(wire: ThreadedEnd, gone: tuple[str, ...], until: Path | None) -> None:
+def get_ready(wire: ThreadedEnd, excluded: tuple[str, ...], until: Path | None) -> None:
     while until is not None and not until.exists():
         time.sleep(0.01)
-    wire.send(Ready(RunnerFacts(nodes=7, gone=gone)))
+    wire.send(Ready(RunnerFacts(nodes=7, excluded=excluded)))
     IS_READY.set()
 
 

@@ -338,7 +338,7 @@ def test_memory_is_freed_when_nothing_runs(driver: Driver) -> None:
     assert driver.ended("busy").status == "completed"
     # its cached result was deleted
     assert any(isinstance(event, NodeStarted) for event in driver.events("waits"))
-    assert driver.wait(driver.runner.stats()).results_kept == 1
+    assert driver.wait(driver.runner.stats()).cached_results == 1
     assert picture(driver, "after") == before  # with reloaded models
     assert any(isinstance(event, PlanMade) for event in driver.events("after"))
 

@@ -207,11 +207,13 @@ def test_a_runner_whose_interpreter_is_held_is_killed_and_replaced() -> None:
 
 
 @pytest.mark.defect(23)
-@pytest.mark.parametrize("worn", [False, True], ids=["", "that gets no more jobs"])
-def test_a_runner_is_replaced_for_a_job_that_does_not_stop_and_none_is_blamed(worn: bool) -> None:
+@pytest.mark.parametrize("draining", [False, True], ids=["", "that gets no more jobs"])
+def test_a_runner_is_replaced_for_a_job_that_does_not_stop_and_none_is_blamed(
+    draining: bool,
+) -> None:
     async def test(seen: Seen) -> None:
         await seen.runner.run(job("a", "stay"))
-        if worn:
+        if draining:
             await seen.runner.run(job("c", "wear out"))
             await seen.until(lambda: not seen.runner.ready)
         began, first = time.monotonic(), seen.runner.facts.pid
@@ -314,7 +316,7 @@ def test_the_next_runner_does_without_a_device_that_is_lost_for_good(
             await seen.runner.run(job(f"a{number}", f"wear out {lost}"))
             await seen.until(lambda name=f"a{number}": seen.ended(name))
             await seen.runner.run(job(f"b{number}"))  # on the next runner
-            assert seen.runner.restarts == number and seen.runner.facts.gone == left_out
+            assert seen.runner.restarts == number and seen.runner.facts.excluded == left_out
         assert (
             "excluded until the server is restarted: cpu:1; remaining: cpu:0, cpu:2" in caplog.text
         )
@@ -324,10 +326,10 @@ def test_the_next_runner_does_without_a_device_that_is_lost_for_good(
 
 def test_a_device_that_does_not_come_back_with_a_new_runner_is_left_out(tmp_path: Path) -> None:
     async def test(seen: Seen) -> None:
-        assert seen.runner.facts.gone == ()
+        assert seen.runner.facts.excluded == ()
         await seen.runner.run(job("a", "die"))
         await seen.runner.run(job("b"))
-        assert seen.runner.facts.gone == ("cpu:1",)
+        assert seen.runner.facts.excluded == ("cpu:1",)
 
     with_runner(test, "--once", str(tmp_path / "started"), "--absent", "cpu:1", devices="cpu*2")
 
@@ -362,7 +364,7 @@ def test_a_job_that_is_cancelled_while_there_is_no_runner_ends_cancelled(tmp_pat
         await seen.runner.run(job("kills", "die"))
         await seen.until(lambda: bool(seen.lost))
         waiting = asyncio.create_task(seen.runner.run(job("b")))
-        stuck = asyncio.create_task(seen.runner.run(job("c")))
+        unstarted = asyncio.create_task(seen.runner.run(job("c")))
         await asyncio.sleep(0.05)
         await seen.runner.cancel("b")
         await waiting
@@ -371,7 +373,7 @@ def test_a_job_that_is_cancelled_while_there_is_no_runner_ends_cancelled(tmp_pat
         ]
         await seen.runner.close()  # while the next runner does not start
         with pytest.raises(RunnerDown):
-            await stuck
+            await unstarted
 
     with_runner(test, "--once", str(tmp_path / "started"))
 

@@ -19,9 +19,9 @@ TEXT = {"type": "string"}
 
 def _served(facts: RunnerFacts) -> str:
     """Reports the excluded devices, and the stages that fail as a result."""
-    without = f", without {', '.join(facts.gone)}" if facts.gone else ""
+    without = f", without {', '.join(facts.excluded)}" if facts.excluded else ""
     return f"ok{without}" + (
-        f": jobs that need {', '.join(facts.stranded)} fail" if facts.stranded else ""
+        f": jobs that need {', '.join(facts.unplaceable)} fail" if facts.unplaceable else ""
     )
 
 

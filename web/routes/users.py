@@ -50,29 +50,31 @@ class NewUser(Body):
 
 def router(state: State) -> APIRouter:
     routes = APIRouter(tags=["users"])
-    people = Users(state.data / "users", state.options.multi_user, state.options.limits.user_bytes)
+    accounts = Users(
+        state.data / "users", state.options.multi_user, state.options.limits.user_bytes
+    )
 
     presence = Presence(time.monotonic)
 
     async def files_of(request: Request) -> UserFiles:
-        return await asyncio.to_thread(people.files, request.headers.get("comfy-user"))
+        return await asyncio.to_thread(accounts.files, request.headers.get("comfy-user"))
 
     @routes.get("/users", responses=answers("the users, if the server has several") | refusals())
     async def users() -> Response:
-        if not people.several:
+        if not accounts.several:
             return json_answer({"storage": "server", "migrated": True})
-        return json_answer({"storage": "server", "users": await asyncio.to_thread(people.names)})
+        return json_answer({"storage": "server", "users": await asyncio.to_thread(accounts.names)})
 
     @routes.post(
         "/users", openapi_extra=takes(NewUser), responses=answers("the new user's id") | refusals()
     )
     async def add_user(request: Request) -> Response:
         body = await read_body(request, NewUser)
-        if not people.several:
+        if not accounts.several:
             raise Refusal(400, "this server has one user; start it with --multi-user for more")
         if not body.username.isprintable() or not body.username.strip():
             raise Refusal(400, "username: expected printable characters")
-        return json_answer(await people.add(body.username))
+        return json_answer(await accounts.add(body.username))
 
     @routes.post(
         "/katz/presence",
@@ -83,12 +85,12 @@ def router(state: State) -> APIRouter:
         """Report the files that a page has open, every 15 seconds; none when it closes."""
         body = await read_body(request, PresenceBody)
         await files_of(request)  # refuses unknown users
-        user = request.headers.get("comfy-user", "") if people.several else ""
+        user = request.headers.get("comfy-user", "") if accounts.several else ""
         return json_answer({"files": presence.update(user, body.page, body.name, body.files)})
 
     @routes.get("/settings", responses=answers("all settings") | refusals())
     async def settings(request: Request) -> Response:
-        return json_answer(await people.settings(await files_of(request)))
+        return json_answer(await accounts.settings(await files_of(request)))
 
     @routes.post("/settings", openapi_extra=ANY_OBJECT, responses=answers("done") | refusals(507))
     async def set_several(request: Request) -> Response:
@@ -96,12 +98,12 @@ def router(state: State) -> APIRouter:
         values = await read_json(request)
         if not isinstance(values, dict):
             raise Refusal(400, "the body is not a JSON object of settings")
-        await people.set(files, values)
+        await accounts.set(files, values)
         return Response()
 
     @routes.get("/settings/{id:path}", responses=answers("the setting, or null") | refusals())
     async def setting(id: str, request: Request) -> Response:
-        return json_answer((await people.settings(await files_of(request))).get(id))
+        return json_answer((await accounts.settings(await files_of(request))).get(id))
 
     @routes.post(
         "/settings/{id:path}", openapi_extra=ANY_JSON, responses=answers("done") | refusals(507)
@@ -110,7 +112,7 @@ def router(state: State) -> APIRouter:
         if not 0 < len(id) <= NAME_BYTES:
             raise Refusal(400, f"a setting's name must have 1 to {NAME_BYTES} characters")
         files = await files_of(request)
-        await people.set(files, {id: await read_json(request)})
+        await accounts.set(files, {id: await read_json(request)})
         return Response()
 
     @routes.get("/userdata", responses=answers("files in a folder") | refusals(404))
@@ -160,9 +162,9 @@ def router(state: State) -> APIRouter:
         files, check = await files_of(request), Precondition.of(request).check
         moved = _move(request)
         if moved is not None:
-            saved = await people.move(files, *moved, overwrite != NO, check)
+            saved = await accounts.move(files, *moved, overwrite != NO, check)
         else:
-            saved = await people.store(
+            saved = await accounts.store(
                 files, file, request.stream(), overwrite != NO, check, announced_bytes(request)
             )
         return json_answer(
@@ -178,7 +180,7 @@ def router(state: State) -> APIRouter:
     )
     async def delete(file: str, request: Request) -> Response:
         check = Precondition.of(request).check
-        await people.delete(await files_of(request), file, check)
+        await accounts.delete(await files_of(request), file, check)
         return Response(status_code=204)
 
     return routes

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from katz_graph.web.rounds import Rounds
 
 MAX_THREADS = 48
-MAX_STUCK = 16  # expired calls after which the process must be replaced
+MAX_ABANDONED = 16  # expired calls after which the process must be replaced
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class Answering:
     """Runs up to `at_once` calls concurrently. Clients take turns; a client's calls start in the
     order of `submit`. A call slower than `slow_s` no longer counts, so the next one starts. A call
     slower than `deadline_s` expires: its caller is notified, and its thread is abandoned. Calls
-    `stuck` once when too many threads are abandoned, and `prepare` at the start of each thread.
+    `on_hung` once when too many threads are abandoned, and `prepare` at the start of each thread.
     """
 
     def __init__(
@@ -37,12 +37,12 @@ class Answering:
         at_once: int,
         slow_s: float,
         deadline_s: float,
-        stuck: Callable[[str], None],
+        on_hung: Callable[[str], None],
         prepare: Callable[[], None] = lambda: None,
     ) -> None:
         self._name, self._at_once = name, at_once
         self._slow_s, self._deadline_s = slow_s, deadline_s
-        self._stuck, self._prepare = stuck, prepare
+        self._on_hung, self._prepare = on_hung, prepare
         self._changed = threading.Condition()
         self._waiting = Rounds[_Call]()
         self._running: list[_Call] = []
@@ -77,7 +77,7 @@ class Answering:
                     self._changed.wait(self._next_look(time.monotonic()))
             for call in expired:
                 call.expire(f"it took longer than {self._deadline_s:g} s")
-            self._report_stuck()
+            self._report_abandoned()
 
     def _age(self, now: float) -> list[_Call]:
         """Marks slow calls, and returns the calls that have just expired."""
@@ -103,11 +103,11 @@ class Answering:
         ]
         return min(max(0.0, min(due) - now), threading.TIMEOUT_MAX) if due else None
 
-    def _report_stuck(self) -> None:
-        stuck = sum(call.expired for call in self._running)
-        if stuck >= MAX_STUCK and not self._reported:
+    def _report_abandoned(self) -> None:
+        abandoned = sum(call.expired for call in self._running)
+        if abandoned >= MAX_ABANDONED and not self._reported:
             self._reported = True
-            self._stuck(f"{stuck} threads are stuck in checks or plans of nodes")
+            self._on_hung(f"{abandoned} threads are stuck in checks or plans of nodes")
 
     def _begin(self, call: _Call, now: float) -> None:
         call.began = now

@@ -60,13 +60,13 @@ class Devices:
             torch.__version__,
         )
         asked = options.device_list()
-        devices = asked.without(start.gone)
+        devices = asked.without(start.excluded)
         check_present(devices)
         self._text = devices.text
         link = parse_link(options.link)
-        pins, gone = parse_places(options.place, asked.names), frozenset(start.gone)
+        pins, lost = parse_places(options.place, asked.names), frozenset(start.excluded)
         self.choices = Choices(
-            pins, allowed_names(options.allow), lane=options.devices_per_job, gone=gone
+            pins, allowed_names(options.allow), lane=options.devices_per_job, lost=lost
         )
         threads = threads_for(asked, options.threads)
         if any(choice.device == "cpu" for choice in devices.choices):

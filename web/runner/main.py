@@ -91,7 +91,7 @@ def _serve(
     asked, threads = start.options.device_list(), _prepare(start)
     try:
         started_server = None if workers is None else ForkServer(threads, control=workers)
-        with EarlyStart(asked.without(start.gone), threads, started_server) as early_start:
+        with EarlyStart(asked.without(start.excluded), threads, started_server) as early_start:
             from katz_graph.web.runner.service import RunnerService
 
             with RunnerService(start, wire, unkept, messages.put, early_start) as service:

@@ -57,12 +57,12 @@ class Plans:
         folders: Folders,
         process: ProcessState,
         stop_seconds: float,
-        stuck: Callable[[str], None],
+        on_hung: Callable[[str], None],
     ) -> None:
         self._engine, self._registry, self._folders = engine, registry, folders
         self._process = process
         hangs_after = SECONDS + stop_seconds
-        self.threads = Answering("katz-plans", 1, hangs_after, hangs_after, stuck, _stand_back)
+        self.threads = Answering("katz-plans", 1, hangs_after, hangs_after, on_hung, _stand_back)
         self._requests: dict[object, _Request] = {}
         self._lock = threading.Lock()
         self._cache: OrderedDict[str, tuple[object, Program]] = OrderedDict()

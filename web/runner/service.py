@@ -264,8 +264,8 @@ class RunnerService:
             platform.python_version(),
             version("katz-graph"),
             workers=devices.workers(),
-            gone=tuple(sorted(devices.choices.gone)),
-            stranded=tuple(devices.choices.stranded),
+            excluded=tuple(sorted(devices.choices.lost)),
+            unplaceable=tuple(devices.choices.unplaceable),
         )
 
     def _emit(self, reported: JobEvent) -> None:

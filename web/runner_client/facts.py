@@ -51,8 +51,8 @@ class RunnerFacts:
     pid: int = 0
     # process ids by device, spares included; None for workers on other hosts
     workers: Mapping[str, int | None] = field(default_factory=dict)
-    gone: tuple[str, ...] = ()  # excluded devices, which earlier runners lost
-    stranded: tuple[str, ...] = ()  # stages that --place pins to excluded devices
+    excluded: tuple[str, ...] = ()  # devices that earlier runners lost
+    unplaceable: tuple[str, ...] = ()  # stages that --place pins to excluded devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class Stats:
     """
 
     devices: tuple[DeviceStats, ...] = ()
-    results_kept: int = 0
+    cached_results: int = 0
     worker_restarts: int = 0
 
 

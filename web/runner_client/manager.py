@@ -100,7 +100,7 @@ class Runner:
         self._unwanted: set[str] = set()  # the cancelled jobs among `_waiting`
         self._taken: set[str] = set()
         self._drain_reason = ""  # the reason why the current runner gets no more jobs
-        self._gone: tuple[str, ...] = ()  # devices that the next runner excludes
+        self._excluded: tuple[str, ...] = ()  # devices that the next runner excludes
         self._keeper: asyncio.Task[None] | None = None
         self._figures: asyncio.Task[Any] | None = None  # a pending question for statistics
         self._refuses = False
@@ -322,7 +322,7 @@ class Runner:
         return child
 
     def _start(self) -> RunnerStart:
-        return RunnerStart(self._options, self._gone)
+        return RunnerStart(self._options, self._excluded)
 
     async def _spawned(self) -> RunnerProcess:
         return await RunnerProcess.spawn(
@@ -333,13 +333,13 @@ class Runner:
         """Excludes devices from the next runner on, until the server restarts. Includes all devices
         again if none would be left.
         """
-        gone = {*self._gone, *devices}
-        left = self._options.device_list().without(gone)
-        self._gone = tuple(sorted(gone)) if left.choices else ()
-        if self._gone:
+        excluded = {*self._excluded, *devices}
+        left = self._options.device_list().without(excluded)
+        self._excluded = tuple(sorted(excluded)) if left.choices else ()
+        if self._excluded:
             log.error(
                 "excluded until the server is restarted: %s; remaining: %s",
-                ", ".join(self._gone),
+                ", ".join(self._excluded),
                 ", ".join(left.names),
             )
 

@@ -64,8 +64,8 @@ class _Alive(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._known.add(number)
             self._now += size
             self.peak = max(self.peak, self._now)
-            weakref.finalize(storage, self._gone, number, size)
+            weakref.finalize(storage, self._freed, number, size)
 
-    def _gone(self, number: int, size: int) -> None:
+    def _freed(self, number: int, size: int) -> None:
         self._known.discard(number)
         self._now -= size

@@ -23,11 +23,11 @@ def less(whole: Work, parts: Sequence[Work]) -> Work:
     """Subtracts the work of skipped parts. The outputs stay, because a skipped part passes its
     input on.
     """
-    gone = total(parts)
+    skipped = total(parts)
     return replace(
         whole,
-        flops=whole.flops - gone.flops,
-        weight_bytes=whole.weight_bytes - gone.weight_bytes,
-        activation_bytes=whole.activation_bytes - gone.activation_bytes,
-        kernels=whole.kernels - gone.kernels,
+        flops=whole.flops - skipped.flops,
+        weight_bytes=whole.weight_bytes - skipped.weight_bytes,
+        activation_bytes=whole.activation_bytes - skipped.activation_bytes,
+        kernels=whole.kernels - skipped.kernels,
     )

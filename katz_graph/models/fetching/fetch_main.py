@@ -39,11 +39,11 @@ def _answer(asked: Any, asker: socket.socket) -> None:
     cache = FileCache(Path(folder), max_bytes, Patience(**patience))
     answer = "", "", 0
     with asker:
-        gone = select.poll()
-        gone.register(asker, select.POLLRDHUP)
+        disconnected = select.poll()
+        disconnected.register(asker, select.POLLRDHUP)
         try:
             file = FileIdentity(**{**identity, "fetch": tuple(identity["fetch"])})
-            cache.fetch_here(file, lambda: bool(gone.poll(0)))
+            cache.fetch_here(file, lambda: bool(disconnected.poll(0)))
         except Changed as error:
             answer = Changed.__name__, str(error), 0
         except KatzError as error:

@@ -364,24 +364,24 @@ class Residents:
             for books in (self._books, self._control_nets):
                 if key in books:
                     (books.evict if what else books.forget)(key)
-            gone = self._here.pop(key)
-            takes_place = form is not None and gone.form == form and not replaced
-            (replaced if takes_place else freed).append(gone)
+            evicted = self._here.pop(key)
+            takes_place = form is not None and evicted.form == form and not replaced
+            (replaced if takes_place else freed).append(evicted)
             if what:
-                self._evicted_seconds += gone.seconds
+                self._evicted_seconds += evicted.seconds
                 how = f"{what}, its replacement" if takes_place else what
-                self._hooks.evicted(f"released {gone} for {how}")
-            del gone
+                self._hooks.evicted(f"released {evicted} for {how}")
+            del evicted
         for one in replaced:
             self._hooks.also_free(one.module)
         self._free(freed)
         return replaced
 
-    def _free(self, gone: list[Resident]) -> None:
+    def _free(self, residents: list[Resident]) -> None:
         """Frees modules and empties the list."""
         weights: list[Tensor] = []
-        while gone:
-            module = gone.pop().module
+        while residents:
+            module = residents.pop().module
             self._hooks.freeing(module)
             weights += (*module.parameters(), *module.buffers(), *self._hooks.also_free(module))
             del module
