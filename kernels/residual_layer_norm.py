@@ -26,5 +26,5 @@ def residual_layer_norm(
 def reference(
     x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor]:
-    added = x + residual
-    return added, F.layer_norm(added, added.shape[-1:], weight, bias, eps)
+    total = x + residual
+    return total, F.layer_norm(total, total.shape[-1:], weight, bias, eps)

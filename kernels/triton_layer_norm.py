@@ -16,7 +16,7 @@ def _layer_norm(
     residual,
     weight,
     bias,
-    added,
+    total,
     out,
     width,
     eps,
@@ -30,7 +30,7 @@ def _layer_norm(
     one = tl.load(x + row + column, inside, other=0.0)
     other = tl.load(residual + row + column, inside, other=0.0)
     rounded = (one.to(tl.float32) + other.to(tl.float32)).to(one.dtype)
-    tl.store(added + row + column, rounded, inside)
+    tl.store(total + row + column, rounded, inside)
     exact = rounded.to(tl.float32)
     mean = tl.sum(exact, 0) / width
     apart = tl.where(inside, exact - mean, 0.0)
@@ -46,13 +46,13 @@ def residual_layer_norm(
     x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor]:
     x, residual, width = x.contiguous(), residual.contiguous(), x.shape[-1]
-    added, out, block = torch.empty_like(x), torch.empty_like(x), triton.next_power_of_2(width)
+    total, out, block = torch.empty_like(x), torch.empty_like(x), triton.next_power_of_2(width)
     _layer_norm[(x.numel() // width,)](
         x,
         residual,
         weight,
         bias,
-        added,
+        total,
         out,
         width,
         eps,
@@ -61,4 +61,4 @@ def residual_layer_norm(
         BLOCK=block,
         **tiles("residual_layer_norm", x.device, block),
     )
-    return added, out
+    return total, out

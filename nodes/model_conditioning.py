@@ -113,7 +113,7 @@ class ReferenceLatent(Node, category="advanced/conditioning/edit_models"):
     def run(self, conditioning: Conditioning, latent: Latent | None = None) -> Conditioning:
         if latent is None:
             return conditioning
-        added = Picture.of(latent["samples"])
+        picture = Picture.of(latent["samples"])
 
         def with_reference(entry: ConditioningEntry) -> ConditioningEntry:
             known = entry.references or References(())
@@ -122,7 +122,7 @@ class ReferenceLatent(Node, category="advanced/conditioning/edit_models"):
                     f"ReferenceLatent: the conditioning carries {MAX_REFERENCES} references "
                     "already; take fewer"
                 )
-            return replace(entry, references=replace(known, latents=(*known.latents, added)))
+            return replace(entry, references=replace(known, latents=(*known.latents, picture)))
 
         return mapped(conditioning, with_reference)
 

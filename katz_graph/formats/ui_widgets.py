@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from katz_graph.formats.front_end.added_widgets import with_added
+from katz_graph.formats.front_end.added_widgets import with_added_widgets
 from katz_graph.formats.signature import AUTO_REFRESH, FILTER, Signature, WidgetSlot, chosen
 from katz_graph.formats.ui_document import UiNode
 
@@ -33,7 +33,7 @@ def widget_values(node: UiNode, signature: Signature | None) -> dict[str, Any]:
     Widgets without a value in the file were added to the type later, and get their default, as in
     an editor. Default values in the list without a name in the file are not part of the graph.
     """
-    slots = with_added(node.type, signature, node.values)
+    slots = with_added_widgets(node.type, signature, node.values)
     if slots is not None:
         signature = replace(signature or Signature((), (), ()), widgets=tuple(slots))
     if isinstance(node.values, Mapping):

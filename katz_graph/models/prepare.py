@@ -81,16 +81,16 @@ class PreparedTransformerBlock(BasicTransformerBlock):  # type: ignore[misc]
             **options,
         )
         if self.attn2 is None:
-            hidden, normalised = _added(self.norm3, mixed, hidden_states)
+            hidden, normalised = _residual_norm(self.norm3, mixed, hidden_states)
         else:
-            hidden, normalised = _added(self.norm2, mixed, hidden_states)
+            hidden, normalised = _residual_norm(self.norm2, mixed, hidden_states)
             mixed = self.attn2(
                 normalised,
                 encoder_hidden_states=encoder_hidden_states,
                 attention_mask=encoder_attention_mask,
                 **options,
             )
-            hidden, normalised = _added(self.norm3, mixed, hidden)
+            hidden, normalised = _residual_norm(self.norm3, mixed, hidden)
         fed: Tensor = self.ff(normalised) + hidden
         return fed
 
@@ -249,7 +249,7 @@ def _sum(one: Tensor | None, other: Tensor | None) -> Tensor | None:
     return other if one is None else one if other is None else one + other
 
 
-def _added(norm: nn.LayerNorm, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+def _residual_norm(norm: nn.LayerNorm, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the sum and the normalised sum."""
     return residual_layer_norm(x, residual, norm.weight, norm.bias, norm.eps)
 

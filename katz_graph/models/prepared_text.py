@@ -31,7 +31,7 @@ class PreparedCLIPLayer(CLIPEncoderLayer):  # type: ignore[misc]
         mixed, _ = self.self_attn(
             hidden_states=self.layer_norm1(hidden_states), attention_mask=attention_mask, **options
         )
-        hidden, normalised = _added(self.layer_norm2, mixed, hidden_states)
+        hidden, normalised = _residual_norm(self.layer_norm2, mixed, hidden_states)
         fed: Tensor = hidden + self.mlp(normalised)
         return fed
 
@@ -64,16 +64,16 @@ class PreparedBertSelfOutput(BertSelfOutput):  # type: ignore[misc]
     """Adds a linear layer to a residual, and normalises the sum."""
 
     def forward(self, hidden_states: Tensor, input_tensor: Tensor) -> Tensor:
-        return _added(self.LayerNorm, self.dense(hidden_states), input_tensor)[1]
+        return _residual_norm(self.LayerNorm, self.dense(hidden_states), input_tensor)[1]
 
 
 class PreparedBertOutput(BertOutput):  # type: ignore[misc]
     """Adds a linear layer to a residual, and normalises the sum."""
 
     def forward(self, hidden_states: Tensor, input_tensor: Tensor) -> Tensor:
-        return _added(self.LayerNorm, self.dense(hidden_states), input_tensor)[1]
+        return _residual_norm(self.LayerNorm, self.dense(hidden_states), input_tensor)[1]
 
 
-def _added(norm: Any, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+def _residual_norm(norm: Any, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the sum and the normalised sum."""
     return residual_layer_norm(x, residual, norm.weight, norm.bias, norm.eps)

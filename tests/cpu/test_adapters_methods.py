@@ -64,7 +64,7 @@ def made(name, magnitude="", seed=0):
     return methods(tensors, lambda rank: 1.5 / rank if rank else 1.0)["weight"]
 
 
-def added(method, weight, strength):
+def changed(method, weight, strength):
     total = weight.clone()
     method.add_to(total, strength)
     return total
@@ -81,7 +81,7 @@ def test_rows_apart_are_the_rows_of_the_whole(name, magnitude, strength, cut, se
     method, weight = made(name, magnitude, seed), random(*SHAPE, seed=seed + 50)
     assert method.fits(SHAPE) and not method.fits((OUT, IN + 1, *KERNEL))
     assert method.by_rows == (magnitude != "decomposed by input")
-    whole = added(method, weight, strength)
+    whole = changed(method, weight, strength)
     if method.by_rows:
         for rows in (slice(0, cut), slice(cut, None)):
             part = weight[rows].clone()
@@ -95,10 +95,10 @@ def test_rows_apart_are_the_rows_of_the_whole(name, magnitude, strength, cut, se
 def test_strength_moves_along_the_line_to_strength_one(name, magnitude, strength, seed):
     """Includes decomposed weights: unchanged at 0, trained at 1."""
     method, weight = made(name, magnitude, seed), random(*SHAPE, seed=seed + 50)
-    trained = added(method, weight, 1.0)
+    trained = changed(method, weight, 1.0)
     assert not close(trained, weight)
-    assert close(added(method, weight, strength), weight + strength * (trained - weight))
-    assert torch.equal(added(method, weight, 0.0), weight)
+    assert close(changed(method, weight, strength), weight + strength * (trained - weight))
+    assert torch.equal(changed(method, weight, 0.0), weight)
 
 
 @pytest.mark.parametrize(
@@ -109,9 +109,9 @@ def test_strength_moves_along_the_line_to_strength_one(name, magnitude, strength
 def test_a_decomposed_weight_has_the_magnitudes_of_the_file(name, magnitude, axis):
     """Other LoRAs may have changed the weight."""
     method = made(name, magnitude)
-    weight = added(made("LoRA", seed=30), random(*SHAPE, seed=50), 0.8)
+    weight = changed(made("LoRA", seed=30), random(*SHAPE, seed=50), 0.8)
     others = [other for other in range(4) if other != axis]
-    norms = torch.linalg.vector_norm(added(method, weight, 1.0), dim=others)
+    norms = torch.linalg.vector_norm(changed(method, weight, 1.0), dim=others)
     torch.testing.assert_close(norms, method.magnitude.abs(), rtol=1e-5, atol=0)
 
 
@@ -124,7 +124,7 @@ def test_a_row_of_zeros_has_no_direction():
     weight[1] = 0
     expected = torch.full((3, 4), 0.5)
     expected[1] = 0
-    torch.testing.assert_close(added(method, weight, 1.0), expected)
+    torch.testing.assert_close(changed(method, weight, 1.0), expected)
 
 
 TENSORS = sorted({key for shapes in (*SHAPES.values(), *MAGNITUDES.values()) for key in shapes})
@@ -151,7 +151,7 @@ def test_tensors_of_any_shape_are_a_method_or_named(shapes, weight):
         return
     for method in found.values():
         if method.fits(weight):
-            assert added(method, torch.ones(weight), 1.0).isfinite().all()
+            assert changed(method, torch.ones(weight), 1.0).isfinite().all()
 
 
 class Largest(TorchDispatchMode):

@@ -195,10 +195,10 @@ def test_lycoris_files_match_lycoris(tmp_path, name):
     seen = set()
     for module in network.loras:
         place = paths[id(module.org_module[0])]
-        for parameter, added in zip(("weight", "bias"), effective(module), strict=True):
-            if added is not None:
+        for parameter, delta in zip(("weight", "bias"), effective(module), strict=True):
+            if delta is not None:
                 full = f"{place}.{parameter}"
-                assert_near(ours[full], unet("sd1").get_parameter(full) + added)
+                assert_near(ours[full], unet("sd1").get_parameter(full) + delta)
                 seen.add(full)
     assert seen == methods.keys() and len(seen) >= len(network.loras) > 10
 

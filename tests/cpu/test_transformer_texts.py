@@ -118,17 +118,17 @@ def test_padding_is_read_by_the_pooler_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("padding", "least", "added"), [(0, 0, 0), (3, 0, 3), (0, 20, None), (3, 20, None), (5, 8, 5)]
+    ("padding", "least", "padded"), [(0, 0, 0), (3, 0, 3), (0, 20, None), (3, 20, None), (5, 8, 5)]
 )
 def test_t5_reads_as_many_tokens_as_its_options_say(
-    padding: int, least: int, added: int | None, folders: dict[Kind, Path]
+    padding: int, least: int, padded: int | None, folders: dict[Kind, Path]
 ) -> None:
     """Padding comes first, then the minimum length; the model reads padding."""
     _, clip, _ = pipeline_recipes(folders["flux"])
     optioned = call("T5TokenizerOptions", clip=clip, min_padding=padding, min_length=least)
     prompt = Prompt(optioned, "a red circle above sand")
     ids = load_tokenizer(clip.encoders[1])(prompt.text).input_ids
-    ids += [0] * ((least - len(ids)) if added is None else added)
+    ids += [0] * ((least - len(ids)) if padded is None else padded)
     stock = T5EncoderModel.from_pretrained(folders["flux"] / "text_encoder_2")
     with torch.no_grad():
         wanted = stock(torch.tensor([ids])).last_hidden_state

@@ -132,11 +132,11 @@ def test_residual_layer_norm(shape: Sequence[int], dtype: torch.dtype) -> None:
     width = shape[-1]
     weight, bias = random(width, seed=2, dtype=dtype), random(width, seed=3, dtype=dtype)
     for one, other in ((weight, bias), (weight, None), (None, None)):
-        added, made = layered.residual_layer_norm(x, residual, one, other, 1e-5)
+        total, made = layered.residual_layer_norm(x, residual, one, other, 1e-5)
         expected, reference = layered.reference(x, residual, one, other, 1e-5)
-        check(added, expected, x.double() + residual.double())
+        check(total, expected, x.double() + residual.double())
         exact = F.layer_norm(
-            added.double(),
+            total.double(),
             (width,),
             None if one is None else one.double(),
             None if other is None else other.double(),

@@ -85,9 +85,9 @@ def deltas(weight: Tensor, ranks: Sequence[int], *dtypes: torch.dtype) -> list[D
     ]
 
 
-def exact_sum(original: Tensor, added: Sequence[Delta]) -> Tensor:
+def exact_sum(original: Tensor, updates: Sequence[Delta]) -> Tensor:
     total = original.double()
-    for one in added:
+    for one in updates:
         product = one.up.double() @ one.down.double().flatten(1)
         total = total + one.scale * product.view(total.shape)
     return total
@@ -112,10 +112,10 @@ def test_lora_patch(dtype: torch.dtype, rank: int) -> None:
     """One call adds two LoRAs of different ranks to all layers."""
     originals, made, expected = layers(dtype), layers(dtype), layers(dtype)
     before = [one.clone() for one in originals]
-    added = [deltas(one, (rank, 5), torch.float16, torch.float16) for one in originals]
+    updates = [deltas(one, (rank, 5), torch.float16, torch.float16) for one in originals]
     for patch, weights in ((lora_patch, made), (reference, expected)):
-        patch([Patch(*one) for one in zip(weights, originals, added, strict=True)])
-    for weight, other, original, more in zip(made, expected, before, added, strict=True):
+        patch([Patch(*one) for one in zip(weights, originals, updates, strict=True)])
+    for weight, other, original, more in zip(made, expected, before, updates, strict=True):
         check(weight, other, exact_sum(original, more))
         assert weight.stride() == original.stride()
     assert all(map(torch.equal, originals, before))
@@ -139,10 +139,10 @@ def test_factors_may_have_any_format_and_originals_be_the_weights(
     formats: Sequence[torch.dtype],
 ) -> None:
     weight, other = random(40, 48, dtype=torch.float16), random(40, 48, dtype=torch.float16)
-    added = deltas(weight, (4, 9), *formats)
-    exact = exact_sum(weight, added)
-    lora_patch([Patch(weight, weight, added)])
-    reference([Patch(other, other, added)])
+    updates = deltas(weight, (4, 9), *formats)
+    exact = exact_sum(weight, updates)
+    lora_patch([Patch(weight, weight, updates)])
+    reference([Patch(other, other, updates)])
     check(weight, other, exact)
 
 
@@ -150,19 +150,19 @@ def test_layers_are_found_however_many_there_are(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(triton_lora_patch, "SEARCHED", 4)
     originals = [random(65 * (number % 3) + 1, 16, seed=number) for number in range(11)]
     made = [torch.zeros_like(one) for one in originals]
-    added = [deltas(one, (2,), torch.float32) for one in originals]
-    lora_patch([Patch(*one) for one in zip(made, originals, added, strict=True)])
-    for weight, original, more in zip(made, originals, added, strict=True):
+    updates = [deltas(one, (2,), torch.float32) for one in originals]
+    lora_patch([Patch(*one) for one in zip(made, originals, updates, strict=True)])
+    for weight, original, more in zip(made, originals, updates, strict=True):
         assert torch.allclose(weight.double(), exact_sum(original, more), atol=1e-5)
 
 
 def test_nan_stays_where_it_was_made() -> None:
     original = random(20, 32)
     original[2, 3] = torch.nan
-    (added,) = deltas(original, (3,), torch.float32)
-    added.up[7] = torch.nan
+    (update,) = deltas(original, (3,), torch.float32)
+    update.up[7] = torch.nan
     made = torch.empty_like(original)
-    lora_patch([Patch(made, original, [added])])
+    lora_patch([Patch(made, original, [update])])
     bad = torch.zeros(20, 32, dtype=torch.bool)
     bad[2, 3] = bad[7] = True
     assert torch.equal(made.isnan(), bad)
@@ -211,8 +211,8 @@ def test_unaligned_rows_are_written_separately(monkeypatch: pytest.MonkeyPatch) 
     )
     originals = [random(8, 32), random(8, 36), random(257)[1:].view(8, 32), random(16, 16)]
     made = [torch.empty_like(one) for one in originals]
-    added = [deltas(one, (2,), torch.float32) for one in originals]
-    lora_patch([Patch(*one) for one in zip(made, originals, added, strict=True)])
+    updates = [deltas(one, (2,), torch.float32) for one in originals]
+    lora_patch([Patch(*one) for one in zip(made, originals, updates, strict=True)])
     assert sorted(launches) == [(2, 1), (2, 16)]
-    for weight, original, more in zip(made, originals, added, strict=True):
+    for weight, original, more in zip(made, originals, updates, strict=True):
         assert torch.allclose(weight.double(), exact_sum(original, more), atol=1e-5)

@@ -439,10 +439,10 @@ def crash(folder: Path, kills: int) -> tuple[list[str], list[str], list[Job], li
 
 
 def test_accepted_jobs_survive_kills_at_random_times(tmp_path: Path) -> None:
-    added, done, waiting, finished = crash(tmp_path, KILLS)
-    assert len(added) > 100 and len(done) > 50, "the processes lived long enough to do something"
+    accepted, done, waiting, finished = crash(tmp_path, KILLS)
+    assert len(accepted) > 100 and len(done) > 50, "the processes lived long enough to do something"
     there = [each.id for each in (*waiting, *finished)]
-    assert len(there) == len(set(there)) and set(added) <= set(there)
+    assert len(there) == len(set(there)) and set(accepted) <= set(there)
     assert set(done) <= {each.id for each in finished}
     assert all(
         each.result is not None and each.result.outputs == {"1": {"text": [each.id]}}

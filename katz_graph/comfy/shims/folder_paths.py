@@ -54,9 +54,8 @@ def get_directory_by_type(type_name: str) -> str | None:
 
 def get_filename_list(folder_name: str) -> list[str]:
     """Lists the names below all folders of a kind, sorted."""
-    added = _added(folder_name)
     names = set(installed().folders.choices(folder_name))
-    for folder in added:
+    for folder in _pack_folders(folder_name):
         names.update(filter_files_extensions(recursive_search(folder)[0], _table()[folder_name][1]))
     return sorted(names)
 
@@ -64,7 +63,7 @@ def get_filename_list(folder_name: str) -> list[str]:
 def get_full_path(folder_name: str, filename: str) -> str | None:
     """Returns the path of a file of a kind; None if it does not exist."""
     relative = os.path.normpath(f"/{filename}").lstrip("/")  # confines the name to the folder
-    for folder in _added(folder_name):
+    for folder in _pack_folders(folder_name):
         if (Path(folder) / relative).exists():
             return str(Path(folder) / relative)
     if filename not in installed().folders.choices(folder_name):
@@ -206,7 +205,7 @@ def _entry(kind: str) -> tuple[list[str], set[str]]:
     return [str(path.absolute()) for path in installed().folders.searched(kind)], set(endings)
 
 
-def _added(kind: str) -> list[str]:
+def _pack_folders(kind: str) -> list[str]:
     """Returns a kind's folders that packs added, or all folders if packs changed the endings."""
     own, endings = _entry(kind)
     folders, wanted = _table().get(kind, (own, endings))

@@ -15,7 +15,7 @@ COMBO = "CustomCombo"
 
 
 @dataclass(frozen=True, slots=True)
-class Added:
+class AddedWidget:
     """A widget that follows the widget `after`. `fixed`: the constant value of a button."""
 
     after: str
@@ -23,19 +23,19 @@ class Added:
     fixed: str | None = None
 
 
-ADDED: Mapping[str, tuple[Added, ...]] = {
-    "SaveGLB": (Added("filename_prefix", "image"),),
-    "Preview3D": (Added("model_file", "image"),),
+ADDED_WIDGETS: Mapping[str, tuple[AddedWidget, ...]] = {
+    "SaveGLB": (AddedWidget("filename_prefix", "image"),),
+    "Preview3D": (AddedWidget("model_file", "image"),),
     "Load3D": (
-        Added("model_file", "upload 3d model", "upload3dmodel"),
-        Added("upload 3d model", "upload extra resources", "uploadExtraResources"),
-        Added("upload extra resources", "clear", "clear"),
-        Added("clear", "image"),
+        AddedWidget("model_file", "upload 3d model", "upload3dmodel"),
+        AddedWidget("upload 3d model", "upload extra resources", "uploadExtraResources"),
+        AddedWidget("upload extra resources", "clear", "clear"),
+        AddedWidget("clear", "image"),
     ),
 }
 
 
-def with_added(
+def with_added_widgets(
     node_type: str, signature: Signature | None, values: Sequence[Any] | Mapping[str, Any]
 ) -> Sequence[WidgetSlot] | None:
     """Returns the widgets of a node, including those that front ends add; None for an unknown type.
@@ -49,12 +49,12 @@ def with_added(
         return None
     slots = list(signature.widgets)
     place = len(slots)
-    for added in ADDED.get(node_type, ()):
+    for widget in ADDED_WIDGETS.get(node_type, ()):
         names = [slot.name for slot in slots]
-        place = names.index(added.after) + 1 if added.after in names else place
-        if added.name in names or (added.fixed is not None and added.fixed not in values):
+        place = names.index(widget.after) + 1 if widget.after in names else place
+        if widget.name in names or (widget.fixed is not None and widget.fixed not in values):
             continue
-        slots.insert(place, WidgetSlot(added.name, "STRING", added.fixed or ""))
+        slots.insert(place, WidgetSlot(widget.name, "STRING", widget.fixed or ""))
     return slots
 
 

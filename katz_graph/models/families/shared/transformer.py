@@ -219,9 +219,9 @@ def run_blocks(
     for number in numbers:
         skip = {}
         if number in sources:
-            skip["skip"] = _added(outputs[sources[number]], residual)
+            skip["skip"] = _with_residual(outputs[sources[number]], residual)
         else:
-            hidden = _added(hidden, residual)
+            hidden = _with_residual(hidden, residual)
         if number not in passed:
             hidden, text = stack.block(
                 module, number, hidden, text, tokens.embedding, fixed, **skip
@@ -251,7 +251,7 @@ def head(module: Any, given: Mapping[str, Any]) -> Outputs:
     tokens: Tokens = given["features"]
     stack, x = stack_of(module), tokens.step.x
     grid = patch_grid(stack.side(module), *x.shape[-2:])
-    hidden = _added(tokens.hidden, _residual(given))
+    hidden = _with_residual(tokens.hidden, _residual(given))
     whole = stack.head(module, hidden, tokens.embedding, *grid)
     raw = whole[..., : x.shape[-2], : x.shape[-1]]
     return (to_denoised(raw, tokens.step, given["parametrisation"]),)
@@ -264,7 +264,7 @@ def _residual(given: Mapping[str, Any]) -> Tensor | None:
     return None if not there else sum(there[1:], start=there[0])
 
 
-def _added(hidden: Tensor, residual: Tensor | None) -> Tensor:
+def _with_residual(hidden: Tensor, residual: Tensor | None) -> Tensor:
     """Adds a residual to the picture's tokens, which precede the references'."""
     if residual is None:
         return hidden
