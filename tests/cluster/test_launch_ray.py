@@ -34,7 +34,7 @@ def test_placements_by_chance_give_the_same_bits(session: dict[str, Any]) -> Non
     assert session["pictures"]["equal"] == [True] * 2
 
 
-def test_a_request_whose_worker_was_killed_ends_with_the_same_bits(session: dict[str, Any]) -> None:
+def test_a_request_of_a_killed_worker_ends_with_the_same_bits(session: dict[str, Any]) -> None:
     attempts, equal, _ = session["pictures"]["after a kill"]
     assert attempts == 2 and equal
 
@@ -55,7 +55,7 @@ def test_a_lost_actor_is_noticed_and_replaced(session: dict[str, Any]) -> None:
     assert session["after"] == ["ray:0", "still here"]
 
 
-def test_an_actor_that_fails_says_why(session: dict[str, Any]) -> None:
+def test_a_failing_actor_reports_the_reason(session: dict[str, Any]) -> None:
     assert "its worker did not start" in session["broken"]
     assert "libcuda.so.1: cannot open shared object file" in session["broken"]
     assert "\n" not in session["broken"]

@@ -55,7 +55,7 @@ def service(models: Models, costs: Path) -> DeviceEngine:
     )
 
 
-def test_requests_whose_controlnets_have_no_room_together_wait_for_each_other(
+def test_requests_with_controlnets_that_do_not_fit_together_wait_for_each_other(
     models: Models, costs: Path
 ) -> None:
     regions = [request(models, [number % 2], seed=number) for number in range(4)]

@@ -13,7 +13,7 @@ WORKFLOW = Path(__file__).parents[2] / "workflows" / "controlnet_lora.json"
 
 
 @pytest.mark.parametrize(("place", "expected"), [("cpu:1", ["stale-controlnet"]), ("cpu:0", [])])
-def test_a_picture_says_whether_its_controlnet_was_late(
+def test_a_picture_records_a_late_controlnet(
     katz_on_threads: Katz, place: str, expected: list[str]
 ) -> None:
     places = ("--place", f"controlnet={place}", "--place", "unet=cpu:0")

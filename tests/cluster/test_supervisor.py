@@ -343,7 +343,7 @@ def test_a_worker_that_always_dies_is_given_up(calls: Calls) -> None:
             supervisor.connection("a")
 
 
-def test_a_failing_start_says_why_and_leaves_nothing(calls: Calls) -> None:
+def test_a_failing_start_reports_the_reason_and_leaves_nothing(calls: Calls) -> None:
     with pytest.raises(RunError) as error, calls.make("broken") as supervisor:
         supervisor.start()
     assert "its worker did not start" in str(error.value)

@@ -107,7 +107,7 @@ def break_at(monkeypatch: pytest.MonkeyPatch, breaks: Callable[[tuple[int, ...]]
     replace_stage(monkeypatch, "unet_mid", stage)
 
 
-def test_a_request_whose_device_fails_begins_again_on_another_worker(
+def test_a_request_of_a_failed_device_starts_again_on_another_worker(
     engine: DeviceEngine,
     lost: Counter[str],
     region: Region,
@@ -156,7 +156,7 @@ def test_a_request_that_always_breaks_its_device_fails_and_a_concurrent_one_does
     assert torch.equal(outcome.samples, expected) and outcome.attempts == 3
 
 
-def test_a_call_whose_device_fails_is_done_again_and_no_more_than_that(
+def test_only_the_call_of_a_failed_device_is_repeated(
     engine: DeviceEngine, lost: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     numbers = itertools.count()
@@ -244,7 +244,7 @@ def test_an_impossible_answer_is_reported(
     assert not lost
 
 
-def test_a_worker_that_cannot_even_tell_of_an_error_is_replaced(
+def test_a_worker_that_cannot_even_report_an_error_is_replaced(
     engine: DeviceEngine,
     lost: Counter[str],
     monkeypatch: pytest.MonkeyPatch,

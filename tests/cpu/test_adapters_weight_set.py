@@ -128,7 +128,7 @@ def test_strength_zero_is_none_and_resident_loras_cost_nothing():
     assert any(not torch.equal(value, twice[name]) for name, value in module.state_dict().items())
 
 
-def test_only_touched_weights_are_kept():
+def test_only_touched_weights_are_stored():
     module = load_unet("sd1")
     sets = WeightSets(module)
     sets.use(loras("sd1", 1.0))
@@ -171,7 +171,7 @@ def test_a_set_that_comes_back_is_copied(monkeypatch):
     assert cache.bytes == 0
 
 
-def test_kept_sets_stay_within_their_budget():
+def test_cached_sets_stay_within_their_budget():
     module = load_unet("sd1")
     one = WeightSetCache()
     sets = WeightSets(module, cache=one)
@@ -205,7 +205,7 @@ def test_a_set_for_which_there_is_no_room_is_not_copied():
     assert len(copied) == 1 and cache.bytes == 40
 
 
-def test_sets_are_kept_for_processors_only():
+def test_sets_are_cached_for_processors_only():
     for device, cached in (("cuda", 0), ("cpu", 40)):
         sets = DeviceModels(device)._cache
         for _ in range(2):

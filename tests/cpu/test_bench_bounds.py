@@ -122,7 +122,7 @@ def test_service_counts_until_one_request_has_had_all_of_its_own() -> None:
     assert sharing.service([second, first]) == [1.0, 2.0]
 
 
-def test_the_ideal_of_a_ladder_is_its_longest_path_whose_end_is_alone(tmp_path: Path) -> None:
+def test_the_ideal_of_a_ladder_is_its_longest_path_with_a_separate_end(tmp_path: Path) -> None:
     scale = Scale(side=8, steps=3)
     models = streaming.Shape(heads=1, blocks=4, control_blocks=2).make(tmp_path, scale.side)
     wanted = models.request(scale, guidance=1.0)

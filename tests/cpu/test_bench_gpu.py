@@ -195,7 +195,9 @@ def test_shares_of_a_step_are_those_of_its_kernels() -> None:
     assert shares({}, 1.0) == {}
 
 
-def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_gpu_and_wrong_parts_are_reported(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(InputError, match="needs a GPU"):
         gpu.run()

@@ -44,7 +44,7 @@ def test_a_slow_store_is_waited_for_no_longer_than_it_takes(
         assert pair.with_them > pair.without
 
 
-def test_a_server_reads_as_many_loras_as_a_replay_says(
+def test_a_server_reads_as_many_loras_as_a_replay(
     tmp_path: Path, costs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So few requests say nothing of memory."""

@@ -143,7 +143,7 @@ def test_a_controlnet_in_the_original_layout_is_the_module(kind: Kind, tmp_path:
         network_recipe(tmp_path / "control.safetensors")
 
 
-def test_the_published_width_of_the_mlp_is_kept(tmp_path: Path) -> None:
+def test_the_published_ratio_of_the_mlp_gives_its_width(tmp_path: Path) -> None:
     """In published models 4.3637 times 1408 is 6144, with the fraction cut off."""
     module = draw_network("hunyuan_dit", 3, hidden_size=32, mlp_ratio=4.3637)
     rows = module.blocks[0].ff.net[0].proj.out_features
@@ -249,7 +249,7 @@ def test_a_checkpoint_matches_the_pipeline_s_folder(
     assert False not in hub[2:]
 
 
-def test_without_a_network_it_is_said_where_the_vocabulary_is(
+def test_without_a_network_the_error_names_the_place_of_the_vocabulary(
     pipeline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def download(*_: Any, **__: Any) -> str:

@@ -52,7 +52,7 @@ def test_a_palette_with_a_transparent_colour(tmp_path: Path) -> None:
     assert pixels[0, 0, 0].tolist() == [1, 0, 0]
 
 
-def test_sixteen_bits_are_kept(tmp_path: Path) -> None:
+def test_sixteen_bits_are_read(tmp_path: Path) -> None:
     Image.fromarray(numpy.array([[0, 257, 32768, 65535]], numpy.uint16)).save(tmp_path / "deep.png")
     pixels, mask = load_image(tmp_path / "deep.png")
     assert torch.allclose(pixels[0, 0, :, 0], torch.tensor([0.0, 1 / 255, 32768 / 65535, 1.0]))
@@ -198,7 +198,7 @@ def test_numbers_go_on_from_the_largest(tmp_path: Path) -> None:
     assert path.name == "a_00042_.png"
 
 
-def test_a_name_may_say_its_folder(tmp_path: Path) -> None:
+def test_a_name_may_contain_its_folder(tmp_path: Path) -> None:
     for place, colour in (("input/sub", RED), ("output", GREEN), ("output/temp", (0, 0, 255))):
         (tmp_path / place).mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (2, 2), colour).save(tmp_path / place / "a.png")

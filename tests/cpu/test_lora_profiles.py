@@ -265,7 +265,7 @@ def recorded_approximations(katz: Katz, *arguments: object) -> tuple[list[str], 
         return result.data["approximations"], json.loads(picture.info["katz"])
 
 
-def test_a_picture_says_from_which_evaluation_on_it_had_its_lora(
+def test_a_picture_records_the_first_evaluation_with_its_lora(
     katz: Katz, model_folder: Path, gate: Callable[[int], None]
 ) -> None:
     name = "sd1-second.safetensors"

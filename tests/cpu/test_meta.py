@@ -396,7 +396,7 @@ def on(planner: DeviceEngine, request: pytest.FixtureRequest) -> Iterator[Device
     planner.models.stream = before
 
 
-def test_later_tells_the_same(
+def test_late_reports_are_the_same(
     on: DeviceEngine, context: RunContext, events: list[Event], sd1: Models, costs: Path
 ) -> None:
     region, expected = sampler_region(case(sd1)), []

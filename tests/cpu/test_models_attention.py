@@ -62,7 +62,7 @@ def test_two_requests_alternate_on_one_module():
 
 
 @torch.no_grad()
-def test_diffusers_forward_takes_kept_ones_without_a_warning(caplog):
+def test_diffusers_forward_takes_cached_projections_without_a_warning(caplog):
     model = unet("sd2")
     step, text = random_step(1, 8, 8), random_text(model, 1)
     expected = model(**diffusers_arguments(step, text), return_dict=False)[0]

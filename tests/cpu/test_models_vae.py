@@ -44,7 +44,7 @@ def decoded_in(monkeypatch):
     return seen
 
 
-def test_overflow_in_half_precision_is_redone_said_and_remembered(monkeypatch):
+def test_overflow_in_half_precision_is_redone_reported_and_remembered(monkeypatch):
     seen = decoded_in(monkeypatch)
     recipe, models = recipes("sd1")[2], DeviceModels("cpu", torch.float16)
     assert models.decode_latent(recipe, random(1, 4, 4, 4))[1] == ()

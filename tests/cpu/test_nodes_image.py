@@ -19,7 +19,7 @@ from katz_graph.node.literals import LiteralError
 STEPS = picture([0.0, 0.2, 0.4], [0.6, 0.8, 1.0])
 
 
-def test_saving_and_previewing_give_the_pictures_on_and_say_where_they_are(tmp_path: Path) -> None:
+def test_saving_and_previewing_pass_the_pictures_on_and_report_their_places(tmp_path: Path) -> None:
     context = context_in(tmp_path, metadata={"prompt": "{}"})
     said = []
     for name, inputs in (

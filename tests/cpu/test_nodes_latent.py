@@ -312,7 +312,7 @@ def test_rebatching_a_list() -> None:
     ] == [1, 1]
 
 
-def test_a_batch_index_that_does_not_fit_is_said() -> None:
+def test_a_batch_index_that_does_not_fit_is_reported() -> None:
     with pytest.raises(
         InputError, match="batch_index has 1 numbers, expected one for each of 2 samples"
     ):

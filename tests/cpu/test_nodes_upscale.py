@@ -237,13 +237,13 @@ def unlike(name: str) -> dict[str, torch.Tensor]:
         ("part missing", "not an upscaler"),
     ],
 )
-def test_files_of_other_networks_are_said(context: RunContext, name: str, why: str) -> None:
+def test_files_of_other_networks_are_reported(context: RunContext, name: str, why: str) -> None:
     with pytest.raises(InputError, match=why):
         store(context, unlike(name))
 
 
 @pytest.mark.parametrize("change", ["missing", "unknown", "shape"])
-def test_weights_that_do_not_fit_are_said(context: RunContext, change: str) -> None:
+def test_weights_that_do_not_fit_are_reported(context: RunContext, change: str) -> None:
     tensors = weights(FOUR)
     changed: Any = {
         "missing": without(tensors, "body.1.rdb2.conv3.weight"),

@@ -25,7 +25,7 @@ def encoded(pixels):
     return DeviceModels().encode_image(VAE, pixels)[0]
 
 
-def test_encode_crops_around_the_centre_and_says_so(context):
+def test_encode_crops_around_the_centre_and_warns(context):
     pixels = random(1, 38, 45, 3).sigmoid()
     latent = call("VAEEncode", context, pixels=pixels, vae=VAE)["samples"]
     assert torch.equal(latent, encoded(pixels[:, 3:35, 2:42]))

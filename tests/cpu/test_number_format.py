@@ -37,7 +37,7 @@ def painted(katz: Katz, *options: object) -> tuple[Any, Any, Any]:
         return numpy.asarray(picture) / 255, json.loads(picture.text["katz"]), result.data["plan"]
 
 
-def test_bfloat16_paints_nearly_the_picture_of_float32_and_both_say_so(katz: Katz) -> None:
+def test_bfloat16_paints_nearly_the_picture_of_float32_and_both_are_recorded(katz: Katz) -> None:
     """Covers LoRA, ControlNet, UNet and VAE."""
     full, made, plan = painted(katz)
     assert made["dtype"] == plan["dtype"] == "float32"
@@ -48,7 +48,7 @@ def test_bfloat16_paints_nearly_the_picture_of_float32_and_both_say_so(katz: Kat
     assert "computed in bfloat16\n" in katz("plan", CONTROLNET_AND_LORA, "--dtype", "bfloat16").out
 
 
-def test_the_number_format_is_kept_in_the_files_wrapper(katz: Katz) -> None:
+def test_the_number_format_is_read_from_the_files_wrapper(katz: Katz) -> None:
     graph = json.loads(CONTROLNET_AND_LORA.read_text())
     Path("kept.json").write_text(
         json.dumps({"format": "katz", "version": 1, "graph": graph, "run": {"dtype": "bfloat16"}})

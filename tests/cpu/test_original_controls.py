@@ -556,7 +556,7 @@ def test_a_control_patch_of_other_sizes_is_refused(
         check_controlnet(ControlNetRecipe(part), model)
 
 
-def test_a_model_whose_positions_a_control_patch_does_not_know_is_refused(
+def test_a_control_patch_refuses_a_model_with_unknown_positions(
     z_image: tuple[Path, Path, Any],
 ) -> None:
     model, _, _ = pipeline_recipes(z_image[0])

@@ -185,7 +185,7 @@ PLACES = [*LOADS, *COMPUTES, *STAGES]
 @pytest.mark.parametrize(
     ("place", "error"), [(place, list(ERRORS)[number % 3]) for number, place in enumerate(PLACES)]
 )
-def test_that_job_alone_fails_and_says_how_much_there_was(
+def test_that_job_alone_fails_and_reports_the_memory(
     jobs: Jobs,
     fresh: list[Tensor],
     fails: Callable[..., None],

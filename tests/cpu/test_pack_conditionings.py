@@ -190,7 +190,7 @@ def test_references_that_cannot_be_read_are_refused(
     assert words in str(error)
 
 
-def test_unknown_options_stay_and_are_said_once(workshop: Workshop) -> None:
+def test_unknown_options_stay_and_are_reported_once(workshop: Workshop) -> None:
     body = (
         'c = given["c"]\nseen = c[0][1].get("sparkle", 0)\nreturn ([[t, {**d, "sparkle": seen + '
         "1}] for t, d in c],)"

@@ -179,7 +179,7 @@ def test_dropout_keeps_the_library_s_forward() -> None:
     assert unprepared(module) == {"BertSelfOutput, dropout": 3, "BertOutput, dropout": 3}
 
 
-def test_a_plan_for_a_gpu_names_the_blocks_of_text_encoders_that_are_kept(tmp_path: Path) -> None:
+def test_a_plan_for_a_gpu_names_unprepared_blocks_of_text_encoders(tmp_path: Path) -> None:
     make_pipeline(tmp_path, "sd35", 1, with_t5=True)
     case = Case("test", tmp_path, "euler", 2, latent=torch.zeros(1, 16, 8, 8))
     gpu = Device("cuda:0", 1e12, 1e12, torch_name="cuda:0")

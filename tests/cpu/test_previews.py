@@ -163,7 +163,7 @@ def test_a_latent_space_that_is_not_known_is_not_shown() -> None:
     "scheduler", ["EulerDiscreteScheduler", "DDIMScheduler", "DPMSolverMultistepScheduler"]
 )
 @pytest.mark.parametrize("kind", ["epsilon", "v_prediction"])
-def test_a_scheduler_of_diffusers_tells_its_denoised_latent(scheduler: str, kind: str) -> None:
+def test_a_scheduler_of_diffusers_reports_its_denoised_latent(scheduler: str, kind: str) -> None:
     """If the model always predicts the noise towards one latent, every estimate is that latent."""
     goal = torch.randn(1, 4, 4, 4, generator=torch.Generator().manual_seed(1))
     config = {

@@ -262,7 +262,7 @@ def test_two_runs_that_share_a_level_are_one(sampler: str) -> None:
 
 
 @pytest.mark.parametrize("sampler", SAMPLER_NAMES)
-def test_the_kept_part_under_a_mask_is_the_original_on_the_path(sampler: str) -> None:
+def test_the_masked_part_is_the_original_on_the_path(sampler: str) -> None:
     mask = torch.zeros(8, 6)
     mask[:, :3] = 1
     part = spec(sampler, start=2)

@@ -95,7 +95,7 @@ def test_ddim_is_euler_without_a_mask_and_redraws_the_noise_under_one() -> None:
 
 
 @pytest.mark.parametrize("sampler", SAMPLER_NAMES)
-def test_a_mask_leaves_the_kept_part_as_it_was(sampler: str) -> None:
+def test_a_mask_leaves_the_masked_part_unchanged(sampler: str) -> None:
     mask = torch.zeros(8, 6)
     mask[2:5, 1:4] = 1
     result, steps = run(start(replace(spec(sampler, denoise=0.8), mask=mask), ORIGINAL))

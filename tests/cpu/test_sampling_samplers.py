@@ -440,7 +440,7 @@ def test_unsupported_sampler_options_are_reported(
     ("name", "option", "value"),
     [("dpmpp_sde", "r", 0.0), ("dpmpp_sde", "r", 1.5), ("dpmpp_2m_sde", "solver_type", "x")],
 )
-def test_an_option_out_of_range_is_said_when_the_evaluations_are_listed(
+def test_an_option_out_of_range_is_reported_when_the_evaluations_are_listed(
     name: str, option: str, value: float | str
 ) -> None:
     with pytest.raises(InputError, match=option):

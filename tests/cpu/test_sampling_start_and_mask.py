@@ -129,7 +129,7 @@ def test_a_mask_is_resized_bilinearly_and_stays_soft() -> None:
     )
 
 
-def test_the_kept_part_is_the_original_for_the_model_and_after_it() -> None:
+def test_the_masked_part_is_the_original_for_the_model_and_after_it() -> None:
     latent, noise, x = (initial_noise(SHAPE, seed) for seed in (1, 2, 3))
     keep_right = torch.ones(6, 5)
     keep_right[:, 3:] = 0

@@ -89,7 +89,7 @@ def test_a_model_of_another_device_takes_no_memory_of_the_host(
         assert host.bytes < 2 * SIZE + 0.1 * sum(one.nbytes for one in module.parameters())
 
 
-def test_loading_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_loading_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """Diffusers warns of each module's cast."""
     store = ModelStore()
     model, _, vae = recipes("sd1")

@@ -120,7 +120,7 @@ def test_padding_is_read_by_the_pooler_only() -> None:
 @pytest.mark.parametrize(
     ("padding", "least", "padded"), [(0, 0, 0), (3, 0, 3), (0, 20, None), (3, 20, None), (5, 8, 5)]
 )
-def test_t5_reads_as_many_tokens_as_its_options_say(
+def test_t5_reads_as_many_tokens_as_its_options_set(
     padding: int, least: int, padded: int | None, folders: dict[Kind, Path]
 ) -> None:
     """Padding comes first, then the minimum length; the model reads padding."""

@@ -130,10 +130,10 @@ def test_a_plan_is_stored_until_its_devices_change(registry: Registry) -> None:
     assert engine.planned == ["5", "5", "5"]
 
 
-def test_all_plans_of_a_request_are_kept_for_the_next(
+def test_all_plans_of_a_request_are_cached_for_the_next(
     registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plans, "KEPT", 1)
+    monkeypatch.setattr(plans, "MAX_CACHED_PLANS", 1)
     engine = Engine()
     made = plans_of(engine, registry)
     asked = question(registry)

@@ -165,7 +165,9 @@ def test_the_picture_and_the_line(
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["bench"] == "trace"
 
 
-def test_a_bench_without_a_picture_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bench_without_a_picture_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(trace, "run", lambda: BenchResult("trace", True, {}))
     with pytest.raises(InputError, match="bench trace draws no picture"):
         run_bench("trace", as_json=False, svg=tmp_path / "trace.svg")

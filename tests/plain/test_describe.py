@@ -58,7 +58,7 @@ def test_a_page_explains_knobs_wires_and_outputs() -> None:
     assert "(must be given)" in printed(node_page(TYPES["LoadFile"], Folders()))
 
 
-def test_json_says_the_same() -> None:
+def test_json_describes_the_same_node() -> None:
     described = node_json(TYPES["Knobs"])
     assert described["inputs"]["count"] == {
         "type": "INT",

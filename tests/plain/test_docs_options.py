@@ -115,7 +115,7 @@ def paths_of(routes: Any, prefix: str = "") -> Iterator[str]:
             yield path
 
 
-def test_routes_are_described_or_said_to_be_left_out(tmp_path: Path) -> None:
+def test_routes_are_described_or_listed_as_left_out(tmp_path: Path) -> None:
     serving = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
     assert [path for path in UNDESCRIBED if f"`{path}`" not in serving] == []
 
@@ -176,6 +176,6 @@ def test_counts_that_pages_state_are_those_of_the_files() -> None:
         assert len((ROOT / path).read_text().splitlines()) == int(lines), path
 
 
-def test_blocks_of_commands_say_why_they_are_not_run() -> None:
+def test_blocks_of_commands_give_the_reason_if_not_run() -> None:
     fences = re.findall(r"^```(sh.*)$", TEXT, re.MULTILINE)
     assert [fence for fence in fences if not re.fullmatch(r"sh( not-run: .+)?", fence)] == []

@@ -80,7 +80,7 @@ def files() -> Iterator[tuple[str, Path]]:
                 yield place, file
 
 
-def test_no_docstring_or_comment_says_a_family_s_name() -> None:
+def test_no_docstring_or_comment_names_a_family() -> None:
     found = {place for place, file in files() if any(map(SAID.search, prose(file)))}
     assert found == SAYING
 

@@ -321,7 +321,7 @@ def test_extra_model_paths_that_are_wrong_are_named(
     )
 
 
-def test_an_empty_file_of_extra_model_paths_says_nothing(root: Path) -> None:
+def test_an_empty_file_of_extra_model_paths_adds_nothing(root: Path) -> None:
     (root / "extra.yaml").write_text("# nothing yet\n")
     assert Settings.read(extra_model_paths=[root / "extra.yaml"]).extra == Settings.read().extra
 

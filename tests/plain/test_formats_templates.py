@@ -112,7 +112,7 @@ def test_links_inside_one_graph_are_those_of_the_file(
     assert compared > 1000
 
 
-def test_positions_alone_tell_known_types_the_values_that_the_file_names(
+def test_positions_alone_give_known_types_the_values_that_the_file_names(
     templates: Mapping[str, Any], workflows: Mapping[str, Workflow], registry: Registry
 ) -> None:
     """Recent files also name the values; without names, our order of widgets must give the same."""

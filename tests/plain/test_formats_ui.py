@@ -113,7 +113,7 @@ LOADER = node(1, "Loader", outputs=[("MODEL", "MODEL")], values=["sd15"])
 MODEL_OUT = [("MODEL", "MODEL")]
 
 
-def test_seed_is_followed_by_its_control_and_a_choice_of_the_same_word_is_kept() -> None:
+def test_seed_is_followed_by_its_control_and_a_choice_of_the_same_word_stays() -> None:
     sampler = node(
         2, "Sampler", [("model", "MODEL", 5)], [("LATENT", "LATENT")], [7, "randomize", 30, "fixed"]
     )

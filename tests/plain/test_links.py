@@ -77,5 +77,5 @@ def test_a_fast_link_is_asked_for_little_and_a_slow_one_not_for_long() -> None:
     assert slow.total < 5
 
 
-def test_a_link_whose_time_does_not_depend_on_size_has_a_bandwidth() -> None:
+def test_a_link_with_constant_time_has_a_bandwidth() -> None:
     assert measure_link(lambda size: 1e-3).bytes_per_second > 0

@@ -126,7 +126,7 @@ def test_titles_optional_wires_outputs_and_texts(served: dict[str, Any]) -> None
     )
 
 
-def test_a_whole_number_that_is_a_colour_says_so() -> None:
+def test_a_whole_number_that_is_a_colour_is_declared_as_one() -> None:
     color = node_info(REGISTRY["EmptyImage"], FOLDERS)["input"]["required"]["color"]
     assert color[0] == "INT" and color[1]["display"] == "color" and color[1]["max"] == 0xFFFFFF
 
@@ -192,7 +192,7 @@ class Everything:
     def go(self) -> None: ...
 
 
-def test_a_packs_node_says_what_the_pack_declared() -> None:
+def test_a_packs_node_describes_the_packs_declarations() -> None:
     kind = replace(V1Class("Everything", Everything, "All of it").describe(), pack="mine")
     info = json.loads(json.dumps(node_info(kind), allow_nan=False))
     required = info["input"]["required"]

@@ -86,7 +86,7 @@ def test_other_folders_than_packs_are_ignored(tmp_path: Path) -> None:
     assert load(tmp_path)[1] == []
 
 
-def test_a_pack_given_in_place_of_its_folder_is_said(tmp_path: Path) -> None:
+def test_a_pack_given_in_place_of_its_folder_is_reported(tmp_path: Path) -> None:
     pack(tmp_path, "whole/__init__.py", GOOD.format(name="Inner"))
     registry, problems = load(tmp_path / "whole")
     assert "Inner" not in registry
@@ -201,7 +201,7 @@ def test_installed_packs_of_another_convention(
     assert [str(problem) for problem in problems if problem.pack == "theirs"] == []
 
 
-def test_a_missing_folder_is_said(tmp_path: Path) -> None:
+def test_a_missing_folder_is_reported(tmp_path: Path) -> None:
     assert load_registry([tmp_path / "none"])[1] == [
         PackProblem(str(tmp_path / "none"), "no such folder of packs")
     ]

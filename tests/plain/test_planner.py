@@ -198,7 +198,7 @@ def test_instructions_run_every_evaluation_in_order() -> None:
     assert runs == [("v0.0", 0), ("v0.0", 1), ("v1.0", 2), ("v1.0", 3)]
 
 
-def test_deep_blocks_run_only_where_the_pattern_says() -> None:
+def test_deep_blocks_run_only_in_steps_of_the_pattern() -> None:
     program = compiled(bound(deep_features(), "end"), evaluations=4)
     kinds = {
         index: {op.id for op in variant.operations}

@@ -87,7 +87,7 @@ def test_gpu_plans_name_recordings_and_unprepared_blocks() -> None:
         assert reasons["positive-controlnet1"] == data and reasons["positive-encoder"] == []
 
 
-def test_json_says_the_same() -> None:
+def test_json_describes_the_same_plan() -> None:
     plan = as_json(
         several(
             region(),

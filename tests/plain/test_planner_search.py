@@ -295,7 +295,7 @@ def test_the_binding_term_is_named_with_figures(known, expected) -> None:
     assert program.prediction is not None and expected in program.prediction.binding
 
 
-def test_notes_say_why_not() -> None:
+def test_notes_give_the_reasons_against() -> None:
     alone = several(region(), transfer=60 * MS, evaluations=30, allowed=STALE)
     text = "\n".join(alone.notes)
     assert (
@@ -386,7 +386,7 @@ def test_segments_list_reads_and_writes() -> None:
 
 
 @pytest.mark.defect(46)
-def test_a_prediction_says_whether_it_rests_on_measured_stages() -> None:
+def test_a_prediction_reports_whether_its_stages_are_measured() -> None:
     rough = several(region())
     (note,) = [note for note in rough.notes if "katz profile" in note]
     keys = {key for key in rough.keys.values() if key}

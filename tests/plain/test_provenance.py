@@ -144,7 +144,7 @@ def repeats(sampler: str) -> Iterator[dict[str, Any]]:
         ("", (), {}),
     ],
 )
-def test_a_kept_result_says_how_it_was_made(
+def test_a_cached_result_reports_its_provenance(
     bench: Bench,
     sampler: str,
     again: int,

@@ -140,7 +140,7 @@ def test_deep_nesting_takes_no_recursion_and_no_time() -> None:
 
 
 @pytest.mark.defect(12)
-def test_ids_stay_in_a_document_whose_sender_knows_its_nodes_by_them() -> None:
+def test_ids_stay_in_a_document_if_its_sender_refers_to_them() -> None:
     case = next(case for case in TABLE["documents"] if "twice" in case["name"])
     document = {**document_of(case), "extra": {"katz": {"ids_stay": True}}}
     assert {"5:1", "5:20", "6:20"} <= set(queued(document).graph.nodes)

@@ -256,7 +256,7 @@ def test_names_that_exist_but_have_nothing_behind_them(tmp_path: Path) -> None:
         assert str(caught.value) == f"pack patches needs {name}, which Katz Graph does not have"
 
 
-def test_all_names_that_do_not_import_are_said_in_one_line(tmp_path: Path) -> None:
+def test_all_names_that_do_not_import_are_listed_in_one_line(tmp_path: Path) -> None:
     write(
         tmp_path / "packs",
         {

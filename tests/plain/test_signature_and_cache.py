@@ -167,7 +167,7 @@ def test_signatures_do_not_depend_on_the_hash_seed() -> None:
 @pytest.mark.parametrize(
     "values", [(1, 1.0), (1, True), (0, False), (0.0, False), (1.0, True), ("1", 1), (0.0, -0.0)]
 )
-def test_an_any_typed_node_tells_one_from_true(values: tuple[Any, Any]) -> None:
+def test_an_any_typed_node_distinguishes_one_from_true(values: tuple[Any, Any]) -> None:
     cache = ResultCache()
     for value in values:
         came = run(

@@ -293,7 +293,7 @@ def test_a_server_cannot_write_outside_of_the_folder(
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-def test_pictures_that_a_node_sends_are_kept(tmp_path: Path, submit: Submit) -> None:
+def test_pictures_that_a_node_sends_are_saved(tmp_path: Path, submit: Submit) -> None:
     async def send(fake: Fake, job: Job) -> None:
         for data in (b"one", b"two"):
             fake.say(job, EncodedPicture("8", "8", data, "image/png", lasting=True))

@@ -99,7 +99,7 @@ def test_secrets_are_looked_for_in_linear_time() -> None:
 
 
 @pytest.mark.parametrize("name", ["http://[bad/a.safetensors", "http://h:port/a.safetensors"])
-def test_a_url_whose_host_or_port_cannot_be_read_is_an_unknown_file(name: str) -> None:
+def test_a_url_with_an_invalid_host_or_port_is_an_unknown_file(name: str) -> None:
     for rule in (ANY, NONE, FetchRule.parse(ALLOWED)):
         with pytest.raises(InputError, match="is not in loras"):
             Folders(fetch=rule).check("loras", name)

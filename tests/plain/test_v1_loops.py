@@ -217,7 +217,7 @@ FOR = {
 
 
 @pytest.mark.parametrize("times", [1, 2, 40])
-def test_a_for_loop_whose_opening_node_has_a_hidden_count(times: int) -> None:
+def test_a_for_loop_with_a_hidden_count_in_its_opening_node(times: int) -> None:
     document = {
         "open": node("ForOpen", times=times, value=100),
         "sum": node("Plus", a=["open", 2], b=["open", 1]),

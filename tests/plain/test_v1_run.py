@@ -126,7 +126,7 @@ def test_results_that_are_not_as_declared_are_named(result: Any, expected: str) 
 
 
 @pytest.mark.parametrize("result", [(1, 2, [3]), {"result": (1, 2, 3), "ui": {}}])
-def test_values_beyond_the_declared_outputs_are_left_out_and_that_is_said_once(result: Any) -> None:
+def test_values_beyond_the_declared_outputs_are_left_out_and_reported_once(result: Any) -> None:
     context = RecordingContext()
     document = {
         **{name: node("Made", x=number) for number, name in enumerate("ab")},
@@ -194,7 +194,7 @@ def test_a_list_of_one_is_like_a_value() -> None:
     assert saved({"1": node("One")}, {"One": one}) == 5
 
 
-def test_nothing_runs_over_an_empty_list_and_that_is_said() -> None:
+def test_nothing_runs_over_an_empty_list_and_a_warning_is_given() -> None:
     context = RecordingContext()
     document = {
         "a": node("None"),

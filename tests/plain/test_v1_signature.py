@@ -41,7 +41,7 @@ def test_nan_always_runs_again() -> None:
 
 
 @pytest.mark.parametrize("kind", [np.float64, np.float32, np.array])
-def test_numpys_nan_always_runs_again_and_says_why(kind: Any) -> None:
+def test_numpys_nan_always_runs_again_and_is_named_as_the_reason(kind: Any) -> None:
     made = {
         "Made": pack_class(
             lambda self: (1,), IS_CHANGED=classmethod(lambda cls: kind(float("nan")))
@@ -87,7 +87,7 @@ def test_links_are_none_for_is_changed() -> None:
 
 
 @pytest.mark.parametrize("options", [{"NOT_IDEMPOTENT": True}, {"hidden": {"me": "UNIQUE_ID"}}, {}])
-def test_equal_nodes_share_a_result_unless_they_say_otherwise(options: dict[str, Any]) -> None:
+def test_equal_nodes_share_a_result_unless_they_declare_otherwise(options: dict[str, Any]) -> None:
     kind = pack_class(lambda self, **values: (object(),), **options)
     document = {
         "1": node("Made"),

@@ -258,7 +258,7 @@ def test_files(tmp_path: Path) -> None:
     assert "points outside of the loras folders" in message("../secret.safetensors")
 
 
-def test_titles_tell_nodes_apart() -> None:
+def test_titles_distinguish_nodes() -> None:
     document = {"1": {**node("Save"), "_meta": {"title": "final picture"}}}
     assert str(validate(from_api(document), TYPES)[0]).startswith(
         'node 1 (Save "final picture"), value: is missing'

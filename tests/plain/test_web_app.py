@@ -53,7 +53,7 @@ def test_object_info_is_sent_once_and_packed(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_metrics_count_and_tell_nothing_of_prompts(tmp_path: Path) -> None:
+def test_metrics_count_and_reveal_nothing_of_prompts(tmp_path: Path) -> None:
     async def scenario(server: Served) -> None:
         prompt = {
             **GRAPH,

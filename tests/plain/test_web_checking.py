@@ -244,7 +244,7 @@ def test_targets_are_outputs_of_the_prompt() -> None:
     assert kind(checked(document, ["1"])) == "prompt_no_outputs"
 
 
-def test_an_editors_workflow_runs_and_is_kept() -> None:
+def test_an_editors_workflow_runs_and_is_stored() -> None:
     document = json.loads((ROOT / "workflows" / "hires_inpaint_ui.json").read_text())
     found = checked(document, types=REGISTRY)
     assert found.error is None and len(found.targets) == 4
@@ -320,7 +320,7 @@ def test_many_compressed_texts_are_limited_together() -> None:
         from_picture(bomb)
 
 
-def test_names_of_files_do_not_tell_where_folders_lie(tmp_path: Path) -> None:
+def test_names_of_files_do_not_reveal_folders(tmp_path: Path) -> None:
     folders = Folders((tmp_path / "models",), tmp_path / "input", tmp_path / "output", paths=False)
     names = [
         "nope.safetensors",

@@ -75,7 +75,7 @@ def test_the_operator_sets_the_permitted_choices(tmp_path: Path) -> None:
     with_server(tmp_path, scenario, permit="stale-controlnet")
 
 
-def test_a_permission_of_nothing_is_said() -> None:
+def test_a_permission_of_nothing_is_reported() -> None:
     assert permissions("") == frozenset()
     assert permissions("place, async-lora") == {"place", "async-lora"}
     with pytest.raises(InputError, match="--permit everything: expected some of place"):

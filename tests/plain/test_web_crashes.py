@@ -114,7 +114,7 @@ def test_a_cancelled_job_that_stops_in_time_replaces_nothing(tmp_path: Path) -> 
     run(tmp_path, use, stop_seconds=0.01)
 
 
-def test_a_job_whose_device_is_given_up_goes_back_as_if_its_runner_had_died(tmp_path: Path) -> None:
+def test_a_job_of_an_abandoned_device_runs_again_as_if_its_runner_had_died(tmp_path: Path) -> None:
     error = JobError("DeviceFailed", "device cuda:1: its worker died 5 times")
 
     async def use(service: Service) -> None:
@@ -138,7 +138,7 @@ def test_a_job_whose_device_is_given_up_goes_back_as_if_its_runner_had_died(tmp_
     run(tmp_path, use)
 
 
-def test_a_job_under_which_runners_die_before_they_say_anything_of_it_is_set_aside(
+def test_a_job_is_set_aside_if_runners_die_before_they_report_it(
     tmp_path: Path,
 ) -> None:
     class Silent(FakeRunner):

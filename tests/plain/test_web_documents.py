@@ -199,7 +199,7 @@ def test_plans_are_made_without_a_job(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("refusal", "status"), [("replaced", 409), ("late", 503), ("busy", 503)])
-def test_a_plan_that_is_not_made_says_why(tmp_path: Path, refusal: Any, status: int) -> None:
+def test_a_refused_plan_gives_the_reason(tmp_path: Path, refusal: Any, status: int) -> None:
     async def scenario(server: Served) -> None:
         server.runner.plans = PlannedGraph(refusal=refusal)
         answer = await server.client.post("/katz/plan", json={"prompt": GRAPH})

@@ -74,7 +74,9 @@ def test_same_name_and_content_is_one_file_and_other_content_gets_a_number(
 
 
 @pytest.mark.parametrize("place", ["input", "output", "temp"])
-def test_uploads_go_where_the_type_says(server: TestClient, tmp_path: Path, place: str) -> None:
+def test_uploads_go_to_the_folder_of_their_type(
+    server: TestClient, tmp_path: Path, place: str
+) -> None:
     assert upload(server, picture(), type=place).json()["type"] == place
     folder = {"input": "input", "output": "output", "temp": "output/temp"}[place]
     assert everything_below(tmp_path / folder) == {"a.png"}
@@ -610,9 +612,9 @@ def test_a_list_of_models_shows_new_files_at_once_and_grown_ones_soon(
     with (here / "one.safetensors").open("ab") as file:
         file.write(b"2")
     assert sizes() == before
-    monkeypatch.setattr(models, "KEPT_S", -1.0)
+    monkeypatch.setattr(models, "LIST_MAX_AGE_S", -1.0)
     assert sizes() == {**before, "one.safetensors": 2}
-    monkeypatch.setattr(models, "KEPT_S", 60.0)
+    monkeypatch.setattr(models, "LIST_MAX_AGE_S", 60.0)
     (here / "two.safetensors").touch()
     assert sizes() == {**before, "one.safetensors": 2, "two.safetensors": 0}
 

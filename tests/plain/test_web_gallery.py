@@ -174,7 +174,7 @@ def test_a_thumbnail_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     run(tmp_path, scenario)
 
 
-def test_kept_thumbnails_are_bounded_and_the_least_used_goes() -> None:
+def test_cached_thumbnails_are_bounded_and_the_least_used_is_evicted() -> None:
     cache = Thumbnails(limit=10)
     for name in "ab":
         cache.keep(name, (b"12345", "image/webp"))

@@ -98,7 +98,7 @@ def test_a_job_comes_back_as_it_was(tmp_path: Path) -> None:
     )
 
 
-def test_a_result_is_kept_in_the_words_of_every_server_that_wrote_to_the_folder() -> None:
+def test_the_stored_form_of_a_result_does_not_change() -> None:
     text = (
         '{"job":"a","status":"failed","at":2.5,"error":{"kind":"RunError","message":"m","node":"3","node_type":"K",'
         '"display":"2"},"outputs":{"9":{"images":[{"filename":"a.png"}],"n":[NaN]}},"meta":{"9":{"node_id":"9",'
@@ -280,7 +280,7 @@ def test_forgotten_jobs_give_their_room_back(tmp_path: Path) -> None:
     assert (tmp_path / FILE).stat().st_size < 200_000
 
 
-def test_a_second_server_is_kept_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_server_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("katz_graph.web.jobs.store.PATIENCE", 0.05)
 
     async def use(store: JobStore) -> None:

@@ -283,7 +283,7 @@ def test_a_deadline_that_cannot_be_met_is_refused_on_arrival(tmp_path: Path) -> 
     run(tmp_path, use, clock=clock)
 
 
-def test_a_job_whose_deadline_passed_ends_without_running(tmp_path: Path) -> None:
+def test_a_job_past_its_deadline_ends_without_running(tmp_path: Path) -> None:
     clock = Clock()
 
     async def use(service: Service) -> None:

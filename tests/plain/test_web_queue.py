@@ -164,7 +164,7 @@ def test_errors_have_the_convention_s_names(
     run(tmp_path, scenario)
 
 
-def test_refused_prompts_say_why_without_paths_of_the_server(tmp_path: Path) -> None:
+def test_refused_prompts_report_the_reason_without_paths_of_the_server(tmp_path: Path) -> None:
     async def scenario(server: Served) -> None:
         problem = {
             "type": "value_not_in_list",
@@ -233,7 +233,7 @@ def test_an_id_is_taken_once(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_shutting_down_refuses_new_jobs_and_says_so(tmp_path: Path) -> None:
+def test_shutting_down_refuses_new_jobs_and_reports_it(tmp_path: Path) -> None:
     async def scenario(server: Served) -> None:
         assert (await server.client.get("/readyz")).status_code == 200
         server.state.draining = True

@@ -90,7 +90,7 @@ def test_a_long_job_has_a_bounded_report(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_only_the_newest_reports_are_kept(tmp_path: Path) -> None:
+def test_only_the_newest_reports_are_stored(tmp_path: Path) -> None:
     async def use(store: JobStore) -> list[bool]:
         await add_finished(store, 5)
         for number in range(5):

@@ -441,7 +441,7 @@ def posted(receive: Callable[[], Coroutine[Any, Any, Any]]) -> int:
     return status
 
 
-def test_every_answer_tells_browsers_to_be_careful() -> None:
+def test_every_answer_has_security_headers() -> None:
     client = guarded(token=TOKEN)
     for answer in (
         client.get("/livez"),

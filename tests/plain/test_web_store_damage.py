@@ -172,7 +172,7 @@ def test_no_damage_is_silent_or_quotes_a_prompt(whole: Path, tmp_path: Path) -> 
     assert outcomes["rescued"] > outcomes.get("refused", 0)
 
 
-def test_a_changed_letter_of_a_prompt_loses_that_job_and_says_so(
+def test_a_changed_letter_of_a_prompt_loses_that_job_and_is_reported(
     whole: Path, tmp_path: Path
 ) -> None:
     data = whole.read_bytes()

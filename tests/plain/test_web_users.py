@@ -38,7 +38,7 @@ def store(server: TestClient, name: str, content: bytes = b"{}", **parameters: s
     )
 
 
-def test_a_server_of_one_user_says_so(server: TestClient) -> None:
+def test_a_server_of_one_user_refuses_new_users(server: TestClient) -> None:
     assert server.get("/users").json() == {"storage": "server", "migrated": True}
     assert server.post("/users", json={"username": "ann"}).status_code == 400
     assert server.post("/users", json={}).status_code == 400

@@ -176,7 +176,7 @@ def test_the_same_again_is_cached_and_still_shows_its_picture(server: Served) ->
     assert history[first]["outputs"] == history[second]["outputs"]
 
 
-def test_a_preview_whose_file_was_deleted_is_made_again(server: Served) -> None:
+def test_a_preview_with_a_deleted_file_is_made_again(server: Served) -> None:
     """Clearing the history deletes temporary files. The same prompt then writes its picture
     again.
     """
@@ -233,7 +233,7 @@ def test_errors_have_the_convention_s_shape(server: Served) -> None:
     assert server.wait_for([after], 60)[after]["status"]["status_str"] == "success"
 
 
-def test_the_native_channel_tells_the_same_with_plan_and_timeline(server: Served) -> None:
+def test_the_native_channel_reports_the_same_with_plan_and_timeline(server: Served) -> None:
     with socket_of(server, "native", "katz.msgpack") as socket:
         assert socket.subprotocol == "katz.msgpack"
         assert msgpack.unpackb(socket.recv(timeout=10))["type"] == "snapshot"
@@ -270,7 +270,7 @@ def test_a_plan_without_a_run_is_that_of_the_run(server: Served) -> None:
     assert {edge["from"] for edge in asked["variants"][0]["edges"]} >= {asked["begin"]}
 
 
-def test_a_job_runs_as_it_chose_and_its_picture_says_so(server: Served) -> None:
+def test_a_job_runs_with_its_choices_and_its_picture_records_them(server: Served) -> None:
     """Results made with other choices are not reused."""
     prompt = painting(12, EVALUATIONS)
     for choices in ({}, {"batching": False}, {"batching": False}):

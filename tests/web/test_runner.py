@@ -246,7 +246,7 @@ def test_a_client_can_do_without_previews(driver: Driver) -> None:
     )
 
 
-def test_a_job_with_results_says_so_before_its_end(driver: Driver) -> None:
+def test_a_job_reports_cached_results_before_its_end(driver: Driver) -> None:
     prompt = {"1": node("Say", text="hello"), "2": node("Wait", value=["1", 0])}
     driver.run("first", prompt)
     again = driver.run("again", prompt)
@@ -361,7 +361,7 @@ def looped(driver: Driver, seed: int, mark: Path, times: int) -> Mapping[str, An
 
 
 @pytest.mark.slow
-def test_jobs_whose_devices_fail_run_again_and_one_that_always_breaks_them_is_set_aside(
+def test_jobs_on_failed_devices_run_again_and_one_that_always_breaks_them_is_set_aside(
     driver: Driver, tmp_path: Path
 ) -> None:
     """One device runs 10 jobs, four at a time, and is lost three times. Jobs that merely run

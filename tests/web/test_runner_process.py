@@ -94,7 +94,7 @@ def with_runner(
     asyncio.run(run())
 
 
-def test_a_job_is_handed_over_and_its_events_are_heard_in_order() -> None:
+def test_a_job_is_handed_over_and_its_events_arrive_in_order() -> None:
     async def test(seen: Seen) -> None:
         assert seen.runner.ready and seen.runner.facts.nodes == 7
         await seen.runner.run(job("a"))
@@ -182,7 +182,7 @@ def test_a_job_that_cannot_be_sent_is_refused_and_others_are_not() -> None:
     with_runner(test)
 
 
-def test_an_end_that_is_hurried_kills_a_runner_that_is_stuck() -> None:
+def test_a_cancelled_close_kills_a_hung_runner() -> None:
     async def test(seen: Seen) -> None:
         await seen.runner.run(job("a", "hold the interpreter"))
         began = time.monotonic()
@@ -193,7 +193,7 @@ def test_an_end_that_is_hurried_kills_a_runner_that_is_stuck() -> None:
     with_runner(test)
 
 
-def test_a_runner_whose_interpreter_is_held_is_killed_and_replaced() -> None:
+def test_a_runner_with_a_blocked_interpreter_is_killed_and_replaced() -> None:
     async def test(seen: Seen) -> None:
         await seen.runner.run(job("a", "hold the interpreter"))
         began = time.monotonic()
@@ -474,7 +474,7 @@ def test_a_fork_server_without_ready_runners_is_not_used_again(
     assert len(asked) == 2  # for the first runner, and for the one that failed
 
 
-def test_a_first_start_that_fails_says_so_in_one_line() -> None:
+def test_a_failing_first_start_is_reported_in_one_line() -> None:
     async def start() -> None:
         runner = Runner(
             ServeOptions(),
@@ -539,7 +539,7 @@ def test_a_start_is_given_up_wherever_it_is() -> None:
         asyncio.run(start(steps))
 
 
-def test_a_program_that_does_not_run_at_all_says_why() -> None:
+def test_a_program_that_does_not_run_is_reported_with_the_reason() -> None:
     async def start() -> None:
         runner = Runner(
             ServeOptions(),
