@@ -51,20 +51,26 @@ BANNED_WORDS = {
     "bury": "close, drop",
     "dues": "pending",
     "folk": "users, clients",
+    "gone": "lost, deleted, closed, evicted, exited",
     "heard": "received, on_event, on_message",
     "heed": "handle, apply",
     "hear": "on_event, on_message, receive",
+    "kept": "cached, stored, saved, remaining",
+    "people": "users, clients",
+    "portion": "share, chunk, slice",
     "stranded": "unplaceable",
     "strike": "fault, inject_fault",
     "struck": "faulty",
+    "stuck": "hung, blocked",
     "tell": "report, emit, send",
+    "told": "reported, passed, received",
+    "worn": "draining, exhausted",
 }
 """Maps words that no identifier may contain to words to use instead."""
 
 ALLOWED_NAMES = {
     "tell_evictions",  # old name of an option
     "calls_beside",  # metric
-    "stranded",  # field of the runner's facts, which clients read
 }
 ALLOWED_IN = {"katz_graph/planner/report/document.py": {"beside"}}  # key of a plan's JSON
 
