@@ -30,7 +30,7 @@ class Choices:
     allowed: frozenset[str] = frozenset()  # approximations
     batching: bool | None = None  # whether equal stages run as one call; None: the faster way
     lane: int | None = None  # base devices per request, without ControlNet devices; None: all
-    lost: frozenset[str] = frozenset()  # devices, which pins may still name
+    lost: frozenset[str] = frozenset()  # devices that pins may still name
 
     @property
     def reachable(self) -> Mapping[str, tuple[str, ...]]:
