@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from katz_graph.core.approximations import allowed_names
+from katz_graph.core.allowed_approximations import allowed_names
 from katz_graph.core.errors import Cancelled, InputError
 from katz_graph.core.events import Event, Listener, Sampled, Warned
 from katz_graph.executor.graph.run_stats import RunStats, provenance_of

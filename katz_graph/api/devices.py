@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from katz_graph.core.approximations import allowed_names
+from katz_graph.core.allowed_approximations import allowed_names
 from katz_graph.core.devices import (
     AUTO,
     DeviceList,

@@ -29,7 +29,7 @@ from katz_graph.api.prepare import (
 )
 from katz_graph.api.progress import listener
 from katz_graph.api.result import Plan, Result, pictures_of, plain, values_of
-from katz_graph.core.approximations import made_with
+from katz_graph.core.allowed_approximations import made_with
 from katz_graph.core.errors import InputError, KatzError
 from katz_graph.core.events import Event, Listener, Reused, Sampled, Warned
 from katz_graph.core.messages import listed

@@ -15,7 +15,7 @@ from katz_graph.api.builder import AddedNode, Node, Output, node_id
 from katz_graph.api.builder import Graph as GraphBuilder
 from katz_graph.api.devices import check_run_options
 from katz_graph.checks.validate import check
-from katz_graph.core.approximations import allowed_names
+from katz_graph.core.allowed_approximations import allowed_names
 from katz_graph.core.errors import Cancelled, InputError, KatzError, RunError
 from katz_graph.core.graph import Graph, Link
 from katz_graph.core.messages import listed, suggest

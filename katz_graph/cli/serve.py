@@ -11,7 +11,7 @@ from pathlib import Path
 
 from katz_graph.cli.options import ServeAliases
 from katz_graph.cli.session import check_writable
-from katz_graph.core.approximations import allowed_names
+from katz_graph.core.allowed_approximations import allowed_names
 from katz_graph.core.devices import AUTO, DeviceList, check_dtype, parse_link, threads_for
 from katz_graph.core.errors import InputError
 from katz_graph.core.eviction import POLICIES

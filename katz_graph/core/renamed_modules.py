@@ -11,7 +11,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 RENAMED_MODULES = {
-    "katz_graph.approximations": "katz_graph.core.approximations",
+    "katz_graph.approximations": "katz_graph.core.allowed_approximations",
     "katz_graph.context": "katz_graph.node.types",
     "katz_graph.devices": "katz_graph.core.devices",
     "katz_graph.errors": "katz_graph.core.errors",

@@ -16,10 +16,10 @@ from katz_graph.core.errors import InputError
 from katz_graph.core.messages import one_line, suggest
 from katz_graph.formats.api import from_api
 from katz_graph.formats.image import LIMIT, PNG, Carried, carried, inside, is_webp
-from katz_graph.formats.queued import Sending, from_ui, sending_now
 from katz_graph.formats.signature import Signature, Signatures, signatures
 from katz_graph.formats.strict_json import TooLarge, parse_json
 from katz_graph.formats.ui_document import is_ui
+from katz_graph.formats.ui_to_prompt import Sending, prompt_from_ui, sending_now
 from katz_graph.formats.workflow import Workflow, from_native, is_native
 from katz_graph.node.types import NodeType
 
@@ -78,7 +78,7 @@ def _parse(document: Any, known: Signatures, sending: Sending | None) -> Workflo
     if isinstance(document, Mapping) and is_native(document):
         return from_native(document)
     if isinstance(document, Mapping) and is_ui(document):
-        return from_ui(document, known, sending)
+        return prompt_from_ui(document, known, sending)
     return Workflow(from_api(document), is_prompt=True)
 
 
@@ -166,7 +166,7 @@ def _with_surroundings(
 ) -> Workflow:
     """Adds the layout and run options of the editor's document to the executed graph."""
     try:
-        from_editor = from_ui(editor, known)
+        from_editor = prompt_from_ui(editor, known)
         return replace(
             workflow, layout=from_editor.layout, run=from_editor.run, extra=from_editor.extra
         )

@@ -14,9 +14,9 @@ from katz_graph.core.messages import node_name, one_line, shorten, show
 from katz_graph.formats.front_end.browser_nodes import NOTES
 from katz_graph.formats.front_end.file_names import WIDGET
 from katz_graph.formats.front_end.prompt_text import typed_text
-from katz_graph.formats.queued import OWN, SENT, is_rewritten
 from katz_graph.formats.signature import FILTER, Port, Signature, Signatures, chosen, is_seed
 from katz_graph.formats.ui_layout import GAP, LAYOUT_KEYS, bounds, pair
+from katz_graph.formats.ui_to_prompt import OWN, SENT, is_rewritten
 from katz_graph.formats.workflow import Workflow
 
 PARTS: Mapping[str, type] = {"nodes": Mapping, "notes": list, "groups": list, "view": Mapping}

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import permutations
 
-from katz_graph.core.approximations import APPROXIMATIONS, allowed_names
+from katz_graph.core.allowed_approximations import APPROXIMATIONS, allowed_names
 from katz_graph.core.devices import parse_link
 from katz_graph.core.errors import InputError
 from katz_graph.ir.changes import PlanChanges

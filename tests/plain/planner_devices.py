@@ -13,7 +13,7 @@ from planner_graphs import compiled, prompt, sampler_region, use
 from katz_graph.ir.device import Device, NetworkLink, Work
 from katz_graph.ir.program import Call, Program
 from katz_graph.ir.region import Region
-from katz_graph.planner.passes.variants import make_stale
+from katz_graph.planner.passes.stale_controlnets import make_stale
 
 MS = 1e-3
 # encoder and mid together 15, decoder 19, ControlNet 15

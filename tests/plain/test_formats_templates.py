@@ -15,9 +15,9 @@ import pytest
 
 from katz_graph.core.graph import Graph, Link
 from katz_graph.formats.api import from_api, to_api
-from katz_graph.formats.queued import Sending
 from katz_graph.formats.read import parse_workflow
 from katz_graph.formats.signature import signatures
+from katz_graph.formats.ui_to_prompt import Sending
 from katz_graph.formats.ui_write import to_ui
 from katz_graph.formats.workflow import Workflow, to_native
 from katz_graph.packs import Registry, load_registry

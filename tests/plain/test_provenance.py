@@ -12,7 +12,7 @@ import pytest
 from pydantic import Field
 from trivial_nodes import TYPES, Ran, Thing, node, run
 
-from katz_graph.core.approximations import made_with
+from katz_graph.core.allowed_approximations import made_with
 from katz_graph.core.events import Sampled
 from katz_graph.core.graph import Expansion, Graph, Link, NodeCall
 from katz_graph.executor.graph.context import RunContext

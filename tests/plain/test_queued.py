@@ -18,9 +18,9 @@ from katz_graph.core.errors import InputError
 from katz_graph.formats.api import from_api, to_api
 from katz_graph.formats.front_end.prompt_text import sent_text, typed_text
 from katz_graph.formats.object_info import from_object_info
-from katz_graph.formats.queued import Sending, from_ui
 from katz_graph.formats.read import parse_workflow
 from katz_graph.formats.signature import signatures
+from katz_graph.formats.ui_to_prompt import Sending, prompt_from_ui
 from katz_graph.formats.ui_write import to_ui
 from katz_graph.formats.workflow import Workflow
 
@@ -109,7 +109,7 @@ def test_texts_stay_as_typed_where_a_document_becomes_one_for_editors_again() ->
     typed = "a {b|c} \\{d\\} // e"
     node = {"id": 1, "type": "Text", "widgets_values": [typed]}
     known = signatures({}, TYPES)
-    workflow = from_ui({"nodes": [node], "links": []}, known)
+    workflow = prompt_from_ui({"nodes": [node], "links": []}, known)
     (written,) = to_ui(workflow, known)["nodes"]
     assert written["widgets_values"] == [typed]
 

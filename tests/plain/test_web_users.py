@@ -19,7 +19,7 @@ from web_files import PAGE, everything_below, file_server
 
 from katz_graph.web.files.users import UserFiles, Users
 from katz_graph.web.http import file_responses
-from katz_graph.web.http.file_responses import tag_of
+from katz_graph.web.http.preconditions import tag_of
 from katz_graph.web.http.responses import Refusal
 from katz_graph.web.options import Limits
 

@@ -29,7 +29,8 @@ from katz_graph.web.files.pictures import (
     with_alpha_of,
 )
 from katz_graph.web.files.uploads import PARTS, Upload, described, keep_picture, picture_name
-from katz_graph.web.http.file_responses import GUARDED, is_known, stored_file, tag_of
+from katz_graph.web.http.file_responses import GUARDED, stored_file
+from katz_graph.web.http.preconditions import is_known, tag_of
 from katz_graph.web.http.responses import Refusal, json_answer
 from katz_graph.web.routes.documented import answers, refusals
 from katz_graph.web.routes.models import known_kind

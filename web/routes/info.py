@@ -20,7 +20,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from katz_graph.web.files.paths import Place
 from katz_graph.web.http.answers import ListedPack, PackList
-from katz_graph.web.http.file_responses import is_known
+from katz_graph.web.http.preconditions import is_known
 from katz_graph.web.http.responses import Refusal, json_answer
 from katz_graph.web.live.comfy_channel import features
 from katz_graph.web.routes.documented import answers, refusals

@@ -16,7 +16,8 @@ from katz_graph.web.files.paths import NAME_BYTES
 from katz_graph.web.files.users import LONGEST_NAME, UserFileEntry, UserFiles, Users
 from katz_graph.web.http.answers import OthersThere
 from katz_graph.web.http.bodies import Body, PresenceBody
-from katz_graph.web.http.file_responses import Precondition, stored_file, tag_of
+from katz_graph.web.http.file_responses import stored_file
+from katz_graph.web.http.preconditions import Precondition, tag_of
 from katz_graph.web.http.reading import announced_bytes, read_body, read_json
 from katz_graph.web.http.responses import Refusal, json_answer
 from katz_graph.web.live.presence import Presence

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 
 import torch
 
-from katz_graph.core.approximations import allowed_names
+from katz_graph.core.allowed_approximations import allowed_names
 from katz_graph.core.devices import AUTO, check_present, parse_link, threads_for
 from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.executor.launch.early_start import EarlyStart

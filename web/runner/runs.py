@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from katz_graph.checks.validate import upstream
-from katz_graph.core.approximations import made_with
+from katz_graph.core.allowed_approximations import made_with
 from katz_graph.core.errors import Cancelled, KatzError, RunError
 from katz_graph.core.events import Event, Reused, Sampled
 from katz_graph.core.graph import Graph

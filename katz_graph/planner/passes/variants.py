@@ -1,6 +1,5 @@
 """Pass *variants*: resolves every switch, so that each kind of evaluation becomes a plain DAG.
-Conditions are known before the run. `make_stale` makes variants that read the previous evaluation's
-ControlNets.
+Conditions are known before the run.
 
 ControlNet windows, StepPattern and ranges of prompts are all conditions. Drops operations and slots
 without a reader.
@@ -15,7 +14,6 @@ from typing import Any
 from katz_graph.core.errors import InputError
 from katz_graph.ir.program import EvaluationPoint, Program, Variant
 from katz_graph.ir.region import SLOTS, SWITCH, Operation, Previous, Ref, Region
-from katz_graph.planner.region import stage_of
 
 CONDITIONS = ("step_pattern", "step_window")
 Decide = Callable[[Operation, EvaluationPoint], bool]
@@ -151,63 +149,3 @@ def _check_slots(region: Region, found: Sequence[Variant]) -> None:
                 f"with offset {index})"
             )
         written |= set(variant.carried)
-
-
-def make_stale(program: Program, controlnet_ops: Sequence[str]) -> Program:
-    """Makes the ControlNet operations `controlnet_ops` stale: their readers use the output of the
-    previous evaluation, if it computed one. Residuals become a loop-carried value (Katz, section 5:
-    pipelined asynchronous parallelization).
-
-    The first evaluation of each run in which a ControlNet acts waits for it. Outputs that no
-    evaluation reads are not computed.
-    """
-    slots = {name: SLOTS + number for number, name in enumerate(controlnet_ops, start=1)}
-    lagging = {
-        op.id: stage_of(op).stale_output or 0
-        for variant in program.variants
-        for op in variant.operations
-        if op.id in slots
-    }
-    before = {index: variant for variant in program.variants for index in variant.evaluations}
-
-    def stale(index: int) -> frozenset[str]:
-        previous = before.get(index - 1)
-        return _active(before[index], slots) & _active(previous, slots) if previous else frozenset()
-
-    found = specialised(
-        program.schedule,
-        lambda index: (before[index].name, stale(index)),
-        lambda index, live: _delayed(before[index], slots, lagging, stale(index), live),
-    )
-    return replace(program, variants=found, stale=tuple(controlnet_ops))
-
-
-def _active(variant: Variant, slots: Mapping[str, int]) -> frozenset[str]:
-    return frozenset(operation.id for operation in variant.operations if operation.id in slots)
-
-
-def _delayed(
-    variant: Variant,
-    slots: Mapping[str, int],
-    lagging: Mapping[str, int],
-    stale: frozenset[str],
-    live: frozenset[int],
-) -> Variant:
-    def read(value: Any) -> Any:
-        lags = (
-            isinstance(value, Ref)
-            and value.operation in stale
-            and value.output == lagging[value.operation]
-        )
-        return Previous(slots[value.operation]) if lags else value
-
-    operations = {
-        op.id: replace(op, inputs={name: read(value) for name, value in op.inputs.items()})
-        for op in variant.operations
-    }
-    carried = {slot: read(value) for slot, value in variant.carried.items() if slot in live}
-    carried |= {slot: Ref(name, lagging[name]) for name, slot in slots.items() if slot in live}
-    prediction = read(variant.prediction)
-    needed = needed_operations(operations, [prediction, *carried.values()])
-    remaining = tuple(op for name, op in operations.items() if name in needed)
-    return Variant("", remaining, prediction, carried, ())

@@ -13,7 +13,7 @@ import numpy as np
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Operation, Previous, Ref
 from katz_graph.planner.passes.cost import ValueSizes
-from katz_graph.planner.passes.variants import make_stale
+from katz_graph.planner.passes.stale_controlnets import make_stale
 from katz_graph.planner.region import stage_of
 from katz_graph.planner.searching.bound import Bounds, Floats
 from katz_graph.planner.searching.calls import (

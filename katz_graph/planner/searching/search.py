@@ -7,7 +7,7 @@ moves stages of the best ones.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -175,15 +175,7 @@ def chosen(bench: CandidateTimer, found: Sequence[Timed]) -> Program:
     timed = [replace(one, seconds=bench.exact_seconds(one)) for one in listed]
     batching = bench.program.target.batching
     wanted = [one for one in timed if batching is None or one.merged == batching] or timed
-    exact = [one for one in wanted if not one.candidate.stale]
-    stale = [one for one in wanted if one.candidate.stale]
-    winner = best(exact or stale)
-    if (
-        exact
-        and stale
-        and min(one.seconds for one in stale) < MAX_APPROXIMATE_SHARE * winner.seconds
-    ):
-        winner = best(stale)
+    winner = exact_or_stale(wanted, best)
     program = replace(bench.built(winner), stale=tuple(sorted(winner.candidate.stale)))
     program = decompose(program) if program.stale else program
     others = sorted((one for one in timed if one != winner), key=lambda one: one.seconds)
@@ -198,3 +190,19 @@ def chosen(bench: CandidateTimer, found: Sequence[Timed]) -> Program:
         chosen=name(winner),
         notes=notes(program, simulate(program), compared),
     )
+
+
+def exact_or_stale(timed: Sequence[Timed], best: Callable[[Sequence[Timed]], Timed]) -> Timed:
+    """Returns the best candidate without stale ControlNets. A candidate with stale ControlNets wins
+    only if it takes less than MAX_APPROXIMATE_SHARE of that time.
+    """
+    exact = [one for one in timed if not one.candidate.stale]
+    stale = [one for one in timed if one.candidate.stale]
+    winner = best(exact or stale)
+    if (
+        exact
+        and stale
+        and min(one.seconds for one in stale) < MAX_APPROXIMATE_SHARE * winner.seconds
+    ):
+        return best(stale)
+    return winner

@@ -59,7 +59,7 @@ def sending_now() -> Sending:
     return Sending(datetime.now(), SystemRandom().randrange)
 
 
-def from_ui(
+def prompt_from_ui(
     document: Mapping[str, Any], known: Signatures, sending: Sending | None = None
 ) -> Workflow:
     """Converts a parsed UI document (v0.4 or v1.0) to a workflow. Without `sending`, texts stay as
