@@ -204,7 +204,7 @@ class DeviceEngine:
                 host = cast("InProcess", self.cluster.launchers[name]).host
                 assert host is not None  # set since the worker's rates were measured
                 return host.models
-        raise RunError("no worker of this engine is in this process")
+        raise RunError("this engine has no worker in this process")
 
     def _target_here(self) -> Target:
         """Returns a target of this process's device alone; starts its worker on first use."""

@@ -136,7 +136,7 @@ class Rehearsal:
         part = _part(graph, upstream(_sources(graph), [sampler]))
         for name, why in self._withheld(part).items():
             other = node_name(name, part.nodes[name].type, part.nodes[name].title)
-            raise InputError(f"{named} cannot be replaced by its step: {other} {why}")
+            raise InputError(f"{named} cannot be expanded into step nodes: {other} {why}")
         found = check(part, self._types, self._folders, RULES, [sampler])
         if not found.targets:
             problems = [one for one in found.problems if one.severity == "error"]
@@ -152,10 +152,10 @@ class Rehearsal:
             raise InputError("\n".join(map(str, made.failures.values())))
         regions = [region for region in engine.programs if region.name == sampler]
         if not regions:
-            raise InputError(f"{named} is not a sampler, so it has no step")
+            raise InputError(f"{named} is not a sampler, so it has no step nodes")
         if len(regions) > 1:
             raise InputError(
-                f"{named} cannot be replaced by its step: it samples each latent of a list"
+                f"{named} cannot be expanded into step nodes: it samples each latent of a list"
             )
         values = {
             Link(name, number): value

@@ -38,7 +38,7 @@ def _sum(*given: Any) -> Any:
 def _power(base: Any, exponent: Any) -> Any:
     whole = isinstance(base, int) and isinstance(exponent, int)
     if whole and base.bit_length() * exponent > MAX_BITS:
-        raise ValueError("a power in it is too large")
+        raise ValueError("a power in the expression is too large")
     return pow(base, exponent)
 
 
@@ -52,7 +52,7 @@ def _of_size(operator: Callable[..., Any]) -> Callable[..., Any]:
     def call(*given: Any) -> Any:
         result = operator(*given)
         if isinstance(result, int) and result.bit_length() > MAX_BITS:
-            raise ValueError("a number in it is too large")
+            raise ValueError("a number in the expression is too large")
         return result
 
     return call
@@ -88,7 +88,7 @@ class ComfyMathExpression(
             result = _evaluated(self.expression, values)
             as_float = float(result)
             if not math.isfinite(as_float):
-                raise ValueError(f"it gives {as_float}, expected a finite number")
+                raise ValueError(f"the result is {as_float}, expected a finite number")
         except Exception as error:  # expressions by users can raise anything
             said = one_line(shorten(str(error) or type(error).__name__))
             raise InputError(f"expression {show(self.expression)}: {said}") from error
@@ -100,12 +100,12 @@ def _evaluated(expression: str, values: Mapping[str, Any]) -> Number:
     from simpleeval import DEFAULT_OPERATORS, SimpleEval
 
     if len(expression) > MAX_CHARACTERS:
-        raise ValueError(f"it has more than {MAX_CHARACTERS:,} characters")
+        raise ValueError(f"more than {MAX_CHARACTERS:,} characters")
     known = {name: _number(name, value) for name, value in values.items()}
     tree = ast.parse(expression.strip(), mode="eval").body
     for part in ast.walk(tree):
         if isinstance(part, ast.Constant) and not isinstance(part.value, (int, float)):
-            raise TypeError(f"it has {show(part.value)}, expected numbers only")
+            raise TypeError(f"got {show(part.value)} in it, expected numbers only")
     evaluator = SimpleEval(
         {kind: _of_size(operator) for kind, operator in DEFAULT_OPERATORS.items()}
         | {ast.Pow: _power},
@@ -115,7 +115,7 @@ def _evaluated(expression: str, values: Mapping[str, Any]) -> Number:
     evaluator.nodes = {kind: evaluator.nodes[kind] for kind in PARTS}
     result = evaluator.eval(expression, tree)
     if not isinstance(result, (bool, int, float)):
-        raise TypeError(f"it gives {show(result)}, expected a number")
+        raise TypeError(f"the result is {show(result)}, expected a number")
     return result
 
 

@@ -255,16 +255,15 @@ class SetUnionControlNetType(Node, category="conditioning/controlnet"):
         known = union_types(control_net)
         if not known:
             context.warn(
-                f"SetUnionControlNetType: {control_net.control_net.folder} is for one kind of "
+                f"SetUnionControlNetType: {control_net.control_net.folder} has only one type of "
                 "reference, so the type is not used"
             )
             return control_net
         if any(number >= known for number in UNION_TYPES[self.type]):
             raise InputError(
-                f"SetUnionControlNetType, type: {self.type} is not among the {known} kinds of "
-                "reference that "
-                f"{control_net.control_net.folder} knows: choose another, or the file that "
-                "knows it (promax)"
+                f"SetUnionControlNetType, type: {self.type} is not supported by "
+                f"{control_net.control_net.folder} ({known} types): choose another type, or the "
+                "file with it (promax)"
             )
         return replace(control_net, types=UNION_TYPES[self.type])
 
@@ -367,8 +366,8 @@ def _clip(node: Node, kind: str, names: Sequence[str], context: Context) -> Clip
     if kind not in expected:
         runs = known(lambda family: family.short)
         raise InputError(
-            f"{type(node).__name__}, type: {kind} is another family of models; Katz Graph runs "
-            f"{runs}: choose {' or '.join(expected)}"
+            f"{type(node).__name__}, type: {kind} is not supported; Katz Graph runs {runs}: "
+            f"choose {' or '.join(expected)}"
         )
     family, one = expected[kind]
     files = [context.folders.resolve("clip", name) for name in names]

@@ -120,7 +120,7 @@ class ReferenceLatent(Node, category="advanced/conditioning/edit_models"):
             if len(known.latents) >= MAX_REFERENCES:
                 raise InputError(
                     f"ReferenceLatent: the conditioning carries {MAX_REFERENCES} references "
-                    "already; take fewer"
+                    "already; use fewer"
                 )
             return replace(entry, references=replace(known, latents=(*known.latents, picture)))
 

@@ -83,7 +83,8 @@ class StringReplace(Node, category="utils/string"):
 
         more = len(self.replace) - len(self.find)
         check_size(
-            "the text with 'find' replaced", len(self.string) + self.string.count(self.find) * more
+            "the text after replacing 'find'",
+            len(self.string) + self.string.count(self.find) * more,
         )
         return self.string.replace(self.find, self.replace)
 

@@ -57,8 +57,8 @@ def _enlarged(model: UpscaleModel, picture: Tensor, context: Context) -> Tensor:
     while (enlarged := _in_tiles_of(side, model, picture, context)) is None:
         side //= 2
         context.warn(
-            "ImageUpscaleWithModel: the device is out of memory; going on in tiles of "
-            f"{side} pixels"
+            f"ImageUpscaleWithModel: the device is out of memory; continuing in tiles of {side} "
+            "pixels"
         )
     return enlarged
 

@@ -323,8 +323,8 @@ class Cluster:
             if not request.future.done():
                 request.future.set_exception(
                     WorkerLost(
-                        f"sampler {request.program.name}: {why}, in {TRIES} attempts; check the "
-                        f"log for the reason that workers end"
+                        f"sampler {request.program.name}: {why}, in {TRIES} attempts; the log "
+                        "says why the workers ended"
                     )
                 )
             return

@@ -74,8 +74,8 @@ class Router:
         self._able = [number for number, lane in enumerate(self._lanes) if self._honours(lane)]
         if not self._able:
             raise InputError(
-                f"--devices-per-job {size}: no {size} devices together include those of --place; "
-                f"use a larger number, or pin fewer stages"
+                f"--devices-per-job {size}: no group of {size} devices includes all of --place; "
+                "use a larger number, or pin fewer stages"
             )
         self._replicas = Replicas(self.pool, clock)
         self._tickets: list[Lease] = []

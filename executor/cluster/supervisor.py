@@ -245,7 +245,7 @@ class Supervisor:
         with self._changed:
             often, spare = self._lost_too_often(name, lost), None
             if often:
-                self._fail(name, f"{often} and is not started again; the last time: {reason}")
+                self._fail(name, f"{often} and is not started again; last reason: {reason}")
             elif self._closing.is_set():
                 return
             elif (
@@ -272,7 +272,7 @@ class Supervisor:
             return
         if often := self._lost_too_often(lost.launcher, lost):
             logging.getLogger(__name__).warning(
-                "the spare worker %s, and is started again when needed; the last time: %s",
+                "the spare worker %s, and is started again when needed; last reason: %s",
                 often,
                 reason,
             )

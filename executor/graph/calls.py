@@ -222,7 +222,7 @@ def expected_outputs(kind: NodeType, result: Any) -> Outputs:
         came = (
             f"{len(result)} outputs" if isinstance(result, tuple) else f"a {type(result).__name__}"
         )
-        raise RunError(f"gave {came}, expected {expected} outputs")
+        raise RunError(f"returned {came}, expected {expected} outputs")
     return result
 
 
@@ -252,7 +252,8 @@ def _column(name: str, values: Sequence[Any], is_list: bool) -> Any:
         elif is_list and not isinstance(value, ExecutionBlocker):
             if not isinstance(value, (list, tuple)):
                 raise RunError(
-                    f"gave a {type(value).__name__} for output {name}, expected a list of values"
+                    f"returned a {type(value).__name__} for output {name}, expected a list of "
+                    "values"
                 )
             column += value
         else:

@@ -164,5 +164,5 @@ async def _all(values: Sequence[Any], pending: Mapping[int, asyncio.Future[Any]]
 
 def _result(task: asyncio.Task[Any]) -> Any:
     if task.cancelled():
-        raise RunError("its own code cancelled it")
+        raise RunError("its own code cancelled the task")
     return task.result()

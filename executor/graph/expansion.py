@@ -59,8 +59,8 @@ class Splicer:
         self._made += len(expansion.graph.nodes)
         if self._made > MAX_EXPANDED_NODES:
             raise RunError(
-                f"expands without end: this run has made more than {MAX_EXPANDED_NODES:,} nodes; a "
-                "loop in it does not end"
+                f"expands without end: this run has made more than {MAX_EXPANDED_NODES:,} nodes; "
+                "check when its loop ends"
             )
         ids = self._new_ids(node.origin, expansion)
 

@@ -36,7 +36,7 @@ def explain(identifier: str, now: History, before: History, policy: str) -> str:
             f"{now.unsigned.get(identifier) or 'its result does not depend on its inputs alone'}"
         )
     elif not _equal(now.fingerprints.get(identifier), before.fingerprints.get(identifier)):
-        changes.append("the data that it reads has changed")
+        changes.append("data outside the graph has changed")
     return "; ".join(changes) or f"its result was not cached (cache policy {policy})"
 
 
@@ -57,7 +57,11 @@ def _changes(call: NodeCall, former: NodeCall, now: History, before: History) ->
                 before.signatures.get(old.node),
                 old.output,
             ):
-                yield f"input {name} changed" if new == old else f"input {name} is linked elsewhere"
+                yield (
+                    f"input {name} changed"
+                    if new == old
+                    else f"input {name} is linked to another output"
+                )
 
 
 def _equal(one: Any, other: Any) -> bool:

@@ -57,8 +57,8 @@ def _lines(error: BaseException) -> list[str]:
         return [memory_message(error)]
     if fault := device_fault(error):
         return [
-            f"the device failed ({fault}); nothing more can be computed on it in this process, so "
-            "run it again"
+            f"the device failed ({fault}); this process can no longer use it; run the workflow "
+            "again"
         ]
     if isinstance(error, OSError) and error.errno is not None:
         where = f" ({one_line(str(error.filename))})" if error.filename else ""

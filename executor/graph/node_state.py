@@ -70,7 +70,7 @@ class NodeState:
     @property
     def type(self) -> NodeType:
         if self.kind is None:
-            raise InputError("no node type has this name")
+            raise InputError("unknown node type")
         return self.kind
 
     @property

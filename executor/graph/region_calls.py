@@ -47,12 +47,11 @@ class RegionCalls:
         if isinstance(result, WithUi):
             result = result.result
         if isinstance(result, Expansion):  # the program is already compiled
-            raise InputError("expands to a graph; a node inside a step region cannot do this")
+            raise InputError("expands to a graph, impossible inside a step region")
         outputs = expected_outputs(kind, result)
         if any(isinstance(value, ExecutionBlocker) for value in outputs):
             raise InputError(
-                "blocks its readers; a node inside a step region cannot do this; use StepPattern "
-                "or Switch"
+                "blocks its readers, impossible inside a step region; use StepPattern or Switch"
             )
         gives = (*kind.gives_lists, *(False for _ in outputs))
         return tuple(
@@ -67,7 +66,7 @@ class RegionCalls:
             what for what in kind.hidden.values() if what in (PROMPT, DYNPROMPT, EXTRA_PNGINFO)
         ]:
             raise InputError(
-                f"wants the hidden input {wanted[0]}, which is not available inside a step region"
+                f"needs the hidden input {wanted[0]}, which is not available inside a step region"
             )
         hidden = {
             name: operation.id if what == UNIQUE_ID else None for name, what in kind.hidden.items()
@@ -85,7 +84,6 @@ class RegionCalls:
 def _only(values: Any) -> Any:
     if not isinstance(values, (list, tuple)) or len(values) != 1:
         raise InputError(
-            "returns a list that does not have exactly one value; a node inside a step region "
-            "cannot do this"
+            "returns a list without exactly one value, impossible inside a step region"
         )
     return values[0]

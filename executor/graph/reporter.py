@@ -77,7 +77,7 @@ class NodeReporter:
         if node.made:
             return f"made by node {node.origin}"
         if node.lost:
-            return f"{node.lost}, which it wrote, was deleted"
+            return f"its output file {node.lost} was deleted"
         if node.refused.approximations:
             return f"the cached result is approximate, but this run does not allow {node.refused}"
         now = self.history((node.id, *(link.node for _, link in node.links)))

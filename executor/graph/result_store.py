@@ -165,7 +165,7 @@ class ResultCache:
         if text in ("classic", "none"):
             return cls(text, runs=runs)
         raise InputError(
-            f"cache policy {text!r} is not known; choose classic, {COUNTED} (N results) or none"
+            f"unknown cache policy {text!r}; choose classic, {COUNTED} (N results) or none"
         )
 
     def fork(self) -> ResultCache:

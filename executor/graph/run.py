@@ -86,7 +86,7 @@ def run_graph(
     wanted = outputs if targets is None else list(dict.fromkeys(targets))
     for target in wanted:
         if target not in graph.nodes:
-            raise InputError(f"node {show(target)} should run, but is not in the workflow")
+            raise InputError(f"target node {show(target)} is not in the workflow")
     if not wanted:
         raise InputError("the workflow has no output node, so there is nothing to run")
     run = _GraphRun(graph, context, cache, listener, regions, process or ProcessState())

@@ -61,7 +61,7 @@ def sign_deferred(states: States, node: NodeState, calls: Calls) -> None:
 def _sign_early(states: States, node: NodeState, calls: Calls) -> None:
     kind = node.kind
     if kind is None:
-        node.unsigned = "its type is not known"
+        node.unsigned = "its type is unknown"
         return
     sources = [states[link.node] for _, link in node.links if link.node in states]
     node.deferred = (

@@ -51,7 +51,7 @@ def node_signature(
             )
             parts += (_name(name), token)
     except RecursionError:
-        raise Unsignable("a value that holds itself") from None
+        raise Unsignable("a value that contains itself") from None
     return hashlib.blake2b(b"".join(parts), digest_size=SIZE).digest()
 
 

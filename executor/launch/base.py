@@ -25,7 +25,7 @@ def mismatch(said: Hello) -> str:
     if said.version == (ours := _version()):
         return ""
     return (
-        f"it runs katz-graph {said.version}, and this is {ours}; install the same version on "
+        f"it runs katz-graph {said.version}, the main process {ours}; install the same version on "
         "all machines"
     )
 

@@ -212,7 +212,7 @@ def _explain(output: int, why: str) -> None:
     """Writes to a worker's output why the worker was not forked."""
     os.write(
         output,
-        f"this worker loads its libraries again, which takes seconds: the process to fork it from "
+        "this worker is not forked, so loading its libraries takes seconds: the process to fork "
         f"{why}\n".encode(),
     )
 

@@ -70,7 +70,7 @@ class RayCluster:
             except ConnectionError as error:
                 if address is not None:
                     raise InputError(
-                        f"there is no Ray cluster at {address}; start one with `ray start --head`"
+                        f"no Ray cluster at {address}; start one with `ray start --head`"
                     ) from error
                 ray.init(
                     include_dashboard=False,

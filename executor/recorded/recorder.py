@@ -34,7 +34,7 @@ NOT_DECLARED = "the stage takes arguments other than tensors"
 WARMING_UP = "the first calls with their shapes"
 NO_ROOM = "no memory for another recording; all were dropped"
 TOO_LARGE = "its recording alone exceeds the budget"
-NO_MEMORY = "out of memory during recording; it is tried again"
+NO_MEMORY = "out of memory during recording; a later call tries again"
 MAX_DOUBLINGS = 10  # doublings of the calls before an out-of-memory recording is retried
 
 

@@ -63,7 +63,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if function._overloadpacket in WAITS:
             raise NotRecordable(f"{function} waits for the device to read a tensor's value")
         if function._overloadpacket in FROM_PYTHON:
-            raise NotRecordable(f"{function} makes a tensor of Python values")
+            raise NotRecordable(f"{function} makes a tensor from Python values")
         if not self._there(tensors_in((args, options))):
             raise NotRecordable(
                 f"{function} reads a tensor that is neither an input, nor a weight, nor "

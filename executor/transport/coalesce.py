@@ -49,7 +49,7 @@ def parts(block: Tensor, lengths: Sequence[int]) -> list[Tensor]:
     """Returns views of a block, one per tensor. Raises ProtocolError if they do not fit."""
     if min(lengths, default=0) < 0 or size_of(lengths) > block.numel():
         raise ProtocolError(
-            f"a message announces {sum(lengths)} bytes of tensors in a block of {block.numel()}"
+            f"a message has {sum(lengths)} bytes of tensors in a block of {block.numel()}"
         )
     places = accumulate((_padded(length) for length in lengths), initial=0)
     return [block[place : place + length] for place, length in zip(places, lengths, strict=False)]

@@ -168,11 +168,10 @@ class _Decoder:
         dtype, buffer = _DTYPES[name], self._buffers[number]
         if min(shape, default=0) < 0 or prod(shape) * dtype.itemsize != buffer.numel():
             raise ProtocolError(
-                f"a message announces a tensor {name} {shape}, but brings {buffer.numel()} "
-                "bytes for it"
+                f"a message has {buffer.numel()} bytes for a tensor {name} {shape}, a wrong number"
             )
         if sorted(order) != list(range(len(shape))):
-            raise ProtocolError(f"a message announces a tensor {shape} with its axes as {order}")
+            raise ProtocolError(f"a message has a tensor {shape} with invalid axis order {order}")
         lying: Tensor = buffer.view(dtype).view([shape[axis] for axis in order])
         return lying.permute([order.index(axis) for axis in range(len(shape))])
 

@@ -186,8 +186,7 @@ class Connection:
         if message.descriptors:
             close_all(message.descriptors)
             raise ProtocolError(
-                f"a message of type {type(message.body).__name__} brings unexpected file "
-                f"descriptors"
+                f"a message of type {type(message.body).__name__} has unexpected file descriptors"
             )
         return message.body
 
@@ -216,21 +215,19 @@ class Connection:
             )
         if header_length > LARGEST_HEADER or tensor_count > MAX_TENSORS:
             raise ProtocolError(
-                f"a message announces {header_length} bytes and {tensor_count} tensors, more "
-                "than is allowed"
+                f"a message of {header_length} bytes and {tensor_count} tensors is larger than "
+                "allowed"
             )
         if descriptor_count != len(descriptors):
             raise ProtocolError(
-                f"a message announces {descriptor_count} file descriptors and brings "
-                f"{len(descriptors)}"
+                f"got {len(descriptors)} file descriptors, expected {descriptor_count}"
             )
         start = memoryview(bytearray(8 * tensor_count + header_length))
         self._fill(start, descriptors)
         lengths = struct.unpack_from(f"<{tensor_count}Q", start)
         if sum(lengths) > self._tensor_limit:
             raise ProtocolError(
-                f"a message announces {sum(lengths)} bytes of tensors; "
-                f"{self._tensor_limit} are allowed"
+                f"a message has {sum(lengths)} bytes of tensors; {self._tensor_limit} are allowed"
             )
         buffers = [torch.empty(length, dtype=torch.uint8) for length in lengths]
         for buffer in buffers:
@@ -252,11 +249,9 @@ class Connection:
                     received.frombytes(data[: len(data) - len(data) % received.itemsize])
                     descriptors += received
             if flags & socket.MSG_CTRUNC:
-                raise ProtocolError(
-                    f"a message brings more than {MAX_DESCRIPTORS} file descriptors"
-                )
+                raise ProtocolError(f"a message has more than {MAX_DESCRIPTORS} file descriptors")
             if count == 0:
-                raise Closed("the other side closed the connection")
+                raise Closed("the peer closed the connection")
             target = target[count:]
 
     def shut_down(self) -> None:

@@ -29,7 +29,7 @@ class DirectConnection:
         """Returns the next message. Raises Closed at the end."""
         if (body := self._incoming.get()) is END:
             self._incoming.put(END)
-            raise Closed("the other side closed the connection")
+            raise Closed("the peer closed the connection")
         return body
 
     def receive_message(self) -> Message:

@@ -125,7 +125,7 @@ class _Handshake:
         """
         part = self.connected.recv(NONCE - len(self.received))
         if not part:
-            raise Closed("the other side closed the connection")
+            raise Closed("the peer closed the connection")
         self.received += part
         if len(self.received) < NONCE:
             return False
@@ -177,7 +177,7 @@ def _exchange(token: bytes, listens: bool) -> Exchange:
     other = yield own
     proof = yield _proof(token, listens, own, other)
     if not hmac.compare_digest(proof, _proof(token, not listens, other, own)):
-        raise ProtocolError("the other side does not know the token of this run")
+        raise ProtocolError("the peer's token is wrong")
 
 
 def _proof(token: bytes, listens: bool, own: bytes, other: bytes) -> bytes:
@@ -190,6 +190,6 @@ def _exactly(connected: socket.socket, deadline: float) -> bytes:
         connected.settimeout(max(deadline - time.monotonic(), 1e-3))
         part = connected.recv(NONCE - len(read))
         if not part:
-            raise Closed("the other side closed the connection")
+            raise Closed("the peer closed the connection")
         read += part
     return bytes(read)

@@ -69,7 +69,7 @@ class PairGroups:
         header, lengths = fields(message, "pair", bytes, list)
         if min(lengths, default=0) < 0 or size_of(lengths) > TENSOR_LIMIT:
             raise ProtocolError(
-                f"a message announces tensors of {lengths} bytes; {TENSOR_LIMIT} are allowed"
+                f"a message has tensors of {lengths} bytes; {TENSOR_LIMIT} are allowed"
             )
         block = torch.empty(size_of(lengths), dtype=torch.uint8)
         if block.numel():
@@ -141,7 +141,7 @@ def _visit(connection: Connection, limit: timedelta) -> Store:
     waiting = select.poll()
     waiting.register(connection, select.POLLIN)
     if not waiting.poll(limit.total_seconds() * 1000):
-        raise Closed("the other side names no rendezvous address")
+        raise Closed("the peer sent no rendezvous address")
     address, port = fields(connection.receive_message(), "meet", str, int)
     return TCPStore(address, port, None, False, limit, wait_for_workers=False)
 

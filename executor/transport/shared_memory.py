@@ -116,9 +116,9 @@ class SendingPool:
         )
         if used + _rounded(size) > self._limit:
             raise RunError(
-                f"{size / 2**20:.0f} MiB more do not fit into the {self._limit / 2**20:.0f} MiB of "
-                "shared memory between two workers: "
-                f"{used / 2**20:.0f} MiB wait to be read there; use smaller batches"
+                f"the shared memory between two workers is full: {used / 2**20:.0f} of "
+                f"{self._limit / 2**20:.0f} MiB are unread, {size / 2**20:.0f} MiB more are "
+                "needed; use smaller batches"
             )
         for number in dropped:
             del self._segments[number]
@@ -169,8 +169,8 @@ class ReceivingPool:
             or held + size - HEAD > self._limit
         ):
             raise ProtocolError(
-                f"a message brings a segment {number} of {size} bytes that is not from this "
-                f"connection, or exceeds the limit"
+                f"a message has a segment {number} of {size} bytes that is not from this "
+                "connection, or exceeds the limit"
             )
         self._segments[number] = MemorySegment(number, _mapped(descriptor, size))
         self._register(self._segments[number].memory)
@@ -188,8 +188,8 @@ class ReceivingPool:
         segment = self._segments.get(number)
         if segment is None or not 0 < length <= segment.capacity:
             raise ProtocolError(
-                f"a message announces {length} bytes in the segment {number}, which does not exist "
-                "or is smaller"
+                f"a message has {length} bytes in segment {number}, which does not exist or is "
+                "smaller"
             )
         array = segment.array(length)
         weakref.finalize(array, segment.memory.__setitem__, 0, FREE).atexit = False
@@ -238,7 +238,7 @@ class SharedMemory:
                 self._receiving.drop(old)
             if new != (len(message.descriptors) == 1):
                 raise ProtocolError(
-                    f"a message brings {len(message.descriptors)} file descriptors for its segment"
+                    f"got {len(message.descriptors)} file descriptors, expected {int(new)}"
                 )
             if new:
                 self._receiving.add(number, message.descriptors[0])

@@ -114,7 +114,7 @@ _CLASSES: tuple[type, ...] = (
 VOCABULARY: Mapping[str, type] = MappingProxyType({kind.__name__: kind for kind in _CLASSES})
 
 REASONS: Mapping[type, str] = MappingProxyType(
-    {patches.OpaquePatch: "it holds a function of a pack, and a function cannot be sent"}
+    {patches.OpaquePatch: "it contains a pack's function, and functions cannot be sent"}
 )
 """Reasons for intentionally excluded classes."""
 

@@ -312,7 +312,7 @@ class _RequestExchange(Exchange):
 
     def send(self, peer: str, instance: Instance, value: Any) -> None:
         if peer not in self._peers:
-            raise Closed(f"there is no connection with {peer}")
+            raise Closed(f"no connection with {peer}")
         self._peers[peer].send(self._address(instance), value)
 
     def has(self, instance: Instance) -> bool:

@@ -91,9 +91,9 @@ def check_fits(lora: LoraFile, target: Target, shapes: Shapes) -> Fitted:
     if lacking and not fitted:
         part, name = first = lacking[0]
         raise InputError(
-            f"{lora.path}: {_made_for(lora, target)}: {name_of(lora, target, first)} "
-            f"(shape {lora.parts[part][name].shape}) does not exist in this model, nor does any "
-            "other of its layers; choose a LoRA made for it"
+            f"{lora.path}: {_made_for(lora, target)}: {name_of(lora, target, first)} (shape "
+            f"{lora.parts[part][name].shape}) and all other layers of the LoRA do not exist in "
+            "this model; choose a LoRA made for it"
         )
     return Fitted(fitted, frozenset(used))
 

@@ -170,7 +170,7 @@ def _parsed(file: FileIdentity, entries: dict[str, Any], load: Load) -> LoraFile
     """Builds a file's methods from its header entries; `load` reads the tensors."""
     name, metadata = shown(file.path), entries.pop("__metadata__", {})
     if not entries:
-        raise InputError(f"{name}: holds no tensors, expected a LoRA")
+        raise InputError(f"{name}: has no tensors, expected a LoRA")
     named = unified(name, tuple(entries))
     config = _adapter_config(file, metadata)
     parts: dict[str, dict[str, Method]] = {part: {} for part in named.parts}
@@ -194,7 +194,7 @@ def _check_types(
         kind = entries[key]["dtype"]
         known = (*TYPES, *OF_ALPHAS) if name == "alpha" else (*TYPES,)
         if kind not in known:
-            raise InputError(f"{path}: {key} holds {kind} numbers, expected {', '.join(known)}")
+            raise InputError(f"{path}: {key} has dtype {kind}, expected {', '.join(known)}")
 
 
 def _methods(
@@ -234,7 +234,9 @@ def _scaling(
     def scaling(rank: int) -> float:
         if "alpha" in entry:
             if entry["alpha"].numel() != 1:
-                raise InputError(f"{where}: alpha has shape {list(entry['alpha'].shape)}, not one")
+                raise InputError(
+                    f"{where}: alpha has shape {list(entry['alpha'].shape)}, expected one number"
+                )
             return float(entry["alpha"].item()) / rank if rank else 1.0
         alpha = configured("alpha", "lora_alpha")
         divisor = float(rank or configured("rank", "r") or 0)

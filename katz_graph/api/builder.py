@@ -133,7 +133,7 @@ class Graph:
     def __getitem__(self, name: str) -> Callable[..., AddedNode]:
         """Returns the function that adds a node of this type. InputError for an unknown type."""
         if name not in self._types:
-            raise UnknownNodeType(f"there is no node type {name!r}{suggest(name, self._types)}")
+            raise UnknownNodeType(f"unknown node type {name!r}{suggest(name, self._types)}")
         kind = self._types[name]
 
         def add(*, _title: str = "", **inputs: Any) -> AddedNode:
@@ -185,9 +185,7 @@ class Graph:
             if len(value) != 1:
                 names = ", ".join(output.name for output in value)
                 has = (
-                    f"{len(value)} outputs ({names}); give one of them"
-                    if value.outputs
-                    else "no outputs"
+                    f"{len(value)} outputs ({names}); choose one" if value.outputs else "no outputs"
                 )
                 raise InputError(f"{where}: {node_name(value.id, value.type)} has {has}")
             value = value[0]

@@ -265,7 +265,7 @@ class Engine:
         ]
         setup = resolve(self._options, variations[0].workflow.run)
         if setup.devices.several:
-            raise InputError("--devices: LoRAs are profiled on one device")
+            raise InputError("--devices: choose one device to profile LoRAs")
         setup, engine = self._started(setup)
         profiler = LoraProfiler(engine, seeds, self._say)
         with setup.driving():
@@ -273,7 +273,8 @@ class Engine:
                 self._run_unwritten(prepared, profiler)
         if not profiler.profiles:
             raise InputError(
-                f"{variations[0].named}no sampler of this workflow has a LoRA, and several steps"
+                f"{variations[0].named}no sampler of this workflow has both a LoRA and several "
+                "steps"
             )
         # store the sampler that needs the LoRA earliest last: it overrides others of equal noise
         for profile in sorted(profiler.profiles, key=lambda profile: profile.level):
@@ -295,7 +296,7 @@ class Engine:
         self._run_unwritten(prepared, engine)
         if not engine.programs:
             raise InputError(
-                f"{prepared.named}there is no sampler in this workflow, so there is nothing to plan"
+                f"{prepared.named}this workflow has no sampler, so there is nothing to plan"
             )
         return Plan(tuple(engine.programs))
 
@@ -344,15 +345,13 @@ class Engine:
             setup, engine = self._started(wanted)
             if wanted != setup:
                 warn(
-                    f"{prepared.named}its run options are left out: this engine was "
-                    "started with others"
+                    f"{prepared.named}its run options are ignored, since this engine's options "
+                    "differ"
                 )
             context = self._context(run, engine, setup, prepared, warn)
             if prepared.problems:
                 running = listed(prepared.targets)
-                warn(
-                    f"some outputs are refused, for the reasons at the end; running: node {running}"
-                )
+                warn(f"some outputs are refused (reasons at the end); running: node {running}")
             found, error = GraphResult({}), None
             try:
                 with setup.driving():

@@ -247,7 +247,7 @@ def find_node(graph: Graph, name: str, option: str) -> str:
         raise InputError(
             f"{option}: {name!r} is the name of several nodes ({', '.join(found)}); use an id"
         )
-    raise InputError(f"{option}: there is no node {name!r}{suggest(name, graph.nodes)}")
+    raise InputError(f"{option}: no node {name!r} in the workflow{suggest(name, graph.nodes)}")
 
 
 def _value(text: str, expected: Input | None) -> Any:

@@ -72,8 +72,7 @@ class Plan:
         """Draws two evaluations of the first sampler. InputError if the plan has no segments."""
         if not self.programs or not self.programs[0].segments:
             raise InputError(
-                "there are no segments to draw: the plan stops before they are made, or "
-                "has no sampler"
+                "no segments to draw: the plan ends before segments are made, or has no sampler"
             )
         from katz_graph.planner.report.svg import as_svg
 
@@ -116,8 +115,8 @@ class Result:
         if identifier not in self.outputs:
             targets = listed(self.outputs) or "none"
             raise InputError(
-                f"node {show(identifier)} is no target of this run, which kept the "
-                f"outputs of: {targets}"
+                f"node {show(identifier)} is not a target of this run, which stored the outputs "
+                f"of: {targets}"
             )
         outputs = self.outputs[identifier]
         return outputs[node.link.output] if isinstance(node, Output) else outputs

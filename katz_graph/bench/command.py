@@ -73,9 +73,7 @@ def run_bench(name: str | None, as_json: bool, svg: Path | None = None, **option
             print(f"{known:10} {purpose}")
         return True
     if name not in BENCHES:
-        raise InputError(
-            f"there is no bench {name!r}{suggest(name, BENCHES)}; `katz bench` lists them"
-        )
+        raise InputError(f"unknown bench {name!r}{suggest(name, BENCHES)}; `katz bench` lists them")
     run: Callable[..., BenchResult] = importlib.import_module(
         f"katz_graph.bench.{MODULES.get(name, name)}"
     ).run

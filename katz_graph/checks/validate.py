@@ -199,8 +199,7 @@ class _SingleNodes:
             report(
                 "unknown_type",
                 "",
-                f"no node type has this name{near}; `katz nodes` lists all, --packs adds a folder "
-                "of packs",
+                f"unknown node type{near}; `katz nodes` lists all, --packs adds a folder of packs",
             )
         inputs: dict[str, Any] = {}
         sources = self.sources[identifier] = []
@@ -351,7 +350,7 @@ def _wanted(
         for target in wanted:
             if target not in graph.nodes:
                 raise InputError(
-                    f"node {show(target)} should run, but is not in the "
+                    f"target node {show(target)} is not in the "
                     f"workflow{suggest(target, graph.nodes)}"
                 )
         return wanted

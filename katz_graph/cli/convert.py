@@ -56,7 +56,7 @@ def convert(source: Path, target: Path, options: ConvertOptions) -> None:
     unknown = unknown_types(workflow.graph, known)
     around = {"run options": workflow.run, "parts outside the graph": workflow.extra}
     lost = [
-        f"the API format cannot hold {name}; they were left out"
+        f"{name} were left out: the API format has no place for them"
         for name, part in around.items()
         if part and to == "api"
     ]

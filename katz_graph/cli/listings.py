@@ -45,7 +45,7 @@ def show_nodes(options: FolderOptions, name: str | None, as_json: bool) -> None:
         print(f"warning: {problem}", file=sys.stderr)
     if name is not None and name not in registry:
         raise InputError(
-            f"there is no node {name!r}{suggest(name, registry)}; `katz nodes` lists them"
+            f"unknown node type {name!r}{suggest(name, registry)}; `katz nodes` lists all"
         )
     if as_json:
         print(
@@ -117,7 +117,7 @@ def node_page(kind: NodeType, folders: Folders | None = None) -> Group:
             for note, holds in (
                 ("optional", not wire.required),
                 (f"{wire.grows.least} at least" if wire.grows else "", wire.required),
-                ("evaluated only when asked for", wire.lazy),
+                ("evaluated only if needed", wire.lazy),
             )
             if holds
         ]
@@ -176,7 +176,7 @@ def _takes(knob: Input, folders: Folders | None) -> str:
 
 
 def _default(knob: Input) -> str:
-    return "(must be given)" if knob.required else show(knob.default)
+    return "(required)" if knob.required else show(knob.default)
 
 
 def _input_json(port: Input, folders: Folders | None) -> dict[str, Any]:

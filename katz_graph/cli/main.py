@@ -99,7 +99,9 @@ def convert(
 @command(app, without=("models", "input", "output"))
 def nodes(
     folders: FolderOptions,
-    name: Annotated[str | None, typer.Argument(help="explain this one", show_default=False)] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="node type to explain", show_default=False)
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """List the node types, or explain one."""
@@ -124,7 +126,7 @@ def profile(
     options: ProfileOptions,
     workflow: Annotated[
         Path | None,
-        typer.Argument(help="also measure every stage of its samplers", show_default=False),
+        typer.Argument(help="workflow whose stages to measure, too", show_default=False),
     ] = None,
     as_json: Json = False,
 ) -> None:

@@ -82,7 +82,7 @@ class SubmitOptions(FolderOptions, GraphOptions):
 class ConvertOptions(FolderOptions):
     to: str = option("api, ui or katz", "api")
     unfold: tuple[str, ...] = option(
-        "replace this sampler by the nodes of its step", (), metavar="NODE"
+        "replace this sampler with the nodes of its step", (), metavar="NODE"
     )
     object_info: str | None = option(
         "a server's description of its nodes, for node types unknown here",

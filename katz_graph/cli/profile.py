@@ -155,8 +155,8 @@ def _line(device: Device, threads: int, several: bool) -> str:
     rates = _rates(device, threads)
     line = (
         f"{device.name}: {device.flops_per_second / 1e9:.1f} GFLOP/s, "
-        f"{device.bytes_per_second / 1e9:.1f} GB/s, "
-        f"{device.seconds_per_kernel * 1e6:.1f} µs a kernel, {threads} threads, {device.dtype}"
+        f"{device.bytes_per_second / 1e9:.1f} GB/s, {device.seconds_per_kernel * 1e6:.1f} µs per "
+        f"kernel, {threads} threads, {device.dtype}"
     )
     contention = (
         f"; with all devices busy arithmetic takes {rates['contention']:.2f}, memory "
@@ -210,10 +210,10 @@ def _print_profiles(profiles: Sequence[LoraProfile]) -> None:
             table.add_row(str(step), f"{level:.3f}", f"{similarity:.4f}")
         console.print(table)
         console.print(
-            f"K = {profile.steps} of {len(profile.levels)} steps may begin without it, "
-            f"at noise levels down to {profile.level:.3f}"
+            f"K = {profile.steps} of {len(profile.levels)} steps may begin without the LoRA, at "
+            f"noise levels down to {profile.level:.3f}"
             if profile.steps
-            else "K = 0: no step may begin without it",
+            else "K = 0: no step may begin without the LoRA",
             soft_wrap=True,
         )
 

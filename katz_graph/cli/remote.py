@@ -60,7 +60,7 @@ class RemoteServer:
                 f"--server {one_line(url)}: expected an address like http://127.0.0.1:8188"
             )
         if token is not None and not (token.isascii() and token.isprintable() and token):
-            raise InputError("--token: expected printable characters that a header can carry")
+            raise InputError("--token: expected printable ASCII characters")
         self.root = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
         self.headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._opener = build_opener(_NoRedirects)
@@ -113,7 +113,7 @@ class RemoteServer:
         return RunError(
             f"{self.root}: "
             + (
-                "redirects to another address; give that address"
+                "redirects to another address; use that address"
                 if 300 <= status < 400
                 else lines[0]
             )

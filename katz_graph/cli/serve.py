@@ -26,7 +26,7 @@ SHORTEST_TOKEN = 16
 def resolved(options: ServeOptions, aliases: ServeAliases) -> ServeOptions:
     """Applies aliases to their options. InputError for conflicting options."""
     if aliases.cpu and options.devices not in (None, "cpu"):
-        raise InputError(f"give one of --cpu and --devices {options.devices}")
+        raise InputError(f"choose either --cpu or --devices {options.devices}")
     if (policy := options.control_net_policy) not in POLICIES:
         raise InputError(f"--control-net-policy {policy}: expected {' or '.join(POLICIES)}")
     return replace(
@@ -56,7 +56,7 @@ def serve(options: ServeOptions) -> None:
     if options.input is not None:
         check_writable(options.input.absolute(), "--input")
     if options.frontend is not None and not (options.frontend / "index.html").is_file():
-        raise InputError(f"--frontend {options.frontend}: there is no index.html in it")
+        raise InputError(f"--frontend {options.frontend}: the folder has no index.html")
     set_up(options.json_logs)
     with ForkServer(
         threads_for(devices, options.threads), echo=logging.getLogger("katz.workers").info
@@ -83,14 +83,14 @@ def _checked_token(token: str | None, file: Path | None) -> str | None:
     guess.
     """
     if token is not None and file is not None:
-        raise InputError("give one of --token and --token-file")
+        raise InputError("choose either --token or --token-file")
     if file is not None:
         try:
             token = file.read_text(encoding="utf-8").strip()
             if stat.S_IMODE(file.stat().st_mode) & 0o077:
                 print(
-                    f"warning: {file} can be read by others on this machine; chmod 600 "
-                    "keeps it yours",
+                    f"warning: {file} is readable by other users of this machine; run chmod 600 "
+                    "on it",
                     file=sys.stderr,
                 )
         except (OSError, UnicodeDecodeError) as error:
@@ -125,7 +125,9 @@ def _cache_policy(text: str | None, aliases: ServeAliases) -> str:
     ]
     policies = [policy for policy in said if policy is not None]
     if len(policies) > 1:
-        raise InputError("give one of --cache, --cache-classic, --cache-lru and --cache-none")
+        raise InputError(
+            "choose only one of --cache, --cache-classic, --cache-lru and --cache-none"
+        )
     policy = policies[0] if policies else "classic"
     ResultCache.parse(policy)
     return policy

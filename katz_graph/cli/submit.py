@@ -249,7 +249,7 @@ class _Watcher:
         if any(part in ("", ".", "..") or set(part) & set("/\\\0") for part in parts):
             raise RunError(
                 f"the server names a file {one_line(shorten('/'.join(parts)))}, which is outside "
-                "of its folder"
+                "its folder"
             )
         return self._output.joinpath(*([TEMP] if entry["type"] == "temp" else []), *parts)
 

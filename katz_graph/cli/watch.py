@@ -71,7 +71,7 @@ def follow(
             if away is None:
                 away = now
                 listener.say(
-                    "the connection to the server is lost; the job continues there; reconnecting"
+                    "the connection to the server is lost; the job continues; reconnecting"
                 )
             elif now - away > PATIENCE:
                 reason = (
@@ -80,7 +80,7 @@ def follow(
                     else f"--server {server.root}: closes every connection"
                 )
                 raise Unreachable(
-                    f"{reason}; gave up after {PATIENCE:.0f} s; job {job} continues there",
+                    f"{reason}; gave up after {PATIENCE:.0f} s; job {job} continues on the server",
                     refused=False,
                 ) from None
             time.sleep(PAUSES[min(attempts, len(PAUSES) - 1)])

@@ -44,6 +44,5 @@ def file_of(weights: Any, purpose: str) -> Path:
     if isinstance(weights, WeightFile) and weights.is_as_in_file():
         return weights.path
     raise InputError(
-        f"{purpose} takes unchanged weights from comfy.utils.load_torch_file; the pack made or "
-        "changed these"
+        f"{purpose} needs unchanged weights from comfy.utils.load_torch_file; the pack changed them"
     )

@@ -26,7 +26,7 @@ def allowed_names(names: str) -> frozenset[str]:
                 f"--allow {one}: no such approximation; choose from {', '.join(APPROXIMATIONS)}"
             )
         if "=" in one and (name != ASYNC_LORA or not number.isdecimal()):
-            raise InputError(f"--allow {one}: expected {ASYNC_LORA}=K, K steps")
+            raise InputError(f"--allow {one}: expected {ASYNC_LORA}=K for K steps")
     return found
 
 

@@ -76,7 +76,7 @@ def parse_devices(text: str) -> DeviceList:
         match = PATTERN.fullmatch(part.strip())
         if not match:
             raise InputError(
-                f"--devices {text}: {part.strip() or 'nothing'} is not a device; give cpu, cuda:0, "
+                f"--devices {text}: {part.strip() or 'nothing'} is not a device; use cpu, cuda:0, "
                 "cpu*2, cuda:0,cuda:1, cuda*4 or ray"
             )
         kind, index, times = match[1], match[2], match[3]
@@ -119,7 +119,7 @@ def check_present(devices: DeviceList) -> None:
     }
     if absent := tuple(name for name, number in gpus.items() if number >= count):
         raise InputError(
-            f"--devices {devices.text}: torch sees {count} CUDA devices here; give cpu", absent
+            f"--devices {devices.text}: torch sees {count} CUDA devices; use cpu", absent
         )
 
 
@@ -135,8 +135,8 @@ def number_format(devices: Iterable[str], dtype: str = AUTO) -> str:
     some_processor = any(device == "cpu" for device in devices)
     if dtype == "float16" and some_processor:
         raise InputError(
-            "--dtype float16: CPUs are about twenty times slower with it; give bfloat16 or "
-            "float32, or GPUs only"
+            "--dtype float16 is about twenty times slower on CPUs; use bfloat16 or float32, or "
+            "GPUs only"
         )
     return dtype if dtype != AUTO else "float32" if some_processor else "float16"
 

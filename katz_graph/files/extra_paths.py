@@ -96,8 +96,8 @@ def _lines(file: Path, section: str, kind: str, value: Any) -> list[str]:
     )
     if lines is None or not all(isinstance(line, str) for line in lines):
         raise InputError(
-            f"{file}: section {section}, {kind}: got {show(value)}, expected a folder, "
-            "or one a line"
+            f"{file}: section {section}, {kind}: got {show(value)}, expected a folder, or one per "
+            "line"
         )
     return [
         stripped

@@ -215,7 +215,7 @@ class Folders:
         if self.paths and marker and _holds(Path(name), marker):
             return Path(name)
         if "\0" in name or ".." in re.split(r"[/\\]", name) or OUTSIDE.match(name):
-            folder = f", or a folder that holds {marker}" if self.paths and marker else ""
+            folder = f", or a folder with {marker}" if self.paths and marker else ""
             raise InputError(
                 f"{show(name)} points outside of the {kind} folders; use a name inside them{folder}"
             )

@@ -71,7 +71,7 @@ def _frames(path: Path, all_of_them: bool) -> list[Image.Image]:
     except MemoryError:
         raise
     except Exception as error:  # Pillow's readers raise many exception types for damaged files
-        raise InputError(f"{path}: not a picture that can be read ({error})") from None
+        raise InputError(f"{path}: cannot be read as a picture ({error})") from None
     return frames
 
 
@@ -129,7 +129,7 @@ def check_pictures(images: Tensor) -> None:
             "channels] of 1, 3 or 4 channels"
         )
     if not torch.isfinite(images).all():
-        raise RunError("the picture holds NaN or infinity, so it was not saved")
+        raise RunError("the picture contains NaN or infinity, so it was not saved")
 
 
 def png(image: Tensor, metadata: Mapping[str, str]) -> bytes:

@@ -72,14 +72,13 @@ def write_numbered(
 
 def _target(directory: Path, prefix: str) -> tuple[Path, str]:
     if "\0" in prefix:
-        raise InputError("filename_prefix holds a NUL character")
+        raise InputError("filename_prefix contains a NUL character")
     target = (directory / prefix).resolve()
     if not target.is_relative_to(directory.resolve()) or target == directory.resolve():
         raise InputError(f"filename_prefix {prefix!r} points outside of the output folder")
     if any(part.startswith(".") for part in target.relative_to(directory.resolve()).parts):
         raise InputError(
-            f"filename_prefix {prefix!r} names a hidden file or folder; leave out the dot that a "
-            "name begins with"
+            f"filename_prefix {prefix!r} names a hidden file or folder; remove the leading dot"
         )
     return target.parent, target.name
 

@@ -48,7 +48,7 @@ def workflow_from_picture(stream: BinaryIO, limit: int = LIMIT) -> Any:
     """
     found = carried(stream, limit)
     if found is None:
-        raise InputError("is no PNG or WebP picture")
+        raise InputError("is not a PNG or WebP picture")
     document, editor = found.document, found.editor
     if (
         editor is None

@@ -50,7 +50,7 @@ def read_object_info(source: str) -> dict[str, Signature]:
     except InputError as error:
         problem = str(error)
     except UnicodeDecodeError:
-        problem = "is not UTF-8 text, expected the JSON that a server gives at /object_info"
+        problem = "is not UTF-8 text, expected the JSON of a server's /object_info"
     # urllib's errors are OSErrors; a malformed URL is a ValueError
     except (OSError, ValueError, HTTPException) as error:
         reason = (
@@ -66,7 +66,7 @@ def from_object_info(document: Any) -> dict[str, Signature]:
     """Reads signatures from a parsed description. InputError names the malformed node type."""
     if not isinstance(document, Mapping):
         raise InputError(
-            f"is {show(document)}, expected an object of node types, as a server gives it at "
+            f"is {show(document)}, expected an object of node types, as from a server's "
             "/object_info"
         )
     return {str(name): _signature(str(name), described) for name, described in document.items()}

@@ -106,7 +106,7 @@ def _opened(file: Path) -> BinaryIO:
             names += [f"{entry.stem}{file.suffix}" for entry in SHIPPED.glob("*.json")]
         raise InputError(f"no such file{suggest(file.name, names)}") from None
     except ValueError:
-        raise InputError("no such file; the name holds a zero byte") from None
+        raise InputError("no such file; the name contains a zero byte") from None
     if stat.S_ISDIR(mode):
         raise InputError("is a folder, expected a workflow file")
     if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
@@ -137,7 +137,7 @@ def read_document(stream: BinaryIO, limit: int = LIMIT) -> Carried:
         )
     data = head + stream.read(max(0, limit + 1 - len(head)))
     if len(data) > limit:
-        raise TooLarge(f"is larger than {limit / 2**20:,.4g} MB; no workflow is")
+        raise TooLarge(f"is larger than {limit / 2**20:,.4g} MB, the limit for workflows")
     return Carried(parse_json(_utf8(data)), in_picture=False)
 
 

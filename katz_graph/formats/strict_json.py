@@ -72,7 +72,7 @@ def _separators(text: str) -> int:
 
 
 def _too_deep() -> str:
-    return f"nested more than {DEPTH} levels deep; no workflow needs that"
+    return f"nested more than {DEPTH} levels deep, the limit"
 
 
 def _explained(error: json.JSONDecodeError) -> str:

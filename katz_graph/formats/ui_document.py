@@ -366,7 +366,7 @@ class _Reader:
         link = graph.links.get(identifier)
         name = one_line(shorten(identifier))
         if link is None:
-            self.report(f"{reader}: link {name} is not among the links")
+            self.report(f"{reader}: link {name} does not exist")
         elif graph.name and link.origin == graph.entry:
             if link.origin_slot >= len(graph.inputs):
                 self.report(

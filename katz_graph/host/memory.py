@@ -32,8 +32,7 @@ ASKED = re.compile(r"ried to allocate ([\d.]+) ?(bytes|[KMGT]iB)")
 UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 GB = 1e9
 WAY_OUT = (
-    "take a smaller picture or batch, tiles, a number format of fewer bytes (--dtype) or a "
-    "smaller model"
+    "use a smaller picture or batch, tiles, a smaller number format (--dtype) or a smaller model"
 )
 
 

@@ -261,8 +261,10 @@ def main() -> None:
     parser.add_argument(
         "--resume",
         action="store_true",
-        help="noise, edges, silhouette, lora: train for one more budget from the checkpoint; "
-        "flow: go on where it was cut off, up to the budget",
+        help=(
+            "noise, edges, silhouette, lora: train for one more budget from the checkpoint; flow: "
+            "continue from there up to the budget"
+        ),
     )
     parser.add_argument(
         "--beside-shipped",
@@ -281,10 +283,10 @@ def main() -> None:
     log, together = StageLog(arguments.work, STAGES), arguments.stage == "all"
     if arguments.beside_shipped:
         if any(arguments.work.iterdir()) and not has_shipped_weights:
-            parser.error(f"--beside-shipped: {arguments.work} holds another training")
+            parser.error(f"--beside-shipped: {arguments.work} contains another training")
         take_shipped(arguments.work)
     elif has_shipped_weights and arguments.stage not in OF_TRANSFORMER:
-        parser.error(f"{arguments.work} was started with --beside-shipped: give it again")
+        parser.error(f"{arguments.work} was started with --beside-shipped: pass it again")
     every = OF_TRANSFORMER if arguments.beside_shipped else STAGES
     for stage in every if together else (arguments.stage,):
         steps = None if arguments.minutes else arguments.steps or STEPS.get(stage)

@@ -46,7 +46,7 @@ def config_value(part: Component, name: str, kind: type, default: Any = None) ->
     value = config(part).get(name, default)
     if not isinstance(value, (int, float) if kind is float else kind):
         raise InputError(
-            f"{part.folder}: config.json gives {value!r} as {name}, expected "
+            f"{part.folder}: config.json: {name} is {value!r}, expected "
             f"{'a list' if kind is list else 'a number'}"
         )
     return value

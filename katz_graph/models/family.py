@@ -357,7 +357,7 @@ def skipped_blocks(blocks: SkippedBlocks, model: ModelRecipe) -> tuple[int, ...]
         beyond = [number for number in asked[kind] if number >= count]
         if beyond:
             raise InputError(
-                f"{folder}: has {kind} blocks 0 to {count - 1}, SkipLayerGuidance should skip "
+                f"{folder}: has {kind} blocks 0 to {count - 1}, SkipLayerGuidance cannot skip "
                 f"{', '.join(map(str, beyond))}"
             )
         found += [first + number for number in asked[kind]]
@@ -378,10 +378,10 @@ def check_text(clip: ClipRecipe, model: ModelRecipe) -> None:
     width, pooled = text_width(clip), pooled_text_width(clip)
     if not wanted.takes_text(width) or pooled != wanted.pooled_width:
         raise InputError(
-            f"{clip.encoders[0].encoder.folder}: the text encoders do not fit the {noun}: "
-            f"they give text of width {width} (pooled {pooled}), "
-            f"the {noun} in {model.network.folder} takes {wanted.text_width} "
-            f"(pooled {wanted.pooled_width}); take CLIP and MODEL from one checkpoint"
+            f"{clip.encoders[0].encoder.folder}: the text encoders do not fit the {noun}: they "
+            f"give text of width {width} (pooled {pooled}), the {noun} in {model.network.folder} "
+            f"takes {wanted.text_width} (pooled {wanted.pooled_width}); use CLIP and MODEL from "
+            "one checkpoint"
         )
 
 

@@ -30,7 +30,7 @@ def changed(target: Target, changes: PlanChanges) -> Target:
     devices = tuple(_devices(target, changes.devices)) if changes.devices else target.devices
     names = list(dict.fromkeys(device.name for device in devices))
     if len(names) < len(devices):
-        raise InputError("a device is named twice; give NAME*2 for two like one")
+        raise InputError("a device is named twice; use NAME*2 for two equal devices")
     left = {
         stage: tuple(name for name in where if name in names)
         for stage, where in target.pins.items()
@@ -72,8 +72,8 @@ def _devices(target: Target, wanted: Sequence[str]) -> Iterator[Device]:
         count = int(times) if times.isdecimal() else 0 if times else 1
         if name not in known or not 0 < count <= MAX_REPLICAS:
             raise InputError(
-                f"{text} is none of the devices {', '.join(known)}; give a name, or NAME*2 for "
-                f"two like one (at most {MAX_REPLICAS})"
+                f"{text} is none of the devices {', '.join(known)}; use a name, or NAME*2 for two "
+                f"equal devices (at most {MAX_REPLICAS})"
             )
         for number in range(count):
             yield replace(known[name], name=f"{name}+{number}" if number else name)
@@ -92,7 +92,7 @@ def _links(
         known = alike if like[0] == like[1] else target.links.get(like)
         found = known if given is None else NetworkLink(*given)
         if found is None and like[0] == like[1]:
-            raise InputError(f"{one} and {other}: give a link between them, as GBPS,MS")
+            raise InputError(f"{one} and {other}: set a link between these devices, as GBPS,MS")
         if found is not None:
             made[one, other] = found
     return made
@@ -123,7 +123,7 @@ def parse_places(places: Sequence[str], devices: Iterable[str]) -> Mapping[str, 
             )
         if stage not in names:
             raise InputError(
-                f"--place {place}: there is no stage {stage!r}; choose one of {', '.join(names)}"
+                f"--place {place}: unknown stage {stage!r}; choose one of {', '.join(names)}"
             )
         if known and where not in known:
             raise InputError(f"--place {place}: this run has the devices {', '.join(known)} only")

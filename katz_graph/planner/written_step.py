@@ -166,8 +166,8 @@ class _Writer:
         if self.guessed and len({link for _, link in found}) > 1:
             nodes = listed(dict.fromkeys(link.node for _, link in found))
             raise InputError(
-                f"{self._named()} cannot be written out: its picture from node {nodes} is known "
-                "only when it runs"
+                f"{self._named()} cannot be expanded: its picture from node {nodes} is known only "
+                "when it runs"
             )
         return found[0][0] if found else None
 
@@ -181,9 +181,9 @@ class _Writer:
             if source is not None:
                 return self._guidance(entry.guidance, source)
         raise InputError(
-            f"{self._named()} cannot be written out: no node before it outputs the {name} for "
-            f"its {operation.type}; put ControlNets, areas, masks and ranges last before the "
-            "sampler, and take an inpainting model's picture from InpaintModelConditioning"
+            f"{self._named()} cannot be expanded: no node before it outputs the {name} for its "
+            f"{operation.type}; put ControlNets, areas, masks and ranges last before the sampler, "
+            "and take an inpainting model's picture from InpaintModelConditioning"
         )
 
     def _guidance(self, guidance: Any, source: Source) -> str:

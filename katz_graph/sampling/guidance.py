@@ -186,6 +186,7 @@ def _called(patch: OpaquePatch, arguments: dict[str, Any], like: Tensor) -> Tens
     if not isinstance(result, Tensor) or result.shape != like.shape:
         got = list(result.shape) if isinstance(result, Tensor) else f"a {type(result).__name__}"
         raise InputError(
-            f"the {patch.kind} {patch.identity} gave {got}, expected a tensor of {list(like.shape)}"
+            f"the {patch.kind} {patch.identity} returned {got}, expected a tensor of "
+            f"{list(like.shape)}"
         )
     return result

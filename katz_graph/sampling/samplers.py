@@ -86,14 +86,11 @@ def _require_levels(name: str, entry: SamplerEntry, sigmas: Sequence[float]) -> 
             f"sigmas: expected finite numbers that are not negative, got {_listed(sigmas)}"
         )
     if 0 in sigmas[:-1]:
-        raise InputError(
-            "sigmas: 0 is the picture without noise and can only be the last one, got "
-            f"{_listed(sigmas)}"
-        )
+        raise InputError(f"sigmas: 0 (no noise) can only be the last value, got {_listed(sigmas)}")
     if entry.noise != "none" and any(sigma < sigma_next for sigma, sigma_next in pairwise(sigmas)):
         raise InputError(
-            f"sampler {name!r} adds noise, so its sigmas must fall, got {_listed(sigmas)}; choose "
-            "one without noise, such as euler"
+            f"sampler {name!r} adds noise, so its sigmas must decrease, got {_listed(sigmas)}; "
+            "choose one without noise, such as euler"
         )
     if entry.divides and any(sigma == sigma_next for sigma, sigma_next in pairwise(sigmas)):
         raise InputError(

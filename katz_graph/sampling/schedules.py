@@ -136,8 +136,7 @@ def schedule(
         return ()
     if denoise * MAX_STEPS < steps:
         raise InputError(
-            f"denoise {denoise:g} of {steps} steps is the end of a schedule of more than "
-            f"{MAX_STEPS} steps"
+            f"{steps} steps at denoise {denoise:g} need more than {MAX_STEPS} in all: raise denoise"
         )
     cut = denoise <= 0.9999
     longer = int(steps / denoise) if cut else steps
@@ -267,8 +266,8 @@ def _number(part: str) -> float:
         number = math.nan
     if not math.isfinite(number) or number < 0:
         raise InputError(
-            f"sigmas: {part!r} is no noise level; expected numbers of at least 0 between commas, "
-            "as 14.6, 3.2, 0.5, 0"
+            f"sigmas: {part!r} is not a noise level; expected numbers of at least 0 between "
+            "commas, as 14.6, 3.2, 0.5, 0"
         )
     return number
 

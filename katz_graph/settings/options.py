@@ -85,7 +85,7 @@ class DeviceOptions:
         "number format: auto, float32, bfloat16, float16; auto: float16 on GPUs, else float32",
     )
     threads: int | None = option(
-        "CPU threads of each device; default: all cores for one device, one for each of several",
+        "CPU threads of each device; default: all cores for one device, else one core each",
     )
     model_bytes: int | None = option(
         "memory of each device for models; default: free memory less a reserve for computing",
@@ -95,7 +95,7 @@ class DeviceOptions:
         unit=GB,
     )
     lora_bytes: int | None = option(
-        "host memory for each device's LoRA files, and as much for weights merged with them",
+        "host memory for each device's LoRA files, on CPUs as much for merged weights",
         None,
         "--lora-gb",
         min=0,

@@ -127,7 +127,7 @@ class Served:
             except OSError:
                 pass
             time.sleep(POLL)
-        raise RunError(f"the server was not ready; it last printed: {self.log[-600:]}")
+        raise RunError(f"the server was not ready; last output: {self.log[-600:]}")
 
     def kill(self) -> None:
         """Sends SIGKILL, and waits for the end of the process."""

@@ -187,10 +187,10 @@ def test_a_lora_that_fails_fails_its_request_alone(
     broken, good = case_of(models, 1), case_of(models, 0)
     path = models.loras[0]
     gate = shelf.hold(path)
-    shelf.failures[str(path)] = InputError(f"{path}: holds no tensors")
+    shelf.failures[str(path)] = InputError(f"{path}: has no tensors")
     program = scattered(engine, broken, allowed)
     threading.Timer(0.3, gate.set).start()
-    with pytest.raises(InputError, match="holds no tensors"):
+    with pytest.raises(InputError, match="has no tensors"):
         engine.cluster.run(program, bare_context(engine))
     after = engine.cluster.run(scattered(engine, good, allowed), bare_context(engine))
     assert difference(after.samples, without) <= 1e-5

@@ -336,8 +336,7 @@ def test_a_worker_that_always_dies_is_given_up(calls: Calls) -> None:
             kinds.append(kind)
         assert kinds.count("lost") == 2 and kinds.count("replaced") == 1
         assert str(content).startswith(
-            "device a: its worker died 2 times within 60 s and is not started again; "
-            "the last time: "
+            "device a: its worker died 2 times within 60 s and is not started again; last reason: "
         )
         with pytest.raises(RunError, match="died 2 times"):
             supervisor.connection("a")
@@ -376,7 +375,7 @@ def test_ctrl_c_in_the_middle_of_a_launch_leaves_nothing(
 
 
 def test_a_worker_of_another_version_is_refused(calls: Calls) -> None:
-    with pytest.raises(RunError, match=r"it runs katz-graph 0\.0\.1, and this is "):
+    with pytest.raises(RunError, match=r"it runs katz-graph 0\.0\.1, the main process "):
         calls.make("of_another_version").start()
 
 

@@ -99,7 +99,7 @@ def test_an_abandoned_one_is_reported_at_once_and_the_other_serves(
         ):
             with pytest.raises(
                 DeviceFailed,
-                match=f"device {SECOND}: its worker died 1 times .* the last time: the "
+                match=f"device {SECOND}: its worker died 1 times .* last reason: the "
                 "test wanted it",
             ):
                 pool.submit(ask).result(ANSWER_TIMEOUT_S)
@@ -154,8 +154,10 @@ def test_one_with_hanging_replacements_is_given_up(costs: Path) -> None:
         end(opened, SECOND)
         with pytest.raises(
             DeviceFailed,
-            match="did not start 2 times in a row and is not started again; the last time: it "
-            "did not start",
+            match=(
+                "did not start 2 times in a row and is not started again; last reason: it did not "
+                "start"
+            ),
         ):
             pool.submit(opened.cluster.call, SECOND, "identity").result(ANSWER_TIMEOUT_S)
         assert opened.cluster.call(FIRST, "identity").value["dtype"] == "float32"

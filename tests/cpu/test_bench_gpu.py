@@ -202,7 +202,7 @@ def test_a_missing_gpu_and_wrong_parts_are_reported(
     with pytest.raises(InputError, match="needs a GPU"):
         gpu.run()
     with pytest.raises(
-        InputError, match="--part: there is no 'stap'; did you mean \"step\"\\?; there"
+        InputError, match="--part: unknown part 'stap'; did you mean \"step\"\\?; choose"
     ):
         gpu.run(part="stap")
     with pytest.raises(InputError, match="--write: part step measures no tiles"):

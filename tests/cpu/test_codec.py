@@ -229,7 +229,7 @@ def test_unsendable_values_are_named_with_their_path() -> None:
         encode({"a": (1, object())})
     opaque = OpaquePatch("cfg_function", "pack:1", print)
     with pytest.raises(
-        TypeError, match=r"OpaquePatch at value\.patches\[1\]: it holds a function of a pack"
+        TypeError, match=r"OpaquePatch at value\.patches\[1\]: it contains a pack's function"
     ):
         encode(model().with_patch(opaque))
     with pytest.raises(TypeError, match="dense tensors"):

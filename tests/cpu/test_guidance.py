@@ -186,7 +186,7 @@ def test_blocks_are_skipped_as_if_missing(kind: Kind, passed: tuple[int, ...]) -
     chains = [module.transformer_blocks, getattr(module, "single_transformer_blocks", [])]
     places = [(chain, number) for chain in chains for number in range(len(chain))]
     if passed[-1] >= len(places):
-        with pytest.raises(InputError, match="block 5 is to be skipped, the range has 0 to 3"):
+        with pytest.raises(InputError, match="cannot skip block 5: the range is 0 to 3"):
             in_stages(module, one, text, [], passed="5")
         return
     ours = in_stages(module, one, text, [], passed=", ".join(map(str, passed)))
@@ -434,8 +434,8 @@ def test_layers_that_are_no_numbers_are_refused(text: str, folders: dict[Kind, P
 @pytest.mark.parametrize(
     ("kind", "blocks", "line"),
     [
-        ("sd35", ((1, 3), ()), "has double blocks 0 to 2, SkipLayerGuidance should skip 3"),
-        ("flux", ((), (2, 5)), "has single blocks 0 to 1, SkipLayerGuidance should skip 2, 5"),
+        ("sd35", ((1, 3), ()), "has double blocks 0 to 2, SkipLayerGuidance cannot skip 3"),
+        ("flux", ((), (2, 5)), "has single blocks 0 to 1, SkipLayerGuidance cannot skip 2, 5"),
         ("sd35", ((), (1,)), "has double blocks only, so SkipLayerGuidance has nothing"),
         ("z_image", ((1,), (1,)), "has no double or single blocks, so SkipLayerGuidance"),
         ("hunyuan_dit", ((1,), ()), "has no double or single blocks, so SkipLayerGuidance"),

@@ -319,7 +319,7 @@ def test_later_runs_use_the_profile(
         (("--loras",), "workflow"),
         (("plain.json", "--vary", "2.text=a"), "--loras"),
         (("plain.json", "--svg", "a.svg"), "--loras"),
-        (("plain.json", "--loras"), "has a LoRA"),
+        (("plain.json", "--loras"), "has both a LoRA"),
         (("plain.json", "--loras", "--devices", "cpu*2"), "one device"),
         (("plain.json", "--loras", "--seeds", "0"), "--seeds"),
         (("plain.json", "--loras", "--svg", "plain.json/a.svg"), "not a folder"),

@@ -175,7 +175,7 @@ def test_ranges_that_do_not_fit_are_refused():
         stages.encode(model, step, text, last_block=7)
     with pytest.raises(InputError, match="a step enters at block 0"):
         stages.encode(model, step, text, first_block=1)
-    with pytest.raises(InputError, match="needs features with 7 skips, these have 4"):
+    with pytest.raises(InputError, match="needs features with 7 skips, got 4"):
         stages.encode(model, shallow, text, first_block=2)
     with pytest.raises(
         InputError, match="block 0 reads skips up to position 8, the features have 4"

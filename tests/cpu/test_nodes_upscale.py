@@ -196,7 +196,7 @@ def test_little_memory_makes_smaller_tiles(context: RunContext) -> None:
     small = context_in(context.folders.models[0].parent, engine=engine)
     assert enlarge(small, weights(Compact(4, 1, 2)), image(300, 300)).shape == (1, 600, 600, 3)
     assert small.warnings == [
-        f"ImageUpscaleWithModel: the device is out of memory; going on in tiles of {side} pixels"
+        f"ImageUpscaleWithModel: the device is out of memory; continuing in tiles of {side} pixels"
         for side in (256, 128)
     ]
     assert set(engine.tiles) == {(128, 128)}

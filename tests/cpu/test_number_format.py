@@ -83,7 +83,7 @@ def test_all_devices_of_a_run_compute_in_one_format() -> None:
         "float16",
         "float32",
     ]
-    with pytest.raises(InputError, match="--dtype float16: CPUs"):
+    with pytest.raises(InputError, match="--dtype float16 is"):
         assigned({"a": "cuda:0", "b": "cpu"}, WorkerConfig(), "float16")
 
 

@@ -534,7 +534,7 @@ def test_a_control_patch_of_version_2_is_refused(
     save_file(later.state_dict(), tmp_path / "control.safetensors")
     later.save_pretrained(tmp_path / "controlnet")
     for source in ("control.safetensors", "controlnet"):
-        with pytest.raises(InputError, match=r"version 2.*: take version 1"):
+        with pytest.raises(InputError, match=r"version 2.*: use version 1"):
             controlnet_recipe(tmp_path / source)
 
 

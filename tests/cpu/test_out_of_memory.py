@@ -53,7 +53,7 @@ ERRORS: dict[str, Callable[[], Exception]] = {
     "Python": lambda: MemoryError(),
 }
 WAY_OUT = (
-    r".*take a smaller picture or batch, tiles, a number format of fewer bytes \(--dtype\) "
+    r".*use a smaller picture or batch, tiles, a smaller number format \(--dtype\) "
     r"or a smaller model"
 )
 
@@ -371,7 +371,7 @@ def test_an_upscaler_takes_smaller_tiles_before_it_begins(
         monkeypatch.setattr(DeviceMemory, "free", lambda self: 8e6)
         tiled = call("ImageUpscaleWithModel", context, upscale_model=recipe, image=image)
     assert {shape[-2:] for shape in seen} == {(128, 128)} and context.warnings[-1].endswith(
-        "going on in tiles of 128 pixels"
+        "continuing in tiles of 128 pixels"
     )
     assert (tiled - whole).abs().max() < 0.05
 

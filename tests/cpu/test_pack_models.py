@@ -201,7 +201,7 @@ return comfy.sd.load_lora_for_models(given["model"], None, weights, 1.0, 0.0)[:1
     (error,) = workshop.run(
         body, MODEL, "MODEL", {"out": node("Change", model=["ckpt", 0])}
     ).failures.values()
-    assert "load_lora_for_models takes unchanged weights from comfy.utils.load_torch_file" in str(
+    assert "load_lora_for_models needs unchanged weights from comfy.utils.load_torch_file" in str(
         error
     )
 

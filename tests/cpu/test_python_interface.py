@@ -128,7 +128,7 @@ def test_targets_give_tensors_and_write_nothing(opened: katz.Engine) -> None:
     assert torch.equal(result.latents[0]["samples"], result[latent]["samples"])
     assert [one.size for one in result.images] == [(64, 64)]
     assert set(opened.run(graph, targets="VAEDecode").outputs) == {picture.link.node}
-    with pytest.raises(katz.InputError, match='node "1" is no target of this run'):
+    with pytest.raises(katz.InputError, match='node "1" is not a target of this run'):
         result["1"]
 
 
@@ -211,7 +211,7 @@ def test_options_of_a_workflow_count_unless_others_were_given(opened: katz.Engin
     with katz.open(devices="cpu") as engine:
         assert engine.plan(document).as_json()["dtype"] == "bfloat16"
     assert any(
-        "run options are left out" in line for line in opened.run(document, set=TWO_STEPS).warnings
+        "run options are ignored" in line for line in opened.run(document, set=TWO_STEPS).warnings
     )
 
 
@@ -263,7 +263,7 @@ def test_a_wrong_call_is_one_line() -> None:
     model, _, vae = graph.CheckpointLoaderSimple(ckpt_name="katz-mini")
     latent = other.EmptyLatentImage()
     wrong = {
-        "no node type 'KSamplr'; did you mean \"KSampler\"?": lambda: graph.KSamplr,
+        "unknown node type 'KSamplr'; did you mean \"KSampler\"?": lambda: graph.KSamplr,
         "has no input 'widht'; did you mean \"width\"?": lambda: graph.EmptyLatentImage(widht=64),
         'width: got "wide", expected a whole number': lambda: graph.EmptyLatentImage(width="wide"),
         "clip: got MODEL from output 0 (MODEL) of node 1": lambda: graph.CLIPTextEncode(
@@ -272,7 +272,7 @@ def test_a_wrong_call_is_one_line() -> None:
         "clip: is missing; expected a link to an output of type CLIP": lambda: graph.CLIPTextEncode(
             text=""
         ),
-        "has 3 outputs (MODEL, CLIP, VAE); give one of them": lambda: other.CLIPTextEncode(
+        "has 3 outputs (MODEL, CLIP, VAE); choose one": lambda: other.CLIPTextEncode(
             clip=other.CheckpointLoaderSimple(ckpt_name="katz-mini"), text=""
         ),
         "belongs to another graph": lambda: graph.VAEDecode(samples=latent, vae=vae),

@@ -439,7 +439,7 @@ def test_unknown_formats_are_refused_in_one_line(
     line = str(caught.value)
     assert line.startswith(f"{path}: ") and words in line and "\n" not in line
     assert line.endswith(
-        ": take a file of the same model with bf16, fp16, fp8 or int8_tensorwise weights"
+        ": use a file of the same model with bf16, fp16, fp8 or int8_tensorwise weights"
     )
 
 

@@ -157,7 +157,7 @@ class Scale(nn.Module):
         ),
         (
             lambda module, given: given["x"] * torch.tensor([1.0, 2.0, 3.0]),
-            "makes a tensor of Python values",
+            "makes a tensor from Python values",
         ),
         (lambda module, given: given["x"] + OUTSIDE, "neither an input, nor a weight"),
         (lambda module, given: given["x"].add_(1), "writes into an input or a weight"),

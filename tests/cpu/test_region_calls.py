@@ -49,7 +49,7 @@ def test_a_node_of_the_first_convention_runs_inside_the_loop(katz: Katz, tmp_pat
         ("(ExecutionBlocker('no'),)", "blocks its readers"),
         ("(_ for _ in ()).throw(Cancelled('cancelled'))", "error: cancelled"),
         ("[][1]", "IndexError: list index out of range"),
-        ("None", "gave nothing"),
+        ("None", "returned nothing"),
     ],
 )
 def test_results_are_accepted_or_refused_by_name(

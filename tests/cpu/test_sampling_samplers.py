@@ -426,7 +426,7 @@ def test_offered_names_are_implemented_and_others_refused_by_name() -> None:
         (SamplerChoice("euler"), (2.0, math.nan, 1.0), "finite"),
         (SamplerChoice("euler"), (2.0, -1.0), "not negative"),
         (SamplerChoice("euler"), (2.0, 0.0, 1.0), "only be the last"),
-        (SamplerChoice("euler_ancestral"), (1.0, 2.0), "must fall.*euler"),
+        (SamplerChoice("euler_ancestral"), (1.0, 2.0), "must decrease.*euler"),
     ],
 )
 def test_unsupported_sampler_options_are_reported(

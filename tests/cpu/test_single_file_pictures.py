@@ -167,7 +167,7 @@ def test_foreign_tensors_are_named(katz: Katz, models: Path) -> None:
     })), "--models", models)  # fmt: skip
     assert result.code == 2
     assert (
-        "CLIPLoader, type: flux2 is another family of models; Katz Graph runs SD1.5, SD2 and SDXL"
+        "CLIPLoader, type: flux2 is not supported; Katz Graph runs SD1.5, SD2 and SDXL"
         in result.err
     )
     result = katz("run", write(nodes(["1", 0], ["2", 0], ["1", 2], **{

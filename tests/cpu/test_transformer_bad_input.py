@@ -37,7 +37,7 @@ from katz_graph.testing.requests import local_engine
 
 FAMILIES: tuple[Kind, ...] = ("flux", "z_image", "sd35", "hunyuan_dit")
 SIDE = 64  # of pictures, in pixels
-FITS = "take a file of the same model with bf16, fp16, fp8 or int8_tensorwise weights"
+FITS = "use a file of the same model with bf16, fp16, fp8 or int8_tensorwise weights"
 RUNS = "Katz Graph runs SD1.5, SD2 and SDXL, SD3 and SD3.5, FLUX.1, Z-Image or HunyuanDiT"
 
 torch.set_num_threads(1)
@@ -247,7 +247,7 @@ def whole_of(folder: str) -> dict[str, Tensor]:
     [
         (
             b"GGUF\x03\0\0\0" * 100,
-            "a GGUF file, which is not supported: take the .safetensors file of",
+            "a GGUF file, which is not supported: use the .safetensors file of",
         ),
         (b"", "not a safetensors file, or cut off"),
         (b"version https://git-lfs.github.com/spec/v1\n", "a pointer of Git LFS, not the file"),
@@ -359,8 +359,8 @@ def test_a_missing_shard_is_refused(how: str, engine: katz.Engine, place: Path) 
         ("flux", clips("qwen", type="lumina2"), "do not fit the transformer: they give text of width 64 (pooled None)"),
         ("z_image", clips("clip_l", "t5", type="flux"), "do not fit the transformer: they give text of width 64 (pooled 32)"),
         ("flux", clips("clip_l", "t5", type="sd3"), "not the text encoders of one model: expected CLIP and CLIP, got CLIP and T5"),
-        ("flux", clips("qwen", type="wan"), "type: wan is another family of models; Katz Graph runs"),
-        ("flux", clips("clip_l", "t5", type="hunyuan_video"), "type: hunyuan_video is another family of models"),
+        ("flux", clips("qwen", type="wan"), "type: wan is not supported; Katz Graph runs"),
+        ("flux", clips("clip_l", "t5", type="hunyuan_video"), "type: hunyuan_video is not supported"),
         ("flux", clips("clip_l", "qwen", "t5"), "not the text encoders of one model: expected CLIP and CLIP and T5, got "),
     ],
 )  # fmt: skip
@@ -481,7 +481,7 @@ def with_lora(kind: str, path: Path, tensors: dict[str, Tensor]) -> dict[str, An
         ("flux", lora("diffusion_model.layers.0.attention.to_q"), "made for Z-Image, not for FLUX.1: "),
         ("z_image", lora("diffusion_model.joint_blocks.0.x_block.attn.proj"), "made for Stable Diffusion 3 or 3.5, not for Z-Image: "),
         ("flux", lora("transformer.transformer_blocks.0.attn.to_q", width=3072), "has shape [3072, 3072], this model [32, 32]; choose a LoRA made for it"),
-        ("flux", lora("transformer.transformer_blocks.90.attn.to_q"), "does not exist in this model, nor does any other of its layers; choose a LoRA"),
+        ("flux", lora("transformer.transformer_blocks.90.attn.to_q"), "and all other layers of the LoRA do not exist in this model; choose a LoRA"),
     ],
 )  # fmt: skip
 def test_a_lora_that_does_not_fit_is_refused(
@@ -574,8 +574,8 @@ def test_float16_overflows_are_computed_wider(kind: Kind, place: Path) -> None:
 def test_float16_is_refused_on_processors(place: Path) -> None:
     with katz.open(models=str(place / "models"), dtype="float16") as engine:
         line = refused(engine, graph("flux"))
-    assert line.startswith("--dtype float16: CPUs are")
-    assert "give bfloat16 or float32" in line
+    assert line.startswith("--dtype float16 is about")
+    assert "use bfloat16 or float32" in line
 
 
 def write_large(path: Path, shapes: Iterator[tuple[str, tuple[int, ...]]]) -> None:
@@ -612,5 +612,5 @@ def test_a_model_larger_than_memory_is_refused_before_it_is_loaded(
             plan_region(wanted, Target((small,), engine.cluster.links))
     line = str(caught.value)
     assert "\n" not in line
-    assert "its model needs 23.73 GB, and no device that it may run on has it: cpu 16.00 GB" in line
-    assert line.endswith("give a larger device or a smaller model")
+    assert "its model needs 23.73 GB, more than any allowed device has: cpu 16.00 GB" in line
+    assert line.endswith("use a larger device or a smaller model")

@@ -54,8 +54,8 @@ def test_a_page_explains_knobs_wires_and_outputs() -> None:
     assert "0 INT" in text and "1 STRING" in text
     assert "the number" in printed(node_page(TYPES["Number"]))
     lazy = printed(node_page(TYPES["Choose"]))
-    assert "optional, evaluated only when asked for" in lazy
-    assert "(must be given)" in printed(node_page(TYPES["LoadFile"], Folders()))
+    assert "optional, evaluated only if needed" in lazy
+    assert "(required)" in printed(node_page(TYPES["LoadFile"], Folders()))
 
 
 def test_json_describes_the_same_node() -> None:

@@ -300,7 +300,7 @@ def test_extra_model_paths_as_users_have_them(
     [
         ("- a\n- b\n", "got a list of 2, expected sections"),
         ("a: 3\n", "section a: got 3, expected folders by kind"),
-        ("a:\n  loras: 3\n", "section a, loras: got 3, expected a folder, or one a line"),
+        ("a:\n  loras: 3\n", "section a, loras: got 3, expected a folder, or one per line"),
         ("a:\n  base_path: [x]\n", "section a, base_path: got a list of 1, expected a folder"),
         ("a: [\n", "not YAML: while parsing"),
         (None, "No such file or directory"),

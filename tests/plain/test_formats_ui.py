@@ -567,7 +567,7 @@ OTHER = subgraph("other", [node(1, "self")], [])
         (ui([node(1, "Note")], []), "without active nodes"),
         (ui([LOADER, LOADER], []), "node 1: this id occurs twice"),
         (ui([node(2, "Save", [("images", "IMAGE", 5)])], []), 'node 2 (Save), input "images": link '
-                                                              '5 is not among the links'),
+                                                              '5 does not exist'),
         (ui([node(2, "Save", [("images", "IMAGE", 5)])], [[5, 9, 0, 2, 0, "IMAGE"]]), "link 5 comes from node "
                                                                                       "9, which "
                                                                                       "is not in"),

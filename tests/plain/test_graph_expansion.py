@@ -207,7 +207,7 @@ def test_a_result_with_deleted_files_is_computed_again(tmp_path: Path) -> None:
     assert again.nodes("start") == ["2"] and (tmp_path / "temp" / "deep" / "1.txt").is_file()
     assert [
         event.why for event in again.events if isinstance(event, NodeDone) and not event.cached
-    ] == ["1.txt, which it wrote, was deleted"]
+    ] == ["its output file 1.txt was deleted"]
     (tmp_path / "temp" / "deep" / "2.txt").unlink()
     assert set(run(document, cache, types, context=context).nodes("start")) == {"3", "3.write"}
     assert (tmp_path / "temp" / "deep" / "2.txt").is_file()
@@ -250,7 +250,7 @@ def test_a_cycle_made_by_expansion_is_named(
     [
         (
             {"a": NodeCall("Nowhere", {})},
-            "in it node 1.a (Nowhere): no node type has this name",
+            "in it node 1.a (Nowhere): unknown node type",
         ),
         (
             {"a": NodeCall("Echo", {"value": Link("gone", 0)})},

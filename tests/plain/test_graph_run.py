@@ -161,8 +161,8 @@ def raise_line() -> int:
     [
         (
             "MemoryError",
-            'node 2 (Fail "upscale"): out of memory; take a smaller picture or batch, tiles, a '
-            "number format",
+            'node 2 (Fail "upscale"): out of memory; use a smaller picture or batch, tiles, a '
+            "smaller number format",
         ),
         (
             "full disk",
@@ -201,9 +201,8 @@ def test_out_of_device_memory() -> None:
     ).result.failures.values()
     assert isinstance(error, OutOfMemory)
     assert str(error) == (
-        "node 1 (Big): out of memory: 21.47 GB more could not be allocated; "
-        "take a smaller picture or batch, tiles, a number format of fewer bytes (--dtype) or a "
-        "smaller model"
+        "node 1 (Big): out of memory: 21.47 GB more could not be allocated; use a smaller picture "
+        "or batch, tiles, a smaller number format (--dtype) or a smaller model"
     )
 
 

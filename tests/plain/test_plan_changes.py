@@ -78,5 +78,5 @@ def test_impossible_changes_are_reported(changes: PlanChanges, said: str) -> Non
 
 
 def test_two_like_one_need_a_link() -> None:
-    with pytest.raises(InputError, match=r"a and a\+1: give a link"):
+    with pytest.raises(InputError, match=r"a and a\+1: set a link"):
         changed(ONE, PlanChanges(devices=("a*2",)))

@@ -307,7 +307,7 @@ def test_notes_give_the_reasons_against() -> None:
         "than the 49.00 ms" in text
     )
     nothing = several(region(controls=0), allowed=STALE)
-    assert any("there is no ControlNet" in note for note in nothing.notes)
+    assert any("the plan has no ControlNet" in note for note in nothing.notes)
     assert any(
         "one of 2 devices is used: UNet split over 2 devices was not chosen" in note
         for note in nothing.notes
@@ -315,7 +315,7 @@ def test_notes_give_the_reasons_against() -> None:
     split = several(region(branches=2), evaluations=30, allowed=STALE)
     assert any("not worth its error" in note or "no ControlNet" in note for note in split.notes)
     assert any(
-        "more gain nothing" in note
+        "more would not be faster" in note
         for note in several(region(controls=0, branches=2), speeds=(1, 1, 1)).notes
     )
 

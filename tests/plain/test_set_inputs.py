@@ -48,7 +48,7 @@ def test_the_longest_name_of_a_node_counts(target: str, set_there: str) -> None:
         ("steps", "expected NODE.INPUT=VALUE"),
         (".steps", "expected NODE.INPUT=VALUE"),
         ("a.", "expected NODE.INPUT=VALUE"),
-        ("nobody.steps", "there is no node 'nobody'"),
+        ("nobody.steps", "no node 'nobody' in the workflow"),
         ("ResizeImageMaskNode.resize_type.width", "is the name of several nodes"),
         ("3.resize_type.wide", "has no input 'resize_type.wide'"),
     ],

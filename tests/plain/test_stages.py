@@ -44,7 +44,7 @@ def test_a_stage_of_a_family_that_is_registered_is_known_to_all(family: None) ->
     assert list(dependencies(Variant("only", operations, Ref("b"), {}, (0,)))) == ["b"]
     assert parse_places(["odd=cpu:1"], ["cpu:0", "cpu:1"]) == {"odd_blocks": ("cpu:1",)}
     with pytest.raises(
-        InputError, match=r"there is no stage 'odd_table'; choose one of .*odd, .*odd_blocks"
+        InputError, match=r"unknown stage 'odd_table'; choose one of .*odd, .*odd_blocks"
     ):
         parse_places(["odd_table=cpu"], ["cpu"])
 

@@ -289,7 +289,7 @@ def test_a_server_cannot_write_outside_of_the_folder(
     with faked(lure) as fake:
         result = submit(fake.server.address, folder=inside)
     assert result.returncode == 1
-    assert "outside of its folder" in result.stderr
+    assert "outside its folder" in result.stderr
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 

@@ -133,7 +133,7 @@ def test_classes_that_fail_are_left_out_and_the_others_stay(tmp_path: Path) -> N
     assert [str(found) for found in problems] == [
         "pack mixed: node Scans: FileNotFoundError: no such folder: models/x; the node "
         "was left out",
-        'pack mixed: node NoFunction: FUNCTION is "gone", which is no method of the class; the '
+        'pack mixed: node NoFunction: FUNCTION is "gone", which is not a method of the class; the '
         "node was left out",
         "pack mixed: node KSampler already exists in pack builtin; it was left out",
     ]

@@ -113,9 +113,9 @@ def test_forms_of_results(result: Any, expected: Any) -> None:
     ("result", "expected"),
     [
         ((), "gave a tuple of 0, expected a tuple of 1 (*)"),
-        (None, "gave nothing, expected a tuple of 1 (*)"),
+        (None, "returned nothing, expected a tuple of 1 (*)"),
         ("text", 'gave "text", expected a tuple of 1 (*)'),
-        ({"images": []}, "with neither of ui, result, expand"),
+        ({"images": []}, "without any of ui, result, expand"),
         ({"ui": []}, "gave a list of 0 as ui"),
         ({"expand": {"a": 1}, "result": (["a", 0],)}, "expands to a graph whose node a is 1"),
     ],
@@ -138,7 +138,7 @@ def test_values_beyond_the_declared_outputs_are_left_out_and_reported_once(resul
     assert ran.result.outputs == {"s": (1,), "t": (1,)} and not ran.result.failures
     said = [line for line in context.said if "Made" in line]
     assert said and set(said) == {
-        "Made: gave 2 more than the 1 outputs that it declares; the rest was left out"
+        "Made: returned 2 values more than its 1 declared outputs; they were left out"
     }
 
 

@@ -413,7 +413,7 @@ def test_an_entry_point_that_gives_something_else(tmp_path: Path) -> None:
     )
     assert (
         len(problems) == 1
-        and "comfy_entrypoint gave a list, expected a ComfyExtension" in problems[0]
+        and "comfy_entrypoint returned a list, expected a ComfyExtension" in problems[0]
     )
 
 

@@ -52,9 +52,9 @@ def test_a_sound_graph_has_no_problems() -> None:
 
 def test_unknown_type_names_the_nearest() -> None:
     message = only_error(n1=node("Nunber"), n2=node("Save", value=["1", 0]))
-    assert (
-        message == 'node 1 (Nunber): no node type has this name; did you mean "Number"?; `katz '
-        "nodes` lists all, --packs adds a folder of packs"
+    assert message == (
+        'node 1 (Nunber): unknown node type; did you mean "Number"?; `katz nodes` lists all, '
+        "--packs adds a folder of packs"
     )
 
 
@@ -377,7 +377,7 @@ def test_targets_decide_the_needed_nodes() -> None:
     chosen = check(graph, TYPES, targets=["1"])
     assert chosen.errors == () and chosen.targets == ("1",)
     assert check(graph, TYPES, targets=["4", "2"]).refused == ("4",)
-    with pytest.raises(InputError, match='node "9" should run, but is not in the workflow'):
+    with pytest.raises(InputError, match='target node "9" is not in the workflow'):
         check(graph, TYPES, targets=["9"])
 
 

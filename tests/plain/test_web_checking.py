@@ -301,8 +301,8 @@ def test_pictures_that_carry_nothing_are_refused_in_a_line() -> None:
     for data, expected in (
         (picture(), "without a workflow"),
         (picture(prompt=stock())[:20], "truncated PNG"),
-        (b"\xff\xd8\xff", "no PNG or WebP"),
-        (b"", "no PNG or WebP"),
+        (b"\xff\xd8\xff", "not a PNG or WebP"),
+        (b"", "not a PNG or WebP"),
     ):
         with pytest.raises(InputError, match=expected):
             from_picture(data)

@@ -46,8 +46,8 @@ def test_choices_of_a_job_are_deleted_with_it(tmp_path: Path) -> None:
     [
         ({"allow": "stale-controlnet"}, 403, "add stale-controlnet to --permit to allow it"),
         ({"allow": "magic"}, 400, "no such approximation"),
-        ({"devices": ["cpu*2"]}, 400, "can only be planned"),
-        ({"link": "10"}, 400, "can only be planned"),
+        ({"devices": ["cpu*2"]}, 400, "plan with others instead"),
+        ({"link": "10"}, 400, "plan with others instead"),
         ({"devices": "cpu"}, 400, "devices"),
         ({"batching": "yes"}, 400, "batching"),
         ([1], 400, "not a JSON object"),

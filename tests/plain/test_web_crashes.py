@@ -61,8 +61,7 @@ def test_the_first_crash_puts_a_job_back_and_the_second_one_sets_it_aside(tmp_pa
         )
         assert bad.result.error.kind == "WorkerLost"
         assert (
-            bad.result.error.message
-            == "given up: its process died 2 times, the last time: signal 11"
+            bad.result.error.message == "given up: its process died 2 times; last reason: signal 11"
         )
         assert not left.exists()
 
@@ -132,7 +131,7 @@ def test_a_job_of_an_abandoned_device_runs_again_as_if_its_runner_had_died(tmp_p
         )
         assert (
             stored.result.error.message
-            == f"given up: its process died 2 times, the last time: {error.message}"
+            == f"given up: its process died 2 times; last reason: {error.message}"
         )
 
     run(tmp_path, use)

@@ -245,7 +245,7 @@ def test_outboxes_share_a_budget_and_the_fullest_is_closed_first() -> None:
 async def test_one_client_cannot_have_all_sockets() -> None:
     hub = make_hub(FakeJobs(), Limits(client_sockets=2))
     first, _ = (connect(hub, NativeChannel(), "a") for _ in range(2))
-    with pytest.raises(TooManySockets, match="this client has its limit of 2 websockets"):
+    with pytest.raises(TooManySockets, match="this client has reached its limit of 2 websockets"):
         hub.connect("a", NativeChannel())
     connect(hub, NativeChannel(), "b")
     first.close()

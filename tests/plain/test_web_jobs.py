@@ -85,7 +85,7 @@ def test_priorities_front_and_moves_decide_the_next_job(tmp_path: Path) -> None:
         await service.jobs.move("b", before="first")
         await service.jobs.move("urgent", number=100.0)
         assert service.pending() == ["c", "b", "first", "a", "urgent"]
-        with pytest.raises(NotWaiting, match="job nobody does not wait"):
+        with pytest.raises(NotWaiting, match="job nobody is not waiting"):
             await service.jobs.move("nobody", front=True)
         with pytest.raises(NotWaiting):
             await service.jobs.move("a", number=float("nan"))
@@ -190,7 +190,7 @@ def test_a_repeated_submission_gives_the_job_of_then(tmp_path: Path) -> None:
         with pytest.raises(Refused, match="full"):
             await service.jobs.admit("ann", "another")
         assert (await service.jobs.submit(same)).id == jobs[0].id, "though the queue is full"
-        with pytest.raises(Refused, match="used for another body") as refused:
+        with pytest.raises(Refused, match="used with another body") as refused:
             await service.jobs.submit(submission(key="k", client="ann", prompt=graph(seed=2)))
         assert refused.value.status == 409
 

@@ -428,7 +428,7 @@ def test_requests_without_a_ready_runner_get_retry_later(tmp_path: Path) -> None
     async def start() -> None:
         runner = hopeless(waiting=0.3)
         starting = asyncio.create_task(runner.start())
-        with pytest.raises(RunnerDown, match=r"did not get ready within 0\.3 s") as refused:
+        with pytest.raises(RunnerDown, match=r"was not ready within 0\.3 s") as refused:
             await runner.ask(GetObjectInfo())
         assert (refused.value.status, refused.value.retry_after) == (503, 5)
         starting.cancel()

@@ -99,7 +99,7 @@ def find_user_file(
         state = file_state(path)
         if state is not None:
             return path, state
-    raise Refusal(404, f"there is no {show(filename)} in {place}")
+    raise Refusal(404, f"{show(filename)} not found in {place}")
 
 
 def _check(part: str, hidden: bool) -> None:
@@ -112,4 +112,4 @@ def _check(part: str, hidden: bool) -> None:
     if part.startswith(".") and not hidden:
         raise Refusal(400, f"the name {show(part)} begins with a dot")
     if part.endswith((".", " ")) or DEVICES.match(part):
-        raise Refusal(400, f"{show(part)} is not a valid file name on every system")
+        raise Refusal(400, f"{show(part)} is not a valid file name on some systems")

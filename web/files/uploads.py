@@ -76,7 +76,7 @@ class Upload:
         """
         file = form.get("image")
         if not isinstance(file, UploadFile) or not file.filename:
-            raise Refusal(400, "the multipart field 'image' holds no file with a name")
+            raise Refusal(400, "the multipart field 'image' has no named file")
         if (file.size or 0) > limits.upload_bytes:
             raise Refusal(
                 413,
@@ -177,7 +177,7 @@ def picture_name(name: str, kind: str) -> str:
     Raises Refusal 400 if the name contains folders.
     """
     if name.startswith(("/", "~")) or "\\" in name or "/" in name or name in (".", ".."):
-        raise Refusal(400, "the name of an upload holds no folders; give them in 'subfolder'")
+        raise Refusal(400, "the name of an upload cannot contain folders; pass them in 'subfolder'")
     cleaned = UNWANTED.sub("_", name).strip(" .") or "image"
     stem, ending = os.path.splitext(cleaned)  # noqa: PTH122 (Path would split the name again)
     if ending.lower() not in PICTURE_ENDINGS and mimetypes.guess_type(cleaned)[0] is not None:

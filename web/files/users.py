@@ -79,7 +79,7 @@ class Users:
             if name in names.values():
                 raise Refusal(400, "Duplicate username.")
             if len(names) >= MAX_USERS:
-                raise Refusal(400, f"the server has its limit of {MAX_USERS:,} users")
+                raise Refusal(400, f"the server has reached its limit of {MAX_USERS:,} users")
             user = f"{re.sub(r'[^A-Za-z0-9]+', '-', name).strip('-') or 'user'}_{uuid4()}"
             await asyncio.to_thread(
                 self._write,
@@ -216,7 +216,7 @@ class UserFiles:
         """Returns a file's path. Raises Refusal 404 if the file does not exist."""
         path = self._path(name)
         if file_state(path) is None:
-            raise Refusal(404, "there is no such file")
+            raise Refusal(404, "file not found")
         return path
 
     def state(self, name: str) -> os.stat_result | None:

@@ -45,8 +45,8 @@ def check_reach(host: str, token: str | None) -> None:
     """Raises InputError if other machines could reach a server without a token."""
     if token is None and not is_loopback(host):
         raise InputError(
-            f"--host {host}: others can reach this address, so a token is needed: --token-file "
-            "FILE or KATZ_TOKEN"
+            f"--host {host}: other machines can reach this address, so a token is needed: "
+            "--token-file FILE or KATZ_TOKEN"
         )
 
 
@@ -71,8 +71,8 @@ def listen(host: str, port: int) -> socket.socket:
         listening.close()
         if error.errno == errno.EADDRINUSE:
             raise InputError(
-                f"--port {port}: taken by another process on {host}; choose another (0: any free "
-                f"port)"
+                f"--port {port}: taken by another process on {host}; choose another port (0: any "
+                "free one)"
             ) from None
         if error.errno == errno.EACCES:
             raise InputError(

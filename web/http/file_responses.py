@@ -84,10 +84,10 @@ def _open(path: Path) -> tuple[BinaryIO, str | None]:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # does not block on a pipe
     except (FileNotFoundError, NotADirectoryError, PermissionError):
-        raise Refusal(404, "there is no such file") from None
+        raise Refusal(404, "file not found") from None
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise Refusal(404, "there is no such file")
+        raise Refusal(404, "file not found")
     file = os.fdopen(descriptor, "rb")
     if path.suffix:
         return file, SHOWN_AS.get(path.suffix.lower())

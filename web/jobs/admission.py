@@ -22,7 +22,7 @@ from katz_graph.web.jobs.store import JobStore
 LATER = 10.0  # seconds until a client may retry when the server cannot accept jobs
 TAKEN = {
     "id": ("duplicate_id", "a job with the id {} exists already"),
-    "key": ("key_reused", "this Idempotency-Key was used for another body"),
+    "key": ("key_reused", "this Idempotency-Key was used with another body"),
     "forgotten": (
         "key_reused",
         "the job of this Idempotency-Key has ended and is no longer stored",

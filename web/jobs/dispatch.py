@@ -193,7 +193,7 @@ class Dispatcher:
                 ended = Ended("cancelled", self._clock(), interrupted=latest)
                 self._end(attempt, ended, discard=True)
             elif crashes >= CRASHES:
-                message = f"given up: its process died {CRASHES} times, the last time: {why}"
+                message = f"given up: its process died {CRASHES} times; last reason: {why}"
                 attempt.job = replace(job, crashes=crashes)
                 self._end(
                     attempt,

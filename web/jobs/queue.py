@@ -190,5 +190,5 @@ class JobQueue:
     def _waiting(self, id: str) -> Job:
         found = self.find(id)
         if found is None:
-            raise NotWaiting(f"job {id} does not wait; only waiting jobs can be moved")
+            raise NotWaiting(f"job {id} is not waiting; only waiting jobs can be moved")
         return found

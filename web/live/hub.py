@@ -154,15 +154,15 @@ class Hub:
         most = max(1, self._limits.sockets * 3 // 4)
         opened = (session for sessions in self._sessions.values() for session in sessions)
         if address and sum(session.address == address for session in opened) >= most:
-            raise TooManySockets(f"this address has its limit of {most} websockets open")
+            raise TooManySockets(f"this address has reached its limit of {most} websockets")
         if self.sockets >= self._limits.sockets:
             raise TooManySockets(
-                f"this server has its limit of {self._limits.sockets} websockets open"
+                f"this server has reached its limit of {self._limits.sockets} websockets"
             )
         if len(self._sessions.get(client, ())) >= self._limits.client_sockets:
             raise TooManySockets(
-                f"this client has its limit of {self._limits.client_sockets} websockets open; "
-                f"close one"
+                f"this client has reached its limit of {self._limits.client_sockets} websockets; "
+                "close one"
             )
         session = Session(self, client, channel, self._budget, address)
         self._sessions.setdefault(client, {})[session] = None

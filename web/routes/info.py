@@ -139,7 +139,7 @@ def router(state: State) -> APIRouter:
 
     @routes.get("/global_subgraphs/{id}", responses=refusals(404))
     async def no_subgraph(id: str) -> Response:
-        raise Refusal(404, "there is no such subgraph")
+        raise Refusal(404, "subgraph not found")
 
     return routes
 

@@ -146,7 +146,7 @@ def own(state: State) -> APIRouter:
         """
         job = await state.jobs.job(id)
         if job is None or job.client not in (None, client_id):
-            raise Refusal(404, "there is no such job of this client")
+            raise Refusal(404, "this client has no such job")
         if (live := state.hub.state(job)) is not None:
             return Response(REPORT.dump_json(report_of(job, live)), media_type=JSON)
         packed = await state.jobs.report(id)

@@ -108,7 +108,7 @@ def known_kind(folders: Folders, name: str) -> str:
     """
     kind = SAME_AS.get(name, name)
     if kind not in folders.kinds():
-        raise Refusal(404, "there is no such kind of models")
+        raise Refusal(404, "no such model type")
     return kind
 
 
@@ -175,4 +175,4 @@ def _picture_of(folders: Folders, kind: str, name: str) -> Path:
         path = model.with_name(model.stem + ending)
         if file_state(path) is not None:
             return path
-    raise Refusal(404, "there is no picture next to the model's file")
+    raise Refusal(404, "no picture next to the model's file")

@@ -143,7 +143,7 @@ def _check_choices(extra: Mapping[str, Any], permitted: frozenset[str]) -> None:
     if changes.hypothetical:
         raise Refusal(
             400,
-            "a job uses only the server's real devices and links; others can only be planned",
+            "a job can only use devices and links that exist; plan with others instead",
             "invalid_choice",
         )
     for name in sorted(asked - permitted):

@@ -124,7 +124,7 @@ def router(state: State) -> APIRouter:
             (await files_of(request)).entries, _some(dir), recurse == YES
         )
         if entries is None:
-            raise Refusal(404, "there is no such folder")
+            raise Refusal(404, "folder not found")
         found = [entry for entry in entries if not entry.folder]
         if full_info == YES:
             return json_answer([_entry_json(entry) for entry in found])
@@ -138,7 +138,7 @@ def router(state: State) -> APIRouter:
     async def everything(request: Request, path: Name = "") -> Response:
         entries = await asyncio.to_thread((await files_of(request)).entries, path, True)
         if entries is None:
-            raise Refusal(404, "there is no such folder")
+            raise Refusal(404, "folder not found")
         below = f"{path.strip('/')}/" if path.strip("/") else ""
         return json_answer(
             [_placed(entry, below) for entry in sorted(entries, key=lambda entry: not entry.folder)]

@@ -169,7 +169,7 @@ def _outputs(
 
     reasons = {target: why_not(target) for target in targets}
     lines = (
-        f"node {one_line(shorten(target))} is to be run, but it {why}; it is left out"
+        f"node {one_line(shorten(target))} {why} and is left out"
         for target, why in reasons.items()
         if why
     )

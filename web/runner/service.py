@@ -206,7 +206,7 @@ class RunnerService:
         (threads or self._answering).submit(
             partial(self._answer, number, question, find),
             lambda why: self._refuse(
-                number, RunError(f"{question.description} has no answer: {why}")
+                number, RunError(f"{question.description} did not finish: {why}")
             ),
             question.origin,
         )

@@ -248,7 +248,7 @@ class Runner:
                             raise
         except TimeoutError:
             raise RunnerDown(
-                f"the runner {'did not answer' if self.ready else 'did not get ready'} within "
+                f"the runner {'did not answer' if self.ready else 'was not ready'} within "
                 f"{seconds:g} s"
             ) from None
 

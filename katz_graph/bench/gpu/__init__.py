@@ -30,7 +30,7 @@ def run(part: str | None = None, out: Path | None = None, write: Path | None = N
     part = part or next(iter(PARTS))
     if part not in PARTS:
         raise InputError(
-            f"--part: there is no {part!r}{suggest(part, PARTS)}; there are {', '.join(PARTS)}"
+            f"--part: unknown part {part!r}{suggest(part, PARTS)}; choose one of {', '.join(PARTS)}"
         )
     measure = importlib.import_module(f"katz_graph.bench.gpu.{part}").run
     options = {} if write is None else {"write": write}

@@ -77,7 +77,7 @@ class V1Class:
         inputs, hidden = declared.inputs(), declared.hidden()
         function = getattr(cls, "FUNCTION", None)
         if not isinstance(function, str) or not callable(getattr(cls, function, None)):
-            raise InputError(f"FUNCTION is {show(function)}, which is no method of the class")
+            raise InputError(f"FUNCTION is {show(function)}, which is not a method of the class")
         outputs = tuple(_outputs(cls))
         gives = tuple(map(bool, getattr(cls, "OUTPUT_IS_LIST", None) or ()))[: len(outputs)]
         gives += (False,) * (len(outputs) - len(gives))
@@ -190,8 +190,8 @@ def _taken(
     further = surplus(result, outputs)
     if further:
         context.warn(
-            f"{name}: gave {further} more than the {len(outputs)} outputs that it declares; the "
-            "rest was left out"
+            f"{name}: returned {further} values more than its {len(outputs)} declared outputs; "
+            "they were left out"
         )
     return from_result(result, outputs, gives_lists, is_output)
 

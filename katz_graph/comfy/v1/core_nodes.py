@@ -176,7 +176,7 @@ def call_node(kind: NodeType, given: Mapping[str, Any]) -> tuple[Any, ...]:
     given = dict(_flat(kind, given))
     unknown = [name for name in given if name not in kind.inputs]
     if unknown:
-        raise InputError(f"{kind.name} was given {', '.join(unknown)}; it has no such input")
+        raise InputError(f"{kind.name} has no input {', '.join(unknown)}")
     values = {
         name: from_pack(value, kind.inputs[name].socket)
         for name, value in given.items()

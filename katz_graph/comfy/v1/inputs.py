@@ -158,7 +158,8 @@ def _hidden_kind(declared: Any) -> str:
 def _groups(found: Any) -> Mapping[str, Any]:
     if not isinstance(found, Mapping):
         raise InputError(
-            f"INPUT_TYPES gave {show(found)}, expected an object with required, optional and hidden"
+            f"INPUT_TYPES returned {show(found)}, expected an object with required, optional and "
+            "hidden"
         )
     return {name: group for name, group in found.items() if isinstance(group, Mapping)}
 

@@ -29,12 +29,12 @@ def from_result(
     the result does not match the node's declaration.
     """
     if result is None and outputs and not is_output:
-        raise RunError(f"gave nothing, expected {_expected(outputs)}")
+        raise RunError(f"returned nothing, expected {_expected(outputs)}")
     if not isinstance(result, Mapping):
         return _values(result, outputs, gives_lists)
     if not any(form in result for form in FORMS):
         raise RunError(
-            f"gave {show(dict(result))} with neither of {', '.join(FORMS)}, expected "
+            f"returned {show(dict(result))} without any of {', '.join(FORMS)}, expected "
             f"{_expected(outputs)}"
         )
     values = result.get("result")
@@ -49,7 +49,7 @@ def from_result(
     if ui is None:
         return given
     if not isinstance(ui, Mapping):
-        raise RunError(f"gave {show(ui)} as ui, expected an object of lists")
+        raise RunError(f"returned {show(ui)} as ui, expected an object of lists")
     return WithUi(given, dict(ui))
 
 
@@ -87,7 +87,7 @@ def expanded_graph(nodes: Any) -> tuple[Graph, dict[str, str]]:
     malformed graph.
     """
     if not isinstance(nodes, Mapping):
-        raise RunError(f"gave {show(nodes)} to expand to, expected an object of nodes")
+        raise RunError(f"returned {show(nodes)} as expand, expected an object of nodes")
     calls: dict[str, NodeCall] = {}
     shown: dict[str, str] = {}
     for identifier, node in nodes.items():
@@ -121,10 +121,10 @@ def _values(result: Any, outputs: Sequence[Output], gives_lists: Sequence[bool])
             for output in outputs
         )
     if not isinstance(result, (tuple, list)):
-        raise RunError(f"gave {show(result)}, expected {_expected(outputs)}")
+        raise RunError(f"returned {show(result)}, expected {_expected(outputs)}")
     if len(result) < len(outputs):
         raise RunError(
-            f"gave a {type(result).__name__} of {len(result)}, expected {_expected(outputs)}"
+            f"returned a {type(result).__name__} of {len(result)}, expected {_expected(outputs)}"
         )
     declared = zip(result, outputs, gives_lists, strict=False)
     return tuple(_value(value, output, is_list) for value, output, is_list in declared)

@@ -74,7 +74,7 @@ def v3_nodes(module: ModuleType) -> list[V3Class] | None:
     extension = settled(entry())
     if not isinstance(extension, ComfyExtension):
         raise TypeError(
-            f"comfy_entrypoint gave a {type(extension).__name__}, expected a ComfyExtension"
+            f"comfy_entrypoint returned a {type(extension).__name__}, expected a ComfyExtension"
         )
     settled(extension.on_load())
     return [V3Class(kind) for kind in settled(extension.get_node_list())]
@@ -227,7 +227,7 @@ def _result(schema: Schema, given: Any) -> Any:
     elif isinstance(given, ExecutionBlocker):
         given = NodeOutput(block_execution=given.message)
     if not isinstance(given, NodeOutput):
-        raise TypeError(f"execute gave a {type(given).__name__}, expected an io.NodeOutput")
+        raise TypeError(f"execute returned a {type(given).__name__}, expected an io.NodeOutput")
     values = (
         tuple(ExecutionBlocker(given.block_execution) for _ in schema.outputs)
         if given.block_execution is not None

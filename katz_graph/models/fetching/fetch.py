@@ -108,7 +108,7 @@ def identify(
         if cancelled():
             raise Cancelled(f"{shown(url)}: no longer needed")
         if time.monotonic() > deadline:
-            raise _not_fetched(url, f"its header did not come within {patience.header:g} s")
+            raise _not_fetched(url, f"its header did not arrive within {patience.header:g} s")
     return asked.result()
 
 
@@ -195,7 +195,7 @@ def _errors_of(url: str, patience: Patience) -> Iterator[None]:
     except (Cancelled, Changed):
         raise
     except FileNotFoundError:
-        reason = "there is no such file"
+        reason = "file not found"
     except TimeoutError:
         reason = (
             f"the server did not answer within {patience.connecting:g} s, or was silent for "

@@ -342,6 +342,5 @@ def _check(file: FileIdentity, part: Path, opened: BinaryIO, cancelled: Callable
     if digest.hexdigest() != expected:
         log.warning("%s: its SHA-256 is %s", shown(file.path), digest.hexdigest())
         raise InputError(
-            f"{shown(file.path)}: its SHA-256 is not {expected}: the checksum belongs to another "
-            "file"
+            f"{shown(file.path)}: its SHA-256 is not {expected}: check the URL and the checksum"
         )

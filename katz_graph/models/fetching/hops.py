@@ -32,7 +32,7 @@ def check_hop(url: str, rule: FetchRule) -> None:
     (`client_of`).
     """
     if not rule.allows(url):
-        raise NotPermitted(f"{_place(url)} is not below a URL that may be fetched")
+        raise NotPermitted(f"{_place(url)} begins with no URL that --fetch allows")
     for part in CHAIN.split(url):
         host = urlsplit(part).hostname
         if host is not None and not rule.names(part):

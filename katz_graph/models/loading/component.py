@@ -142,7 +142,7 @@ def _shards(index: Path) -> list[FileIdentity]:
     for tensor, name in homes.items():
         if tensor not in there[name]:
             raise InputError(
-                f"{index.parent / name}: lacks {tensor}, which {index.name} says is in it: "
-                "download both again"
+                f"{index.parent / name}: lacks {tensor}, listed in {index.name}: download both "
+                "again"
             )
     return found

@@ -32,11 +32,10 @@ CHANGED = "changed since the workflow began to use it: run the workflow again"
 FOREIGN = {
     b"version https://git-lfs": "a pointer of Git LFS, not the file itself: fetch it with git lfs "
     "pull, or download it",
-    b"<": "a web page, not a model: the download gave a page, perhaps to log in; download it again",
-    b"PK\x03\x04": f"{PICKLE}, also under another name: take the .safetensors file of "
-    "the same model",
-    b"\x80\x02": f"{PICKLE}, also under another name: take the .safetensors file of the same model",
-    b"GGUF": "a GGUF file, which is not supported: take the .safetensors file of the same model",
+    b"<": "a web page, not a model, perhaps a login page: download the model again",
+    b"PK\x03\x04": f"{PICKLE}, even if renamed: use the .safetensors file of the same model",
+    b"\x80\x02": f"{PICKLE}, even if renamed: use the .safetensors file of the same model",
+    b"GGUF": "a GGUF file, which is not supported: use the .safetensors file of the same model",
 }  # signatures of files that users mistake for models
 LONGEST_SIGN = 64  # bytes
 LENGTH_BYTES = 8  # of the header length
@@ -195,8 +194,8 @@ def read_header_of(
             raise InputError(f"{name}: {foreign}")
         has = "is shorter" if size is None else f"has {size:,}"
         raise InputError(
-            f"{name}: not a safetensors file, or cut off: it says its header has "
-            f"{length:,} bytes, the file {has}"
+            f"{name}: not a safetensors file, or cut off: it declares a header of {length:,} "
+            f"bytes, the file {has}"
         )
     header = read(length)
     return header, parse_header(name, header, size)
@@ -264,9 +263,7 @@ def _check_layout(file: str, entries: dict[str, Any], available: int | None) -> 
             )
         reached = end
     if available is not None and reached != available:
-        problem = (
-            "truncated" if reached > available else "followed by bytes that belong to no tensor"
-        )
+        problem = "truncated" if reached > available else "has bytes that belong to no tensor"
         raise InputError(
             f"{file}: {problem}: its tensors take {reached:,} bytes, the file has {available:,}: "
             "download it again"

@@ -49,7 +49,7 @@ IRRELEVANT = ("full_precision_matrix_mult", "orig_dtype", "per_row")  # without 
 UNDERSTOOD = ("format", "convrot", "convrot_groupsize", "orig_shape", "params", *IRRELEVANT)
 LONGEST_MARKER = 4096  # bytes
 WIDENED_AT_ONCE = 2**20  # values
-FITS = "take a file of the same model with bf16, fp16, fp8 or int8_tensorwise weights"
+FITS = "use a file of the same model with bf16, fp16, fp8 or int8_tensorwise weights"
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,8 +179,8 @@ def controlnet_recipe(source: str | Path, base: Component | None = None) -> Cont
             )
         if DIFFERENCES in file.shapes and isinstance(base, MergedComponent):
             raise InputError(
-                f"{file.path}: holds differences to {a_network()} of one file, the model is "
-                "merged from two: link one that is not merged"
+                f"{file.path}: needs {a_network()} from a single file, but the model is merged "
+                "from two: link an unmerged model"
             )
         recipe = ControlNetRecipe(
             controlnet_component(file), base=base if DIFFERENCES in file.shapes else None

@@ -90,7 +90,7 @@ def encode(
         parts.append(torch.zeros_like(hidden) if silent else hidden)
         masks.append(torch.zeros_like(mask) if silent else mask)
     if not parts:
-        raise InputError("the conditioning has no text for any text encoder: write one")
+        raise InputError("the conditioning has no text for any text encoder: write a prompt")
     width = max(*(part.shape[-1] for part in parts), *map(_width, encoders))
     padded_length = [pad(part, (0, width - part.shape[-1])) for part in parts]
     return TextEncoding(

@@ -112,8 +112,7 @@ def row_of(encoder: Component) -> int:
     row = int(config_value(encoder, POSITIONS, int, USUAL_ROW))
     if row < SHORTEST_ROW:
         raise InputError(
-            f"{encoder.folder}: config.json gives {row} as {POSITIONS}, expected at least "
-            f"{SHORTEST_ROW}"
+            f"{encoder.folder}: config.json: {POSITIONS} is {row}, expected at least {SHORTEST_ROW}"
         )
     return row
 

@@ -44,7 +44,7 @@ def sentence_piece_tokenizer(model: bytes) -> Any:
     except (LookupError, ValueError, TypeError, AttributeError, struct.error):
         raise ValueError("not a sentencepiece model like T5's") from None
     if trained.get(KIND, [UNIGRAM])[-1] != UNIGRAM:
-        raise ValueError("a sentencepiece model that is not unigram, unlike T5's")
+        raise ValueError("expected a unigram sentencepiece model, like T5's")
     made = Tokenizer(Unigram(scored, unknown, byte_fallback=trained.get(BYTES, [0])[-1] == 1))
     if table := normalising.get(TABLE, [b""])[-1]:
         made.normalizer = normalizers.Precompiled(table)

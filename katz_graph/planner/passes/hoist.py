@@ -74,8 +74,8 @@ def _one_entry(
             else "a ControlNet node to the UNetDecoder"
         )
         raise InputError(
-            f"{where}: it carries a ControlNet, which acts only in a KSampler; link {way_out} "
-            "instead"
+            f"{where}: the conditioning has a ControlNet, which acts only in a KSampler; link "
+            f"{way_out} instead"
         )
     if (entry.start_percent, entry.end_percent) != (0.0, 1.0):
         raise InputError(

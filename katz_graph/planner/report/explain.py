@@ -100,7 +100,7 @@ def reading_notes(program: Program, prediction: Prediction) -> Iterator[str]:
         took = "a time not known yet" if seconds is None else f"{seconds:.3f} s"
         name = f"LoRA {PurePath(shown(file.path)).name} ({file.size / 1e6:.3g} MB)"
         if file not in waits:
-            yield f"{name}: read before the first step unless it is in memory, in {took}"
+            yield f"{name}: read before the first step in {took}, unless in memory"
             continue
         hides = waits[file] * prediction.period
         without = f"the {waits[file]} evaluations that may run without it take {hides:.3f} s"
@@ -142,7 +142,8 @@ def _notes(program: Program, simulation: Simulation, others: Sequence[Compared])
             yield f"{slower.name} was not chosen: {_against(simulation, slower)}"
         if len(used) < len(program.target.devices):
             yield (
-                f"{len(used)} of {len(program.target.devices)} devices are used: more gain nothing"
+                f"{len(used)} of {len(program.target.devices)} devices are used: more would not "
+                "be faster"
             )
     elif several is not None:
         yield (
@@ -171,7 +172,7 @@ def _why_not_stale(
         for variant in program.variants
         for operation in variant.operations
     ):
-        yield "stale-controlnet is allowed and changes nothing: there is no ControlNet"
+        yield "stale-controlnet is allowed and changes nothing: the plan has no ControlNet"
         return
     stale = next((one for one in others if one.stale), None)
     if stale is None:

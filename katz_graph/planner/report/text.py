@@ -47,8 +47,8 @@ def _lines(program: Program) -> Iterator[str]:
     if program.work:
         total = _loop_total(program)
         yield (
-            f"work: {_si(total[0])}FLOP and {_si(total[1])}B in the commonest evaluation, latent "
-            f"{'x'.join(map(str, program.shape))}"
+            f"work: {_si(total[0])}FLOP and {_si(total[1])}B in the most common evaluation, "
+            f"latent {'x'.join(map(str, program.shape))}"
         )
     yield f"computed in {program.target.devices[0].dtype}"
     if len(program.target.devices) > 1:

@@ -106,7 +106,7 @@ class PlacementRules:
             for stage, devices in self.program.target.pins.items()
         )
         return InputError(
-            f"no placement fits: models need {sizes}; devices hold {rooms}{pins}; give larger or "
+            f"no placement fits: models need {sizes}; devices hold {rooms}{pins}; use larger or "
             "more devices, or fewer pins"
         )
 
@@ -150,9 +150,8 @@ class PlacementRules:
                     else ""
                 )
                 raise InputError(
-                    f"operation {name}: its model needs {size / 1e9:.2f} GB, and no device that it "
-                    f"may run on{pinned} has it: {rooms}; "
-                    "give a larger device or a smaller model"
+                    f"operation {name}: its model needs {size / 1e9:.2f} GB, more than any "
+                    f"allowed device{pinned} has: {rooms}; use a larger device or a smaller model"
                 )
 
     def _alike(self, one: Device, other: Device) -> bool:

@@ -80,9 +80,8 @@ class Views:
         }
         if len(found) > 1:
             raise InputError(
-                f"node {operation.id} ({operation.type}): a slot brings it parts of the latent "
-                "that differ between evaluations; "
-                "carry the same part in each"
+                f"node {operation.id} ({operation.type}): its slot carries different parts of the "
+                "latent in different evaluations; carry the same part in each"
             )
         return found.pop()
 

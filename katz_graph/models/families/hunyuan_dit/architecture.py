@@ -43,13 +43,13 @@ def transformer_architecture(part: Component) -> Architecture:
     )
     if heads * head_width != width or head_width % 4:
         raise InputError(
-            f"{part.folder}: config.json gives {heads} heads of {head_width} and tokens of width "
-            f"{width}, expected {heads * head_width}, in heads of a multiple of 4"
+            f"{part.folder}: config.json has {heads} heads of {head_width} and tokens of width "
+            f"{width}, expected {heads * head_width}, and a head width divisible by 4"
         )
     if blocks % 2:
         raise InputError(
-            f"{part.folder}: config.json gives {blocks} blocks, expected an even number: those of "
-            "the second half read those of the first"
+            f"{part.folder}: config.json has {blocks} blocks, expected an even number: the second "
+            "half reads the first"
         )
     lengths = tuple(
         config_value(part, name, int, usual)
@@ -57,7 +57,7 @@ def transformer_architecture(part: Component) -> Architecture:
     )
     if lengths != LENGTHS:
         raise InputError(
-            f"{part.folder}: config.json gives texts of {lengths[0]} and {lengths[1]} tokens, "
+            f"{part.folder}: config.json has texts of {lengths[0]} and {lengths[1]} tokens, "
             f"expected {LENGTHS[0]} and {LENGTHS[1]}"
         )
     channels = config_value(part, "in_channels", int, LATENT.channels)

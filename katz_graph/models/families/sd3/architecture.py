@@ -37,7 +37,7 @@ def transformer_architecture(part: Component) -> Architecture:
     text = heads * head_width if alone else config_value(part, "caption_projection_dim", int)
     if heads * head_width != text:
         raise InputError(
-            f"{part.folder}: config.json gives {heads} heads of {head_width} and a text of width "
+            f"{part.folder}: config.json has {heads} heads of {head_width} and a text of width "
             f"{text}, expected {heads * head_width}"
         )
     channels = config_value(part, "in_channels", int, LATENT.channels)

@@ -189,8 +189,7 @@ def blocks(module: Any, given: Mapping[str, Any]) -> Outputs:
     numbers, passed = range(first, last + 1), block_numbers(given.get("passed_over", ""))
     if beyond := [number for number in passed if number not in numbers]:
         raise InputError(
-            f"TransformerBlocks: block {beyond[0]} is to be skipped, the range has {first} to "
-            f"{last}"
+            f"TransformerBlocks: cannot skip block {beyond[0]}: the range is {first} to {last}"
         )
     return (run_blocks(module, tokens, numbers, given["fixed"], _residual(given), passed),)
 

@@ -52,9 +52,8 @@ def encode(
         done = _skips_until(unet, blocks.start)
         if len(state.skips) != done:
             raise InputError(
-                f"UNetEncoder: first_block {first_block} needs features with {done} skips, these "
-                f"have {len(state.skips)}: "
-                "continue where they ended"
+                f"UNetEncoder: first_block {first_block} needs features with {done} skips, got "
+                f"{len(state.skips)}: continue after their last block"
             )
     else:
         if blocks.start != 0:

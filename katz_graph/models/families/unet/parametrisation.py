@@ -97,8 +97,8 @@ def _yaml(path: Path) -> tuple[Prediction | None, bool]:
         TypeError,
     ):
         raise InputError(
-            f"{path}: is next to a checkpoint, but is no configuration of one: correct it, or "
-            "move it away"
+            f"{path}: is next to a checkpoint, but is not its configuration: correct it, or move "
+            "it away"
         ) from None
     if scaling.rpartition(".")[2] in ("VScaling", "EpsScaling"):
         named = "v_prediction" if scaling.endswith("VScaling") else "epsilon"

@@ -43,7 +43,7 @@ def call_wrapper(
     ) -> Tensor:
         if x.shape != step.x.shape:
             raise InputError(
-                f"{name} called the model with a latent of {list(x.shape)}, expected "
+                f"{name} called the model with a latent of shape {list(x.shape)}, expected "
                 f"{list(step.x.shape)}"
             )
         level = float(timestep.flatten()[0])
@@ -65,7 +65,7 @@ def call_wrapper(
     )
     if not isinstance(result, Tensor) or result.shape != step.x.shape:
         got = list(result.shape) if isinstance(result, Tensor) else f"a {type(result).__name__}"
-        raise InputError(f"{name} gave {got}, expected a tensor of {list(step.x.shape)}")
+        raise InputError(f"{name} returned {got}, expected a tensor of {list(step.x.shape)}")
     return result
 
 

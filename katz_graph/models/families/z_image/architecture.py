@@ -42,7 +42,7 @@ def transformer_architecture(part: Component) -> Architecture:
     sides, frames = values.get("all_patch_size", [2]), values.get("all_f_patch_size", [1])
     if len(sides) != 1 or list(frames) != [1]:
         raise InputError(
-            f"{part.folder}: config.json gives several patch sizes, expected one, of one frame"
+            f"{part.folder}: config.json has several patch sizes, expected one, of one frame"
         )
     channels = config_value(part, "in_channels", int, LATENT.channels)
     return Architecture(
@@ -65,8 +65,8 @@ def _controlnet_architecture(part: Component) -> Architecture:
     if channels != LATENT.channels or refiners is not None:
         raise InputError(
             f"{part.folder}: a ControlNet of version 2 (control_in_dim {channels}, "
-            f"add_control_noise_refiner {refiners}), which also reads a mask and acts on the "
-            "refiners, and is not supported: take version 1"
+            f"add_control_noise_refiner {refiners}), which is not supported, as it reads a mask "
+            "and acts on the refiners: use version 1"
         )
     return Architecture(channels, channels, text_width=0, pooled_width=None)
 

@@ -73,8 +73,8 @@ def controlnet_configuration(shapes: Shapes, _: str) -> Configuration:
     (head,) = shapes["control_layers.0.attention.norm_q.weight"]
     if "control_noise_refiner.0.after_proj.weight" in shapes or inputs != 64:
         raise InputError(
-            "a control patch for Z-Image of version 2, which also reads a mask and acts on the "
-            "refiners, and is not supported: take version 1"
+            "a control patch for Z-Image of version 2, which is not supported, as it reads a mask "
+            "and acts on the refiners: use version 1"
         )
     return {
         "_class_name": CONTROLNET,
