@@ -102,7 +102,7 @@ test("a graph of 1,000 nodes", async ({ page, browser, request }) => {
     .then((one) => one.finished())
     .then(() => (isPlanned = true));
   tell({ opening: await open(page, "large.json", document, "2") });
-  await page.getByRole("button", { name: "Show all" }).click();
+  await page.getByRole("button", { name: "Fit view" }).click();
   await drawn(page);
   await told(BESIDE, () => pan(page));
   tell({ planning_lasted: !isPlanned }); // as long as the gesture

@@ -31,7 +31,7 @@ test("P0.34 P0.36 P0.38 the plan stands on the sampler, and in words beside it",
   await openTemplate(page, "Text to image");
   await node(page, "5").getByLabel("seed", { exact: true }).fill("4711"); // not known already
   await runToEnd(page);
-  await expect(node(page, "5").locator(".strip")).toContainText("an evaluation, predicted");
+  await expect(node(page, "5").locator(".strip")).toContainText("per evaluation, predicted");
   await page.keyboard.press("Shift+E");
   const panel = page.getByLabel("plan", { exact: true });
   await expect(panel).toContainText("Alternatives");
@@ -182,7 +182,7 @@ test("P0.30 P0.33 a paused queue keeps its job until it is resumed; a picture op
   await page.keyboard.press("q");
   const panel = page.getByLabel("queue and history");
   await panel.getByRole("button", { name: "Pause" }).click();
-  await expect(panel).toContainText("paused: what waits stays in the queue");
+  await expect(panel).toContainText("paused: waiting jobs stay in the queue");
   await node(page, "5").getByLabel("seed", { exact: true }).fill("99");
   await page.getByRole("button", { name: "Run", exact: true }).click();
   await expect(page.locator(".toolbar .state")).toContainText("waiting");
@@ -190,7 +190,7 @@ test("P0.30 P0.33 a paused queue keeps its job until it is resumed; a picture op
   await panel.getByRole("button", { name: "Resume" }).click();
   await expect(page.locator(".toolbar .state")).toContainText("completed in", { timeout: 45_000 });
   await panel.locator(".pictures button").first().click();
-  await page.getByRole("button", { name: "Open its workflow" }).click();
+  await page.getByRole("button", { name: "Open the workflow" }).click();
   await expect(page.locator(".tab")).toHaveCount(2);
   await expect(node(page, "5").getByLabel("seed", { exact: true })).toHaveValue("99");
 });

@@ -54,7 +54,7 @@ test("P0.16 a workflow is saved, renamed, found again, and deleted into the tras
   await expect(page.locator(".card").first()).toBeVisible();
   expect(await downloaded(page)).toEqual(kept);
   await panel.getByRole("button", { name: "delete" }).first().click();
-  await expect(panel).toContainText("nothing was saved yet");
+  await expect(panel).toContainText("no saved workflows yet");
   await expect(page.locator(".tab.active b")).toBeVisible(); // nowhere saved any more
   const trash = await page.request.get("/userdata?dir=workflows&recurse=true");
   expect(await trash.json()).toEqual([expect.stringMatching(/^\.trash\/\d+ mine second\.json$/)]);
@@ -76,7 +76,7 @@ test("P0.17 P0.18 two windows on one file: neither change disappears", async ({
   await page.keyboard.press("Control+s");
   const choice = page.getByRole("dialog", { name: "The file has changed" });
   await expect(choice).toContainText("shared.json was saved by another page");
-  await choice.getByRole("button", { name: "Take theirs" }).click();
+  await choice.getByRole("button", { name: "Use the server's version" }).click();
   await expect(node(page, "5").getByLabel("steps")).toHaveValue("7");
   await page.keyboard.press("Control+z");
   await expect(node(page, "5").getByLabel("steps")).toHaveValue("9");
@@ -166,7 +166,7 @@ test("P0.41 the token is asked for in words, at the first visit and in between, 
     await page.keyboard.press("Enter");
   };
   await give("wrong");
-  await expect(form.getByRole("status")).toHaveText("This is not the token.");
+  await expect(form.getByRole("status")).toHaveText("Wrong token.");
   await give("token-of-the-tests");
   await expect(form).toHaveCount(0);
   await expect(node(page, "5").getByLabel("steps")).toHaveValue("7");
@@ -178,7 +178,7 @@ test("P0.41 the token is asked for in words, at the first visit and in between, 
   await page.reload();
   await expect(page.locator("main.canvas")).toHaveCount(0);
   await give("wrong");
-  await expect(page.getByText("This is not the token.")).toBeVisible();
+  await expect(page.getByText("Wrong token.")).toBeVisible();
   await give("token-of-the-tests");
   await expect(node(page, "5").getByLabel("steps")).toHaveValue("7");
   expect(page.url()).not.toContain("token");
@@ -317,7 +317,7 @@ test("P0.17 drafts are kept on the server within 10 s, open in another browser, 
   await hide(page);
   await expect.poll(() => stored(second)).toBe(14);
   await page.reload();
-  await page.getByRole("button", { name: "forget the draft txt2img" }).click();
+  await page.getByRole("button", { name: "delete the draft txt2img" }).click();
   await expect.poll(drafts).toEqual([]);
   expect(troubles.splice(0)).toEqual([expect.stringContaining("412")]);
 });

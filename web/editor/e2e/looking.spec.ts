@@ -49,7 +49,7 @@ test("P0.01 in the corner all of the graph is seen: dragging there pans, the whe
   page,
 }) => {
   await openTemplate(page, "Text to image");
-  const overview = await page.getByRole("img", { name: "all of the graph" }).boundingBox();
+  const overview = await page.getByRole("img", { name: "overview of the graph" }).boundingBox();
   if (overview === null) throw new Error("it is not there");
   const start = await view(page);
   await page.mouse.move(overview.x + 100, overview.y + 75);
@@ -126,7 +126,7 @@ test("P0.41 the theme is chosen, and stays in another browser", async ({ page })
   await page.unroute("**/settings/**");
   await page.reload();
   await expect.poll(scheme).toBe("light");
-  await choose("Theme: as the system");
+  await choose("Theme: system");
   await expect.poll(scheme).toBe("light dark");
 });
 

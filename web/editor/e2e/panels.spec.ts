@@ -36,9 +36,9 @@ test("P1.26 colours are set by variables, texts of nodes are larger, and both st
   const text = look.getByLabel("Export or import as text");
   await expect(text).toHaveValue("--dark-dim: #23262c;");
   await text.fill("--dark-panel: #203040;\n--dark-panel: url(//far.example)\n");
-  await look.getByRole("button", { name: "Use these" }).click();
-  await expect(look.getByRole("status")).toHaveText(/not understood: .*far.example/);
-  await look.getByLabel("Texts in nodes").fill("18");
+  await look.getByRole("button", { name: "Apply" }).click();
+  await expect(look.getByRole("status")).toHaveText(/not valid: .*far.example/);
+  await look.getByLabel("Text size in nodes").fill("18");
   const kept = page.waitForResponse(/settings\/katz.look/);
   await page.keyboard.press("Escape");
   await kept;
@@ -163,13 +163,13 @@ test("P1.27 shortcuts, favourites and theme of ComfyUI's front end are taken ove
   };
   await page.emulateMedia({ colorScheme: "dark" });
   const chooser = page.waitForEvent("filechooser");
-  await act(page, "Take over settings");
+  await act(page, "Import settings");
   const buffer = Buffer.from(JSON.stringify(settings));
   const file = { name: "comfy.settings.json", mimeType: "application/json", buffer };
   await (await chooser).setFiles(file);
   const told = page.getByRole("alert");
   await expect(told).toContainText("1 shortcut, 1 favourite, 0 colours, the light theme");
-  await expect(told).toContainText("not known here: SomePack.Command");
+  await expect(told).toContainText("unknown: SomePack.Command");
   await expect(page.locator("body")).toHaveCSS("background-color", "rgb(243, 244, 246)");
   await page.locator("main.canvas").press("F8");
   const library = page.getByRole("complementary", { name: "node types" });
@@ -182,7 +182,7 @@ test("P1.27 shortcuts, favourites and theme of ComfyUI's front end are taken ove
   await page.getByRole("button", { name: "Reset all" }).click();
   await page.keyboard.press("Escape");
   const kept = page.waitForResponse(/settings\/katz.theme/);
-  await act(page, "Theme: as the system");
+  await act(page, "Theme: system");
   await kept;
 });
 
@@ -195,7 +195,7 @@ test("P1.22 a link leads to a page about a job, on which nothing can be changed,
   await page.context().grantPermissions(["clipboard-read", "clipboard-write"]);
   await page.locator("main.canvas").press("q");
   await page.getByRole("button", { name: "Copy link" }).first().click();
-  await expect(page.getByRole("alert")).toContainText("in the clipboard");
+  await expect(page.getByRole("alert")).toContainText("copied a link");
   const link = await page.evaluate(() => navigator.clipboard.readText());
   expect(link).toMatch(/\?job=[0-9a-f-]{36}$/);
   const other = await browser.newPage({ storageState: await page.context().storageState() });
@@ -230,7 +230,7 @@ test("P1.08 a form shows the chosen fields and the results only, both ways, and 
   await node(page, "5").getByLabel("steps").fill("4");
   await page.keyboard.press("Enter");
   await expect(form.getByLabel("steps", { exact: true })).toHaveValue("4");
-  await form.getByRole("button", { name: "text further up" }).click();
+  await form.getByRole("button", { name: "move text up" }).click();
   await expect(form.getByRole("listitem").first()).toContainText("text");
   await runToEnd(page);
   await expect(form.locator(".result img")).toBeVisible();
@@ -238,7 +238,7 @@ test("P1.08 a form shows the chosen fields and the results only, both ways, and 
     { node: "2", widget: "text" },
     { node: "5", widget: "steps" },
   ]);
-  await form.getByRole("button", { name: "take text out of the form" }).click();
-  await form.getByRole("button", { name: "take steps out of the form" }).click();
+  await form.getByRole("button", { name: "remove text from the form" }).click();
+  await form.getByRole("button", { name: "remove steps from the form" }).click();
   expect((await downloaded(page)).extra).toEqual(untouched.extra);
 });

@@ -19,7 +19,7 @@ test("P1.06 what a node gives is shown at the node, run only to there, and the d
   const steps = node(page, "5").getByLabel("steps");
   await steps.fill("3");
   await steps.press("Enter");
-  await expect(peek).toContainText("of an earlier graph");
+  await expect(peek).toContainText("from an earlier graph");
   await peek.getByRole("button", { name: "Close preview" }).click();
   await expect(peek).toHaveCount(0);
 });

@@ -36,7 +36,7 @@ test("P1.09 two pictures are compared by a slider, by their difference, and by t
   await page.keyboard.press("Escape");
   await expect(dialog).toHaveCount(0);
   await pictures.nth(0).click();
-  await page.getByRole("button", { name: "Compare with the older one" }).click();
+  await page.getByRole("button", { name: "Compare with previous one" }).click();
   await expect(differing.filter({ hasText: "cfg" }).getByRole("cell")).toHaveText(["4", "7.5"]);
 });
 
@@ -99,9 +99,9 @@ test("P1.21 pictures are starred, deleted and put back, many at once, and dragge
   await picture("second").focus();
   await page.keyboard.press("s");
   await expect(tile("second").getByLabel(/^star/)).toHaveAttribute("aria-pressed", "true");
-  await gallery.getByRole("button", { name: "With a star" }).click();
+  await gallery.getByRole("button", { name: "Starred" }).click();
   await expect(gallery.getByRole("listitem")).toHaveCount(1);
-  await gallery.getByRole("button", { name: "With a star" }).click();
+  await gallery.getByRole("button", { name: "Starred" }).click();
   // into a node that loads one, and onto the canvas
   const loader = page.locator(".card", { hasText: "LoadImage" }).first();
   await picture("first").dragTo(loader.locator(".card-title"));
@@ -130,7 +130,7 @@ test("P1.21 pictures are starred, deleted and put back, many at once, and dragge
   await picture("third").focus();
   await page.keyboard.press("Delete");
   await expect(tile("third")).toHaveCount(0);
-  await act(page, "Pictures with a star");
+  await act(page, "Starred pictures");
   await expect(tile("second")).toBeVisible();
   await expect(tile("first")).toHaveCount(0);
 });

@@ -97,7 +97,7 @@ test("P1.05 links are hidden one by one under names, by type and all, and drawn 
   await expect(node(page, "4")).toBeVisible();
   const { x, y } = await middleOf(page, 1);
   await page.mouse.click(x, y, { button: "right" });
-  await page.getByRole("menuitem", { name: "Hide the selected link under a name" }).click();
+  await page.getByRole("menuitem", { name: "Name and hide the selected link" }).click();
   await page.getByLabel("title").fill("<b>first");
   await page.keyboard.press("Enter");
   await expect(badges).toHaveText(["<b>first", "<b>first"]);
@@ -168,7 +168,7 @@ test("P1.20 bookmarks lead back to places, also in subgraphs, and survive saving
   await page.keyboard.press("1");
   await expect(trail).toHaveCount(0);
   await page.keyboard.press("7");
-  await expect(page.getByRole("alert")).toContainText("there is no bookmark 7");
+  await expect(page.getByRole("alert")).toContainText("bookmark 7 is not set");
 
   const saved = await downloaded(page);
   expect(Object.keys(saved.extra.katz.bookmarks)).toEqual(["1", "3"]);
@@ -180,7 +180,7 @@ test("P1.20 bookmarks lead back to places, also in subgraphs, and survive saving
   await bookmark("remove bookmark 3");
   await page.keyboard.press("Escape");
   await page.keyboard.press("3");
-  await expect(page.getByRole("alert")).toContainText("there is no bookmark 3");
+  await expect(page.getByRole("alert")).toContainText("bookmark 3 is not set");
 });
 
 test("P0.09 a drag that is broken off puts back what it moved, and others can be chosen", async ({

@@ -20,7 +20,7 @@ function watchPlan(page: Page): {
 }
 
 async function openStep(page: Page): Promise<void> {
-  await page.locator(".card").getByRole("button", { name: "Open the step" }).click();
+  await page.locator(".card").getByRole("button", { name: "Show the step plan" }).click();
   await expect(page.getByRole("region", { name: "opened step" })).toBeVisible();
 }
 
@@ -62,7 +62,7 @@ for (const title of TITLES)
     await expect(page.locator(".card .strip")).toHaveCount(plans.length);
     for (const plan of plans) {
       const [sampler = ""] = plan.sampler.split(".");
-      await node(page, sampler).getByRole("button", { name: "Open the step" }).click();
+      await node(page, sampler).getByRole("button", { name: "Show the step plan" }).click();
       const region = page.getByRole("region", { name: "opened step" });
       await expect(region).toBeVisible();
       const tabs = region.getByRole("tab");

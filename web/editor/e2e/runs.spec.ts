@@ -22,7 +22,7 @@ test("P1.14 nodes are coloured by what they took, the critical path is marked; i
     );
   expect(await opacity("5")).toBeGreaterThan(await opacity("4"));
   await expect(page.locator(".react-flow__edge-path.critical").first()).toBeAttached();
-  await expect(page.getByRole("note", { name: "heat" })).toContainText("the critical path");
+  await expect(page.getByRole("note", { name: "heat" })).toContainText("critical path");
   await page.keyboard.press("Shift+E");
   await expect(page.locator(".idle-gaps li").first()).toContainText(/cpu:\d idle .*/);
   await expect(page.locator(".timeline .idle").first()).toBeAttached();
@@ -42,7 +42,7 @@ test("P1.12 all steps are listed by name; a click undoes or redoes several", asy
     await field.press("Enter");
   }
   await page.getByRole("main").press("u");
-  const list = page.getByRole("complementary", { name: "steps" });
+  const list = page.getByRole("complementary", { name: "undo history" });
   await expect(list.getByRole("button")).toHaveText(["open", "set cfg", "set steps", "set cfg"]);
   await list.getByRole("button").nth(1).click();
   await expect(cfg).toHaveValue("5");

@@ -29,7 +29,7 @@ test("P1.15 what is no sampler stays as it is, and a line says why", async ({ pa
   await openTemplate(page, "Text to image");
   const before = await downloaded(page);
   await node(page, "90").locator(".card-title").click();
-  await act(page, "Write the step of the sampler out as nodes");
+  await act(page, "Expand the sampler into step nodes");
   await expect(page.getByText("is not a sampler, so it has no step")).toBeVisible();
   expect(await downloaded(page)).toEqual(before);
   troubles.length = 0; // the browser notes the refusal

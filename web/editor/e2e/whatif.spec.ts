@@ -10,7 +10,7 @@ test("P1.13 what if: other batching and more devices are planned side by side; o
   const panel = page.getByRole("complementary", { name: "plan" });
   await panel.getByText("What if", { exact: true }).click();
   const form = panel.getByRole("form", { name: "What if" });
-  const submit = form.getByRole("button", { name: "Plan with these" });
+  const submit = form.getByRole("button", { name: "Plan this setup" });
   await expect(submit).toBeDisabled();
   const table = panel.getByRole("table", { name: "plans side by side" });
   await form.getByLabel("equal calls").selectOption("one per branch");
@@ -33,14 +33,14 @@ test("P1.13 what if: other batching and more devices are planned side by side; o
   const three = table.getByRole("row", { name: /cpu:0 × 3, links of 100,0.01/ });
   const legend = page.getByRole("note", { name: "devices of the plan" });
   await expect(legend).toContainText("cpu:0+2");
-  await expect(three.getByRole("button", { name: "Run with these" })).toBeDisabled();
+  await expect(three.getByRole("button", { name: "Run this setup" })).toBeDisabled();
   await table.getByRole("button", { name: "as jobs run" }).click();
   await expect(legend).not.toContainText("cpu:0+2");
 
   const queued = page.waitForRequest((request) => request.url().endsWith("/prompt"));
-  await apart.getByRole("button", { name: "Run with these" }).click();
+  await apart.getByRole("button", { name: "Run this setup" }).click();
   expect((await queued).postDataJSON().extra_data).toEqual({ katz: { batching: false } });
   await expect(page.locator('.card img[alt*="png"]').first()).toBeVisible({ timeout: 45_000 });
-  await refused.getByRole("button", { name: /^drop/ }).click();
+  await refused.getByRole("button", { name: /^remove/ }).click();
   await expect(refused).toHaveCount(0);
 });

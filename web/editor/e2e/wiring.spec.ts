@@ -103,7 +103,7 @@ test("P1.07 a node is replaced and keeps what fits, inputs are swapped, selected
   await page.keyboard.press("Control+z");
   await select("3");
   await page.keyboard.press("Shift+S");
-  const types = page.getByRole("combobox", { name: "Replace by" });
+  const types = page.getByRole("combobox", { name: "Change the node type to" });
   await types.fill("LatentBlend");
   const first = page.getByRole("option").first();
   await expect(first).toContainText("keeps 2 of 2 links");
@@ -113,7 +113,7 @@ test("P1.07 a node is replaced and keeps what fits, inputs are swapped, selected
   const now = doc.nodes.find(({ id }: { id: number }) => id === 3);
   expect(now).toMatchObject({ type: "LatentBlend", pos: [800, 160] });
   expect(doc.links).toHaveLength(2);
-  for (const step of ["replace by", "swap inputs"]) {
+  for (const step of ["change to", "swap inputs"]) {
     await expect(page.getByRole("button", { name: "Undo" })).toHaveAttribute(
       "title",
       new RegExp(`: ${step}`),

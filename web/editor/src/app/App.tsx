@@ -155,7 +155,7 @@ function onDrop(event: DragEvent): void {
   const names = new Set(folders.map((folder) => folder?.name));
   const files = [...(event.dataTransfer?.files ?? [])].filter(({ name }) => !names.has(name));
   if (files.length > 0) void openFiles(files);
-  if (names.size > 0) notify(`${[...names].join(", ")}: a folder; drop the files that are in it`);
+  if (names.size > 0) notify(`${[...names].join(", ")}: a folder; drop its files instead`);
 }
 
 function ConnectionStatus() {

@@ -112,7 +112,7 @@ function Templates() {
 }
 
 const COLOURS = {
-  "as the theme": "",
+  "theme colour": "",
   red: "#7a3b3b",
   orange: "#7a5230",
   yellow: "#6f6a2f",

@@ -189,7 +189,7 @@ function Flow({
         nodeTypes={TYPES}
         edgeTypes={LINES}
         onEdgeDoubleClick={({ clientX, clientY }, { id }) =>
-          change("lead a link around", (now) =>
+          change("add a reroute", (now) =>
             withReroute(now, Number(id), flow.screenToFlowPosition({ x: clientX, y: clientY })),
           )
         }
@@ -224,8 +224,8 @@ function Flow({
         {far && <FarLinks edges={edges} />}
         <Controls showInteractive={false} showFitView={false}>
           <ControlButton
-            title="Show all"
-            aria-label="Show all"
+            title="Fit view"
+            aria-label="Fit view"
             onClick={() => useCanvas.getState().fit()}
           >
             <Maximize />

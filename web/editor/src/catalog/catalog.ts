@@ -110,9 +110,9 @@ function virtual(name: string, title: string, description: string, given: Partia
 }
 
 const VIRTUAL: readonly NodeType[] = [
-  virtual("Note", "Note", "A text for people.", { widgets: [NOTE] }),
-  virtual("MarkdownNote", "Markdown Note", "A text for people.", { widgets: [NOTE] }),
-  virtual("Reroute", "Reroute", "Leads a link around.", {
+  virtual("Note", "Note", "A comment; the run ignores it.", { widgets: [NOTE] }),
+  virtual("MarkdownNote", "Markdown Note", "A comment; the run ignores it.", { widgets: [NOTE] }),
+  virtual("Reroute", "Reroute", "Routes a link around nodes.", {
     sockets: [{ name: "", type: "*", optional: false, tooltip: "", group: "", shownFor: null }],
     outputs: [{ name: "", type: "*", tooltip: "" }],
   }),

@@ -9,9 +9,9 @@ export function refusal(
   from: End & { readonly type: string },
   to: End & { readonly type: string },
 ): string | null {
-  if (from.node === to.node) return "a node cannot take what it gives";
+  if (from.node === to.node) return "a node cannot be linked to itself";
   if (!compatible(from.type, to.type)) return `${from.type} does not fit ${to.type}`;
-  return leadsTo(graph, to.node, from.node) ? "that would be a loop" : null;
+  return leadsTo(graph, to.node, from.node) ? "the link would close a loop" : null;
 }
 
 /** Returns whether `goal` depends on `start`. */

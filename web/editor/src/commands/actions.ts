@@ -78,7 +78,7 @@ const RUNNING: readonly Action[] = [
     act: openSweepDialog,
     anywhere: true,
   },
-  { id: "share", title: "Copy a link to the page of the run", keys: [], act: shareRun },
+  { id: "share", title: "Copy a link to the run's page", keys: [], act: shareRun },
   { id: "stop", title: "Stop", keys: ["Mod+Alt+Enter"], act: () => void stop(), anywhere: true },
 ];
 
@@ -95,7 +95,7 @@ const EDITING: readonly Action[] = [
     keys: ["Mod+Shift+Z", "Mod+y"],
     act: onActive((id) => useDocuments.getState().redo(id)),
   },
-  { id: "steps", title: "All steps, to undo or redo several", keys: ["u"], act: aside("steps") },
+  { id: "steps", title: "Undo history", keys: ["u"], act: aside("steps") },
   { id: "add", title: "Add a node", keys: ["Shift+A"], act: () => canvas().ask() },
   { id: "copy", title: "Copy", keys: ["Mod+c"], act: () => void nodes.copy(false) },
   { id: "cut", title: "Cut", keys: ["Mod+x"], act: () => void nodes.copy(true) },
@@ -115,7 +115,7 @@ const EDITING: readonly Action[] = [
   },
   {
     id: "comment",
-    title: "Comment lines of a prompt out, or in",
+    title: "Comment or uncomment prompt lines",
     keys: ["Mod+/"],
     act: toggleComment,
     anywhere: true,
@@ -144,7 +144,7 @@ const EDITING: readonly Action[] = [
   { id: "pin", title: "Pin", keys: ["p"], act: () => nodes.toggleFlag("pinned", "pin") },
   {
     id: "unfold",
-    title: "Write the step of the sampler out as nodes",
+    title: "Expand the sampler into step nodes",
     keys: ["Alt+Enter"],
     act: () => void unfold(),
   },
@@ -154,13 +154,13 @@ const EDITING: readonly Action[] = [
   { id: "all", title: "Select all", keys: ["Mod+a"], act: nodes.selectAll },
   {
     id: "upstream",
-    title: "Select what it depends on",
+    title: "Select upstream nodes",
     keys: ["["],
     act: () => nodes.selectAlong("upstream"),
   },
   {
     id: "downstream",
-    title: "Select what depends on it",
+    title: "Select downstream nodes",
     keys: ["]"],
     act: () => nodes.selectAlong("downstream"),
   },
@@ -170,26 +170,26 @@ const EDITING: readonly Action[] = [
   { id: "down", title: "Move down", keys: ["Mod+ArrowDown"], act: () => nodes.nudge(0, STEP) },
   ...(["left", "right", "up", "down"] as const).flatMap((way) => {
     const key = `Arrow${way.charAt(0).toUpperCase()}${way.slice(1)}`;
-    const title = `Select the next node, ${way}`;
+    const title = `the nearest node, ${way}`;
     return [
-      { id: `walk-${way}`, title, keys: [key], act: () => walk(way, false) },
+      { id: `walk-${way}`, title: `Select ${title}`, keys: [key], act: () => walk(way, false) },
       {
         id: `add-${way}`,
-        title: `${title}, too`,
+        title: `Also select ${title}`,
         keys: [`Shift+${key}`],
         act: () => walk(way, true),
       },
     ];
   }),
-  { id: "back", title: "Follow a link back", keys: ["Alt+ArrowLeft"], act: () => follow("back") },
-  { id: "forth", title: "Follow a link on", keys: ["Alt+ArrowRight"], act: () => follow("forth") },
-  { id: "enter", title: "Go into the fields of the node", keys: ["Enter"], act: enterNode },
+  { id: "back", title: "Go upstream", keys: ["Alt+ArrowLeft"], act: () => follow("back") },
+  { id: "forth", title: "Go downstream", keys: ["Alt+ArrowRight"], act: () => follow("forth") },
+  { id: "enter", title: "Edit the node's fields", keys: ["Enter"], act: enterNode },
   { id: "connect", title: "Connect the selected node", keys: ["c"], act: dialog("connect") },
   { id: "leave", title: "Leave the subgraph", keys: ["Escape"], act: nodes.leave },
 ];
 
 const LOOKING: readonly Action[] = [
-  { id: "fit", title: "Show all", keys: ["."], act: () => canvas().fit() },
+  { id: "fit", title: "Fit view", keys: ["."], act: () => canvas().fit() },
   {
     id: "fit-selected",
     title: "Show the selection",
@@ -205,13 +205,13 @@ const LOOKING: readonly Action[] = [
   { id: "nodes", title: "All node types", keys: ["n"], act: aside("nodes") },
   {
     id: "devices",
-    title: "Devices: memory, load, and what they do now",
+    title: "Devices: memory, load and current work",
     keys: ["d"],
     act: aside("devices"),
   },
   {
     id: "form",
-    title: "Form: the chosen fields and the results only",
+    title: "Form: only the chosen fields and results",
     keys: ["f"],
     act: aside("form"),
   },
@@ -225,13 +225,13 @@ const LOOKING: readonly Action[] = [
   { id: "models", title: "Models", keys: ["m"], act: aside("models") },
   {
     id: "packs",
-    title: "Packs: what they bring, and what was left out",
+    title: "Packs: node types, and nodes left out",
     keys: ["Shift+N"],
     act: aside("packs"),
   },
   {
     id: "help",
-    title: "Help of the selected node, or of the field",
+    title: "Help for the selected node or field",
     keys: ["F1"],
     act: showHelp,
     anywhere: true,
@@ -239,7 +239,7 @@ const LOOKING: readonly Action[] = [
   { id: "gallery", title: "Pictures", keys: ["g", "a"], act: aside("gallery") },
   {
     id: "starred",
-    title: "Pictures with a star",
+    title: "Starred pictures",
     keys: [],
     act: () => page({ side: "gallery", starred: true }),
   },
@@ -251,7 +251,7 @@ const LOOKING: readonly Action[] = [
   },
   {
     id: "overlay",
-    title: "Plan over the graph, made while editing",
+    title: "Plan over the graph, updated while editing",
     keys: ["e"],
     act: () => page(({ overlay }) => ({ overlay: !overlay, step: null })),
   },
@@ -269,7 +269,7 @@ const LOOKING: readonly Action[] = [
   },
   {
     id: "step",
-    title: "Open the step of the selected sampler",
+    title: "Show the selected sampler's step plan",
     keys: ["Shift+Enter"],
     act: openStep,
   },
@@ -282,19 +282,19 @@ const LOOKING: readonly Action[] = [
   },
   {
     id: "appearance",
-    title: "Appearance: colours, and the size of texts in nodes",
+    title: "Appearance: colours and text size in nodes",
     keys: ["Shift+T"],
     act: dialog("appearance"),
   },
   {
     id: "take-over",
-    title: "Take over settings and shortcuts of ComfyUI's front end (comfy.settings.json)",
+    title: "Import settings and shortcuts of ComfyUI's front end (comfy.settings.json)",
     keys: [],
     act: () => chooseSettings(ACTIONS),
   },
   ...THEMES.map((theme) => ({
     id: `theme-${theme}`,
-    title: `Theme: ${theme === "system" ? "as the system" : theme}`,
+    title: `Theme: ${theme}`,
     keys: [],
     act: () => useSettings.getState().setTheme(theme),
   })),
@@ -334,7 +334,7 @@ const DOCUMENTS: readonly Action[] = [
   },
   {
     id: "name",
-    title: "Your name, for others who have the same file open",
+    title: "Your name, shown to others with the same file open",
     keys: [],
     act: askForName,
   },

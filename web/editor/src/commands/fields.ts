@@ -69,7 +69,7 @@ export function setPlaced(
 export function copyValue(): void {
   const name = currentField();
   const placed = name === null ? undefined : placedAt(name);
-  if (placed === undefined) return notify("point at a field, or go into it, to copy its value");
+  if (placed === undefined) return notify("point at a field or focus it to copy its value");
   navigator.clipboard
     .writeText(String(placed.value))
     .catch(() => notify("the browser does not let this page write to the clipboard"));

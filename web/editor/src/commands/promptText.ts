@@ -23,6 +23,6 @@ export function writtenIn({ value, selectionStart, selectionEnd }: HTMLTextAreaE
 export function toggleComment(): void {
   const area = document.activeElement;
   if (!(area instanceof HTMLTextAreaElement))
-    return notify("go into a prompt to comment lines out");
+    return notify("focus a prompt to comment lines out");
   write(area, commented(writtenIn(area)));
 }

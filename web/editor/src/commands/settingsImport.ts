@@ -13,7 +13,7 @@ export async function importSettings(file: File, actions: readonly Action[]): Pr
   try {
     found = readComfy(fieldsOf(parseJson(await file.text())));
   } catch {
-    return notify(`${file.name} is no file of settings`);
+    return notify(`${file.name} is not a settings file`);
   }
   const settings = useSettings.getState();
   settings.setKeys(
@@ -38,8 +38,8 @@ export async function importSettings(file: File, actions: readonly Action[]): Pr
     counted(Object.keys(found.colours).length, "colour"),
     ...(found.theme === null ? [] : [`the ${found.theme} theme`]),
   ].join(", ");
-  const left = found.unknown.length === 0 ? "" : `; not known here: ${found.unknown.join(", ")}`;
-  notify(`taken over: ${taken}${left}`);
+  const left = found.unknown.length === 0 ? "" : `; unknown: ${found.unknown.join(", ")}`;
+  notify(`imported: ${taken}${left}`);
 }
 
 function counted(count: number, what: string): string {

@@ -22,7 +22,7 @@ export async function copyJobLink(job: string): Promise<void> {
   const link = jobLink(job);
   try {
     await navigator.clipboard.writeText(link);
-    notify("a link to the job's page is in the clipboard");
+    notify("copied a link to the job's page");
   } catch {
     notify(link);
   }
@@ -31,6 +31,6 @@ export async function copyJobLink(job: string): Promise<void> {
 /** Copies the link to the latest job of the active document. */
 export function shareRun(): void {
   const { latest } = followedBy(activeSession());
-  if (latest === null) return notify("run the workflow, to have a page about the run");
+  if (latest === null) return notify("run the workflow first: the page shows a run");
   void copyJobLink(latest.id);
 }

@@ -86,13 +86,13 @@ function Difference({ pair: [one, other] }: { readonly pair: Pair }) {
         if (left || drawn === null) return;
         if (found === null)
           return setWords(
-            `of different sizes: ${first.width} × ${first.height}, ${second.width} × ${second.height}`,
+            `different sizes: ${first.width} × ${first.height}, ${second.width} × ${second.height}`,
           );
         [drawn.width, drawn.height] = [first.width, first.height];
         drawn.getContext("2d")?.putImageData(new ImageData(found.pixels, first.width), 0, 0);
         setWords(`${differenceText(found)}; shown ${GAIN} times as strong`);
       },
-      () => setWords("one of the pictures is not there any more"),
+      () => setWords("one of the pictures no longer exists"),
     );
     return () => {
       left = true;
@@ -119,7 +119,7 @@ async function pixelsOf(address: string): Promise<Pixels> {
 
 function Settings({ pair: [one, other] }: { readonly pair: Pair }) {
   const catalog = useLive((live) => live.catalog);
-  const [rows, setRows] = useState<readonly Setting[] | string>("reading their workflows …");
+  const [rows, setRows] = useState<readonly Setting[] | string>("reading the workflows …");
   useEffect(() => {
     let left = false;
     const read = async (address: string) => (await open(await fetched(address))).document;

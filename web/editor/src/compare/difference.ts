@@ -39,7 +39,7 @@ export function difference(one: Pixels, other: Pixels, gain: number): Difference
 }
 
 export function differenceText({ most, share }: Difference): string {
-  if (most === 0) return "equal to the last bit";
+  if (most === 0) return "identical";
   const percent = 100 * share;
   return `${percent < 0.1 ? "less than 0.1" : percent.toFixed(1)} % of the pixels differ, by ${most} of 255 at most`;
 }

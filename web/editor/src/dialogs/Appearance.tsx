@@ -38,13 +38,13 @@ export function Appearance({ onClose }: { readonly onClose: () => void }) {
             >
               {THEMES.map((one) => (
                 <option key={one} value={one}>
-                  {one === "system" ? "as the system" : one}
+                  {one}
                 </option>
               ))}
             </select>
           </label>
           <label>
-            Texts in nodes{" "}
+            Text size in nodes{" "}
             <input
               type="range"
               min={TEXT.least}
@@ -108,10 +108,10 @@ export function Appearance({ onClose }: { readonly onClose: () => void }) {
               setWrong(lines);
             }}
           >
-            Use these
+            Apply
           </button>
           <ul role="status" className="missing">
-            {[...wrong.map((line) => `not understood: ${line}`), ...unreadable(holds)].map(
+            {[...wrong.map((line) => `not valid: ${line}`), ...unreadable(holds)].map(
               (line) => (
                 <li key={line}>{line}</li>
               ),

@@ -40,7 +40,7 @@ export function ImageView({ pictures: { addresses, at } }: { readonly pictures: 
         className="large"
         tabIndex={0}
         role="group"
-        aria-label="arrows: the next picture; +, −, 0, .: zoom"
+        aria-label="arrows: other pictures; +, −, 0, .: zoom"
         onKeyDown={(event) => {
           const act = keys[event.key];
           if (act === undefined) return;
@@ -73,9 +73,9 @@ export function ImageView({ pictures: { addresses, at } }: { readonly pictures: 
             usePage.setState({ compared: [addresses[at + 1] ?? "", address] });
           }}
         >
-          Compare with the older one
+          Compare with previous one
         </button>
-        <span>{zoom === null ? "as large as fits" : `${Math.round(100 * zoom)} %`}</span>
+        <span>{zoom === null ? "fitted" : `${Math.round(100 * zoom)} %`}</span>
         <button
           type="button"
           onClick={() => {
@@ -83,7 +83,7 @@ export function ImageView({ pictures: { addresses, at } }: { readonly pictures: 
             fetched(address).then((file) => openFiles([file]), notify);
           }}
         >
-          Open its workflow
+          Open the workflow
         </button>
         <button
           type="button"

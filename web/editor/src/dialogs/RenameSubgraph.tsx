@@ -17,7 +17,7 @@ export function RenameSubgraph({ onClose }: { readonly onClose: () => void }) {
         }}
       >
         <label>
-          Name, of all its nodes without a title
+          Name of the subgraph and its untitled nodes
           <input
             autoFocus
             value={name}

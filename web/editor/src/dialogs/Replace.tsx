@@ -42,7 +42,7 @@ export function Replace({ onClose }: { readonly onClose: () => void }) {
         );
   return (
     <Picker
-      label="Replace by"
+      label="Change the node type to"
       query={query}
       onQuery={setQuery}
       entries={types.map(({ type, kept }) => ({

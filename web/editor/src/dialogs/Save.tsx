@@ -48,8 +48,8 @@ export function ConflictChoice({ conflict }: { readonly conflict: Conflict }) {
     <Modal label="The file has changed" onClose={close}>
       <p>
         {theirs.path} was saved by another page
-        {saved === "" ? "" : ` at ${new Date(saved).toLocaleTimeString()}`}. Nothing is overwritten
-        unless you say so.
+        {saved === "" ? "" : ` at ${new Date(saved).toLocaleTimeString()}`}. No version is overwritten
+        unless you choose to.
       </p>
       <p className="choices">
         <button
@@ -60,10 +60,10 @@ export function ConflictChoice({ conflict }: { readonly conflict: Conflict }) {
           Keep both: save under another name
         </button>
         <button type="button" onClick={choose(() => void takeTheirs(theirs.path))}>
-          Take theirs
+          Use the server's version
         </button>
         <button type="button" onClick={choose(() => void store(theirs.path, theirs))}>
-          Replace theirs
+          Replace the server's version
         </button>
       </p>
     </Modal>

@@ -32,12 +32,12 @@ export function SweepDialog({ onClose }: { readonly onClose: () => void }) {
               value={text}
               rows={4}
               aria-invalid={wrong.length > 0}
-              placeholder="one value a line"
+              placeholder="one value per line"
               onChange={(event) => changeAxis(at, { text: event.target.value })}
             />
-            {wrong.length > 0 && <small className="missing">no value: {wrong.join(", ")}</small>}
+            {wrong.length > 0 && <small className="missing">not a value: {wrong.join(", ")}</small>}
             <button type="button" onClick={() => removeAxis(at)}>
-              Leave out
+              Remove
             </button>
           </label>
         ))}
@@ -69,10 +69,10 @@ export function SweepDialog({ onClose }: { readonly onClose: () => void }) {
           Run {count}
         </button>
         <button type="button" onClick={() => void cancelSweep()}>
-          Cancel what has not ended
+          Cancel unfinished runs
         </button>
         <span role="status">
-          {count} {count === 1 ? "run" : "runs"} of at most {MAX_RUNS}; one value a line
+          {count} {count === 1 ? "run" : "runs"} of at most {MAX_RUNS}; one value per line
         </span>
       </p>
       <Grid />

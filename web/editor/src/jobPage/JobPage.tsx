@@ -66,7 +66,7 @@ function Shown({ id, job }: { readonly id: string; readonly job: SharedJob }) {
         <p key={text}>{text}</p>
       ))}
       {job.over && <a href={copyLink(id)}>Open a copy in the editor</a>}
-      <h2>What it was set to</h2>
+      <h2>Settings</h2>
       <dl>
         {job.nodes
           .filter(({ values }) => values.length > 0)

@@ -32,11 +32,11 @@ const close = () => usePage.setState({ masking: null });
 
 async function pixelsOf(address: string): Promise<ImageData> {
   const response = await fetch(address);
-  if (!response.ok) throw new Error("the picture is not there any more");
+  if (!response.ok) throw new Error("the picture no longer exists");
   const picture = await createImageBitmap(await response.blob());
   const canvas = new OffscreenCanvas(picture.width, picture.height);
   const context = canvas.getContext("2d");
-  if (context === null) throw new Error("the browser gives no canvas");
+  if (context === null) throw new Error("the browser cannot create a canvas");
   context.drawImage(picture, 0, 0);
   return context.getImageData(0, 0, picture.width, picture.height);
 }

@@ -18,7 +18,7 @@ export function Drafts({ most }: { readonly most?: number }) {
   if (shown.length === 0) return null;
   return (
     <section className="files drafts" aria-label="drafts">
-      <h2>Drafts that were not saved</h2>
+      <h2>Unsaved drafts</h2>
       <ul>
         {shown.map(({ path, modified }) => (
           <li key={path}>
@@ -29,10 +29,10 @@ export function Drafts({ most }: { readonly most?: number }) {
             <button
               type="button"
               className="plain"
-              aria-label={`forget the draft ${draftName(path)}`}
+              aria-label={`delete the draft ${draftName(path)}`}
               onClick={() => void forgetDraft({ path, version: "" }).then(load, notify)}
             >
-              forget
+              delete
             </button>
           </li>
         ))}

@@ -23,7 +23,7 @@ export function FilesPanel() {
     <aside className="side files" aria-label="saved workflows">
       <h2>Saved workflows</h2>
       <Filter value={query} onValue={setQuery} />
-      {files.length === 0 && <p className="empty">nothing was saved yet</p>}
+      {files.length === 0 && <p className="empty">no saved workflows yet</p>}
       <ul>
         {shown.map(({ path, modified }) => (
           <li key={path}>

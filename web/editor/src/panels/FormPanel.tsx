@@ -48,7 +48,7 @@ export function FormPanel({ session }: { readonly session: Session }) {
               <button
                 type="button"
                 className="plain"
-                aria-label={`${field.widget} further up`}
+                aria-label={`move ${field.widget} up`}
                 disabled={at === 0}
                 onClick={() => raiseField(field)}
               >
@@ -57,7 +57,7 @@ export function FormPanel({ session }: { readonly session: Session }) {
               <button
                 type="button"
                 className="plain"
-                aria-label={`take ${field.widget} out of the form`}
+                aria-label={`remove ${field.widget} from the form`}
                 onClick={() => toggleField(field)}
               >
                 <X size={12} />

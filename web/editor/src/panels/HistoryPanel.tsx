@@ -10,9 +10,9 @@ export function HistoryPanel({ session: { id, history } }: { readonly session: S
     present.current?.scrollIntoView({ block: "nearest" });
   }, [history]);
   return (
-    <aside className="side steps" aria-label="steps">
-      <h2>Steps</h2>
-      {earlier > 0 && <p className="remark">{earlier} before these</p>}
+    <aside className="side steps" aria-label="undo history">
+      <h2>Undo history</h2>
+      {earlier > 0 && <p className="remark">{earlier} earlier</p>}
       <ol>
         {steps.map(({ label, path, by }) => (
           <li key={by}>

@@ -31,9 +31,9 @@ export function JobsPanel() {
         >
           Cancel all
         </button>
-        {jobs.queue.paused && <span>paused: what waits stays in the queue</span>}
+        {jobs.queue.paused && <span>paused: waiting jobs stay in the queue</span>}
       </div>
-      {all.length === 0 && <p className="empty">nothing was run yet</p>}
+      {all.length === 0 && <p className="empty">no runs yet</p>}
       <ol>
         {all.map((job) => (
           <Row
@@ -65,7 +65,7 @@ function Row({
     <li>
       <div>
         <i className={`dot ${job.status}`} /> {job.status}
-        {place !== undefined && place > 0 ? `, ${place} before it` : ""}
+        {place !== undefined && place > 0 ? `, ${place} ahead of it` : ""}
         <small>
           {name} {began}
         </small>
@@ -73,7 +73,7 @@ function Row({
       <div className="steering">
         {place !== undefined && place > 0 && (
           <button type="button" onClick={() => void moveToFront(job.id).catch(notify)}>
-            To the front
+            Run next
           </button>
         )}
         {busy ? (

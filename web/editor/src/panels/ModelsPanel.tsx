@@ -43,7 +43,7 @@ export function ModelsPanel() {
           <option key={name}>{name}</option>
         ))}
       </select>
-      {shown.length === 0 && <p className="empty">no model of this kind is here</p>}
+      {shown.length === 0 && <p className="empty">no models of this type</p>}
       <ul>
         {shown.slice(0, MAX_SHOWN).map((model) => (
           <li key={model.name}>
@@ -106,7 +106,7 @@ function Notes({
         ))}
       </p>
       {triggers.length > 0 && (
-        <p role="group" aria-label="triggers, put into the prompt of the selected node">
+        <p role="group" aria-label="triggers: a click adds one to the selected prompt">
           {triggers.map((trigger) => (
             <button
               type="button"

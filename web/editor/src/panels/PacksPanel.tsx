@@ -32,7 +32,7 @@ export function PacksPanel() {
               ))}
               {scripts && (
                 <p className="remark">
-                  It brings scripts for ComfyUI's front end, which are not run.
+                  The pack's scripts for ComfyUI's front end do not run.
                 </p>
               )}
               <ul>

@@ -69,7 +69,7 @@ function Sampler({
       <h3>Sampler #{plan.sampler}</h3>
       <PlanStrip plan={plan} />
       <button type="button" className="open-step" onClick={() => onStep(plan.sampler)}>
-        Open the step
+        Show the step plan
       </button>
       {plan.timeline !== null && (
         <TimelineView
@@ -87,13 +87,13 @@ function Sampler({
             <dd>{timeText(spent)}</dd>
           </>
         )}
-        <dt>longest path alone</dt>
+        <dt>ideal (longest path)</dt>
         <dd>{timeText(plan.ideal)}</dd>
-        <dt>one call after another</dt>
+        <dt>sequential</dt>
         <dd>{timeText(plan.sequential)}</dd>
-        <dt>once a request</dt>
+        <dt>once per request</dt>
         <dd>{plan.before.length} calls</dd>
-        <dt>computes in</dt>
+        <dt>number format</dt>
         <dd>{plan.dtype}</dd>
       </dl>
       <p>Bound by {plan.binding}.</p>
@@ -126,7 +126,7 @@ function Sampler({
               <td title={cell.stage}>
                 {shortName(cell.stage)}
                 {cell.branches > 1 ? ` ×${cell.branches}` : ""}
-                {cell.stale ? ", one behind" : ""}
+                {cell.stale ? ", stale" : ""}
               </td>
               <td>{timeText(cell.seconds)}</td>
             </tr>
@@ -148,7 +148,7 @@ function Chain({ timeline }: { readonly timeline: Timeline }) {
   const chain = criticalChain(timeline).filter((at) => spans[at]?.evaluation === first + 1);
   return (
     <>
-      <h4>Critical chain of an evaluation</h4>
+      <h4>Critical path of an evaluation</h4>
       <ol className="weighed critical-chain">
         {chain.flatMap((at) => {
           const span = spans[at];
@@ -202,7 +202,7 @@ function Segments({
                 <i className={`swatch ${deviceLook(device)}`} /> {segment}
               </td>
               <td>{timeText(predicted)}</td>
-              <td title={far ? "more than a quarter apart" : undefined}>
+              <td title={far ? "more than 25 % apart" : undefined}>
                 {measured === null ? "–" : timeText(measured)}
                 {far ? " ≠" : ""}
               </td>

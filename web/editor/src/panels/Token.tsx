@@ -20,7 +20,7 @@ export function Token() {
             useLive.setState({ tokenRequired: false, notice: "" });
             void loadSettings();
           },
-          () => setWords("This is not the token."),
+          () => setWords("Wrong token."),
         );
       }}
     >
@@ -31,7 +31,7 @@ export function Token() {
       <label>
         Token <input name="token" type="password" autoComplete="current-password" required />
       </label>
-      <button type="submit">Go on</button>
+      <button type="submit">Continue</button>
     </form>
   );
 }

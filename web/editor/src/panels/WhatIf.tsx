@@ -48,7 +48,7 @@ export function WhatIf({ planned }: { readonly planned: Planned }) {
       >
         <Fields plans={planned.plans} choices={choices} onChange={setChoices} />
         <button type="submit" disabled={words === "" || asking}>
-          Plan with these
+          Plan this setup
         </button>
       </form>
       <Trials planned={planned} session={session.id} />
@@ -205,16 +205,16 @@ function Trials({ planned, session }: { readonly planned: Planned; readonly sess
                   title={
                     canRun(choices)
                       ? "A job with these choices"
-                      : "Some of these devices or links do not exist here"
+                      : "Some chosen devices or links do not exist"
                   }
                   onClick={() => void run({ keepSeeds: true, instead: planOverridesOf(choices) })}
                 >
-                  Run with these
+                  Run this setup
                 </button>
               )}
               <button
                 type="button"
-                aria-label={`drop ${choiceWords(choices)}`}
+                aria-label={`remove ${choiceWords(choices)}`}
                 onClick={() => dropTrial(session, at)}
               >
                 ×

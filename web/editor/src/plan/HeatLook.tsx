@@ -62,8 +62,8 @@ export function HeatLegend() {
   return (
     <p className="legend heat-legend" role="note" aria-label="heat">
       {heat === null || heat.total === 0
-        ? "run the workflow to see what its nodes take"
-        : `all nodes ${timeText(heat.total)}, the critical path ${timeText(heat.pathSeconds)}`}
+        ? "run the workflow to see the run time of nodes"
+        : `all nodes: ${timeText(heat.total)}, critical path: ${timeText(heat.pathSeconds)}`}
     </p>
   );
 }

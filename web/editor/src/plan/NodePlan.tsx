@@ -79,7 +79,7 @@ export function NodePlan({ node }: { readonly node: string }) {
           className="open-step nodrag"
           onClick={() => usePage.setState({ step: { session, node } })}
         >
-          Open the step
+          Show the step plan
         </button>
       </div>
     );
@@ -117,8 +117,8 @@ function Marked({
       <span>
         {timeText(seconds)} · {(100 * share).toFixed(0)} %
       </span>
-      {batched > 1 && <span title="one call with equal ones">×{batched}</span>}
-      {stale && <span title="the next evaluation reads what this one makes">one behind</span>}
+      {batched > 1 && <span title="equal calls batched into one">×{batched}</span>}
+      {stale && <span title="the next evaluation reads this result">stale</span>}
     </p>
   );
 }

@@ -12,7 +12,7 @@ export function PlanStrip({ plan }: { readonly plan: Plan }) {
             key={`${cell.segment} ${cell.stage}`}
             className={`cell ${deviceLook(cell.device)} ${cell.stale ? "stale" : ""}`}
             style={{ flexGrow: 1e6 * cell.seconds }}
-            title={`${cell.stage}${cell.branches > 1 ? `, ${cell.branches} branches in one call` : ""}, ${timeText(cell.seconds)} on ${plan.devices[cell.device]}${cell.stale ? ", one evaluation behind" : ""}`}
+            title={`${cell.stage}${cell.branches > 1 ? `, ${cell.branches} branches in one call` : ""}, ${timeText(cell.seconds)} on ${plan.devices[cell.device]}${cell.stale ? ", stale" : ""}`}
           >
             {shortName(cell.stage)}
             {cell.branches > 1 ? ` ×${cell.branches}` : ""}
@@ -20,7 +20,7 @@ export function PlanStrip({ plan }: { readonly plan: Plan }) {
         ))}
       </div>
       <figcaption>
-        {timeText(plan.period)} an evaluation, predicted · {plan.devices.join(", ")}
+        {timeText(plan.period)} per evaluation, predicted · {plan.devices.join(", ")}
       </figcaption>
     </figure>
   );

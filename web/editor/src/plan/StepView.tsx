@@ -105,7 +105,7 @@ export function StepView({
           ← {title}
         </button>
         <h2>step</h2>
-        <div role="tablist" aria-label="kinds of evaluations">
+        <div role="tablist" aria-label="evaluations">
           {plan.variants.map((variant, place) => (
             <button
               type="button"
@@ -129,11 +129,11 @@ export function StepView({
             onChange={(event) => setEvaluation(Number(event.target.value))}
           />
         </label>
-        <span>{timeText(plan.period)} an evaluation, predicted</span>
+        <span>{timeText(plan.period)} per evaluation, predicted</span>
         <span className="legend">
           {critical.operations.size > 0 && (
-            <span title="what an evaluation takes its time for, one after another">
-              <i className="swatch critical" /> critical chain
+            <span title="calls and transfers that set the time of an evaluation">
+              <i className="swatch critical" /> critical path
             </span>
           )}
           {plan.devices.map((device, place) => (
@@ -273,7 +273,7 @@ function drawn(edge: DrawnEdge, over: string | null, critical: boolean): Edge {
   ];
   const words = [
     ...(transfer === null ? [] : [`${bytesText(bytes)} · ${timeText(transfer.seconds)}`]),
-    ...(stale ? ["from the evaluation before"] : delay > 0 ? [`${delay} evaluation ago`] : []),
+    ...(stale ? ["from the previous evaluation"] : delay > 0 ? [`${delay} evaluation ago`] : []),
   ];
   return {
     id: key,

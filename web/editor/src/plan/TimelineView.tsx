@@ -101,7 +101,7 @@ export function TimelineView({
         <div
           className="axis"
           role="group"
-          aria-label="spans: arrows go from one to another, Enter to what it waited for; +, −, . zoom"
+          aria-label="spans: arrows select, Enter goes to the awaited span; +, −, . zoom"
           tabIndex={0}
           onPointerDown={(event) => {
             dragging.onPointerDown(event);
@@ -178,7 +178,7 @@ export function TimelineView({
       </div>
       <figcaption aria-live="polite">
         {shown === undefined
-          ? `evaluations ${timeline.first} and ${timeline.first + 1}: ${timeText(timeline.seconds)}, predicted${measured.length > 0 ? " above, measured below" : ""}; the line is the critical chain`
+          ? `evaluations ${timeline.first} and ${timeline.first + 1}: ${timeText(timeline.seconds)}, predicted${measured.length > 0 ? " above, measured below" : ""}; the line is the critical path`
           : wordsOf(shown, timeline)}
       </figcaption>
     </figure>

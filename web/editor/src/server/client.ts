@@ -73,7 +73,7 @@ export async function answered(
   try {
     answer = text === "" ? null : parseJson(text);
   } catch {
-    if (response.ok) throw new Refused("the server's answer is no JSON", response.status);
+    if (response.ok) throw new Refused("the server's answer is not JSON", response.status);
   }
   if (!response.ok) {
     const wait = response.headers.get("Retry-After");
@@ -219,7 +219,7 @@ export async function steer(what: "pause" | "resume" | "clear"): Promise<void> {
 /** Downloads a file of the server in order to open it. */
 export async function fetched(address: string): Promise<File> {
   const response = await fetch(address);
-  if (!response.ok) throw new Refused("the file is not there any more", response.status);
+  if (!response.ok) throw new Refused("the file no longer exists", response.status);
   const name = new URL(address, document.baseURI).searchParams.get("filename") ?? "picture.png";
   return new File([await response.blob()], name);
 }

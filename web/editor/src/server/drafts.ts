@@ -67,7 +67,7 @@ export async function readDraft(
   path: string,
 ): Promise<Opened & { readonly file: StoredWorkflow | null; readonly draft: StoredWorkflow }> {
   const response = await fetch(addressOf(path), { cache: "no-store" });
-  if (!response.ok) throw new Refused("the draft is not there any more", response.status);
+  if (!response.ok) throw new Refused("the draft no longer exists", response.status);
   const stored = fieldsOf(parseJson(await response.text()));
   const file = isObject(stored.file)
     ? { path: textOf(stored.file.path), version: textOf(stored.file.version) }

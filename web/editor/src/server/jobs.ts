@@ -10,7 +10,7 @@ export async function workflowOf(job: string): Promise<Opened> {
   const [, , graph, extra] = isObject(entry) ? listOf(entry.prompt) : [];
   const info = isObject(extra) && isObject(extra.extra_pnginfo) ? extra.extra_pnginfo : {};
   const workflow = isObject(info.workflow) ? info.workflow : graph;
-  if (workflow === undefined) throw new Refused("the server has forgotten this job", 0);
+  if (workflow === undefined) throw new Refused("the server no longer has this job", 0);
   return open(new Blob([printJson(workflow)], { type: "application/json" }));
 }
 

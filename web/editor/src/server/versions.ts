@@ -44,6 +44,6 @@ export async function moveVersions(file: string, to: string): Promise<void> {
 
 export async function readVersion({ path }: Version): Promise<Doc> {
   const response = await fetch(addressIn(FOLDER, path), { cache: "no-store" });
-  if (!response.ok) throw new Refused("the version is not there any more", response.status);
+  if (!response.ok) throw new Refused("the version no longer exists", response.status);
   return (await open(await response.blob())).document;
 }

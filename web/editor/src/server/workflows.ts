@@ -49,7 +49,7 @@ export async function readWorkflow(
   path: string,
 ): Promise<Opened & { readonly file: StoredWorkflow }> {
   const response = await fetch(addressOf(path), { cache: "no-store" });
-  if (!response.ok) throw new Refused(`${path} is not there any more`, MISSING);
+  if (!response.ok) throw new Refused(`${path} no longer exists`, MISSING);
   const file = { path, version: response.headers.get("ETag") ?? "" };
   return { ...(await open(await response.blob())), file };
 }

@@ -8,7 +8,7 @@ export type Scheme = (typeof SCHEMES)[number];
 /** The variables of `style.css`, and their uses. */
 export const VARIABLES = {
   back: "canvas",
-  grid: "grid of the canvas",
+  grid: "canvas grid",
   panel: "nodes and panels",
   raised: "titles and buttons",
   field: "fields",
@@ -16,11 +16,11 @@ export const VARIABLES = {
   text: "texts",
   dim: "secondary text",
   accent: "selection",
-  "on-accent": "texts on that",
-  good: "what went well",
-  busy: "what runs",
-  bad: "what is wrong",
-  heat: "what took long",
+  "on-accent": "text on the selection",
+  good: "success",
+  busy: "running",
+  bad: "errors",
+  heat: "long run time",
 } as const;
 export type Variable = keyof typeof VARIABLES;
 

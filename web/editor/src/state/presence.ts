@@ -21,7 +21,7 @@ function person(): string {
 }
 
 export function askForName(): void {
-  const name = window.prompt("Your name, for others who have the same file open", person());
+  const name = window.prompt("Your name, shown to others with the same file open", person());
   if (name === null) return;
   try {
     localStorage.setItem(PERSON, name.trim().slice(0, MAX_NAME_CHARACTERS));

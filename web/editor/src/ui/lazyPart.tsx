@@ -21,7 +21,7 @@ export function lazyPart<Props extends object>(
 function NotThere() {
   return (
     <p className="side empty" role="alert">
-      This part cannot be loaded. Reload the page: no document is lost.
+      This part of the page cannot be loaded. Reload: no document is lost.
     </p>
   );
 }

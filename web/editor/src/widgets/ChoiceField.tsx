@@ -35,7 +35,7 @@ function Choice({ widget, value, label, help, set }: Field) {
     "aria-label": label,
     "aria-description": help,
     className: there ? "" : "missing",
-    title: there ? present : `${present} is not there`,
+    title: there ? present : `${present} not found`,
   };
   if (widget.choices.length > MAX_MENU_CHOICES)
     return (

@@ -37,7 +37,7 @@ export function Swatch({ value, label, set }: Field) {
   return (
     <input
       type="color"
-      aria-label={`${label}, picked`}
+      aria-label={`${label}, picker`}
       value={pickedOf(value) ?? "#000000"}
       onClick={() => {
         gesture.current = crypto.randomUUID();

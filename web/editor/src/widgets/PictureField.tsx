@@ -22,7 +22,7 @@ export function PictureField({ onMask, ...field }: Field & { readonly onMask: ()
   return (
     <>
       <ChoiceField {...field} widget={{ ...field.widget, choices }} />
-      <label className="upload" title="use a picture of yours; or drop one on the node">
+      <label className="upload" title="upload a picture, or drop it on the node">
         upload
         <input type="file" accept="image/*" onChange={(event) => take(event.target.files?.[0])} />
       </label>

@@ -146,7 +146,7 @@ function dropOn(
   node: string,
 ): void {
   const to = fittingInput(graph, useLive.getState().catalog, node, from);
-  if (to === null) return notify(`nothing there takes ${from.type}`);
+  if (to === null) return notify(`no input there accepts ${from.type}`);
   const why = whyNot(graph, from, to);
   if (why !== null) notify(why);
   else change("connect", (now) => linked(now, from, to));

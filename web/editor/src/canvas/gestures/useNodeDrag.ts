@@ -85,7 +85,7 @@ export function useNodeDrag(
         ),
       );
       const label = moved.length > 1 ? `move ${moved.length} nodes` : "move";
-      change(into === null ? label : "put a node into a link", (now) =>
+      change(into === null ? label : "insert a node into a link", (now) =>
         groups.reduce(
           (next, group) => movedFrame(next, group),
           moveReroutes(insertedInto(moveNodes(now, places), node.id, into), points),

@@ -56,7 +56,7 @@ export function Overview({ boxPaths }: { readonly boxPaths: BoxPaths }) {
       <div
         ref={frame}
         role="img"
-        aria-label="all of the graph"
+        aria-label="overview of the graph"
         onPointerDown={(event) => event.currentTarget.setPointerCapture(event.pointerId)}
         onPointerMove={pan}
       >

@@ -94,7 +94,7 @@ function Badge({
       tabIndex={-1}
       className={`link-badge ${className}`}
       style={placeAt(x, y)}
-      title={`${name}: a hidden link, show the other end`}
+      title={`${name}: hidden link, show the other end`}
       data-id={link}
       onDoubleClick={(event) => event.stopPropagation()} // not also a double-click on the link
       onClick={(event) => {

@@ -30,12 +30,12 @@ export function OutputPreview({ session, node, peek }: PeekedAt) {
     return front === undefined ? null : docOf(front);
   });
   const isOld = useMemo(() => doc !== null && workOf(doc) !== peek.work, [doc, peek]);
-  const state = job?.error?.message ?? job?.status ?? "no longer known";
+  const state = job?.error?.message ?? job?.status ?? "job not found";
   return (
     <section className="peek nodrag" aria-label={`peek at ${peek.label}`}>
       <p>
         {peek.label}
-        <small>{made === undefined ? state : isOld ? "of an earlier graph" : ""}</small>
+        <small>{made === undefined ? state : isOld ? "from an earlier graph" : ""}</small>
         <button type="button" onClick={() => removePreview(session, node)}>
           Close preview
         </button>

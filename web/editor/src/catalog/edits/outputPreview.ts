@@ -50,7 +50,7 @@ export function withPreview(
     if (type.sockets.some((socket) => socket.type === "VAE")) {
       const vae = vaeFor(graph, output.node);
       const end = vae && fittingInput(next, catalog, node, vae);
-      if (!vae || !end) return "there is no VAE here to decode the latent";
+      if (!vae || !end) return "no VAE in this graph can decode the latent";
       next = linked(next, vae, end);
     }
     from = { node, slot: 0, type: type.outputs[0]?.type ?? "*" };

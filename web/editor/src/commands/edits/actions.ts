@@ -34,7 +34,7 @@ export const LINKING: readonly Action[] = [
   { id: "swap", title: "Swap two inputs", keys: ["Alt+s"], act: links.swapInputs },
   {
     id: "replace",
-    title: "Replace by another type",
+    title: "Change the node type",
     keys: ["Shift+S"],
     act: onSelection("replace"),
   },
@@ -46,7 +46,7 @@ export const LINKING: readonly Action[] = [
   },
   {
     id: "name-link",
-    title: "Hide the selected link under a name",
+    title: "Name and hide the selected link",
     keys: [],
     act: hiddenLinks.nameLink,
   },
@@ -73,14 +73,14 @@ export const SUBGRAPHS: readonly Action[] = [
   },
   {
     id: "unpack",
-    title: "Unpack the subgraph into the graph around",
+    title: "Unpack the subgraph",
     keys: ["Alt+Shift+E"],
     act: subgraphs.unpack,
   },
   { id: "rename-subgraph", title: "Rename the subgraph", keys: [], act: subgraphs.askForName },
   {
     id: "promote",
-    title: "Show the field on the subgraph's node, or take it back",
+    title: "Show the field on the subgraph's node, or hide it",
     keys: ["Alt+o"],
     act: subgraphs.promote,
     anywhere: true,
@@ -92,8 +92,8 @@ const EDGES = [
   ["right", "Align right edges", ["Mod+Shift+ArrowRight"]],
   ["top", "Align top edges", ["Mod+Shift+ArrowUp"]],
   ["bottom", "Align bottom edges", ["Mod+Shift+ArrowDown"]],
-  ["centre", "Align centres, one below the other", []],
-  ["middle", "Align centres, one beside the other", []],
+  ["centre", "Align centres in a column", []],
+  ["middle", "Align centres in a row", []],
 ] as const;
 
 export const PLACING: readonly Action[] = [

@@ -28,7 +28,7 @@ export function forget(number: number): void {
 export function goTo(number: number): void {
   const session = activeSession();
   const place = session && bookmarksOf(docOf(session)).get(number);
-  if (!session || !place) return notify(`there is no bookmark ${number}; B sets one`);
+  if (!session || !place) return notify(`bookmark ${number} is not set; B sets it`);
   useDocuments.getState().update(session.id, { path: place.path });
   // the canvas of another graph mounts first
   requestAnimationFrame(() => requestAnimationFrame(() => useCanvas.getState().look(place)));

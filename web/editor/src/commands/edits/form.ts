@@ -7,7 +7,7 @@ import { change } from "./selection";
 /** Toggles the current field in the form. */
 export function chooseField(): void {
   const field = currentField();
-  if (field === null) return notify("point at a field, or go into it, to show it in the form");
+  if (field === null) return notify("point at a field or focus it to add it to the form");
   toggleField(field);
 }
 

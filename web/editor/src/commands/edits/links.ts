@@ -30,7 +30,7 @@ export function replace(name: string): void {
   const type = catalog.get(name);
   if (type === undefined) return;
   onNodes((_, nodes) =>
-    change(`replace by ${type.title}`, (now) => replaced(now, catalog, nodes, type)),
+    change(`change to ${type.title}`, (now) => replaced(now, catalog, nodes, type)),
   );
   useSettings.getState().use(name);
 }
@@ -62,7 +62,7 @@ export function swap(pair: NamedPair): void {
 export function swapInputs(): void {
   const [first, ...others] = swappablePairs();
   if (first === undefined)
-    notify("the selected node has no two inputs that take each other's links");
+    notify("the selected node has no two inputs that accept each other's links");
   else if (others.length === 0) swap(first);
   else usePage.setState({ dialog: "swap" });
 }
@@ -82,7 +82,7 @@ export function linkSelected(): void {
       );
     }, graph);
     if (row.length < 2) notify("select two nodes to link them");
-    else if (linkedAll === graph) notify("no free input of one fits an output of the other");
+    else if (linkedAll === graph) notify("no free input of these nodes fits an output");
     else change("link nodes", () => linkedAll);
   });
 }

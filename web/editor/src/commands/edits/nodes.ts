@@ -94,7 +94,7 @@ export async function paste(): Promise<void> {
   try {
     insert(await navigator.clipboard.readText(), useCanvas.getState().pointer(), "paste");
   } catch {
-    notify("the browser does not let this page read the clipboard; Ctrl+V does");
+    notify("the browser does not let this page read the clipboard; press Ctrl+V");
   }
 }
 

@@ -13,11 +13,11 @@ export function appendToPrompt(words: string): void {
     const placed = placedWidgets(node, catalog.get(node.type)).find(({ widget }) => widget.lines);
     return chosen?.nodes.has(node.id) && placed !== undefined ? [{ node, placed }] : [];
   });
-  if (found === undefined) return notify("select the node of a prompt, to put words into it");
+  if (found === undefined) return notify("select a prompt node to add words to it");
   const { node, placed } = found;
   const before = String(placed.value).trimEnd();
   const text = before === "" ? words : `${before.replace(/,$/, "")}, ${words}`;
-  change("put a trigger into a prompt", (graph) =>
+  change("add a trigger to a prompt", (graph) =>
     setValue(graph, node.id, placed.key, text, placed.widget.name),
   );
 }

@@ -13,17 +13,17 @@ export async function unfold(): Promise<void> {
     chosen?.nodes.has(id),
   );
   if (session === null || chosen === null || sampler === undefined || others.length > 0)
-    return notify("select one sampler, to write its step out as nodes");
+    return notify("select one sampler to expand it into step nodes");
   const prefix = session.path.map((id) => `${id}:`).join("");
   try {
     const step = await writtenStep(docOf(session), prefix + sampler.id);
     const now = activeSession();
     if (now?.id !== session.id || docOf(now) !== docOf(session) || now.path !== session.path)
-      return notify("the workflow was changed meanwhile: write the step out again");
+      return notify("the workflow has changed: expand the sampler again");
     const made = unfolded(chosen.graph, useLive.getState().catalog, sampler, step, prefix);
     if (made === null)
-      return notify("its step reads what is outside of this subgraph: unpack the subgraph first");
-    useDocuments.getState().change(session.id, "write a step out as nodes", () => made.graph);
+      return notify("the step reads nodes outside this subgraph: unpack the subgraph first");
+    useDocuments.getState().change(session.id, "expand a sampler", () => made.graph);
     requestAnimationFrame(() => useCanvas.getState().select(new Set(made.nodes)));
   } catch (error) {
     notify(error);

@@ -17,7 +17,7 @@ export function make(): void {
   if (session === null || chosen === null) return;
   const { catalog } = useLive.getState();
   const made = withMade(docOf(session), catalog, session.path, chosen.nodes, chosen.groups, NAME);
-  if (made === null) return notify("select the nodes that are to be a subgraph");
+  if (made === null) return notify("select the nodes for the subgraph");
   become(session, "make a subgraph", made);
 }
 
@@ -31,7 +31,7 @@ export function unpack(): void {
     const next = withUnpacked(done.doc, catalog, session.path, node);
     if (next !== null) done = { doc: next.doc, nodes: [...done.nodes, ...next.nodes] };
   }
-  if (done.doc === docOf(session)) return notify("none of the selected nodes is a subgraph's");
+  if (done.doc === docOf(session)) return notify("none of the selected nodes is a subgraph");
   become(session, "unpack a subgraph", done);
 }
 
@@ -61,7 +61,7 @@ export function currentSubgraph(): NamedSubgraph | null {
 
 /** Asks for a new name of a subgraph. */
 export function askForName(): void {
-  if (currentSubgraph() === null) notify("select a subgraph's node, or open it");
+  if (currentSubgraph() === null) notify("select or open a subgraph");
   else usePage.setState({ dialog: "rename-subgraph" });
 }
 
@@ -78,15 +78,15 @@ export function promote(): void {
   const [session, field] = [activeSession(), currentField()];
   if (session === null) return;
   if (session.path.length === 0 || field === null)
-    return notify("point at a field inside of a subgraph, or go into it");
+    return notify("point at or focus a field inside a subgraph");
   const { catalog } = useLive.getState();
   const done = withPromotion(docOf(session), catalog, session.path, field.node, field.widget);
-  if (done === null) return notify(`${field.widget} cannot be shown outside`);
-  const label = done.shown ? `show ${field.widget} outside` : `take ${field.widget} back`;
+  if (done === null) return notify(`${field.widget} cannot be shown on the subgraph's node`);
+  const label = done.shown ? `show ${field.widget} outside` : `hide ${field.widget} outside`;
   useDocuments.getState().changeDocument(session.id, label, () => done.doc);
   notify(
     done.shown
-      ? `${field.widget} stands on the subgraph's node`
-      : `${field.widget} no longer stands on the subgraph's node`,
+      ? `${field.widget} is shown on the subgraph's node`
+      : `${field.widget} is no longer shown on the subgraph's node`,
   );
 }

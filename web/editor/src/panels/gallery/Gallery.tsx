@@ -114,7 +114,7 @@ export function Gallery() {
           aria-pressed={starredOnly}
           onClick={() => usePage.setState({ starred: !starredOnly })}
         >
-          With a star
+          Starred
         </button>
         <button
           type="button"
@@ -133,7 +133,7 @@ export function Gallery() {
       {type === "output" && (
         <div className="filters">
           <select
-            aria-label="of the workflow"
+            aria-label="workflow"
             value={workflow}
             onChange={(event) => {
               setWorkflow(event.target.value);
@@ -146,7 +146,7 @@ export function Gallery() {
             ))}
           </select>
           <select
-            aria-label="of the node"
+            aria-label="node"
             value={node}
             disabled={nodes.length === 0}
             onChange={(event) => setNode(event.target.value)}
@@ -162,7 +162,7 @@ export function Gallery() {
       )}
       {shown.length === 0 && (
         <p className="empty">
-          {filtered ? "No pictures match the filter" : "no picture is here yet"}
+          {filtered ? "No pictures match the filter" : "no pictures yet"}
         </p>
       )}
       {chosen.length > 0 && (
@@ -209,7 +209,7 @@ export function Gallery() {
       </ul>
       {page.next !== null && (
         <button type="button" className="more" onClick={() => void load(page)}>
-          Show older ones
+          Show older pictures
         </button>
       )}
     </aside>

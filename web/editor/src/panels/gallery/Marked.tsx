@@ -26,7 +26,7 @@ export function Marked({
         Delete
       </button>
       <button type="button" onClick={onNone}>
-        None
+        Unmark all
       </button>
     </p>
   );
