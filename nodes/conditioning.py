@@ -152,7 +152,7 @@ class ConditioningAverage(Node, category="conditioning"):
 
 
 class ConditioningZeroOut(Node, category="advanced/conditioning"):
-    """Replaces the text encoding by zeros."""
+    """Replaces the text encoding with zeros."""
 
     def run(self, conditioning: Conditioning) -> Conditioning:
         return mapped(conditioning, lambda entry: replace(entry, encoding=Zeroed(entry.encoding)))

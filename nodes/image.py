@@ -72,7 +72,7 @@ class LoadImageMask(Node, category="mask", title="Load Image (as Mask)"):
 
 
 class SaveImage(Node, category="image", output=True):
-    """Writes PNG files with the workflow inside. The prefix may hold a subfolder, and %year%,
+    """Writes PNG files with the workflow inside. The prefix may contain a subfolder, and %year%,
     %month%, %day%, %width%, %height%.
     """
 

@@ -188,7 +188,7 @@ class LoadLatent(Node, category="latent"):
         path = context.folders.resolve("latents", self.latent)
         names = contents(path).shapes
         if "latent_tensor" not in names:
-            raise InputError(f"{path}: holds no latent_tensor, so it is not a file of SaveLatent")
+            raise InputError(f"{path}: has no latent_tensor, so it is not a file of SaveLatent")
         with safe_open(path, framework="pt") as file:
             samples = file.get_tensor("latent_tensor").float().clone()  # not the mapped file
         if samples.ndim != 4:

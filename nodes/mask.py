@@ -31,7 +31,7 @@ class ImageToMask(Node, category="mask"):
         if position >= image.shape[-1]:
             raise InputError(
                 f"the picture has {image.shape[-1]} channels and no {self.channel}; LoadImage "
-                "gives transparency as its MASK"
+                "outputs transparency as its MASK"
             )
         return image[..., position]
 

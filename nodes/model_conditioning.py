@@ -119,8 +119,8 @@ class ReferenceLatent(Node, category="advanced/conditioning/edit_models"):
             known = entry.references or References(())
             if len(known.latents) >= MAX_REFERENCES:
                 raise InputError(
-                    f"ReferenceLatent: the conditioning carries {MAX_REFERENCES} references "
-                    "already; use fewer"
+                    f"ReferenceLatent: the conditioning has {MAX_REFERENCES} references already; "
+                    "use fewer"
                 )
             return replace(entry, references=replace(known, latents=(*known.latents, picture)))
 

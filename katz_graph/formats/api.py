@@ -25,7 +25,7 @@ def from_api(document: Any) -> Graph:
             f'"inputs": ...}}}}'
         )
     if not document:
-        raise InputError("holds no nodes")
+        raise InputError("has no nodes")
     problems: list[str] = []
     nodes = {
         str(identifier): _node(str(identifier), node, problems)
@@ -77,7 +77,7 @@ def _node(identifier: str, node: Any, problems: list[str]) -> NodeCall:
     values = {key: _value(value) for key, value in inputs.items()}
     for key, value in values.items():
         if holds_infinite(value):
-            report(f": input {show(key)} holds NaN or infinity")
+            report(f": input {show(key)} contains NaN or infinity")
     title = meta.get("title") if isinstance(meta, dict) else None
     return NodeCall(
         kind if isinstance(kind, str) else "", values, title if isinstance(title, str) else ""

@@ -32,7 +32,7 @@ def parse_json(text: str, max_values: int = MAX_VALUES) -> Any:
     if not text.strip():
         raise InputError("is empty")
     if _holds_more(text, max_values):
-        raise TooLarge(f"holds more than {max_values:,} values")
+        raise TooLarge(f"has more than {max_values:,} values")
     try:
         data = json.loads(text, object_pairs_hook=_unique, parse_float=_finite)
     except json.JSONDecodeError as error:

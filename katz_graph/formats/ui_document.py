@@ -148,7 +148,7 @@ def parse_ui(document: Mapping[str, Any]) -> UiDocument:
     if holds_infinite(
         [value for key, value in document.items() if key not in ("nodes", "definitions")]
     ):
-        problems.append("holds NaN or infinity outside of the nodes")
+        problems.append("contains NaN or infinity outside of the nodes")
     if problems:
         more = [f"and {len(problems) - SHOWN:,} more problems"] if len(problems) > SHOWN else []
         raise InputError("\n".join(problems[:SHOWN] + more))
@@ -266,7 +266,7 @@ class _Reader:
             self.report(f"{where}: widgets_values_named is {show(named)}, expected an object")
             named = None
         if holds_infinite(raw):
-            self.report(f"{where} holds NaN or infinity")
+            self.report(f"{where} contains NaN or infinity")
         title = raw.get("title")
         return UiNode(
             identifier,

@@ -43,5 +43,5 @@ def editor_document(document: Any, types: Mapping[str, NodeType]) -> EditorDocum
     """Draws a workflow of another format. InputError if it cannot be read."""
     workflow = parse_workflow(document, types)
     if not workflow.graph.nodes:
-        raise InputError("holds no nodes")
+        raise InputError("has no nodes")
     return to_ui(workflow, signatures(types)), workflow.notes

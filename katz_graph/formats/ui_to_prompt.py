@@ -69,7 +69,7 @@ def prompt_from_ui(
     ids_stay = own.get(IDS_STAY) is True
     ui = parse_ui(with_subgraphs(document, known, ids_stay))
     if not ui.root.nodes:
-        raise InputError("is a UI workflow that holds no nodes")
+        raise InputError("is a UI workflow that has no nodes")
     if not ids_stay:
         ui = renumbered(ui)
     notes: list[str] = []

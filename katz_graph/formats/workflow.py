@@ -67,7 +67,7 @@ def from_native(document: Mapping[str, Any]) -> Workflow:
     extra = {key: value for key, value in document.items() if key not in PARTS}
     for part, value in {**around, **extra}.items():
         if holds_infinite(value):
-            raise InputError(f"{part} holds NaN or infinity")
+            raise InputError(f"{part} contains NaN or infinity")
     return Workflow(from_api(document["graph"]), around["layout"], around["run"], extra)
 
 

@@ -31,7 +31,7 @@ def check_half(part: Component, half: Half) -> None:
     if half not in halves(part):
         (other,) = halves(part)
         raise InputError(
-            f"{part.folder}: this VAE holds only its {other}, so it cannot {DOES[half]}: use a "
+            f"{part.folder}: this VAE has only its {other}, so it cannot {DOES[half]}: use a "
             "complete one"
         )
 

@@ -246,7 +246,7 @@ def _topological(graph: Graph, inside: set[str]) -> tuple[str, ...]:
         return tuple(TopologicalSorter(reads).static_order())
     except CycleError as error:
         raise InputError(
-            f"the step region holds a cycle: {' -> '.join(reversed(error.args[1]))}"
+            f"the step region contains a cycle: {' -> '.join(reversed(error.args[1]))}"
         ) from None
 
 

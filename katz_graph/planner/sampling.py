@@ -95,8 +95,8 @@ def _check_diffusers(model: ModelRecipe, latent: Mapping[str, Any]) -> None:
     for field in ("noise_mask", "batch_index"):
         if latent.get(field) is not None:
             raise InputError(
-                f"DiffusersSampler: the latent carries a {field}, which only KSampler supports; "
-                "use KSampler"
+                f"DiffusersSampler: the latent has a {field}, which only KSampler supports; use "
+                "KSampler"
             )
     if predicts_flow(model):
         raise InputError(
@@ -107,8 +107,8 @@ def _check_diffusers(model: ModelRecipe, latent: Mapping[str, Any]) -> None:
     if patch is not None:
         name = patch.identity if isinstance(patch, OpaquePatch) else type(patch).__name__
         raise InputError(
-            f"DiffusersSampler: the model carries a patch ({name}), which only KSampler supports; "
-            "use KSampler"
+            f"DiffusersSampler: the model has a patch ({name}), which only KSampler supports; use "
+            "KSampler"
         )
 
 

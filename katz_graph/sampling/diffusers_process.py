@@ -120,7 +120,7 @@ class DiffusersProcess:
 
     def advance(self, prediction: Tensor) -> None:
         if self._step is None:
-            raise RuntimeError("the sampling is done: there is no step to advance")
+            raise RuntimeError("the sampling is done: no step is left")
         timestep = self._timesteps[self._done]
         self._x = self._scheduler.step(
             prediction, timestep, self._x, **self._step_arguments, return_dict=False

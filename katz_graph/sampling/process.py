@@ -120,7 +120,7 @@ class SamplingProcess:
 
     def advance(self, prediction: Tensor) -> None:
         if self._step is None:
-            raise RuntimeError("the sampling is done: there is no step to advance")
+            raise RuntimeError("the sampling is done: no step is left")
         self._done += 1
         denoised = self.estimate(prediction)
         if self._interval != self._denoised_interval:

@@ -26,8 +26,8 @@ from katz_graph.testing.random_models import Kind, make_pipeline
 from katz_graph.testing.requests import bare_context, local_engine
 
 NETWORK, VAE, TEXT = "model.diffusion_model.", "first_stage_model.", "cond_stage_model."
-NO_VAE = "holds no VAE: take one from VAELoader"
-NO_TEXT = "holds no text encoders: take them from CLIPLoader"
+NO_VAE = "has no VAE: use VAELoader"
+NO_TEXT = "has no text encoders: take them from CLIPLoader"
 
 
 def without(*prefixes: str) -> dict[str, Tensor]:
@@ -198,7 +198,7 @@ def test_a_half_of_a_vae_does_its_half(tmp_path: Path, layout: str) -> None:
     assert torch.equal(
         models.encode_image(encoder, picture)[0], models.encode_image(whole, picture)[0]
     )
-    with pytest.raises(InputError, match=r"holds only its decoder, so it cannot encode pictures"):
+    with pytest.raises(InputError, match=r"has only its decoder, so it cannot encode pictures"):
         models.encode_image(decoder, picture)
-    with pytest.raises(InputError, match=r"holds only its encoder, so it cannot decode latents"):
+    with pytest.raises(InputError, match=r"has only its encoder, so it cannot decode latents"):
         models.decode_latent(encoder, latent)

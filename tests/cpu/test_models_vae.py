@@ -63,7 +63,7 @@ def test_overflow_in_half_precision_is_redone_reported_and_remembered(monkeypatc
 
 
 def test_lasting_infinities_are_errors():
-    with pytest.raises(RunError, match=r"VAE decode: .*NaN or infinity .*its input holds NaN"):
+    with pytest.raises(RunError, match=r"VAE decode: .*NaN or infinity .*its input contains NaN"):
         decode(vae(), torch.full((1, 4, 4, 4), torch.nan))
     broken = vae()
     broken.decoder.conv_in.weight.fill_(torch.inf)

@@ -425,7 +425,7 @@ def test_the_diffusers_sampler_refuses_unsupported_inputs(
             "DiffusersSampler", {**inputs, "model": patched(sd1, RescaledGuidance(0.7))}
         )
     }
-    with pytest.raises(KatzError, match=r"the model carries a patch \(RescaledGuidance\)"):
+    with pytest.raises(KatzError, match=r"the model has a patch \(RescaledGuidance\)"):
         run(engine, refused)
 
 

@@ -536,10 +536,10 @@ def test_references_of_other_channels_are_refused(engine: katz.Engine, place: Pa
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_guidance_that_is_no_number_is_refused(value: float, engine: katz.Engine) -> None:
     line = refused(engine, graph("flux", sample=sampled(cfg=value)))
-    assert 'node @sample: input "cfg" holds NaN or infinity' in line
+    assert 'node @sample: input "cfg" contains NaN or infinity' in line
     extra = node("FluxGuidance", conditioning="@text:0", guidance=value)
     line = refused(engine, graph("flux", extra=extra, sample=sampled(positive="@extra:0")))
-    assert 'node @extra: input "guidance" holds NaN or infinity' in line
+    assert 'node @extra: input "guidance" contains NaN or infinity' in line
     with pytest.raises(InputError, match="cfg"):
         engine.run(graph("flux"), set={"KSampler.cfg": value})
 

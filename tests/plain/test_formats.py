@@ -166,7 +166,7 @@ def test_bad_wrappers(change: dict[str, Any], expected: str) -> None:
         ("[1, 2]", "is a list of 2, not an object of nodes"),
         ('"text"', 'is "text", not an object of nodes'),
         ("null", "is null, not an object"),
-        ("{}", "holds no nodes"),
+        ("{}", "has no nodes"),
         ('{"1": {"inputs": {}}}', 'node 1 has no "class_type"'),
         ('{"1": {"class_type": 5}}', "class_type is 5, expected a name"),
         ('{"1": {"class_type": "A", "inputs": [1]}}', "inputs is a list of 1, expected an object"),
@@ -174,9 +174,12 @@ def test_bad_wrappers(change: dict[str, Any], expected: str) -> None:
         ('{"nodes": [], "links": []}', "UI workflow"),
         (
             '{"1": {"class_type": "A", "inputs": {"x": NaN}}}',
-            'node 1: input "x" holds NaN or infinity',
+            'node 1: input "x" contains NaN or infinity',
         ),
-        ('{"1": {"class_type": "A", "inputs": {"x": [1, [-Infinity]]}}}', "holds NaN or infinity"),
+        (
+            '{"1": {"class_type": "A", "inputs": {"x": [1, [-Infinity]]}}}',
+            ("contains NaN or infinity"),
+        ),
         ('{"1": {"class_type": "A", "inputs": {"x": 1e999}}}', "1e999 is too large"),
         ('{"1": {"class_type": "A", "inputs": {"x": ' + "9" * 5000 + "}}}", "thousands of digits"),
         ('{"1": {"class_type": "A"}, "1": {"class_type": "B"}}', 'the key "1" occurs twice'),

@@ -563,7 +563,7 @@ OTHER = subgraph("other", [node(1, "self")], [])
 @pytest.mark.parametrize(
     ("document", "expected"),
     [
-        (ui([], []), "UI workflow that holds no nodes"),
+        (ui([], []), "UI workflow that has no nodes"),
         (ui([node(1, "Note")], []), "without active nodes"),
         (ui([LOADER, LOADER], []), "node 1: this id occurs twice"),
         (ui([node(2, "Save", [("images", "IMAGE", 5)])], []), 'node 2 (Save), input "images": link '

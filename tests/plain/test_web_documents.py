@@ -100,7 +100,7 @@ def twice() -> dict[str, Any]:
         (b'{"nodes": [{"id": 1, "type": "A", "pos": [NaN, 0]}]}', "NaN"),
         (json.dumps({**EDITORS, "version": 9}).encode(), "newer"),
         (json.dumps(twice()).encode(), "this id occurs twice"),
-        (b"{}", "holds no nodes"),
+        (b"{}", "has no nodes"),
         (b"[]", "is a list"),
         (b'{"format": "other"}', "format is"),
         (b'{"__proto__": {"polluted": 1}}', "__proto__"),

@@ -82,7 +82,7 @@ def parsed(document: Any, registry: Mapping[str, NodeType], limits: Limits) -> W
         raise Malformed(error("no_prompt", "No prompt provided", "No prompt provided"))
     if isinstance(document, Mapping) and not document:
         raise Malformed(
-            error("prompt_no_outputs", "Prompt has no outputs", "the prompt holds no nodes")
+            error("prompt_no_outputs", "Prompt has no outputs", "the prompt has no nodes")
         )
     _check_size(_nodes_in(document), limits)
     nameless = _nameless(document)

@@ -69,7 +69,7 @@ HUB_FILES = (
     f"*/{SENTENCE_PIECES}",
 )
 HUB_LEFT_OUT = ("*.non_ema.*", "safety_checker/*", "feature_extractor/*")
-TEXT_LOADERS = "take them from CLIPLoader, DualCLIPLoader or TripleCLIPLoader"
+TEXT_LOADERS = "use CLIPLoader, DualCLIPLoader or TripleCLIPLoader"
 DIFFERENCES = "difference"  # empty tensor that marks a file of differences
 
 
@@ -174,7 +174,7 @@ def controlnet_recipe(source: str | Path, base: Component | None = None) -> Cont
         file = contents(place)
         if DIFFERENCES in file.shapes and base is None:
             raise InputError(
-                f"{file.path}: holds only a ControlNet's differences from {a_network()}: load it "
+                f"{file.path}: has only a ControlNet's differences from {a_network()}: load it "
                 "with DiffControlNetLoader"
             )
         if DIFFERENCES in file.shapes and isinstance(base, MergedComponent):
@@ -266,11 +266,11 @@ def _of_file(path: Path) -> tuple[ModelRecipe, ClipRecipe, VaeRecipe]:
 
 
 def _no_vae(place: Path) -> VaeRecipe:
-    return VaeRecipe(_missing(place, "holds no VAE: take one from VAELoader"))
+    return VaeRecipe(_missing(place, "has no VAE: use VAELoader"))
 
 
 def _no_text(place: Path) -> ClipRecipe:
-    part = _missing(place, f"holds no text encoders: {TEXT_LOADERS}")
+    part = _missing(place, f"has no text encoders: {TEXT_LOADERS}")
     return ClipRecipe((TextEncoderRecipe(part, part),))
 
 

@@ -155,7 +155,7 @@ def _branch(
     active = [use for use in entry.control if use.strength != 0.0]
     if len(active) > SLOTS:
         raise InputError(
-            f"a conditioning carries {len(active)} ControlNets; at most {SLOTS} can act at once"
+            f"a conditioning has {len(active)} ControlNets; at most {SLOTS} can act at once"
         )
     controls = [
         _control(nodes, f"{name}-controlnet{number}", model, step, text, use)

@@ -62,8 +62,8 @@ def _check_patches(program: Program, variant: Variant) -> None:
     patches = getattr(program.region.begin.inputs.get("model"), "patches", ())
     if getattr(program.region.begin.inputs.get("model"), "controls", ()):
         raise InputError(
-            f"node {program.region.begin.id}: the model carries a ControlNet, which acts only in "
-            "a KSampler; use TransformerControlTokens and TransformerControlBlock"
+            f"node {program.region.begin.id}: the model has a ControlNet, which acts only in a "
+            "KSampler; use TransformerControlTokens and TransformerControlBlock"
         )
     types = {operation.type for operation in variant.operations}
     if (
@@ -115,6 +115,6 @@ def _check_prediction(ref: Ref, operations: Mapping[str, Operation]) -> None:
     last, count = source.inputs["last_block"], blocks.count(source.inputs["model"].network)
     if last not in (-1, count - 1):
         raise InputError(
-            f"node {source.id} ({source.type}): gives no prediction: its last_block is {last}, the "
-            f"model's {count - 1}"
+            f"node {source.id} ({source.type}): outputs no prediction: its last_block is {last}, "
+            f"the model's {count - 1}"
         )

@@ -106,7 +106,7 @@ class PlacementRules:
             for stage, devices in self.program.target.pins.items()
         )
         return InputError(
-            f"no placement fits: models need {sizes}; devices hold {rooms}{pins}; use larger or "
+            f"no placement fits: models need {sizes}; devices have {rooms}{pins}; use larger or "
             "more devices, or fewer pins"
         )
 

@@ -72,7 +72,7 @@ const FILES: readonly Hostile[] = [
   {
     name: "nan.json",
     content: file([node(1)]).replace("64", "NaN"),
-    line: /node 1 holds NaN or infinity/,
+    line: /node 1 contains NaN or infinity/,
   },
   {
     name: "newer.json",

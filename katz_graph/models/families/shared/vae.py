@@ -95,8 +95,8 @@ def _finite(vae: Any, x: Tensor, function: Callable[[Tensor], Tensor], name: str
     if weight.dtype != torch.float32:
         raise Overflowed
     given = (
-        "its input holds NaN or infinity: check the nodes before it"
+        "its input contains NaN or infinity: check the nodes before it"
         if not x.isfinite().all()
         else "its input was finite: the VAE's weights may be broken"
     )
-    raise RunError(f"{name}: the result holds NaN or infinity in float32 too; {given}")
+    raise RunError(f"{name}: the result contains NaN or infinity in float32 too; {given}")
