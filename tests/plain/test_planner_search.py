@@ -201,7 +201,7 @@ def test_models_that_no_device_holds_are_refused_in_a_line() -> None:
     assert "\n" not in str(refused.value)
     with pytest.raises(
         InputError,
-        match=r"no placement fits: models need .*positive-encoder 6.00 GB.*; devices hold "
+        match=r"no placement fits: models need .*positive-encoder 6.00 GB.*; devices have "
         r"cpu:0 7.00 GB",
     ):
         weighing((7, 2, 2.5), controls=1)
