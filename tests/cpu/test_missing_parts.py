@@ -27,7 +27,7 @@ from katz_graph.testing.requests import bare_context, local_engine
 
 NETWORK, VAE, TEXT = "model.diffusion_model.", "first_stage_model.", "cond_stage_model."
 NO_VAE = "has no VAE: use VAELoader"
-NO_TEXT = "has no text encoders: take them from CLIPLoader"
+NO_TEXT = "has no text encoders: use CLIPLoader"
 
 
 def without(*prefixes: str) -> dict[str, Tensor]:

@@ -121,7 +121,7 @@ def test_text_encoders_that_the_network_does_not_read_are_refused_when_used(
     changed, family, file, values, width
 ):
     _, clip, _ = pipeline_recipes(changed(family, file, **values))
-    words = f"text of width {width}, the pipeline's text encoders give 32: take them from CLIPLoad"
+    words = f"text of width {width}, the pipeline's text encoders give 32: use CLIPLoad"
     with pytest.raises(InputError, match=words):
         kind_of(clip.encoders[0].encoder)
 

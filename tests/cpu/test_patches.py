@@ -287,7 +287,8 @@ def test_at_guidance_1_the_negative_side_is_computed_only_for_a_patch_that_needs
 
 def test_a_function_that_gives_no_prediction_is_named(sd1: Models, engine: DeviceEngine) -> None:
     with pytest.raises(
-        KatzError, match=r"cfg_function mine gave a NoneType, expected a tensor of \[1, 4, 8, 8\]"
+        KatzError,
+        match=r"cfg_function mine returned a NoneType, expected a tensor of \[1, 4, 8, 8\]",
     ):
         painted(engine, sd1, OpaquePatch("cfg_function", "mine", lambda args: None))
 

@@ -143,7 +143,7 @@ def test_the_wrapper_keeps_layout_run_options_and_unknown_parts() -> None:
         ({"version": "1"}, 'version is "1", expected 1'),
         ({"layout": []}, "layout is a list of 0, expected an object"),
         ({"graph": 5}, "is 5, not an object of nodes"),
-        ({"run": {"seed": float("nan")}}, "run holds NaN"),
+        ({"run": {"seed": float("nan")}}, "run contains NaN"),
     ],
 )
 def test_bad_wrappers(change: dict[str, Any], expected: str) -> None:

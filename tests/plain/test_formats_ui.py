@@ -589,7 +589,7 @@ OTHER = subgraph("other", [node(1, "self")], [])
         (ui([node(1, "self")], [], definitions={"subgraphs": [SELF, OTHER]}), "contains itself: "
                                                                               "the self -> the "
                                                                               "other -> the self"),
-        (ui([node(1, "A", values=[float("nan")])], []), "node 1 holds NaN"),
+        (ui([node(1, "A", values=[float("nan")])], []), "node 1 contains NaN"),
         (
             ui([node(1, "Reroute", [("", "*", 1)], [("", "*")]), node(2, "Save", [("images", "IMAGE", 1)])], [[1, 1, 0, 1, 0, "*"]]),
             "node 2 (Save), input images: its link 1 is part of a cycle",

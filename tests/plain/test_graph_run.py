@@ -29,7 +29,7 @@ def test_only_needed_nodes_run_in_file_order() -> None:
 
 def test_targets() -> None:
     assert run(SUM, targets=["7", "5"]).nodes("start") == ["9", "3", "5", "7"]
-    with pytest.raises(InputError, match='node "99" should run'):
+    with pytest.raises(InputError, match='target node "99" is not in the workflow'):
         run(SUM, targets=["99"])
     with pytest.raises(InputError, match="no output node"):
         run({"1": node("Number", value=0)})
@@ -221,7 +221,10 @@ def test_wrong_input_found_while_running_is_wrong_input() -> None:
 
 @pytest.mark.parametrize(
     ("result", "expected"),
-    [(None, "gave a NoneType, expected 1 outputs"), ((1, 2), "gave 2 outputs, expected 1 outputs")],
+    [
+        (None, "returned a NoneType, expected 1 outputs"),
+        ((1, 2), "returned 2 outputs, expected 1 outputs"),
+    ],
 )
 def test_a_node_that_gives_the_wrong_number_of_outputs(result: Any, expected: str) -> None:
     (error,) = run(

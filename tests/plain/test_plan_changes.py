@@ -66,7 +66,7 @@ def test_pins_approximations_and_batching_take_the_place_of_others() -> None:
         (PlanChanges(devices=(f"a*{MAX_REPLICAS + 1}",)), f"at most {MAX_REPLICAS}"),
         (PlanChanges(devices=("a", "a")), "named twice"),
         (PlanChanges(devices=("a",), place=("controlnet=b",)), "has the devices a only"),
-        (PlanChanges(place=("nothing=a",)), "no stage 'nothing'"),
+        (PlanChanges(place=("nothing=a",)), "unknown stage 'nothing'"),
         (PlanChanges(allow="magic"), "no such approximation"),
         (PlanChanges(link="fast"), "expected GBPS"),
     ],

@@ -112,11 +112,11 @@ def test_forms_of_results(result: Any, expected: Any) -> None:
 @pytest.mark.parametrize(
     ("result", "expected"),
     [
-        ((), "gave a tuple of 0, expected a tuple of 1 (*)"),
+        ((), "returned a tuple of 0, expected a tuple of 1 (*)"),
         (None, "returned nothing, expected a tuple of 1 (*)"),
-        ("text", 'gave "text", expected a tuple of 1 (*)'),
+        ("text", 'returned "text", expected a tuple of 1 (*)'),
         ({"images": []}, "without any of ui, result, expand"),
-        ({"ui": []}, "gave a list of 0 as ui"),
+        ({"ui": []}, "returned a list of 0 as ui"),
         ({"expand": {"a": 1}, "result": (["a", 0],)}, "expands to a graph whose node a is 1"),
     ],
 )
@@ -209,7 +209,7 @@ def test_nothing_runs_over_an_empty_list_and_a_warning_is_given() -> None:
 
 
 def test_an_output_that_should_be_a_list_and_is_none_is_named() -> None:
-    assert "gave a int for output *, expected a list of values" in failure(
+    assert "returned a int for output *, expected a list of values" in failure(
         lambda self: (3,), OUTPUT_IS_LIST=(True,)
     )
 

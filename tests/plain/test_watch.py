@@ -59,7 +59,8 @@ def test_a_server_that_accepts_and_closes_is_given_up(monkeypatch: pytest.Monkey
     with (
         served(close) as server,
         pytest.raises(
-            Unreachable, match="closes every connection; gave up after 0 s; job j continues there"
+            Unreachable,
+            match="closes every connection; gave up after 0 s; job j continues on the server",
         ),
     ):
         followed(server, said)

@@ -35,8 +35,7 @@ export function saveTimeline(kind: PictureKind): void {
       plan,
       measured: bars(job?.spans[plan.sampler] ?? [], plan.timeline?.first ?? 0),
     }));
-  if (drawn.length === 0)
-    return notify("no timeline: no sampler of this graph is planned");
+  if (drawn.length === 0) return notify("no timeline: no sampler of this graph is planned");
   withPaint((paint) => save(`${session.name} timeline`, kind, timelineDrawing(drawn, paint)));
 }
 

@@ -22,7 +22,6 @@ export function writtenIn({ value, selectionStart, selectionEnd }: HTMLTextAreaE
 /** Comments out, or uncomments, the selected lines of the focused prompt. */
 export function toggleComment(): void {
   const area = document.activeElement;
-  if (!(area instanceof HTMLTextAreaElement))
-    return notify("focus a prompt to comment lines out");
+  if (!(area instanceof HTMLTextAreaElement)) return notify("focus a prompt to comment lines out");
   write(area, commented(writtenIn(area)));
 }

@@ -111,11 +111,9 @@ export function Appearance({ onClose }: { readonly onClose: () => void }) {
             Apply
           </button>
           <ul role="status" className="missing">
-            {[...wrong.map((line) => `not valid: ${line}`), ...unreadable(holds)].map(
-              (line) => (
-                <li key={line}>{line}</li>
-              ),
-            )}
+            {[...wrong.map((line) => `not valid: ${line}`), ...unreadable(holds)].map((line) => (
+              <li key={line}>{line}</li>
+            ))}
           </ul>
         </div>
       </div>

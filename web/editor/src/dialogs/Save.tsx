@@ -48,8 +48,8 @@ export function ConflictChoice({ conflict }: { readonly conflict: Conflict }) {
     <Modal label="The file has changed" onClose={close}>
       <p>
         {theirs.path} was saved by another page
-        {saved === "" ? "" : ` at ${new Date(saved).toLocaleTimeString()}`}. No version is overwritten
-        unless you choose to.
+        {saved === "" ? "" : ` at ${new Date(saved).toLocaleTimeString()}`}. No version is
+        overwritten unless you choose to.
       </p>
       <p className="choices">
         <button

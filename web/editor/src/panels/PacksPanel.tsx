@@ -31,9 +31,7 @@ export function PacksPanel() {
                 </p>
               ))}
               {scripts && (
-                <p className="remark">
-                  The pack's scripts for ComfyUI's front end do not run.
-                </p>
+                <p className="remark">The pack's scripts for ComfyUI's front end do not run.</p>
               )}
               <ul>
                 {(types.get(packNamed(name)) ?? []).map((type) => (

@@ -161,9 +161,7 @@ export function Gallery() {
         </div>
       )}
       {shown.length === 0 && (
-        <p className="empty">
-          {filtered ? "No pictures match the filter" : "no pictures yet"}
-        </p>
+        <p className="empty">{filtered ? "No pictures match the filter" : "no pictures yet"}</p>
       )}
       {chosen.length > 0 && (
         <Marked
