@@ -21,6 +21,7 @@ from torch import Tensor
 from katz_graph.core.errors import RunError
 from katz_graph.core.events import Planned, Sampled, Span, StageDone
 from katz_graph.core.latent_space import LatentSamples
+from katz_graph.core.phases import Phases
 from katz_graph.core.recipe import Encoding, Tile, UpscaleModelRecipe, VaeRecipe
 from katz_graph.executor.cluster.autoscaler import Autoscaler
 from katz_graph.executor.cluster.driver import Cluster
@@ -71,7 +72,8 @@ class DeviceEngine:
 
     `cache` stores measurements; `link` replaces the measurement of all links; `spares`: a loaded
     worker waits to replace a lost one; `early_start`: the fork server of this host's workers,
-    already loading. Raises RunError if a worker does not start, after closing all.
+    already loading; `phases` receives the phases of the start. Raises RunError if a worker does not
+    start, after closing all.
     """
 
     def __init__(
@@ -85,7 +87,9 @@ class DeviceEngine:
         network: WorkerNetwork | None = None,
         patience: WorkerPatience = PATIENCE,
         early_start: EarlyStart | None = None,
+        phases: Phases | None = None,
     ) -> None:
+        phases = phases or Phases("engine")
         self._names = names = tuple(one.name for one in configs)  # of the configured workers
         self.choices = choices or Choices()
         self._store = CostStore(cache)
@@ -113,10 +117,14 @@ class DeviceEngine:
         )
         self._autoscaler = Autoscaler(self._router, self.cluster)
         try:
+            phases.end("prepare the workers")
             self.cluster.start()
+            phases.end("wait for the workers")
             self.measure()
+            phases.end("measure the devices")
             given = {pair: link for pair in itertools.permutations(names, 2) if link is not None}
             self.cluster.links = given or self.measured_links()
+            phases.end("measure the links")
         except BaseException:
             self.close()
             raise

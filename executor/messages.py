@@ -15,6 +15,7 @@ from torch import Tensor
 
 from katz_graph.core.errors import Cancelled, InputError, OutOfMemory, RunError
 from katz_graph.core.events import Event, Span
+from katz_graph.core.phases import Phase
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.executor.worker.device_program import DeviceProgram
 from katz_graph.ipc.heartbeat import Ping, Pong, Stop
@@ -144,6 +145,7 @@ class Hello:
 
     pid: int
     version: str
+    phases: Sequence[Phase] = ()  # of its start
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from katz_graph.core.devices import AUTO, DeviceList, format_name
+from katz_graph.core.phases import Phases
 from katz_graph.executor.cluster.network import WorkerNetwork
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.launch.early_start import EarlyStart
@@ -28,13 +29,14 @@ def start_workers(
     spares: bool = False,
     early_start: EarlyStart | None = None,
     dtype: str = AUTO,
+    phases: Phases | None = None,
 ) -> DeviceEngine:
     """Starts a worker for each device, configured `like` the template: local processes, or Ray
     actors. Raises RunError if one does not start. The caller closes the engine.
 
     `spares`: each host keeps another worker to replace a lost one. `early_start`: the fork
     server of this host's workers, already loading. `dtype` as for `--dtype`; raises InputError if
-    the devices cannot compute in it.
+    the devices cannot compute in it. `phases` receives the phases of the start.
     """
     if devices.launcher == "spawn":
         assignments = assigned({one.name: one.device for one in devices.choices}, like, dtype)
@@ -42,7 +44,9 @@ def start_workers(
             f"starting {len(assignments)} workers, in {format_name(assignments[0].dtype)}: "
             f"{', '.join(devices.names)}"
         )
-        return DeviceEngine(assignments, choices, cache, link, spares, early_start=early_start)
+        return DeviceEngine(
+            assignments, choices, cache, link, spares, early_start=early_start, phases=phases
+        )
     from katz_graph.executor.launch.ray import RayCluster
 
     with ExitStack() as opened:
@@ -70,6 +74,7 @@ def start_workers(
             network=WorkerNetwork(
                 tuple(places), {name: place.host for name, place in places.items()}
             ),
+            phases=phases,
         )
         engine.opened.push(opened.pop_all())
         return engine

@@ -13,6 +13,8 @@ from contextvars import ContextVar
 
 from katz_graph.core.messages import one_line
 
+START_FIELDS = frozenset({"phases", "seconds", "idle_seconds"})
+"""Fields that `StartReport` adds to its record."""
 REQUEST: ContextVar[str] = ContextVar("request")
 """The id of the current request."""
 
@@ -33,6 +35,8 @@ class JsonLines(logging.Formatter):
         request = REQUEST.get(None)
         if request is not None:
             line["request"] = request
+        for name in START_FIELDS & record.__dict__.keys():
+            line[name] = record.__dict__[name]
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
         return json.dumps(line)  # ASCII only

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from katz_graph.web.jobs.jobs import Jobs
     from katz_graph.web.runner_client.facts import Stats
     from katz_graph.web.runner_client.manager import Runner
+    from katz_graph.web.start_report import StartReport
 
 STEP_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 JOB_SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
@@ -71,8 +72,12 @@ ATTRIBUTES = {"device_memory_bytes": "total", "device_memory_free_bytes": "free"
 class Metrics:
     """Counts events as they occur. Reads current values of other parts on each scrape."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, start: StartReport | None = None
+    ) -> None:
         self.registry = registry = CollectorRegistry()
+        if start is not None:
+            registry.register(_Start(start))
         self._clock = clock
         self._steps: dict[tuple[str, str], tuple[int, float]] = {}  # (job, node): steps done, time
         job = "Seconds from a job's start to its end"
@@ -138,6 +143,25 @@ def figures(jobs: Jobs, runner: Runner, stats: Stats | None) -> CollectorRegistr
     registry = CollectorRegistry()
     registry.register(_Figures(jobs, runner, stats))
     return registry
+
+
+class _Start(Collector):
+    def __init__(self, start: StartReport) -> None:
+        self._start = start
+
+    def collect(self) -> Iterable[Metric]:
+        family = GaugeMetricFamily(
+            "katz_start_seconds",
+            "Seconds of each phase from the command to the end of the first job",
+            labels=["process", "phase"],
+        )
+        sums: dict[tuple[str, str], float] = {}
+        for phase in self._start.phases():
+            key = phase.process, phase.name
+            sums[key] = sums.get(key, 0.0) + phase.seconds
+        for labels, seconds in sums.items():
+            family.add_metric(labels, seconds)
+        yield family
 
 
 class _Figures(Collector):

@@ -132,7 +132,7 @@ class ServeOptions(PlacementOptions, FolderOptions, AccessOptions):
         30,
         min=0,
     )
-    json_logs: bool = option("log one JSON object per line", False, "--log-json")
+    json_logs: bool = option("log one JSON object per line", False, "--log-json --json")
     multi_user: bool = option(
         "separate settings and files for each user in the Comfy-User header", False
     )

@@ -16,6 +16,7 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any
 
+from katz_graph.core.phases import Phases
 from katz_graph.files.urls import NONE
 from katz_graph.host.garbage import imports_are_done
 from katz_graph.web.app import build
@@ -33,28 +34,39 @@ from katz_graph.web.live.report import packed, report_of
 from katz_graph.web.metrics import Metrics
 from katz_graph.web.options import ServeOptions
 from katz_graph.web.runner_client.manager import Runner, Workers, no_fork_server
+from katz_graph.web.start_report import StartReport
 from katz_graph.web.state import State
 
 log = logging.getLogger("katz.web")
 
 
 def serve(
-    options: ServeOptions, say: Callable[[str], None], workers: Workers = no_fork_server
+    options: ServeOptions,
+    say: Callable[[str], None],
+    workers: Workers = no_fork_server,
+    phases: Phases | None = None,
 ) -> None:
-    """Serves until a signal arrives. `workers` is passed to `Runner`. Raises InputError for an
+    """Serves until a signal arrives. `workers` is passed to `Runner`; `phases` has the phases
+    before this call. Raises InputError for an
     invalid address or folder, and RunError if the job store or the runner cannot start.
     """
+    phases = phases or Phases("server")
     imports_are_done()
+    phases.end("load the server")
     check_reach(options.host, options.token)
     listening = listen(options.host, options.port)
     try:
-        asyncio.run(_serve(options, listening, say, workers))
+        asyncio.run(_serve(options, listening, say, workers, phases))
     finally:
         listening.close()
 
 
 async def _serve(
-    options: ServeOptions, listening: socket.socket, say: Callable[[str], None], workers: Workers
+    options: ServeOptions,
+    listening: socket.socket,
+    say: Callable[[str], None],
+    workers: Workers,
+    phases: Phases,
 ) -> None:
     address = url(options.host, listening.getsockname()[1])
     async with contextlib.AsyncExitStack() as opened:  # callbacks run in reverse order
@@ -62,7 +74,7 @@ async def _serve(
         opened.push_async_callback(store.close)
         for note in store.notes:
             log.error("%s", note)
-        state = assemble(options, store, partial(Runner, workers=workers))
+        state = assemble(options, store, partial(Runner, workers=workers), phases)
         stops = opened.enter_context(_signals())
         opened.push_async_callback(lambda: _unless(stops, state.runner.close()))
         opened.push_async_callback(lambda: _unless(stops, state.jobs.close()))
@@ -72,6 +84,7 @@ async def _serve(
         server = HttpServer(build(state), options.limits.connections)
         serving = asyncio.create_task(server.serve(sockets=[listening]))
         opened.push_async_callback(_farewell, state, server, serving, stops)
+        phases.end("open the job store and the port")
         await _unless(stops, _start(state))
         if stops.empty():
             say(
@@ -91,12 +104,17 @@ async def _serve(
 
 
 def assemble(
-    options: ServeOptions, store: JobStore, new_runner: Callable[..., Runner] = Runner
+    options: ServeOptions,
+    store: JobStore,
+    new_runner: Callable[..., Runner] = Runner,
+    phases: Phases | None = None,
 ) -> State:
     """Builds and connects the parts without starting them."""
     settings = options.settings()
     folders = replace(settings.folders(NONE), paths=False)
-    concealment, metrics = PathRedactor.of(options, folders), Metrics()
+    concealment = PathRedactor.of(options, folders)
+    start = StartReport(phases or Phases("server"), lambda: runner.facts.phases)
+    metrics = Metrics(start=start)
 
     def on_event(reported: JobEvent) -> None:
         jobs.on_event(concealment.event(reported))
@@ -106,6 +124,7 @@ def assemble(
 
     def publish(job: Job, event: ClientEvent) -> None:
         metrics.on_event(job.id, event)
+        start.on_event(job.id, event)
         if isinstance(event, Ended):
             log.info(
                 "job %s: %s after %.2f s%s",

@@ -17,6 +17,7 @@ from typing import Any
 
 from katz_graph.core.errors import Cancelled, DeviceFailed, RunError
 from katz_graph.core.events import Warned
+from katz_graph.core.phases import Phase
 from katz_graph.executor.cluster.network import WorkerNetwork
 from katz_graph.executor.cluster.requests import (
     TRIES,
@@ -151,6 +152,10 @@ class Cluster:
     def pids(self) -> Mapping[str, int | None]:
         """Returns process ids by device, spares included; None for a worker on another host."""
         return self._supervisor.pids()
+
+    def phases(self) -> list[Phase]:
+        """Returns the phases of the start of the workers on this host."""
+        return self._supervisor.phases()
 
     def close(self) -> None:
         """Fails pending requests and calls, and ends all workers."""

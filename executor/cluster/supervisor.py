@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from katz_graph.core.errors import Cancelled, RunError
+from katz_graph.core.phases import Phase
 from katz_graph.executor.cluster.worker_handle import PATIENCE, State, WorkerHandle, WorkerPatience
 from katz_graph.executor.launch.base import Launcher
 from katz_graph.executor.messages import FromWorker
@@ -133,6 +134,12 @@ class Supervisor:
                 if spare.state == "ready"
             }
             return {name: worker.pid for name, worker in {**self._workers, **waiting}.items()}
+
+    def phases(self) -> list[Phase]:
+        """Returns the phases of the start of each device's current worker."""
+        with self._changed:
+            found = [phase for worker in self._workers.values() for phase in worker.phases]
+        return list(dict.fromkeys(found))  # workers of one fork server have its phases in common
 
     def close(self) -> None:
         """Ends all workers: asks them to stop, waits `WorkerPatience.stop` seconds, then kills. May

@@ -5,11 +5,12 @@ heartbeats. Must not know other workers.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from katz_graph.core.phases import Phase
 from katz_graph.executor.launch.base import Launched, Launcher, mismatch
 from katz_graph.executor.messages import Fault, FromWorker, Hello
 from katz_graph.executor.transport.codec import Closed, ProtocolError
@@ -62,6 +63,7 @@ class WorkerHandle:
         self._background = background
         self._burial = threading.TIMEOUT_MAX if launcher.in_process else BURIAL_TIMEOUT
         self._launched: Launched | None = None
+        self.phases: Sequence[Phase] = ()  # of its start, when it is ready
         self._is_over = False
         self._lock = threading.Lock()
         self._reason = ""  # why this process ended the worker
@@ -188,6 +190,7 @@ class WorkerHandle:
                             return reason
                         self._heartbeat = Heartbeat(self._patience.ping)
                         self.was_ready = True
+                        self.phases = self._phases_of(hello)
                         self._on_ready(self)
                         self._pinger.start()
                     case _:
@@ -203,6 +206,16 @@ class WorkerHandle:
             return str(error)
         except Exception as error:
             return f"internal error: its message caused {type(error).__name__}: {error}"
+
+    def _phases_of(self, hello: Hello) -> Sequence[Phase]:
+        """Returns the phases of this worker's start. Other hosts have other clocks."""
+        assert self._launched is not None  # set before its Hello arrived
+        if self._launched.pid is None:
+            return ()
+        return (
+            *self._launched.phases,
+            *(replace(phase, process=self.name) for phase in hello.phases),
+        )
 
     def _ping(self) -> None:
         connection = self.connection

@@ -5,17 +5,21 @@ replacement.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Protocol
 
+from katz_graph.core.phases import Phase
 from katz_graph.executor.messages import Hello
 from katz_graph.executor.transport.connection import MessageChannel
 from katz_graph.executor.transport.vocabulary import fingerprint
 
 
-def hello() -> Hello:
-    """Returns a worker's first message, sent when its libraries are loaded."""
-    return Hello(os.getpid(), _version())
+def hello(phases: Sequence[Phase] = ()) -> Hello:
+    """Returns the first message of a worker, sent when it has loaded its libraries. `phases`: of
+    its start.
+    """
+    return Hello(os.getpid(), _version(), phases)
 
 
 def mismatch(said: Hello) -> str:
@@ -43,6 +47,10 @@ class Launched(Protocol):
     @property
     def pid(self) -> int | None:
         """Returns the worker's process id on this host; None if it runs on another host."""
+
+    @property
+    def phases(self) -> Sequence[Phase]:
+        """Returns the phases of the process that it was forked from."""
 
     @property
     def connection(self) -> MessageChannel:

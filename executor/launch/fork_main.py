@@ -10,6 +10,7 @@ print the reason.
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import select
 import selectors
@@ -17,11 +18,13 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
+from dataclasses import astuple
 from pathlib import Path
 from typing import NoReturn
 
+from katz_graph.core.phases import Phase, Phases, process_start
 from katz_graph.executor.launch.fork_server import MAX_MESSAGE_BYTES
 from katz_graph.executor.launch.worker_main import begin, run_worker
 from katz_graph.host.environment import environment
@@ -39,19 +42,22 @@ THREADS = Path("/proc/self/task")
 
 
 def main() -> None:
+    phases = Phases("fork server", process_start())
     control, threads, module = begin()
+    phases.end("start Python")
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # otherwise it starts its threads when it is loaded
     loaded, finish = socket.socketpair()
     watching = end_with(control.fileno(), unless=loaded.fileno())
     # an import that fails here fails in the workers too, which report it
     with hidden_gpus(), suppress(BaseException):
-        for needed in (CONNECTION, module):
+        for name, needed in (("load torch", CONNECTION), ("load model libraries", module)):
             importlib.import_module(needed)
+            phases.end(name)
     finish.close()
     watching.join()  # fork needs a single thread
     loaded.close()
     imports_are_done()
-    ForkLoop(control, threads).serve()
+    ForkLoop(control, threads, phases.done).serve()
 
 
 def hidden_gpus() -> AbstractContextManager[None]:
@@ -66,8 +72,8 @@ class ForkLoop:
     driver has released it, because reaping allows its PID to be reused.
     """
 
-    def __init__(self, control: socket.socket, threads: int) -> None:
-        self._control, self._threads = control, threads
+    def __init__(self, control: socket.socket, threads: int, phases: Sequence[Phase]) -> None:
+        self._control, self._threads, self._phases = control, threads, phases
         self._awaited = selectors.DefaultSelector()
         self._await(control.fileno(), self._fork)
 
@@ -90,7 +96,7 @@ class ForkLoop:
         if pid is None:
             os.close(life)
             return
-        _report(life, pid)
+        _report(life, json.dumps([pid, [astuple(phase) for phase in self._phases]]))
         running = os.pidfd_open(pid)
         self._await(running, lambda: self._has_ended(running, life))
         self._await(life, lambda: self._release(pid, running, life))
@@ -129,7 +135,8 @@ class ForkLoop:
         ended = os.waitid(os.P_PIDFD, running, os.WEXITED | os.WNOWAIT)
         assert ended is not None
         self._awaited.unregister(running)
-        _report(life, ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status)
+        status = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+        _report(life, str(status))
 
     def _release(self, pid: int, running: int, life: int) -> None:
         """Kills the remaining processes of a worker's session when the driver has disconnected or
@@ -217,10 +224,12 @@ def _explain(output: int, why: str) -> None:
     )
 
 
-def _report(life: int, number: int) -> None:
-    """Sends the driver a number: first the PID, later the exit status."""
-    with suppress(OSError):  # the driver has released the worker
-        os.write(life, str(number).encode())
+def _report(life: int, message: str) -> None:
+    """Sends the driver a message: first the PID with the phases of this process, later the exit
+    status.
+    """
+    with suppress(OSError):  # released by the driver
+        os.write(life, message.encode())
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ start immediately and share its memory.
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -13,6 +14,7 @@ from contextlib import ExitStack, suppress
 from io import TextIOWrapper
 from typing import IO, Self
 
+from katz_graph.core.phases import Phase
 from katz_graph.ipc.child import PYTHON, ChildOutput, kill_session, start_child
 
 MODULE = "katz_graph.executor.launch.work"
@@ -130,6 +132,7 @@ class Forked:
         self._life, self._lock = life, threading.Lock()
         life.setblocking(False)
         self._pid: int | None = None
+        self._phases: Sequence[Phase] = ()
         self._code: int | None = None
         self._is_over = False
 
@@ -139,6 +142,13 @@ class Forked:
         with self._lock:
             self._look()
             return self._pid
+
+    @property
+    def phases(self) -> Sequence[Phase]:
+        """Returns the phases in which the server loaded its libraries."""
+        with self._lock:
+            self._look()
+            return self._phases
 
     @property
     def code(self) -> int | None:
@@ -179,7 +189,9 @@ class Forked:
         self._life.close()
 
     def _look(self) -> None:
-        """Reads the server's messages: the PID, then the exit status. The caller holds the lock."""
+        """Reads messages of the server: the PID and its phases, then the exit status. The caller
+        holds the lock.
+        """
         while True:
             try:
                 reported = self._life.recv(MAX_MESSAGE_BYTES)
@@ -191,7 +203,8 @@ class Forked:
                 self._is_over = True
                 return
             if self._pid is None:
-                self._pid = int(reported)
+                self._pid, rows = json.loads(reported)
+                self._phases = [Phase(*row) for row in rows]
             else:
                 self._code, self._is_over = int(reported), True
 

@@ -40,6 +40,8 @@ class WorkerThread:
     after its current unit.
     """
 
+    phases = ()
+
     def __init__(
         self,
         name: str,

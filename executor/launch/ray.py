@@ -205,6 +205,7 @@ class Actor:
     """Controls a worker in a Ray actor, for the driver."""
 
     pid = None
+    phases = ()
 
     def __init__(self, actor: Any, work: Any, connection: Connection) -> None:
         self.connection = connection

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from katz_graph.core.phases import Phase
 from katz_graph.executor.launch.fork_server import ENTRY, Forked, ForkServer
 from katz_graph.executor.transport.connection import Connection
 from katz_graph.ipc.child import ChildOutput, describe_exit
@@ -47,6 +48,10 @@ class WorkerProcess:
     @property
     def pid(self) -> int | None:
         return self._forked.pid
+
+    @property
+    def phases(self) -> Sequence[Phase]:
+        return self._forked.phases
 
     def is_alive(self) -> bool:
         return not self._forked.is_over

@@ -8,6 +8,7 @@ import diffusers
 import torch
 from diffusers.utils import torch_utils
 
+from katz_graph.core.phases import Phases
 from katz_graph.executor.transport.connection import Connection
 from katz_graph.executor.worker.main import serve
 from katz_graph.models.family import families
@@ -25,7 +26,7 @@ builtin_nodes()  # cached, and inherited by forks
 
 def work(connection: Connection) -> None:
     """Serves with the nodes of the installed packs. The driver reports errors of packs."""
-    serve(connection, load_registry()[0])
+    _serve(connection, Phases("worker"))
 
 
 def work_on_gpu(connection: Connection) -> None:
@@ -33,12 +34,20 @@ def work_on_gpu(connection: Connection) -> None:
     pings for seconds, so it precedes `hello`. Allocates no device memory, because the worker's
     device is assigned later.
     """
+    phases = Phases("worker")
     if torch.cuda.is_available():
         torch.cuda.init()  # type: ignore[no-untyped-call]
         for number in range(torch.cuda.device_count()):
             torch.cuda.get_device_properties(number)
     find_gpus_again()
-    work(connection)
+    phases.end("initialise CUDA")
+    _serve(connection, phases)
+
+
+def _serve(connection: Connection, phases: Phases) -> None:
+    types = load_registry()[0]
+    phases.end("load node types")
+    serve(connection, types, phases=phases.done)
 
 
 def find_gpus_again() -> None:

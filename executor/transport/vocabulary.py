@@ -11,7 +11,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, get_args
 
-from katz_graph.core import events, latent_space, patches, recipe
+from katz_graph.core import events, latent_space, patches, phases, recipe
 from katz_graph.executor import messages
 from katz_graph.executor.transport.mailbox import Address
 from katz_graph.executor.worker import config
@@ -22,6 +22,7 @@ from katz_graph.models.loading import residency
 from katz_graph.sampling import names, noise_table, spec
 
 _CLASSES: tuple[type, ...] = (
+    phases.Phase,
     recipe.FileIdentity,
     recipe.Component,
     recipe.Lora,

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from katz_graph.core.phases import Phase
 from katz_graph.executor.cluster import rendezvous
 from katz_graph.executor.launch.base import hello
 from katz_graph.executor.messages import (
@@ -41,13 +42,14 @@ def serve(
     connection: MessageChannel,
     types: Mapping[str, NodeType],
     on_started: Callable[[Host], None] | None = None,
+    phases: Sequence[Phase] = (),
 ) -> None:
     """Sends hello, then handles messages until the connection ends or `Stop` arrives. `types`: node
     types allowed inside step regions; `on_started` gets the device's host.
     """
     sender = connection.sender()
     try:
-        sender.send(hello())
+        sender.send(hello(phases))
         if (config := _assigned(connection, sender)) is None:
             return
         host = Host(config, sender.send, types, partial(_give_up, connection, sender))

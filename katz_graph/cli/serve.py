@@ -15,6 +15,7 @@ from katz_graph.core.allowed_approximations import allowed_names
 from katz_graph.core.devices import AUTO, DeviceList, check_dtype, parse_link, threads_for
 from katz_graph.core.errors import InputError
 from katz_graph.core.eviction import POLICIES
+from katz_graph.core.phases import Phases, process_start
 from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.planner.changes import parse_places, permissions
 from katz_graph.web.logs import set_up
@@ -39,6 +40,8 @@ def resolved(options: ServeOptions, aliases: ServeAliases) -> ServeOptions:
 
 def serve(options: ServeOptions) -> None:
     """Checks the options, then serves until a signal arrives. InputError names the option."""
+    phases = Phases("server", process_start())
+    phases.end("load the command line")
     devices = options.device_list()
     parse_places(options.place, devices.names)
     check_dtype(options.dtype or AUTO, devices)
@@ -63,9 +66,10 @@ def serve(options: ServeOptions) -> None:
     ) as workers:
         begin = partial(_begin, devices, workers)
         begin()  # before the rest of the server is imported
+        phases.end("check the options")
         from katz_graph.web.serve import serve as serve_forever
 
-        serve_forever(options, lambda line: print(line, flush=True), begin)
+        serve_forever(options, lambda line: print(line, flush=True), begin, phases)
 
 
 def _begin(devices: DeviceList, workers: ForkServer) -> int | None:

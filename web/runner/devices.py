@@ -14,6 +14,7 @@ import torch
 
 from katz_graph.core.allowed_approximations import allowed_names
 from katz_graph.core.devices import AUTO, check_present, parse_link, threads_for
+from katz_graph.core.phases import Phase, Phases
 from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.executor.launch.early_start import EarlyStart
 from katz_graph.executor.measure.store import CostStore
@@ -52,6 +53,7 @@ class Devices:
         settings: Settings,
         early_start: EarlyStart,
         request_replacement: Callable[..., None],
+        phases: Phases,
     ) -> None:
         options = start.options
         self._options, self._request_replacement, self.torch = (
@@ -99,6 +101,7 @@ class Devices:
                 options.spare,
                 early_start,
                 options.dtype or AUTO,
+                phases,
             )
             self._engine = opened.enter_context(started)
             self._cluster = self._engine.cluster
@@ -154,6 +157,10 @@ class Devices:
             DeviceFacts(one.name, one.device, _title(one.device))
             for one in self._cluster.assignments.values()
         )
+
+    def phases(self) -> list[Phase]:
+        """Returns the phases of the start of the workers on this host."""
+        return self._cluster.phases()
 
     def workers(self) -> dict[str, int | None]:
         """Returns process ids by device, spares included."""

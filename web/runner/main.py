@@ -22,6 +22,7 @@ from filelock import FileLock, Timeout
 
 from katz_graph.core.devices import threads_for
 from katz_graph.core.errors import InputError, KatzError, RunError
+from katz_graph.core.phases import Phases, process_start
 from katz_graph.executor.launch.early_start import EarlyStart
 from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.host.garbage import expect_imports
@@ -44,6 +45,8 @@ EXIT_TIMEOUT_S = 5.0  # seconds for an orderly exit after the server has disconn
 
 
 def main() -> None:
+    phases = Phases("runner", process_start())
+    phases.end("start Python")
     parser = argparse.ArgumentParser()
     parser.add_argument("--descriptor", type=int, required=True)
     parser.add_argument("--workers", type=int)
@@ -69,7 +72,7 @@ def main() -> None:
             return
         start = first.message.start
         with _only(start.options.data):
-            _serve(start, wire, messages, unkept, serving, workers)
+            _serve(start, wire, messages, unkept, serving, workers, phases)
     except BaseException as error:
         if not isinstance(error, KatzError):
             traceback.print_exc()
@@ -87,6 +90,7 @@ def _serve(
     unkept: UncommittedFiles,
     serving: threading.Event,
     workers: socket.socket | None,
+    phases: Phases,
 ) -> None:
     asked, threads = start.options.device_list(), _prepare(start)
     try:
@@ -94,7 +98,8 @@ def _serve(
         with EarlyStart(asked.without(start.excluded), threads, started_server) as early_start:
             from katz_graph.web.runner.service import RunnerService
 
-            with RunnerService(start, wire, unkept, messages.put, early_start) as service:
+            phases.end("load the runner")
+            with RunnerService(start, wire, unkept, messages.put, early_start, phases) as service:
                 while (arrived := messages.get()) is None or not isinstance(arrived.message, Stop):
                     service.obey(arrived)
                     if service.is_ready:

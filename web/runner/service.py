@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from katz_graph.core.errors import InputError, KatzError, RunError
 from katz_graph.core.events import Warned
+from katz_graph.core.phases import Phases
 from katz_graph.executor.launch.early_start import EarlyStart
 from katz_graph.files.urls import NONE
 from katz_graph.formats.object_info_write import object_info_json
@@ -87,6 +88,7 @@ class RunnerService:
         unkept: UncommittedFiles,
         post: Callable[[Numbered | None], None],
         early_start: EarlyStart,
+        phases: Phases,
     ) -> None:
         self._start_with, self._wire, self._unkept, self._early_start = (
             start,
@@ -103,8 +105,10 @@ class RunnerService:
         self._plans: Plans | None = None
         self._dry_runs: DryRuns | None = None
         self._early: list[Numbered] = []  # messages that wait for the devices
+        self._phases = phases
         # loaded first, because everything else needs the node types
         self._registry, self._problems = load_registry(self._settings.packs, self._folders)
+        phases.end("load node types")
         self._starting = _in_thread(self._start)
         self._answering = Answering(
             "katz-answers",
@@ -164,11 +168,19 @@ class RunnerService:
                 self._ask(arrived.number, question, planned, self._plans.threads)
 
     def _start(self) -> Devices:
-        from katz_graph.web.runner.devices import Devices
+        with self._phases.measured("load torch"):
+            from katz_graph.web.runner.devices import Devices
 
-        return Devices(
-            self._start_with, self._settings, self._early_start, self._request_replacement
+        phases = Phases(self._phases.process)
+        devices = Devices(
+            self._start_with,
+            self._settings,
+            self._early_start,
+            self._request_replacement,
+            phases,
         )
+        self._phases.done += phases.done
+        return devices
 
     def _begin(self, devices: Devices) -> None:
         from katz_graph.web.runner.dry_runs import DryRuns
@@ -266,6 +278,7 @@ class RunnerService:
             workers=devices.workers(),
             excluded=tuple(sorted(devices.choices.lost)),
             unplaceable=tuple(devices.choices.unplaceable),
+            phases=(*self._phases.done, *devices.phases()),
         )
 
     def _emit(self, reported: JobEvent) -> None:

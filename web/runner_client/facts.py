@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from katz_graph.core.phases import Phase
 from katz_graph.models.text.recipe import TextSize
 from katz_graph.planner.written_step import WrittenStep
 
@@ -53,6 +54,7 @@ class RunnerFacts:
     workers: Mapping[str, int | None] = field(default_factory=dict)
     excluded: tuple[str, ...] = ()  # devices that earlier runners lost
     unplaceable: tuple[str, ...] = ()  # stages that --place pins to excluded devices
+    phases: tuple[Phase, ...] = ()  # of the start of the runner and of its workers on this host
 
 
 @dataclass(frozen=True, slots=True)
