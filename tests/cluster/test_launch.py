@@ -25,6 +25,7 @@ from katz_graph.executor.launch.spawn import Spawn, WorkerProcess
 from katz_graph.executor.launch.work import find_gpus_again
 from katz_graph.executor.measure.device import METHOD
 from katz_graph.executor.measure.store import CostStore, Rates
+from katz_graph.executor.messages import Hello
 from katz_graph.executor.transport.codec import Closed
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.ipc.heartbeat import Ping, Pong
@@ -77,7 +78,15 @@ def test_the_real_worker_starts_and_its_threads_wait_as_ours_do(
 ) -> None:
     began = time.monotonic()
     process = Spawn(fork_server).launch("a")
-    assert process.connection.receive() == replace(hello(), pid=process.pid)
+    said = process.connection.receive()
+    assert isinstance(said, Hello)
+    assert said == replace(hello(said.phases), pid=process.pid)
+    assert [phase.name for phase in said.phases] == ["load node types"]
+    assert [phase.name for phase in process.phases] == [
+        "start Python",
+        "load torch",
+        "load model libraries",
+    ]
     seconds = time.monotonic() - began
     process.connection.send(Ping())
     assert process.connection.receive() == Pong()
