@@ -232,7 +232,8 @@ class WorkerHandle:
 
 
 # Launchers may depend on an external service such as Ray, which may end before the worker. Errors
-# of the service must not end the thread that reports the loss, nor that which watches all workers.
+# of the service must end neither the thread that reports the loss, nor the thread that watches all
+# workers.
 
 
 def _is_alive(launched: Launched) -> bool:

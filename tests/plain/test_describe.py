@@ -30,7 +30,7 @@ def test_the_list_has_every_node_with_its_description() -> None:
 
 def test_a_sentence_over_two_lines_of_source_is_one() -> None:
     class Wrapped(Node):
-        """One that goes on
+        """One that continues
         here.
 
         Another paragraph."""
@@ -39,8 +39,8 @@ def test_a_sentence_over_two_lines_of_source_is_one() -> None:
             return True
 
     kind = Wrapped.describe()
-    assert kind.description == "One that goes on here.\n\nAnother paragraph."
-    assert "One that goes on here." in printed(node_list({"Wrapped": kind}))
+    assert kind.description == "One that continues here.\n\nAnother paragraph."
+    assert "One that continues here." in printed(node_list({"Wrapped": kind}))
 
 
 def test_a_page_explains_knobs_wires_and_outputs() -> None:

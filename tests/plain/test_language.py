@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -75,6 +77,28 @@ ALLOWED_NAMES = {
 ALLOWED_IN = {"katz_graph/planner/report/document.py": {"beside"}}  # key of a plan's JSON
 
 
+BANNED_PHRASES = {
+    "anew": "again",
+    "beside": "next to, in addition to, at the same time as",
+    "from which on": "after which",
+    "goes on": "continues",
+    "has come there": "has completed",
+    "heeds?": "handles, applies",
+    "is told": "is reported, receives",
+    "are told": "are reported, receive",
+    "lets go": "releases",
+    "nobody": "no client, no thread",
+    "of its own": "separate",
+    "somebody": "a user, a client",
+    "that which": "the noun",
+    "whoever": "the user who, any caller",
+}
+"""Maps phrases that no docstring, comment or document may contain to words to use instead."""
+PROSE = re.compile(rf"\b(?:{'|'.join(BANNED_PHRASES)})\b", re.IGNORECASE)
+CODE = re.compile(r"`[^`]*`|\*[^*\s][^*]*\*")  # names, and words that are quoted
+QUOTES_PHRASES = {"docs/style.md"}
+
+
 def words(name: str) -> list[str]:
     """Splits an identifier into its words in lower case."""
     return re.findall(r"[a-z]+|[A-Z]+(?![a-z])|[A-Z][a-z]*", name)
@@ -132,4 +156,38 @@ def test_names_say_what_they_are() -> None:
             for word in words(name):
                 if word.lower() in BANNED_WORDS:
                     found.append(f"{file}: {name}, say {BANNED_WORDS[word.lower()]}")
+    assert found == []
+
+
+def prose(file: Path, text: str) -> Iterator[str]:
+    """Yields the docstrings and comments of a module, or the lines of a document without its
+    code.
+    """
+    if file.suffix == ".md":
+        yield from re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL).splitlines()
+        return
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.string
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            yield str(node.value.value)  # docstrings, and texts below constants
+
+
+def test_texts_contain_no_private_phrases() -> None:
+    files = [file for folder in FOLDERS for file in (ROOT / folder).rglob("*.py")]
+    files += [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    found = []
+    for file in sorted(files):
+        name = str(file.relative_to(ROOT))
+        if "node_modules" in file.parts or name in QUOTES_PHRASES:
+            continue
+        text = file.read_text()
+        if not PROSE.search(text):  # most files; tokens take long
+            continue
+        found += [
+            f"{name}: {match[0]} in {passage.strip()[:80]}"
+            for passage in prose(file, text)
+            for match in PROSE.finditer(CODE.sub("", passage))
+        ]
     assert found == []
