@@ -18,7 +18,7 @@ def hold_sources(states: States, node: NodeState) -> None:
 
 
 def hold_upstream(states: States, node: NodeState) -> None:
-    """Adds a reference to all upstream nodes, to which code that sees the graph may link."""
+    """Adds a reference to all upstream nodes: a node that sees the graph may link to any."""
     found: dict[str, NodeState] = {}
     pending = [node]
     while pending:

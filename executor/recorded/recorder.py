@@ -115,11 +115,11 @@ class _Lane:
 class Recorder:
     """Implements `katz_graph.executor.worker.computing.Computing`. Used by one thread at a time.
 
-    `backends`: one for the stream that calls run on, and, for concurrent calls, one for a second
-    stream of `stream`. If a recording exceeds the budget, all are dropped, never single ones,
-    because recordings of one stream share library memory (pytorch#193402). `eager`: calls of a form
-    before it is recorded. With a strict backend, inputs are also overwritten after each call, and a
-    weight that has moved since the recording raises RuntimeError.
+    `backends`: one for the current stream and, for concurrent calls, one for the second stream that
+    `stream` adds. If a recording exceeds the budget, all are dropped together, because those of one
+    stream share library memory (pytorch#193402). `eager`: eager calls of a form before it is
+    recorded. With a strict backend, inputs are also overwritten after each call, and a weight that
+    has moved since the recording raises RuntimeError.
     """
 
     def __init__(self, *backends: Backend, stream: Stream = ON_HOST, eager: int = EAGER) -> None:

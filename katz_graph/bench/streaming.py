@@ -204,7 +204,7 @@ def ideal_speedup(one: Program, two: Program, all_busy: bool = False) -> float:
 
 def longest_path(program: Program) -> float:
     """Returns the seconds of the critical path through an evaluation with free communication. The
-    ControlNet never waits; operations that start after its end count with their time alone.
+    ControlNet never waits; operations that start after it ends are not slowed by it.
     """
     control = [op.id for op in _variant(program).operations if op.stage in CONTROLNET]
     control_seconds = sum(seconds(program, name, True) for name in control)

@@ -89,7 +89,7 @@ class Renaming:
         return found
 
     def _layers(self, parameters: Collection[str]) -> Iterator[tuple[str, tuple[Rows, ...]]]:
-        """Yields the original layers of a module with these parameters, each with its `rows`."""
+        """Yields each original layer that these module parameters cover, and its `Rows`."""
         paths = {name.rpartition(".")[0] for name in parameters}
         words = {word for path in paths for word in path.split(".") if word.isdigit()}
         numbers = sorted(words, key=int)

@@ -185,7 +185,7 @@ def test_one_heun_step_by_hand() -> None:
 
 
 def test_one_heunpp2_step_by_hand() -> None:
-    """Slopes 2 at σ 4, 0 at σ 2, 1 at σ 1 weigh 1 - 2/12 - 1/12, 2/12, 1/12."""
+    """At σ 4, 2, 1: slopes 2, 0, 1 with weights 1 - 2/12 - 1/12, 2/12, 1/12."""
     answers = {4.0: 1.0, 2.0: 5.0, 1.0: 4.0}
     seen: list[Tensor] = []
 

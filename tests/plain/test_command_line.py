@@ -1,4 +1,4 @@
-"""Tests the command line except its commands: help, version, terminals, folder options."""
+"""Tests what all commands share: help, version, terminals, folder options."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def test_wrong_inputs_are_refused_before_anything_runs() -> None:
 
 
 class ForOpen:
-    """Expands. `left` counts down; only the closing node's expansions set it."""
+    """Expands to LoopOpen. `left`: rounds left; set only by expansions."""
 
     RETURN_TYPES, FUNCTION, CATEGORY = ("FLOW", "INT", "*"), "open", "test"
 

@@ -356,7 +356,7 @@ class Residents:
         self, keys: Iterable[Hashable], what: str = "", form: Hashable = None
     ) -> list[Resident]:
         """Evicts modules that are not in use. `what`: the reason, if evicted for another module.
-        Frees all but the first of this form, and returns that one.
+        Returns the first of form `form`; frees the others.
         """
         replaced: list[Resident] = []
         freed: list[Resident] = []

@@ -224,8 +224,8 @@ def _module(operation: Operation) -> Hashable:
 def _module_bytes(
     program: Program, operations: Iterable[Operation], modules: Mapping[str, int]
 ) -> dict[int, float]:
-    """Sums the weights of every module, counting each range of blocks once; 0 for operations
-    without weights.
+    """Maps each module number to its weight bytes, counting each range of blocks once; 0 without
+    weights.
     """
     parts: dict[int, dict[Hashable, float]] = {module: {} for module in modules.values()}
     for operation in operations:

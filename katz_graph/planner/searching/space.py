@@ -76,9 +76,9 @@ class Space:
         return found
 
     def with_stale(self, candidates: Iterable[Candidate]) -> list[Candidate]:
-        """Returns copies of `candidates` with ControlNets stale that another device reads: one copy
-        per set, or one with all stale if the sets are many. Returns none unless stale ControlNets
-        are allowed.
+        """Returns copies of `candidates` in which ControlNets read by another device are stale: one
+        copy per subset, or one with all if the subsets are many. Returns none unless staleness is
+        allowed.
         """
         return [
             Candidate(one.devices, one.sampler_device, controlnet_ops)

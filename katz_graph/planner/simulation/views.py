@@ -51,7 +51,7 @@ class Views:
                 self.of(Ref(operation.id), index)
 
     def of(self, value: Any, evaluation: int) -> View | None:
-        """Returns the view of an input of this evaluation; None if the input carries no step."""
+        """Returns the step and latent part that an input comes from; None if from no step."""
         found = self._instances.of(value, evaluation)
         if isinstance(value, Previous) and not isinstance(found, Instance):
             return View(Instance(Ref(self._begin, value.slot), None))  # the slot's initial value

@@ -62,7 +62,7 @@ def load_checkpoint(
     *_: Any,
     **__: Any,
 ) -> tuple[ModelFacade | None, ClipFacade | None, VaeFacade | None]:
-    """Returns the same parts. Ignores the configuration: the file determines the model."""
+    """Returns model, text encoders and VAE. Ignores `config_path`; the file decides."""
     return load_checkpoint_guess_config(ckpt_path, output_vae, output_clip)[:3]
 
 
