@@ -358,7 +358,7 @@ def test_an_image_that_is_none_is_refused(katz: Katz, model_folder: Path) -> Non
     Path("input").mkdir()
     Path("input/fake.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"nothing of the kind")
     result = katz("run", write(with_control("sd1-control0", "fake.png")), "--models", model_folder)
-    assert result.code == 2 and "fake.png: not a picture" in result.errors[0]
+    assert result.code == 2 and "fake.png: cannot be read as a picture" in result.errors[0]
 
 
 def test_a_checkpoint_that_is_a_pickle_is_refused_with_the_way_out(

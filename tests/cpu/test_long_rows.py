@@ -147,7 +147,7 @@ def test_rows_without_room_for_a_word_are_refused(tmp_path: Path) -> None:
         (narrow / one.name).write_bytes(one.read_bytes())
     config = narrow / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"max_position_embeddings": 2}))
-    with pytest.raises(InputError, match="gives 2 as max_position_embeddings, expected at least 3"):
+    with pytest.raises(InputError, match="max_position_embeddings is 2, expected at least 3"):
         prompt_length(Prompt(clip_recipe([narrow]), "a"))
     assert prompt_length(Prompt(clip, "a")) == 77
 

@@ -72,12 +72,12 @@ def test_the_skips_of_a_block_are_known_without_the_module(family):
         (
             "unet/config.json",
             {"cross_attention_dim": [8, 8]},
-            r"\[8, 8\] as cross_attention_dim, expected a number",
+            r"cross_attention_dim is \[8, 8\], expected a number",
         ),
         (
             "unet/config.json",
             {"block_out_channels": ...},
-            "None as block_out_channels, expected a list",
+            "block_out_channels is None, expected a list",
         ),
         (
             "unet/config.json",
