@@ -1,4 +1,4 @@
-/** Who cannot see, or sees little, or wants nothing to move: every screen, against a real `katz serve`. */
+/** Accessibility of every screen, with a real `katz serve`: axe, 200 % zoom, reduced motion. */
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { expect, type Page } from "@playwright/test";
@@ -6,10 +6,10 @@ import { node, openTemplate, runToEnd, test } from "./steps";
 
 const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 
-// the longest of all: each screen in each theme
+// the longest tests: each screen in each theme
 test.describe.configure({ mode: "parallel" });
 
-/** What axe calls serious or critical. */
+/** Returns the violations that axe rates serious or critical. */
 async function found(page: Page): Promise<string[]> {
   await page.evaluate(AXE);
   const { violations } = await page.evaluate(() => (window as any).axe.run());
@@ -18,7 +18,7 @@ async function found(page: Page): Promise<string[]> {
     .map(({ id, nodes }: { id: string; nodes: { html: string }[] }) => `${id}: ${nodes[0]?.html}`);
 }
 
-/** Fields and buttons that are cut by the page, or that something else stands over. */
+/** Returns the fields and buttons that the page cuts off or another element covers. */
 function cut(page: Page): Promise<string[]> {
   return page.evaluate(() => {
     const wrong: string[] = [];
@@ -29,7 +29,7 @@ function cut(page: Page): Promise<string[]> {
       (one.scrollHeight > one.clientHeight || one.scrollWidth > one.clientWidth);
     const shown = document.querySelector("dialog[open]") ?? document.body;
     for (const one of shown.querySelectorAll("button, input, select, textarea, a[href], summary")) {
-      // nodes of a graph are zoomed by the canvas, and the file fields have a label in their place
+      // the canvas zooms graph nodes, and labels replace file inputs
       if (one.closest(".react-flow__node, [inert]") || one.matches(".upload input")) continue;
       if (!one.checkVisibility({ visibilityProperty: true })) continue;
       let above = one.parentElement;
@@ -49,7 +49,7 @@ function cut(page: Page): Promise<string[]> {
   });
 }
 
-/** Goes through the screens of the page, and has each looked at. */
+/** Visits the screens of the page and calls `look` on each. */
 async function everyScreen(page: Page, look: (name: string) => Promise<void>): Promise<void> {
   const press = async (key: string) => {
     await page.keyboard.press(key);
@@ -106,7 +106,7 @@ async function everyScreen(page: Page, look: (name: string) => Promise<void>): P
   await page.locator(".gallery li button").first().click();
   await page.getByRole("button", { name: "Uploads" }).click();
   const uploaded = page.locator('.gallery li button:has(img[src*="uploaded"])');
-  await uploaded.first().click(); // what was made stands there until the list has come
+  await uploaded.first().click(); // the outputs are listed until the uploads have loaded
   await expect(dialog.locator("details")).toBeVisible();
   await look("two pictures");
   await press("Escape");
@@ -135,7 +135,9 @@ async function everyScreen(page: Page, look: (name: string) => Promise<void>): P
 }
 
 for (const colorScheme of ["dark", "light"] as const)
-  test(`P0.40 P0.41 axe finds nothing serious on any screen, ${colorScheme}`, async ({ page }) => {
+  test(`P0.40 P0.41 axe reports no serious violation on any screen, ${colorScheme}`, async ({
+    page,
+  }) => {
     await page.emulateMedia({ colorScheme });
     await everyScreen(page, async (name) => {
       expect(await found(page), name).toEqual([]);
@@ -144,11 +146,11 @@ for (const colorScheme of ["dark", "light"] as const)
 
 test.describe("at a zoom of 200 %", () => {
   test.use({ viewport: { width: 640, height: 360 }, deviceScaleFactor: 2 });
-  test("P0.40 nothing is cut and nothing overlaps in a window of 1280 by 720", async ({ page }) => {
+  test("P0.40 nothing is cut off or covered in a window of 1280 by 720", async ({ page }) => {
     await everyScreen(page, async (name) => {
       expect(await cut(page), name).toEqual([]);
     });
-    // control: it is seen when something is in the way
+    // control: the check detects an element that is cut off
     await page.keyboard.press("Escape");
     expect(await cut(page)).toEqual([]);
     await page.locator(".toolbar").evaluate((bar: HTMLElement) => {
@@ -187,7 +189,7 @@ for (const [reducedMotion, moves] of [
         await page.waitForTimeout(300);
         return (different = await views());
       })
-      // on a busy machine the canvas hears keys late, and draws few frames of a move
+      // on a busy machine the canvas reacts late to keys and draws few frames of a move
       .toBeGreaterThan(moves ? 2 : 1);
     if (moves) return;
     expect(different).toBe(2); // before and after

@@ -1,4 +1,4 @@
-/** What goes wrong around the page: one line that says so, and the open document stays as it is. */
+/** Errors around the page: each is reported in one line, and the open document is unchanged. */
 import { decode, encode } from "@msgpack/msgpack";
 import { expect, type Page } from "@playwright/test";
 import { Server, visit } from "./server";
@@ -7,7 +7,7 @@ import { downloaded, node, openFile, openTemplate, test } from "./steps";
 const alert = (page: Page) => page.getByRole("alert").locator("span");
 const run = (page: Page) => page.getByRole("button", { name: "Run", exact: true });
 
-/** Refusals stand on the console by themselves. */
+/** Clears the console errors; returns all but those that the browser writes for 4xx responses. */
 const withoutRefusals = (troubles: string[]) =>
   troubles.splice(0).filter((told) => !/status of 4\d\d/.test(told));
 
@@ -28,7 +28,7 @@ const latents = (count: number) =>
     version: 0.4,
   });
 
-test("P0.14 ten files are dropped at once: what is no workflow is told in one line, the rest opens", async ({
+test("P0.14 ten files are dropped at once: invalid ones are reported in one line, the others open", async ({
   page,
   troubles,
 }) => {
@@ -44,7 +44,7 @@ test("P0.14 ten files are dropped at once: what is no workflow is told in one li
   expect(withoutRefusals(troubles)).toEqual([]);
 });
 
-test("P0.14 text that is no workflow is pasted: a line, and the document stays", async ({
+test("P0.14 pasting text without a workflow shows an error and changes no document", async ({
   page,
   troubles,
 }) => {
@@ -65,7 +65,10 @@ test("P0.14 text that is no workflow is pasted: a line, and the document stays",
   expect(withoutRefusals(troubles)).toEqual([]);
 });
 
-test("P0.14 P0.15 of 10,001 nodes a line is told, 10,000 open", async ({ page, troubles }) => {
+test("P0.14 P0.15 a file of 10,001 nodes is refused, one of 10,000 opens", async ({
+  page,
+  troubles,
+}) => {
   await openFile(page, "many.json", latents(10_001));
   await expect(alert(page)).toContainText("10,001 nodes, more than the limit of 10,000", {
     timeout: 30_000,
@@ -76,7 +79,7 @@ test("P0.14 P0.15 of 10,001 nodes a line is told, 10,000 open", async ({ page, t
   await expect(page.locator(".card").first()).toBeVisible({ timeout: 30_000 });
 });
 
-test("P0.28 two clicks on Run in one frame are two jobs, of which the last is the document's", async ({
+test("P0.28 two clicks on Run in one frame queue two jobs; the document shows the last one", async ({
   page,
 }) => {
   await openTemplate(page, "Text to image");
@@ -93,7 +96,7 @@ test("P0.28 two clicks on Run in one frame are two jobs, of which the last is th
   await expect(node(page, "91").locator(".result img")).toBeVisible();
 });
 
-test("P0.30 a full queue refuses with the time to come again; the document keeps its last job", async ({
+test("P0.30 a full queue refuses a job and says when to retry; the document keeps its last job", async ({
   browser,
 }) => {
   const server = new Server(["--queue-limit", "1"]);
@@ -127,7 +130,7 @@ for (const [what, broken] of [
     },
   ],
 ] as const)
-  test(`P0.17 the browser's own store ${what}: the page says that it keeps nothing, and works`, async ({
+  test(`P0.17 browser storage ${what}: the page reports that it cannot store documents, and still works`, async ({
     context,
   }) => {
     const page = await context.newPage();
@@ -145,7 +148,9 @@ for (const [what, broken] of [
     expect(errors).toEqual([]);
   });
 
-test("P0.32 a server of another version is told of, and the document stays", async ({ page }) => {
+test("P0.32 a server of another version is reported, and the document stays open", async ({
+  page,
+}) => {
   let lines = 0;
   let cut: (() => Promise<void>) | undefined;
   await page.routeWebSocket(/\/ws/, (line) => {
@@ -166,7 +171,9 @@ test("P0.32 a server of another version is told of, and the document stays", asy
   await expect(page.locator(".card").first()).toBeVisible();
 });
 
-test("P0.32 a silent line is given up though the clock is set back by a day", async ({ page }) => {
+test("P0.32 a silent connection is dropped even if the clock is set back by a day", async ({
+  page,
+}) => {
   await page.clock.install();
   let lines = 0;
   await page.routeWebSocket(/\/ws/, (line) => {

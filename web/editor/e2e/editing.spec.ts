@@ -3,7 +3,7 @@ import { expect } from "@playwright/test";
 import { NESTED } from "./graphs";
 import { downloaded, drag, handle, node, openFile, openTemplate, test } from "./steps";
 
-test("P0.04 P0.05 P0.06 links are drawn, replaced and refused with the reason; a widget takes one", async ({
+test("P0.04 P0.05 P0.06 links are drawn, replaced, or refused with a reason; a widget accepts a link", async ({
   page,
 }) => {
   await openTemplate(page, "Text to image");
@@ -15,7 +15,7 @@ test("P0.04 P0.05 P0.06 links are drawn, replaced and refused with the reason; a
     doc.links.filter((link: number[]) => link[3] === id && link[4] === slot);
   expect(into(5, 2)).toMatchObject([[expect.anything(), 2, 0, 5, 2, "CONDITIONING"]]);
   expect(doc.nodes.find(({ id }: { id: number }) => id === 3).outputs[0].links).toEqual([]);
-  // a link dropped on the canvas asks for what fits it, and a widget's value gives way to a link
+  // a link dropped on the canvas searches for compatible nodes; a link replaces a widget's value
   await node(page, "5").hover();
   await drag(page, handle("5", "new:steps"), { x: 700, y: 780 });
   const search = page.getByRole("combobox", { name: "Add a node for INT" });
@@ -32,7 +32,7 @@ test("P0.04 P0.05 P0.06 links are drawn, replaced and refused with the reason; a
   await expect(node(page, "5").getByLabel("steps")).toHaveValue("20");
 });
 
-test("P0.07 P0.08 P0.10 nodes are moved by keys, copied between tabs, muted, folded, coloured, renamed", async ({
+test("P0.07 P0.08 P0.10 nodes are moved by keys, copied between tabs, muted, collapsed, coloured, renamed", async ({
   page,
   context,
 }) => {
@@ -80,7 +80,7 @@ test("P0.07 P0.08 P0.10 nodes are moved by keys, copied between tabs, muted, fol
   await expect(page.locator(".react-flow__edge")).toHaveCount(before.links.length);
 });
 
-test("P0.11 a group moves with its nodes, is renamed, and leaves them when it is taken away", async ({
+test("P0.11 a group moves its nodes, is renamed, and leaves its nodes in place when deleted", async ({
   page,
 }) => {
   await openTemplate(page, "Text to image");
@@ -109,7 +109,7 @@ test("P0.11 a group moves with its nodes, is renamed, and leaves them when it is
   expect((await downloaded(page)).nodes).toEqual(moved.nodes);
 });
 
-test("P0.12 P0.13 a subgraph shows its widgets, is entered, edited inside, found in, and undone from outside", async ({
+test("P0.12 P0.13 a subgraph shows its widgets, is opened, edited and searched, and undone from outside", async ({
   page,
 }) => {
   await openFile(page, "nested.json", JSON.stringify(NESTED));
@@ -125,7 +125,7 @@ test("P0.12 P0.13 a subgraph shows its widgets, is entered, edited inside, found
   await page.keyboard.press("Escape");
   await expect(node(page, "1")).toBeVisible();
   await page.keyboard.press("Control+z");
-  await expect(node(page, "9")).toBeVisible(); // where it happened comes into view
+  await expect(node(page, "9")).toBeVisible(); // undo shows the graph that it changed
   expect(await downloaded(page)).toEqual(NESTED);
   await page.getByLabel("subgraph").getByRole("button", { name: "nested" }).click();
   await page.keyboard.press("Control+f");
@@ -134,7 +134,7 @@ test("P0.12 P0.13 a subgraph shows its widgets, is entered, edited inside, found
   await expect(node(page, "9")).toHaveClass(/selected/);
 });
 
-test("P0.15 unknown nodes are marked, and saved as they came", async ({ page }) => {
+test("P0.15 unknown nodes are marked and saved unchanged", async ({ page }) => {
   const strange = {
     ...NESTED,
     nodes: [

@@ -1,8 +1,8 @@
-/** A real `katz serve` with the miniature models, as a person uses it. */
+/** A user's basic tasks, with the miniature models on a real `katz serve`. */
 import { expect } from "@playwright/test";
 import { downloaded, node, openFile, openTemplate, runToEnd, test, untilKept } from "./steps";
 
-test("P0.20 P0.28 P0.29 P0.33 a template is run, its nodes tell how far they are, its picture stands in the node", async ({
+test("P0.20 P0.28 P0.29 P0.33 a template runs, its nodes show progress, and its image appears in the node", async ({
   page,
 }) => {
   await openTemplate(page, "Text to image");
@@ -13,7 +13,7 @@ test("P0.20 P0.28 P0.29 P0.33 a template is run, its nodes tell how far they are
   await expect(page.getByLabel("queue and history").getByText("completed")).toBeVisible();
 });
 
-test("P0.29 two pictures that are compared stand in the node", async ({ page }) => {
+test("P0.29 two compared images are shown in the node", async ({ page }) => {
   const inputs = { image_a: ["1", 0], image_b: ["1", 0] };
   const prompt = {
     "1": { class_type: "EmptyImage", inputs: { width: 24, height: 8 } },
@@ -25,11 +25,11 @@ test("P0.29 two pictures that are compared stand in the node", async ({ page }) 
   await expect(node(page, "2").locator(".result img")).toHaveCount(2);
 });
 
-test("P0.34 P0.36 P0.38 the plan stands on the sampler, and in words beside it", async ({
+test("P0.34 P0.36 P0.38 the plan is shown on the sampler and described in the panel", async ({
   page,
 }) => {
   await openTemplate(page, "Text to image");
-  await node(page, "5").getByLabel("seed", { exact: true }).fill("4711"); // not known already
+  await node(page, "5").getByLabel("seed", { exact: true }).fill("4711"); // not cached
   await runToEnd(page);
   await expect(node(page, "5").locator(".strip")).toContainText("per evaluation, predicted");
   await page.keyboard.press("Shift+E");
@@ -42,7 +42,7 @@ test("P0.34 P0.36 P0.38 the plan stands on the sampler, and in words beside it",
   await expect(panel.locator(".timeline figcaption")).toContainText(", evaluation ");
 });
 
-test("P0.09 P0.23 P0.25 a changed prompt is undone by one step; a seed that follows is kept on screen", async ({
+test("P0.09 P0.23 P0.25 a prompt edit is undone in one step; the field shows the seed of the latest run", async ({
   page,
 }) => {
   await openTemplate(page, "Text to image");
@@ -63,7 +63,7 @@ test("P0.09 P0.23 P0.25 a changed prompt is undone by one step; a seed that foll
   await expect(node(page, "5").getByLabel("seed", { exact: true })).toHaveValue("8");
 });
 
-test("P0.14 a picture opens in a tab of its own and repeats itself; what is no workflow leaves a line", async ({
+test("P0.14 an image opens in a new tab and reproduces itself; an invalid file is reported in one line", async ({
   page,
   troubles,
 }) => {
@@ -82,7 +82,7 @@ test("P0.14 a picture opens in a tab of its own and repeats itself; what is no w
   await openFile(page, "broken.json", "{");
   await expect(page.getByRole("alert")).toContainText("broken.json: the file cannot be opened");
   await expect(page.locator(".tab")).toHaveCount(2);
-  troubles.splice(0); // the refusal itself stands on the console
+  troubles.splice(0); // the browser logs the refusal
   const pixels = await page.evaluate(
     async (addresses) =>
       Promise.all(
@@ -100,7 +100,7 @@ test("P0.14 a picture opens in a tab of its own and repeats itself; what is no w
   expect(pixels[0]?.length).toBeGreaterThan(1000);
 });
 
-test("P0.16 P0.17 all tabs are there after a reload, changes too, and the file is what was opened", async ({
+test("P0.16 P0.17 a reload restores all tabs and edits; a download differs from the file only by the edits", async ({
   page,
 }) => {
   await openTemplate(page, "Inpainting");
@@ -118,7 +118,7 @@ test("P0.16 P0.17 all tabs are there after a reload, changes too, and the file i
   expect(written).toEqual(opened);
 });
 
-test("P0.02 P0.04 P0.31 nodes are added, linked by a search for what fits, and problems are told", async ({
+test("P0.02 P0.04 P0.31 a node is added by search, its missing input is reported, and adding it is undone", async ({
   page,
 }) => {
   await openTemplate(page, "Text to image");
@@ -134,7 +134,7 @@ test("P0.02 P0.04 P0.31 nodes are added, linked by a search for what fits, and p
   await expect(problems).toHaveCount(0);
 });
 
-test("P0.02 P0.03 a search forgives, goes through categories, places several, and knows what was used", async ({
+test("P0.02 P0.03 search tolerates typos, browses categories, adds several nodes, and ranks recent ones", async ({
   page,
 }) => {
   await openTemplate(page, "Text to image");
@@ -160,9 +160,9 @@ test("P0.02 P0.03 a search forgives, goes through categories, places several, an
   await expect(cards).toHaveCount(before + 4);
   const titles = await cards.locator("header").allTextContents();
   const [one, other] = titles.slice(-2).map((title) => title.replace(/\d+$/, ""));
-  expect(one).toBe(other); // what is chosen stays where it is, although it was used now
+  expect(one).toBe(other); // the order stays while the search is open, despite the recent use
   await page.keyboard.press("Shift+A");
-  await expect(first).toContainText(other ?? "nothing"); // used lately, and twice
+  await expect(first).toContainText(other ?? "nothing"); // used recently, and twice
   await expect(options.nth(1)).toContainText("SaveImage");
   await options.filter({ hasText: "loaders ›" }).click();
   const inside = page.getByRole("combobox", { name: "Add a node: loaders" });
@@ -175,7 +175,7 @@ test("P0.02 P0.03 a search forgives, goes through categories, places several, an
   await expect(library.locator("summary").filter({ hasText: "Katz Graph" })).toHaveCount(1);
 });
 
-test("P0.30 P0.33 a paused queue keeps its job until it is resumed; a picture opens its workflow", async ({
+test("P0.30 P0.33 a paused queue keeps its job until it is resumed; an image opens its workflow", async ({
   page,
 }) => {
   await openTemplate(page, "Text to image");
@@ -195,7 +195,7 @@ test("P0.30 P0.33 a paused queue keeps its job until it is resumed; a picture op
   await expect(node(page, "5").getByLabel("seed", { exact: true })).toHaveValue("99");
 });
 
-test("P0.39 every action stands in the palette and on the sheet", async ({ page }) => {
+test("P0.39 every action is in the palette and in the shortcuts dialog", async ({ page }) => {
   await page.keyboard.press("Control+k");
   const palette = page.getByRole("combobox", { name: "All actions" });
   await palette.fill("shortcuts");
@@ -203,13 +203,13 @@ test("P0.39 every action stands in the palette and on the sheet", async ({ page 
   await expect(page.getByRole("dialog", { name: "Shortcuts" })).toContainText("Ctrl Enter");
 });
 
-test("P0.39 a key is given to another action, in words where it is taken, and stays after a reload", async ({
+test("P0.39 a shortcut is changed, a conflict is reported, and the change survives a reload", async ({
   page,
 }) => {
   const sheet = page.getByRole("dialog", { name: "Shortcuts" });
   const close = async () => {
     await page.keyboard.press("Escape");
-    await expect(page.locator("dialog")).toHaveCount(0); // a closed one still takes the next key
+    await expect(page.locator("dialog")).toHaveCount(0); // a closing dialog still gets the next key
   };
   const give = async (action: string, key: string) => {
     await page.getByRole("button", { name: "Shortcuts", exact: true }).click();
@@ -226,7 +226,7 @@ test("P0.39 a key is given to another action, in words where it is taken, and st
   await expect(templates).toBeVisible();
   await page.keyboard.press("Escape");
   await expect(templates).toHaveCount(0);
-  // a key that is taken is left to the other action, or taken from it
+  // a key that another action uses is reassigned only after a confirmation
   await give("Queue and history", "j");
   await expect(sheet.getByRole("status")).toContainText("J is the key of “Templates” already");
   await sheet.getByRole("button", { name: "Use it for “Queue and history”" }).click();

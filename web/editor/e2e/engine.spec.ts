@@ -1,4 +1,4 @@
-/** The page beside the engine: the same pictures as `katz run`, and a server that is killed. */
+/** The page with the engine: the same images as `katz run`, and a server that is killed. */
 import { execFileSync } from "node:child_process";
 import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -7,11 +7,11 @@ import { expect, type Page } from "@playwright/test";
 import { Server, visit } from "./server";
 import { downloaded, node, openTemplate, runToEnd, test } from "./steps";
 
-const KATZ = process.env.KATZ ?? "katz"; // told by e2e/serve.sh
-/** Of the server: branches that share a call round otherwise than apart. */
+const KATZ = process.env.KATZ ?? "katz"; // set by e2e/serve.sh
+/** Options of the server. Batched branches round differently from separate ones. */
 const OPTIONS = (process.env.KATZ_OPTIONS ?? "").split(" ").filter((word) => word !== "");
 
-/** The pixels of a picture, as the browser decodes them, and its size. */
+/** Returns the size of an image, and a hash of its pixels as the browser decodes them. */
 async function pixels(page: Page, picture: Buffer): Promise<string> {
   return page.evaluate(async (encoded) => {
     const bytes = Uint8Array.from(atob(encoded), (letter) => letter.charCodeAt(0));
@@ -24,7 +24,7 @@ async function pixels(page: Page, picture: Buffer): Promise<string> {
   }, picture.toString("base64"));
 }
 
-/** The picture that the node shows, as it was stored. */
+/** Returns the stored file of the image that a node shows. */
 async function shown(page: Page, id: string): Promise<Buffer> {
   const address = await node(page, id).locator(".result img").first().getAttribute("src");
   const stored = new URL(address ?? "", page.url());
@@ -38,7 +38,7 @@ async function setSeed(page: Page, seed: number): Promise<void> {
   await field.press("Enter");
 }
 
-test("P0.14 P0.28 the editor's picture is that of katz run, and gives itself again when it is dropped", async ({
+test("P0.14 P0.28 the editor renders the same image as katz run, and again from the dropped image", async ({
   page,
 }) => {
   const folder = mkdtempSync(join(tmpdir(), "same-"));
@@ -66,7 +66,7 @@ test("P0.14 P0.28 the editor's picture is that of katz run, and gives itself aga
   rmSync(folder, { recursive: true });
 });
 
-test("P0.16 P0.19 P0.32 the server is killed under two documents: editing goes on, each gets its own result", async ({
+test("P0.16 P0.19 P0.32 editing continues while the server is killed; each document gets its own result", async ({
   browser,
 }) => {
   const server = new Server();
@@ -111,7 +111,7 @@ test("P0.16 P0.19 P0.32 the server is killed under two documents: editing goes o
   }
 });
 
-test("P0.32 a line that is silent for half a minute comes back with the job's end", async ({
+test("P0.32 a connection silent for half a minute recovers and shows the job's end", async ({
   browser,
 }) => {
   test.skip(process.env.KATZ_ALL === undefined, "takes a minute: KATZ_ALL=1");

@@ -1,4 +1,4 @@
-/** Files on the server and windows of one person, against a real `katz serve`. */
+/** Files on the server, in several windows of one user, against a real `katz serve`. */
 import { expect, type Page } from "@playwright/test";
 import { downloaded, node, openFile, openTemplate, runToEnd, test, untilKept } from "./steps";
 
@@ -9,7 +9,7 @@ async function saveAs(page: Page, name: string): Promise<void> {
   await expect(page.getByRole("alert")).toContainText(`saved as ${name}.json`);
 }
 
-/** Saves what has changed, and waits until that is done: a notice of before may still stand. */
+/** Saves the changes and waits until they are saved, because an older notice may still be shown. */
 async function saveAgain(page: Page): Promise<void> {
   const changed = page.locator(".tab.active b");
   await expect(changed).toBeVisible();
@@ -32,9 +32,7 @@ async function openSaved(page: Page, name: string): Promise<void> {
   await expect(page.locator(".card").first()).toBeVisible();
 }
 
-test("P0.16 a workflow is saved, renamed, found again, and deleted into the trash", async ({
-  page,
-}) => {
+test("P0.16 a workflow is saved, renamed, reopened, and moved to the trash", async ({ page }) => {
   await openTemplate(page, "Text to image");
   await setSteps(page, "4");
   await expect(page.locator(".tab.active b")).toBeVisible();
@@ -55,12 +53,12 @@ test("P0.16 a workflow is saved, renamed, found again, and deleted into the tras
   expect(await downloaded(page)).toEqual(kept);
   await panel.getByRole("button", { name: "delete" }).first().click();
   await expect(panel).toContainText("no saved workflows yet");
-  await expect(page.locator(".tab.active b")).toBeVisible(); // nowhere saved any more
+  await expect(page.locator(".tab.active b")).toBeVisible(); // no longer saved anywhere
   const trash = await page.request.get("/userdata?dir=workflows&recurse=true");
   expect(await trash.json()).toEqual([expect.stringMatching(/^\.trash\/\d+ mine second\.json$/)]);
 });
 
-test("P0.17 P0.18 two windows on one file: neither change disappears", async ({
+test("P0.17 P0.18 two windows edit one file: neither change is lost", async ({
   page,
   context,
   troubles,
@@ -81,7 +79,7 @@ test("P0.17 P0.18 two windows on one file: neither change disappears", async ({
   await page.keyboard.press("Control+z");
   await expect(node(page, "5").getByLabel("steps")).toHaveValue("9");
   await saveAgain(page);
-  // the other window is told before it overwrites, and keeps both
+  // the other window asks before it overwrites, and keeps both
   await setSteps(other, "8");
   await other.keyboard.press("Control+s");
   await other.getByRole("button", { name: /Keep both/ }).click();
@@ -93,13 +91,13 @@ test("P0.17 P0.18 two windows on one file: neither change disappears", async ({
     return nodes.find(({ id }: { id: number }) => id === 5).widgets_values[2];
   };
   expect([await steps("shared"), await steps("shared%20too")]).toEqual([9, 8]);
-  // each window finds its own documents again
+  // each window restores its own documents
   await setSteps(other, "6174");
   await untilKept(other, "6174");
   await page.reload();
   await expect(node(page, "5").getByLabel("steps")).toHaveValue("9");
   await expect(page.locator(".tab")).toHaveCount(1);
-  // those of a window that is gone come to the next one that is opened
+  // the documents of a closed window move to the next opened one
   await other.close();
   const windows = () => page.evaluate(async () => (await navigator.locks.query()).held?.length);
   await expect.poll(windows).toBe(1);
@@ -107,11 +105,11 @@ test("P0.17 P0.18 two windows on one file: neither change disappears", async ({
   await third.goto("/");
   await expect(third.getByRole("alert")).toContainText("restored 1 document");
   await expect(node(third, "5").getByLabel("steps")).toHaveValue("6174");
-  // the browser writes a line for the version that was refused, and nothing else
+  // the browser logs the refused save, and nothing else
   expect(troubles.splice(0)).toEqual([expect.stringContaining("412")]);
 });
 
-test("P0.30 P0.33 the gallery has pictures newest first; a job of the history opens, and is forgotten", async ({
+test("P0.30 P0.33 the gallery lists images newest first; a job in the history is opened and forgotten", async ({
   page,
 }) => {
   await openTemplate(page, "Text to image");
@@ -137,7 +135,7 @@ test("P0.30 P0.33 the gallery has pictures newest first; a job of the history op
   await page.keyboard.press("Escape");
   await gallery.getByLabel("filter pictures").fill("no such picture");
   await expect(gallery.locator("li")).toHaveCount(0);
-  // the history opens a job as it ran, and runs it again
+  // the history opens a job's workflow as executed
   await page.keyboard.press("Escape");
   await page.getByRole("button", { name: /^queue/ }).click();
   const history = page.getByRole("complementary", { name: "queue and history" });
@@ -149,7 +147,7 @@ test("P0.30 P0.33 the gallery has pictures newest first; a job of the history op
   await expect(history.locator("ol > li")).toHaveCount(before - 1);
 });
 
-test("P0.41 the token is asked for in words, at the first visit and in between, and nothing is lost", async ({
+test("P0.41 the page asks for the token on the first visit and when it is lost, and keeps all edits", async ({
   page,
   troubles,
 }) => {
@@ -173,7 +171,7 @@ test("P0.41 the token is asked for in words, at the first visit and in between, 
   await page.keyboard.press("Control+Enter");
   await expect(page.locator(".toolbar .state")).toContainText("completed in", { timeout: 45_000 });
   expect(await page.evaluate(() => document.cookie)).not.toContain("token");
-  // a browser that has never given it gets a page that asks
+  // a browser without the token gets a page that asks for it
   await page.context().clearCookies();
   await page.reload();
   await expect(page.locator("main.canvas")).toHaveCount(0);
@@ -186,7 +184,7 @@ test("P0.41 the token is asked for in words, at the first visit and in between, 
   troubles.length = 0;
 });
 
-test("P0.33 the gallery is filtered by workflow and by node, after a reload too", async ({
+test("P0.33 the gallery is filtered by workflow and by node, also after a reload", async ({
   page,
 }) => {
   await openTemplate(page, "Text to image");
@@ -199,10 +197,10 @@ test("P0.33 the gallery is filtered by workflow and by node, after a reload too"
     id: 95,
     title: "Second",
     pos: [save.pos[0], save.pos[1] + 400],
-    widgets_values: ["second"], // else it is the same picture as the first one
+    widgets_values: ["second"], // otherwise it is the same image as the first one
     widgets_values_named: { filename_prefix: "second" },
   };
-  doc.nodes.find(({ id }: { id: number }) => id === 5).widgets_values[0] = 616161; // not known
+  doc.nodes.find(({ id }: { id: number }) => id === 5).widgets_values[0] = 616161; // not cached
   second.inputs = save.inputs.map((input: { link: number | null }) =>
     input.link === null ? input : { ...input, link: 900 },
   );
@@ -233,7 +231,7 @@ test("P0.33 the gallery is filtered by workflow and by node, after a reload too"
   await expect(gallery.locator("li")).toHaveCount(1);
   await gallery.getByLabel("of the workflow").selectOption("all workflows");
   expect(await gallery.locator("li").count()).toBeGreaterThan(2);
-  // the name stays when the tab is closed
+  // a closed tab's workflow keeps its name
   await page.keyboard.press("Alt+w");
   await gallery.getByLabel("of the workflow").selectOption("two outputs");
   await expect(gallery.locator("li")).toHaveCount(2);
@@ -244,7 +242,7 @@ test("P0.33 the gallery is filtered by workflow and by node, after a reload too"
   ]);
 });
 
-/** Has the page keep its drafts now, as it does when it is hidden. */
+/** Makes the page store its drafts now, as it does when it is hidden. */
 async function hide(page: Page): Promise<void> {
   await page.evaluate(() => {
     Object.defineProperty(document, "visibilityState", { value: "hidden", configurable: true });
@@ -253,7 +251,7 @@ async function hide(page: Page): Promise<void> {
   });
 }
 
-test("P0.17 drafts are kept on the server within 10 s, open in another browser, and go when saved", async ({
+test("P0.17 drafts are stored on the server within 10 s, opened in another browser, and deleted on saving", async ({
   page,
   browser,
   context,
@@ -267,26 +265,26 @@ test("P0.17 drafts are kept on the server within 10 s, open in another browser, 
   };
   const steps = (of: Page) => node(of, "5").getByLabel("steps");
   for (const path of await drafts())
-    // of other tests
+    // drafts of other tests
     await page.request.delete(`/userdata/${encodeURIComponent(path)}`);
   await page.reload();
   await openTemplate(page, "Text to image");
   await hide(page);
   await page.waitForTimeout(300);
-  expect(await drafts()).toEqual([]); // it is as it was opened
+  expect(await drafts()).toEqual([]); // unchanged since it was opened
   await setSteps(page, "11");
   await expect.poll(async () => (await drafts()).length, { timeout: 10_000 }).toBe(1);
   const [first = ""] = await drafts();
   expect(first).toMatch(/^drafts\/txt2img [0-9a-f]{8}\.json$/);
 
-  // another browser, which has nothing of its own
+  // another browser, without stored documents
   const elsewhere = await browser.newContext({ storageState: await context.storageState() });
   const other = await elsewhere.newPage();
   await other.goto("/");
   const list = other.getByRole("region", { name: "drafts" });
   await list.getByRole("button", { name: /^txt2img/ }).click();
   await expect(steps(other)).toHaveValue("11");
-  await expect(other.locator(".tab.active b")).toBeVisible(); // it is saved nowhere
+  await expect(other.locator(".tab.active b")).toBeVisible(); // not saved as a file
   await setSteps(other, "12");
   await hide(other);
   const stored = async (path: string) => {
@@ -297,20 +295,20 @@ test("P0.17 drafts are kept on the server within 10 s, open in another browser, 
   };
   await expect.poll(() => stored(first)).toBe(12);
 
-  // both go on: neither overwrites the other one's
+  // both continue: neither overwrites the other's draft
   await setSteps(page, "13");
   await hide(page);
   await expect.poll(async () => (await drafts()).length).toBe(2);
   const second = (await drafts()).find((path) => path !== first) ?? "";
   expect([await stored(first), await stored(second)]).toEqual([12, 13]);
 
-  // what is saved needs no draft
+  // a saved document needs no draft
   await saveAs(other, "drafted");
   await hide(other);
   await expect.poll(drafts).toEqual([second]);
   await elsewhere.close();
 
-  // closing a tab keeps its draft, and it can be forgotten
+  // closing a tab keeps its draft, which can be deleted
   await setSteps(page, "14");
   await page.keyboard.press("Escape");
   await page.keyboard.press("Alt+w");

@@ -7,7 +7,7 @@ function made(id: number, type: string, pos: readonly number[], rest: object) {
   return { id, type, pos, size, flags: {}, mode: 0, properties: {}, inputs: [], ...rest };
 }
 
-/** Two latents that are added, and a node that hangs on nothing. */
+/** Two latents that are added, and an unlinked node. */
 export const ADDED = {
   last_node_id: 4,
   last_link_id: 2,

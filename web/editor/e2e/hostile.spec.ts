@@ -1,4 +1,4 @@
-/** Files that are broken, or written to do harm: a line or a document, and nothing else happens. */
+/** Broken and malicious files: each opens or is refused in one line, without side effects. */
 import { crc32, deflateSync } from "node:zlib";
 import { expect, type Page } from "@playwright/test";
 import { downloaded, openFile, openTemplate, test } from "./steps";
@@ -6,7 +6,7 @@ import { downloaded, openFile, openTemplate, test } from "./steps";
 interface Hostile {
   readonly name: string;
   readonly content: string | Buffer;
-  readonly line?: RegExp; // what is told in place of opening it
+  readonly line?: RegExp; // the expected error, if it is refused
 }
 
 const node = (id: unknown, more: object = {}) => ({
@@ -44,7 +44,7 @@ function chunk(kind: string, data: Buffer): Buffer {
   return Buffer.concat([length, body, sum]);
 }
 
-/** A picture of one pixel, with a text beside it. */
+/** Returns a PNG of one pixel, with the text as its workflow if there is one. */
 function png(text = ""): Buffer {
   const header = Buffer.from([0, 0, 0, 1, 0, 0, 0, 1, 8, 2, 0, 0, 0]);
   return Buffer.concat([
@@ -152,7 +152,7 @@ async function settled(page: Page): Promise<void> {
   );
 }
 
-test("P0.14 P0.15 broken and hostile files: a line or a document, and the one in front stays", async ({
+test("P0.14 P0.15 broken and hostile files open or are refused in one line; the open document stays", async ({
   page,
   troubles,
 }) => {
@@ -177,7 +177,7 @@ test("P0.14 P0.15 broken and hostile files: a line or a document, and the one in
     } else {
       await expect(tabs, name).toHaveCount(open + 1);
       await settled(page);
-      await page.keyboard.press("Alt+w"); // it is as it was opened, so nothing is asked
+      await page.keyboard.press("Alt+w"); // unchanged, so it closes without a question
       await expect(tabs, name).toHaveCount(open);
     }
     open = await tabs.count();
@@ -186,6 +186,6 @@ test("P0.14 P0.15 broken and hostile files: a line or a document, and the one in
   }
   expect(asked.filter((url) => url.includes("evil.example"))).toEqual([]);
   expect(await downloaded(page)).toEqual(before);
-  // the refusals themselves stand on the console, and nothing else
+  // only the refusals are logged
   expect(troubles.splice(0).filter((told) => !told.includes("400"))).toEqual([]);
 });

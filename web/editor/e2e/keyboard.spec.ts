@@ -1,4 +1,4 @@
-/** The whole way by keyboard alone, against a real `katz serve`. */
+/** Whole tasks by keyboard alone, against a real `katz serve`. */
 import { expect, type Page } from "@playwright/test";
 import { downloaded, node, openTemplate, test } from "./steps";
 
@@ -6,11 +6,11 @@ async function choose(page: Page, words: string): Promise<void> {
   const field = page.getByRole("dialog").getByRole("combobox");
   await field.waitFor();
   await page.keyboard.type(words);
-  await expect(page.getByRole("dialog").getByRole("option").first()).toBeVisible(); // node types may still come
+  await expect(page.getByRole("dialog").getByRole("option").first()).toBeVisible(); // node types may still be loading
   await page.keyboard.press("Enter");
 }
 
-/** Adds a node, and links its inputs: each socket with the words that find its other end. */
+/** Adds a node and links its inputs; each socket is paired with the search for its other end. */
 async function add(page: Page, name: string, links: readonly (readonly [string, string])[] = []) {
   const before = await page.locator(".card").count();
   await page.keyboard.press("Shift+A");
@@ -26,12 +26,12 @@ async function add(page: Page, name: string, links: readonly (readonly [string, 
   }
 }
 
-test("P0.40 text to image with a ControlNet is built, run, looked into and saved without a mouse", async ({
+test("P0.40 text to image with a ControlNet is built, run, inspected and saved by keyboard alone", async ({
   page,
 }) => {
   await add(page, "CheckpointLoaderSimple");
   await add(page, "CLIPTextEncode", [["clip", "checkpoint clip"]]);
-  await page.keyboard.press("Enter"); // into its field
+  await page.keyboard.press("Enter"); // focuses its field
   await page.keyboard.type("a red star");
   await page.keyboard.press("Escape");
   await add(page, "CLIPTextEncode", [["clip", "checkpoint clip"]]);
@@ -69,7 +69,7 @@ test("P0.40 text to image with a ControlNet is built, run, looked into and saved
   const { links, nodes } = await downloaded(page);
   expect([nodes.length, links.length]).toEqual([10, 13]);
 
-  // arrows and links lead from node to node, and it is said where one is
+  // arrow keys follow links between nodes, and the page announces the selected node
   await page.keyboard.press("Alt+ArrowLeft");
   await page.keyboard.press("Alt+ArrowLeft");
   await expect(page.getByRole("status", { name: "announcements" })).toContainText("KSampler 8");
@@ -89,9 +89,7 @@ test("P0.40 text to image with a ControlNet is built, run, looked into and saved
   await expect(page.getByRole("alert")).toContainText("saved as by keyboard.json");
 });
 
-test("P0.11 a link is led through a point that is dragged, saved and taken away again", async ({
-  page,
-}) => {
+test("P0.11 a link gets a reroute, which is dragged, saved and deleted", async ({ page }) => {
   await openTemplate(page, "Text to image");
   const start = await downloaded(page);
   const link = page.locator(".react-flow__edge").first();

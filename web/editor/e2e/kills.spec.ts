@@ -1,4 +1,4 @@
-/** The browser is killed in the middle of work; what a person had done is there again. */
+/** The browser is killed while in use; the user's work is restored. */
 import { execFileSync } from "node:child_process";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -6,8 +6,8 @@ import { join } from "node:path";
 import { type BrowserContext, chromium, expect, type Page, test } from "@playwright/test";
 import { node, openTemplate } from "./steps";
 
-const KILLS = Number(process.env.KATZ_KILLS ?? "2"); // of a whole run 20
-const LOST = 1000; // ms of work that may be missing
+const KILLS = Number(process.env.KATZ_KILLS ?? "2"); // 20 in a full run
+const LOST = 1000; // ms of work that may be lost
 const WORDS = "a red star above an orange heart on sand, ";
 
 interface Step {
@@ -16,7 +16,7 @@ interface Step {
   readonly x: number;
 }
 
-test(`P0.17 of what is typed and dragged no more than a second is lost when the browser is killed`, async ({
+test(`P0.17 killing the browser loses at most one second of typing and dragging`, async ({
   baseURL,
   launchOptions,
   storageState,
@@ -51,7 +51,7 @@ test(`P0.17 of what is typed and dragged no more than a second is lost when the 
       const killed = done[done.length - 1]?.at ?? 0;
       const sure = done.filter(({ at }) => at <= killed - LOST);
       const oldest = sure.length > 0 ? sure.length - 1 : 0;
-      // the state is one that was there within the last second
+      // the restored state existed within the last second
       const within = done.slice(oldest);
       expect(within.map((step) => step.text)).toContain(text);
       expect(Math.min(...within.map((step) => Math.abs(step.x - x)))).toBeLessThan(3);

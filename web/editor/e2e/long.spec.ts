@@ -1,12 +1,12 @@
-/** Long use: jobs with previews, documents opened and closed, and nothing is left of them. */
+/** Long use: jobs with previews, and documents opened and closed, leak nothing. */
 import { type CDPSession, expect, type Page } from "@playwright/test";
 import { node, openTemplate, test } from "./steps";
 
-const JOBS = Number(process.env.KATZ_LONG ?? "10"); // of a whole run 500
+const JOBS = Number(process.env.KATZ_LONG ?? "10"); // 500 in a full run
 
 test.skip(process.env.KATZ_LONG === undefined, "takes minutes: KATZ_LONG=500");
 const OPENED = Math.max(5, Math.round(JOBS / 5));
-const GROWTH = 0.1; // of the heap after warming up
+const GROWTH = 0.1; // of the heap after warm-up
 
 interface Held {
   readonly heap: number;
@@ -27,7 +27,7 @@ async function held(page: Page, session: CDPSession): Promise<Held> {
   };
 }
 
-test("P0.29 P0.33 many jobs and documents leave no memory, listener or picture behind", async ({
+test("P0.29 P0.33 many jobs and documents leak no memory, listeners or images", async ({
   page,
 }) => {
   test.setTimeout(120_000 + JOBS * 3_000);
@@ -76,7 +76,7 @@ test("P0.29 P0.33 many jobs and documents leave no memory, listener or picture b
     await expect(page.locator(".tab")).toHaveCount(0);
   }
 
-  await use(24, 24, 1000); // more than are kept: jobs that ended (8), documents to be opened again (20)
+  await use(24, 24, 1000); // more than the page keeps: 8 ended jobs, 20 closed documents
   const before = await held(page, session);
   await use(JOBS, OPENED, 2000);
   const after = await held(page, session);

@@ -1,4 +1,4 @@
-/** Moving about, tabs, the library, themes and touch, against a real `katz serve`. */
+/** Navigation, tabs, the node library, themes and touch, against a real `katz serve`. */
 import { expect, type Page } from "@playwright/test";
 import { downloaded, node, openTemplate, test } from "./steps";
 
@@ -8,7 +8,7 @@ async function view(page: Page): Promise<{ x: number; y: number; zoom: number }>
   return { x, y, zoom };
 }
 
-test("P0.01 the canvas is panned by drag, Space and the middle button, and zoomed to the pointer", async ({
+test("P0.01 the canvas is panned by drag, Space and the middle button, and zoomed at the pointer", async ({
   page,
 }) => {
   await openTemplate(page, "Text to image");
@@ -27,7 +27,7 @@ test("P0.01 the canvas is panned by drag, Space and the middle button, and zoome
   await drag("left");
   await page.keyboard.up("Space");
   await expect.poll(async () => (await view(page)).x).toBeCloseTo(start.x + 180, 0);
-  // the wheel zooms, over a field without focus too, and what is under the pointer stays there
+  // the wheel zooms at the pointer, also over a field without focus
   const text = node(page, "2").getByRole("textbox");
   const before = await text.boundingBox();
   if (before === null) throw new Error("no field");
@@ -45,7 +45,7 @@ test("P0.01 the canvas is panned by drag, Space and the middle button, and zoome
   await expect.poll(async () => (await view(page)).zoom).toBeLessThan(1);
 });
 
-test("P0.01 in the corner all of the graph is seen: dragging there pans, the wheel zooms", async ({
+test("P0.01 the overview shows the whole graph: dragging in it pans, the wheel zooms", async ({
   page,
 }) => {
   await openTemplate(page, "Text to image");
@@ -62,7 +62,7 @@ test("P0.01 in the corner all of the graph is seen: dragging there pans, the whe
   await expect.poll(async () => (await view(page)).zoom).toBeGreaterThan(1.2 * start.zoom);
 });
 
-test("P0.03 node types are listed with help; favourites stay; a click places one", async ({
+test("P0.03 the library has help and lasting favourites, and adds a node on a click", async ({
   page,
 }) => {
   await page.keyboard.press("n");
@@ -81,7 +81,7 @@ test("P0.03 node types are listed with help; favourites stay; a click places one
   await library.getByRole("button", { name: "favourite KSampler" }).first().click();
 });
 
-test("P0.19 a run goes on when its tab is closed, and its result comes back with the tab", async ({
+test("P0.19 a run continues when its tab is closed; reopening the tab shows its result", async ({
   page,
 }) => {
   await openTemplate(page, "Text to image");
@@ -102,7 +102,7 @@ test("P0.19 a run goes on when its tab is closed, and its result comes back with
   expect(await names()).toEqual([...order].reverse());
 });
 
-test("P0.41 the theme is chosen, and stays in another browser", async ({ page }) => {
+test("P0.41 a theme chosen before the settings load is kept after a reload", async ({ page }) => {
   const choose = async (what: string) => {
     await page.keyboard.press("Control+k");
     await page.getByRole("combobox", { name: "All actions" }).fill(what);
@@ -119,7 +119,7 @@ test("P0.41 the theme is chosen, and stays in another browser", async ({ page })
   const asked = page.waitForRequest("**/settings/**");
   await page.reload();
   await asked;
-  await choose("Theme: light"); // before it is known what was chosen earlier
+  await choose("Theme: light"); // before the stored theme is loaded
   await expect.poll(scheme).toBe("light");
   await page.waitForTimeout(3_000);
   expect(await back()).not.toBe(dark);
@@ -132,7 +132,7 @@ test("P0.41 the theme is chosen, and stays in another browser", async ({ page })
 
 test.describe("by touch", () => {
   test.use({ hasTouch: true, viewport: { width: 1024, height: 768 } });
-  test("P0.42 tapping an output and then an input links them; nothing is cut at 1024 pixels", async ({
+  test("P0.42 tapping an output and then an input links them; nothing is cut off at 1024 pixels", async ({
     page,
   }) => {
     await openTemplate(page, "Text to image");

@@ -1,15 +1,15 @@
-/** Panels beside the graph, against a real `katz serve`. */
+/** Panels next to the graph, against a real `katz serve`. */
 import { expect } from "@playwright/test";
 import { act, downloaded, handle, node, openTemplate, runToEnd, test } from "./steps";
 
-test("P1.24 packs tell what they bring and why one was left out; a node tells where it is from", async ({
+test("P1.24 packs list their nodes and why one was left out; the help of a node names its pack", async ({
   page,
 }) => {
   await act(page, "Packs");
   const packs = page.getByRole("complementary", { name: "packs" });
   await expect(packs.getByRole("listitem").first()).toContainText("broken");
   await expect(packs.getByText(/a_module_that_nobody_has/)).toBeVisible();
-  await expect(packs.getByText(/\/packs\/broken/)).toHaveCount(0); // no folder of the server's
+  await expect(packs.getByText(/\/packs\/broken/)).toHaveCount(0); // server folders are hidden
   await packs.locator("summary", { hasText: "Katz Graph" }).click();
   await packs.getByRole("button", { name: "KSampler", exact: true }).click();
   await expect(page.locator(".card .name")).toHaveText("KSampler");
@@ -22,7 +22,7 @@ test("P1.24 packs tell what they bring and why one was left out; a node tells wh
   await expect(packs).toBeVisible();
 });
 
-test("P1.26 colours are set by variables, texts of nodes are larger, and both stay in another browser", async ({
+test("P1.26 custom colours and a larger text size apply to nodes, also in another browser", async ({
   page,
   browser,
 }) => {
@@ -45,7 +45,7 @@ test("P1.26 colours are set by variables, texts of nodes are larger, and both st
   await expect(node(page, "5")).toHaveCSS("font-size", "18px");
   await expect(node(page, "5")).toHaveCSS("background-color", "rgb(32, 48, 64)");
   expect((await node(page, "5").boundingBox())?.height).toBeGreaterThan(before);
-  // links end where the inputs are now
+  // links end at the inputs, which have moved
   const box = await page.locator(handle("5", "in:1")).boundingBox();
   const end = await page
     .locator('.react-flow__edge[data-id="4"] .react-flow__edge-path')
@@ -65,7 +65,7 @@ test("P1.26 colours are set by variables, texts of nodes are larger, and both st
   await expect(page.locator("html")).not.toHaveAttribute("style", /--/);
 });
 
-test("P1.18 models stand with pictures and notes, become loaders, and put triggers into a prompt", async ({
+test("P1.18 models show previews and notes, are added as loaders, and append triggers to a prompt", async ({
   page,
 }) => {
   await openTemplate(page, "Text to image");
@@ -94,9 +94,7 @@ test("P1.18 models stand with pictures and notes, become loaders, and put trigge
   await expect(page.locator(".card")).toHaveCount(cards + 2);
 });
 
-test("P1.16 while a job samples, devices show their load, their work and their memory", async ({
-  page,
-}) => {
+test("P1.16 devices show their load, work and memory while a job samples", async ({ page }) => {
   await openTemplate(page, "ControlNet and LoRA");
   const steps = node(page, "5").getByLabel("steps");
   await steps.fill("400");
@@ -110,7 +108,7 @@ test("P1.16 while a job samples, devices show their load, their work and their m
   await expect(first).toContainText(/[1-9]\d? %/, { timeout: 30_000 });
   const seen = await first.locator("rect").count();
   expect(seen).toBeGreaterThan(0);
-  await expect.poll(() => first.locator("rect").count()).not.toBe(seen); // it goes along
+  await expect.poll(() => first.locator("rect").count()).not.toBe(seen); // it is updated
   await page.keyboard.press("Shift+E");
   const timeline = page.getByRole("complementary", { name: "plan" });
   await expect(timeline.locator(".span").first()).toBeVisible();
@@ -120,7 +118,7 @@ test("P1.16 while a job samples, devices show their load, their work and their m
   await expect(first).toContainText("0 %");
 });
 
-test("P1.23 who has the same file open is seen in its tab, by name, until they leave", async ({
+test("P1.23 a tab names the other users of its file until they leave", async ({
   page,
   browser,
 }) => {
@@ -150,7 +148,7 @@ test("P1.23 who has the same file open is seen in its tab, by name, until they l
   await page.request.delete("/userdata/workflows%2Ftogether.json");
 });
 
-test("P1.27 shortcuts, favourites and theme of ComfyUI's front end are taken over from its file", async ({
+test("P1.27 shortcuts, favourites and theme are imported from a settings file of ComfyUI's front end", async ({
   page,
 }) => {
   const settings = {
@@ -186,7 +184,7 @@ test("P1.27 shortcuts, favourites and theme of ComfyUI's front end are taken ove
   await kept;
 });
 
-test("P1.22 a link leads to a page about a job, on which nothing can be changed, and to a copy", async ({
+test("P1.22 a link opens the read-only page of a job, and from there a copy in the editor", async ({
   page,
   browser,
 }) => {
@@ -211,7 +209,7 @@ test("P1.22 a link leads to a page about a job, on which nothing can be changed,
   await other.close();
 });
 
-test("P1.08 a form shows the chosen fields and the results only, both ways, and stays in the file", async ({
+test("P1.08 a form shows only the chosen fields and results, edits both ways, and is stored in the file", async ({
   page,
 }) => {
   await openTemplate(page, "Text to image");

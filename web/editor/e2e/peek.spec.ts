@@ -1,8 +1,8 @@
-/** What lies between the beginning and the end of a graph, against a real `katz serve`. */
+/** Previews of intermediate outputs, against a real `katz serve`. */
 import { expect } from "@playwright/test";
 import { downloaded, node, openTemplate, test } from "./steps";
 
-test("P1.06 what a node gives is shown at the node, run only to there, and the document stays", async ({
+test("P1.06 a node's output is previewed by a run up to that node; the document is unchanged", async ({
   page,
 }) => {
   await openTemplate(page, "Text to image");
@@ -14,7 +14,7 @@ test("P1.06 what a node gives is shown at the node, run only to there, and the d
   await page.keyboard.press("Alt+p");
   const peek = node(page, "5").getByRole("region", { name: "peek at LATENT" });
   await expect(peek.locator("img")).toHaveCount(1, { timeout: 45_000 });
-  await expect(page.locator(".result")).toHaveCount(1); // what is behind it did not run
+  await expect(page.locator(".result")).toHaveCount(1); // downstream nodes did not run
   expect(await downloaded(page)).toEqual(before);
   const steps = node(page, "5").getByLabel("steps");
   await steps.fill("3");

@@ -1,9 +1,9 @@
-/** What is done with pictures, against a real `katz serve`. */
+/** Work with images, against a real `katz serve`. */
 import { readFileSync } from "node:fs";
 import { expect } from "@playwright/test";
 import { act, node, openTemplate, runToEnd, test } from "./steps";
 
-test("P1.09 two pictures are compared by a slider, by their difference, and by their settings", async ({
+test("P1.09 two images are compared by a slider, by their difference, and by their settings", async ({
   page,
 }) => {
   await openTemplate(page, "Text to image");
@@ -40,13 +40,13 @@ test("P1.09 two pictures are compared by a slider, by their difference, and by t
   await expect(differing.filter({ hasText: "cfg" }).getByRole("cell")).toHaveText(["4", "7.5"]);
 });
 
-test("P1.25 the graph and the timeline are saved as pictures, the run as a trace", async ({
+test("P1.25 the graph and the timeline are saved as images, the run as a trace", async ({
   page,
 }) => {
   await openTemplate(page, "ControlNet and LoRA");
   await node(page, "5")
     .getByLabel("cfg")
-    .fill(String(3 + Math.random())); // not run before
+    .fill(String(3 + Math.random())); // not cached
   await runToEnd(page);
   await expect(page.locator(".card .strip")).toBeVisible();
   const saved = async (title: string) => {
@@ -77,7 +77,7 @@ test("P1.25 the graph and the timeline are saved as pictures, the run as a trace
   for (const { ts, dur } of spans) expect(Math.min(ts, dur)).toBeGreaterThanOrEqual(0);
 });
 
-test("P1.21 pictures are starred, deleted and put back, many at once, and dragged into nodes and out", async ({
+test("P1.21 images are starred, deleted and restored in bulk, and dragged to nodes and out of the page", async ({
   page,
 }) => {
   await openTemplate(page, "Image to image");
@@ -95,14 +95,14 @@ test("P1.21 pictures are starred, deleted and put back, many at once, and dragge
   const tile = (name: string) =>
     gallery.locator("li", { has: page.getByAltText(`drag/${name}.webp`) });
   const picture = (name: string) => tile(name).getByRole("button").first();
-  // a star, by its key; and only those
+  // star an image by its key, and show only starred ones
   await picture("second").focus();
   await page.keyboard.press("s");
   await expect(tile("second").getByLabel(/^star/)).toHaveAttribute("aria-pressed", "true");
   await gallery.getByRole("button", { name: "Starred" }).click();
   await expect(gallery.getByRole("listitem")).toHaveCount(1);
   await gallery.getByRole("button", { name: "Starred" }).click();
-  // into a node that loads one, and onto the canvas
+  // drag onto a loader node, and onto the canvas
   const loader = page.locator(".card", { hasText: "LoadImage" }).first();
   await picture("first").dragTo(loader.locator(".card-title"));
   await expect(loader.locator(".thumbnail")).toHaveAttribute("alt", "drag/first.webp");
@@ -119,7 +119,7 @@ test("P1.21 pictures are starred, deleted and put back, many at once, and dragge
     return dataTransfer.getData("DownloadURL");
   });
   expect(carried).toMatch(/^image\/webp:first\.webp:http.*view\?filename=drag%2Ffirst\.webp/);
-  // all that are marked, to the trash and back
+  // move all marked images to the trash and back
   const marked = gallery.getByRole("group", { name: "marked pictures" });
   await expect(marked).toContainText("2 marked");
   await marked.getByRole("button", { name: "Delete" }).click();

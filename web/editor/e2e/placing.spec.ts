@@ -1,4 +1,4 @@
-/** Places of nodes, and what of their links is drawn, against a real `katz serve`. */
+/** Positions of nodes and display of links, against a real `katz serve`. */
 import { expect, type Page } from "@playwright/test";
 import { ADDED, NESTED } from "./graphs";
 import { act, downloaded, middleOf, node, openFile, test } from "./steps";
@@ -16,7 +16,7 @@ async function select(page: Page, ...ids: string[]): Promise<void> {
       .click(at > 0 ? { modifiers: ["Shift"] } : {});
 }
 
-/** How far down the ends of a link are on the page. */
+/** Returns the vertical positions of both ends of a link. */
 function heights(page: Page, link: number): Promise<number[]> {
   return page
     .locator(`.react-flow__edge[data-id="${link}"] .react-flow__edge-path`)
@@ -25,7 +25,7 @@ function heights(page: Page, link: number): Promise<number[]> {
     );
 }
 
-test("P1.04 nodes are aligned, distributed, straightened, and dragged into line", async ({
+test("P1.04 nodes are aligned, distributed, straightened, and snapped while dragged", async ({
   page,
 }) => {
   await openFile(page, "added.json", JSON.stringify(ADDED));
@@ -59,7 +59,7 @@ test("P1.04 nodes are aligned, distributed, straightened, and dragged into line"
 
   await page.keyboard.press("Escape");
   const drag = async (away: number, key: "Control" | null) => {
-    await expect(page.getByRole("button", { name: "Undo" })).toBeDisabled(); // all is in its place
+    await expect(page.getByRole("button", { name: "Undo" })).toBeDisabled(); // all is undone
     const title = node(page, "4").locator(".card-title .name");
     const [grip, goal] = [await title.boundingBox(), await node(page, "3").boundingBox()];
     const own = await node(page, "4").boundingBox();
@@ -67,7 +67,7 @@ test("P1.04 nodes are aligned, distributed, straightened, and dragged into line"
     const [x, y] = [grip.x + 5, grip.y + 5];
     await page.mouse.move(x, y);
     await page.mouse.down();
-    await page.mouse.move(x + 1, y + 1); // it is dragged from there on
+    await page.mouse.move(x + 1, y + 1); // the drag starts here
     if (key !== null) await page.keyboard.down(key);
     const right = goal.x - own.x + away;
     await page.mouse.move(x + right / 2, y + 10, { steps: 4 });
@@ -89,7 +89,7 @@ test("P1.04 nodes are aligned, distributed, straightened, and dragged into line"
   expect(await downloaded(page)).toEqual(ADDED);
 });
 
-test("P1.05 links are hidden one by one under names, by type and all, and drawn for the selection", async ({
+test("P1.05 links are hidden singly with a name, by type or all at once, and drawn for selected nodes", async ({
   page,
 }) => {
   await openFile(page, "added.json", JSON.stringify(ADDED));
@@ -104,12 +104,12 @@ test("P1.05 links are hidden one by one under names, by type and all, and drawn 
   await page.locator(".react-flow__pane").click({ position: { x: 1000, y: 480 } });
   await expect(page.locator('[data-id="1"] .stub')).toHaveCount(1);
   await expect(page.locator('[data-id="2"] .stub')).toHaveCount(0);
-  await badges.last().click(); // leads to the other end
+  await badges.last().click(); // goes to the other end
   await expect(node(page, "1")).toHaveClass(/selected/);
   await expect(page.locator(".stub")).toHaveCount(0);
   const { extra } = await downloaded(page);
   expect(extra).toEqual({ katz: { hidden_links: { "1": "<b>first" } } });
-  await page.keyboard.press("Control+z"); // hidden and named in one step
+  await page.keyboard.press("Control+z"); // hiding and naming are one step
   expect(await downloaded(page)).toEqual(ADDED);
 
   await page.keyboard.press("Escape");
@@ -125,20 +125,20 @@ test("P1.05 links are hidden one by one under names, by type and all, and drawn 
   await expect(page.locator(".stub")).toHaveCount(1);
   await page.keyboard.press("Alt+Shift+L");
   await expect(badges).toHaveCount(0);
-  await page.keyboard.press("Alt+l"); // those of the selected node
+  await page.keyboard.press("Alt+l"); // the links of the selected node
   await expect(badges).toHaveCount(2);
   await page.keyboard.press("Alt+l");
   expect(await downloaded(page)).toEqual(ADDED);
 });
 
-test("P1.20 bookmarks lead back to places, also in subgraphs, and survive saving", async ({
+test("P1.20 bookmarks restore the viewport, also in subgraphs, and survive saving", async ({
   page,
 }) => {
   await openFile(page, "nested.json", JSON.stringify(NESTED));
   const view = () =>
     page.locator(".react-flow__viewport").evaluate((one) => {
       const { a, e, f } = new DOMMatrix(getComputedStyle(one).transform);
-      return [a.toFixed(2), ...[e, f].map((value) => Math.round(value / 4))].join(); // to 4 pixels
+      return [a.toFixed(2), ...[e, f].map((value) => Math.round(value / 4))].join(); // in 4 pixels
     });
   const trail = page.getByLabel("subgraph");
   const bookmark = async (number: string) => {
@@ -183,7 +183,7 @@ test("P1.20 bookmarks lead back to places, also in subgraphs, and survive saving
   await expect(page.getByRole("alert")).toContainText("bookmark 3 is not set");
 });
 
-test("P0.09 a drag that is broken off puts back what it moved, and others can be chosen", async ({
+test("P0.09 an aborted drag restores the node's position, and other nodes can be selected", async ({
   page,
 }) => {
   await openFile(page, "added.json", JSON.stringify(ADDED));

@@ -1,9 +1,9 @@
-/** Plans over the graph, against a real `katz serve`. */
+/** Plans shown over the graph, against a real `katz serve`. */
 import { readFileSync } from "node:fs";
 import { expect, type Page, type Response } from "@playwright/test";
 import { node, openTemplate, runToEnd, test, untilKept } from "./steps";
 
-/** What the server answered to the page's last question for a plan. */
+/** Returns the server's answer to the page's latest plan request. */
 function watchPlan(page: Page): {
   readonly all: () => Promise<readonly Record<string, any>[]>;
   readonly last: () => Promise<Record<string, any>>;
@@ -27,7 +27,7 @@ async function openStep(page: Page): Promise<void> {
 const SOME = ["ControlNet and LoRA", "Denoising loop", "Deep blocks every other step"];
 const TITLES = process.env.KATZ_ALL === undefined ? SOME : titles();
 
-/** Of all templates, in the index that the server serves. */
+/** Returns the titles of all templates in the index that the server serves. */
 function titles(): readonly string[] {
   const index = new URL("../../../workflows/templates/index.json", import.meta.url);
   const groups: readonly { templates: readonly { title: string }[] }[] = JSON.parse(
@@ -36,7 +36,7 @@ function titles(): readonly string[] {
   return groups.flatMap(({ templates }) => templates.map(({ title }) => title));
 }
 
-/** The bars of what a job's report measured: two evaluations, as left edges and widths of 1,000. */
+/** Returns the left edge and width of each measured bar of two evaluations, scaled to 1,000. */
 async function measuredBars(page: Page, job: string): Promise<readonly (readonly number[])[]> {
   const client = await page.evaluate(() => localStorage.getItem("katz.client"));
   const answer = await page.request.get(`/katz/jobs/${job}/report?client_id=${client}`);
@@ -52,7 +52,7 @@ async function measuredBars(page: Page, job: string): Promise<readonly (readonly
 }
 
 for (const title of TITLES)
-  test(`P0.34 P0.35 P0.37 ${title}: planned before a run, and each part of it is drawn once`, async ({
+  test(`P0.34 P0.35 P0.37 ${title}: planned before a run, and each part of the plan is drawn once`, async ({
     page,
   }) => {
     const told = watchPlan(page);
@@ -85,9 +85,7 @@ for (const title of TITLES)
     }
   });
 
-test("P0.34 a region drawn by hand has its marks at the real nodes; E hides them", async ({
-  page,
-}) => {
+test("P0.34 a loop drawn by hand has marks on its nodes; E hides them", async ({ page }) => {
   const told = watchPlan(page);
   await openTemplate(page, "Denoising loop");
   const plan = await told.last();
@@ -103,7 +101,7 @@ test("P0.34 a region drawn by hand has its marks at the real nodes; E hides them
   await expect(page.locator(".card .mark")).toHaveCount(0);
 });
 
-test("P0.37 an edit plans anew, and the newest one counts", async ({ page }) => {
+test("P0.37 each edit requests a new plan, and the latest one is shown", async ({ page }) => {
   await openTemplate(page, "Text to image");
   const took = async () => {
     await page.keyboard.press("Escape");
@@ -122,11 +120,11 @@ test("P0.37 an edit plans anew, and the newest one counts", async ({ page }) => 
   expect(await took()).not.toBe(before);
 });
 
-test("P0.36 P0.38 after a run measured spans stand below predicted ones, after a reload too", async ({
+test("P0.36 P0.38 after a run, measured spans are drawn below predicted ones, also after a reload", async ({
   page,
 }) => {
   await openTemplate(page, "Text to image");
-  await node(page, "5").getByLabel("seed", { exact: true }).fill("987654"); // not in the cache
+  await node(page, "5").getByLabel("seed", { exact: true }).fill("987654"); // not cached
   await node(page, "5").getByLabel("seed", { exact: true }).press("Enter");
   const sent = page.waitForRequest((request) => request.url().endsWith("/prompt"));
   await runToEnd(page);
@@ -143,7 +141,7 @@ test("P0.36 P0.38 after a run measured spans stand below predicted ones, after a
     for (const [number, [left = 0, width = 0]] of reported.entries()) {
       const bar = drawn.nth(number);
       expect(Number(await bar.getAttribute("x"))).toBeCloseTo(left, 1);
-      const least = 1.5; // so narrow that it would not be seen
+      const least = 1.5; // the minimum visible width
       expect(Number(await bar.getAttribute("width"))).toBeCloseTo(Math.max(width, least), 1);
     }
     await expect(panel.locator(".segments tr").first()).toContainText(/\d ms.*\d ms/);
@@ -157,7 +155,7 @@ test("P0.36 P0.38 after a run measured spans stand below predicted ones, after a
   await check();
 });
 
-test("P0.36 the timeline is zoomed, panned, and walked by keys; what it points at is lit in the graph", async ({
+test("P0.36 the timeline is zoomed, panned and navigated by keys; the graph highlights the selected node", async ({
   page,
 }) => {
   const told = watchPlan(page);
@@ -171,7 +169,7 @@ test("P0.36 the timeline is zoomed, panned, and walked by keys; what it points a
     ((await axis.locator("svg").getAttribute("viewBox")) ?? "").split(" ").map(Number);
   const whole = await view();
   expect(whole.slice(0, 3).map((one) => Number(one.toFixed(6)))).toEqual([0, 0, 1000]);
-  // the wheel is the panel's until the timeline has the focus
+  // the wheel scrolls the panel until the timeline has the focus
   const box = await axis.boundingBox();
   if (box === null) throw new Error("no timeline");
   await page.mouse.move(box.x + box.width / 4, box.y + 2);
@@ -188,12 +186,12 @@ test("P0.36 the timeline is zoomed, panned, and walked by keys; what it points a
   await page.mouse.wheel(0, -400);
   await expect.poll(async () => (await view())[2]).toBeLessThan(500);
   const [left = 0, , width = 0] = await view();
-  expect(left + width / 4).toBeCloseTo(250, -1); // under the pointer
+  expect(left + width / 4).toBeCloseTo(250, -1); // stays under the pointer
   await page.mouse.down();
   await page.mouse.move(place.x, place.y + 2, { steps: 3 });
   await page.mouse.up();
   await expect.poll(async () => (await view())[0]).toBeGreaterThan(left + 50);
-  // keys go from span to span, in view, and say what each is
+  // keys move between spans, scroll them into view, and describe each
   await axis.press("Home");
   await axis.press("ArrowDown");
   const { evaluation } = timeline.spans[0];
@@ -218,7 +216,7 @@ test("P0.36 the timeline is zoomed, panned, and walked by keys; what it points a
   expect(await view()).toEqual(whole);
 });
 
-test("P0.38 P0.36 the critical chain stands in words, in the timeline and in the opened step", async ({
+test("P0.38 P0.36 the critical chain is shown as text, in the timeline and in the opened step", async ({
   page,
 }) => {
   const told = watchPlan(page);
@@ -240,7 +238,7 @@ test("P0.38 P0.36 the critical chain stands in words, in the timeline and in the
   const region = page.getByRole("region", { name: "opened step" });
   expect(await region.locator(".operation.critical").count()).toBeGreaterThanOrEqual(1);
   expect(await region.locator(".flow.critical").count()).toBeGreaterThanOrEqual(1);
-  // what the timeline points at is lit there, and the other way round
+  // the timeline and the opened step highlight each other's operations
   const computed = own.find((at) => timeline.spans[at].stage !== "") ?? 0;
   await panel.locator(".span.predicted").nth(computed).hover();
   await expect(region.locator(".call.pointed")).toHaveCount(1);
@@ -248,7 +246,7 @@ test("P0.38 P0.36 the critical chain stands in words, in the timeline and in the
   await expect(panel.locator(".framed")).toHaveCount(1);
 });
 
-test("P0.34 planned nodes have bars in their devices' colours, folded and from afar too; a legend says which", async ({
+test("P0.34 planned nodes have bars in their devices' colours, also when collapsed; a legend names devices", async ({
   page,
 }) => {
   const told = watchPlan(page);

@@ -1,4 +1,4 @@
-/** How much is rendered for what, in a graph of 1,000 nodes and 1,500 links. Counts, no times. */
+/** Counts what is rendered in a graph of 1,000 nodes and 1,500 links; measures no times. */
 import { expect, type Locator, type Page, type Request } from "@playwright/test";
 import { downloaded, node, openFile, openTemplate, test } from "./steps";
 
@@ -8,7 +8,7 @@ const COLUMNS = 40;
 
 test.use({ viewport: { width: 1920, height: 1080 } });
 
-/** How often the page has asked for a check or a plan, and what it still waits for. */
+/** The number of check and plan requests so far, and those without a response. */
 interface Talk {
   asked: number;
   readonly open: Set<Request>;
@@ -27,8 +27,8 @@ function watchTalk(page: Page): Talk {
 }
 
 /**
- * What is rendered until twice in a row nothing is, and the page waits for no check and no plan.
- * `asked`: how many it has to have asked for by then.
+ * Returns what is rendered until two polls in a row find nothing and no check or plan is pending.
+ * `asked`: the minimum number of requests by then.
  */
 async function settled(page: Page, talk: Talk, asked = 0): Promise<string[]> {
   const parts: string[] = [];
@@ -43,7 +43,7 @@ async function settled(page: Page, talk: Talk, asked = 0): Promise<string[]> {
   return parts;
 }
 
-/** The template with nodes below it that nothing needs, each linked to two others. */
+/** Opens the template with unused nodes below it, each linked to two others. */
 async function openLarge(page: Page, talk: Talk): Promise<void> {
   await openTemplate(page, "Text to image");
   const doc = await downloaded(page);
@@ -83,11 +83,11 @@ async function openLarge(page: Page, talk: Talk): Promise<void> {
   await openFile(page, "large.json", JSON.stringify(large));
   await expect(page.locator(".tab.active")).toContainText("large");
   await expect(node(page, "5")).toBeVisible();
-  await expect(page.locator(".card.outlined")).toHaveCount(0, { timeout: 60_000 }); // each had its turn
+  await expect(page.locator(".card.outlined")).toHaveCount(0, { timeout: 60_000 }); // all are drawn in full
   await settled(page, talk, asked + 2); // checked and planned
 }
 
-/** What was rendered since the last call. */
+/** Returns what was rendered since the last call. */
 async function rendered(page: Page): Promise<string[]> {
   await page.waitForTimeout(400);
   return page.evaluate(() => {
@@ -96,14 +96,14 @@ async function rendered(page: Page): Promise<string[]> {
   });
 }
 
-/** What is rendered while something is dragged, once it is selected; it is put back afterwards. */
+/** Returns what is rendered while a selected element is dragged, and undoes the drag. */
 async function dragged(page: Page, talk: Talk, what: Locator): Promise<ReadonlySet<string>> {
   const box = await what.boundingBox();
   if (box === null) throw new Error("not in view");
   await page.mouse.move(box.x + 2, box.y + 2);
   await page.mouse.down();
   await page.mouse.move(box.x + 4, box.y + 4);
-  await settled(page, talk); // it is selected
+  await settled(page, talk); // the click selects it
   await page.mouse.move(box.x + 60, box.y + 60, { steps: 10 });
   const parts = new Set(await settled(page, talk));
   await page.mouse.up();
@@ -118,7 +118,9 @@ async function mounted(page: Page): Promise<Set<string>> {
   return new Set(ids);
 }
 
-test("P0.01 P0.09 P0.29 of 1,000 nodes only those are rendered that change", async ({ page }) => {
+test("P0.01 P0.09 P0.29 in a graph of 1,000 nodes, only changed nodes are rendered", async ({
+  page,
+}) => {
   await page.addInitScript(() => {
     const parts: string[] = [];
     (window as any).parts = parts;
@@ -135,14 +137,14 @@ test("P0.01 P0.09 P0.29 of 1,000 nodes only those are rendered that change", asy
     expect(await rendered(page)).toEqual([]);
   });
 
-  await test.step("control: selecting all renders all in view, so that the count can fail", async () => {
+  await test.step("control: selecting all nodes renders all in view, so the count can fail", async () => {
     const shown = await mounted(page);
     await page.keyboard.press("Control+a");
     expect(new Set(cards(await settled(page, talk))).size).toBeGreaterThanOrEqual(shown.size);
     await page.keyboard.press("Escape");
   });
 
-  await test.step("panning: no node that is there already", async () => {
+  await test.step("panning: only new nodes", async () => {
     await settled(page, talk);
     const there = await mounted(page);
     await page.mouse.move(960, 1_060);
@@ -152,19 +154,19 @@ test("P0.01 P0.09 P0.29 of 1,000 nodes only those are rendered that change", asy
     const again = cards(await settled(page, talk)).filter((part) => there.has(part));
     expect(again).toEqual([]);
     await page.keyboard.press(".");
-    // all come; how soon depends on the machine
+    // all become outlines; how soon depends on the machine
     await expect(page.locator(".card.outlined")).toHaveCount(NODES, { timeout: 120_000 });
     await settled(page, talk);
   });
 
-  await test.step("dragging a node from afar: no node, and all links as one", async () => {
-    // an outline is dragged by all of it
+  await test.step("dragging a node at low zoom: no node, and all links as one", async () => {
+    // any part of an outline can be dragged
     expect(await dragged(page, talk, node(page, "1500"))).toEqual(new Set(["far links"]));
   });
 
   await test.step("dragging a node: its links", async () => {
     await node(page, "5").click();
-    await page.keyboard.press("Shift+Period"); // from afar there are outlines
+    await page.keyboard.press("Shift+Period"); // at low zoom nodes are outlines
     await expect(node(page, "5").getByLabel("steps")).toBeVisible();
     await settled(page, talk);
     const parts = [...(await dragged(page, talk, node(page, "5").locator(".card-title .name")))];
@@ -192,7 +194,7 @@ test("P0.01 P0.09 P0.29 of 1,000 nodes only those are rendered that change", asy
     }
   });
 
-  await test.step("progress: the node that runs", async () => {
+  await test.step("progress: the running node", async () => {
     const asked = talk.asked;
     await lengthen(page);
     await settled(page, talk, asked + 2); // checked and planned
@@ -203,28 +205,28 @@ test("P0.01 P0.09 P0.29 of 1,000 nodes only those are rendered that change", asy
     const times = new Map<string, number>();
     for (const part of cards(await rendered(page))) times.set(part, (times.get(part) ?? 0) + 1);
     expect(times.get("node 5")).toBeGreaterThan(10);
-    // all others: once for the new job, and those that run when they begin and end
+    // other nodes: once for the new job; nodes that run, also when they start and end
     times.delete("node 5");
     for (const [part, count] of times)
       expect(count).toBeLessThanOrEqual(Number(part.slice(5)) >= 1_000 ? 1 : 5);
   });
 });
 
-/** Has enough evaluations to look at. */
+/** Sets enough steps to observe the progress. */
 async function lengthen(page: Page): Promise<void> {
   const steps = node(page, "5").getByLabel("steps");
   await steps.fill("40");
   await steps.press("Enter");
 }
 
-test("P0.01 of a large graph that moves there are boxes; it is drawn whole where it rests, whatever came between", async ({
+test("P0.01 a moving large graph shows boxes; at rest it is drawn in full, also after interruptions", async ({
   page,
 }) => {
   await openLarge(page, watchTalk(page));
   const flow = page.locator(".canvas .react-flow");
   const boxes = page.locator(".places");
   const whole = async () => {
-    // a thousand nodes, a few in each frame: half a minute without a GPU, more while other tests run
+    // a thousand nodes, a few per frame: half a minute without a GPU, more while other tests run
     await expect(flow).not.toHaveClass(/moving/, { timeout: 100_000 });
     await expect(page.locator(".card.outlined")).toHaveCount(0);
   };
@@ -244,7 +246,7 @@ test("P0.01 of a large graph that moves there are boxes; it is drawn whole where
   const after = await mounted(page);
   expect([...after].filter((one) => !before.has(one)).length).toBeGreaterThan(10);
 
-  await test.step("another tab comes to the front in the middle of it", async () => {
+  await test.step("another tab becomes active during the move", async () => {
     await pan();
     const tabs = page.locator(".tabs .tab").locator("button:first-of-type");
     await tabs.first().evaluate((tab: HTMLElement) => tab.click());
@@ -253,7 +255,7 @@ test("P0.01 of a large graph that moves there are boxes; it is drawn whole where
     await whole();
   });
 
-  await test.step("a wheel that has just turned", async () => {
+  await test.step("the wheel turns just before the move", async () => {
     await page.mouse.wheel(0, 60);
     await pan();
     await expect(boxes).toBeVisible();
@@ -262,11 +264,11 @@ test("P0.01 of a large graph that moves there are boxes; it is drawn whole where
   });
 });
 
-test("P0.01 what stands in for the nodes of a large graph that moves far away looks as they do", async ({
+test("P0.01 the stand-ins of a large graph that moves at low zoom look like its nodes", async ({
   page,
   context,
 }) => {
-  // they stay as long as it takes to look at them
+  // the stand-ins stay long enough for a screenshot
   await page.addInitScript(() => {
     const usual = window.setTimeout;
     (window as any).setTimeout = (go: () => void, after?: number) =>
@@ -277,7 +279,7 @@ test("P0.01 what stands in for the nodes of a large graph that moves far away lo
   await openLarge(page, talk);
   await page.keyboard.press(".");
   await expect(page.locator(".card.outlined")).toHaveCount(NODES, { timeout: 120_000 });
-  await node(page, "1500").click(); // which is marked
+  await node(page, "1500").click(); // selects it
   await page.keyboard.press("Control+m");
   await node(page, "1700").click();
   await page.keyboard.press("Control+g");
@@ -297,7 +299,7 @@ test("P0.01 what stands in for the nodes of a large graph that moves far away lo
   await page.mouse.move(960, 30);
   await expect(flow).toHaveClass(/standing-in/);
   await expect(node(page, "1600")).toBeHidden();
-  await expect(page.locator(".standins > *")).toHaveCount(3); // the muted one, the selected one, the group
+  await expect(page.locator(".standins > *")).toHaveCount(3); // the muted node, the selected node, the group
   const moved = await page.screenshot();
   await page.locator(".places").evaluate((one: SVGElement) => (one.style.visibility = "hidden"));
   const control = await page.screenshot();
@@ -308,12 +310,12 @@ test("P0.01 what stands in for the nodes of a large graph that moves far away lo
 
   await page.mouse.move(800, 600);
   await page.mouse.move(820, 620, { steps: 3 });
-  await expect(flow).not.toHaveClass(/standing-in/); // who points at a node finds it
+  await expect(flow).not.toHaveClass(/standing-in/); // the nodes return when the pointer moves
   await expect(node(page, "1600")).toBeVisible();
   await expect(page.locator(".standins")).toHaveCount(0);
 });
 
-/** The part of the points of two pictures that differ by more than a shade. */
+/** Returns the share of pixels that differ by more than a shade. */
 async function unlike(page: Page, one: Buffer, other: Buffer): Promise<number> {
   return page.evaluate(
     async (pictures) => {

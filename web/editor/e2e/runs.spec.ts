@@ -1,14 +1,14 @@
-/** What helps with runs, against a real `katz serve`. */
+/** Tools for runs, against a real `katz serve`. */
 import { expect, type Page } from "@playwright/test";
 import { node, openTemplate, runToEnd, test } from "./steps";
 
-test("P1.14 nodes are coloured by what they took, the critical path is marked; idle gaps say what they wait for", async ({
+test("P1.14 nodes are coloured by their time, the critical path is marked, and idle gaps name their causes", async ({
   page,
 }) => {
   await openTemplate(page, "ControlNet and LoRA");
   await node(page, "5")
     .getByLabel("cfg")
-    .fill(String(3 + Math.random())); // not run before
+    .fill(String(3 + Math.random())); // not cached
   await runToEnd(page);
   await page.getByRole("main").press("h");
   const heat = node(page, "5").locator(".heat");
@@ -30,7 +30,9 @@ test("P1.14 nodes are coloured by what they took, the critical path is marked; i
   await expect(page.locator(".heat")).toHaveCount(0);
 });
 
-test("P1.12 all steps are listed by name; a click undoes or redoes several", async ({ page }) => {
+test("P1.12 all undo steps are listed by name; a click undoes or redoes several", async ({
+  page,
+}) => {
   await openTemplate(page, "Text to image");
   const [cfg, steps] = [node(page, "5").getByLabel("cfg"), node(page, "5").getByLabel("steps")];
   for (const [field, value] of [
@@ -56,7 +58,7 @@ test("P1.12 all steps are listed by name; a click undoes or redoes several", asy
   await expect(page.getByRole("button", { name: "Undo", exact: true })).toBeDisabled();
 });
 
-test("P1.11 with run on change the newest change runs, with the same seeds; a move runs nothing", async ({
+test("P1.11 with run on change, the newest edit runs with the same seeds; moving a node runs nothing", async ({
   page,
 }) => {
   const sent: any[] = [];
@@ -78,7 +80,7 @@ test("P1.11 with run on change the newest change runs, with the same seeds; a mo
   await page.waitForTimeout(1_000);
   expect(sent).toEqual([]); // nothing has changed
   const steps = node(page, "5").getByLabel("steps");
-  await steps.fill("400"); // so long that the next change comes meanwhile
+  await steps.fill("400"); // long enough for the next edit to arrive during the run
   await steps.press("Enter");
   await expect.poll(() => sent.length).toBe(1);
   await expect(page.locator(".toolbar .state")).toContainText("running");
@@ -90,11 +92,11 @@ test("P1.11 with run on change the newest change runs, with the same seeds; a mo
   expect(cfgOf(sent[1])[0]).toBe(cfgOf(sent[0])[0]);
   await node(page, "5").locator(".card-title").click();
   await page.getByRole("main").press("Control+ArrowRight");
-  await cfg.fill("x"); // no number
+  await cfg.fill("x"); // not a number
   await cfg.press("Enter");
   await page.waitForTimeout(1_500);
   expect(sent).toHaveLength(2);
-  await page.getByRole("main").press("Control+Enter"); // changes the seed, and is no change of its own
+  await page.getByRole("main").press("Control+Enter"); // changes the seed, which does not count as an edit
   await expect.poll(() => sent.length).toBe(3);
   await page.waitForTimeout(1_500);
   expect(sent).toHaveLength(3);
@@ -106,10 +108,10 @@ test("P1.11 with run on change the newest change runs, with the same seeds; a mo
   expect(sent).toHaveLength(3);
 });
 
-const LONG = 900; // evaluations: such a run goes on until it is stopped
+const LONG = 900; // evaluations: such a run lasts until it is stopped
 const SLOW = { timeout: 60_000 }; // two samplers are compiled before the first evaluation
 
-/** Runs the sampler of "Text to image" with another number of evaluations. */
+/** Runs the sampler of "Text to image" with another number of steps. */
 async function runWith(page: Page, steps: number): Promise<void> {
   const field = node(page, "5").getByLabel("steps");
   await field.fill(String(steps));
@@ -120,7 +122,9 @@ async function runWith(page: Page, steps: number): Promise<void> {
 const state = (page: Page) => page.locator(".toolbar .state");
 const stop = (page: Page) => page.getByRole("button", { name: "Stop", exact: true }).click();
 
-test("P0.28 Stop stops the running job, and those that wait run [defect E1]", async ({ page }) => {
+test("P0.28 Stop cancels the running job, and the waiting jobs run [defect E1]", async ({
+  page,
+}) => {
   const sent: string[] = [];
   const cancelled: string[] = [];
   page.on("request", (request) => {
@@ -136,12 +140,12 @@ test("P0.28 Stop stops the running job, and those that wait run [defect E1]", as
   await expect(state(page)).toContainText(/running.*, 2 more queued/);
   await stop(page);
   await expect(page.getByRole("button", { name: "queue 0" })).toBeVisible();
-  await expect(page.locator(".card .result img")).toBeVisible(); // of a job that had waited
+  await expect(page.locator(".card .result img")).toBeVisible(); // from a job that had waited
   expect(sent).toHaveLength(3);
   expect(cancelled).toEqual(sent.slice(0, 1));
 });
 
-test("P0.29 the canvas, the tab and the title show the job that runs while others wait [defect E2]", async ({
+test("P0.29 the canvas, the tab and the title show the running job while others wait [defect E2]", async ({
   page,
 }) => {
   await openTemplate(page, "Text to image");
@@ -163,7 +167,7 @@ test("P0.29 the canvas, the tab and the title show the job that runs while other
   await expect(state(page)).toContainText("cancelled");
 });
 
-test("P0.29 results stay at their nodes until a later run brings new ones [defect E3]", async ({
+test("P0.29 nodes keep their results until a later run replaces them [defect E3]", async ({
   page,
 }) => {
   await openTemplate(page, "Text to image");

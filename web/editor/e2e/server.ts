@@ -1,4 +1,4 @@
-/** Servers of a test's own. */
+/** Servers for single tests. */
 import { type ChildProcess, spawn } from "node:child_process";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -7,7 +7,7 @@ import { type Browser, expect, type Page } from "@playwright/test";
 
 const KATZ = process.env.KATZ ?? "katz";
 
-/** A server of the test's own, in a folder of its own, which it may kill. */
+/** A server with its own folder, which a test may kill. */
 export class Server {
   private process: ChildProcess | null = null;
 
@@ -39,7 +39,7 @@ export class Server {
   signal(name: NodeJS.Signals): void {
     const { pid, exitCode, signalCode } = this.process ?? {};
     const lives = exitCode === null && signalCode === null;
-    if (pid !== undefined && lives) process.kill(-pid, name); // the runner, too
+    if (pid !== undefined && lives) process.kill(-pid, name); // includes the runner
   }
 
   end(): void {

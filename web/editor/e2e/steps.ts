@@ -1,7 +1,7 @@
-/** What tests of the page share: a page that is connected, and steps that people take on it. */
+/** What tests of the page share: a connected page, and common user actions. */
 import { test as base, expect, type Page } from "@playwright/test";
 
-/** A page on which nothing stands on the console at the end. `troubles` may be emptied. */
+/** Provides a page, and fails if its console has errors at the end. Tests may empty `troubles`. */
 export const test = base.extend<{ readonly troubles: string[] }>({
   troubles: [
     async ({ page }, use) => {
@@ -12,7 +12,7 @@ export const test = base.extend<{ readonly troubles: string[] }>({
       page.on("pageerror", (error) => troubles.push(error.message));
       await page.goto("/");
       await expect(page.getByText("connected", { exact: true })).toBeVisible();
-      await expect(page.locator("main.canvas")).toBeVisible(); // before it, keys go nowhere
+      await expect(page.locator("main.canvas")).toBeVisible(); // before that, keys have no effect
       await use(troubles);
       expect(troubles).toEqual([]);
     },
@@ -25,7 +25,7 @@ export async function openTemplate(page: Page, title: string): Promise<void> {
   await expect(page.locator(".card").first()).toBeVisible();
 }
 
-/** Opens a file as the dialog does. */
+/** Opens a file through the file chooser. */
 export async function openFile(page: Page, name: string, content: Buffer | string): Promise<void> {
   const chooser = page.waitForEvent("filechooser");
   await page.getByRole("button", { name: "Open files" }).click();
@@ -42,7 +42,7 @@ export function node(page: Page, id: string) {
   return page.locator(`[data-node="${id}"]`);
 }
 
-/** Drags from the middle of an element to that of another one, or to a place of the page. */
+/** Drags from the middle of an element to the middle of another one, or to a point of the page. */
 export async function drag(page: Page, from: string, to: string | { x: number; y: number }) {
   const start = await page.locator(from).boundingBox();
   if (start === null) throw new Error(`${from} is not there`);
@@ -59,11 +59,11 @@ export async function drag(page: Page, from: string, to: string | { x: number; y
   await page.mouse.up();
 }
 
-/** The end of a link at a node. */
+/** Returns the selector of a node's handle. */
 export const handle = (id: string, name: string) =>
   `[data-node="${id}"] .react-flow__handle[data-handleid="${name}"]`;
 
-/** The middle of a link on the page. */
+/** Returns the middle of a link in page coordinates. */
 export function middleOf(page: Page, link: number): Promise<{ x: number; y: number }> {
   return page
     .locator(`.react-flow__edge[data-id="${link}"] .react-flow__edge-path`)
@@ -74,14 +74,14 @@ export function middleOf(page: Page, link: number): Promise<{ x: number; y: numb
     });
 }
 
-/** Does an action of the palette by its title. */
+/** Runs an action of the palette by its title. */
 export async function act(page: Page, title: string): Promise<void> {
   await page.keyboard.press("Control+k");
   await page.getByRole("combobox", { name: "All actions" }).fill(title);
   await page.keyboard.press("Enter");
 }
 
-/** The document in front, as it is downloaded. */
+/** Returns the active document as downloaded. */
 export async function downloaded(page: Page) {
   const saving = page.waitForEvent("download");
   await act(page, "download the workflow");
@@ -89,13 +89,13 @@ export async function downloaded(page: Page) {
   return JSON.parse(readFileSync(await (await saving).path(), "utf8"));
 }
 
-/** Waits until the browser's store has a text in the documents that it keeps for all windows. */
+/** Waits until the documents in the browser's storage contain a text. */
 export async function untilKept(page: Page, text: string): Promise<void> {
   const kept = () =>
     page.evaluate(
       () =>
         new Promise<string>((resolve, reject) => {
-          const opening = indexedDB.open("keyval-store"); // idb-keyval's
+          const opening = indexedDB.open("keyval-store"); // the default database of idb-keyval
           opening.onerror = () => reject(opening.error);
           opening.onsuccess = () => {
             const all = opening.result.transaction("keyval").objectStore("keyval").getAll();

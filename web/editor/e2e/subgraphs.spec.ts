@@ -2,7 +2,7 @@
 import { expect } from "@playwright/test";
 import { downloaded, node, openTemplate, runToEnd, test } from "./steps";
 
-test("P1.03 nodes become a subgraph that runs as before, shows a field of its inside, and is unpacked", async ({
+test("P1.03 nodes become a subgraph that runs as before, promotes an inner field, and is unpacked", async ({
   page,
 }) => {
   await openTemplate(page, "Text to image");

@@ -1,8 +1,8 @@
-/** Several runs at once, against a real `katz serve`. */
+/** Sweeps over values of fields, against a real `katz serve`. */
 import { expect } from "@playwright/test";
 import { downloaded, node, openTemplate, test } from "./steps";
 
-test("P1.10 lists of values for fields become a grid of runs, whose number is told before", async ({
+test("P1.10 lists of field values become a grid of runs; their number is shown first", async ({
   page,
 }) => {
   await openTemplate(page, "Text to image");

@@ -1,8 +1,8 @@
-/** A sampler's step as nodes that can be changed, against a real `katz serve`. */
+/** Expansion of a sampler into the nodes of its step, against a real `katz serve`. */
 import { expect } from "@playwright/test";
 import { act, downloaded, node, openTemplate, runToEnd, test } from "./steps";
 
-test("P1.15 a sampler becomes the nodes of its step, in one step of undo, and they paint", async ({
+test("P1.15 a sampler is replaced by its step nodes in one undo step, and they render", async ({
   page,
 }) => {
   await openTemplate(page, "ControlNet and LoRA");
@@ -14,7 +14,7 @@ test("P1.15 a sampler becomes the nodes of its step, in one step of undo, and th
   await expect(node(page, "5")).toHaveCount(0);
   const after = await downloaded(page);
   const types = after.nodes.map(({ type }: { type: string }) => type);
-  expect(types).not.toContain("ControlNetApplyAdvanced"); // the step has the ControlNet itself
+  expect(types).not.toContain("ControlNetApplyAdvanced"); // the step contains the ControlNet
   expect(types.filter((type: string) => type === "ControlNet")).toHaveLength(2);
   expect(types).toEqual(expect.arrayContaining(["UNetEncoder", "CFGCombine", "StepEnd"]));
   expect(after.groups.at(-1).title).toBe("KSampler");
@@ -25,12 +25,15 @@ test("P1.15 a sampler becomes the nodes of its step, in one step of undo, and th
   expect(await downloaded(page)).toEqual(before);
 });
 
-test("P1.15 what is no sampler stays as it is, and a line says why", async ({ page, troubles }) => {
+test("P1.15 a node that is not a sampler stays, and a message says why", async ({
+  page,
+  troubles,
+}) => {
   await openTemplate(page, "Text to image");
   const before = await downloaded(page);
   await node(page, "90").locator(".card-title").click();
   await act(page, "Expand the sampler into step nodes");
   await expect(page.getByText("is not a sampler, so it has no step")).toBeVisible();
   expect(await downloaded(page)).toEqual(before);
-  troubles.length = 0; // the browser notes the refusal
+  troubles.length = 0; // the browser logs the refusal
 });

@@ -1,8 +1,8 @@
-/** What helps with values, against a real `katz serve`. */
+/** Tools for values of fields, against a real `katz serve`. */
 import { expect } from "@playwright/test";
 import { node, openTemplate, test } from "./steps";
 
-test("P1.17 numbers are computed; a value is copied, and dragged onto another field, in one step of undo", async ({
+test("P1.17 numbers are computed; a value is copied, and dragged to another field in one undo step", async ({
   page,
   context,
 }) => {
@@ -52,7 +52,7 @@ test("P1.17 numbers are computed; a value is copied, and dragged onto another fi
   await expect(page.getByRole("button", { name: "Undo" })).toHaveAttribute("title", /set cfg/);
 });
 
-test("P1.19 names of embeddings and LoRAs are completed in a prompt; comments stay out of what is sent", async ({
+test("P1.19 names of embeddings and LoRAs are completed in a prompt; comments are not sent", async ({
   page,
 }) => {
   await page.route("**/embeddings", (route) =>
@@ -73,7 +73,7 @@ test("P1.19 names of embeddings and LoRAs are completed in a prompt; comments st
   await expect(names).toHaveCount(0);
   await text.pressSequentially(" <lora:");
   await names.getByRole("option", { name: "style/red" }).click();
-  await text.pressSequentially("0.5"); // in place of the strength
+  await text.pressSequentially("0.5"); // replaces the selected strength
   await expect(text).toHaveValue("a star, embedding:my_glass <lora:style/red:0.5>");
   await text.press("End");
   await text.pressSequentially("\nembedding:<");

@@ -2,7 +2,7 @@
 import { expect } from "@playwright/test";
 import { act, downloaded, node, openTemplate, test } from "./steps";
 
-test("P1.12 saving keeps what it replaces: changes are listed, and restored in one step", async ({
+test("P1.12 saving stores the old version: changes are listed, and restored in one step", async ({
   page,
 }) => {
   await openTemplate(page, "Text to image");
@@ -33,7 +33,7 @@ test("P1.12 saving keeps what it replaces: changes are listed, and restored in o
   expect((await downloaded(page)).nodes).toEqual(first.nodes);
   await act(page, "undo");
   await expect(steps).toHaveValue("7");
-  // they go with the file's name
+  // versions follow a renamed file
   await page.keyboard.press("Escape");
   await page.keyboard.press("w");
   const panel = page.getByRole("complementary", { name: "saved workflows" });

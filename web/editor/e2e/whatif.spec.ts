@@ -1,8 +1,8 @@
-/** Plans for what might be, side by side, and a job that runs so. */
+/** Plans for other setups, compared side by side, and a job that uses one. */
 import { expect } from "@playwright/test";
 import { openTemplate, test } from "./steps";
 
-test("P1.13 what if: other batching and more devices are planned side by side; one is run", async ({
+test("P1.13 what if: plans with other batching or more devices are compared; one is run", async ({
   page,
 }) => {
   await openTemplate(page, "Text to image");

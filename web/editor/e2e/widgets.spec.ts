@@ -2,7 +2,7 @@
 import { expect } from "@playwright/test";
 import { act, downloaded, node, openFile, openTemplate, runToEnd, test } from "./steps";
 
-test("P0.21 P0.09 a number is dragged by its name in one step of undo, and goes back to its default", async ({
+test("P0.21 P0.09 a number is dragged by its label in one undo step, and reset to its default", async ({
   page,
 }) => {
   await openTemplate(page, "Text to image");
@@ -24,7 +24,7 @@ test("P0.21 P0.09 a number is dragged by its name in one step of undo, and goes 
   await expect(steps).toHaveValue("20");
 });
 
-test("P0.23 Ctrl and an arrow weigh the word at the cursor; alternatives are chosen when sent", async ({
+test("P0.23 Ctrl and an arrow key change a word's weight; alternatives are chosen when sent", async ({
   page,
 }) => {
   await openTemplate(page, "Text to image");
@@ -42,7 +42,7 @@ test("P0.23 Ctrl and an arrow weigh the word at the cursor; alternatives are cho
   await expect(text).toHaveValue("a {red|red} (star:1.1)");
 });
 
-test("P0.22 a long list is searched by words, with the keyboard", async ({ page }) => {
+test("P0.22 a long list is searched by words with the keyboard", async ({ page }) => {
   await page.route("**/object_info", async (route) => {
     const answer = await (await route.fetch()).json();
     const names = Array.from({ length: 10_000 }, (_, number) => `styles/one ${number}.safetensors`);
@@ -52,14 +52,14 @@ test("P0.22 a long list is searched by words, with the keyboard", async ({ page 
   await page.reload();
   await openTemplate(page, "ControlNet and LoRA");
   const field = node(page, "8").getByLabel("lora name").or(node(page, "8").getByLabel("lora_name"));
-  await expect(field).toContainText("(missing)"); // and it stays until somebody chooses
+  await expect(field).toContainText("(missing)"); // stays until the user chooses another
   await field.press("Enter");
   await page.keyboard.type("styles 7654");
   await page.keyboard.press("Enter");
   await expect(field).toHaveText("styles/one 7654.safetensors");
 });
 
-test("P0.24 P0.26 a mask is painted over a picture, opens again with it, and the picture stays", async ({
+test("P0.24 P0.26 a mask is painted over an image and reopened with it; the image file is unchanged", async ({
   page,
 }) => {
   await openTemplate(page, "ControlNet and LoRA");
@@ -86,7 +86,7 @@ test("P0.24 P0.26 a mask is painted over a picture, opens again with it, and the
   const { nodes } = await downloaded(page);
   const made = nodes.find(({ id }: { id: number }) => id === 6);
   expect(made.widgets_values[0]).toBe(masked);
-  // it opens again with its mask: clear at the left, covered in the middle
+  // reopens with its mask: clear at the left, covered in the middle
   await loader.getByRole("button", { name: "mask" }).click();
   await expect(canvas).not.toHaveAttribute("width", "0");
   const cover = () =>
@@ -101,7 +101,7 @@ test("P0.24 P0.26 a mask is painted over a picture, opens again with it, and the
   await expect(loader.getByLabel("image")).toHaveValue(original);
 });
 
-test("P0.27 advanced inputs are folded until somebody wants them; optional ones are told apart", async ({
+test("P0.27 advanced inputs are collapsed until requested; optional ones are marked", async ({
   page,
 }) => {
   await page.route("**/object_info", async (route) => {
@@ -123,7 +123,7 @@ test("P0.27 advanced inputs are folded until somebody wants them; optional ones 
   await expect(loader.locator(".in.optional", { hasText: "model" })).toHaveCount(0);
 });
 
-test("P0.24 P0.33 a result becomes an input", async ({ page }) => {
+test("P0.24 P0.33 a result is used as an input", async ({ page }) => {
   await openTemplate(page, "Text to image");
   await runToEnd(page);
   await page.locator(".result").click();
@@ -136,7 +136,7 @@ test("P0.24 P0.33 a result becomes an input", async ({ page }) => {
   expect(await picture.evaluate((image: HTMLImageElement) => image.naturalWidth)).toBe(128);
 });
 
-test("P0.15 a model that is missing stays, is marked, and the nearest name is offered", async ({
+test("P0.15 a missing model is kept and marked, and its nearest match is offered", async ({
   page,
 }) => {
   await openTemplate(page, "Text to image");
@@ -153,7 +153,7 @@ test("P0.15 a model that is missing stays, is marked, and the nearest name is of
   await expect(field).toHaveValue("katz-mini");
 });
 
-test("P0.24 a colour is picked or typed, in the form that its widget has", async ({ page }) => {
+test("P0.24 a colour is picked or typed, and stored in its widget's format", async ({ page }) => {
   await page.route("**/object_info", async (route) => {
     const answer = await (await route.fetch()).json();
     const required = { tone: ["COLOR", { default: "#ff0000" }], share: ["FLOAT", { default: 1 }] };
@@ -188,7 +188,7 @@ test("P0.24 a colour is picked or typed, in the form that its widget has", async
   await expect(tint.getByLabel("tone", { exact: true })).toHaveValue("#00ff00");
 });
 
-test("P0.03 help of one input: at its name, at its field, and by F1; an author's words are no HTML", async ({
+test("P0.03 help of an input is shown at its label, at its field and by F1; a tooltip is not HTML", async ({
   page,
 }) => {
   await page.route("**/object_info", async (route) => {
@@ -223,9 +223,7 @@ test("P0.03 help of one input: at its name, at its field, and by F1; an author's
   await expect(help).toHaveCount(0);
 });
 
-test("P0.21 a choice that brings inputs shows those of what is chosen, in one step of undo", async ({
-  page,
-}) => {
+test("P0.21 a dynamic choice shows the inputs of its value, in one undo step", async ({ page }) => {
   await openTemplate(page, "Text to image");
   await page.keyboard.press("Shift+A");
   await page.keyboard.type("ResizeImageMaskNode");
@@ -252,7 +250,7 @@ test("P0.21 a choice that brings inputs shows those of what is chosen, in one st
   await expect.poll(names).toEqual([...sides, "scale_method"]);
 });
 
-test("P1.19 a prompt says how many tokens it has for the text encoder that reads it", async ({
+test("P1.19 a prompt shows its token count for the text encoder that reads it", async ({
   page,
 }) => {
   await openTemplate(page, "Text to image");
@@ -266,10 +264,10 @@ test("P1.19 a prompt says how many tokens it has for the text encoder that reads
   await text.pressSequentially("!");
   await asking;
   await expect(tokens).toHaveText("82 tokens, 2 chunks of 75");
-  await expect(text).toBeFocused(); // and typing goes on
+  await expect(text).toBeFocused(); // typing continues
   await page.getByRole("main").press("Control+z");
   await page.locator(".react-flow__edge[data-id]").first().waitFor({ state: "attached" });
   await node(page, "2").locator(".card-title").click();
   await act(page, "Cut all links of the selected nodes");
-  await expect(tokens).toHaveCount(0); // nobody knows who reads it
+  await expect(tokens).toHaveCount(0); // the text encoder is unknown
 });

@@ -8,7 +8,7 @@ async function wires(page: Page): Promise<number[][]> {
   return links.map((link: number[]) => link.slice(1, 5)).sort();
 }
 
-test("P1.01 a node dropped on a link stands in it, and is dissolved out of it", async ({
+test("P1.01 a node dropped on a link is inserted into it, and dissolved again", async ({
   page,
 }) => {
   await openFile(page, "added.json", JSON.stringify(ADDED));
@@ -40,7 +40,7 @@ test("P1.01 a node dropped on a link stands in it, and is dissolved out of it", 
   ]);
 });
 
-test("P1.02 a stroke cuts the links that it crosses; a double-click leads one through a point", async ({
+test("P1.02 a stroke cuts the links that it crosses; a double-click adds a reroute to a link", async ({
   page,
 }) => {
   await openFile(page, "added.json", JSON.stringify(ADDED));
@@ -53,7 +53,7 @@ test("P1.02 a stroke cuts the links that it crosses; a double-click leads one th
     await page.mouse.up({ button });
   };
   await page.mouse.dblclick(other.x, other.y);
-  await page.mouse.dblclick(other.x - 60, (await middleOf(page, 2)).y); // before that one
+  await page.mouse.dblclick(other.x - 60, (await middleOf(page, 2)).y); // before the first one
   await expect(page.locator(".react-flow__node-point")).toHaveCount(2);
   const { extra } = await downloaded(page);
   const [last, first] = extra.reroutes;
@@ -81,7 +81,7 @@ test("P1.02 a stroke cuts the links that it crosses; a double-click leads one th
   expect(await wires(page)).toHaveLength(2);
 });
 
-test("P1.07 a node is replaced and keeps what fits, inputs are swapped, selected nodes linked", async ({
+test("P1.07 a node is replaced and keeps compatible links, inputs are swapped, selected nodes linked", async ({
   page,
 }) => {
   await openFile(page, "added.json", JSON.stringify(ADDED));
@@ -99,7 +99,7 @@ test("P1.07 a node is replaced and keeps what fits, inputs are swapped, selected
   await select("3", true);
   await page.keyboard.press("Shift+F");
   await expect(page.locator(".react-flow__edge")).toHaveCount(3);
-  expect(await wires(page)).toContainEqual([3, 0, 4, 0]); // it has no free input
+  expect(await wires(page)).toContainEqual([3, 0, 4, 0]); // node 3 has no free input
   await page.keyboard.press("Control+z");
   await select("3");
   await page.keyboard.press("Shift+S");

@@ -14,7 +14,7 @@ test.each([
   ['{"seed":18446744073709551615}', { seed: 18446744073709551615n }],
   ["[1,\n9007199254740993]", [1, 9007199254740993n]],
   ["[9007199254740993.0]", [9007199254740992]],
-])("a long whole number of %s stays exact", (text, value) => {
+])("unsafe integers in %s stay exact", (text, value) => {
   expect(parseJson(text)).toEqual(value);
 });
 
@@ -25,7 +25,7 @@ test.each([
     { seconds: [0.00012345678901234567, -3.1415926535897932e-5] },
   ],
   ['{"hash":"a0123456789012345678"}', { hash: "a0123456789012345678" }],
-])("the browser itself reads %s", (text, value) => {
+])("JSON.parse reads %s", (text, value) => {
   expect(parseJson(text)).toEqual(value);
   expect(lossless.parse).not.toHaveBeenCalled();
 });

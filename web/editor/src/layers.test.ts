@@ -1,4 +1,4 @@
-/** Checks how the sources import each other: in one direction, without circles, in small folders. */
+/** Checks how the sources import each other: in one direction, without cycles, in small folders. */
 import { readdirSync, readFileSync, statSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { expect, test } from "vitest";
@@ -69,7 +69,7 @@ function layerOf(module: string): number {
   return LAYERS.findIndex((layer) => layer.includes(entry));
 }
 
-/** Returns a circle of imports; null if there is none. */
+/** Returns a cycle of imports; null if there is none. */
 function circle(): readonly string[] | null {
   const done = new Set<string>();
   const visit = (module: string, trail: readonly string[]): readonly string[] | null => {
@@ -105,11 +105,11 @@ test("imports go down the layers", () => {
   expect([...upward, ...sideways].map((edge) => edge.join(" imports "))).toEqual([]);
 });
 
-test("no imports form a circle", () => {
+test("imports form no cycle", () => {
   expect(circle()).toBeNull();
 });
 
-test("a folder with an entry is imported through it", () => {
+test("a folder with an entry is imported only through it", () => {
   const past = edges.filter(([from, to]) =>
     CLOSED.some(
       (folder) =>

@@ -20,7 +20,7 @@ import { notifyListeners, useViewportListener } from "./viewportListeners";
 
 /** Milliseconds until React Flow is updated, for a slow pan and for a viewport held still. */
 const [UPDATE_INTERVAL_MS, HOLD_MS] = [200, 120];
-/** Pixels per millisecond: nobody reads text during a faster pan. */
+/** Pixels per millisecond: text is unreadable during a faster pan. */
 const MAX_READING_SPEED = 0.4;
 /** Pixels of a drag before other elements ignore the pointer; a shorter one is a click. */
 const MAX_CLICK_PIXELS = 4;

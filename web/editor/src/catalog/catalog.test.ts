@@ -38,7 +38,7 @@ function docWith(values: Json[]) {
 }
 
 describe("widgets", () => {
-  test("values lie behind hidden helpers", () => {
+  test("hidden helper values are skipped", () => {
     const [node] = nodesOf(docWith([7, "randomize", 12, "ddim"]));
     const placed = node ? placedWidgets(node, sampler) : [];
     expect(placed.map(({ widget, key, value }) => [widget.name, key, value])).toEqual([
@@ -48,7 +48,7 @@ describe("widgets", () => {
     ]);
   });
 
-  test("values that lie otherwise are touched by nobody", () => {
+  test("values that do not match the type are not assigned to widgets", () => {
     const [node] = nodesOf(docWith(["euler", 7]));
     expect(node && placedWidgets(node, sampler)).toEqual([]);
     expect(node && placedWidgets(node, undefined)).toEqual([]);
@@ -62,7 +62,7 @@ describe("widgets", () => {
     expect(upload && newNode(upload, 0, 0).widgets_values).toEqual(["a.png", "image"]);
   });
 
-  test("P0.25 seeds follow what stands behind them, exactly", () => {
+  test("P0.25 seeds follow their control values, with exact integers", () => {
     const next = (values: Json[]) =>
       nodesOf(withNextSeeds(docWith(values), CATALOG, () => 5n))[0]?.values;
     expect(next([7, "fixed", 1, "euler"])).toEqual([7, "fixed", 1, "euler"]);
@@ -90,14 +90,14 @@ describe("widgets", () => {
   });
 });
 
-test("P0.05 one rule says what fits", () => {
+test("P0.05 one rule decides which types are compatible", () => {
   expect(compatible("IMAGE", "IMAGE")).toBe(true);
   expect(compatible("IMAGE", "MASK")).toBe(false);
   expect(compatible("IMAGE", "*")).toBe(true);
   expect(compatible("INT,FLOAT", "FLOAT")).toBe(true);
 });
 
-test("P0.24 a colour is a value of its own, and those after it lie where they belong", () => {
+test("P0.24 a colour widget has one value, and the values after it keep their order", () => {
   const [type] = catalogOf({
     Tint: {
       input: { required: { tone: ["COLOR", { default: "#ff0000" }], share: ["FLOAT", {}] } },

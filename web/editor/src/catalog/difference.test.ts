@@ -28,7 +28,7 @@ test("equal versions have no difference", () => {
   expect(difference(before, structuredClone(before), catalog)).toEqual([]);
 });
 
-test("values, places and links are told by their names", () => {
+test("changed values, positions and links are described by name", () => {
   const after = {
     nodes: [load, { ...sampler, pos: [0, 9], mode: 4, widgets_values: [7] }],
     links: [],
@@ -44,7 +44,7 @@ test("values, places and links are told by their names", () => {
   ]);
 });
 
-test("nodes that came and went, also inside a subgraph and of another type", () => {
+test("added and removed nodes are listed, also inside a subgraph and with a changed type", () => {
   const inner = (nodes: JsonObject[]) => ({ id: "s", name: "upscale", nodes, links: [] });
   const old: JsonObject = {
     nodes: [load],
@@ -69,7 +69,7 @@ test("nodes that came and went, also inside a subgraph and of another type", () 
   ]);
 });
 
-test("a node of no known type shows its values as they are", () => {
+test("a node of an unknown type shows its raw values", () => {
   const foreign = { id: 9, type: "Foreign", widgets_values: ["a"] };
   const told = difference(
     { nodes: [foreign] },

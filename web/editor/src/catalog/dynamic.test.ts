@@ -60,7 +60,7 @@ const shown = (graph: ReturnType<typeof fresh>) => {
     : placedWidgets(node, TYPE).map(({ widget, value }) => [widget.name, value]);
 };
 
-test("P0.21 a choice that brings inputs has them behind it, with their defaults", () => {
+test("P0.21 a dynamic choice is followed by its inputs with their defaults", () => {
   const graph = fresh();
   expect(values(graph)).toEqual(["sides", 512, 512, "area"]);
   expect(shown(graph).map(([name]) => name)).toEqual(["way", "way.width", "way.height", "method"]);
@@ -68,7 +68,7 @@ test("P0.21 a choice that brings inputs has them behind it, with their defaults"
   expect(widgetNamed(TYPE, "way.height")?.kind).toBe("number");
 });
 
-test("P0.21 another choice brings others; equal names keep their values, what follows stays", () => {
+test("P0.21 another value replaces the inputs; equal names keep their values, later values stay", () => {
   const before = fresh();
   const id = first(before)?.id ?? "";
   const wide = setChoice(before, CATALOG, id, "way", "width");
@@ -79,7 +79,7 @@ test("P0.21 another choice brings others; equal names keep their values, what fo
   expect(first(matched)?.inputs).toEqual(first(before)?.inputs); // links refer to inputs by index
 });
 
-test("P0.21 sockets of a choice are there while it is made, or while they are linked", () => {
+test("P0.21 sockets of a choice are shown while it is selected or they are linked", () => {
   const graph = fresh();
   const id = first(graph)?.id ?? "";
   const shown = (of: typeof graph) => {
@@ -98,7 +98,7 @@ test("P0.21 sockets of a choice are there while it is made, or while they are li
   expect(shown(wired)).toEqual(["input", "way.other"]);
 });
 
-test("P0.21 values by name, and names beside the list, stay in step", () => {
+test("P0.21 values by name, alone or in addition to the list, are updated with the choice", () => {
   const graph = fresh();
   const named = {
     ...graph,
@@ -126,7 +126,7 @@ test("P0.21 values by name, and names beside the list, stay in step", () => {
   expect(first(chosen)?.values).toEqual({ way: "match", method: "lanczos" });
 });
 
-test("P0.21 a group of inputs shows those that are linked, and one more", () => {
+test("P0.21 a group of inputs shows the linked ones and one more", () => {
   const join = CATALOG.get("Join");
   if (join === undefined) throw new Error("no type");
   const pair = [0, 1].reduce((graph) => addNode(graph, newNode(join, 0, 0)), emptyDocument());

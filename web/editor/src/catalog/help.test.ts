@@ -19,7 +19,7 @@ const type = catalogOf({
   },
 }).get("Mix");
 
-test("P0.03 help of an input has its author's words and what it takes", () => {
+test("P0.03 help of an input shows its tooltip and accepted values", () => {
   const help = (name: string) => inputHelp(type, name, "?");
   expect(help("image")).toBe("the picture below\nIMAGE");
   expect(help("share")).toBe("<b>how much</b> of it\na number from 0 to 1; default 0.5");

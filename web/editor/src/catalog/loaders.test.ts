@@ -12,7 +12,7 @@ const CATALOG = catalogOf({
   LoraLoaderModelOnly: loader("lora_name", ["a", "b"], { model: ["MODEL"] }),
 });
 
-test("P1.18 a model is loaded by the plainest type of its own kind", () => {
+test("P1.18 a model is loaded by the simplest node type of its kind", () => {
   const names = (models: string[], called: string[]) =>
     loadersOf(CATALOG, models, called).map(({ type }) => type.name);
   expect(names(["a", "b"], ["loras"])).toEqual(["LoraLoaderModelOnly", "LoraLoader"]);
@@ -22,7 +22,7 @@ test("P1.18 a model is loaded by the plainest type of its own kind", () => {
   expect(names([], ["loras"])).toEqual([]);
 });
 
-test("P1.18 triggers are the phrases of the notes, else the tags that were trained on most", () => {
+test("P1.18 triggers are the phrases in the metadata, else the most frequent training tags", () => {
   const tags = '{"one": {"ink ": 3, "paper": 9}, "two": {"ink": 8}}';
   expect(triggersOf({ ss_tag_frequency: tags })).toEqual(["ink", "paper"]);
   expect(triggersOf({ ss_tag_frequency: tags, "modelspec.trigger_phrase": "inked, " })).toEqual([

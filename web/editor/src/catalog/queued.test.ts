@@ -55,7 +55,7 @@ describe("texts [defect 9]", () => {
     expect(chosen(withoutComments(sent), picking([]))).toBe(sent); // no alternatives are left
   });
 
-  test("only widgets that say so are prompts", () => {
+  test("only widgets that are declared as prompts are treated as prompts", () => {
     const sent = (type: string) =>
       nodesOf(withChosenPrompts(oneNode(type, "{a|b} // c"), CATALOG, () => 0))[0]?.values;
     expect(sent("Text")).toEqual(["a "]);
@@ -64,14 +64,14 @@ describe("texts [defect 9]", () => {
 });
 
 test.each(TABLE.names.map((row) => row.typed))(
-  "%s of a file's name is left to the server [defect 9]",
+  "%s in a file name is left to the server [defect 9]",
   (typed) => {
     const doc = oneNode("SaveImage", typed);
     expect(withChosenPrompts(doc, CATALOG)).toBe(doc);
   },
 );
 
-describe("values that subgraphs show are where they are sent, after unpacking [defect 8]", () => {
+describe("unpacking moves promoted values to the widgets that the server sets [defect 8]", () => {
   const rows = TABLE.documents.filter(({ unpacks }) => unpacks);
   test.each(rows.map((row) => [row.name, row] as const))("%s", (_, row) => {
     let doc: Doc = {

@@ -16,7 +16,7 @@ const CATALOG = catalogOf({
 const names = (query: string, used: readonly string[] = []) =>
   searched(CATALOG, query, used).map(({ name }) => name);
 
-test("P0.02 search finds by words, titles first; by aliases and descriptions", () => {
+test("P0.02 search matches words: titles first, then aliases and descriptions", () => {
   expect(names("sampl")[0]).toBe("KSampler");
   expect(names("ks sampling")).toEqual(["KSampler", "KSamplerAdvanced"]);
   expect(names("gaussian")).toEqual(["Blur"]);
@@ -24,13 +24,13 @@ test("P0.02 search finds by words, titles first; by aliases and descriptions", (
   expect(names("nothing")).toEqual([]);
 });
 
-test("P0.02 search finds what is nearly written so, behind what is", () => {
+test("P0.02 search lists similar spellings after exact matches", () => {
   expect(names("ksmpler")).toContain("KSampler");
   expect(names("clp encdoe")[0]).toBe("CLIPTextEncode");
   expect(names("text")[0]).toBe("CLIPTextEncode");
 });
 
-test("P0.02 among equals what was used lately and often comes first", () => {
+test("P0.02 equal matches are ordered by recent and frequent use", () => {
   expect(names("ks", ["Blur", "KSamplerAdvanced"])[0]).toBe("KSamplerAdvanced");
   const used = ["Blur", "KSampler", "KSampler", "KSampler", "Gone"];
   expect(recentlyUsed(CATALOG, used).map(({ name }) => name)).toEqual(["KSampler", "Blur"]);
@@ -55,7 +55,7 @@ test("P0.02 P0.03 categories are a tree, packs are a list", () => {
   ).toEqual(["Blur"]);
 });
 
-test("P0.02 who writes a whole name means that type, whatever was used and however it is titled", () => {
+test("P0.02 a complete type name ranks first, whatever its title and recent use", () => {
   const catalog = catalogOf({
     CLIPTextEncodeFlux: {},
     CLIPTextEncode: { display_name: "CLIP Text Encode (Prompt)" },
@@ -69,12 +69,12 @@ test("P0.02 who writes a whole name means that type, whatever was used and howev
   ]);
 });
 
-test("P0.02 an entry says what goes in and out", () => {
+test("P0.02 an entry lists its inputs and outputs", () => {
   const [sampler] = searched(CATALOG, "ksampler");
   expect(sampler && socketsOf(sampler)).toBe("MODEL → LATENT");
 });
 
-test("P0.02 a keystroke among 2,000 types finds the one that is meant", () => {
+test("P0.02 search finds one of 2,000 types by its exact or misspelled name", () => {
   const many = catalogOf(
     Object.fromEntries(
       Array.from({ length: 2000 }, (_, number) => [

@@ -4,7 +4,7 @@ import { type Catalog, type NodeType, offered } from "./catalog";
 
 const NAMES = ["title", "name", "aliases"];
 
-const MIN_EXACT_MATCHES = 10; // exact matches from which on similar ones are not searched
+const MIN_EXACT_MATCHES = 10; // with this many exact matches, similar ones are not searched
 
 const INDICES = new WeakMap<Catalog, Fuse<NodeType>>();
 

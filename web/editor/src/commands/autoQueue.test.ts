@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { isDue } from "./autoQueue";
 
-test("P1.11 a document runs again when it can, and is not what was sent", () => {
+test("P1.11 a document runs again if it has no errors and differs from the last run", () => {
   const right = { error: null, nodeErrors: {}, failing: new Set<string>(), notes: [] };
   const sent = { job: "one", work: "before" };
   expect(isDue(right, sent, "after")).toBe(true);

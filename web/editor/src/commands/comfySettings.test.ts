@@ -3,7 +3,7 @@ import { readComfy } from "./comfySettings";
 
 const combo = (key: string, more = {}) => ({ key, ...more });
 
-test("P1.27 keys, favourites, theme and colours are read; what is not known is named", () => {
+test("P1.27 keys, favourites, theme and colours are read; unknown commands are listed", () => {
   expect(
     readComfy({
       "Comfy.Keybinding.NewBindings": [

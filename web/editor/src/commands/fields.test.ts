@@ -21,7 +21,7 @@ const widget = (name: string) => {
   return found;
 };
 
-test("P1.17 a carried value is fitted to the other field, or refused", () => {
+test("P1.17 a transferred value is converted to the other field, or refused", () => {
   expect(fitted(7.5, widget("cfg"), widget("width"))).toBe(16);
   expect(fitted(768, widget("width"), widget("cfg"))).toBe(30);
   expect(fitted(768, widget("width"), widget("text"))).toBeNull();

@@ -6,7 +6,7 @@ function pressed(key: string, code: string, held: Partial<KeyboardEvent> = {}): 
   return combination({ ...none, ...held, key, code } as KeyboardEvent);
 }
 
-test("keys are named by what they give", () => {
+test("keys are named by the characters that they type", () => {
   expect(pressed("s", "KeyS", { ctrlKey: true })).toBe("Mod+s");
   expect(pressed("S", "KeyS", { shiftKey: true })).toBe("Shift+S");
   expect(pressed("?", "Slash", { shiftKey: true })).toBe("?");
@@ -14,14 +14,14 @@ test("keys are named by what they give", () => {
   expect(pressed("Control", "ControlLeft", { ctrlKey: true })).toBeNull();
 });
 
-test("another script and a Mac's Option key give the letters of the Latin alphabet", () => {
+test("with another script or a Mac's Option key, keys are named by their Latin letters", () => {
   expect(pressed("ы", "KeyS", { ctrlKey: true })).toBe("Mod+s");
   expect(pressed("Ы", "KeyS", { ctrlKey: true, shiftKey: true })).toBe("Mod+Shift+S");
   expect(pressed("∑", "KeyW", { altKey: true })).toBe("Alt+w");
   expect(pressed("Dead", "KeyE", { altKey: true })).toBe("Alt+e");
 });
 
-test("letters that have a key of their own stay what they are", () => {
+test("characters with a key of their layout are unchanged", () => {
   expect(pressed("ö", "Semicolon")).toBe("ö");
   expect(pressed("é", "KeyW", { ctrlKey: true })).toBe("Mod+é"); // the BÉPO layout
   expect(pressed("£", "Digit3", { shiftKey: true })).toBe("£");

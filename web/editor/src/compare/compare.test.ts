@@ -3,7 +3,7 @@ import { catalogOf } from "../catalog/catalog";
 import { difference, differenceText } from "./difference";
 import { comparedSettings } from "./settings";
 
-test("P1.09 pictures are compared pixel by pixel", () => {
+test("P1.09 images are compared pixel by pixel", () => {
   const of = (...data: number[]) => ({
     width: data.length / 4,
     height: 1,
@@ -19,7 +19,7 @@ test("P1.09 pictures are compared pixel by pixel", () => {
   expect(difference(one, of(1, 1, 1, 255), 8)).toBeNull();
 });
 
-test("P1.09 settings that differ come first; those of one picture only have nothing beside them", () => {
+test("P1.09 settings that differ come first; a setting of only one image has no counterpart", () => {
   const catalog = catalogOf({
     Sampler: { input: { required: { steps: ["INT", {}], cfg: ["FLOAT", {}] } } },
   });

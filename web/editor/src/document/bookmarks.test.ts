@@ -11,7 +11,7 @@ const DOC: Doc = {
   definitions: { subgraphs: [{ id: "sub", nodes: [], links: [] }] },
 };
 
-test("P1.20 bookmarks are kept in the file, in subgraphs too, and leave it as it was", () => {
+test("P1.20 bookmarks, also in subgraphs, are stored in the file and leave no trace", () => {
   const one = setBookmark(DOC, 1, { path: [], x: 1.4, y: -2, zoom: 0.5 });
   const two = setBookmark(one, 9, { path: ["2"], x: 0, y: 0, zoom: 1 });
   const read = parseJson(printJson(two)) as Doc;
@@ -24,7 +24,7 @@ test("P1.20 bookmarks are kept in the file, in subgraphs too, and leave it as it
   expect([...bookmarksOf({ ...two, nodes: [] }).keys()]).toEqual([1]); // its graph was removed
 });
 
-test("P1.20 what a file tells wrongly is no bookmark", () => {
+test("P1.20 invalid bookmarks in a file are ignored, and an excessive zoom is limited", () => {
   const bookmarks = {
     "1": { path: ["77"], x: 0, y: 0, zoom: 1 },
     "2": { x: "0", y: 0, zoom: 1 },

@@ -34,14 +34,14 @@ const A_NODE = {
 };
 
 describe("numbers", () => {
-  test("whole numbers beyond 2^53 stay exact", () => {
+  test("integers beyond 2^53 stay exact", () => {
     const text = '{"seed":18446744073709551615,"small":7,"half":0.5}';
     const read = parseJson(text);
     expect(isObject(read) && read.seed).toBe(18446744073709551615n);
     expect(printJson(read)).toBe(text);
   });
 
-  test("shipped workflows are printed as they were read", () => {
+  test("shipped workflows are written as they were read", () => {
     const folder = new URL("../../../../workflows/", import.meta.url);
     const files = readdirSync(folder).filter((name) => name.endsWith(".json"));
     expect(files.length).toBeGreaterThan(5);
@@ -53,14 +53,14 @@ describe("numbers", () => {
 });
 
 describe("documents", () => {
-  test("both versions' links are read", () => {
+  test("links of both file versions are read", () => {
     expect(linksOf(VERSION_ONE)).toEqual([
       { id: 4, from: "1", fromSlot: 0, to: "2", toSlot: 0, type: "X" },
     ]);
     expect(nodesOf(VERSION_ONE)[1]).toMatchObject({ x: 5, y: 6 });
   });
 
-  test("moving a node changes its place and nothing else", () => {
+  test("moving a node changes only its position", () => {
     const moved = moveNodes(VERSION_ONE, new Map([["1", { x: 9, y: 8 }]]));
     expect(moved).toEqual({
       ...VERSION_ONE,
@@ -73,7 +73,7 @@ describe("documents", () => {
     expect(moveNodes(VERSION_ONE, new Map())).toBe(VERSION_ONE);
   });
 
-  test("a link has its ends in three places, and all of them change", () => {
+  test("a link is recorded in three places, and all of them are updated", () => {
     let doc = addNode(addNode(addNode(emptyDocument(), A_NODE), A_NODE), A_NODE);
     doc = connect(doc, { node: "1", slot: 0 }, { node: "2", slot: 0 }, "X");
     doc = connect(doc, { node: "3", slot: 0 }, { node: "2", slot: 0 }, "X");
@@ -90,7 +90,7 @@ describe("documents", () => {
     ]);
   });
 
-  test("P0.08 copies are pasted under new ids with the links between them", () => {
+  test("P0.08 copied nodes are pasted with new ids and the links between them", () => {
     const text = copied(VERSION_ONE, new Set(["1", "2"]));
     const made = pasted(VERSION_ONE, text, 100, 50);
     expect(made?.ids).toEqual(["3", "4"]);
@@ -148,7 +148,7 @@ const RUNS = Number(process.env.KATZ_UNDO_RUNS ?? 40);
 const isCompared = (step: number) => step % 50 === 0 || step > 950;
 
 describe("undo", () => {
-  test(`P0.09 a thousand random commands, undone and redone, are equal everywhere, ${RUNS} times`, () => {
+  test(`P0.09 undo and redo restore all states of a thousand random commands, ${RUNS} times`, () => {
     fc.assert(
       fc.property(fc.array(command, { minLength: 1000, maxLength: 1000 }), (commands) => {
         let history = begin(emptyDocument());
@@ -182,7 +182,7 @@ describe("undo", () => {
     );
   }, 600_000);
 
-  test("P0.09 a gesture is one step, and what changes nothing is none", () => {
+  test("P0.09 a gesture is one step, and a command without effect is none", () => {
     const doc = addNode(emptyDocument(), A_NODE);
     let history = begin(doc);
     for (const value of ["a", "ab", "abc"])

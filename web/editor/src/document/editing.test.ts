@@ -84,7 +84,7 @@ const NESTED: Doc = {
 };
 
 describe("links", () => {
-  test("P0.12 a subgraph's own slots and reroutes are told of links, too", () => {
+  test("P0.12 links update a subgraph's own slots and reroutes", () => {
     const inside = changeAt(NESTED, ["2"], (graph) =>
       connect(graph, { node: "7", slot: 0 }, { node: "-20", slot: 0 }, "X"),
     );
@@ -99,7 +99,7 @@ describe("links", () => {
     expect(cut.extra).toEqual({ reroutes: [], linkExtensions: [] });
   });
 
-  test("P0.06 P0.09 any commands leave both ends of every link agreed, in every graph", () => {
+  test("P0.06 P0.09 after any commands, both ends of every link agree in every graph", () => {
     const hires = read(SHIPPED);
     const command = fc.tuple(fc.nat(6), fc.nat(200), fc.nat(200), fc.nat(3));
     fc.assert(
@@ -168,7 +168,7 @@ describe("files", () => {
     : [];
 
   test.skipIf(files.length === 0)(
-    "official templates are printed as they were read, and looked at without a change",
+    "official templates are written as they were read, and reading them changes nothing",
     () => {
       let workflows = 0;
       for (const name of files) {
@@ -188,8 +188,8 @@ describe("files", () => {
   );
 });
 
-describe("looks", () => {
-  test("P0.11 a group frames its nodes and carries them along", () => {
+describe("appearance", () => {
+  test("P0.11 a group frames its nodes and moves them", () => {
     const framed = addGroup(NESTED, new Set(["1", "2"]), "mine");
     const [group] = groupsOf(framed);
     const moved = moveGroup(framed, 0, { x: (group?.x ?? 0) + 10, y: (group?.y ?? 0) - 20 });
@@ -201,7 +201,7 @@ describe("looks", () => {
     expect(removeGroup(moved, 0).groups).toEqual([]);
   });
 
-  test("P0.10 what is set and taken back leaves the file as it was", () => {
+  test("P0.10 setting and resetting a property restores the file", () => {
     const there = setColour(
       setFlag(NESTED, new Set(["1"]), "collapsed", true),
       new Set(["1"]),
@@ -212,7 +212,7 @@ describe("looks", () => {
     expect(first).toEqual({ ...(listOf(NESTED.nodes)[0] as JsonObject), flags: {} });
   });
 
-  test("P0.13 arranged nodes stand behind what they depend on, none over another", () => {
+  test("P0.13 arranged nodes are right of the nodes that they depend on, without overlap", () => {
     const doc = read(SHIPPED);
     const places = arranged(doc, new Set(), ({ height }) => height);
     const at = (id: string) => places.get(id) ?? { x: 0, y: 0 };

@@ -7,7 +7,7 @@ const GRAPH = { nodes: [node(5), node(6)], links: [], extra: { ds: 1 } } as unkn
 const STEPS = { node: "5", widget: "steps" };
 const SEED = { node: "6", widget: "seed" };
 
-test("P1.08 fields are chosen in order, moved up, and taken back without a trace", () => {
+test("P1.08 fields are added in order, moved up, and removed without a trace", () => {
   const both = toggleInForm(toggleInForm(GRAPH, STEPS), SEED);
   expect(formOf(both)).toEqual([STEPS, SEED]);
   expect(formOf(raiseInForm(both, SEED))).toEqual([SEED, STEPS]);

@@ -25,7 +25,7 @@ const GRAPH: Doc = {
   extra: { ds: { scale: 1 }, katz: { ids: { a: 1 } } },
 };
 
-test("P1.05 links are hidden one by one under names, by type, and all, and shown again", () => {
+test("P1.05 links are hidden singly with names, by type or all at once, and shown again", () => {
   const named = hideLinks(hideLinks(GRAPH, new Set([1, 2])), new Set([3]), "base");
   expect([...badgesOf(named)]).toEqual([
     [1, { name: "x", row: 0 }],
@@ -40,13 +40,13 @@ test("P1.05 links are hidden one by one under names, by type, and all, and shown
   expect(named.extra).toMatchObject(GRAPH.extra as object);
 });
 
-test("P1.05 names of links that are gone go with the next change", () => {
+test("P1.05 names of removed links are deleted with the next change", () => {
   const named = hideLinks(GRAPH, new Set([1, 4]), "n");
   const cut = hideAll(removeLinks(named, new Set([1])), true);
   expect([...hiddenOf(cut).names]).toEqual([[4, "n"]]);
 });
 
-test("P1.05 what a file tells wrongly hides nothing", () => {
+test("P1.05 invalid data in a file hides nothing", () => {
   for (const katz of [
     null,
     7,

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { begin, record, stepsAround, undo } from "./history";
 
-test("P1.12 steps are listed by name around the present one", () => {
+test("P1.12 steps are listed by name around the current one", () => {
   const made = ["add KSampler", "set cfg", "move"].reduce(
     (history, label, at) => record(history, { at }, label, "", at === 2 ? ["7"] : []),
     begin({}),

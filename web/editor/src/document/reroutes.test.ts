@@ -17,7 +17,7 @@ const NEW: Doc = {
 test.each([
   ["v0.4", OLD],
   ["v1.0", NEW],
-])("P0.11 links are led through points, and back to how they were, in %s", (_, start) => {
+])("P0.11 reroutes are added to links and removed without a trace, in %s", (_, start) => {
   const one = addReroute(start, 4, { x: 10, y: 20 });
   const two = addReroute(one, 4, { x: 30, y: 40 });
   expect(throughOf(two).get(4)).toEqual([1, 2]);
@@ -34,7 +34,7 @@ test.each([
   expect(start.extra).toEqual(start === OLD ? { other: 1 } : undefined);
 });
 
-test("P1.02 a point is put between the points that it was dropped between, for all links there", () => {
+test("P1.02 a reroute is inserted between two others, for all links through them", () => {
   const shared: Doc = {
     ...NEW,
     links: [
@@ -57,7 +57,7 @@ test("P1.02 a point is put between the points that it was dropped between, for a
   expect(first.reroutes).toContainEqual({ id: 3, pos: [-5, 0], linkIds: [4, 5] });
 });
 
-test("P0.11 points that lead in a circle, or nowhere, end", () => {
+test("P0.11 cyclic and broken chains of reroutes end", () => {
   const circle = {
     ...NEW,
     links: [{ id: 4, parentId: 1 }],

@@ -22,7 +22,7 @@ function expectWellFormed(svg: string): void {
   expect(svg.replaceAll(/<\/?[a-z]+(?: [a-z0-9-]+="[^"<]*")*>/gi, "")).not.toMatch(/[<>]/);
 }
 
-test("P1.25 texts in pictures are texts, and are cut to their place", () => {
+test("P1.25 texts in drawings are escaped and cut to their width", () => {
   expect(line('<script>"&\u0000', 999, { x: 1 })).toBe(
     '<text font-size="12" x="1">&lt;script&gt;&quot;&amp;</text>',
   );

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { sharedJob } from "./shared";
 
-test("P1.22 a job is read as everybody may see it, with what its nodes were set to", () => {
+test("P1.22 a job is read as any client sees it, with the values of its nodes", () => {
   const image = { filename: "a.png", subfolder: "", type: "output" };
   const prompt = {
     "5": {

@@ -15,7 +15,7 @@ const ENDED = { status: "completed", started: 1, ended: 2 } as const;
 const RUNNING = { status: "running", started: 3 } as const;
 const RUNS = ["first", "second", "third", "fourth"];
 
-test("P0.28 the first job that runs is stopped and shown, however many wait [defect E1]", () => {
+test("P0.28 the first running job is shown and stopped, however many wait [defect E1]", () => {
   const jobs = jobsOf([
     { id: "first", ...ENDED },
     { id: "second", ...RUNNING },
@@ -27,7 +27,7 @@ test("P0.28 the first job that runs is stopped and shown, however many wait [def
   expect(followed(jobs, RUNS)).toBe(followed(jobs, RUNS));
 });
 
-test("P0.29 while jobs only wait, the last that ended is shown, and the next of them stopped [defect E2]", () => {
+test("P0.29 while all jobs wait, the last ended one is shown, and the next one stopped [defect E2]", () => {
   const jobs = jobsOf([{ id: "first", ...ENDED }, { id: "third" }, { id: "fourth" }]);
   const { active, latest, shown } = followed(jobs, RUNS);
   expect([active?.id, latest?.id, shown?.id]).toEqual(["fourth", "fourth", "first"]);
@@ -44,7 +44,7 @@ test("P0.29 while jobs only wait, the last that ended is shown, and the next of 
   expect(followed(refused, RUNS).shown?.id).toBe("third");
 });
 
-test("P0.29 a node shows its newest result, and jobs that give one are remembered [defect E3]", () => {
+test("P0.29 a node shows its newest result, and the jobs of such results are retained [defect E3]", () => {
   const jobs = jobsOf([
     { id: "first", ...ENDED, outputs: { "9": pictures("a"), "12:3": pictures("b") } },
     { id: "second", ...ENDED, started: 3, ended: 4, outputs: { "9": pictures("c") } },

@@ -14,7 +14,7 @@ const span = (device: string, kind: string, start: number, seconds: number): Mea
 const job = (status: Job["status"], spans: readonly MeasuredSpan[]) =>
   ({ status, spans: { "5": spans } }) as unknown as Job;
 
-test("P1.16 the load is the share of the last seconds in which a device computes", () => {
+test("P1.16 the load is the share of the last seconds in which a device computed", () => {
   const spans = [
     span("cpu:0", "segment", 0, 2), // only its end is in the window
     span("cpu:0", "segment", 8, 2),

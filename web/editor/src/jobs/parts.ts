@@ -1,4 +1,4 @@
-/** Reads parts of frames, whose form is not trusted. */
+/** Reads parts of untrusted frames. */
 
 import { fieldsOf, numberFrom, textOf } from "../json";
 

@@ -46,7 +46,7 @@ describe("jobs", () => {
     expect(done && outputsInside(done, "97")).toEqual({ images: [{ filename: "a.png" }] });
   });
 
-  test("P0.32 a snapshot and the rest give what all events gave", () => {
+  test("P0.32 a snapshot and the later events give the same state as all events", () => {
     const whole = heardAll(sent(NO_JOBS, "j", 9), [...EVENTS, ...DONE]).byId.j;
     const snapshot = {
       type: "snapshot",
@@ -95,7 +95,7 @@ describe("jobs", () => {
     expect(heardAll(NO_JOBS, [snapshot, ...DONE]).byId.j).toEqual(whole);
   });
 
-  test("P0.32 a snapshot that left before a job came is followed by what happens to it", () => {
+  test("P0.32 a job that is newer than a snapshot still receives its events", () => {
     const early = { type: "snapshot", queue: {}, jobs: [] };
     const done = { type: "event", event: { kind: "ended", job: "j", status: "completed", at: 3 } };
     const known = heardAll(sent(NO_JOBS, "j", 1), [early, done]);
@@ -105,7 +105,7 @@ describe("jobs", () => {
     expect(heardAll(sent(NO_JOBS, "j", 1), [queued, early]).byId.j).toBeUndefined();
   });
 
-  test("P0.36 spans are those of the sampler, from events, a snapshot and a report alike", () => {
+  test("P0.36 a sampler's spans are the same from events, a snapshot and a report", () => {
     const told = (name: string) => ({
       node: "5.end",
       segments: [{ device: "cpu:0", kind: "segment", target: name, start: 1, seconds: 2n }],
@@ -131,11 +131,11 @@ describe("jobs", () => {
     expect(reported(begun, { ...report, job: "other" })).toBe(begun);
   });
 
-  test("rule 4: events of a job that is not known mark nothing", () => {
+  test("rule 4: events of an unknown job change nothing", () => {
     expect(heardAll(NO_JOBS, EVENTS)).toBe(NO_JOBS);
   });
 
-  test("a failed node is marked, those that ran are not running any more", () => {
+  test("a failed node is marked as failed instead of running", () => {
     const failed = heardAll(sent(NO_JOBS, "j", 9), [
       ...EVENTS,
       event({
@@ -149,7 +149,7 @@ describe("jobs", () => {
     expect(failed?.nodes["5"]?.phase).toBe("failed");
   });
 
-  test("a job that waits again has lost its marks", () => {
+  test("a job that is queued again loses its progress", () => {
     const running = heardAll(sent(NO_JOBS, "j", 9), EVENTS);
     const again = reduce(running, {
       type: "queue",
@@ -162,7 +162,7 @@ describe("jobs", () => {
   });
 });
 
-test("P0.29 of many jobs that ended the newest are known, those of documents, and what still runs", () => {
+test("P0.29 the newest ended jobs, the jobs of documents and running jobs are retained", () => {
   const all = Array.from({ length: 40 }, (_, number) => ({
     ...blank(`j${number}`, number),
     ended: number === 3 ? null : 100 + number,

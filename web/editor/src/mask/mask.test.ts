@@ -7,7 +7,7 @@ function covered(values: Uint8ClampedArray): number {
   return values.filter((value) => value > 0).length;
 }
 
-test("P0.26 a stroke that leaves the picture goes on where it comes back", () => {
+test("P0.26 a stroke that leaves the image continues where it returns", () => {
   const mask = emptyMask(20, 10);
   drawPiece(mask, { x: 5, y: 5 }, { x: -40, y: 5 }, HARD);
   drawPiece(mask, { x: -40, y: 5 }, { x: 5, y: 9 }, HARD);
@@ -15,7 +15,7 @@ test("P0.26 a stroke that leaves the picture goes on where it comes back", () =>
   expect(mask.values[5 * 20 + 12]).toBe(0);
 });
 
-test("P0.26 pieces of a soft stroke cover no more than its opacity; an eraser takes them away", () => {
+test("P0.26 overlapping segments of a soft stroke stay within its opacity; an eraser removes them", () => {
   const soft = { radius: 4, hardness: 0, opacity: 0.5, erases: false };
   const mask = emptyMask(16, 16);
   for (let again = 0; again < 5; again++) drawPiece(mask, { x: 8, y: 8 }, { x: 9, y: 8 }, soft);
@@ -26,7 +26,7 @@ test("P0.26 pieces of a soft stroke cover no more than its opacity; an eraser ta
   expect(covered(mask.values)).toBe(0);
 });
 
-test("P0.26 filling stops at what is painted; inverting twice, and a picture, give it back", () => {
+test("P0.26 a fill stops at painted pixels; inverting twice, or a PNG, restores the mask", () => {
   const mask = emptyMask(12, 12);
   drawPiece(mask, { x: 6, y: -2 }, { x: 6, y: 14 }, { ...HARD, radius: 1 });
   const wall = covered(mask.values);

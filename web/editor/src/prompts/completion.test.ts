@@ -3,7 +3,7 @@ import { sizeText } from "../catalog/prompts";
 import { commented } from "./comments";
 import { candidates, completed, unfinishedAt } from "./completion";
 
-test("P1.19 names are completed where a prompt may have them, and nowhere else", () => {
+test("P1.19 names are completed only where a prompt may contain them", () => {
   const at = (text: string) => unfinishedAt(text, text.length);
   expect(at("a star, embedding:gla")).toEqual({ kind: "embeddings", part: "gla", from: 18 });
   expect(at("(embedding:")).toEqual({ kind: "embeddings", part: "", from: 11 });
@@ -13,7 +13,7 @@ test("P1.19 names are completed where a prompt may have them, and nowhere else",
   expect(unfinishedAt("embedding:ab cd", 11)).toEqual({ kind: "embeddings", part: "a", from: 10 });
 });
 
-test("P1.19 names that begin with what is written come first", () => {
+test("P1.19 names that begin with the typed text come first", () => {
   expect(candidates("GL", ["my_glass", "gloss", "matte", "glass"])).toEqual([
     "gloss",
     "glass",
@@ -22,7 +22,7 @@ test("P1.19 names that begin with what is written come first", () => {
   expect(candidates("", [..."abcdefghijkl"])).toHaveLength(8);
 });
 
-test("P1.19 a completed LoRA has a strength, which is selected; one that is there stays", () => {
+test("P1.19 a completed LoRA gets a strength, which is selected; an existing one stays", () => {
   const choose = (text: string, name: string) => {
     const unfinished = unfinishedAt(text, text.includes("|") ? text.indexOf("|") : text.length);
     if (unfinished === null) throw new Error(text);
@@ -35,7 +35,7 @@ test("P1.19 a completed LoRA has a strength, which is selected; one that is ther
   expect(choose("embedding:g", "glass")).toEqual({ text: "embedding:glass", start: 15, end: 15 });
 });
 
-test("P1.19 selected lines are commented out, and in again", () => {
+test("P1.19 selected lines are commented out and uncommented", () => {
   const out = commented({ text: "a\nb\nc", start: 2, end: 5 });
   expect(out).toEqual({ text: "a\n// b\n// c", start: 2, end: 11 });
   expect(commented(out)).toEqual({ text: "a\nb\nc", start: 2, end: 5 });
@@ -46,7 +46,7 @@ test("P1.19 selected lines are commented out, and in again", () => {
   });
 });
 
-test("P1.19 the length of a prompt is told in words", () => {
+test("P1.19 the token count of a prompt is formatted", () => {
   const clip = { encoder: "CLIP", tokens: 12, chunks: 1, most: 75 };
   const t5 = { encoder: "T5", tokens: 14, chunks: 0, most: 0 };
   expect(sizeText([])).toBe("");

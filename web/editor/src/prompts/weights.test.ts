@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { weighed } from "./weights";
 
-test("P0.23 the selection, or the word at the cursor, is weighed step by step and back", () => {
+test("P0.23 the weight of the selection, or of the word at the cursor, is changed in steps", () => {
   const first = weighed({ text: "a red star", start: 2, end: 5 }, 1);
   expect(first.text).toBe("a (red:1.05) star");
   expect(first.text.slice(first.start, first.end)).toBe("red");

@@ -4,7 +4,7 @@ import { atRest, readInSlices, setMoving } from "./canvasMotion";
 
 afterEach(() => setMoving(false));
 
-test("an answer is read once the view rests", async () => {
+test("a response is read once the viewport rests", async () => {
   const text = vi.fn(async () => '{"plans": [{}], "notes": []}');
   const response = { ok: true, status: 200, headers: new Headers(), text };
   vi.stubGlobal("fetch", async () => response);
@@ -16,7 +16,7 @@ test("an answer is read once the view rests", async () => {
   expect((await planned).plans).toHaveLength(1);
 });
 
-test("much is read in slices between which the page can answer, and none while the view moves", async () => {
+test("long lists are read in slices that keep the page responsive, and not while the viewport moves", async () => {
   const busy = (milliseconds: number) => {
     const until = performance.now() + milliseconds;
     while (performance.now() < until);

@@ -8,7 +8,7 @@ const DOC: Doc = { nodes: [], links: [] };
 const EDITED: Doc = { nodes: [], links: [], extra: {} };
 const session = (given: Partial<Session>): Session => ({ ...newSession("a", DOC), ...given });
 
-test("P0.17 what was changed is kept once, and its draft goes when it is saved", () => {
+test("P0.17 a changed document is stored once, and its draft is deleted when it is saved", () => {
   const opened = session({});
   const changed = session({ history: begin(EDITED) });
   const draft = { path: "a 01234567.json", version: "1" };

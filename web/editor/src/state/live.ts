@@ -143,7 +143,7 @@ export function useFollowed<Value>(read: (own: Followed) => Value): Value {
   return useLive(({ jobs }) => read(followed(jobs, runs)));
 }
 
-/** Requests the report of a active document's job that ended before this page loaded it. */
+/** Requests the report of an active document's job that ended before this page loaded it. */
 export function watchReports(): () => void {
   const asked = new Set<string>();
   const look = () => {

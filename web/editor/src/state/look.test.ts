@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { lookOf, parsed, printed, propertiesOf, unreadable, DEFAULT_LOOK } from "./look";
 
-test("P1.26 what was kept is held to known variables, colours and sizes", () => {
+test("P1.26 a stored look is limited to known variables, colours and sizes", () => {
   const colours = { "dark-accent": "#F0A", "light-nothing": "#111111", "light-back": "red" };
   expect(lookOf({ text: 99, colours })).toEqual({
     text: 20,
@@ -11,7 +11,7 @@ test("P1.26 what was kept is held to known variables, colours and sizes", () => 
   expect(propertiesOf(DEFAULT_LOOK).get("--dark-accent")).toBe(""); // the property is removed again
 });
 
-test("P1.26 colours go through a text unchanged, and lines that say nothing are told", () => {
+test("P1.26 exported colours are imported unchanged, and invalid lines are reported", () => {
   const colours = { "dark-accent": "#ff8800", "light-text": "#101010" };
   expect(parsed(printed(colours))).toEqual({ colours, wrong: [] });
   expect(parsed("--dark-accent: url(x); --dark-back: #000\nnonsense")).toEqual({
@@ -20,7 +20,7 @@ test("P1.26 colours go through a text unchanged, and lines that say nothing are 
   });
 });
 
-test("P1.26 a text that cannot be told from what it stands on is named", () => {
+test("P1.26 text with too little contrast is reported", () => {
   const holds = (scheme: string, name: string) =>
     scheme === "light" && name === "dim"
       ? "#dddddd"

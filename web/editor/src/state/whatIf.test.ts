@@ -30,7 +30,7 @@ beforeEach(() => {
   asked.mockResolvedValue({ plans: [{ sampler: "5" }], notes: [] });
 });
 
-test("choices are asked for as the command line has them", () => {
+test("choices are requested in the form of the command line", () => {
   const choices = {
     devices: { "cpu:0": 2, "cpu:1": 1, "cpu:2": 0 },
     place: { controlnet: "cpu:1" },
@@ -52,7 +52,7 @@ test("choices are asked for as the command line has them", () => {
   expect(canRun({ link: "10" })).toBe(false);
 });
 
-test("a trial stands over the document until another is shown", async () => {
+test("a trial is shown over the document until another is selected", async () => {
   await tryPlan(session(), { batching: true });
   await tryPlan(session(), { batching: false });
   expect(session().planned?.shown).toBe(1);
@@ -66,7 +66,7 @@ test("a trial stands over the document until another is shown", async () => {
   expect(session().planned).toMatchObject({ shown: null, trials: [] });
 });
 
-test("a trial of an earlier graph is dropped, one without a plan is not shown", async () => {
+test("a trial of an earlier graph is dropped, and one without a plan is not shown", async () => {
   const before = session();
   useDocuments.getState().update(before.id, { planned: { ...base, work: "other" } });
   await tryPlan(before, { batching: true });
@@ -76,7 +76,7 @@ test("a trial of an earlier graph is dropped, one without a plan is not shown", 
   expect(session().planned).toMatchObject({ shown: null, trials: [{ notes: ["no stage"] }] });
 });
 
-test("only so many trials are kept", async () => {
+test("the number of trials is limited", async () => {
   for (let one = 0; one < MAX_TRIALS + 3; one++) await tryPlan(session(), { link: `${one}` });
   expect(session().planned?.trials).toHaveLength(MAX_TRIALS);
   expect(session().planned?.trials.at(-1)?.choices.link).toBe(`${MAX_TRIALS + 2}`);

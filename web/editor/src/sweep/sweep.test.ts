@@ -13,7 +13,7 @@ const WIDGET: Widget = {
   helper: null,
 };
 
-test("P1.10 values are typed one a line, as in the field; what is none is told", () => {
+test("P1.10 values are typed one per line, as in the field; invalid lines are reported", () => {
   expect(typedValues(WIDGET, "4\n2*4\n\n 4 \nmany\n900")).toEqual({
     values: [4, 8, 100],
     wrong: ["many"],
@@ -24,7 +24,7 @@ test("P1.10 values are typed one a line, as in the field; what is none is told",
   expect(typedValues(on, "false\ntrue\nyes")).toEqual({ values: [false, true], wrong: ["yes"] });
 });
 
-test("P1.10 all combinations stand in a grid, the last field from left to right", () => {
+test("P1.10 all combinations form a grid, with the last field from left to right", () => {
   const lists = [[1, 2], ["a"], [true, false]];
   const all = combinations(lists);
   expect(all).toHaveLength(countOf(lists));

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { parsedColour, pickedOf, valueOf } from "./colours";
 
-test("P0.24 colours are read as people type them, and nothing else is", () => {
+test("P0.24 typed colours are read, and all other text is refused", () => {
   expect(["#FFAA00", "ffaa00", " #fa0 ", "#ffaa0080"].map(parsedColour)).toEqual([
     "#ffaa00",
     "#ffaa00",
@@ -12,7 +12,7 @@ test("P0.24 colours are read as people type them, and nothing else is", () => {
     expect(parsedColour(wrong)).toBeNull();
 });
 
-test("P0.24 a picked colour keeps the form of the value, and its opacity", () => {
+test("P0.24 a picked colour keeps the format of the value, and its opacity", () => {
   expect(["#fa0", "#ffaa0080", 0xffaa00, 255, 0n].map(pickedOf)).toEqual([
     "#ffaa00",
     "#ffaa00",

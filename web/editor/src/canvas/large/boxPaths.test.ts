@@ -15,14 +15,14 @@ const drawn = drawnNodes(
 );
 const head = (id: number) => boxPath({ x: 300 * id, y: 0, width: 210, height: 30 });
 
-test("heads are drawn by colour, but those of muted nodes, which are paler", () => {
+test("titles are grouped by colour, without the paler titles of muted nodes", () => {
   expect(Object.fromEntries(boxPaths(drawn).heads)).toEqual({
     "": head(1) + head(3),
     "#a03030": head(2),
   });
 });
 
-test("a node's bar is each device's as long as it computes there", () => {
+test("a node's device bar is divided by the time on each device", () => {
   const places = new Map([
     [
       "2",

@@ -39,7 +39,7 @@ test.each([
   [80, 28],
   [400, 28],
 ])(
-  "in frames of %d ms there is a turn each %d ms, and 8 ms are spent in it",
+  "with frames of %d ms, there is a turn every %d ms, with 8 ms of drawing each",
   async (frame, each) => {
     vi.resetModules();
     const { queueContents, measureEnds } = await import("./renderQueue"); // a fresh module without pending work

@@ -20,7 +20,7 @@ function built(...types: readonly string[]): Doc {
   }, emptyDocument());
 }
 
-test("P1.06 a latent is decoded by the VAE that is used behind it, else by any, and then shown", () => {
+test("P1.06 a latent is decoded by the VAE used downstream, else by any, and then previewed", () => {
   const graph = built("Load", "Load", "Sample", "VAEDecode");
   const [, , sample] = nodesOf(graph);
   const used = connect(
@@ -44,7 +44,7 @@ test("P1.06 a latent is decoded by the VAE that is used behind it, else by any, 
   expect(vaeOf(built("Sample", "Sample", "Sample"))).toMatch(/no VAE/);
 });
 
-test("P1.06 what cannot be shown is not offered, and a server without the nodes is told of", () => {
+test("P1.06 unsupported outputs are not offered, and missing preview nodes are reported", () => {
   const [load] = nodesOf(built("Load"));
   expect(load && previewable(load)).toEqual([]);
   const mask = { node: "1", slot: 0, type: "MASK" };

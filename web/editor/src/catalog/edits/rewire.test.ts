@@ -73,7 +73,7 @@ function wires(graph: Doc): readonly (readonly (string | number)[])[] {
 }
 
 describe("P1.01", () => {
-  test("a node dropped on a link stands in it, and the link keeps its way", () => {
+  test("a node dropped on a link is inserted, and the link keeps its reroutes", () => {
     const graph = addReroute(built(["Load", "Sample", "Lora"], [[1, 0, 2, 0]]), 1, { x: 1, y: 2 });
     const next = inserted(graph, CATALOG, "3", 1);
     expect(next && wires(next)).toEqual([
@@ -83,7 +83,7 @@ describe("P1.01", () => {
     expect(next && throughOf(next).get(1)).toEqual([1]);
   });
 
-  test("a node is not put where it does not fit, where it hangs already, or into a loop", () => {
+  test("a node is not inserted if it does not fit, is linked, or would form a cycle", () => {
     const graph = built(
       ["Load", "Sample", "Lora", "Encode"],
       [
@@ -105,7 +105,7 @@ describe("P1.01", () => {
     expect(inserted(taken, CATALOG, "3", 1)).toBeNull();
   });
 
-  test("a dissolved node gives way to what fed it, by place and type", () => {
+  test("dissolving a node connects its sources to its targets, by slot and type", () => {
     const graph = built(
       ["Load", "Lora", "Encode", "Encode", "Control", "Sample"],
       [
@@ -131,7 +131,7 @@ describe("P1.01", () => {
     expect(nodesOf(next).map(({ id }) => id)).toEqual(["1", "3", "4", "6"]);
   });
 
-  test("dissolving a row of nodes leads around all of them", () => {
+  test("dissolving a chain of nodes connects its outer neighbours", () => {
     const graph = built(
       ["Load", "Lora", "Lora", "Sample"],
       [
@@ -186,7 +186,7 @@ describe("P1.07", () => {
     expect(nodesOf(next).map(({ id }) => id)).toEqual(["1", "2", "3", "4", "5"]);
   });
 
-  test("links that do not fit are cut, and told of before", () => {
+  test("incompatible links are cut; the number of retained links is known in advance", () => {
     const nodes = nodesOf(SAMPLED).filter(({ id }) => id === "4");
     expect(keeps(SAMPLED, nodes, type("Advanced"))).toBe(4);
     expect(keeps(SAMPLED, nodes, type("Control"))).toBe(2);
@@ -197,12 +197,12 @@ describe("P1.07", () => {
     ]);
   });
 
-  test("a node of an unknown type keeps the links that fit", () => {
+  test("a node of an unknown type keeps compatible links", () => {
     const strange = withoutType(SAMPLED, "4");
     expect(wires(replaced(strange, CATALOG, new Set(["4"]), type("Advanced")))).toHaveLength(4);
   });
 
-  test("two inputs are swapped, also where only one is linked", () => {
+  test("two inputs are swapped, even if only one is linked", () => {
     const [node] = nodesOf(SAMPLED).filter(({ id }) => id === "4");
     if (node === undefined) throw new Error("no node");
     const [pair, ...others] = swappable(SAMPLED, node);
@@ -217,7 +217,7 @@ describe("P1.07", () => {
     expect(wires(swapped(one, "2", { one: 0, other: 1 }))).toEqual([["1", 0, "2", 1]]);
   });
 
-  test("two nodes are linked by what fits best and is free, again and again", () => {
+  test("two nodes are linked by their best free match, repeatedly", () => {
     const graph = built(["Load", "Lora"], []);
     const first = linkedNext(graph, CATALOG, "1", "2");
     const second = first && linkedNext(first, CATALOG, "1", "2");

@@ -73,7 +73,7 @@ function sampler(graph: Doc) {
   return node;
 }
 
-test("P1.15 a sampler and what was applied before it give way to the nodes of its step", () => {
+test("P1.15 a sampler and the nodes applied before it are replaced by its step nodes", () => {
   const graph = drawn();
   const made = unfolded(graph, CATALOG, sampler(graph), STEP, "s:");
   if (made === null) throw new Error("not written out");
@@ -95,7 +95,7 @@ test("P1.15 a sampler and what was applied before it give way to the nodes of it
   expect(ends).toHaveLength(4);
 });
 
-test("P1.15 the nodes of a step stand in a group, and others give room", () => {
+test("P1.15 step nodes are framed by a group, and other nodes move to make room", () => {
   const graph = drawn();
   const made = unfolded(graph, CATALOG, sampler(graph), STEP, "s:");
   const [around, own] = groupsOf(made?.graph ?? {});
@@ -108,7 +108,7 @@ test("P1.15 the nodes of a step stand in a group, and others give room", () => {
   expect((around?.x ?? 0) + (around?.width ?? 0)).toBeGreaterThan(right);
 });
 
-test("P1.15 nothing changes where a step reads what is outside of the graph in view", () => {
+test("P1.15 a step with inputs outside the graph or with unknown types changes nothing", () => {
   const graph = drawn();
   expect(unfolded(graph, CATALOG, sampler(graph), STEP, "other:")).toBeNull();
   const unknown = { ...STEP, nodes: [{ ...STEP.nodes[0], type: "Nobody" }] };

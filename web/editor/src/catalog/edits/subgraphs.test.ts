@@ -117,7 +117,7 @@ function essence(graph: Doc, names: ReadonlyMap<string, string>) {
 }
 
 describe("making and unpacking", () => {
-  test("P1.03 links across the border become inputs and outputs, with the values of widgets", () => {
+  test("P1.03 links across the boundary become inputs and outputs, with the values of widgets", () => {
     const { doc, node } = make(SIZED, [], "2");
     expect(nodeAt(doc, [], node).inputs).toMatchObject([{ name: "width", widget: "width" }]);
     expect(shown(doc, [], node)).toEqual([["width", 32]]);
@@ -130,7 +130,7 @@ describe("making and unpacking", () => {
     ]);
   });
 
-  test("P1.03 what a subgraph is given stays when it is unpacked", () => {
+  test("P1.03 unpacking keeps the values set on the subgraph", () => {
     const other = changeAt(NESTED as Doc, [], (graph) => setValue(graph, "2", 0, "a blue moon"));
     const doc = unpack(other, [], "2");
     const encode = nodesOf(doc).find(({ type }) => type === "CLIPTextEncode");
@@ -140,7 +140,7 @@ describe("making and unpacking", () => {
     expectAgreement(doc);
   });
 
-  test("P1.03 lists of what is shown of a graph inside follow its nodes", () => {
+  test("P1.03 lists of promoted widgets follow their inner nodes", () => {
     const proxied = changeAt(NESTED as Doc, [], (graph) =>
       changeNode(graph, "2", (raw) => ({
         ...raw,
@@ -159,7 +159,7 @@ describe("making and unpacking", () => {
     expect(shown(outer, [], between)).toContainEqual(["text", "a red star"]);
   });
 
-  test("P1.03 any nodes become a subgraph, and unpacked they are what they were", () => {
+  test("P1.03 any nodes become a subgraph, and unpacking restores them", () => {
     const hires = linksOf(HIRES)
       .slice(0, 30)
       .reduce<Doc>((graph, { id }) => {
@@ -194,7 +194,7 @@ describe("making and unpacking", () => {
   });
 });
 
-test("P1.03 a subgraph without nodes is unpacked to its groups, in their places", () => {
+test("P1.03 a subgraph without nodes is unpacked to its groups, at shifted positions", () => {
   const empty = changeAt(NESTED as Doc, ["2"], (graph) => ({
     ...removeNodes(graph, new Set(["9"])),
     groups: [{ title: "left", bounding: [10, 20, 30, 40] }],
@@ -205,12 +205,12 @@ test("P1.03 a subgraph without nodes is unpacked to its groups, in their places"
   expect(doc.groups).toEqual([{ title: "left", bounding: [350, 20, 30, 40] }]);
 });
 
-test("P1.03 a subgraph has another name in all that stands for it", () => {
+test("P1.03 renaming a subgraph renames it in the breadcrumb", () => {
   const doc = renameSubgraph(NESTED as Doc, nodeAt(NESTED as Doc, [], "2").type, "Prompt");
   expect(trail(doc, ["2"])).toEqual(["Prompt"]);
 });
 
-test("P1.03 a field inside is shown outside with its value, and taken back", () => {
+test("P1.03 an inner field is promoted with its value, and its promotion is undone", () => {
   const { doc, node } = make(SIZED, [], "1");
   const promote = (one: Doc) => withPromotion(one, CATALOG, [node], "1", "value");
   const there = promote(doc);

@@ -10,7 +10,7 @@ const BOXES = new Map([
 const at = (edge: Edge, axis: "x" | "y") =>
   [...alignedAt(BOXES, edge).values()].map((place) => place[axis]);
 
-test("P1.04 boxes are aligned at the outermost edge, or in the middle of all", () => {
+test("P1.04 boxes are aligned at the outermost edge, or at their common middle", () => {
   expect(at("left", "x")).toEqual([0, 0, 0]);
   expect(at("right", "x")).toEqual([260, 300, 260]);
   expect(at("centre", "x")).toEqual([130, 150, 130]);
@@ -20,7 +20,7 @@ test("P1.04 boxes are aligned at the outermost edge, or in the middle of all", (
   expect(at("left", "y")).toEqual([0, 90, 50]);
 });
 
-test("P1.04 boxes are distributed with equal gaps, the outer ones stay", () => {
+test("P1.04 boxes are distributed with equal gaps; the outer ones stay", () => {
   const across = distributed(BOXES, "x");
   expect(across.get("a")).toEqual({ x: 0, y: 0 });
   expect(across.get("c")).toEqual({ x: 150, y: 50 }); // gaps of 50
@@ -29,7 +29,7 @@ test("P1.04 boxes are distributed with equal gaps, the outer ones stay", () => {
   expect(distributed(new Map([...BOXES].slice(0, 2)), "x").size).toBe(0);
 });
 
-test("P1.04 links are straightened from the left on; a loop and other links are left alone", () => {
+test("P1.04 links are straightened from left to right; cycles and further links stay", () => {
   const link = (id: number, from: string, to: string, fromY: number, toY: number) => {
     return { id, from, to, fromY, toY };
   };
@@ -53,7 +53,7 @@ test("P1.04 links are straightened from the left on; a loop and other links are 
   expect(straightened(one, links.slice(1, 2)).places.get("a")).toEqual({ x: 0, y: 40 });
 });
 
-test("P1.04 a dragged box comes in line with what is near, and is told along what", () => {
+test("P1.04 a dragged box aligns with nearby lines, and guides show which", () => {
   const others = [...BOXES.values()].slice(0, 2);
   const near = { x: 103, y: 200, width: 200, height: 10 };
   expect(alignment(near, others, 4)).toEqual({

@@ -13,7 +13,7 @@ const GRAPH: Doc = {
   links: [[1, 1, 0, 5, 0, "X"]],
 };
 
-test("P0.40 arrows reach the nearest node by the edges of boxes, links lead along", () => {
+test("P0.40 arrow keys select the nearest node by box edges, or follow links", () => {
   expect(nearest(GRAPH, "1", "right")).toBe("2");
   expect(nearest(GRAPH, "2", "right")).toBe("5");
   expect(nearest(GRAPH, "2", "down")).toBe("3");

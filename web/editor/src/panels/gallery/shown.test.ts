@@ -18,7 +18,7 @@ const FILES = [
 ];
 const nameOf = (workflow: string) => ({ a: "portrait", b: "hills" })[workflow] ?? "";
 
-test("P0.33 pictures are filtered by words, by workflow, and by node within it", () => {
+test("P0.33 images are filtered by words, by workflow, and by node within it", () => {
   const shown = (wanted: object) =>
     shownFiles(FILES, { words: "", workflow: "", node: "", ...wanted }, nameOf).map(
       ({ name }) => name,
@@ -30,7 +30,7 @@ test("P0.33 pictures are filtered by words, by workflow, and by node within it",
   expect(shown({ workflow: "portrait", node: "9", words: "old." })).toEqual([]);
 });
 
-test("P0.33 what can be chosen is what there is, the workflow of the newest picture first", () => {
+test("P0.33 filters offer only existing values, the workflow of the newest image first", () => {
   expect(workflowsOf(FILES, nameOf)).toEqual(["hills", "portrait"]);
   expect(nodesIn(FILES, "portrait", nameOf)).toEqual(["9", "91"]);
   expect(nodesIn(FILES, "hill", nameOf)).toEqual([]);

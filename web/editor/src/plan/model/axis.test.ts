@@ -8,7 +8,7 @@ const { timeline } = planOf(
 );
 const spans = timeline?.spans ?? [];
 
-test("P0.36 zooming leaves the moment under the pointer, and the view within the timeline", () => {
+test("P0.36 zooming keeps the time under the pointer, and the view within the timeline", () => {
   const view = zoomed({ from: 0, to: 10 }, 2, 5, 10);
   expect(view).toEqual({ from: 2.5, to: 7.5 });
   expect(zoomed({ from: 0, to: 10 }, 4, 0, 10)).toEqual({ from: 0, to: 2.5 });
@@ -18,7 +18,7 @@ test("P0.36 zooming leaves the moment under the pointer, and the view within the
   expect(moved(view, -100, 10)).toEqual({ from: 0, to: 5 });
 });
 
-test("P0.36 a span that is stepped to comes into view, and nothing moves for one that is there", () => {
+test("P0.36 a selected span is scrolled into view, and a visible one does not move the view", () => {
   const span = (start: number, seconds: number) => ({
     row: 0,
     what: "",
@@ -35,7 +35,7 @@ test("P0.36 a span that is stepped to comes into view, and nothing moves for one
   expect(revealing(view, span(5, 4), 10).from).toBeCloseTo(4.8);
 });
 
-test("P0.36 arrows step along a lane and between lanes, Enter to what a span waited for", () => {
+test("P0.36 arrow keys move along and between lanes, Enter to the span that was waited for", () => {
   const go = (from: number | null, ...keys: string[]) =>
     keys.reduce<number | null>((at, key) => stepped(spans, at, key), from);
   expect(go(null, "ArrowRight")).toBe(0);

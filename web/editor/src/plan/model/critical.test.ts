@@ -7,7 +7,7 @@ const fixture = (name: string) =>
   planOf(JSON.parse(readFileSync(new URL(`./fixtures/${name}.json`, import.meta.url), "utf8")));
 const PLAN = fixture("controlnet_lora");
 
-test("P0.38 the critical chain goes from the end back over what each span waited for", () => {
+test("P0.38 the critical chain leads from the last span back through its dependencies", () => {
   const { timeline } = PLAN;
   if (timeline === null) throw new Error("no timeline");
   const chain = criticalChain(timeline);
@@ -20,7 +20,7 @@ test("P0.38 the critical chain goes from the end back over what each span waited
   expect(criticalChain({ ...timeline, spans: [] })).toEqual([]);
 });
 
-test("P0.38 a chain that is told wrongly ends", () => {
+test("P0.38 a cyclic or invalid chain ends", () => {
   const span = { row: 0, what: "", stage: "", evaluation: 0, start: 0, seconds: 1 };
   expect(
     chainTo(
@@ -34,7 +34,7 @@ test("P0.38 a chain that is told wrongly ends", () => {
   expect(chainTo([{ ...span, after: 9 }], 0)).toEqual([0]);
 });
 
-test("P0.38 in the opened step the chain goes over whole calls and the edges between them", () => {
+test("P0.38 in the opened step, the chain covers whole calls and the edges between them", () => {
   const { operations, goesOver } = criticalOf(PLAN, 1);
   expect([...operations].sort()).toEqual([
     "5.negative-decoder",

@@ -13,7 +13,7 @@ const run = (seconds: number): NodeRun => ({
   why: "",
 });
 
-test("P1.14 the critical path is the chain of nodes that takes longest", () => {
+test("P1.14 the critical path is the chain of nodes with the longest time", () => {
   const nodes = [1, 2, 3, 4, 5].map((id) => ({ id, type: "A" }));
   const links = [
     [10, 1, 0, 2, 0, "X"],
@@ -32,7 +32,7 @@ test("P1.14 the critical path is the chain of nodes that takes longest", () => {
   expect(heatOf({}, {}, "").path.size).toBe(0);
 });
 
-test("P1.14 idle gaps of devices tell what they wait for, and fill up with spans the whole", () => {
+test("P1.14 idle gaps of devices name their causes and do not overlap spans", () => {
   const plan = planOf(
     JSON.parse(readFileSync(new URL("./fixtures/controlnet_lora.json", import.meta.url), "utf8")),
   );

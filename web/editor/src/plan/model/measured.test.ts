@@ -15,7 +15,7 @@ function span(evaluation: number | null, given: Partial<MeasuredSpan> = {}): Mea
   return { ...rest, start, evaluation, ...given };
 }
 
-test("P0.38 each segment is told with the middle of what was measured, and when that is far off", () => {
+test("P0.38 each segment has its median measured time, and a mark if the prediction is far off", () => {
   const [segment] = PLAN.variants[0]?.segments ?? [];
   if (segment === undefined) throw new Error("no segment");
   const predicted = segment.calls.reduce((sum, { seconds }) => sum + seconds, 0);
@@ -28,7 +28,7 @@ test("P0.38 each segment is told with the middle of what was measured, and when 
   expect(compared(PLAN, slow)[0]?.far).toBe(true);
 });
 
-test("P0.36 measured bars are those of the evaluations that are predicted, as soon as they are there", () => {
+test("P0.36 measured bars show the predicted evaluations, or the last two before these are complete", () => {
   const spans = Array.from({ length: 12 }, (_, at) => span(at));
   const sent = span(6, { kind: "send", peer: "cpu:1", target: "x", start: 1.13, seconds: 0.001 });
   const all = [span(null, { kind: "load" }), ...spans, sent];
@@ -44,7 +44,7 @@ test("P0.36 measured bars are those of the evaluations that are predicted, as so
   expect(bars([], 6)).toEqual([]);
 });
 
-test("P0.34 nodes of a loop drawn by hand have device, seconds and share; a batched call is shared", () => {
+test("P0.34 nodes of a loop drawn by hand have seconds and a share; a batched call is divided", () => {
   const marks = marksOf(PLAN);
   expect(marks.has(PLAN.sampler)).toBe(false);
   const total = [...marks.values()].reduce((sum, { seconds }) => sum + seconds, 0);
@@ -54,7 +54,7 @@ test("P0.34 nodes of a loop drawn by hand have device, seconds and share; a batc
   expect(marks.get("32")?.share).toBeCloseTo((marks.get("32")?.seconds ?? 0) / PLAN.period);
 });
 
-test("P0.34 the bar of a node has its devices by their seconds, of samplers and of loops by hand", () => {
+test("P0.34 a node's bar shows its seconds on each device, for samplers and loops drawn by hand", () => {
   expect([...(placesOf(PLAN).get("32")?.keys() ?? [])]).toEqual([1]);
   const coarse = planOf(
     JSON.parse(readFileSync(new URL("./fixtures/controlnet_lora.json", import.meta.url), "utf8")),

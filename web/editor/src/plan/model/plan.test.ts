@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import { planOf } from "./plan";
 import { timeText } from "./words";
 
-test("P0.38 a plan is told as it was written", () => {
+test("P0.38 a plan is read as it was written", () => {
   const plan = planOf({
     devices: ["cpu:0", "cpu:1"],
     dtype: "float32",
@@ -67,6 +67,6 @@ test("P0.38 a plan is told as it was written", () => {
   expect(planOf(null).cells).toEqual([]);
 });
 
-test("times have the unit that reads best", () => {
+test("times have the most readable unit", () => {
   expect([2.345, 0.0123, 0.00005].map(timeText)).toEqual(["2.35 s", "12.3 ms", "50 µs"]);
 });

@@ -17,7 +17,7 @@ function overlap(one: Box, other: Box): boolean {
   );
 }
 
-test.each(PLANS)("P0.35 each part of %s is drawn once, and nothing else", (_, plan) => {
+test.each(PLANS)("P0.35 each part of %s is drawn exactly once", (_, plan) => {
   for (const [number, variant] of plan.variants.entries()) {
     const step = stepOf(plan, number);
     const computed = [...plan.before, ...variant.segments.flatMap(({ calls }) => calls)].flatMap(
@@ -41,7 +41,7 @@ test.each(PLANS)("P0.35 each part of %s is drawn once, and nothing else", (_, pl
   }
 });
 
-test.each(PLANS)("P0.35 nothing in %s overlaps, and calls lie in their segments", (_, plan) => {
+test.each(PLANS)("P0.35 nothing in %s overlaps, and calls are inside their segments", (_, plan) => {
   const { segments, operations, lanes } = stepOf(plan, 0);
   for (const group of [segments, operations])
     for (const [number, one] of group.entries())
@@ -52,7 +52,7 @@ test.each(PLANS)("P0.35 nothing in %s overlaps, and calls lie in their segments"
   }
 });
 
-test("P0.34 values that change devices are transfers with the time of their link", () => {
+test("P0.34 values that change devices are transfers that take the time of their link", () => {
   const [, plan] = PLANS.find(([name]) => name === "controlnet_by_hand.json") ?? [];
   if (plan === undefined) throw new Error("no plan");
   const { edges } = stepOf(plan, 0);
