@@ -93,9 +93,12 @@ BANNED_PHRASES = {
     "that which": "the noun",
     "whoever": "the user who, any caller",
 }
-"""Maps phrases that no docstring, comment or document may contain to words to use instead."""
+"""Maps phrases that no docstring, comment, document or source of the editor may contain to words to
+use instead.
+"""
 PROSE = re.compile(rf"\b(?:{'|'.join(BANNED_PHRASES)})\b", re.IGNORECASE)
 CODE = re.compile(r"`[^`]*`|\*[^*\s][^*]*\*")  # names, and words that are quoted
+EDITOR = ("web/editor/src", "web/editor/e2e")
 QUOTES_PHRASES = {"docs/style.md"}
 
 
@@ -160,9 +163,12 @@ def test_names_say_what_they_are() -> None:
 
 
 def prose(file: Path, text: str) -> Iterator[str]:
-    """Yields the docstrings and comments of a module, or the lines of a document without its
-    code.
+    """Yields the docstrings and comments of a module, the lines of the editor's sources, or the
+    lines of a document without its code.
     """
+    if file.suffix in (".ts", ".tsx"):
+        yield from text.splitlines()
+        return
     if file.suffix == ".md":
         yield from re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL).splitlines()
         return
@@ -177,6 +183,7 @@ def prose(file: Path, text: str) -> Iterator[str]:
 def test_texts_contain_no_private_phrases() -> None:
     files = [file for folder in FOLDERS for file in (ROOT / folder).rglob("*.py")]
     files += [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    files += [file for folder in EDITOR for file in (ROOT / folder).rglob("*.ts*")]
     found = []
     for file in sorted(files):
         name = str(file.relative_to(ROOT))

@@ -70,7 +70,7 @@ async function everyScreen(page: Page, look: (name: string) => Promise<void>): P
   await expect(page.getByRole("region", { name: "opened step" })).toBeVisible();
   await look("opened step");
   await press("Shift+E");
-  await look("opened step beside its timeline");
+  await look("opened step next to its timeline");
   await press("Shift+E");
   await press("Escape");
   await expect(page.getByRole("region", { name: "opened step" })).toHaveCount(0);

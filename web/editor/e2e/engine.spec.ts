@@ -88,10 +88,10 @@ test("P0.16 P0.19 P0.32 editing continues while the server is killed; each docum
     server.signal("SIGKILL");
     await expect(page.getByText("connection lost, reconnecting")).toBeVisible({ timeout: 40_000 });
     const prompt = node(page, "2").locator("textarea");
-    await prompt.fill("typed while nobody listens");
+    await prompt.fill("typed while the server is away");
     await server.start();
     await expect(page.getByText("connected", { exact: true })).toBeVisible({ timeout: 20_000 });
-    await expect(prompt).toHaveValue("typed while nobody listens");
+    await expect(prompt).toHaveValue("typed while the server is away");
     await page.keyboard.press("Escape");
     await page.keyboard.press("Control+s");
     await page.getByRole("textbox", { name: /^Name/ }).fill("kept");

@@ -111,6 +111,6 @@ test("P1.15 step nodes are framed by a group, and other nodes move to make room"
 test("P1.15 a step with inputs outside the graph or with unknown types changes nothing", () => {
   const graph = drawn();
   expect(unfolded(graph, CATALOG, sampler(graph), STEP, "other:")).toBeNull();
-  const unknown = { ...STEP, nodes: [{ ...STEP.nodes[0], type: "Nobody" }] };
+  const unknown = { ...STEP, nodes: [{ ...STEP.nodes[0], type: "Unknown" }] };
   expect(unfolded(graph, CATALOG, sampler(graph), unknown, "s:")).toBeNull();
 });
