@@ -133,7 +133,7 @@ def _number(name: str, value: Any) -> Number:
 class ComfyNumberConvert(
     Node, category="utils/logic", title="Number Convert", names=("FLOAT", "INT")
 ):
-    """Converts a number, a text with a number, true (1) or false (0) to both kinds of numbers."""
+    """Converts a number, a text with a number, true (1) or false (0) to a float and an integer."""
 
     def run(self, value: Value) -> tuple[float, int]:
         text = value.strip() if isinstance(value, str) else value

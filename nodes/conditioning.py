@@ -268,7 +268,7 @@ class ControlNetApplySD3(
     title="Apply Controlnet with VAE",
     names=("positive", "negative"),
 ):
-    """Applies a ControlNet that reads latents to both conditionings, with a VAE."""
+    """Applies a ControlNet to both conditionings, with a VAE that encodes its image to latents."""
 
     strength: Strength = 1.0
     start_percent: Fraction = 0.0

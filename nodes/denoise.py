@@ -211,9 +211,9 @@ class CFGCombine(Node, category="denoise"):
 
 
 class PatchedCFGCombine(Node, category="denoise"):
-    """Computes guidance with the model's patches: RescaleCFG and its kind, and functions of packs.
-    Without a negative prediction, guidance is 1. `weakened`: predictions without some blocks, one
-    for each SkipLayerGuidanceDiT.
+    """Computes guidance with the model's patches, such as RescaleCFG or functions of packs. Without
+    a negative prediction, guidance is 1. `weakened`: predictions without some blocks, one for each
+    SkipLayerGuidanceDiT.
     """
 
     guidance: Guidance = 8.0

@@ -70,7 +70,7 @@ class EmptySD3LatentImage(Node, category="latent/sd3"):
 
 
 class SetLatentNoiseMask(Node, category="latent/inpaint"):
-    """Repaints only where the mask is 1."""
+    """Sets the mask of a latent: samplers repaint only where it is 1."""
 
     def run(self, samples: Latent, mask: Mask) -> Latent:
         return cast(LatentSamples, {**samples, "noise_mask": mask.reshape(-1, 1, *mask.shape[-2:])})

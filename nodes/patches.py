@@ -197,7 +197,7 @@ class ModelMergeBlocks(Node, category=MERGING):
 
 
 class ModelMergeAdd(Node, category=MERGING):
-    """Adds the weights of two models of one shape, one usually a difference."""
+    """Adds the weights of two models of one shape, one of which is usually a difference."""
 
     def run(self, context: Context, model1: Model, model2: Model) -> Model:
         return _merged_models(context, model1, model2, (("", 1.0, 1.0),))

@@ -183,8 +183,8 @@ class DualCFGGuider(Node, category="sampling/custom_sampling/guiders", title="Du
 
 
 class AddNoise(Node, category="sampling/custom_sampling/noise", title="Add Noise"):
-    """Adds noise to a latent, of the first sigma minus the last, or of a single sigma. For a flow,
-    the picture fades as noise grows, as in training.
+    """Adds noise to a latent. The noise level is the first sigma minus the last, or the only sigma.
+    For a flow, the picture fades as noise grows, as in training.
     """
 
     def run(self, model: Model, noise: Noise, sigmas: Sigmas, latent_image: Latent) -> Latent:

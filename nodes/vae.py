@@ -51,7 +51,7 @@ class VAEDecodeTiled(Node, category="experimental", title="VAE Decode (Tiled)"):
 
 
 class VAEEncode(Node, category="latent"):
-    """Encodes a picture to the mean of the posterior, centre-cropped to whole latent cells."""
+    """Encodes a picture, centre-cropped to whole latent cells, to the mean of the posterior."""
 
     def run(self, pixels: Image, vae: Vae, context: Context) -> Latent:
         return {

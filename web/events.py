@@ -1,4 +1,5 @@
-"""Defines the events that clients receive for a job: events of its run, and events of jobs only.
+"""Defines the events that clients receive for a job: events of its run, and events that exist only
+for jobs.
 
 An event is serialized as a map of `job`, the event's fields and `kind`. The runner, the native
 channel and the job store use this form. Must not know sockets.

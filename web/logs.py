@@ -1,7 +1,7 @@
 """Formats the server's log as readable lines or as one JSON object a line.
 
 The server itself logs no prompts. Pack output and tracebacks of unexpected errors are logged and
-may contain client data. Control characters are escaped in both.
+may contain client data. Both formats escape control characters.
 """
 
 from __future__ import annotations

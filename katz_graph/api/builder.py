@@ -92,9 +92,9 @@ def node_id(node: Node) -> str:
 class Graph:
     """Builds a workflow: `graph.KSampler(model=..., steps=20)` adds a node and returns its outputs.
 
-    Omitted inputs take their defaults. Node types are those of the installed packs and of the
-    folders in `packs`, or `types`. Use `graph["Any Name"]` for node types whose names are not
-    Python identifiers. If `folders` is given, file names are checked when a node is added.
+    Omitted inputs take their defaults. Node types are `types`, or else those of the installed packs
+    and of the folders in `packs`. Use `graph["Any Name"]` for node types whose names are not Python
+    identifiers. If `folders` is given, file names are checked when a node is added.
     """
 
     def __init__(

@@ -117,7 +117,7 @@ def _checked_token(token: str | None, file: Path | None) -> str | None:
 
 
 def _cache_policy(text: str | None, aliases: ServeAliases) -> str:
-    """Returns the cache policy. InputError for several or an unknown policy."""
+    """Returns the cache policy. InputError for several policies or an unknown one."""
     from katz_graph.executor.graph.result_store import ResultCache
 
     count = aliases.cache_lru

@@ -88,8 +88,8 @@ def follow(
 
 
 def open_line(server: RemoteServer, client: str) -> ClientConnection:
-    """Opens the native channel of a client. Raises Unreachable, or InputError if the server refuses
-    or speaks another protocol.
+    """Opens the native channel of a client. Raises Unreachable if the server does not answer or is
+    not ready, and InputError if it refuses or speaks another protocol.
     """
     try:
         socket = connect(

@@ -23,8 +23,8 @@ REMARK = re.compile(r"\s+#.*")  # YAML does not remove comments inside a block o
 
 @dataclass(frozen=True, slots=True)
 class ExtraPaths:
-    """Additional folders by kind (a folder's name in a model folder), searched `before` or `after`
-    those of the model roots, and pack folders.
+    """Additional folders by kind (the name of a model root's subfolder), searched `before` or
+    `after` those of the model roots, and pack folders.
     """
 
     before: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)

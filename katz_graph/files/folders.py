@@ -162,8 +162,8 @@ class Folders:
         """Returns the file or diffusers folder called `name`. InputError lists similar names and
         the searched folders.
 
-        Returns a name that can only be a hub id (`owner/name`) unchanged, for the loader to fetch.
-        A picture's name may end in its folder: `[input]`, `[output]` or `[temp]`.
+        Returns the name unchanged if it can only be a hub id (`owner/name`), which the loader
+        fetches. A picture's name may end in its folder: `[input]`, `[output]` or `[temp]`.
         """
         annotated = ANNOTATED.fullmatch(name) if kind in USER_FILE_KINDS else None
         if annotated:

@@ -32,7 +32,7 @@ Channel = Literal["alpha", "red", "green", "blue"]
 def load_image(path: Path) -> tuple[Tensor, Tensor]:
     """Loads a picture file as [B, H, W, 3], and 1 - alpha as [B, H, W] (64x64 zeros without alpha).
 
-    An animation or multi-page file yields all frames of the first frame's size. The EXIF
+    Of an animation or multi-page file, loads the frames that have the size of the first. The EXIF
     orientation is applied. InputError if the file is not a picture.
     """
     frames = _frames(path, all_of_them=True)
@@ -43,7 +43,7 @@ def load_image(path: Path) -> tuple[Tensor, Tensor]:
 
 
 def load_channel(path: Path, channel: Channel) -> Tensor:
-    """Loads one channel of a picture's first frame as a mask [1, H, W]; for `alpha` 1 - alpha.
+    """Loads one channel of a picture's first frame as a mask [1, H, W]; `alpha` gives 1 - alpha.
     InputError if the file is not a picture.
     """
     (frame,) = _frames(path, all_of_them=False)

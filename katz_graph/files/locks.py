@@ -1,5 +1,5 @@
-"""Locks files between threads and processes of a host with flock. A lock ends with its process. It
-needs no separate file. Must not know the contents of the files.
+"""Locks files between threads and processes of a host with flock. A lock ends with its process, and
+needs no separate lock file. Must not know the contents of the files.
 """
 
 from __future__ import annotations

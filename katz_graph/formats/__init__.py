@@ -1,3 +1,3 @@
 """Reads and writes workflow files. `read.read_workflow` accepts every format. Each format has a
-module that converts it to a graph, and back if the format is written.
+module that converts it to a graph, and back for formats that are also written.
 """

@@ -112,7 +112,7 @@ def _signature(name: str, described: Any) -> Signature:
 
 
 def _declared(groups: Any, order: Any = None) -> list[tuple[str, Any]]:
-    """Returns the inputs, required ones first, both in the server's order if stated."""
+    """Returns the required inputs, then the optional ones, each in the server's order if stated."""
     declared: list[tuple[str, Any]] = []
     for group in ("required", "optional"):
         inputs = groups.get(group) if isinstance(groups, Mapping) else None
@@ -156,7 +156,7 @@ def _port(name: str, declared: Any, depth: int = 0) -> Port | WidgetSlot:
 
 
 def _further(name: str, choices: list[Any], depth: int) -> dict[str, tuple[WidgetSlot, ...]]:
-    """Returns the widgets of a dynamic choice by its value; they are named `choice.widget`."""
+    """Maps each value of a dynamic choice to the widgets that it adds, named `choice.widget`."""
     brought: dict[str, tuple[WidgetSlot, ...]] = dict.fromkeys(_values(choices), ())
     for value, inner, declared in _brought(name, choices):
         port = _port(inner, declared, depth + 1)

@@ -202,9 +202,7 @@ def _choices(port: Input, folders: Folders | None) -> list[Any] | None:
 
 
 def _hidden_name(name: str, what: str) -> str:
-    """Returns the name of a hidden value. V3 nodes use the kind as the name, which their adapter
-    prefixes with `hidden_`.
-    """
+    """Returns the name of a hidden value, without the prefix `hidden_` that the V3 adapter adds."""
     return name.removeprefix("hidden_") if name == f"hidden_{what.lower()}" else name
 
 

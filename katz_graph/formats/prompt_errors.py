@@ -53,8 +53,8 @@ def error(kind: str, message: str, details: str = "", **extra: Any) -> dict[str,
 
 def prompt_error(checked: Checked) -> dict[str, Any] | None:
     """Returns the error of a prompt if no output can run; None if an output can run. The details
-    list all errors, including those of nodes that no output needs; without outputs, only unknown
-    node types.
+    list all errors, including those of nodes that no output needs. In a prompt without outputs,
+    they list only unknown node types, if there are any.
     """
     if checked.targets:
         return None

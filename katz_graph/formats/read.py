@@ -45,8 +45,8 @@ def read_workflow(
     to the shipped workflow of this name.
 
     Widget names in UI files come from `foreign`, a server's description, then from `types`. With
-    `verbatim`, texts stay as typed; otherwise they become those to send now. InputError with one
-    line per problem.
+    `verbatim`, texts stay as typed; otherwise they are converted as if sent now. InputError with
+    one line per problem.
     """
     try:
         with _opened(_found(Path(path))) as stream:

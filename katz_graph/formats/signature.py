@@ -74,7 +74,7 @@ class WidgetSlot:
     dynamic_prompts: bool = False
     """One alternative of `{a|b}` in the text is sent."""
     options: Mapping[str, tuple[WidgetSlot, ...]] = field(default_factory=dict)
-    """Widgets that follow if this one has the value of the key."""
+    """Maps values of this widget to the widgets that then follow it."""
     followers: tuple[WidgetSlot, ...] = ()
     """Widgets that front ends insert directly after this one."""
     sent: bool = True

@@ -449,7 +449,7 @@ def _slot(value: Any) -> int | None:
 
 
 def _socket(value: Any) -> str:
-    """Returns a slot's type: in old files, a list of choices for COMBO, -1 or 0 for any type."""
+    """Returns a slot's type. Old files use a list of choices for COMBO, -1 or 0 for any type."""
     return (
         value if isinstance(value, str) and value else "COMBO" if isinstance(value, list) else "*"
     )

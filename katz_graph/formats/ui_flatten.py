@@ -28,8 +28,8 @@ PATTERNS = "Run widget replace on values"  # a property of primitives
 @dataclass(frozen=True, slots=True)
 class Literal:
     """A value at the end of a link, from a primitive or from a widget on a subgraph. A `promoted`
-    value is sent unchanged. A primitive's value is treated like one of the reading widget.
-    `patterns`: expand file name patterns first.
+    value is sent unchanged. A primitive's value is converted like a value of the widget that reads
+    it. `patterns`: expand file name patterns first.
     """
 
     value: Any
@@ -77,7 +77,7 @@ class Scope:
         )
 
     def given_to(self, instance: str) -> Values:
-        """Returns the values that this scope's subgraph node passes to one inside the scope."""
+        """Returns the values that this scope's subgraph node passes to the inner `instance`."""
         return {
             to.target: value
             for to, value in self.values.items()

@@ -59,7 +59,7 @@ def layout_of(
 
 
 def bounds(looks: Iterable[Mapping[str, Any]]) -> tuple[float, float, float, float]:
-    """Returns left, top, right and bottom of the looks."""
+    """Returns left, top, right and bottom of nodes with these positions and sizes."""
     boxes = [(*look["pos"], *(pair(look.get("size")) or PLAIN)) for look in looks]
     if not boxes:
         return 0.0, 0.0, 0.0, 0.0

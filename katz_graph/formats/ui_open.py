@@ -40,7 +40,7 @@ def check_editors_document(document: Mapping[str, Any], max_nodes: int) -> None:
 
 
 def editor_document(document: Any, types: Mapping[str, NodeType]) -> EditorDocument:
-    """Draws a workflow of another format. InputError if it cannot be read."""
+    """Converts another format to an editor's document. InputError if it cannot be read."""
     workflow = parse_workflow(document, types)
     if not workflow.graph.nodes:
         raise InputError("has no nodes")

@@ -31,7 +31,8 @@ def widget_values(node: UiNode, signature: Signature | None) -> dict[str, Any]:
     the list wins, because editors load the list.
 
     Widgets without a value in the file were added to the type later, and get their default, as in
-    an editor. Default values in the list without a name in the file are not part of the graph.
+    an editor. If the file names values, unnamed default values in the list are not part of the
+    graph.
     """
     slots = with_added_widgets(node.type, signature, node.values)
     if slots is not None:
@@ -91,8 +92,8 @@ def _follows(follower: WidgetSlot, rest: Sequence[Any], pending: Sequence[Widget
 
 
 def _is_controlled(slot: WidgetSlot, rest: Sequence[Any], pending: Collection[WidgetSlot]) -> bool:
-    """Returns whether the next value belongs to the slot's control widget. If the type declares the
-    widget, any value is accepted, provided that exactly the values of the other widgets follow.
+    """Returns whether the next value belongs to the slot's control widget. If the type declares a
+    control widget, any value is accepted if exactly the values of the other widgets follow it.
     """
     if _is_control(rest[0]):
         return slot.control or (slot.socket == "INT" and len(rest) > len(pending))
@@ -163,8 +164,8 @@ def _completed(
 
 
 def _by_inputs(node: UiNode) -> dict[str, Any]:
-    """Names the values of an unknown type after its inputs, among which newer editors list all
-    widgets. If the counts differ, the values stay unnamed.
+    """Names the values of an unknown type after the node's inputs, which include all widgets in
+    files of newer editors. If the counts differ, the values stay unnamed.
     """
     names = [port.name for port in node.inputs if port.widget]
     values = list(node.values)

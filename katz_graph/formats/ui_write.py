@@ -174,9 +174,8 @@ def arranged(
 
 
 class EditorDrawing:
-    """Builds the `nodes` in the order of the graph, the table of `links`, and `ids`: the number of
-    each node id. `sent` maps texts to the different texts to send. `typed`: such texts of a graph
-    with texts as typed.
+    """Builds the `nodes` in the order of the graph, the table of `links`, and `ids`, which maps
+    node ids to numbers. `sent` maps texts as typed to the texts to send. `typed`: see `Workflow`.
     """
 
     def __init__(
@@ -234,7 +233,9 @@ class EditorDrawing:
     def _inputs(
         self, key: str, call: NodeCall, signature: Signature | None
     ) -> Iterator[dict[str, Any]]:
-        """Yields the inputs without widgets, one free one per growing group, and linked widgets."""
+        """Yields the inputs without widgets, a free input per growing group, and the linked
+        widgets.
+        """
         linked = dict(call.links())
         wires = _sockets(signature.wires, linked) if signature else {}
         widgets = (

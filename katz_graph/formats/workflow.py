@@ -33,8 +33,8 @@ class Workflow:
     notes: tuple[str, ...] = ()
     """Lines for the user about parts of the file that could not be read."""
     typed: Mapping[str, str] | None = None
-    """None if the graph has the texts to send. If it has the texts as typed, maps them to different
-    texts to send.
+    """None if the graph has the texts to send. For a graph with texts as typed, maps those that
+    differ to the texts to send.
     """
     is_prompt: bool = False
     """True for a client's API prompt, in which missing values do not get defaults."""

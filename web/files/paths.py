@@ -82,11 +82,10 @@ def folder_of(folders: Folders, place: Place) -> Path:
 def find_user_file(
     folders: Folders, filename: str, subfolder: str, place: Place
 ) -> tuple[Path, os.stat_result]:
-    """Finds a file in the users' folders, and its state. `filename` may end in ` [input]`, `
-    [output]` or ` [temp]`.
+    """Returns the path and the state of a file in the users' folders.
 
-    Without such an ending, the file is in `place`. Bundled pictures count as inputs. Raises Refusal
-    400, 403, 404.
+    `filename` may end in ` [input]`, ` [output]` or ` [temp]`. Without such an ending, the file is
+    in `place`. Bundled pictures count as inputs. Raises Refusal 400, 403, 404.
     """
     if annotated := ANNOTATED.fullmatch(filename):
         filename = annotated[1]

@@ -25,7 +25,7 @@ LONGEST_SIDE = 16_383  # of a WebP picture
 Channel = Literal["rgba", "rgb", "a"]
 Preview = tuple[Literal["webp", "jpeg"], int]  # format and quality in 1..100
 THUMBNAIL_FORMAT: Preview = ("webp", 80)  # of a thumbnail
-THUMBNAIL_BYTES = 64 * MB  # cached
+THUMBNAIL_BYTES = 64 * MB  # of cached thumbnails
 Encoded = tuple[bytes, str]  # bytes and media type
 
 
@@ -33,8 +33,8 @@ def checked_format(file: IO[bytes], max_pixels: int) -> str:
     """Returns the kind, as in PICTURE_KINDS, of a file that decodes completely. Raises Refusal 400
     if it is of another kind or damaged, and 413 if it has too many pixels.
 
-    Checks each frame's size before decoding it, and limits the sum of all frames. Does not use
-    Pillow's `n_frames`, which reads all frames even if their sizes grow.
+    Checks each frame's size before decoding it, and limits the pixels of all frames together. Does
+    not use Pillow's `n_frames`, which reads all frames even if their sizes grow.
     """
     file.seek(0)
     with _opened(file, READ, max_pixels) as picture:

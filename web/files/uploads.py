@@ -39,7 +39,7 @@ from katz_graph.web.http.bodies import Body, validated
 from katz_graph.web.http.responses import Refusal
 from katz_graph.web.options import Limits
 
-PARTS = 20  # of a body, for files and for fields
+PARTS = 20  # files in one body, and as many fields
 TRUE = ("true", "1")
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 UNWANTED = re.compile(
@@ -51,7 +51,7 @@ COMPARED = 2**20  # bytes of one read
 
 
 class Reference(Body):
-    """`original_ref` of a mask: the picture that it belongs to."""
+    """`original_ref` of a mask: names the picture that the mask belongs to."""
 
     filename: str = Field(max_length=NAME_BYTES)
     subfolder: str = Field("", max_length=NAME_BYTES)
@@ -134,8 +134,8 @@ def _reference(form: FormData) -> Reference | None:
 
 @contextmanager
 def arriving(folder: Path) -> Iterator[tuple[IO[bytes], Path]]:
-    """Opens a file under a temporary name in `folder`, which is created. Deletes it at the end
-    unless it was renamed.
+    """Opens a file under a temporary name in `folder`, which it creates if needed. Deletes the file
+    at the end unless it was renamed.
 
     Raises Refusal 507 if the disk is full, and 503 for other disk errors.
     """

@@ -133,8 +133,8 @@ class Users:
             return await asyncio.to_thread(files.move, name, to, overwrite)
 
     def _stamp(self, path: Path) -> None:
-        """Gives a file a unique mtime. Within one tick of a file system's clock (milliseconds), a
-        file may be replaced twice and reuse an earlier version's inode.
+        """Gives a file a unique mtime, because a file that is replaced twice within one tick of a
+        file system's clock (milliseconds) may reuse an earlier version's inode.
         """
         self._last_ns = max(time.time_ns(), self._last_ns + 1)
         os.utime(path, ns=(self._last_ns, self._last_ns))
@@ -198,8 +198,8 @@ class UserFile:
 
 @dataclass(frozen=True, slots=True)
 class UserFiles:
-    """Stores one user's files below `root`, up to `max_bytes`. Names may begin with a dot, as in
-    editors' own lists.
+    """Stores one user's files below `root`, up to `max_bytes`. Names may begin with a dot, because
+    editors store such files.
     """
 
     root: Path

@@ -130,8 +130,8 @@ def is_loopback(host: str) -> bool:
 
 
 def origin_of(request: HTTPConnection) -> str:
-    """Returns the client's address, which counts for limits and turns. An IPv6 /64 network is one
-    address, because its holder can use any address in it.
+    """Returns the client's address for limits and turns. An IPv6 /64 network is one address,
+    because its holder can use any address in it.
     """
     host = request.client.host if request.client is not None else ""
     try:
@@ -167,9 +167,9 @@ def split_origin(origin: str) -> Origin | None:
 def body_trouble(path: str, headers: Headers) -> str | None:
     """Returns the reason why a page may not send this body; None if it may, or if no page sent it.
 
-    A form on any site can send three content types, and a page can send any body under these types.
-    JSON, PNG and the header Comfy-User (always sent by ComfyUI's editor) require a preflight
-    request, which only allowed origins pass. Uploads use multipart.
+    A page on any site can send any body under three content types without a preflight request.
+    JSON, PNG and the header Comfy-User (always sent by ComfyUI's editor) require a preflight, which
+    only allowed origins pass. Multipart, one of the three, is accepted for uploads.
     """
     if "origin" not in headers and "sec-fetch-site" not in headers:
         return None

@@ -60,7 +60,7 @@ class PromptBody(Body):
 
 
 class ChoicesBody(OwnBody):
-    """Plan changes: devices, limits and batching that override the server's, as texts of `katz
+    """Plan changes: devices, limits and batching that override the server's, in the syntax of `katz
     plan`. A job has them in `extra_data.katz` of `POST /prompt`.
     """
 
@@ -100,7 +100,7 @@ class UnfoldBody(TokensBody):
 
 
 class ForgetBody(Body):
-    """`POST /queue` and `POST /history`: all or some jobs."""
+    """`POST /queue` and `POST /history`: removes all jobs (`clear`) or those in `delete`."""
 
     clear: bool = False
     delete: list[str] = Field([], max_length=MAX_IDS)

@@ -127,7 +127,7 @@ class HttpServer(uvicorn.Server):
         self._ending.set()
 
     async def main_loop(self) -> None:
-        """Waits for an event to end, in place of uvicorn's polling ten times a second."""
+        """Waits for `end`, instead of polling ten times a second as uvicorn does."""
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(DATE):
@@ -139,8 +139,8 @@ class HttpServer(uvicorn.Server):
 
 
 class HttpConnection(H11Protocol):
-    """Closes if no request is being answered and none starts within ASKING seconds, whatever
-    arrives. Also closes soon after answering a request before its whole body arrived.
+    """Closes if no request is being answered and none starts within ASKING seconds, even if bytes
+    arrive. Also closes soon after answering a request whose body has not arrived completely.
     """
 
     _patience: asyncio.TimerHandle | None = None

@@ -58,7 +58,9 @@ async def stored_file(request: Request, path: Path) -> Response:
 
 
 class OpenedFile(FileResponse):
-    """Serves an open file even if its name now belongs to another file; closes it."""
+    """Serves a file that is already open, even if its name now belongs to another file. Closes the
+    file afterwards.
+    """
 
     def __init__(self, file: BinaryIO, name: str, media_type: str | None) -> None:
         state = os.fstat(file.fileno())

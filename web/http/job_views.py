@@ -25,7 +25,7 @@ def milliseconds(seconds: float | None) -> int | None:
 
 
 def place_number(job: Job) -> int | float:
-    """Returns a job's number, as an integer if it is whole and exact for clients."""
+    """Returns a job's number, as an integer if it is whole and clients can read it exactly."""
     whole = abs(job.number) < EXACT and job.number == int(job.number)
     return int(job.number) if whole else job.number
 
@@ -104,8 +104,8 @@ def error_of(job: Job) -> dict[str, Any]:
 
 
 def interrupted_node(job: Job, node: str = "", kind: str = "") -> dict[str, str]:
-    """Returns `node_id` and `node_type` of the running node when a job was cancelled; the given
-    ones if its result has none.
+    """Returns `node_id` and `node_type` of the node that was running when a job was cancelled; of
+    the given node if the job's result names none.
     """
     stopped = job.result.interrupted if job.result is not None else None
     if stopped is not None:

@@ -14,8 +14,8 @@ HEALTH_PLACES = 16  # additional connections for requests of /livez and /readyz
 
 
 class Connection(Protocol):
-    """Describes a connection for this decision. A connection without these fields (a websocket) is
-    busy.
+    """Lists the fields of a connection that `Places` reads. A connection without them (a websocket)
+    is busy.
 
     `known`: a request on it was authorized. `busy`: it waits for a response. `since`: the time when
     it became idle. `only_health`: it takes one of HEALTH_PLACES.
@@ -47,7 +47,7 @@ class Places:
         return max(1, self.connections * 3 // 4)
 
     def make_room(self, new: Connection, connected: Collection[Any]) -> None:
-        """Closes a connection if there are too many, including `new`."""
+        """Closes a connection if there are too many; `connected` includes `new`."""
         if len(connected) <= self.of_one_address:
             return  # no limit can be exceeded
         there = [one for one in connected if not one.transport.is_closing()]

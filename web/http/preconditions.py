@@ -35,7 +35,7 @@ class Precondition:
         return cls(match, _tags(request, "if-none-match") == ["*"])
 
     def check(self, state: os.stat_result | None) -> None:
-        """Raises Refusal 412 if the file is in another state; None: it does not exist."""
+        """Raises Refusal 412 if a file in this state does not meet the condition; None: no file."""
         if self.new and state is not None:
             raise Refusal(412, "a file of this name exists", "exists")
         if self.tags is None:

@@ -55,8 +55,8 @@ class Reading:
         self._large, self._parsed = Turns(LARGE_AT_ONCE), Turns(PARSED_AT_ONCE)
 
     async def hold(self, request: Request) -> None:
-        """Counts a request as large until it is answered. Raises Refusal 503 if no place becomes
-        free in time.
+        """Takes a place among the large requests until this one is answered. Raises Refusal 503 if
+        no place becomes free in time.
         """
         address = origin_of(request)
         try:
@@ -96,8 +96,8 @@ async def read_graph(request: Request, model: type[Model], limits: Limits) -> Mo
 
 
 async def read_prompt(request: Request, limits: Limits) -> PromptBody:
-    """Parses a prompt in any of the forms. Raises Refusal 400 if it has none of them or an id is
-    malformed, and 413 if it has more than `limits.prompt_bytes` of JSON.
+    """Parses the body of `POST /prompt` in any of its forms. Raises Refusal 400 if it has none of
+    them or an id is malformed, and 413 if it has more than `limits.prompt_bytes` of JSON.
     """
     if _is_form(request):
         data = await _form(request, limits)

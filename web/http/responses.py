@@ -1,5 +1,5 @@
-"""Builds responses: errors in ComfyUI's formats, texts without paths of this machine, and JSON for
-every parser, also in pages.
+"""Builds responses: errors in ComfyUI's formats, texts without paths of this machine, and JSON that
+every parser accepts, whole or in pages.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Refusal(KatzError):
 def json_answer(
     content: Any, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Returns plain data as JSON, even with NaN and infinities."""
+    """Returns plain data as JSON; NaN and infinities become null."""
     return Response(json_text(content).encode(), status, dict(headers or {}), "application/json")
 
 

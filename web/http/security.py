@@ -83,7 +83,7 @@ class Security:
     def _answer(self, scope: Scope, headers: Headers, guest: str | None) -> Response | None:
         """Answers requests that need no route; returns None if the routes may answer."""
         request = Request(scope)
-        # a proxy may see another end of the body
+        # a proxy may see the body end elsewhere
         if "transfer-encoding" in headers and "content-length" in headers:
             answer = refuse(
                 request,
@@ -184,8 +184,8 @@ class Security:
 
 
 def _form_charset(headers: Headers) -> bytes:
-    """Returns the charset of a multipart body's texts as the form parser reads it; UTF-8 for other
-    bodies. The parser accepts all of Python's codecs, and some need quadratic time.
+    """Returns the charset that the form parser uses for a multipart body; UTF-8 for other bodies.
+    The parser accepts all of Python's codecs, and some need quadratic time.
     """
     kind, options = parse_options_header(headers.get("content-type"))
     return options.get(b"charset", UTF_8[0]).lower() if kind.startswith(b"multipart/") else UTF_8[0]

@@ -11,8 +11,8 @@ from katz_graph.web.rounds import Rounds
 
 
 class Turns:
-    """Limits the places in use. One address gets all but one, so that another address need not wait
-    for it.
+    """Limits the number of places in use. One address gets all but one of them, so that other
+    addresses need not wait for it.
     """
 
     def __init__(self, places: int) -> None:

@@ -43,7 +43,7 @@ class Refused(KatzError):
 
 
 class Admission:
-    """Adds jobs to the queue after storing them on disk. `order` is the newest job's.
+    """Adds jobs to the queue after storing them on disk. `order` is that of the newest job.
 
     `room` is the number of jobs that may wait. Clients with waiting jobs share it equally: first by
     address, then by client of an address. A client below its share is admitted even if others fill

@@ -257,7 +257,7 @@ class Dispatcher:
             loop.call_later(self._stop_seconds, self._escalate, attempt)
 
     def _prepare(self, attempt: Attempt) -> None:
-        """Prepares the next runner while the current one may still stop the job."""
+        """Prepares the next runner, in case the current one does not stop the job in time."""
         if self._still_runs(attempt):
             self._runner.prepare()
 
@@ -376,8 +376,8 @@ class Dispatcher:
         Waits while the disk is full.
 
         If the server is killed at any point, every job with a result on record keeps its files, and
-        the files of jobs without a result are deleted. The runner deletes them until `keep_files`
-        is called. After that the next start of the server deletes them, so they are recorded first.
+        the files of jobs without a result are deleted: by the runner until `keep_files` is called,
+        then by the next start of the server. They are therefore recorded before that call.
         """
         job, stored = attempt.job, result
         while True:

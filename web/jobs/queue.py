@@ -146,8 +146,8 @@ class JobQueue:
         """Returns the job placed directly before another one of its client, with that job's number,
         and the jobs whose orders change as a result, for `place`.
 
-        The orders are permuted within the jobs of that number. Raises NotWaiting if one of the two
-        jobs does not wait or they belong to different clients.
+        The jobs with that number exchange their orders. Raises NotWaiting if one of the two jobs
+        does not wait or they belong to different clients.
         """
         job, target = self._waiting(id), self._waiting(other)
         if job is target:

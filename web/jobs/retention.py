@@ -142,7 +142,7 @@ def shown_files(job: Ended) -> Iterator[StoredFile]:
 
 
 def shown_by(job: Ended) -> Iterator[tuple[str, StoredFile]]:
-    """Yields the same files, each with the id of the node that shows it."""
+    """Yields the files that a job's outputs name, each with the id of the node that shows it."""
     for node, kinds in job.outputs.items():
         for entries in kinds.values():
             yield from ((node, file) for entry in entries if (file := _shown(entry)) is not None)

@@ -142,7 +142,7 @@ def _line(samples: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class _Size:
-    """Holds the largest picture and batch that a node or its dependencies name; 0: none."""
+    """Holds the largest picture and batch in the inputs of a node and its dependencies; 0: none."""
 
     pixels: float = 0.0
     batch: float = 0.0
@@ -244,5 +244,7 @@ class Forecast:
 
 
 def by_id(jobs: Sequence[Job], times: Sequence[float]) -> Mapping[str, float]:
-    """Maps waiting jobs to their times; ignores the time of one more job."""
+    """Maps the ids of waiting jobs to their times. Ignores an additional last time, such as
+    `starts` returns.
+    """
     return {job.id: seconds for job, seconds in zip(jobs, times, strict=False)}

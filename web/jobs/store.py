@@ -100,8 +100,8 @@ class JobStore:
         return await self._write(lambda connection: queries.finish(connection, job, temporary))
 
     async def retry(self, id: str, crashes: int) -> None:
-        """Records that an attempt ended without a result and its files are deleted. The job waits
-        again.
+        """Records that an attempt ended without a result, and that its files are deleted. The job
+        waits again.
         """
         await self._write(lambda connection: queries.retry(connection, id, crashes))
 

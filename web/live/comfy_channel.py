@@ -25,7 +25,7 @@ from katz_graph.web.options import Limits
 PREVIEW, PREVIEW_WITH_METADATA = 1, 4  # types of binary messages
 FORMATS = {"image/jpeg": 1, "image/png": 2}  # of pictures without metadata
 STATES_RATE, STATES_BURST = 5.0, 5.0  # progress_state: at most ten in any second
-STATES_SLACK = 0.1  # seconds to wait for an event that triggers the overdue message
+STATES_SLACK = 0.1  # seconds that an overdue message waits for the next event, which sends it
 STATES_NODES = 100  # number of nodes that count as one message
 
 

@@ -30,10 +30,11 @@ OUTBOX = 32 * 2**20  # bytes queued for one session: enough for a node's batch o
 OUTBOXES = 256 * 2**20  # bytes queued for all sessions
 ENDS = 512  # ended jobs, of all clients, with an unconfirmed end
 GOING_AWAY, INTERNAL_ERROR = 1001, 1011  # RFC 6455, section 7.4.1
-# seconds after which an open session has surely received an end; a broken connection is detected
-# earlier
+# seconds after which an open session has surely received a job's end; a broken connection is
+# detected earlier
 GRACE = 120.0
-# seconds after which an end counts as received if the client then closes its connection properly
+# seconds after which a job's end counts as received if the client then closes its connection
+# properly
 ARRIVED = 5.0
 STATUS_RATE, STATUS_BURST = 20.0, 20.0  # queue updates per second
 STATUS_SOCKETS = 16  # sockets per unit of cost; one update to one socket takes about 50 us
@@ -41,7 +42,7 @@ log = logging.getLogger("katz.web")
 
 
 class TooManySockets(KatzError):
-    """The server has `limits.sockets` websockets, or the client `limits.client_sockets`."""
+    """The server, the client or its address has reached its limit of websockets."""
 
 
 class Queue(Protocol):
@@ -94,7 +95,7 @@ class Session:
         self.outbox.wake()
 
     async def next(self) -> str | bytes:
-        """Returns the next frame to send. Never returns after the end: also wait for
+        """Returns the next frame to send. Never returns after the session has ended: also wait for
         `outbox.closed`.
         """
         while True:
@@ -117,7 +118,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """Holds an ended job, and the sessions that were notified, with the loop's time."""
+    """Holds an ended job, and for each session the loop time at which the end was sent."""
 
     job: Job
     sent_at: dict[Session, float] = field(default_factory=dict)
@@ -179,7 +180,9 @@ class Hub:
             end.sent_at.pop(session, None)
 
     def leave(self, session: Session) -> None:
-        """Marks ends as received if they were sent to this session long enough ago."""
+        """Counts a job's end as received if it was sent to this session at least ARRIVED seconds
+        ago.
+        """
         before = asyncio.get_running_loop().time() - ARRIVED
         for job in [
             job for job, end in self._ends.items() if end.sent_at.get(session, math.inf) <= before
@@ -262,8 +265,8 @@ class Hub:
         return self._states.get(job.id) or JobState()
 
     def _expect_seen(self, client: str, jobs: Sequence[str]) -> None:
-        """Schedules a check of sent ends: an end counts as received if a session of the client is
-        still open after GRACE seconds, or closes properly.
+        """Records that the ends of these jobs were sent. They count as received if a session of the
+        client is open GRACE seconds later, or closes properly before.
         """
         loop = asyncio.get_running_loop()
         for session in self._sessions.get(client, ()):

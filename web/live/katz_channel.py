@@ -2,7 +2,7 @@
 `type` and `seq` in each binary frame.
 
 Server frames are declared in `web/live/frames.py`. `seq` counts from 0; a gap is a preview that was
-replaced by a newer one:
+replaced by a newer one. The frames:
 - `snapshot`, first: the client's jobs (recently ended ones first), the queue, and server facts.
 - `queue`, whenever it changes. A job listed in `places` waits: discard the state of its nodes.
 - `event`: an event of one of the client's jobs. `event` has the fields of its class in

@@ -39,8 +39,8 @@ class ByteBudget:
 
 
 class FrameQueue:
-    """Holds one frame of any size, and further frames of up to `limit` bytes. Closes when the limit
-    is exceeded.
+    """Holds one frame of any size, and further frames of up to `limit` bytes in total. Closes when
+    the limit is exceeded.
     """
 
     def __init__(self, limit: int, budget: ByteBudget) -> None:

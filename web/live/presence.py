@@ -32,8 +32,8 @@ class Presence:
     def update(
         self, user: str, page: str, name: str, files: Sequence[str]
     ) -> Mapping[str, Sequence[str]]:
-        """Records a page's open files. Returns the names given by other pages, by file; ""
-        for a page without a name.
+        """Records a page's open files. Returns, for each of these files, the user names of the
+        other pages that have it open; "" for a page without a name.
         """
         now = self._clock()
         self._pages.pop(page, None)

@@ -32,11 +32,11 @@ class NodeReport:
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """Describes a job. Times are seconds since the epoch, in `timeline` since the job's start.
-    `predicted`: planned seconds of sampling.
+    """Describes a job. Times are seconds since the epoch; those in `timeline` count from the job's
+    start. `predicted`: planned seconds of sampling.
 
-    `plans` are by node, as `katz plan --json` prints them. Contains only the last plans, spans and
-    warnings, like the native channel's state.
+    `plans` are by node, as `katz plan --json` prints them. Contains only the most recent plans,
+    spans and warnings, like the native channel's state.
     """
 
     job: str

@@ -18,7 +18,7 @@ TEXT = {"type": "string"}
 
 
 def _served(facts: RunnerFacts) -> str:
-    """Reports the excluded devices, and the stages that fail as a result."""
+    """Reports the excluded devices, and the stages pinned to them, whose jobs fail."""
     without = f", without {', '.join(facts.excluded)}" if facts.excluded else ""
     return f"ok{without}" + (
         f": jobs that need {', '.join(facts.unplaceable)} fail" if facts.unplaceable else ""

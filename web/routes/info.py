@@ -36,7 +36,7 @@ FRESH = 1.0  # seconds that lists may lack new files; asking the runner takes 20
 @dataclass(slots=True)
 class _NodeTypes:
     """Caches the JSON of all node types with its digest and compressed form, which are expensive to
-    compute. The runner of `life` returned it at `asked`.
+    compute. `life` is the runner's `restarts` when it answered at `asked`.
     """
 
     plain: bytes = b""
@@ -46,7 +46,7 @@ class _NodeTypes:
     asked: float = 0.0
 
     async def renew(self, runner: Runner) -> None:
-        """Asks the runner, unless the current one answered within FRESH seconds."""
+        """Asks the runner, unless the current runner answered in the last FRESH seconds."""
         life, now = runner.restarts, time.monotonic()
         if life == self.life and now - self.asked < FRESH:
             return

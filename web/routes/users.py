@@ -83,7 +83,7 @@ def router(state: State) -> APIRouter:
         responses=answers("the other pages that have these files open", OthersThere) | refusals(),
     )
     async def others(request: Request) -> Response:
-        """Report the files that a page has open, every 15 seconds; none when it closes."""
+        """Report the files that a page has open: every 15 seconds, and none when it closes."""
         body = await read_body(request, PresenceBody)
         await files_of(request)  # refuses unknown users
         user = request.headers.get("comfy-user", "") if accounts.several else ""

@@ -41,7 +41,7 @@ from katz_graph.web.runner_client.facts import DeviceFacts, Stats
 
 
 class Devices:
-    """Forks a worker for each requested device that is still available, from the process that loads
+    """Forks a worker for each requested device that is still available, from the fork server of
     `early_start`. Raises KatzError with one line if a worker cannot be started. Calls
     `request_replacement(why, devices)` when devices are permanently lost; the server then replaces
     this process.
@@ -159,7 +159,7 @@ class Devices:
         )
 
     def phases(self) -> list[Phase]:
-        """Returns the phases of the start of the workers on this host."""
+        """Returns the start phases of the workers on this host."""
         return self._cluster.phases()
 
     def workers(self) -> dict[str, int | None]:

@@ -23,12 +23,12 @@ from katz_graph.packs import Registry
 from katz_graph.web.options import Limits
 
 MEGAPIXEL = 1024 * 1024
-# clamps larger size inputs, so that their products can be computed
+# larger size inputs are clamped to this value, so that their products can be computed
 HUGE = 10**12
 PICTURES = frozenset(("IMAGE", "MASK", "LATENT"))
-# width and height never exceed those of the input
+# nodes whose output is never wider or higher than the input
 CUTTING = frozenset(("ImageCrop", "CenterCropImages", "CropMask", "LatentCrop"))
-# the output batch is that of all inputs together
+# nodes whose output batch contains the batches of all inputs
 JOINING = frozenset(
     ("ImageBatch", "LatentBatch", "BatchImagesNode", "BatchMasksNode", "BatchLatentsNode")
 )
@@ -41,7 +41,9 @@ Size = tuple[int, int, int]  # batch, height and width in pixels
 def limit_problems(
     limits: Limits, graph: Graph, types: Mapping[str, NodeType]
 ) -> Iterator[tuple[str, str, str]]:
-    """Yields literals over a limit, also of primitive nodes, as (node, input, message)."""
+    """Yields literals over a limit, including those of linked primitive nodes, as (node, input,
+    message).
+    """
     for node, call in graph.nodes.items():
         kind = types.get(call.type)
         if kind is not None:
@@ -101,8 +103,8 @@ def _asked(kind: NodeType, values: Mapping[str, Any], limits: Limits) -> Iterato
 def _shown(
     kind: NodeType, values: Mapping[str, Any]
 ) -> tuple[Mapping[str, str], NodeType, Mapping[str, Any]]:
-    """Removes the prefixes of inputs of selected options, and drops inputs of other options. Also
-    maps the new names to graph names.
+    """Drops the inputs of options that are not selected, and shortens the names of the others. Also
+    maps the short names to the names in the graph.
     """
     if all(port.shown_for is None for port in kind.inputs.values()):
         return {}, kind, values

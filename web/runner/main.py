@@ -109,7 +109,7 @@ def _serve(
 
 
 def _prepare(start: RunnerStart) -> int:
-    """Configures this process before its imports; returns the threads of a device."""
+    """Configures this process before its imports; returns the number of threads per device."""
     threads = threads_for(start.options.device_list(), start.options.threads)
     pin_cache()
     prepare_to_compute(threads)

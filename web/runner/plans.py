@@ -36,7 +36,7 @@ from katz_graph.web.runner_client.messages import MakePlan
 # limits of one plan, after which no further node of its graph runs: processor time, because jobs
 # have priority, and wall-clock time
 PROCESSOR_SECONDS, SECONDS = 10.0, 30.0
-MAX_CACHED_PLANS = 64  # plans, or as many as the last answered request has
+MAX_CACHED_PLANS = 64  # plans; more if the last answered request has more
 WAITING, WAITING_OF_ONE = 16, 12  # requests, in total and per address
 # at a higher niceness on busy processors, the thread holds Python's lock while it is not scheduled,
 # and the threads that drive jobs wait for it
@@ -133,8 +133,8 @@ class Plans:
     def _wanted(
         self, graph: Graph, targets: Collection[str], packs: bool
     ) -> tuple[list[str], list[str]]:
-        """Returns the graph's nodes that may sample and may run for a plan, and notes on excluded
-        pack nodes. Pack nodes and their dependents are excluded unless `packs` is set.
+        """Returns the nodes to run for a plan, which are those that may sample, and notes on
+        excluded pack nodes. Pack nodes and their dependents are excluded unless `packs` is set.
         """
         types = self._registry
         sources = {

@@ -38,7 +38,7 @@ LONGEST_TEXT = 100_000  # characters of a pack object that is not plain data
 class JobReporter:
     """Reports the events of one run to `emit`. Any thread of the run may call it.
 
-    `output` is the folder of the run's files; `max_characters` is the limit `shown`. `outputs`,
+    `output` is the folder of the run's files; `max_characters` is `Limits.shown`. `outputs`,
     `meta`, `executed`, `reused` (cached nodes, as clients count them) and `failure` collect the
     contents of `Ended`. `behind` returns the nodes that only cached nodes read, which clients also
     count as cached.
@@ -176,8 +176,8 @@ class JobReporter:
     # activity within nodes
 
     def _worker_of(self, shown: str) -> str:
-        """Returns the running node displayed as `shown`, or `shown`, or the most recently started
-        node.
+        """Returns the running node displayed as `shown`; without one, returns `shown`, or the most
+        recently started node if `shown` is empty.
         """
         return next(
             (node for node, started in reversed(self._nodes.items()) if started.display == shown),

@@ -69,8 +69,8 @@ if TYPE_CHECKING:
     from katz_graph.web.runner.runs import Runs
 
 ANSWERS_AT_ONCE = 2  # two, because one may be slow
-SLOW_ANSWER_S = 1.0  # then the next question starts, too
-# for an answer, even if `stop_seconds` is shorter: checking a large prompt takes seconds
+SLOW_ANSWER_S = 1.0  # seconds after which the next question starts, too
+# seconds for an answer, even if `stop_seconds` is shorter: checking a large prompt takes long
 MIN_DEADLINE_S = 10.0
 STOPPING = 2.0  # seconds that jobs have to stop
 

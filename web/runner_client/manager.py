@@ -48,7 +48,7 @@ __all__ = ["DeviceStats", "Runner", "RunnerDown", "RunnerFacts", "Stats"]
 
 # seconds between a failed start and the next one
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
-STANDBY_S = 60.0  # that a prepared process waits before it is ended
+STANDBY_S = 60.0  # seconds after which an unused prepared process is ended
 LOST_UNDER_ONE_QUESTION = 2  # lost runners after which the question is blamed
 MAX_FAILED_STARTS_PER_DEVICE = (
     2  # failed starts because of the same device, after which the device is excluded

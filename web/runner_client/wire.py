@@ -1,4 +1,5 @@
-"""Sends messages between server and runner, over one end for threads and one for asyncio.
+"""Sends messages between the server, whose end uses asyncio, and the runner, whose end uses
+threads.
 
 A message consists of its kind, a number (an answer has that of its question) and its fields. Must
 not know their meaning.

@@ -299,7 +299,7 @@ def _guidance(options: Mapping[str, Any]) -> float | Literal["off"] | None:
 
 
 def _references(options: Mapping[str, Any]) -> References | None:
-    """Reads the reference latents of an editing model. InputError for other shapes and methods."""
+    """Reads an editing model's reference latents. InputError for an invalid shape or method."""
     import torch
 
     latents, method = options.get("reference_latents"), options.get("reference_latents_method")

@@ -13,7 +13,7 @@ from katz_graph.core.recipe import ControlNetRecipe, ControlUse, Picture, VaeRec
 
 
 class ControlNetFacade:
-    """Represents a ControlNet, of which `uses` makes a ControlUse."""
+    """Represents a ControlNet; `uses` converts it to a ControlUse."""
 
     def __init__(self, recipe: ControlNetRecipe) -> None:
         self.recipe = recipe

@@ -156,8 +156,9 @@ def node_class(kind: NodeType, folders: Folders) -> type:
 
 
 def _flat(kind: NodeType, given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yields values by the input names of graphs. Packs pass one object for a group of inputs, and
-    one for a choice with its added inputs, in which the choice has its plain name.
+    """Yields values by the input names of graphs. Packs pass one object for a group of inputs. They
+    also pass one for a choice and the inputs that it adds, which contains the choice under its own
+    name.
     """
     for name, value in given.items():
         grouped = name not in kind.inputs or bool(kind.brought_by(name))

@@ -180,13 +180,15 @@ def _parted(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _accepts() -> bool:
-    """Accepts all values, so that gathered inputs of a class without validation are checked."""
+    """Accepts all values. Replaces a missing `validate_inputs`, so that `Gathering` can check
+    values.
+    """
     return True
 
 
 def _method(theirs: Callable[..., Any], name: str, schema: Schema) -> Any:
-    """Builds a class method with the same parameters, from which the V1 adapter derives the
-    validated inputs. It accepts all values if some inputs are gathered.
+    """Builds a class method with the parameters of `theirs`, from which the V1 adapter derives the
+    validated inputs. It accepts any argument if some inputs are passed as objects.
     """
     own = list(inspect.signature(theirs).parameters.values())
     accepted = {parameter.name for parameter in own}

@@ -82,8 +82,8 @@ def _exact(one: Flat) -> Port:
 
 
 def _merged(port: Port, exact: Sequence[Port]) -> Port:
-    """Merges an input's declarations by several values of a choice into one that accepts all their
-    values.
+    """Merges the declarations that several values of a choice have for one input into a declaration
+    that accepts the values of all.
     """
     first, *others = exact
     made = replace(port, grows=first.grows)

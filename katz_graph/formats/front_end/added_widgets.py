@@ -68,7 +68,9 @@ def completed(node_type: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _combo(values: Sequence[Any]) -> list[WidgetSlot]:
-    """Returns the widgets of a choice with user-defined options: one each, and an empty one."""
+    """Returns the widgets of a choice with user-defined options: the choice, one per option, and an
+    empty one.
+    """
     index = [WidgetSlot(INDEX, "INT", 0)] if _has_index(values) else []
     options = len(values) - 1 - len(index)
     written = (WidgetSlot(f"{OPTION}{number + 1}", "STRING", "") for number in range(options))

@@ -61,7 +61,7 @@ def _group_of(node: Any, groups: Mapping[str, Any]) -> str | None:
 
 @dataclass(slots=True)
 class _Interface:
-    """The inputs and outputs of a group node, mapped to (position in the group, name or slot)."""
+    """The inputs and outputs of a group node, mapped to (member number, name or slot)."""
 
     inputs: dict[str, tuple[int, str]] = field(default_factory=dict)
     outputs: list[tuple[int, int]] = field(default_factory=list)
@@ -181,7 +181,7 @@ def _interface(
     made: list[tuple[int, str]] = []
 
     def name_for(number: int, name: str) -> str:
-        """Names an input like front ends: prefixes duplicates with the node's title or type."""
+        """Names an input as front ends do: prefixes duplicates with the node's title or type."""
         member = members[number]
         written = _configured(group, number, "input", name).get("name")
         ports = [port for port in _objects(member.get("inputs")) if port.get("name") == name]
@@ -282,8 +282,8 @@ def _definition(
 
 
 def _ports(ports: Any, shown: _Interface) -> list[Any]:
-    """Renames the inputs of a group node to those of the subgraph: by name, otherwise by order
-    among the remaining names.
+    """Gives the inputs of a group node the names of the subgraph's inputs. A linked input of
+    another name gets the first name that no input has.
     """
     free = [
         name for name in shown.inputs if all(port.get("name") != name for port in _objects(ports))

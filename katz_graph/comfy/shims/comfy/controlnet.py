@@ -12,7 +12,7 @@ __getattr__ = missing_names(__name__, None)
 
 
 def load_controlnet(ckpt_path: str, model: Any = None, *_: Any, **__: Any) -> ControlNetFacade:
-    """Returns a ControlNet; adds a file of differences to `model`'s weights."""
+    """Returns a ControlNet. A file of differences is applied to a copy of `model`'s weights."""
     return ControlNetFacade(
         controlnet_recipe(ckpt_path, None if model is None else model.recipe.network)
     )

@@ -161,7 +161,9 @@ def module_size(module: torch.nn.Module) -> int:
 
 
 def get_free_memory(dev: Any = None, torch_free_too: bool = False) -> Any:
-    """Returns the free bytes with torch's unused ones; `torch_free_too` returns these, too."""
+    """Returns the free bytes, including those that torch reserved but does not use. With
+    `torch_free_too`, also returns the latter alone.
+    """
     device = torch.device(dev or get_torch_device())
     if device.type != "cuda":
         free, unused = _host_memory("SC_AVPHYS_PAGES"), 0

@@ -69,7 +69,7 @@ class GraphBuilder:
         return f"{root or ''}{number if graph_index is None else graph_index}."
 
     def node(self, class_type: str, id: str | None = None, **kwargs: Any) -> Node:
-        """Adds a node, or returns the existing one."""
+        """Adds a node, or returns the existing one with this id."""
         if id is None:
             id, self.id_gen = str(self.id_gen), self.id_gen + 1
         name = self.prefix + id

@@ -221,7 +221,7 @@ export interface UnfoldBody {
   node: string;
 }
 /**
- * `POST /queue` and `POST /history`: all or some jobs.
+ * `POST /queue` and `POST /history`: removes all jobs (`clear`) or those in `delete`.
  */
 export interface ForgetBody {
   clear?: boolean;
@@ -619,11 +619,11 @@ export interface Template {
   picture: string;
 }
 /**
- * Describes a job. Times are seconds since the epoch, in `timeline` since the job's start.
- * `predicted`: planned seconds of sampling.
+ * Describes a job. Times are seconds since the epoch; those in `timeline` count from the job's
+ * start. `predicted`: planned seconds of sampling.
  *
- * `plans` are by node, as `katz plan --json` prints them. Contains only the last plans, spans and
- * warnings, like the native channel's state.
+ * `plans` are by node, as `katz plan --json` prints them. Contains only the most recent plans,
+ * spans and warnings, like the native channel's state.
  */
 export interface JobReport {
   job: string;
