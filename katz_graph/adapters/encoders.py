@@ -14,7 +14,7 @@ from katz_graph.models.fetching.file_cache import FileCache
 from katz_graph.models.text.kinds import kind_of
 
 TextParts = tuple[str, ...]
-"""The parts of a file for one text encoder of a model."""
+"""Names the parts of adapter files that apply to one text encoder of a model."""
 
 FIRST_CLIP = "clip"  # the first CLIP of a model, of any size
 CLIP_L, CLIP_G, CLIP_H = "clip_l", "clip_g", "clip_h"
@@ -75,7 +75,7 @@ def text_name(name: str) -> tuple[str, str, str] | None:
 
 
 def text_parts(encoders: Iterable[Component]) -> Iterator[TextParts]:
-    """Yields each text encoder's parts of adapter files."""
+    """Yields, for each text encoder, the parts of adapter files that apply to it."""
     first: TextParts = (FIRST_CLIP,)
     for encoder in encoders:
         kind = kind_of(encoder)

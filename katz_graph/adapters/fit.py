@@ -52,11 +52,11 @@ class Fitted:
 
 
 def check_fits(lora: LoraFile, target: Target, shapes: Shapes) -> Fitted:
-    """Returns the methods for a module by parameter name. Splits a method for fused rows. The
+    """Returns the methods for a module by parameter name. Splits the method of a fused layer. The
     header from `describe` suffices as `lora`.
 
     Raises InputError if a layer does not fit (names both shapes), if two layers are for the same
-    parameter, and if the module has none of the file's layers for this kind of module.
+    parameter, and if the file has layers for this kind of module, but none for this module.
     """
     fitted: dict[str, Method] = {}
     used: set[Place] = set()
@@ -168,7 +168,7 @@ def takes_loras(recipe: ModelRecipe | ClipRecipe) -> bool:
 
 
 def _left_out(lora: LoraFile, uses: _Uses) -> Iterator[str]:
-    """Yields the reasons and first names of a file's unused tensors, for messages."""
+    """Yields, for messages, why tensors of a file are unused, with the first few names."""
     if lora.extras:
         yield f"tensors of unknown names: {_first(lora.extras)}"
     lacking = []

@@ -49,8 +49,8 @@ OF_ALPHAS = {
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class LoraFile:
-    """Holds the methods of a LoRA file, by part (a network or a kind of text encoder) and by weight
-    or bias, named after the module as in the file.
+    """Holds the methods of a LoRA file by part (a network or a kind of text encoder), and in a part
+    by the module's name in the file with `.weight` or `.bias`.
     """
 
     path: str
@@ -220,7 +220,7 @@ def _scaling(
     """
 
     def configured(*names: str) -> float | None:
-        """Returns PEFT's number for the module, from a pattern or the first name set."""
+        """Returns PEFT's number for the module: by pattern, else of the first name set."""
         patterns = config.get(f"{scope}.{names[0]}_pattern") or {}
         if not isinstance(patterns, dict):
             raise InputError(f"{where}: its {names[0]}_pattern is {patterns!r}, not an object")

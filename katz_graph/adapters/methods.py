@@ -71,12 +71,12 @@ class Method(ABC):
 
     @abstractmethod
     def add_to(self, total: Tensor, strength: float, rows: slice = ALL) -> None:
-        """Changes `total` in place, the weight after all earlier methods: contiguous, float32, on
-        the computing device. If `rows` are given, `total` has only these.
+        """Changes `total` in place: the `rows` of the weight after all earlier methods, contiguous,
+        float32, on the computing device.
         """
 
     def write(self, target: Tensor, source: Tensor, strength: float, rows: slice = ALL) -> None:
-        """Writes `source`, changed by `add_to`, to `target`. Both are like its `total`."""
+        """Writes `source`, changed by `add_to`, to `target`. Both are like `total` there."""
         target.copy_(source)
         self.add_to(target, strength, rows)
 

@@ -1,5 +1,5 @@
 """Unifies the tensor names of LoRA files. Diffusers (old and new) and PEFT name layers by a
-module's path. Other trainers use the original code's paths; one of its layers may hold rows of
+module's path. Other trainers use paths of the original code, where one layer may hold rows of
 several module layers. Kohya and LyCORIS write underscores for dots.
 
 Returns every tensor of a file once or as an extra. Guesses no name: looks up every name among the

@@ -193,7 +193,7 @@ class Program:
     sampler_device: str = ""  # search: the device that samples
     # search: stale ControlNet operations, read one evaluation late
     stale: tuple[str, ...] = ()
-    # search: per variant, in topological order; a device's calls in its order
+    # search: per variant, in topological order, in which each device runs its calls
     calls: tuple[tuple[Call, ...], ...] = ()
     # search: an operation that several devices need has a call on each
     before_calls: tuple[Call, ...] = ()

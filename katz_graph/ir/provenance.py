@@ -40,7 +40,7 @@ class Provenance:
 
     @property
     def deferred_loras(self) -> dict[str, int]:
-        """Returns the arrivals by file name."""
+        """Returns `arrivals` with file names in place of paths."""
         return {PurePath(path).name: first for path, first in self.arrivals.items()}
 
     def permitted(self, allowed: Iterable[str]) -> bool:

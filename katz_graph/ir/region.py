@@ -79,9 +79,9 @@ class Region:
     begin: Operation
     operations: tuple[Operation, ...]
     end: Operation
-    name: str  # the node of the file that this region represents
-    nodes: Mapping[str, str] = field(default_factory=dict)  # operation -> node of the file
+    name: str  # the workflow's node that represents this region
+    nodes: Mapping[str, str] = field(default_factory=dict)  # operation -> workflow's node
 
     def node_of(self, operation: str) -> str:
-        """Returns the node of the file that an operation represents."""
+        """Returns the workflow's node that represents an operation."""
         return self.nodes.get(operation, self.name)

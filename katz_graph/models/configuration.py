@@ -25,8 +25,8 @@ from katz_graph.models.loading.identity import read_configuration
 
 
 def config(part: Component) -> Mapping[str, Any]:
-    """Returns a component's configuration at the recipe's creation. Raises InputError if the file
-    has changed since, and for a component missing from its checkpoint.
+    """Returns a component's configuration as of the recipe's creation. Raises InputError if the
+    file has changed since, and for a component missing from its checkpoint.
     """
     if isinstance(part, MissingComponent):
         raise InputError(part.reason)

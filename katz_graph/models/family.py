@@ -113,7 +113,7 @@ class Network:
     # the function that returns the extra input channels, from the conditioning,
     # the number of channels, a latent of the same size, and the latent space
     channels: str = ""
-    # the function from a module to skip connections of blocks: later -> earlier number
+    # the function that returns a module's skip connections: later -> earlier block number
     skips: str = ""
     # chains of skippable blocks, in order: kind, and the configuration key of the count
     chains: tuple[tuple[Chain, str], ...] = ()
@@ -123,8 +123,8 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Recognises a module in a safetensors file, which has one of `names` and none of `absent`
-    under a prefix.
+    """Recognises a module in a safetensors file by its tensors under a prefix: one of `names`, and
+    none of `absent`.
     """
 
     prefixes: tuple[str, ...]
@@ -159,8 +159,8 @@ class Controls:
     blocks: Callable[[Component], int] | None = None  # counts a ControlNet's blocks
     # true for a ControlNet that reads the model's embedded tokens and embeds no latent
     reads_tokens: Callable[[Component], bool] = lambda _: False
-    # the function, as `module:function`, from a ControlNet's configuration and the pixels of a
-    # reference, in 0..1, to the pixels that the ControlNet reads
+    # the function, as `module:function`, that converts a reference's pixels, in 0..1, to the pixels
+    # that a ControlNet of a given configuration reads
     picture: str = ""
 
 
@@ -274,7 +274,7 @@ def a_network() -> str:
 
 
 def text_sets(encoders: int) -> dict[str, tuple[ModelFamily, TextSet]]:
-    """Returns the sets of `encoders` text encoders, by type in CLIP loaders, with families."""
+    """Returns type in CLIP loaders -> (family, set), for all sets of `encoders` text encoders."""
     return {
         one.type: (family, one)
         for family in families()

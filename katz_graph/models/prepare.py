@@ -120,7 +120,7 @@ class PreparedTransformer(Transformer2DModel):  # type: ignore[misc]
 
 
 class PreparedGEGLU(GEGLU):  # type: ignore[misc]
-    """Computes a linear layer and gates its first half by its second."""
+    """Computes a linear layer, and gates the first half of the output by the second."""
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         return linear_geglu(hidden_states, self.proj.weight, self.proj.bias)

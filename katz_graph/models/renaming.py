@@ -16,8 +16,9 @@ PARAMETERS = {"scale": "weight"}  # names of norm parameters in the original cod
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Names a layer or parameter of the module, and its rows in the original layer: parts `start`
-    to `stop` of `of` equal ones. `swapped`: the original has the two halves in reverse order.
+    """Names a layer or parameter of the module, and its rows in the original layer: of `of` equal
+    parts, `start` to `stop` (exclusive). `swapped`: the original has the two halves in reverse
+    order.
     """
 
     layer: str
@@ -69,8 +70,8 @@ class Renaming:
         return ()
 
     def originals(self, parameters: Collection[str]) -> dict[str, tuple[Rows, ...]]:
-        """Returns the original names of a module's parameters, each with its rows in the
-        parameters. A split layer also has one name per piece: its name and a number.
+        """Returns original name -> rows in the module's parameters. If an original layer is split,
+        its pieces also have names with a number (`LAYER.0.weight`).
         """
         present = frozenset(parameters)
         found: dict[str, tuple[Rows, ...]] = {

@@ -171,7 +171,7 @@ class Stage:
     count: Count
     compute: str = ""  # names a `Compute`
     bind: str = ""  # names a `Bind`
-    # names a function from a module on the meta device and `Sized` to an `Example`
+    # names a function that returns an `Example` for a module on the meta device and a `Sized`
     example: str = ""
     # the input with the recipe of the computing module; `encoding`: a device's text encoders,
     # `vae`: the VAE that encodes pictures (None without one)

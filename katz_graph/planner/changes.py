@@ -82,8 +82,8 @@ def _devices(target: Target, wanted: Sequence[str]) -> Iterator[Device]:
 def _links(
     target: Target, names: Sequence[str], link: str | None
 ) -> Mapping[tuple[str, str], NetworkLink]:
-    """Copies the links of the original devices to their replicas. Replicas of one device get the
-    target's first link. Raises InputError without any.
+    """Links pairs of devices: by `link` if given, else like the devices that they replicate.
+    Replicas of one device get the target's first link. Raises InputError if it has none.
     """
     given, made = parse_link(link), {}
     for one, other in permutations(names, 2):

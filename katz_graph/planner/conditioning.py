@@ -33,8 +33,8 @@ def balanced(sides: Sequence[Conditioning], height: int, width: int) -> tuple[Co
 
     Pairs each regional entry with an entry of the same area in every other list. A new entry takes
     text and extra conditioning from the smallest entry of its list that covers the area.
-    ControlNets that spread are assigned in turn to the other lists' entries without area, unless
-    one of these has a ControlNet.
+    If positive entries without area have ControlNets with `spreads`, these are assigned in turn to
+    the entries without area of each other list, unless one of those has a ControlNet.
     """
     entries = [[placed(entry, height, width) for entry in side] for side in sides]
     for number, side in enumerate(entries):
@@ -84,7 +84,7 @@ def placed(entry: ConditioningEntry, height: int, width: int) -> ConditioningEnt
 def _partner(
     entry: ConditioningEntry, others: Sequence[ConditioningEntry]
 ) -> list[ConditioningEntry]:
-    """Returns the entry that `others` lack to match an entry's area."""
+    """Returns a list of the entry to add to `others` for the area of `entry`, if any."""
     if entry.area is None:
         return []
     covering = [other for other in others if other.area is None or _covers(other.area, entry.area)]
@@ -122,7 +122,7 @@ def _covers(outer: Area, inner: Area) -> bool:
 def _controlled(
     positive: Sequence[ConditioningEntry], negative: Sequence[ConditioningEntry]
 ) -> list[ConditioningEntry]:
-    """Returns the negative entries with the ControlNets that spread to them."""
+    """Returns the negative entries, with the ControlNets that they take over; see `balanced`."""
     spreading = [
         entry.control
         for entry in positive
@@ -141,7 +141,7 @@ class Side(Protocol):
     """Adds a conditioning's branches to the region."""
 
     def __call__(self, name: str, without: SkippedBlocks | None = None, number: int = 0) -> Link:
-        """Returns the list's prediction. `without` skips blocks; `number` counts these."""
+        """Returns the prediction of list `name`. `without`: blocks to skip, as set `number`."""
 
 
 WHOLE = (0.0, 1.0)

@@ -14,9 +14,9 @@ from katz_graph.ir.region import Region
 
 @dataclass(frozen=True, slots=True)
 class WeightSwitch:
-    """Describes the switch to a weight set: the `key` of its measured seconds, and the bytes of the
-    model's weights, which LoRAs may all change. Models of equal size with equally many LoRAs share
-    measurements, regardless of strengths.
+    """Describes the switch to a weight set: the `key` of the measured time, and the bytes (`size`)
+    of the model's weights, all of which LoRAs may change. Models of equal size with equally many
+    LoRAs share measurements, regardless of strengths.
     """
 
     key: str
@@ -25,8 +25,8 @@ class WeightSwitch:
 
 
 def unprofiled(program: Program) -> tuple[int, int]:
-    """Returns the numbers of unprofiled kinds of model calls, estimated from the devices' rates,
-    and of all kinds.
+    """Counts kinds of model calls: those without a profile, whose times are estimated from the
+    devices' rates, and all.
     """
     kinds = {
         (program.keys[call.operations[0]], call.device)

@@ -75,8 +75,8 @@ def bind_region(
     """Builds the region as data: replaces links from outside by `values`, and absent knobs by their
     defaults.
 
-    `name` is the node that represents the region to users; `shown_as` maps its nodes to those that
-    represent them, with default `name`.
+    Users see the region as node `name`, and each node in the region as its node in `shown_as`, by
+    default also `name`.
     """
     inside = set(nodes.members)
 

@@ -46,8 +46,8 @@ def predicts_flow(model: ModelRecipe) -> bool:
 
 
 def loop_of(begin: Operation, shape: tuple[int, ...], dtype: torch.dtype) -> Loop:
-    """Returns the plain data that stages are bound with: facts of the begin operation and its
-    model, whose dtype is `dtype`.
+    """Returns the facts from which stages derive arguments (`Stage.bind`), read from the begin
+    operation and its model. `dtype`: the model's.
     """
     model: ModelRecipe = begin.inputs["model"]
     raw = begin.type == "DiffusersStepBegin"

@@ -17,7 +17,7 @@ from katz_graph.node.types import NodeType
 
 GUIDANCE_NODE = "FluxGuidance"  # the node type that sets the guidance input of a distilled model
 CHANGED = frozenset(("CONDITIONING", "GUIDER", "NOISE", "MODEL"))
-"""Output sockets of nodes that the nodes of a step replace."""
+"""Types of the output sockets of nodes that a step replaces."""
 
 Source = tuple[str, str]
 """Names a link of the graph by its reader: node and input name."""
@@ -59,7 +59,7 @@ def written_step(
     guessed: bool = False,
 ) -> WrittenStep:
     """Converts the region of a sampler to nodes. `values` are the outputs of upstream nodes.
-    `guessed`: some are placeholders for model outputs, so that equal pictures may differ in the
+    `guessed`: some are placeholders for model outputs, so pictures equal here may differ in the
     run. Raises InputError if no node outputs a value that the region needs.
     """
     writer = _Writer(graph, region, guessed)
@@ -207,7 +207,7 @@ class _Writer:
 
 
 def _key(value: Any) -> object:
-    """Returns a key that is the same for equal recipes. Guidance "off" counts as None."""
+    """Returns a key that is the same for equal recipes. Treats guidance "off" as None."""
     if isinstance(value, dict):
         return id(value)
     entry = value[0] if isinstance(value, tuple) and len(value) == 1 else None

@@ -112,8 +112,8 @@ class LatentMask:
         self._path = path
 
     def opened(self, rest: float, strength: float) -> LatentMask:
-        """Returns the mask blended by `strength` with the binarised mask: 1 if at least `rest`,
-        else 0. `rest` is the remaining part of the schedule, 1 at the beginning, 0 at the end.
+        """Returns the mask blended by `strength` with the binarised mask: 1 where it is at least
+        `rest`, else 0. `rest` is the remaining part of the schedule, from 1 to 0.
         """
         other = copy(self)
         whole = (self._mask >= rest).to(self._mask.dtype)

@@ -129,8 +129,8 @@ def patched_guidance(
     weakened: Sequence[Tensor | None] = (),
 ) -> Tensor:
     """Applies guidance as a model's patches define it. Without a negative prediction, starts from
-    the conditional one. `weakened` holds the predictions without some blocks, one for each patch
-    that guides away from it; None outside the patch's window.
+    the conditional one. `weakened` holds, for each patch that guides away from a prediction without
+    some blocks, that prediction; None outside the patch's window.
 
     A pack's cfg function gets both predictions as x - denoised (`cond`, `uncond`) and denoised
     (`cond_denoised`, `uncond_denoised`; zeros if negative is absent), with `cond_scale`, `input`

@@ -27,9 +27,9 @@ def initial_noise(
 ) -> Tensor:
     """Draws unit noise [B, C, h, w].
 
-    With a `batch_index` [B], sample i is draw number batch_index[i] of single samples: a latent
-    from a batch keeps its noise, and equal indices share noise. Raises InputError unless there are
-    B indices of at least 0.
+    With a `batch_index` [B], draws samples singly, and sample i is draw number batch_index[i]. A
+    latent taken from a batch therefore keeps its noise, and equal indices share noise. Raises
+    InputError unless there are B indices of at least 0.
     """
     generator = seeded(seed)
     if batch_index is None:

@@ -42,17 +42,17 @@ class Path(Protocol):
         """
 
     def level(self, relative: Tensor) -> Tensor:
-        """Returns the σ of σ / α."""
+        """Returns σ, given σ / α."""
 
     def below_noise(self, sigmas: Tensor) -> Tensor:
-        """Returns levels [N + 1], the first with a signal-to-noise ratio above 0."""
+        """Returns levels [N + 1]; lowers the first if it is pure noise."""
 
     def halfway(self, sigma: Tensor, sigma_next: Tensor) -> Tensor:
         """Returns the level halfway between two in log(σ / α)."""
 
     def ancestral(self, sigma: Tensor, sigma_next: Tensor, eta: float) -> AncestralStep:
-        """Splits a step with the share `eta` of fresh noise: 0 for none, 1 for the most that keeps
-        the distribution.
+        """Splits a step with the share `eta` of fresh noise: 0 for none, 1 for the largest share
+        that preserves the distribution.
         """
 
     def noised(self, latent: Tensor, noise: Tensor, sigma: Tensor | float) -> Tensor:
@@ -89,8 +89,8 @@ def ancestral_split(sigma: Tensor, sigma_next: Tensor, eta: float = 1.0) -> tupl
 class VarianceExploding:
     """Preserves the picture and adds noise: x = x0 + σ noise (Karras et al. 2022, table 1, "VE").
 
-    `sigma_max` is the highest level of the model's table. Runs that begin at or above it have the
-    full variance 1 + σ² of pure noise in the model's scale.
+    `sigma_max` is the highest level of the model's table. Runs that begin at or above it add noise
+    of variance 1 + σ², which is unit noise in the model's scale.
     """
 
     sigma_max: float

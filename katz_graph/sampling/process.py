@@ -54,7 +54,7 @@ def start_process(
     """Begins a request.
 
     `latent` [B, C, h, w] and the result are multiplied by the VAE's scaling factor. `dtype` is the
-    model's. A diffusers scheduler uses a separate noise table.
+    model's. A diffusers scheduler uses its own noise levels instead of `table`.
     """
     if isinstance(spec, DiffusersSpec):
         from katz_graph.sampling.diffusers_process import DiffusersProcess  # loads diffusers

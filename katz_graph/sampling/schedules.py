@@ -168,8 +168,8 @@ def end_in_zero(sigmas: Tensor) -> Tensor:
 
 
 def karras_levels(steps: int, sigma_max: float, sigma_min: float, rho: float = 7.0) -> Tensor:
-    """Returns [N + 1], equal distances in sigma^(1/rho), then 0 (Karras et al. 2022, equation 5).
-    Raises InputError unless all parameters are above 0.
+    """Returns levels [N + 1] at equal distances in sigma^(1/rho), then 0 (Karras et al. 2022,
+    equation 5). Raises InputError unless both sigmas and rho are above 0.
     """
     _require_positive(sigma_max=sigma_max, sigma_min=sigma_min, rho=rho)
     first, last = sigma_max ** (1 / rho), sigma_min ** (1 / rho)
@@ -177,8 +177,8 @@ def karras_levels(steps: int, sigma_max: float, sigma_min: float, rho: float = 7
 
 
 def exponential_levels(steps: int, sigma_max: float, sigma_min: float) -> Tensor:
-    """Returns [N + 1], equal distances in log sigma, then 0. Raises InputError unless both are
-    above 0.
+    """Returns levels [N + 1] at equal distances in log sigma, then 0. Raises InputError unless both
+    sigmas are above 0.
     """
     _require_positive(sigma_max=sigma_max, sigma_min=sigma_min)
     return end_in_zero(torch.linspace(math.log(sigma_max), math.log(sigma_min), steps).exp())
@@ -187,8 +187,8 @@ def exponential_levels(steps: int, sigma_max: float, sigma_min: float) -> Tensor
 def polyexponential_levels(
     steps: int, sigma_max: float, sigma_min: float, rho: float = 1.0
 ) -> Tensor:
-    """Returns [N + 1], a polynomial of degree rho in log sigma, then 0 (Crowson, k-diffusion).
-    Raises InputError unless all parameters are above 0.
+    """Returns levels [N + 1] with log sigma a polynomial of degree rho in the step, then
+    0 (Crowson, k-diffusion). Raises InputError unless both sigmas and rho are above 0.
     """
     _require_positive(sigma_max=sigma_max, sigma_min=sigma_min, rho=rho)
     ramp = torch.linspace(1, 0, steps) ** rho
@@ -200,7 +200,7 @@ def polyexponential_levels(
 def variance_preserving_levels(
     steps: int, beta_d: float = 19.9, beta_min: float = 0.1, eps_s: float = 1e-3
 ) -> Tensor:
-    """Returns [N + 1], sqrt(exp(β_d t²/2 + β_min t) - 1) at equal distances in t from 1 to eps_s,
+    """Returns levels [N + 1] sqrt(exp(β_d t²/2 + β_min t) - 1) at equally spaced t from 1 to eps_s,
     then 0 (Karras et al. 2022, table 1, "VP"). Raises InputError if a level would be 0 or infinite.
     """
     times = torch.linspace(1, eps_s, steps)

@@ -31,7 +31,7 @@ class FormulaStore(Protocol):
 
 class Counts:
     """Counts the work of stages by configuration. Caches formulas in this object and, if given, in
-    `store`. Thread-safe without a lock, because a holder of low priority would block others.
+    `store`. Thread-safe. Takes no lock, because a holder of low priority would block others.
     """
 
     def __init__(self, store: FormulaStore | None = None) -> None:
@@ -50,7 +50,9 @@ class Counts:
         last_block: int | None = None,
         value_bytes: int = 4,
     ) -> Work:
-        """Returns `stage_cost.stage_work`'s result, from a formula if possible; not for VAEs."""
+        """Returns the result of `stage_cost.stage_work`, from a formula if possible. Does not
+        support VAEs.
+        """
         row, multiple = 0, _token_multiple(config)
         tokens = tokens if multiple == 1 else max(1, -(-tokens // multiple)) * multiple
         # rows have a maximum length, so the length belongs to the stage, not to the sizes
@@ -120,5 +122,5 @@ def _token_multiple(config: Mapping[str, Any]) -> int:
 
 @lru_cache(maxsize=1)
 def _software() -> tuple[Any, ...]:
-    """Returns the cache-key fields of counts beyond the configuration."""
+    """Returns the versions that the cache keys of counts include."""
     return COUNTING, *(version(name) for name in ("torch", "diffusers", "transformers"))

@@ -90,8 +90,8 @@ def identify(
 
     url: of any protocol supported by fsspec and its installed extensions, optionally followed by
     `#sha256=` and the file's hash. `rule`: the permitted URLs, redirects included. RunError has the
-    same text for every reason, which only the log names, because responses of servers in the local
-    network must not reach the author of the URL.
+    same text for every reason. Only the log names the reason, because responses of servers in the
+    local network must not reach the author of the URL.
     """
     checksum(url)
     asked: Future[tuple[FileIdentity, bytes]] = Future()

@@ -66,7 +66,9 @@ class Fetcher:
         file: FileIdentity,
         cancelled: Callable[[], bool],
     ) -> tuple[str, str, int] | None:
-        """Requests a file from the process. Returns (error kind, message, errno); None if lost."""
+        """Requests a file from the process. Returns (error kind, message, errno); None if the
+        process is lost.
+        """
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours:
             with its:

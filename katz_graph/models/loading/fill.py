@@ -24,8 +24,8 @@ Change = Callable[[Tensor, Tensor], Any]
 @torch.inference_mode(False)
 def with_memory(module: nn.Module, place: torch.device, dtype: torch.dtype) -> nn.Module:
     """Allocates uninitialised memory on a device for a module on the meta device. Prepares known
-    blocks and the memory layout for computing. The weights are not inference tensors, so they count
-    writes.
+    blocks and the memory layout for computing. The weights are not inference tensors, so torch
+    counts writes to them (`_version`).
     """
     prepare(module)
     computed = [

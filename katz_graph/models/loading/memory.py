@@ -56,8 +56,8 @@ class DeviceMemory:
             self._taken = host_memory.status_bytes("VmRSS")
 
     def peak(self) -> float:
-        """Returns the peak bytes allocated since the last `watch`, minus the bytes allocated at its
-        call; 0 without any.
+        """Returns the peak bytes allocated since the last `watch`, minus those allocated at that
+        call; 0 if it was never called.
         """
         if self._taken is None:
             return 0.0

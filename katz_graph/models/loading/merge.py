@@ -80,8 +80,8 @@ def merged_clip(first: ClipRecipe, second: ClipRecipe, scales: Scales) -> ClipRe
 
 
 def merge_notes(first: ModelRecipe | ClipRecipe, second: ModelRecipe | ClipRecipe) -> Iterator[str]:
-    """Yields warnings about weights that one model lacks, and weights of different shapes. The
-    merged model has the first model's weights of these, and omits the second's.
+    """Yields warnings about weights that one model lacks, and weights of different shapes. In both
+    cases, the merged model has the first model's weights, and omits the second's.
     """
     for one, other in zip(_modules(first), _modules(second), strict=True):
         ours, theirs = _differing(one, other)

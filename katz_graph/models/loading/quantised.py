@@ -54,8 +54,8 @@ FITS = "use a file of the same model with bf16, fp16, fp8 or int8_tensorwise wei
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Describes a stored weight: its scale's name (one scale, or one per row), and the inputs
-    rotated together (0: none).
+    """Describes a stored weight: the name of its scale (one number, or one per row), and how many
+    inputs are rotated together (0: none).
     """
 
     scale: str

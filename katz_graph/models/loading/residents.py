@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 
 class ResidentHooks:
     """Manages a device's data in addition to modules: originals of weights with LoRAs, recordings,
-    copies on the host. This base class has none.
+    copies on the host. This base class does nothing.
     """
 
     def evicted(self, line: str) -> None:

@@ -129,8 +129,8 @@ def network_component(file: Contents, rounding: str | None = None) -> Component:
 def vae_component(
     file: Contents, scale: float = DEFAULT_LATENT_SPACE.scale, overflows: bool = False
 ) -> Component:
-    """Returns the VAE of a checkpoint or of a separate file. The file lacks `scale`, the scaling
-    factor, and `overflows` (true: overflows in half precision).
+    """Returns the VAE of a checkpoint or of a separate file. `scale`, the scaling factor, and
+    `overflows`, whether half precision overflows, are not stored in files.
     """
     layout = Layout(
         VAES,
@@ -277,7 +277,7 @@ def _other(file: Contents, wanted: str) -> InputError:
 
 
 def _kinds() -> Iterator[tuple[str, str, str]]:
-    """Yields (pattern of tensor names, kind, way out) of the other kinds of files."""
+    """Yields (pattern of tensor names, kind, advice) for the other kinds of files."""
     for mark, (kind, way) in KINDS.items():
         yield mark, kind, way
     for family in families():

@@ -64,10 +64,10 @@ def encode(
 
     last_layer: of CLIP encoders: -1 is the last layer of the encoder as trained, -2 the one before;
     below the first layer, the last is used. None: the default. further: texts for the second and
-    later encoders. absent: numbers of encoders without a text. A CLIP next to an active one outputs
-    zeros; others are omitted, or are masked zeros if the layout has `lengths`; pooled texts are
-    zeros. learned: textual inversions for CLIP prompts. Raises InputError for a non-negative
-    last_layer, and if no encoder has a text.
+    later encoders. absent: numbers of encoders without a text. Their pooled texts are zeros. The
+    states of such a CLIP are zeros if another CLIP has a text; states of other encoders are
+    omitted, or are masked zeros if the layout has `lengths`. learned: textual inversions for CLIP
+    prompts. Raises InputError for a non-negative last_layer, and if no encoder has a text.
     """
     if last_layer is not None and last_layer >= 0:
         raise InputError(

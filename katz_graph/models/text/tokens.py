@@ -34,7 +34,7 @@ def token_rows(
     """Returns weighted tokens in rows, without start and end tokens. `row`: the length of an
     encoder's row, including these two.
 
-    learned: the number of vectors of each available textual inversion; others become no tokens.
+    learned: the number of vectors of each available textual inversion; omits others.
     """
     groups: list[list[Token]] = []
     for segment, weight in segments:
@@ -84,7 +84,7 @@ def text_size(prompt: Prompt, number: int) -> TextSize:
 
 
 def sequence(tokenizer: Any, text: str, layout: TextLayout, length: int = 0) -> list[Token]:
-    """Returns `said`, padded to the longer of `length` and the layout's length."""
+    """Returns the tokens of `said`, padded to the longer of `length` and the layout's length."""
     tokens = said(tokenizer, text, layout, length)
     missing = layout.padded_length(len(tokens), length) - len(tokens)
     return tokens + [(tokenizer.pad_token_id, 1.0)] * missing
@@ -139,7 +139,7 @@ def load_tokenizer(encoder: TextEncoderRecipe) -> Any:
 
 
 def _sentence_pieces(part: Component) -> bytes | None:
-    """Returns the sentencepiece model of a tokenizer without other vocabulary; None for others."""
+    """Returns a tokenizer's sentencepiece model if it has no other vocabulary, else None."""
     if part.prefix:  # stored in a checkpoint's tensor
         return read_bytes(part.files[0], part.prefix)
     vocabularies = {Path(file.path).name for file in part.files} & set(VOCABULARIES)

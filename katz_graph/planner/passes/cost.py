@@ -25,7 +25,7 @@ Unprepared = Callable[[Operation], tuple[str, ...]]
 
 
 def all_prepared(operation: Operation) -> tuple[str, ...]:
-    """Returns no blocks."""
+    """Returns no unprepared blocks."""
     return ()
 
 
@@ -38,8 +38,8 @@ def cost(
 ) -> Program:
     """Sets `work`, `keys`, `shape`, `cells`, `tokens` and, for GPUs, `unprepared`.
 
-    `count(operation, latent shape, tokens)` returns an operation's work, `length` a text's tokens,
-    `unprepared` the blocks of its modules that run their library's forward.
+    `count(operation, latent shape, tokens)` returns an operation's work. `length(text)` returns the
+    number of tokens, `unprepared(operation)` the module blocks that run their library's forward.
     """
     before = {op.id: op for op in program.before}
     lengths = {
@@ -72,8 +72,8 @@ def cost(
 
 
 def _key(operation: Operation, sizes: tuple[int, ...], work: Work) -> str:
-    """Returns a key that is the same for equal work, regardless of weights. The counts of a stage
-    distinguish configurations and dtypes.
+    """Returns a key that is the same for equal work, regardless of weights. It includes the counted
+    work, which depends on configuration and dtype.
     """
     if work == Work():
         return ""

@@ -1,5 +1,5 @@
-"""Pass *decompose*: converts the costed stages of one evaluation to a series-parallel tree, fully
-split by branch.
+"""Pass *decompose*: converts the costed stages of one evaluation to a series-parallel tree, with
+one leaf per stage and branch.
 
 Derives the papers' serial and parallel parts from the graph, so the rule also holds for rewired
 networks. After transitive reduction, merges nodes with the same predecessors and successors into P,

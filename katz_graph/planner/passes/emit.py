@@ -32,8 +32,8 @@ def emit(program: Program) -> Program:
 
 
 class _Lists:
-    """Writes the lists twice. The first pass finds each instance's receivers and last use. The
-    second pass includes the resulting instructions.
+    """Writes the lists twice. The first pass finds each instance's receivers and last use, which
+    determine the `send` instructions and retained instances of the second pass.
     """
 
     def __init__(self, program: Program) -> None:

@@ -1,8 +1,8 @@
 """Pass *expand*: expands a sampler node to its step region.
 
 Each conditioning entry becomes a separate branch (the network's stages and its ControlNets).
-Predictions of one list are blended by weight, positive and negative by guidance. Without guidance,
-omits negative branches.
+Predictions of one list are blended by weight; guidance combines the positive and negative results.
+Without guidance, omits negative branches.
 """
 
 from __future__ import annotations

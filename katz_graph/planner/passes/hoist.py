@@ -20,7 +20,7 @@ from katz_graph.planner.simulation.views import Views
 
 
 def hoist(program: Program) -> Program:
-    """Sets `before`; operations then read the arguments that their stages hoist from it."""
+    """Moves the arguments that stages hoist to `before`, from which operations then read them."""
     before: dict[str, Operation] = {}
     base: ModelRecipe = program.region.begin.inputs["model"]
     latent = program.region.begin.inputs["latent_image"]

@@ -19,8 +19,8 @@ def make_stale(program: Program, controlnet_ops: Sequence[str]) -> Program:
     previous evaluation, if it computed one. Residuals become a loop-carried value (Katz, section 5:
     pipelined asynchronous parallelization).
 
-    The first evaluation of each run in which a ControlNet acts waits for it. Outputs that no
-    evaluation reads are not computed.
+    In the first of consecutive evaluations with a ControlNet, readers wait for the ControlNet.
+    Outputs that no evaluation reads are not computed.
     """
     slots = {name: SLOTS + number for number, name in enumerate(controlnet_ops, start=1)}
     lagging = {

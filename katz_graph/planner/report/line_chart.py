@@ -15,7 +15,7 @@ COLOURS = ("#1f6fb4", "#e8801a", "#3a923a", "#c03d3e", "#8a6bb1")  # of curves i
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """`points` are (x, y) in the order of x; `dashes` as in SVG's stroke-dasharray, in pixels."""
+    """Holds `points` (x, y), ordered by x, and `dashes` for SVG's stroke-dasharray, in pixels."""
 
     name: str
     points: Sequence[tuple[float, float]]

@@ -142,7 +142,7 @@ def _label(stage: Stage) -> str:
 
 
 def _labels(program: Program, names: Collection[str], recorded: bool) -> list[str]:
-    """Returns the labels of the stages that these operations compute with models."""
+    """Returns the labels of the operations' costed stages, either recorded ones or others."""
     operations = (op for variant in program.variants for op in variant.operations)
     found = (stages()[one.stage] for one in operations if one.id in names)
     return list(

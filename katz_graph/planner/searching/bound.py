@@ -1,8 +1,8 @@
 """Computes lower bounds in seconds for many placements at the same time, as numpy arrays.
 
 The bound of an evaluation is the larger of its longest path from the step to the prediction, and
-the one-machine bound of any device in job-shop scheduling (Carlier 1982). For calls that start at
-`h` or later and precede the end by `t` or more, the latter is `h`, plus their seconds, plus `t`.
+the one-machine bound of any device in job-shop scheduling (Carlier 1982). If calls start at `h` or
+later and each is followed by at least `t` seconds, this bound is `h` plus their seconds plus `t`.
 The bound of a request is the largest of the sum over its evaluations, the total work of any device,
 and the total traffic of any link.
 """
@@ -27,8 +27,8 @@ Floats = NDArray[np.float64]
 Booleans = NDArray[np.bool_]
 
 MAX_OPERATIONS_FOR_PAIRS = 16
-"""Maximum number of operations for which the one-machine bound tries every pair of a start and a
-remainder, and the search places operations one by one.
+"""Maximum number of operations for which the one-machine bound tries every pair of a start time
+and a remaining time, and a beam search places single operations.
 """
 ROUNDING_S = 1e-12
 
@@ -113,8 +113,8 @@ class Bounds:
         )
 
     def seconds(self, placements: Placements, limit: float = np.inf) -> Floats:
-        """Returns the bound of every placement, [placements]. Of an incomplete placement, only
-        placed operations count. Beyond `limit` seconds the bound may be weaker.
+        """Returns the bound of every placement, [placements]. Ignores operations not placed yet.
+        Beyond `limit` seconds the bound may be weaker.
         """
         rows, devices = len(placements.sampler_devices), len(self._devices)
         work, traffic = np.zeros((rows, devices)), np.zeros((rows, devices, devices))
@@ -277,8 +277,8 @@ class _EvaluationBound:
         return timed
 
     def _busy(self, devices: Mapping[str, Integers], placements: Placements) -> dict[str, Integers]:
-        """Returns 1 where a concurrent operation is on another device of the same host. Stale
-        operations do not count, because the last evaluation omits them.
+        """Returns 1 where a concurrent operation is on another device of the same host. Ignores
+        stale operations, because the last evaluation omits them.
         """
         hosts, columns = self._machine.hosts, self._machine.columns
         found = {}
@@ -414,7 +414,7 @@ def _evaluation_graph(program: Program, variant: Variant, wires: Wiring) -> Eval
     operations = [operation for operation in variant.operations if costed[operation.id]]
 
     def through(name: str) -> dict[str, None]:
-        """Returns `name` if costed, else the costed operations it reads, even through others."""
+        """Returns `name` if costed, else the nearest costed operations upstream."""
         if costed.get(name):
             return {name: None}
         return {found: None for source in wires.sources.get(name, ()) for found in through(source)}

@@ -75,9 +75,9 @@ def _concurrent(
 def _merge_key(program: Program, variant: Variant, operation: Operation, views: Views) -> Hashable:
     """Returns a key that is the same for operations that may share a call.
 
-    These have the same stage, constants, kinds of inputs, and instance of the step, hence the same
-    noise level and timestep. Tensor shapes are also equal: part of the latent, text, block range,
-    and residuals, which may be averaged over the picture.
+    They have the same stage, constants (such as the block range) and kinds of inputs, and read the
+    same instance of the step, hence the same noise level and timestep. Their parts of the latent,
+    texts and residuals have equal shapes; residuals may be averaged over the picture.
     """
     constants = tuple(
         (name, value)
@@ -201,8 +201,8 @@ class Arrangement:
 def loop_calls(
     variant: Variant, wires: Wiring, arranged: Arrangement, costs: Costs, crowded: frozenset[str]
 ) -> tuple[Call, ...]:
-    """Returns the calls of one evaluation in topological order. During `crowded` operations the
-    host's other devices work.
+    """Returns the calls of one evaluation in topological order. `crowded`: operations during which
+    other devices of the host work.
     """
     groups = _merged(wires, arranged.placement) if arranged.merge else {}
     member_of = {name: groups.get(name, (name,)) for name in wires.names}

@@ -20,8 +20,7 @@ from katz_graph.planner.region import stage_of
 MEASURING_NOISE = 0.1
 """Relative difference up to which two rates or latencies are equal."""
 MAX_ENUMERATED_MODULES = 12
-"""Maximum number of modules to enumerate subsets of, to decide whether two memories hold the same.
-"""
+"""Maximum number of modules whose subsets are enumerated to find devices of equal capacity."""
 
 
 class PlacementRules:
@@ -73,7 +72,7 @@ class PlacementRules:
         return len({(device, self._module[name]) for name, device in placement.items()})
 
     def texts(self, sampler_device: str) -> dict[str, str]:
-        """Returns text encoder operation -> the sampler's device, or its first pinned device."""
+        """Returns text encoder operation -> the sampler's device if allowed, else a pinned one."""
         return {
             operation.id: self._text_device(operation, sampler_device) for operation in self._texts
         }

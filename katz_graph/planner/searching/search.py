@@ -22,8 +22,8 @@ from katz_graph.planner.searching.space import Space
 from katz_graph.planner.simulation.simulate import simulate
 
 MAX_TIMED_OF_ALL, MAX_TIMED_OF_BEAM = 240, 60
-"""Maximum numbers of timed candidates, each without and with stale ControlNets: if all placements
-are enumerated, so that bounds prove the best, and if a beam search generates them.
+"""Maximum numbers of candidates to time, separately without and with stale ControlNets: from all
+placements, where bounds can prove the best, and from a beam search.
 """
 MIN_TIMED = 4
 """Minimum number of timed candidates, for comparison, even if their bounds exceed the best time."""
@@ -194,7 +194,7 @@ def chosen(bench: CandidateTimer, found: Sequence[Timed]) -> Program:
 
 def exact_or_stale(timed: Sequence[Timed], best: Callable[[Sequence[Timed]], Timed]) -> Timed:
     """Returns the best candidate without stale ControlNets. A candidate with stale ControlNets wins
-    only if it takes less than MAX_APPROXIMATE_SHARE of that time.
+    only if it takes less than MAX_APPROXIMATE_SHARE of the best exact time.
     """
     exact = [one for one in timed if not one.candidate.stale]
     stale = [one for one in timed if one.candidate.stale]

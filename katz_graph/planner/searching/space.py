@@ -29,12 +29,12 @@ MAX_GROWN = 4000
 """Maximum number of partial placements before a beam is cut to `BEAM_WIDTH`."""
 BEAM_WIDTH = 200
 MAX_PAIR_MOVES = 1000
-"""Maximum number of moves of two operations to any two devices that are neighbours. Beyond it,
-neighbours only move an operation and its reader to one device.
+"""Maximum number of neighbours that move two operations to any two devices. Beyond it, only an
+operation and its reader are moved, both to one device.
 """
 MAX_DELAY_SUBSETS = 3
-"""Maximum number of ControlNet operations read across devices to try every subset as stale. Beyond
-it, candidates start with all or none.
+"""Maximum number of ControlNet operations read by other devices for which every subset is tried
+as stale. Beyond it, candidates start with all or none.
 """
 Item = tuple[str, ...]
 
@@ -63,10 +63,10 @@ class Space:
         """True if `beginnings` covers all placements and sampler devices."""
 
     def beginnings(self) -> list[Candidate]:
-        """Returns the initial candidates without stale ControlNets. If few placements of single
-        operations exist, returns all of them with all sampler devices. Otherwise returns the best
-        of beam searches over single operations and over chains of the tree. Raises InputError if
-        nothing fits.
+        """Returns the initial candidates without stale ControlNets. If few placements exist,
+        returns all, with every device that feeds the prediction as the sampler's. Otherwise returns
+        the best of beam searches over chains of the tree and, if few, over single operations.
+        Raises InputError if nothing fits.
         """
         found = [
             one for one in dict.fromkeys(map(self._canonical, self._placed())) if self._fits(one)
@@ -182,7 +182,7 @@ class Space:
                 yield from (other for other in self.with_stale([one]) if other.stale != one.stale)
 
     def _joined(self, placement: Mapping[str, str]) -> Iterator[dict[str, str]]:
-        """Yields moves of a stage of every branch to the device of another stage of its branch."""
+        """Yields moves, in all branches at once, of a stage to the device of another stage."""
         for stage, other in permutations(range(max(map(len, self._branches), default=0)), 2):
             yield {
                 branch[stage]: placement[branch[other]]
@@ -255,7 +255,7 @@ def _subsets(names: frozenset[str]) -> list[frozenset[str]]:
 def items_of(
     program: Program, sites: PlacementRules, seconds: Callable[[str], float]
 ) -> list[Item]:
-    """Returns the items in descending order of work. Splits items at pins."""
+    """Returns items (operations to place together), largest work first. Splits them at pins."""
     found: list[Item] = []
     known: set[str] = set()
     order = sorted(

@@ -15,8 +15,8 @@ from katz_graph.planner.queries import WeightSwitch, switches, weight_sets
 
 LONGEST_BLOCK = 8  # maximum number of evaluations in one block of a repeating pattern
 SIMULATED_REPEATS, STEADY_REPEATS = 12, 4
-"""Numbers of simulated repeats of a pattern, and of the last of them to extrapolate from. Used if
-evaluations read values of earlier ones, because the pipeline takes a while to fill.
+"""Numbers of a pattern's repeats that are simulated, and of the last ones to extrapolate from. Used
+if evaluations read values of earlier ones, because the pipeline takes a while to fill.
 """
 
 
@@ -115,8 +115,8 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """Extrapolates `times` repeats of a pattern, evaluations `first` to `last` of a shortened
-    program, to `further` more repeats.
+    """Replaces `further` repeats of a pattern by an extrapolation from `times` simulated ones:
+    evaluations `first` to `last` of the shortened program.
     """
 
     first: int
@@ -161,8 +161,8 @@ def shortened(program: Program) -> tuple[Program, tuple[Repeats, ...]]:
 
 
 def _pattern(kinds: Sequence[int]) -> tuple[int, int]:
-    """Returns the block length and number of repeats of the longest repetition at the beginning. Of
-    equally long ones, takes the shortest block.
+    """Returns the block length and number of repeats of the longest repetition at the beginning. If
+    several are equally long, takes the one with the shortest block.
     """
     best = (1, 1)
     for length in range(1, min(LONGEST_BLOCK, len(kinds) // 2) + 1):

@@ -66,8 +66,8 @@ def simulate(program: Program) -> Simulation:
 
 
 def _longest_run(program: Program) -> tuple[int, int] | tuple[None, int]:
-    """Returns the first and last evaluation of the commonest variant's longest run; of equally long
-    runs, of the middle one.
+    """Returns the first and last evaluation of the commonest variant's longest run. If several runs
+    are equally long, takes the middle one.
     """
     number = commonest_variant(program)
     if number is None:

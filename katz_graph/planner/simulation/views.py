@@ -21,8 +21,8 @@ READ = ("skips", "features", "step")
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Names the instance that made a step (`step`), with its noise level and timestep, and the
-    `part` of the latent; None is the whole latent.
+    """Holds the step that a value derives from, which determines noise level and timestep, and the
+    value's `part` of the latent; None is the whole latent.
     """
 
     step: Instance
@@ -62,7 +62,7 @@ class Views:
         return self._known[found]
 
     def read(self, operation: Operation, evaluation: int) -> tuple[View | None, ...]:
-        """Returns the views of all inputs of an operation that may carry a step."""
+        """Returns the views of those inputs of an operation that may derive from a step."""
         return tuple(
             self.of(operation.inputs[name], evaluation)
             for name in READ
@@ -91,7 +91,7 @@ class Views:
         return found.ref.operation if isinstance(found, Instance) else None
 
     def telling(self, variant: Variant) -> tuple[int, ...]:
-        """Returns one evaluation, or all if views may differ because a slot carries a step."""
+        """Returns the evaluations to inspect: one, or all if a slot may change their views."""
         return self._carrying.get(variant.name, variant.evaluations[:1])
 
     def _made(self, instance: Instance, evaluation: int) -> View | None:

@@ -90,7 +90,7 @@ def gradient_estimation(
 
 def dpmpp_2m(x: Tensor, sigmas: Tensor, noise: NoiseSource, path: Path) -> Solving:
     """x' = σ'/σ x - (e^-h - 1) D with h = log σ - log σ'. D is extrapolated from the last two
-    predictions, or the last prediction in the first step and a step to 0 (Lu et al. 2022,
+    predictions; in the first step and in a step to 0, D is the last prediction (Lu et al. 2022,
     "DPM-Solver++", algorithm 2).
     """
     times = sigmas.log().neg()
@@ -226,8 +226,8 @@ def _advanced(
 
 
 def _coefficients(parts: Sequence[float], h: float, scale: float) -> list[float]:
-    """Solves equation 9 for a, with φ_k of -h. A single coefficient is 1/2, like the paper's orders
-    1 and 2.
+    """Solves equation 9 for a, with φ_k of -h. A single coefficient is 1/2, as in the paper for
+    orders 1 and 2.
     """
     count = len(parts)
     if count < 2:

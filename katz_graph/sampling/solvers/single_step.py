@@ -39,7 +39,7 @@ def heun(x: Tensor, sigmas: Tensor, noise: NoiseSource, path: Path) -> Solving:
 
 
 def heunpp2(x: Tensor, sigmas: Tensor, noise: NoiseSource, path: Path) -> Solving:
-    """Steps along the weighted slopes at σ_i, σ_i+1 and σ_i+2, reached by Euler steps.
+    """Steps along the weighted mean of slopes at σ_i, and at σ_i+1 and σ_i+2 after Euler steps.
 
     Of n slopes, the one at σ_i+k has weight σ_i+k / (n σ_0) and that at σ_i the rest, so that later
     levels fade with the noise. Uses two slopes in the penultimate step, one in the last. Heun++ has
@@ -82,8 +82,8 @@ def dpm_2(x: Tensor, sigmas: Tensor, noise: NoiseSource, path: Path) -> Solving:
 
 def dpm_fast(x: Tensor, sigmas: Tensor, noise: NoiseSource, path: Path) -> Solving:
     """Runs DPM-Solver-fast (Lu et al. 2022, "DPM-Solver", section 3.4) with N evaluations, in steps
-    of equal length in log σ from the first level to the last positive one; others only count
-    towards N. Steps have order 3; the last use the rest of N with order 2 or 1.
+    of equal length in log σ from the first level to the last positive one; levels between these
+    only determine N. Steps have order 3, but the last one or two have order 2 or 1, to fit N.
     """
     budget = len(sigmas) - 1
     if budget < 2:  # first and last level are the same

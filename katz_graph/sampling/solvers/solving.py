@@ -21,8 +21,8 @@ a solver and holds the state of one request.
 """
 
 Sampler = Callable[..., Solving]
-"""Maps (x, sigmas [N + 1], noise: NoiseSource, path: Path, *, options) to a generator that asks for
-evaluations, equal for every x, and returns the final x.
+"""Maps (x, sigmas [N + 1], noise: NoiseSource, path: Path, *, options) to a generator that requests
+evaluations and returns the final x. The levels of the evaluations do not depend on x.
 """
 
 

@@ -159,8 +159,8 @@ def dpmpp_sde(
     s_noise: float = 1.0,
     r: float = 0.5,
 ) -> Solving:
-    """Steps with two evaluations: to the part `r` of the step in log σ, then the whole step with
-    the prediction extrapolated from both, each with noise (Lu et al. 2022, "DPM-Solver++",
+    """Steps with two evaluations: over the share `r` of the step in log σ, then over the whole step
+    with a prediction extrapolated from both. Adds noise each time (Lu et al. 2022, "DPM-Solver++",
     algorithm 1, made ancestral by Crowson, k-diffusion). A step to 0 returns the prediction.
     """
     if not 0 < r <= 1:

@@ -21,8 +21,8 @@ CHAINS = "num_layers", "num_single_layers"
 
 
 def reads(control: ControlNetRecipe, model: ModelRecipe) -> tuple[int | None, ...]:
-    """Maps blocks to residuals. A chain of N blocks adds each of n residuals after ceil(N / n)
-    consecutive blocks; those of ControlNets that read pixels repeat cyclically.
+    """Maps blocks to residuals. In a chain of N blocks, each of n residuals is added after each of
+    ceil(N / n) consecutive blocks. Residuals of ControlNets that read pixels repeat cyclically.
     """
     again = config(control.control_net).get("conditioning_embedding_channels") is not None
     found: list[int | None] = [None]

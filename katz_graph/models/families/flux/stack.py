@@ -105,8 +105,8 @@ def placed(
     latents: Sequence[Tensor], rows: int, columns: int, placing: str
 ) -> Iterator[tuple[tuple[int, int], tuple[int, int, int]]]:
     """Yields each reference's patch rows and columns, and its first patch's position (plane, row,
-    column). By default references share a plane, each below or right of earlier ones, whichever
-    grows less, as in other implementations.
+    column). By default references share a plane. Each is below or to the right of earlier ones,
+    whichever gives the shorter side, as in other implementations.
     """
     height, width = (rows * 2, columns * 2) if placing == "uxo" else (0, 0)
     for number, latent in enumerate(latents, start=1):

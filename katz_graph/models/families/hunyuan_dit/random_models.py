@@ -34,7 +34,7 @@ def arguments(noise: Tensor, guidance: float) -> dict[str, Any]:
 
 def euler(pipeline: Any) -> float:
     """Replaces DDPM's scheduler by Euler's and returns the factor of the initial noise. Euler
-    starts from the highest level's noise; a KSampler adds it to a unit-variance picture.
+    starts with noise of variance σ² at the highest level σ, a KSampler with 1 + σ².
     """
     taken = EulerDiscreteScheduler.from_config(
         pipeline.scheduler.config, timestep_spacing="linspace"

@@ -70,8 +70,8 @@ def hint(module: Any, reference: Tensor) -> Tensor:
 
 
 def seen(values: Mapping[str, Any], pixels: Tensor) -> Tensor:
-    """Converts a user's picture for a ControlNet's VAE, like ComfyUI, because Stability trained
-    edges in another range and depth with near as dark.
+    """Converts a user's picture for a ControlNet's VAE, like ComfyUI, because Stability trained on
+    edge maps in another range and on depth maps with dark foregrounds.
     """
     match values.get(CONTROL_TYPE):
         case 1:  # edges

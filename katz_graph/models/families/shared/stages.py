@@ -43,7 +43,7 @@ def text_work(inputs: Mapping[str, Any], extent: Extent, counts: WorkCounts) -> 
 
 
 def encode_once(reader: Reader) -> Hoisted:
-    """Returns a text's recipe, with pooled text if the model takes it."""
+    """Returns a text's recipe, and whether the model takes pooled text."""
     entry = reader.entry
     return reader.text_key, {
         "encoding": entry.encoding,
@@ -70,7 +70,9 @@ def position_once(reader: Reader) -> Hoisted:
 
 
 def reference_once(reader: Reader) -> Hoisted:
-    """Returns a ControlNet's image and its size. Raises InputError for an image from the loop."""
+    """Returns a ControlNet's image, and the size of the operation's part of the latent. Raises
+    InputError for an image from the loop.
+    """
     image, cells = reader.inputs["image"], reader.part and reader.part.cells
     if isinstance(image, (Ref, Previous)):
         raise InputError(
@@ -86,7 +88,7 @@ def reference_once(reader: Reader) -> Hoisted:
 
 
 def channels_once(reader: Reader) -> Hoisted | None:
-    """Returns an inpainting model's channels, if any, and its part."""
+    """Returns the extra input channels, if any, and the operation's part of the latent."""
     concatenated, part = reader.entry.concatenated, reader.part
     if concatenated is None:
         return None

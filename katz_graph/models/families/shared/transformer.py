@@ -203,7 +203,7 @@ def run_blocks(
     passed: tuple[int, ...] = (),
 ) -> Tokens:
     """Runs a range of blocks except `passed` ones, and stores the outputs that later blocks read as
-    skips. Adds the residual before each block, or to its skip if it reads one.
+    skips. Adds the residual before each block, or to the block's skip if it reads one.
     """
     stack, sources = stack_of(module), skip_sources(module)
     before, after = (still_read(sources, number) for number in (numbers.start, numbers.stop))

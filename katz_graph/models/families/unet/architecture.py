@@ -52,8 +52,8 @@ class UNetArchitecture(Architecture):
     up_blocks: int  # 0 in a ControlNet
 
     def skip_range(self, up_block: int) -> range:
-        """Returns the positions of the skips that an up block reads, empty without such a block, as
-        `blocks.skip_range` does for a live module.
+        """Returns the positions of the skips that an up block reads; empty if there is no such
+        block. `blocks.skip_range` does this for a live module.
         """
         end = (self.down_blocks - up_block) * (self.layers_per_block + 1)
         return range(max(end - self.layers_per_block - 1, 0), max(end, 0))

@@ -44,7 +44,7 @@ def originals(parameters: Collection[str]) -> Mapping[str, tuple[Rows, ...]]:
 
 
 def _original(path: str, layers: int, paths: Collection[str]) -> str:
-    """Returns a module's original name, or "" without one. `layers`: per block."""
+    """Returns a module's original name, or "" without one. `layers`: their number per block."""
     if path in ORIGINAL_LAYERS:
         return str(ORIGINAL_LAYERS[path])
     match = BLOCK.fullmatch(path)

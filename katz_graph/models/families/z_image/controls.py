@@ -33,7 +33,7 @@ def reads(control: ControlNetRecipe, model: ModelRecipe) -> tuple[int | None, ..
 
 def check_controlnet(control: ControlNetRecipe, model: ModelRecipe) -> None:
     """Raises InputError if a ControlNet's sizes differ from the transformer's, or if the
-    transformer's positions are not the published ones, which a ControlNet's configuration lacks.
+    transformer's positions differ from the published ones, which all ControlNets use.
     """
     part, network = control.control_net, model.network
     for name, key, default in (("width", "dim", 3840), ("number of heads", "n_heads", 30)):

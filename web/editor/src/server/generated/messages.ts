@@ -369,11 +369,10 @@ export interface DescribedPlan {
 /**
  * Describes a computation of the loop, or one that precedes it (`hoisted`).
  *
- * `node` is the submitted workflow's node for the operation: of an explicit step region, else the
- * sampler. `branch` is the conditioning entry that a sampler's operation computes: positive,
- * negative2; else empty. `label` is for display. `recorded`: CUDA devices may record the calls as
- * CUDA graphs. `unprepared`: module blocks that run their library's forward on GPUs, with the
- * reason.
+ * `node` is the submitted workflow's node: one of an explicit step region, else the sampler.
+ * `branch` names the conditioning entry of a sampler's operation, such as negative2; else empty.
+ * `label` is for display. `recorded`: CUDA devices may record the calls as CUDA graphs.
+ * `unprepared`: module blocks that run their library's forward on GPUs, with the reason.
  */
 export interface DescribedOperation {
   id: string;
