@@ -215,7 +215,7 @@ class DeviceEngine:
         raise RunError("this engine has no worker in this process")
 
     def _target_here(self) -> Target:
-        """Returns a target of this process's device alone; starts its worker on first use."""
+        """Returns a planner target with only this process's device. Starts its worker if needed."""
         with self._starting:
             names = [name for name in self.cluster.assignments if self.cluster.is_in_process(name)]
             if not names:
@@ -404,8 +404,8 @@ def _seated(
     launchers: Mapping[str, Launcher] | None,
     early_start: EarlyStart | None,
 ) -> tuple[list[WorkerConfig], Claim]:
-    """Claims processors for this host's workers that compute on CPUs and wait for each other, if
-    enough processors are free.
+    """Claims processors for this host's CPU workers, if enough are free. Returns the configs with
+    the claimed processors, and the claim.
     """
     here = [launchers is None or isinstance(launchers[one.name], Spawn) for one in configs]
     seats = [

@@ -1,5 +1,5 @@
-"""Runs nodes without models: an engine that only compiles the regions to be sampled, and a run of
-upstream nodes, to find the inputs of given nodes.
+"""Runs nodes without models. `PlanningEngine` only compiles the regions to be sampled; `Rehearsal`
+runs upstream nodes to find the inputs of given nodes.
 """
 
 from __future__ import annotations
@@ -124,8 +124,8 @@ class Rehearsal:
             return {}
 
     def step(self, graph: Graph, sampler: str) -> WrittenStep:
-        """Returns the nodes that replace a sampler by its step. Raises InputError, with a line for
-        each problem, if that is impossible.
+        """Returns the nodes of an explicit step region that can replace a sampler. Raises
+        InputError, with a line for each problem, if that is impossible.
         """
         if sampler not in graph.nodes:
             raise InputError(

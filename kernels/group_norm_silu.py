@@ -20,8 +20,8 @@ def group_norm_silu(
     """Returns SiLU(GroupNorm(x + shift)) of x [B, C, H, W], in x's layout: channels-last or NCHW.
 
     Adds `shift` [B, C] first and rounds to x's dtype; without `silu` returns the norm alone.
-    Statistics are float32 (Welford). Reads x twice and writes it once. Replaces `F.group_norm`,
-    which torch computes only in NCHW on GPUs, `F.silu` and the preceding addition.
+    Statistics are float32 (Welford). Reads x twice and writes it once. Replaces the addition,
+    `F.silu`, and `F.group_norm`, which torch computes only in NCHW on GPUs.
     """
     if uses_kernels(x):
         from katz_graph.kernels.triton_group_norm import group_norm_silu as kernel

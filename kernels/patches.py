@@ -11,8 +11,8 @@ from torch import Tensor
 @dataclass(frozen=True, slots=True)
 class Delta:
     """Holds scale · up · down, which one LoRA adds to a weight [N, ...]. up is [N, r]; down has r
-    rows, each with the values and axis order of one of the weight's N rows. Both may be on any
-    device.
+    rows, each with as many values as one of the weight's N rows, in the same axis order. Both may
+    be on any device.
     """
 
     up: Tensor

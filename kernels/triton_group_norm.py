@@ -21,7 +21,7 @@ PROGRAMS = 128  # maximum programs per channel
 
 @triton.jit
 def _shifted(x, shift, place, channel, batch, channels, inside, SHIFTED: tl.constexpr):
-    """Loads values in float32, after adding the shift and rounding to their dtype."""
+    """Loads values, adds the shift, rounds to their dtype, and converts to float32."""
     value = tl.load(x + place, inside, other=0.0)
     if SHIFTED:
         more = tl.load(shift + batch * channels + channel, inside, other=0.0)

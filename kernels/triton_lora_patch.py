@@ -84,7 +84,7 @@ def _lora_patch(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Factor:
-    """Holds a factor with the axes of its weight, and the shape of its padded memory."""
+    """Holds up or down of a LoRA (down with its weight's axes), and the shape when padded."""
 
     values: Tensor
     shape: tuple[int, ...]

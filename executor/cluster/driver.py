@@ -227,8 +227,8 @@ class Cluster:
 
     def call_all(self, what: str, seconds: float) -> None:
         """Calls a service on all current workers concurrently; does not retry on replacements.
-        Stops waiting after `seconds`; slower calls continue, and their workers handle later
-        messages after them. Raises the first error of the finished calls; ignores lost workers.
+        Stops waiting after `seconds`; slower calls continue and delay later messages to their
+        workers. Raises the first error of the finished calls; ignores lost workers.
         """
         with self._lock:
             self._check_open()
@@ -263,8 +263,8 @@ class Cluster:
     def _ask(
         self, device: str, wanted: CallService, future: Future[CallResult], cancelled: Future[None]
     ) -> None:
-        """Sends a call when the device's worker is present, so that the loss of this worker fails
-        the call.
+        """Sends a call once the device's worker is connected. If that worker is lost, the call
+        fails.
         """
         while True:
             present = self._wait_for(device, cancelled)
@@ -339,8 +339,8 @@ class Cluster:
         self._begin(request)
 
     def _postpone(self, request: WorkerRequest, attempt: int) -> None:
-        """Cancels a request on its workers and restarts it after a short delay, because other
-        requests use the memory.
+        """Cancels a request on its workers and restarts it after a short delay. Used when other
+        requests occupy the memory.
         """
         if request.is_current(attempt):
             self._cancel(request)
@@ -449,8 +449,8 @@ class Cluster:
         self._later(mend)
 
     def _later(self, act: Callable[[], None]) -> None:
-        """Runs `act` after a grace period. Peers notice a lost worker first, the supervisor within
-        the grace period.
+        """Runs `act` after a grace period, because peers notice a lost worker before the supervisor
+        does.
         """
 
         def locked() -> None:

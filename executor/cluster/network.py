@@ -40,7 +40,7 @@ class WorkerNetwork:
         self._there: set[str] = set()
 
     def joined(self, name: str, send: Send) -> None:
-        """Connects a worker that has its assignment with all others that have theirs."""
+        """Connects a newly assigned worker with all other assigned workers."""
         self._there.add(name)
         for first, second in self._pairs:
             if name in (first, second) and {first, second} <= self._there:
@@ -69,7 +69,7 @@ class WorkerNetwork:
         return True
 
     def connected(self, name: str, said: Connected) -> None:
-        """Counts one connected end of a pair."""
+        """Records that one end of a pair is connected."""
         state = self._pairs[self._pair(name, said.peer)]
         if said.generation == state.generation:
             state.connected += 1

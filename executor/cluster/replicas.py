@@ -26,8 +26,8 @@ class Change:
 
 @dataclass(slots=True)
 class _Placed:
-    """Tracks the replicas of a ControlNet: time of last use by member, oldest replica first, and
-    the time at which the queue became long.
+    """Tracks the replicas of a ControlNet: when each member last used its replica, oldest replica
+    first, and since when the queue is long.
     """
 
     used: dict[str, float] = field(default_factory=dict)
@@ -104,8 +104,8 @@ class Replicas:
         )
 
     def _replicated(self, queues: Queues, now: float) -> list[Change]:
-        """Replicates at most one ControlNet per overloaded member: that with the most queued work.
-        Others wait for the next period, because one replica may suffice.
+        """Replicates at most one ControlNet per overloaded member: the one with the most queued
+        work. Others wait for the next period, because one replica may suffice.
         """
         changes: list[Change] = []
         settling: set[str] = set()  # members whose queues change in this round

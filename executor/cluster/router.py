@@ -37,9 +37,9 @@ class Router:
     """Leases replica groups to requests and routes their ControlNets to pool members.
 
     `pins`: allowed devices by stage; the devices of the pooled stages form a pool if no other stage
-    is pinned to them. `lane`: base devices per replica group. Any thread may call. Raises
-    InputError for pins to unknown devices, or if no group satisfies all pins. In the latter case
-    with `reduced` (devices were lost), all base devices form one group.
+    is pinned to them. `lane`: base devices per replica group. Any thread may call. `reduced`:
+    devices were lost, so all base devices form one group if no smaller group satisfies all pins.
+    Raises InputError for pins to unknown devices, or if no group satisfies all pins.
     """
 
     def __init__(

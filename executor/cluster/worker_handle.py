@@ -101,7 +101,9 @@ class WorkerHandle:
         self._stopping.set()
 
     def end(self, reason: str = "") -> None:
-        """Kills the worker. The reading thread cleans up, and finds the reason if none is given."""
+        """Kills the worker. The reading thread cleans up, and determines the reason if none is
+        given.
+        """
         with self._lock:
             self._reason = self._reason or reason
             launched = self._launched
@@ -208,7 +210,7 @@ class WorkerHandle:
             return f"internal error: its message caused {type(error).__name__}: {error}"
 
     def _phases_of(self, hello: Hello) -> Sequence[Phase]:
-        """Returns the phases of this worker's start. Other hosts have other clocks."""
+        """Returns the phases of this worker's start; none on other hosts, because clocks differ."""
         assert self._launched is not None  # set before its Hello arrived
         if self._launched.pid is None:
             return ()

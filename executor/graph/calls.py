@@ -48,8 +48,8 @@ class Calls:
         self._process = process
 
     def run(self, node: NodeState) -> list[Any]:
-        """Runs a node. Each run returns outputs or an expansion (both may have UI output), the
-        blocker among its inputs, or an awaitable of one of these.
+        """Runs a node. Returns the result of each run: the outputs or an expansion, with or without
+        UI output; a blocker found among the inputs; or an awaitable of one of these.
         """
         kind = node.type
         missing = next(

@@ -31,8 +31,8 @@ def last_part(identifier: str) -> str:
 def with_inner(
     shown: Sequence[Shown], made_for: str, there: Container[str]
 ) -> Iterator[tuple[Shown, str, str]]:
-    """Yields each node with UI output, and the file's nodes that created and show it. `there`: ids
-    of the file.
+    """Yields each node with UI output, the file's node that created it, and the file's node that
+    shows the output. `there`: ids in the file.
     """
     pending = [(one, made_for) for one in reversed(shown)]
     while pending:

@@ -1,4 +1,4 @@
-"""Holds several values on one output, and runs a node that takes single values once per element."""
+"""Represents lists on outputs. A node that takes single values runs once per element."""
 
 from __future__ import annotations
 

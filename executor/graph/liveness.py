@@ -10,7 +10,7 @@ from katz_graph.executor.graph.node_state import NodeState, States
 
 
 def hold_sources(states: States, node: NodeState) -> None:
-    """Adds a reference to each source that an entered node may read."""
+    """Adds a reference to each source that a node may read."""
     for _, link in node.links:
         if (source := states.get(link.node)) is not None:
             source.holders += 1
@@ -32,7 +32,7 @@ def hold_upstream(states: States, node: NodeState) -> None:
 
 
 def end_reading(states: States, node: NodeState) -> None:
-    """Drops the references of a node that has finished reading, to its sources and other nodes."""
+    """Drops a node's references to its sources and to other nodes, when it has finished reading."""
     pending = [node]
     while pending:
         reader = pending.pop()

@@ -64,7 +64,7 @@ class NodeState:
 
     holders: int = 0  # references: links and other readers
     has_read: bool = False  # will not read its sources again
-    held: Sequence[NodeState] = ()  # other nodes held: upstream nodes or its expansion's roots
+    held: Sequence[NodeState] = ()  # further references: upstream nodes or its expansion's roots
     freed: bool = False  # its outputs were freed
 
     @property

@@ -16,7 +16,7 @@ from katz_graph.executor.graph.signature import Signature
 
 
 class NodeReporter:
-    """Reports on the run of `file` over `states`; `cache` has the history of the previous run."""
+    """Reports the events of one run of `file`. `cache` has the history of the previous run."""
 
     def __init__(
         self, file: Graph, states: States, cache: ResultCache, listener: Listener | None

@@ -40,9 +40,9 @@ class ResultEntry:
 
 
 class Results:
-    """Stores results. `classic` retains results that the graphs of the last `runs` runs use and
-    that current runs touch; an eviction policy retains `limit` results; `none` retains nothing.
-    `touched`: the set that the run passed to `under_way`.
+    """Stores results. `classic` retains the results used by the graphs of the last `runs` runs, and
+    those touched by current runs; an eviction policy retains `limit` results; `none` retains
+    nothing. `touched`: the set that the run passed to `under_way`.
     """
 
     def __init__(self, policy: str, limit: int = 0, runs: int = 1) -> None:

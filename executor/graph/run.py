@@ -273,7 +273,7 @@ class _GraphRun:
         self._finish(node, outputs)
 
     def _files(self, node: NodeState) -> Iterator[Path]:
-        """Yields the files that a node, and the nodes inside its expansion, wrote and show."""
+        """Yields the files named in the UI output of a node and of nodes inside its expansion."""
         inner = (shown.ui for shown, *_ in with_inner(node.shown, node.origin, self.file.nodes))
         for ui in (node.ui, *inner):
             yield from () if ui is None else written(self.context, ui)
@@ -356,8 +356,8 @@ class _GraphRun:
         return False
 
     def _is_cached(self, node: NodeState) -> bool:
-        """Looks up the result of a node that was signed only now or has run as an equal node.
-        Returns whether it is cached.
+        """Looks up the result of a deferred node, or of a node equal to one that has run. Returns
+        whether it is cached.
         """
         if node.deferred:
             sign_deferred(self.nodes, node, self.calls)

@@ -58,7 +58,9 @@ class RunStats:
 
     @property
     def seconds(self) -> Mapping[str, float]:
-        """Sums load, prepare and denoise of all samplers on their sampling devices, and the VAE."""
+        """Returns the total seconds of loading, preparing and denoising of all samplers, and of the
+        VAE.
+        """
         return {
             "load": sum(sampler.load for sampler in self.samplers),
             "prepare": sum(sampler.prepare for sampler in self.samplers),

@@ -1,8 +1,8 @@
 """Computes each node's signature, its cache key, before the run; for deferred nodes, when their
 values are available.
 
-Deferred nodes are lazy nodes, because their result depends only on the inputs that they request;
-nodes with a fingerprint that needs a linked knob; and readers of deferred nodes.
+Three kinds of nodes are deferred: lazy nodes, whose result depends only on the inputs that they
+request; nodes whose fingerprint needs a linked knob; and readers of deferred nodes.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ OWN_ID = "the node's own id"  # an input name that no node has
 
 
 def sign_upstream(states: States, root: NodeState, calls: Calls) -> None:
-    """Enters and signs a node and all nodes that it may read, sources first. Takes linear time over
-    all calls. Leaves cycles unsigned.
+    """Signs a node and all nodes that it may read, sources first, after selecting their inputs. All
+    calls together take linear time. Leaves cycles unsigned.
     """
     stack = [root]
     while stack:

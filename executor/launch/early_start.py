@@ -11,8 +11,8 @@ from katz_graph.executor.turns.affinity import claim_seats
 
 
 class EarlyStart:
-    """Starts a fork server, which preloads libraries, and claims processors for this host's
-    devices, until `close`. `server`: a fork server to use instead of a new one.
+    """Claims processors for this host's devices, and runs a fork server that preloads libraries,
+    until `close`. `server`: a fork server to use instead of a new one.
     """
 
     def __init__(self, devices: DeviceList, threads: int, server: ForkServer | None = None) -> None:

@@ -210,7 +210,7 @@ def _name(thread: Path) -> str:
 
 
 def _has_initialised_cuda() -> bool:
-    """Returns whether the parent process has initialised CUDA; forks cannot use it."""
+    """Returns whether CUDA is unusable, because it was initialised before this process forked."""
     torch = sys.modules.get("torch")
     return torch is not None and bool(torch.cuda._is_in_bad_fork())
 

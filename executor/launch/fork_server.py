@@ -30,13 +30,13 @@ EXIT_TIMEOUT_S = 2.0  # seconds for a process to end after its last connection e
 
 
 class ForkServer:
-    """Forks processes that compute with `threads`, from a server with `module` loaded, which runs
-    from `begin` or the first `fork` to `close`. A context manager.
+    """Forks processes that compute with `threads`. The server has loaded `module`, and runs from
+    `begin` or the first `fork` to `close`. A context manager.
 
     `prefix`: a command prefix such as `ip netns exec a`, which also applies to forks. `control`: a
-    connection to another process's fork server, which ends with its last connection. `echo` gets
-    the lines that the server prints while loading. Any thread may call. If the server is lost, its
-    forks continue and a new server starts.
+    connection to another process's fork server; that server ends when its last connection does.
+    `echo` gets the lines that the server prints while loading. Any thread may call. If the server
+    is lost, its forks continue and a new server starts.
     """
 
     def __init__(
@@ -71,8 +71,8 @@ class ForkServer:
 
     def fork(self, entry: str) -> Forked:
         """Forks a process that runs `entry` (module:function) when loading has finished. The
-        process has a separate session, so that Ctrl-C reaches only the driver, and ends with the
-        connection. Raises OSError if it cannot be created.
+        process ends with the connection. It has a separate session, so that Ctrl-C reaches only the
+        driver. Raises OSError if it cannot be created.
         """
         with ExitStack() as ours, ExitStack() as theirs:
             connected, its_end = _pair(ours, theirs, socket.SOCK_STREAM)

@@ -17,7 +17,7 @@ from katz_graph.node.types import NodeType
 
 
 class InProcess:
-    """Starts the worker of one device in this process. `host` serves it after its assignment."""
+    """Starts the worker of one device in this process. `host`: set once a device is assigned."""
 
     in_process = True
     any_device = False  # a thread has nothing to load

@@ -34,7 +34,7 @@ REPEATS, MAX_SECONDS_PER_KIND = 9, 1.0
 
 
 def device_key(device: torch.device, dtype: torch.dtype, threads: int) -> str:
-    """Returns the key for which measured costs are valid: hardware and settings of its use."""
+    """Returns the key under which measured costs are stored: the hardware and how it is used."""
     if device.type == "cuda":
         hardware = torch.cuda.get_device_name(device)
     else:
@@ -66,7 +66,7 @@ def measure(
 
     The rates are the best of several runs. With `stretch`, the rates are the first quartile over
     that many seconds per kind of work, so devices that start together always do the same kind.
-    Other children of this process's parent then count as neighbours, which may use processors.
+    Processor time of other children of this process's parent then does not count as a disturbance.
     """
     clock = partial(scheduled_with_neighbours, os.getppid()) if stretch else scheduled
     before = clock()
@@ -201,7 +201,7 @@ def _typical(times: Sequence[float], stretch: float) -> float:
 
 
 def _share_lost(times: Sequence[float]) -> float:
-    """Estimates the share of a typical run lost to other programs: undisturbed, a GPU takes equally
+    """Estimates the share of a typical run lost to other programs. An undisturbed GPU takes equally
     long each time.
     """
     return 1 - min(times) / statistics.median(times)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 REQUEST = "probe"
-ROUNDS = 20  # small round trips that measure the time of an answer
+ROUNDS = 20  # round trips of small messages to time the way back of an answer
 MAILBOX_POLL_S = 2e-5  # seconds between checks of the mailbox
 TIMEOUT = 60.0  # seconds for a transfer
 
@@ -163,8 +163,8 @@ BUDGET = 3.0  # seconds of transfers after which MIN_REPEATS repeats suffice
 
 
 def measure_link(probe: Probe) -> NetworkLink:
-    """Measures latency, the median of small messages, and bandwidth, from the difference between
-    transfers of full and of quarter size.
+    """Measures latency as the median of small messages, and bandwidth from the difference between
+    full-size and quarter-size transfers.
 
     Traffic shapers send the first bytes, a token bucket, at full speed before they limit the rate.
     So sizes grow until a transfer takes 50 ms, which empties the bucket, and long transfers follow

@@ -47,7 +47,7 @@ class LoraProfile:
     @property
     def steps(self) -> int:
         """Returns K, the number of steps that may run without the LoRA while the latents stay
-        equal. The last step always uses the LoRA.
+        similar. The last step always uses the LoRA.
         """
         alike = [similarity >= MIN_COSINE_SIMILARITY for similarity in self.similarities[:-1]]
         return alike.index(False) if False in alike else len(alike)

@@ -52,8 +52,8 @@ def profile_region(
     store: CostStore,
     context: Context,
 ) -> list[StageTime]:
-    """Runs a sampler on each device alone, then on all devices of a host concurrently, each with
-    equal stages both separate and batched.
+    """Runs a sampler on each device alone, then on all devices of a host concurrently. Each time,
+    runs equal stages both separately and batched.
 
     Stores the times, replacing earlier ones, and returns them.
     """

@@ -88,8 +88,8 @@ class Contention:
 
 
 class CostStore:
-    """Stores measured costs by device key (`measure.device.device_key`), with the file in a cache
-    folder; with None only in memory.
+    """Stores measured costs by device key (`measure.device.device_key`), in a file in a cache
+    folder; if the folder is None, only in memory.
 
     `together`: the number of devices of one host that work at the same time; 1 is alone. A store
     sees the file as it was on opening, and its own updates. Threads may share one.
@@ -185,8 +185,8 @@ class CostStore:
         """Stores the seconds of single calls, by cost key and number of batch members. Returns
         their medians.
 
-        Unless `replace`, averages with earlier runs, which weigh as many samples as they had, at
-        most 20.
+        Unless `replace`, averages with earlier runs, weighted by their numbers of samples, at most
+        20.
         """
         medians = {
             stage: (statistics.median(usable), len(usable))
@@ -317,5 +317,7 @@ class CostStore:
 
 
 def _is_left_alone() -> bool:
-    """Returns whether this process waited for processors at most a DISTURBED share of its time."""
+    """Returns whether the share of time that this process waited for processors is at most
+    DISTURBED.
+    """
     return scheduled().share_waited <= DISTURBED

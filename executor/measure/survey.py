@@ -138,8 +138,8 @@ def estimated(
     plans need.
 
     `devices`: name -> torch name; all compute in `dtype`. `link`: used for all links. If None, uses
-    measured shared-memory links; else estimates half the slower device's memory rate, or half
-    PAGEABLE if a GPU takes part and that is lower.
+    the measured shared-memory links. An unmeasured link has half the slower device's memory rate,
+    or half PAGEABLE if a GPU takes part and that is lower.
     """
     host, store = socket.gethostname(), CostStore(cache)
     for device in dict.fromkeys(devices.values()):

@@ -70,8 +70,8 @@ class CudaGraphs:
         generator.graphsafe_set_state(generator.clone_state())
 
     def drop(self) -> None:
-        """Uses a new pool for later recordings, because library memory that a stream's recordings
-        share is in the pool of the first (pytorch#193402).
+        """Uses a new pool for later recordings, because a stream's recordings share library memory
+        in the first recording's pool (pytorch#193402).
         """
         self._unused.clear()
         self._leave_pool()

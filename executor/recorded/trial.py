@@ -14,8 +14,8 @@ ATTEMPTS = 20  # invalid laps on two streams after which one stream is chosen
 
 @dataclass(slots=True)
 class Trial:
-    """Tries two calls both ways, then settles on the faster. `concurrent`: whether to use two
-    streams now. Only laps in which both calls were replayed count.
+    """Tries two calls on one stream and on two, then settles on the faster. `concurrent`: whether
+    to use two streams now. Only laps in which both calls were replayed count.
     """
 
     concurrent: bool = False

@@ -1,3 +1,3 @@
-"""Moves values between processes: explicit vocabulary, checked lengths, no pickle. Must not know
-the purpose of the values.
+"""Moves values between processes, with an explicit list of types, checked lengths, and no pickle.
+Must not know the purpose of the values.
 """

@@ -19,7 +19,7 @@ class DirectConnection:
         self._outgoing, self._incoming = outgoing, incoming
 
     def send(self, body: Any, descriptors: Sequence[int] = ()) -> None:
-        """Passes a message, which the peer does not receive after the end."""
+        """Passes a message. After the end, the peer does not receive it."""
         self._outgoing.put(body)
 
     def sender(self) -> DirectConnection:

@@ -57,8 +57,8 @@ class Peer:
             thread.start()
 
     def send(self, address: Address, value: Any) -> None:
-        """Sends a value, which may be modified afterwards. Blocks only for the copy; on a slow link
-        it also waits for a free place among `QUEUED`.
+        """Sends a value, which may be modified afterwards. Blocks only for the copy and, on a slow
+        link, while the queue (`QUEUED`) is full.
 
         Raises Closed if the peer is disconnected, TypeError if the value cannot be sent, RunError
         if shared memory is full.

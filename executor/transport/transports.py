@@ -15,10 +15,10 @@ from katz_graph.executor.transport.connection import Connection
 @dataclass(frozen=True, slots=True)
 class Transport:
     """Names the function (module:function of this package) that opens a transport from the
-    connection and the meeting, at both ends before other messages.
+    connection and the meeting. Both ends open it before other messages.
 
-    `one_host`: for workers on one host, opening without waiting; otherwise for workers on different
-    hosts.
+    `one_host`: connects workers on one host, and opens without waiting. Otherwise connects workers
+    on different hosts.
     """
 
     function: str

@@ -135,9 +135,9 @@ the next stage takes 15 to 30 % longer than after work.
 
 class Awake:
     """Decides how long a waiting thread keeps its processor busy. Keeps it busy for some seconds,
-    because a processor slowly regains its speed after idling, but not if other programs want it: a
-    thread that yields to them gets the processor milliseconds after its input arrives, a sleeping
-    thread immediately.
+    because a processor regains its speed slowly after idling. Gives it up if other programs want
+    it: a thread that yields to them gets the processor milliseconds after its input arrives, a
+    sleeping thread immediately.
 
     `clock` returns wall-clock seconds; `used` returns the CPU seconds of all threads of this
     process, so time that its other threads take does not count as lost.

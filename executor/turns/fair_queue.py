@@ -23,9 +23,10 @@ SHARE = 0.05  # seconds of credit for every waiting flow in a round
 class DeficitRoundRobin(Generic[Flow]):
     """Gives each flow with work an equal share of the device's seconds.
 
-    Time used beyond the share is a persistent debt; a share unused for lack of work is lost.
-    Weights stay, while flows use them, for STAY times as long as their switch took. So a flow that
-    used its share waits for at most STAY + 1 switches and one unit of work of each other flow.
+    Time used beyond the share is a persistent debt; a share unused for lack of work is lost. While
+    flows use the resident weights, these stay for STAY times the duration of the switch to them. So
+    a flow that used its share waits for at most STAY + 1 switches and one unit of work of each
+    other flow.
     """
 
     def __init__(self) -> None:

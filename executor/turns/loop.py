@@ -299,8 +299,6 @@ class DeviceThread:
 
 
 def clear_frames(error: BaseException) -> None:
-    """Clears the frames in the tracebacks of an error and its causes, which keep locations but no
-    objects.
-    """
+    """Releases the objects that the tracebacks of an error and its causes hold; locations stay."""
     for one in with_causes(error):
         traceback.clear_frames(one.__traceback__)

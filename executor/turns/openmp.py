@@ -86,8 +86,8 @@ class SpinGuard:
 
 
 def teams_beyond(available: int, threads: int) -> int:
-    """Returns the number of idle teams, each as large as the working one, that brings the threads
-    above the processors. A team includes its creating thread.
+    """Returns the number of idle teams, each as large as the working one, needed for threads to
+    outnumber processors. A team includes its creating thread.
     """
     return (available - 1) // (threads - 1) if 1 < threads <= available else 0
 
@@ -111,7 +111,7 @@ def idle_teams(number: int, threads: int) -> Iterator[None]:
 
 
 def _hold(threads: int, released: threading.Event) -> None:
-    """Holds a team. OpenMP creates one for a thread that computes in parallel, until that ends."""
+    """Holds the team that OpenMP creates for this thread, until `released` is set."""
     torch.get_num_threads()  # initializes the number of threads of this thread
     # torch.set_num_threads would change it for future threads too
     ctypes.CDLL(None).omp_set_num_threads(threads)

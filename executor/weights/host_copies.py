@@ -1,5 +1,5 @@
-"""Caches the weights of models evicted from a GPU in pinned host memory, so reloading copies and
-reads no file.
+"""Caches the weights of models evicted from a GPU in pinned host memory. Reloading a model then
+copies them instead of reading files.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ from katz_graph.models.loading.store import ModelStore
 from katz_graph.settings.environment import checks_weights
 
 Resident = tuple[tuple[Lora, TextParts], ...]
-"""LoRAs in order, each with the parts of its file to use: those of a text encoder, or none for a
-network, because its class determines them.
+"""LoRAs in order, each with the parts of its file that patch a text encoder. The parts are empty
+for a network, because the network's class determines them.
 """
 
 BLOCK = 1 << 18  # values that a CPU sums at a time, few enough for its cache
@@ -229,8 +229,8 @@ class WeightSets:
 
 
 def _plain(weight: Tensor, deltas: Sequence[tuple[Method, float]]) -> Sequence[Delta]:
-    """Returns the deltas if all are LoRAs, so that a kernel can add them and those of other weights
-    together. Empty without kernels, so that sums are rounded as in diffusers.
+    """Returns the deltas if all are LoRAs, so that one kernel can add the deltas of many weights.
+    Returns none without kernels, so that sums are rounded as in diffusers.
     """
     dense = weight.is_contiguous() or weight.is_contiguous(memory_format=torch.channels_last)
     if not (dense and uses_kernels(weight)):

@@ -32,8 +32,8 @@ class Version:
     weight_sets: Mapping[str, ModelRecipe]
     """Models to patch, by the name of their weight set in the program."""
     networks: Mapping[str, Sequence[ModelRecipe]]
-    """Models with weight sets that must be resident, by the name of a segment, or by the first
-    operation of a call before the loop.
+    """Models that a segment, or a call before the loop, needs with their weight sets resident.
+    Keys: the name of the segment, or the first operation of the call.
     """
     names: Mapping[Weights, str]
     """Names of the complete weight sets, by their resident weights."""
@@ -81,7 +81,7 @@ class WeightVersions:
         return Version(before, variants, sets, networks, whole)
 
     def again(self, before: int, after: int, evaluation: int) -> list[Instruction]:
-        """Returns the instructions to repeat before an evaluation after the set of available LoRAs
+        """Returns the instructions to repeat before an evaluation, if the set of available LoRAs
         changed: the calls before the loop that use a changed LoRA. Omits patches, because each call
         makes its weight set resident.
         """
@@ -96,7 +96,7 @@ class WeightVersions:
 
 
 def _networks(operations: Iterable[Operation]) -> list[ModelRecipe]:
-    """Returns the models with networks that compute, in the order of their operations."""
+    """Returns the models that these operations compute with, in the order of the operations."""
     models = (op.inputs.get("model") for op in operations)
     return list({one.weights: one for one in models if isinstance(one, ModelRecipe)}.values())
 

@@ -61,7 +61,7 @@ class Computing(Protocol):
 
 
 class Eagerly:
-    """Implements `Computing` by running each call as its stage declares it."""
+    """Implements `Computing` by running each call eagerly, without recordings."""
 
     def __init__(self) -> None:
         self.use = ComputeUse()

@@ -34,6 +34,6 @@ class WorkerConfig:
 
 
 def dtype_for(devices: Iterable[str], wanted: str = AUTO) -> torch.dtype:
-    """Returns the torch dtype of `number_format`."""
+    """Returns the dtype for all devices of a run, see `number_format`, as a torch dtype."""
     dtype: torch.dtype = getattr(torch, number_format(devices, wanted))
     return dtype

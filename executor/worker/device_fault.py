@@ -2,7 +2,7 @@
 request.
 
 CUDA calls such errors sticky: every later call in the process fails with them. Does not import
-torch, because these errors need torch.
+torch: such errors occur only after torch was imported.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Executes one worker's part of a request: holds its values, also those for later evaluations, and
-on one device the sampler. Advances to the end of an evaluation, or to a wait for another device, so
-requests can alternate.
+"""Executes one worker's part of a request. Stores the values of this and later evaluations, and on
+one device advances the sampler. Advances to the end of an evaluation, or to a wait for another
+device, so requests can alternate.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from katz_graph.sampling.process import Process, start_process
 
 
 class Exchange(Protocol):
-    """Sends instances to other workers and receives theirs."""
+    """Sends values of this worker's operations to other workers, and receives theirs."""
 
     def send(self, peer: str, instance: Instance, value: Any) -> None: ...
 
@@ -310,8 +310,8 @@ class Execution:
         return began
 
     def _begin(self, evaluation: int) -> None:
-        """Opens an evaluation: the sampler's current step and the values carried from earlier
-        evaluations.
+        """Prepares the values of an evaluation: the sampler's current step, and the values carried
+        from earlier evaluations.
         """
         if self._opened == 0.0:
             self._opened = time.perf_counter()

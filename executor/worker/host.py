@@ -279,8 +279,8 @@ class _Types(dict[str, NodeType]):
 
 
 class _NoEngine:
-    """Replaces the engine for nodes inside a step region, because a worker has only a device.
-    Raises RunError for every other attribute.
+    """Replaces the engine for nodes inside a step region, because a worker has no engine. Raises
+    RunError for every attribute except `device`.
     """
 
     def __init__(self, device: Device) -> None:
@@ -294,7 +294,7 @@ class _NoEngine:
 
 
 class _RequestExchange(Exchange):
-    """Exchanges instances with other workers for one attempt at a request."""
+    """Exchanges values with other workers for one attempt at a request."""
 
     def __init__(
         self, request: str, attempt: int, mailbox: Mailbox, peers: Mapping[str, Peer]

@@ -142,7 +142,7 @@ class DeviceModels(ResidentHooks):
         self.compute.drop()
 
     def patch(self, recipe: ModelRecipe) -> Any:
-        """Makes only a recipe's LoRAs resident in its network. Returns the live network."""
+        """Makes a recipe's LoRAs, and no others, resident in its network; returns the network."""
         module = self._network(recipe)
         self.network_seconds += self._resident(module, recipe.loras)
         return module
@@ -260,8 +260,8 @@ class DeviceModels(ResidentHooks):
     def _done_in_parts(
         self, part: Component, module: Any, stage: Stage, given: Tensor, tile: Tile | None
     ) -> tuple[Tensor, Notes]:
-        """Computes in the largest parts that fit into memory by count; in smaller parts if memory
-        runs out anyway.
+        """Computes in the largest parts that should fit into memory by their counted bytes; in
+        smaller parts if memory runs out anyway.
         """
         batch, height, width = _sizes(module, stage, given)
         what = f"{stage.name.replace('vae_', 'VAE ')} of {batch} x {height} x {width} pixels"
@@ -334,8 +334,8 @@ class DeviceModels(ResidentHooks):
         )
 
     def _vae(self, recipe: VaeRecipe) -> Loadable:
-        """Returns the VAE, in a wider dtype if its configuration says that float16 overflows:
-        bfloat16 on GPUs that compute in it, where images keep at least 45 dB.
+        """Returns the VAE, in a wider dtype if its configuration says that float16 overflows. On
+        GPUs with bfloat16 that is bfloat16, in which images keep at least 45 dB.
         """
         dtype = self._wide() if overflows(recipe) else self.dtype
         return self.store.vae_of(recipe.vae, self.device, dtype)

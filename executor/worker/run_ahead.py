@@ -43,8 +43,8 @@ class RunAhead:
         self._enqueued.append(_Enqueued(evaluation, is_finite, shown))
 
     def wait(self, last: bool) -> None:
-        """Waits until the pending evaluations are within the stream's limit, or none after the
-        `last` one. Reports completed evaluations. Raises RunError if a prediction is not finite.
+        """Waits until no more evaluations are pending than the stream allows; after the `last` one,
+        until none is. Reports completed evaluations. Raises RunError if a prediction is not finite.
         """
         name, schedule = self._program.name, self._program.schedule
         while len(self._enqueued) > (0 if last else self._stream.ahead):

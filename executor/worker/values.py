@@ -1,7 +1,8 @@
-"""Holds the values of one evaluation (or of the calls before the loop) by producing operations,
-including batched calls.
+"""Holds the values of one evaluation, or of the calls before the loop, by the operations that
+produced them. One call may produce the values of a batch of operations.
 
-Values from earlier evaluations are stored separately, by instance.
+Values from earlier evaluations are stored separately, by operation output and evaluation
+(`Instance`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class Values:
     only when one of its parts is read.
 
     `origin` returns the instance behind a loop-carried value, or the value itself if no operation
-    produced it; `carried` holds those instances.
+    produced it; `carried` holds the values of those instances.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class Values:
             self._carried[instance] = value
 
     def keep(self, instances: Sequence[Instance], evaluation: int) -> dict[Instance, Any]:
-        """Returns these instances for the next evaluation."""
+        """Returns the values of these instances, for the next evaluation."""
         return {
             one: self.resolve(one.ref) if one.evaluation == evaluation else self._carried[one]
             for one in instances

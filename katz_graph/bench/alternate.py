@@ -1,5 +1,5 @@
-"""`katz bench alternate`: runs pictures of three checkpoints on a server with memory for one model:
-pictures must not change, nor memory grow.
+"""`katz bench alternate`: generates pictures with three checkpoints on a server with memory for one
+model. Pictures must not change and memory must not grow.
 
 Two checkpoints alternate in starting a picture; the third checkpoint finishes every picture. The
 reference is a server without a memory budget.

@@ -1,9 +1,9 @@
-"""Measures a run next to two busy processes, against its fair share of the processors, and the cost
-of yielding to other processes when none run. Part of `katz bench overhead`.
+"""Compares a run next to two busy processes with its fair share of the processors. Also measures
+the cost of yielding when no other process runs. Part of `katz bench overhead`.
 
 Painters are processes that sample a shipped workflow on request, with their models loaded. They
 alternate, because the speed of a shared machine varies over time. One painter's threads wait by
-OpenMP's default spinning, which users also get if they set its variable.
+OpenMP's default spinning, which users also get if they set OpenMP's variable.
 """
 
 from __future__ import annotations

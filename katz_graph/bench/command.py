@@ -63,7 +63,7 @@ LACKING = {
 
 
 def run_bench(name: str | None, as_json: bool, svg: Path | None = None, **options: object) -> bool:
-    """Runs one bench and prints it, or lists them; returns whether all bounds held.
+    """Runs one bench and prints its result, or lists the benches. Returns whether all bounds held.
 
     `options` that are not None go to the bench. Raises InputError for an option that the bench does
     not have, and for `svg` if it draws no picture.

@@ -1,12 +1,13 @@
-"""`katz bench controlnet`: compares a ControlNet on a second worker, without guidance, with the
-plan's prediction and with the ideal speed-up.
+"""`katz bench controlnet`: compares the speed-up of a ControlNet on a second worker with the plan's
+prediction and with the ideal speed-up. Requests have no guidance.
 
 Two workers with one thread each run the network and the ControlNet. The ideal speed-up follows from
 measured stage times. Its numerator is the sequential time of all stages on one worker. Its
-denominator is the longer of the encoder with mid block and the ControlNet, both measured while the
-other worker is busy, plus the decoder, measured alone because the other worker idles then. Every
-round measures the stages, plans and runs; shares and errors are computed per round. For comparison,
-the bench reports the share that a bare loop of two processes reaches: the machine's limit.
+denominator is the time of the encoder with mid block or of the ControlNet, whichever is longer,
+plus the time of the decoder. Encoder and ControlNet are measured while the other worker is busy;
+the decoder is measured alone, because the other worker idles then. Every round measures the stages,
+plans and runs; shares and errors are computed per round. For comparison, the bench reports the
+share that a bare loop of two processes reaches: the machine's limit.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """`katz bench late`: measures how much a picture suffers when its LoRA arrives after some steps
 (Katz, section 6 and Figure 13).
 
-For each style, the miniature models generate the same held-out captions and seeds: with the LoRA
-from the start, after K steps, after its profile's number of steps, and without the LoRA. The bench
-compares the judge's verdicts and the similarity of the pictures.
+For each style, the miniature models generate pictures for the same held-out captions and seeds:
+with the LoRA from the start, after K steps, after its profile's number of steps, and without the
+LoRA. The bench compares the judge's verdicts and the similarity of the pictures.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class PunctualEngine(DeviceEngine):
 
 @dataclass(frozen=True, slots=True)
 class Painted:
-    """Holds the pictures [N, 128, 128, 3] of one style, by K and `NEVER`."""
+    """Holds the pictures [N, 128, 128, 3] of one style, by K, or `NEVER` without the LoRA."""
 
     style: str
     steps: int  # K of its profile

@@ -1,5 +1,5 @@
-"""`katz bench latent`: compares the two branches of guidance on two workers, with and without a
-ControlNet, with the ideal speed-up.
+"""`katz bench latent`: compares the speed-up of running the two branches of guidance on two workers
+with the ideal speed-up, with and without a ControlNet.
 
 The ideal speed-up follows from measured stage times. Its numerator is the sequential time of all
 calls on one worker (batched if the planner finds that faster). Its denominator is the time of the

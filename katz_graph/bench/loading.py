@@ -1,5 +1,5 @@
-"""`katz bench loading`: compares requests whose LoRAs load from a slow store during the first K
-steps with requests without LoRAs plus the time to patch and restore the weights.
+"""`katz bench loading`: compares two kinds of requests: with LoRAs that load from a slow store
+during the first K steps, and without LoRAs, plus the time to patch and restore the weights.
 
 The store is an HTTP server with a limited byte rate, so that loading takes 0.3, 0.6 and 1.5 times
 as long as K steps. Every request uses a new URL, so no cache has its file. Each round runs a

@@ -1,5 +1,5 @@
-"""`katz bench overhead`: runs the miniature workflow with one ControlNet against the bare diffusers
-pipeline.
+"""`katz bench overhead`: times the miniature workflow with one ControlNet against the bare
+diffusers pipeline.
 
 Both use the same modules in memory and the same threads, start from prompt and image, and end with
 a PNG on disk. Their runs alternate. The bench also times transformers against stock pipelines

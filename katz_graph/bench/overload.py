@@ -1,5 +1,6 @@
-"""`katz bench overload`: sends more jobs than a server can carry out. Refusals are quick, memory
-does not grow, no accepted job is lost, and the rate of finished jobs stays near capacity.
+"""`katz bench overload`: sends more jobs than a server can carry out. Refusals must be quick,
+memory must not grow, no accepted job may be lost, and the rate of finished jobs must stay near
+capacity.
 
 Capacity is measured with a queue that is never empty, before and after the doubled load that is
 compared with it. Jobs are sent at fixed times, whether or not the server keeps up. The rate of

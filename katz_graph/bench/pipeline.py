@@ -1,5 +1,5 @@
-"""`katz bench pipeline`: runs a ControlNet one evaluation stale behind a slow link, without
-guidance. Checks the planner's choice.
+"""`katz bench pipeline`: runs a ControlNet over a slow link, one evaluation behind the network.
+Requests have no guidance. Checks the planner's choice.
 
 The base and ControlNet workers have one thread each, and run in two network namespaces with a
 rate-limited link. If sending the residuals takes 0.6 of an evaluation, the stale pipeline has to

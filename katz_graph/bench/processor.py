@@ -1,7 +1,8 @@
-"""`katz bench processor`: compares a network call as workers compute it on a CPU with the same call
-of diffusers' module, on one thread, alternating. Measures the miniature network and random ones of
-31 and 70 M parameters. On CPUs that torch's BLAS library does not fully use (`kernels.products`),
-layers compute with oneDNN and must be faster. On other CPUs they must not be slower.
+"""`katz bench processor`: compares a network call as workers compute it with the same call of
+diffusers' module, on one CPU thread. The calls alternate. Measures the miniature network and random
+ones of 31 and 70 M parameters. On CPUs that torch's BLAS library does not fully use
+(`kernels.products`), layers compute with oneDNN and must be faster. On other CPUs they must not be
+slower.
 """
 
 from __future__ import annotations

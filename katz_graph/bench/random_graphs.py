@@ -52,8 +52,8 @@ PICTURE, PICTURE_SIDE = "picture.png", 160
 
 @cache
 def checkpoints() -> dict[str, tuple[Kind, int]]:
-    """Returns the kind of each checkpoint and its input channels in addition to the latent's, by
-    name: plain, inpainting and editing checkpoints.
+    """Maps the names of plain, inpainting and editing checkpoints to their kinds and their numbers
+    of input channels in addition to the latent's.
     """
     kinds = playing("drawn")
     return (

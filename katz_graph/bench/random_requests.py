@@ -57,7 +57,7 @@ class Case:
 
     seed: int
     drawn: Drawn
-    calls: int  # with several members, in the batched program
+    calls: int  # calls with several members in the batched program
     batched: float
     scattered: float
     problem: str = ""  # error, if the workflow failed

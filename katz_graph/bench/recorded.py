@@ -1,6 +1,7 @@
 """`katz bench recorded`: compares recorded stages with eager ones. While LoRAs, ControlNets,
-strengths, prompts and guidance change from request to request, bytes must not differ and these
-changes must cause no new recordings. Also measures the cost of recording and replaying on a CPU.
+strengths, prompts and guidance change from request to request, results must stay bit-equal and
+these changes must cause no new recordings. Also measures the cost of recording and replaying on a
+CPU.
 
 Switching uses strict tapes (`executor.recorded`), which overwrite static memory between calls.
 """

@@ -96,8 +96,8 @@ def _rounds(tracks: Sequence[Track], runs: int) -> tuple[list[float], list[float
 
 
 def service(outcomes: Sequence[Outcome]) -> list[float]:
-    """Returns the seconds of evaluations on the shared worker by request, until the first request
-    has completed its evaluations.
+    """Returns the seconds that the shared worker spent on the evaluations of each request, until
+    one request had completed all its evaluations.
     """
     served = [
         [span for span in outcome.timings[SHARED].spans if span.evaluation is not None]

@@ -1,9 +1,9 @@
 """`katz bench stale`: measures how much a picture suffers when its ControlNet is one evaluation
 behind (Katz, section 5 and Figure 10, right).
 
-The miniature models generate the same held-out captions, hints and seeds, synchronously on one
-device and pipelined over two workers. The bench compares the judge's verdicts and the similarity of
-the pictures. Pictures without the ControlNet show its total effect.
+The miniature models generate pictures for the same held-out captions, hints and seeds,
+synchronously on one device and pipelined over two workers. The bench compares the judge's verdicts
+and the similarity of the pictures. Pictures without the ControlNet show its total effect.
 """
 
 from __future__ import annotations
@@ -266,8 +266,8 @@ def _result(found: Mapping[str, Figures], stale: int, number: int) -> BenchResul
 
 
 def _picture(similarities: Mapping[str, Similarities]) -> str:
-    """Draws the mean per kind of ControlNet, like the paper's figure, and the minimum over all
-    prompts and branches.
+    """Draws the mean similarity per kind of ControlNet, like the paper's figure, and the minimum
+    over all prompts and branches.
     """
     curves = []
     for kind, by_evaluation in similarities.items():

@@ -1,5 +1,5 @@
-"""`katz bench start`: times from the command to an open port, the first answer and the first
-picture, for a client that uses the port immediately.
+"""`katz bench start`: measures the time from the command until the port is open, the first response
+arrives and the first picture arrives, for a client that uses the port immediately.
 
 Starts the server 20 times on an otherwise idle machine, and 20 times next to two busy processes.
 The server must not refuse a request once its port is open. Times are medians; `processor` is the

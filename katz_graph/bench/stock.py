@@ -1,6 +1,6 @@
-"""Times transformers that the engine samples on one device against diffusers' stock pipelines, with
-and without a ControlNet, from prompt to latent. Files and threads are the same; runs alternate.
-Part of `katz bench overhead`.
+"""Times the engine on one device against diffusers' stock pipelines, from prompt to latent:
+transformers with and without a ControlNet. Files and threads are the same; runs alternate. Part of
+`katz bench overhead`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""`katz bench streaming`: compares a transformer's ControlNet on a second worker, without guidance,
-with the plan's prediction and the ideal speed-up; then uses a link too slow for it.
+"""`katz bench streaming`: compares the speed-up of a transformer's ControlNet on a second worker
+with the plan's prediction and the ideal speed-up. Then uses a link too slow for this placement.
+Requests have no guidance.
 
 The transformer and its ControlNet run on two workers with one thread each. The ControlNet sends
 each residual while its next block runs. The ideal time is the critical path through both, from
-stage times measured while the other worker is equally busy; after the ControlNet's end, from times
-measured alone. Every round measures the stages, plans and runs; shares and errors are computed per
-round. If sending the residuals takes three evaluations, the planner has to place the ControlNet
-with the transformer, and this has to be faster.
+stage times measured while the other worker is equally busy; after the ControlNet ends, from stage
+times measured while the other worker is idle. Every round measures the stages, plans and runs;
+shares and errors are computed per round. If sending the residuals takes three evaluations, the
+planner has to place the ControlNet with the transformer, and this has to be faster.
 """
 
 from __future__ import annotations

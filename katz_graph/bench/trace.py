@@ -37,7 +37,7 @@ WORDS = {
 }
 
 Curves = Mapping[tuple[str, str, str], Mapping[int, float]]
-"""Misses per request by capacity, by service, kind of adapter and policy."""
+"""Maps (service, kind of adapter, policy) to the misses per request by capacity."""
 
 
 class Optimum:

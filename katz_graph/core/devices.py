@@ -124,8 +124,8 @@ def check_present(devices: DeviceList) -> None:
 
 
 def number_format(devices: Iterable[str], dtype: str = AUTO) -> str:
-    """Returns the dtype for all devices of a run, equal because they exchange tensors. `devices`:
-    torch's names.
+    """Returns the dtype for all devices of a run. All use the same, because they exchange tensors.
+    `devices`: torch's names.
 
     `auto` is float16 if all devices are GPUs, else float32. Raises InputError for unknown dtypes,
     and for float16 on a CPU.

@@ -93,7 +93,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """Reports that a sampler finished, with seconds on the device that advanced it."""
+    """Reports that a sampler finished. Seconds are those of the device that advanced it."""
 
     node: str
     program: Program

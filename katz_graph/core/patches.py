@@ -75,8 +75,8 @@ class NormedGuidance:
 
 @dataclass(frozen=True, slots=True)
 class NormedDifference:
-    """Rescales the guided x - denoised, per cell, to the channel norm of the conditional one.
-    `strength`: weight of the rescaled difference.
+    """Rescales the difference x - denoised of the guided prediction, per cell, to the channel norm
+    of the conditional difference. `strength`: weight of the rescaled difference.
     """
 
     strength: float
@@ -91,8 +91,8 @@ class ZeroStar:
 
 @dataclass(frozen=True, slots=True)
 class SkippedBlocks:
-    """Lists the transformer blocks that a prediction skips within a window of the schedule
-    (fractions): numbers in the double and single chains.
+    """Lists the transformer blocks, by number in the double and single chains, that a prediction
+    skips within a window of the schedule (fractions).
     """
 
     double: tuple[int, ...]

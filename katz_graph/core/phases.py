@@ -33,7 +33,7 @@ class Phases:
     """Collects the phases of one process. Any thread may call."""
 
     def __init__(self, process: str, since: float | None = None) -> None:
-        """`since`: the begin of the first phase, as of `time.monotonic`; by default now."""
+        """`since`: start of the first phase, on the clock of `time.monotonic`; by default now."""
         self.process = process
         self.done: list[Phase] = []
         self._since = time.monotonic() if since is None else since

@@ -40,8 +40,8 @@ class Component:
     """Describes one module: configuration and safetensors files in diffusers' folder layout, a
     tokenizer's files, or part of a single file.
 
-    A part of a single file has the tensors with `prefix`; its configuration is derived from them.
-    `rounding`: dtype to which weights are rounded before use.
+    A part of a single file has the tensors whose names start with `prefix`; its configuration is
+    derived from them. `rounding`: dtype to which weights are rounded before use.
     """
 
     folder: str  # or the single file

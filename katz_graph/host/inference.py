@@ -38,8 +38,8 @@ def inference_mode() -> Iterator[None]:
 
 
 def in_inference_mode(function: Callable[Given, Any]) -> Callable[Given, Any]:
-    """Wraps a function so that it and its returned coroutine run in inference mode. Wraps a
-    coroutine function as one.
+    """Wraps a function so that it and its returned coroutine run in inference mode. The wrapper of
+    a coroutine function is a coroutine function too.
     """
     if inspect.iscoroutinefunction(function):
 

@@ -42,8 +42,9 @@ State = Any
 
 @dataclass(frozen=True, slots=True, eq=False)  # a dictionary key, hashed by identity
 class Aspect:
-    """Describes one part of the process state. `read` returns a comparable value. `module`:
-    readable once this module is loaded. `own`: per thread. `reported`: changes are reported.
+    """Describes one part of the process state. `read` returns a comparable value. `module`: must be
+    loaded before `read`. `own`: each thread has a separate value. `reported`: whether to warn of
+    changes.
     """
 
     name: str
@@ -81,7 +82,9 @@ def _set_environment(wanted: Mapping[bytes, bytes]) -> None:
 
 
 def _handlers() -> State:
-    """Returns the signal handlers. Empty outside the main thread: others cannot change them."""
+    """Returns the signal handlers. Empty outside the main thread, because other threads cannot
+    change them.
+    """
     main = threading.current_thread() is threading.main_thread()
     return tuple(map(signal.getsignal, SIGNALS)) if main else ()
 

@@ -1,7 +1,8 @@
-"""Restores process state that a pack's code changes for other code. Must not know nodes and graphs.
+"""Restores process state after a pack's code changed it, so that other code is not affected. Must
+not know nodes and graphs.
 
-Changes made while packs are imported stay, also for imports inside nodes: additions to the
-environment, `sys.path` and the warning filters.
+If code imports modules, even inside a node, its additions to the environment, `sys.path`, the
+warning filters and similar aspects (`Aspect.grows`) stay.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Moves tensors between host and device: small tensors without waiting for queued device work, a
-file's tensors while the next one is read.
+"""Moves tensors between host and device: small tensors without waiting for queued device work, each
+tensor of a file while the next one is read.
 """
 
 from __future__ import annotations

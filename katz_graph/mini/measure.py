@@ -181,8 +181,8 @@ class StockFlowPaint:
 
 
 def contact_sheet(paint: Paint, output: Path) -> None:
-    """Paints one thing, two things, both ControlNets under their hints, each style and a pair of
-    styles; all captions are held out.
+    """Paints pictures of one and of two things, with hints for both ControlNets, in each style and
+    in a pair of styles; all captions are held out.
     """
     ones, twos = held_out_scenes(2 * COLUMNS, 1, 11), held_out_scenes(2 * COLUMNS, 2, 12)
     rows: list[list[Image.Image]] = []

@@ -36,8 +36,8 @@ EXTRA_WORDS = [
 
 
 def rows_at(progress: float) -> int:
-    """Returns the number of encoder rows that training reads: enough for captions, and at its end
-    all rows, as pipelines pass them. Updates then take up to twice as long.
+    """Returns the number of encoder rows that training reads: at first enough for captions, and
+    near the end all rows, as pipelines pass them. With all rows, updates take up to twice as long.
     """
     return SHORT if progress < 0.9 else LENGTH
 
@@ -101,8 +101,8 @@ def write_tokenizer(folder: Path, pad: str) -> CLIPTokenizer:
 
 
 def write_unigram_tokenizer(folder: Path) -> T5Tokenizer:
-    """Writes the settings of a T5 unigram tokenizer and returns it loaded. Its pieces are the same
-    words, each after a space, and the printable characters with and without a space.
+    """Writes the settings of a T5 unigram tokenizer and returns it loaded. Its pieces are the words
+    of `vocabulary`, each after a space, and the printable characters with and without a space.
     """
     letters = [chr(value) for value in range(33, 127)]
     pieces = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("▁", -8.0)]

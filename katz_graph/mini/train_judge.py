@@ -18,7 +18,9 @@ Target = dict[str, torch.Tensor]
 
 
 def targets(scenes: list[Scene], styles: list[frozenset[str]]) -> Target:
-    """Makes class indices. Shapes [B, 9] have a class for empty cells; other targets -1 there."""
+    """Makes class indices. In empty cells, shapes [B, 9] have a separate class; colours and sizes
+    are -1.
+    """
     shape = torch.full((len(scenes), 9), PRESENCE)
     colour, size = torch.full((len(scenes), 9), -1), torch.full((len(scenes), 9), -1)
     for index, scene in enumerate(scenes):

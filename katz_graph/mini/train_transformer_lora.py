@@ -34,8 +34,8 @@ def attach(model: ModelMixin) -> dict[str, LowRank]:
 
 
 def _stacked(parts: list[nn.Linear]) -> LowRank:
-    """Makes one low-rank layer for layers that share an input, and hooks its output rows into
-    each.
+    """Makes one low-rank layer for several layers that share an input, and adds a range of its
+    output rows to the output of each.
     """
     whole = nn.Linear(parts[0].in_features, sum(part.out_features for part in parts))
     layer, begin = LowRank(whole, RANK, ALPHA), 0

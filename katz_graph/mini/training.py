@@ -107,7 +107,7 @@ def hidden_weights(*models: torch.nn.Module) -> list[torch.nn.Parameter]:
 class Descent:
     """Trains parameters with AdamW under a budget, and the `hidden` ones, a transformer's matrices,
     with Muon (Jordan 2024). Muon gives all directions of an update equal length and needs a third
-    of the updates.
+    as many updates as AdamW.
 
     `peak`: the highest rate, times `HIDDEN` for Muon. `average`: decay of the moving average that
     `save` writes instead of the live values; None saves the live values. `every`: updates between

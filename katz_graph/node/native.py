@@ -325,8 +325,8 @@ def _wires(cls: type[Node], name: str, parameter: inspect.Parameter) -> list[Inp
 
 
 def _union_check(socket: str) -> Callable[[Any], Any] | None:
-    """Returns the check of literals for a wire with several types. Literals must have one of those
-    types that have widgets.
+    """Returns the check of literals for a wire with several types; None if none of the types has a
+    widget. A literal must have one of the types with a widget.
     """
     plain = [kind for kind, name in KNOB_SOCKETS.items() if name in socket.split(",")]
     if "," not in socket or not plain:

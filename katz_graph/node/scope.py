@@ -20,7 +20,8 @@ from katz_graph.node.types import Context
 @dataclass(frozen=True, slots=True)
 class Running:
     """Describes a running node: the services of its run, its id in the graph, the pack of its type,
-    numbers for the graphs that it builds, and the provenance of the samplers that it ran.
+    a counter that numbers the graphs that it builds, and the provenance of the samplers that it
+    ran.
     """
 
     context: Context

@@ -101,7 +101,8 @@ class Input:
     help: str = ""
     widget: Widget = Widget()
     check: Callable[[Any], Any] | None = None
-    """Returns the value of a literal, or of a link into a knob; raises ValueError if invalid."""
+    """Converts a literal, or the value of a link into a knob; raises ValueError if it is invalid.
+    """
     refresh: Callable[[], tuple[Any, ...]] | None = None
     """Returns the current choices, if they are files."""
     raw: bool = False
@@ -185,8 +186,8 @@ class NodeType:
     about: Mapping[str, Any] = field(default_factory=dict)
     """Further attributes of the node, for editors."""
     choice_inputs: Mapping[str, Mapping[Any, tuple[Input, ...]]] = field(default_factory=dict)
-    """Maps a knob and its choice to the inputs as the choice declares them, if choices declare
-    inputs of equal name differently. `inputs` then holds one input that accepts all variants.
+    """If choices of a knob declare inputs of equal name differently: the inputs that each choice
+    declares, by knob and choice. `inputs` then has one input that accepts all variants.
     """
 
     @property

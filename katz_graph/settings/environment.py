@@ -130,9 +130,9 @@ def pin_cache() -> None:
 
 
 def prepare_to_compute(threads: int | None = None) -> None:
-    """Sets how OpenMP threads of this process and its children spin, unless the user has, and this
-    process's thread count. Call it before importing torch, because OpenMP reads the environment
-    when it is loaded.
+    """Sets this process's thread count and, unless the user has, how OpenMP threads of this process
+    and its children spin. Call it before importing torch, because OpenMP reads the environment when
+    it is loaded.
     """
     if not any(variable in os.environ for variable in WAITING):
         os.environ.update(WAITING)

@@ -33,7 +33,7 @@ class Details(TypedDict, total=False):
 
 
 def option(help: str, default: T | None = None, flags: str = "", **details: Unpack[Details]) -> T:
-    """Makes a field of a frozen dataclass an option; tuples are repeatable.
+    """Makes a field of a frozen dataclass an option. Options with tuple values are repeatable.
 
     The flag is derived from the field's name unless `flags`, separated by spaces, are given.
     """

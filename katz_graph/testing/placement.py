@@ -297,8 +297,8 @@ def seconds_of(
     device: str | None = None,
     stages: Sequence[str] = (),
 ) -> float:
-    """Sums the seconds of the most frequent evaluation variant over its calls: of `stages`, or of
-    all costed stages; on one device, or on all.
+    """Sums the seconds of calls in the most frequent evaluation variant: calls of `stages`, or of
+    all stages with costs; on one device, or on all.
     """
     number = commonest_variant(program)
     calls = program.calls[number] if number is not None else ()

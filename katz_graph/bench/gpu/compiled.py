@@ -68,8 +68,8 @@ def _per_step(setting: Setting, half: Callable[[], object], whole: Callable[[], 
 
 
 def ways(setting: Setting) -> dict[str, Callable[[Any], Any]]:
-    """Returns the ways to run diffusers' module: functions from the module to its replacement, by
-    name.
+    """Maps the name of each way to run diffusers' module to a function that returns the module's
+    replacement.
     """
 
     def last(module: Any) -> Any:

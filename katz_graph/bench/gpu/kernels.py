@@ -1,6 +1,6 @@
-"""Measures our kernels at the sizes of a network's step against a copy of as many bytes; matrix
-products also with all their tiles. At the same sizes, measures the libraries' products,
-convolutions and attention. Takes 4 min.
+"""Compares our kernels, at the sizes of a network's step, with a copy of as many bytes. Measures
+matrix products also with all their tiles, and the libraries' products, convolutions and attention
+at the same sizes. Takes 4 min.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from katz_graph.kernels.residual_layer_norm import residual_layer_norm
 TIMES = 20  # calls per CUDA graph
 COPY = "copy"
 LARGE_BOUND, SMALL_BOUND = 1.25, 1.3
-"""× the copy's time: for arrays larger than the cache (80 % of the copy's bandwidth), and for
-smaller ones.
+"""Maximum ratio of a kernel's time to the copy's: for arrays larger than the cache (80 % of the
+copy's bandwidth), and for smaller ones.
 """
 BACKENDS = {
     "cudnn": SDPBackend.CUDNN_ATTENTION,

@@ -1,4 +1,4 @@
-"""Takes steps of diffusers' network with guidance, as its pipelines do, as a reference for ours."""
+"""Runs steps of diffusers' network with guidance, as its pipelines do, to compare with ours."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class Setting:
     network: Mapping[str, Any]
     vae: Mapping[str, Any]
     texts: tuple[CLIPTextConfig, CLIPTextConfig]
-    hints: tuple[int, ...]  # channels of a ControlNet's embedding of its picture
+    hints: tuple[int, ...]  # channels of a ControlNet's conditioning embedding
     transformers: Mapping[Kind, Mapping[str, Any]]  # full size, except for small text widths
     sides: tuple[int, ...]  # height and width of latents
     product: int  # rows and columns of the matrices for peak operations

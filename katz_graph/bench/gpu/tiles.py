@@ -48,8 +48,8 @@ class Trial:
 
 
 def trials(setting: Setting, listed: Counter[Layer]) -> Iterator[Trial]:
-    """Yields a trial for each size of gated product in a step, and one that patches all its weights
-    with a LoRA.
+    """Yields a trial for each size of gated product in a step, and a trial that patches all weights
+    of the step's layers with a LoRA.
     """
     for layer, count in listed.items():
         if _is_gated(layer, listed):

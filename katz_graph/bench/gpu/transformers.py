@@ -51,8 +51,8 @@ def run(setting: Setting, rows: Rows) -> BenchResult:
 
 def _steps(setting: Setting, kind: Kind, folder: Path) -> tuple[dict[str, float], dict[str, Any]]:
     """Returns the seconds of a step, from the difference of two requests that differ only in their
-    numbers of steps; the difference of the longer request's latents, relative to their standard
-    deviation; and the counts of calls.
+    numbers of steps; the difference of the longer request's latents from diffusers', relative to
+    their standard deviation; and the counts of calls.
     """
     sizes, side = setting.transformers[kind], setting.sides[0]
     with made_on(setting.device, DTYPE, SEED):
