@@ -1,4 +1,4 @@
-"""Builds UNets of a step region as users draw them."""
+"""Builds UNets of step regions from nodes, as users draw them."""
 
 from __future__ import annotations
 

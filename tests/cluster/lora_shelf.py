@@ -35,7 +35,7 @@ class Shelf:
 
 
 def when(context: RunContext, evaluations: int, do: Callable[[], None]) -> RunContext:
-    """Returns a context that calls `do` after so many evaluations."""
+    """Returns a context that calls `do` after `evaluations` evaluations."""
 
     def listen(event: Event) -> None:
         if isinstance(event, Progress) and event.value == evaluations:

@@ -24,7 +24,7 @@ def architecture(part: Component) -> Architecture:
 
 
 def reads(control: ControlNetRecipe, model: ModelRecipe) -> tuple[int | None, ...]:
-    """Adds residual i after block i + 1."""
+    """Returns, by position, the residual read: i after block i + 1."""
     blocks, given = (
         config_value(part, "num_layers", int) for part in (model.network, control.control_net)
     )

@@ -46,7 +46,7 @@ class Other:
 
 
 class End:
-    """Holds this process's peer, its received values, and the time and reason of its loss."""
+    """Records what this process's peer receives, and when and why the peer is lost."""
 
     def __init__(self, connection: Connection, bulk: Any) -> None:
         self.lost: list[float] = []

@@ -1,5 +1,5 @@
-"""Samples pictures on Ray actors with several placements; kills the worker of one midway. Part of
-`ray_session.py`.
+"""Samples pictures on Ray actors with several placements, and once more while a worker is killed.
+Part of `ray_session.py`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from katz_graph.testing.requests import bare_context, local_engine, sample
 
 
 def pictures(ray: RayCluster, costs: Path, models: Path) -> dict[str, Any]:
-    """Returns for each placement whether its result is bitwise equal to that of one device; for the
-    request with the killed worker, also its attempts and seconds.
+    """Returns whether each placement's result is bitwise equal to that of one device. For the
+    request whose worker is killed, also returns attempts and seconds.
     """
     torch.set_num_threads(1)
     regions = cases(random_models(models, "sd1"))[3::3]

@@ -53,7 +53,7 @@ def test_controlnet_on_a_second_worker_gives_the_same_picture_and_states_its_ide
 def test_the_pipeline_bench_compares_the_same_on_the_fastest_link(
     tmp_path: Path, costs: Path
 ) -> None:
-    """Uses a link that is too fast for a planned delay to pay."""
+    """The link is so fast that a planned delay gains nothing."""
     region = pipeline.Models.make(tmp_path, TOY).request(TOY, guidance=1.0)
     workers = [WorkerConfig(name) for name in (BASE, CONTROL)]
     rates: list[float] = []

@@ -1,7 +1,7 @@
 """A cancelled run ends immediately, and its unfinished work on a worker does not block other runs.
 Workers are threads.
 
-The awaited work lasts until the run has ended. `katz bench service` bounds the seconds in which a
+The work that a run waits for ends only after the run. `katz bench service` checks how fast a
 server's job stops.
 """
 

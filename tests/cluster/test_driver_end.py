@@ -49,8 +49,8 @@ finally:
 def start_driver(
     phase: str, finally_: str = "supervisor.close()"
 ) -> tuple[subprocess.Popen[str], Callable[[], set[int]]]:
-    """Starts a driver process and waits for the phase. Also returns a function that lists the
-    running ones among driver, workers and their children.
+    """Starts a driver process and waits for the phase. Also returns a function that lists which of
+    the driver, the workers and their children are running.
     """
     script = DRIVER.format(here=str(HERE), finally_=finally_)
     driver = subprocess.Popen(
@@ -112,7 +112,7 @@ def end(driver: subprocess.Popen[str], running: Callable[[], set[int]]) -> None:
 )
 def test_nothing_outlives_a_driver_that_is_interrupted(phase: str, finally_: str) -> None:
     """Ctrl-C reaches the driver's process group. If the driver does not call `close`, its exit
-    handler ends the workers, within their start time and stop timeout.
+    handler ends the workers in bounded time.
     """
     created = time.monotonic()
     driver, running = start_driver(phase, finally_)

@@ -133,7 +133,7 @@ class TestProcesses:
         sent: signal.Signals,
         victim: str,
     ) -> None:
-        """A spare takes over; `katz bench faults` bounds the seconds."""
+        """A spare takes over. `katz bench faults` checks how fast."""
         wait_for_spare(engine)
         spare = engine.cluster.pids()["spare 0"]
         seed = random.randrange(1 << 16)
@@ -352,7 +352,7 @@ def segments(hosts: list[Host]) -> list[MemorySegment]:
 
 
 def open_descriptors(hosts: list[Host]) -> int:
-    """Counts the open descriptors, without the two of each segment."""
+    """Counts the open descriptors, except the two that each segment uses."""
     return len(list(Path("/proc/self/fd").iterdir())) - 2 * len(segments(hosts))
 
 

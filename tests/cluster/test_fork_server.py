@@ -1,5 +1,5 @@
-"""Processes are forked from a server that has imported their modules: their start, their end, and
-the loss of the server.
+"""Tests processes that are forked from a server with their modules imported: their start and end,
+and the loss of the server.
 """
 
 from __future__ import annotations
@@ -146,8 +146,8 @@ def test_a_library_that_asks_for_gpus_when_it_is_loaded_leaves_workers_to_be_for
 def test_unforkable_processes_start_from_scratch(
     make: Make, tmp_path: Path, loaded: str, why: str
 ) -> None:
-    """Such a process keeps its id but executes a new interpreter. A server with threads does not
-    even fork.
+    """A process forked with CUDA initialised executes a new interpreter under its id. A server with
+    threads does not even fork.
     """
     forks = tmp_path / "forks"
     noted = f"os.register_at_fork(before=lambda: Path({str(forks)!r}).touch())"

@@ -96,7 +96,7 @@ def by_parts(
     models: Models,
     parts: Sequence[tuple[int, Sequence[tuple[Path, float]]]],
 ) -> Tensor:
-    """Samples with Euler in parts, each with a last step and LoRAs."""
+    """Samples with Euler in parts, each with an `end_at_step` and LoRAs."""
     latent, first = torch.zeros(1, 4, 8, 8), 0
     for last, loras in parts:
         case = replace(case_of(models, 0), loras=tuple(loras), latent=latent)

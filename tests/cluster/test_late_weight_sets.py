@@ -44,8 +44,8 @@ Parts = Sequence[tuple[int, Sets]]
 
 @dataclass(frozen=True)
 class Sampled:
-    """Lists the LoRAs of the network for the positive and for the negative prediction, and of the
-    text encoder. The `held` ones arrive at evaluation `arrives`.
+    """Lists LoRAs: `network` for the positive prediction, `other_side` for the negative one, `text`
+    for the text encoder. The `held` ones arrive at evaluation `arrives`.
     """
 
     network: Parts

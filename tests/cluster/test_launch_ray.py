@@ -46,7 +46,7 @@ def test_actors_serve_as_processes_do(session: dict[str, Any]) -> None:
 
 
 def test_a_lost_actor_is_noticed_and_replaced(session: dict[str, Any]) -> None:
-    """`katz bench faults` bounds the seconds."""
+    """`katz bench faults` checks how fast."""
     lost, _, reason = session["killed"]
     assert lost < 5 and "did not answer" not in reason
     lost, _, reason = session["frozen"]
@@ -97,8 +97,8 @@ def test_cpus_are_used_only_without_a_gpu_unless_more_devices_are_requested() ->
 
 
 class RayStandIn:
-    """Replaces Ray for `RayLauncher`. Its actor connects to the driver after a stranger that sends
-    nothing.
+    """Replaces Ray for `RayLauncher`. Before its actor connects to the driver, another client does,
+    and sends nothing.
     """
 
     def __init__(self) -> None:

@@ -47,8 +47,8 @@ def engine(costs: Path, fork_server: ForkServer) -> Iterator[DeviceEngine]:
 def test_requests_on_two_workers_keep_nothing_while_they_wait(
     models: Models, tmp_path: Path, costs: Path
 ) -> None:
-    """One worker has the UNets of two models, the other two ControlNets. No request holds a model
-    while it waits for another.
+    """One worker has two UNets, the other has two ControlNets. No request holds a model while it
+    waits for another.
     """
     make_pipeline(tmp_path / "other", "sd1", seed=5, layers=1)
     pairs = [

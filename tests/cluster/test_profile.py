@@ -1,5 +1,5 @@
-"""`katz profile` on two workers measures stages alone and with a busy neighbour, devices, and
-links.
+"""`katz profile` on two workers measures devices, links, and stages alone and with a busy
+neighbour.
 """
 
 from __future__ import annotations

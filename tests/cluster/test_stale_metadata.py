@@ -1,4 +1,4 @@
-"""Pictures and scripts record an approximation that was in force, not one merely allowed."""
+"""Pictures and scripts record an approximation if it was used, not if it was merely allowed."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def test_workers_answer_and_end_with_the_block(calls: Calls) -> None:
 
 
 def test_a_killed_worker_is_noticed_by_its_end_and_replaced(calls: Calls) -> None:
-    """The reason is not silence. `katz bench faults` bounds the seconds."""
+    """The reason names the signal. `katz bench faults` checks how fast."""
     with calls.make(names=("a", "b"), patience=NEVER_SUSPECT) as supervisor:
         first = supervisor.start()
         pid = supervisor.pids()["a"]
@@ -128,7 +128,7 @@ def test_a_killed_worker_is_noticed_by_its_end_and_replaced(calls: Calls) -> Non
 
 
 def test_a_spare_takes_the_place_of_a_killed_worker(calls: Calls) -> None:
-    """`katz bench faults` bounds the seconds."""
+    """`katz bench faults` checks how fast."""
     with calls.make(spares=True, patience=NEVER_SUSPECT) as supervisor:
         supervisor.start()
         eventually(lambda: "spare 0" in supervisor.pids(), 30)
@@ -202,7 +202,7 @@ class FailsAsSpare:
 
 
 def ends(connection: Connection) -> None:
-    """Answers pings until asked to end or to stop answering."""
+    """Answers pings until asked to end or, by `silence`, only to receive."""
     with contextlib.suppress(Closed):
         connection.send(hello())
         while (message := connection.receive()) != ("end", None):
@@ -214,7 +214,7 @@ def ends(connection: Connection) -> None:
 
 @pytest.mark.defect(45)
 def test_a_loss_is_reported_after_the_worker_s_starter_ended() -> None:
-    """Ray's calls fail in this way if its head is lost."""
+    """Ray's calls fail in this way if Ray's head node is lost."""
     calls: queue.Queue[tuple[str, ...]] = queue.Queue()
     launcher = LostLauncher()
     supervisor = Supervisor(
@@ -250,7 +250,7 @@ class LostLauncher:
 
 
 class Reachable:
-    """Controls a worker, until its launcher `is_gone`."""
+    """Controls a worker; fails once its launcher `is_lost`."""
 
     pid = None
 
@@ -303,9 +303,7 @@ def test_busy_is_not_frozen(calls: Calls) -> None:
 
 
 def test_a_message_of_many_seconds_is_a_sign_of_life(calls: Calls) -> None:
-    """On a slow link a pong waits behind a picture. The test is the worker and sends a frame bit by
-    bit.
-    """
+    """On a slow link a pong waits behind a picture: here, behind a frame that takes 2 s."""
     from slow_launcher import SlowLauncher
 
     launcher = SlowLauncher(seconds=2.0)

@@ -1,5 +1,5 @@
-"""Values arrive equal and in order over process groups of two, and inline. A dead process is
-detected, and the next generation works.
+"""Values arrive equal and in order, over process groups of two or inline in messages. A dead
+process is detected; the next generation's group works.
 """
 
 from __future__ import annotations

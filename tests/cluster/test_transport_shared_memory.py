@@ -1,5 +1,5 @@
-"""Values sent through shared memory of one host arrive equal, in order and without growth. A killed
-process is detected and leaves nothing.
+"""Values sent through shared memory of one host arrive equal and in order, and memory does not
+grow. A killed process is detected and leaves nothing.
 """
 
 from __future__ import annotations

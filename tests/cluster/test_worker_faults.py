@@ -1,5 +1,5 @@
 """Tests failing devices, workers that cannot start a request, and workers that cannot report a
-result. Workers are threads, to be inspected.
+result. Workers are threads, so that tests can inspect them.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def test_a_request_that_always_breaks_its_device_fails_and_a_concurrent_one_does
     expected: Tensor,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its failures interrupt the other request, but do not count as that request's attempts."""
+    """The first's failures interrupt the other, without counting as attempts of the other."""
     larger = torch.zeros(1, 4, 16, 16)
     breaking = sampler_region(Case("breaking", models.pipeline, "euler", STEPS, latent=larger))
 

@@ -58,7 +58,7 @@ class Workshop:
         cache: ResultCache | None = None,
         listener: Callable[[Event], None] = lambda _: None,
     ) -> GraphResult:
-        """Runs a document in which the function of node Change has this body."""
+        """Runs a document with `body` as the function of its Change nodes."""
         inputs = ", ".join(f'"{name}": ("{socket}",)' for name, socket in wires.items())
         lines = "\n        ".join(line for line in body.strip().splitlines())
         outputs = ", ".join(f'"{socket}"' for socket in gives.split())

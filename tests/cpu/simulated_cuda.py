@@ -36,7 +36,7 @@ class Stream:
         self.enqueue(lambda: other.run(there))
 
     def run(self, until: int) -> None:
-        """Runs the queue's first work items, up to `until` of all that were ever enqueued."""
+        """Runs queued work in order until `until` items have run since the start."""
         while self.done < until:
             work, self.done = self._work[self.done], self.done + 1
             with torch._C.DisableTorchFunction():
@@ -65,8 +65,8 @@ DEVICE = torch.device("cuda:0")
 
 
 class Gpu(TorchFunctionMode):
-    """Enqueues copies on the current stream. `held`: tensors with `record_stream`, and the
-    stream.
+    """Enqueues copies on the current stream. `held`: tensors passed to `record_stream`, each with
+    its stream.
     """
 
     def __init__(self) -> None:

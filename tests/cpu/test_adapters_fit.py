@@ -185,7 +185,7 @@ def of_another_type(entries):
     ],
 )
 def test_a_header_that_lies_is_refused(tmp_path, change, words):
-    """Identifying, describing and reading the file refuse it."""
+    """Identification, description and reading each refuse the file."""
     path = lying(tmp_path / "lying.safetensors", change)
     status = path.stat()
     named = FileIdentity(str(path), status.st_size, status.st_mtime_ns, "")

@@ -377,8 +377,8 @@ def originally_named(family):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_module_is_found_by_all_its_names(tmp_path, family):
-    """Names are paths with underscores and the original code's; includes rarely trained modules, as
-    SDXL's size embedding.
+    """Tests paths with underscores and the original code's names, also of rarely trained modules
+    such as SDXL's size embedding.
     """
     originals = originally_named(family)
     modules = {

@@ -1,5 +1,5 @@
-"""Methods give the same rows in parts as at once, and are linear in strength; no temporary exceeds
-the computed rows.
+"""LoRA methods give the same rows in parts as at once, and are linear in strength. No temporary
+tensor is larger than the computed rows.
 """
 
 import pytest
@@ -143,7 +143,7 @@ sides = st.lists(st.integers(0, 3), max_size=5).map(tuple)
 )
 @example(shapes={"diff": (), "dora_scale": ()}, weight=(1, 1))
 def test_tensors_of_any_shape_are_a_method_or_named(shapes, weight):
-    """Methods that fit can be added."""
+    """Fitting methods can be added to a weight."""
     try:
         found = methods({key: torch.ones(shape) for key, shape in shapes.items()}, lambda rank: 1.0)
     except ValueError as error:

@@ -160,7 +160,7 @@ STRENGTHS = dict.fromkeys(LYCORIS, 0.7) | dict.fromkeys(DECOMPOSED, 1.0)
 
 
 def network_over(model, strength=1.0, **options):
-    """Makes LyCORIS modules for all layers of a UNet's middle block, with its trainers' names."""
+    """Makes LyCORIS modules for all layers of a UNet's middle block, with trainers' names."""
     kinds = ["Linear", "Conv2d", "GroupNorm", "LayerNorm"]
     preset = {"target_module": kinds, "lora_prefix": "lora_unet_mid_block"}
     sizes = {"lora_dim": 2, "conv_lora_dim": 2, "alpha": 3, "conv_alpha": 3}

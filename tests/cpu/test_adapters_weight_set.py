@@ -1,4 +1,6 @@
-"""Weight sets: originals plus all deltas, rounded once; restored bit for bit; fixed addresses."""
+"""Weight sets: originals plus all deltas, rounded once, at fixed addresses; exact restoration of
+the originals.
+"""
 
 import copy
 import gc

@@ -217,7 +217,7 @@ def test_branches_of_unequal_noise_level_do_not_share_a_call(
 def test_a_controlnet_that_averages_and_one_that_does_not(
     sd1: Models, engines: tuple[DeviceEngine, DeviceEngine], tmp_path: Path
 ) -> None:
-    """Their residuals differ in shape: only decoders that read them do not share a call."""
+    """Their residuals differ in shape, so only the decoders that read them run separately."""
     shutil.copytree(sd1.controls[0], tmp_path / "shuffle")
     path = tmp_path / "shuffle" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"global_pool_conditions": True}))

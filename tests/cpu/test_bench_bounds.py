@@ -27,7 +27,7 @@ BUSY = 1.5  # factor on a stage's time next to a busy neighbour
 
 
 def stages(**seconds: float) -> Stages:
-    """Doubling the branches of a call takes 1.6 times as long."""
+    """Returns times by which a call of twice the branches takes 1.6 times as long."""
     known = SECONDS | seconds
     times = [
         (stage, members, value * (1.6 if members == 2 else 1))

@@ -1,6 +1,4 @@
-"""The parts of the GPU bench run, count and write, at miniature sizes on a CPU. Their figures mean
-nothing.
-"""
+"""Tests the parts of the GPU bench at miniature sizes on a CPU, where figures mean nothing."""
 
 from __future__ import annotations
 
@@ -168,7 +166,7 @@ def test_requests_count_recordings_and_switches(small: Setting, tmp_path: Path) 
 def test_ways_of_compiling_are_compared(
     small: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tests two: tracing is slow."""
+    """Tests two ways: tracing is slow."""
     known = compiled.ways(small)
     monkeypatch.setattr(
         compiled, "ways", lambda setting: {k: known[k] for k in ("eager", "blocks")}

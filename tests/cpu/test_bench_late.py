@@ -1,4 +1,6 @@
-"""The basis of `katz bench late`: LoRAs arrive on time, and every K has figures and a picture."""
+"""`katz bench late`: LoRAs arrive on time; each K (steps without the LoRA) has figures and a
+picture.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ from katz_graph.bench.contact_sheet import contact_sheet
 
 
 def test_a_style_survives_a_lora_that_is_as_late_as_its_profile_allows() -> None:
-    """The bench's bound for few pictures: none may lose its style. Stripes keep it, dusk does not
-    (docs/log.md).
+    """With few pictures, the bench requires that none loses its style. Stripes keep it, dusk does
+    not (docs/log.md).
     """
     result = late.run(1, ("stripes",), (0, 2), profiled=1, seeds=1)
     assert result.metrics["punctual"]

@@ -47,7 +47,7 @@ def test_a_slow_store_is_waited_for_no_longer_than_it_takes(
 def test_a_server_reads_as_many_loras_as_a_replay(
     tmp_path: Path, costs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So few requests say nothing of memory."""
+    """Six requests are too few to measure memory."""
     monkeypatch.setattr(longtail, "ROUND", 1)
     (tmp_path / FILE).symlink_to(costs / FILE)  # downloads stay separate
     scale = longtail.Scale(requests=6, warm_up=6, loras=40)

@@ -185,7 +185,7 @@ def test_weights_that_count_no_writing_are_not_packed() -> None:
 
 @pytest.mark.usefixtures("forced")
 def test_requests_with_and_without_loras_in_turn(sd1: Models, costs: Path) -> None:
-    """Each equals its request on a separate engine."""
+    """Each equals the same request on a separate engine."""
     plain = Case("test", sd1.pipeline, "euler", 3)
     patched = replace(plain, loras=((sd1.loras[0], 0.8),))
 

@@ -1,4 +1,4 @@
-"""Values sent between processes arrive unchanged; values that must not be are refused by name."""
+"""Values sent between processes arrive unchanged; unsuitable ones are refused by name."""
 
 from __future__ import annotations
 

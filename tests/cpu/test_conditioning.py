@@ -152,7 +152,7 @@ def test_two_prompts_are_the_mean_of_their_predictions(painter: Painter) -> None
 
 
 def test_as_many_prompts_as_users_have_regions(painter: Painter) -> None:
-    """The 17 prompts are more than two nodes take; the late one starts after the only evaluation."""
+    """The 17 prompts are more than two nodes take. The late one starts after the one evaluation."""
     texts = ("a red star", "a blue moon", "sand")
     alone = [painter.predict((painter.prompt(text),)) for text in texts]
     strengths = [1.0 + number for number in range(17)]

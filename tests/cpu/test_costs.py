@@ -306,7 +306,7 @@ def test_neighbours_are_no_disturbance(spent: Scheduled, share: float) -> None:
 def test_load_by_other_programs_is_distinguished_from_neighbours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This process and 9 are 7's children."""
+    """This process and 9 are children of process 7."""
     tick, own = os.sysconf("SC_CLK_TCK"), os.getpid()
     monkeypatch.setattr(schedule, "PROC", tmp_path)
     for pid, children, seconds in ((7, f"{own} 9", 1), (own, "", 10), (9, "", 100), (8, "", 1000)):

@@ -202,7 +202,9 @@ def test_a_schedule_in_two_parts_is_the_whole_schedule(sd1: Models, engine: Devi
 
 
 def test_disabled_noise_starts_from_the_latent_as_it_is(sd1: Models, engine: DeviceEngine) -> None:
-    """Below the table's maximum, AddNoise and a sampler without noise equal one with noise."""
+    """Below the table's maximum, AddNoise before a sampler without noise equals a sampler with
+    noise.
+    """
     sigmas = levels(sd1)[2:]
     model = pipeline_recipes(sd1.pipeline)[0]
     whole = guided(sd1, "CFGGuider", latent=masked(), cfg=5.0, **both_sides(sd1))

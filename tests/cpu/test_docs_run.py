@@ -84,7 +84,7 @@ def test_the_guidance_of_the_document_runs_inside_the_loop(katz: Katz, pack: Pat
 
 
 def commands() -> list[tuple[str, ...]]:
-    """Lists each command of the blocks that are not marked as not-run once, in order."""
+    """Lists in order, each once, the commands of all blocks except those marked as not-run."""
     lines = (
         line
         for page in (ROOT / "README.md", *sorted(DOCS.glob("*.md")))

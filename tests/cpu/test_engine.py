@@ -57,7 +57,7 @@ def test_regions_equal_plain_loops_over_diffusers_modules(
 
 
 def test_weights_with_loras_are_those_that_diffusers_merges(engine: DeviceEngine) -> None:
-    """On trained models, where the last bit of a weight moves latents by more than the bound."""
+    """The models are trained, so the last bit of a weight moves latents by more than the bound."""
     wanted = [case for case in cases(mini_models()) if case.name.endswith("2 LoRAs, mask")]
     assert against_plain_loop(wanted[0], engine) == (0.0, 0.0)
 

@@ -394,7 +394,7 @@ def test_two_halves_of_a_schedule_are_the_whole(family: Setting) -> None:
 
 @pytest.mark.defect(2)
 def test_an_empty_latent_begins_with_noise_alone(family: Setting) -> None:
-    """From the highest level on; paths other than a flow's begin with variance 1 + σ²."""
+    """The run starts at the highest level. Paths other than a flow's start with variance 1 + σ²."""
     sigmas = family.levels(2, first=0)
     start = (1 + sigmas[0] ** 2) ** 0.5 if family.trained.flow is None else 1.0
     x = family.stepped(family.noise() * start, sigmas)

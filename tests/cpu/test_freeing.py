@@ -1,4 +1,4 @@
-"""A failed unit's memory, on a device often gigabytes, is freed at once: Python's collector is off."""
+"""Memory of failed work (often gigabytes) is freed at once, without garbage collection."""
 
 from __future__ import annotations
 

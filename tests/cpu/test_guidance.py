@@ -1,5 +1,5 @@
-"""Other combinations of predictions than plain guidance: by norms, by projection, and away from a
-transformer's predictions without some blocks.
+"""Guidance that combines predictions by norms, by projection, or with the prediction of a
+transformer without some blocks.
 """
 
 from __future__ import annotations
@@ -289,7 +289,7 @@ def test_a_step_of_skip_layer_guidance_is_made_of_three_predictions(
 def test_a_weakened_negative_takes_the_place_of_the_negative_side(
     folders: dict[Kind, Path],
 ) -> None:
-    """Without negative conditioning, neither is computed."""
+    """At guidance 1, neither of them is computed."""
     whole = region(folders["sd35"], "sd35", SkipLayerNegative(MIDDLE))
     assert stages_of(whole, "-blocks") == ["negative-weakened-blocks", "positive-blocks"]
     part = region(folders["sd35"], "sd35", SkipLayerNegative(SkippedBlocks((1,), (), 0.0, 0.5)))

@@ -101,7 +101,7 @@ def original(module: Any) -> dict[str, Tensor]:
 
 
 def fused(module: Any) -> int:
-    """Counts parameters that are rows of fused ones: q, k, v and k, v of each block."""
+    """Counts the parameters that splitting fused ones adds: q, k, v and k, v of each block."""
     return len(module.blocks) * 2 * (2 + 1)
 
 

@@ -53,7 +53,7 @@ def test_python_alone_loses_it(tmp_path: Path) -> None:
 def test_one_in_an_import_ends_the_process_before_work_begins(
     expected: bool, tmp_path: Path
 ) -> None:
-    """The module catches the error of its import, which C++ in libraries cannot."""
+    """The module catches the KeyboardInterrupt of its import; C++ code in libraries cannot."""
     (tmp_path / "stubborn.py").write_text(
         "import signal\ntry:\n    signal.raise_signal(signal.SIGINT)\n"
         "except BaseException as error:\n    print(type(error).__name__)\n"

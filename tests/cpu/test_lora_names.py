@@ -85,7 +85,7 @@ def shapes_of(kind: str, encoder: str) -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class Case:
-    """Holds a name in a file and its parameters in the network or a text encoder."""
+    """Maps a name in a file to parameters of the network or of a text encoder."""
 
     name: str
     encoder: str
@@ -101,7 +101,7 @@ class Section:
     lines: tuple[str, ...]
 
     def cases(self) -> Iterator[Case]:
-        """Yields, per block number, lines whose parameters the small model has."""
+        """Yields, for each line, a case per block number whose parameters the small model has."""
         for line in self.lines:
             name, meant = line.split(" = ")
             swapped, (encoder, layers) = "~" in meant, _without_encoder(meant.replace("~", ""))

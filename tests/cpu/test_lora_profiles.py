@@ -150,7 +150,7 @@ def planning(costs: Path) -> Any:
 
 
 def made_up(engine: DeviceEngine, asked: Case, steps: int) -> LoraProfile:
-    """Returns a profile with K = `steps`."""
+    """Returns a profile that allows `steps` steps without the LoRA."""
     region = sampler_region(asked)
     program = engine.plan(region)
     (use,) = lora_strengths(program).values()

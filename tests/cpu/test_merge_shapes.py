@@ -1,5 +1,5 @@
 """Models that differ merge their common weights, with a warning, or are refused before loading;
-merges round only weights.
+computed buffers are not rounded.
 """
 
 from __future__ import annotations

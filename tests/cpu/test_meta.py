@@ -276,7 +276,7 @@ def case(models: Models, **changes: Any) -> Case:
 
 
 def controls(models: Models) -> tuple[ControlCase, ...]:
-    """Returns two; both, one or none acts."""
+    """Returns two ControlNets of which both, one or none acts."""
     first, second, _ = models.controls
     return ControlCase(first, 0.8, 0.0, 0.6), ControlCase(second, 0.5, 0.3, 0.7)
 

@@ -36,7 +36,7 @@ from katz_graph.testing.requests import local_engine
 
 
 class Way(Budget):
-    """Has a number of updates, and stops earlier."""
+    """Has a number of updates, but stops earlier."""
 
     def __init__(self, steps: int, stop: int) -> None:
         super().__init__(steps)

@@ -105,8 +105,8 @@ def test_wrong_family_is_named_before_anything_is_loaded():
 @torch.no_grad()
 @pytest.mark.parametrize("kind", [0, 6])
 def test_several_kinds_of_reference_equal_forward(kind):
-    """Equal up to rounding (different batch size), for one picture: in diffusers, references in a
-    batch interact.
+    """They are equal up to rounding, as batch sizes differ, and for one picture, as references in a
+    batch interact in diffusers.
     """
     model = union_controlnet()
     step, text, image = random_step(1, 8, 8), random_text(model, 1), random(1, 3, 64, 64).sigmoid()

@@ -129,8 +129,8 @@ STAGES = [
 
 @pytest.mark.parametrize(("family", "shift"), [*zip(FAMILIES, range(0, 6, 2), strict=True)])
 def test_one_count_gives_the_work_of_all_sizes(family, shift):
-    """Sizes: even and odd sides, several pictures and text rows, and a latent one cell high at the
-    deepest level. Each stage has three of them, each in another family.
+    """Sizes have even and odd sides, several pictures and text rows, or a latent one cell high at
+    the deepest level. Each stage is tested with three of them, one per family.
     """
     model, clip, _ = recipes(family)
     unet_settings, control_settings = (

@@ -107,7 +107,7 @@ def test_areas_of_one_tile_equal_that_tile():
 
 
 def test_short_memory_is_met_with_tiles(monkeypatch):
-    """The memory estimate need not predict it."""
+    """The memory estimate need not predict the shortage."""
     recipe, samples = recipes("sd1")[2], random(1, 4, 80, 8, seed=5)
     expected, notes = DeviceModels().decode_latent(recipe, samples, Tile())
     assert notes == ()

@@ -153,8 +153,8 @@ def test_a_switch_evaluates_the_chosen_side_alone(katz: Katz) -> None:
 
 
 def test_sizes_of_proportions_are_multiples_near_the_megapixels(katz: Katz) -> None:
-    """At 1024² pixels, 16:9 is 1365.3 x 768, in multiples of 32 1376 x 768; at a tenth, 2:3 is
-    264.4 x 396.6.
+    """At 1024² pixels, 16:9 is 1365.3 x 768, or 1376 x 768 in multiples of 32. At a tenth of the
+    pixels, 2:3 is 264.4 x 396.6.
     """
     for inputs, size in (
         ({}, (1024, 1024)),

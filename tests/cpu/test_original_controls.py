@@ -1,5 +1,5 @@
-"""ControlNets as published load as diffusers' modules and give its pipelines' pictures. Tables here
-write the layouts, independently of the loader's.
+"""Published ControlNets load as diffusers' modules and give diffusers' pictures. Tables here write
+the file layouts, independently of the loader's tables.
 """
 
 from __future__ import annotations
@@ -422,7 +422,7 @@ def test_a_control_type_that_is_no_number_is_refused(
 def test_a_large_picture_is_no_matter_to_a_controlnet_without_positions(
     sd35: tuple[Path, Path, Any], tmp_path: Path
 ) -> None:
-    """The model's table is the limit."""
+    """The model's position table is the limit."""
     place = tmp_path / "large"
     make_pipeline(
         place, "sd35", 1, blocks=4, with_t5=True, **LARGE_HEAD, **{"pos_embed_max_size": 100}
@@ -501,7 +501,7 @@ def test_a_control_patch_on_another_device_sends_each_residual_alone(
 def test_a_patched_model_acts_on_every_conditioning(
     z_image: tuple[Path, Path, Any], costs: Path
 ) -> None:
-    """Like a ControlNet on both conditionings; the KSampler's model keeps no patch."""
+    """It acts like a ControlNet on both conditionings; the KSampler's model keeps no patch."""
     folder, file, _ = z_image
     control = controlnet_recipe(file)
     wanted = region(folder, "z_image", control)

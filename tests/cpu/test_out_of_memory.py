@@ -1,5 +1,5 @@
-"""A job that runs out of memory fails alone, with sizes and the way out, or continues; the next one
-runs as on a fresh engine.
+"""A job that runs out of memory fails alone, with an error that gives sizes and a way out, or
+continues; the next one runs as on a fresh engine.
 
 Errors of torch, Python and the system are simulated, on a worker that is connected by messages like
 another process.

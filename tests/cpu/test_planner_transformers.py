@@ -1,8 +1,8 @@
 """Plans of full-size transformers with ControlNets on simulated devices: the gain of a second
 device over links of several speeds, with residuals streamed block by block.
 
-Work is counted without memory and simulated; expected figures were calculated by hand from sizes of
-layers, bytes and blocks, without the planner.
+Work is counted on modules without memory, and simulated; expected figures were calculated by hand
+from sizes of layers, bytes and blocks, without the planner.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ def test_a_slow_link_keeps_the_controlnet_where_the_model_is(
 def test_a_whole_controlnet_elsewhere_is_as_fast_as_its_residuals_arrive(
     kind: str, sizes: dict[str, int], tokens: int, link: str, gain: float, counts: Counts
 ) -> None:
-    """Placed by hand; the planner finds better."""
+    """The placement is manual; the planner finds better."""
     wanted = region(kind, sizes, tokens)
     pins = {
         operation.id: ("cuda:1" if "_control" in operation.stage else "cuda:0",)

@@ -156,8 +156,8 @@ def test_as_on_a_gpu_it_is_diffusers_within_rounding(name: str) -> None:
 @pytest.mark.parametrize("dtype", HALF)
 @pytest.mark.parametrize("name", MODULES)
 def test_in_half_precision_it_errs_no_more_than_diffusers(name: str, dtype: torch.dtype) -> None:
-    """Root mean square against float64 of the same rounded weights, over several inputs, as single
-    ones vary by a quarter.
+    """Compares root mean square errors against float64 with the same rounded weights, over several
+    inputs, as single ones vary by a quarter.
     """
     make, call = MODULES[name]
     eager = make().to(dtype)

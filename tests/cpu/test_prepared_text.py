@@ -131,7 +131,9 @@ def test_with_projections_side_by_side_it_is_transformers_within_rounding(name: 
 @pytest.mark.parametrize("dtype", HALF)
 @pytest.mark.parametrize("name", ENCODERS)
 def test_in_half_precision_it_errs_no_more_than_transformers(name: str, dtype: torch.dtype) -> None:
-    """Root mean square against float64 of the same rounded weights, over several texts."""
+    """Compares root mean square errors against float64 with the same rounded weights, over several
+    texts.
+    """
     eager = ENCODERS[name]().to(dtype)
     exact, made = copy.deepcopy(eager).double(), copy.deepcopy(eager)
     prepare(made)

@@ -1,5 +1,5 @@
-"""Previews of a sampler are rare, sent only when requested, like the final picture, and do not
-change it.
+"""A sampler's previews are rare, sent only on request, and similar to the final picture. They do
+not change it.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ def correlation(one: Tensor, other: Tensor) -> float:
 
 @pytest.mark.parametrize("prompt", CAPTIONS)
 def test_the_last_preview_is_like_the_picture(engine: DeviceEngine, prompt: str) -> None:
-    """0.8 allows for one linear map to colours; measured: at least 0.88, and 0.4 to 0.8 after the
-    first evaluation.
+    """The bound of 0.8 allows for one linear map to colours. Measured: at least 0.88; after the
+    first evaluation, 0.4 to 0.8.
     """
     context = Watched(engine)
     latent, _ = engine.sample(mini(prompt), context)

@@ -1,5 +1,5 @@
-"""Files of 8-bit numbers with scales load as their represented values: each format equals a float64
-reference and comfy-kitchen, modules and pictures equal those of wide files.
+"""Files of 8-bit numbers with scales load as the values that they represent. Each format equals a
+float64 reference and comfy-kitchen; modules and pictures equal those of full-precision files.
 """
 
 from __future__ import annotations

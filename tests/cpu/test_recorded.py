@@ -78,14 +78,14 @@ def pair(
 
 @pytest.fixture
 def engines(pair: tuple[DeviceEngine, DeviceEngine]) -> tuple[DeviceEngine, DeviceEngine]:
-    """The second has a new, strict recorder."""
+    """Gives the second engine a new, strict recorder."""
     pair[1].models.compute = strict()
     return pair
 
 
 @pytest.fixture(scope="module")
 def shared(costs: Path) -> Iterator[tuple[DeviceEngine, DeviceEngine]]:
-    """Like `engines`, batched, with recordings of several tests."""
+    """Like `engines`, but batched, and tests share the recordings."""
     with (
         local_engine(batching=True, cache=costs) as plain,
         local_engine(batching=True, cache=costs) as recorded,

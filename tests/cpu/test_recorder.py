@@ -1,4 +1,4 @@
-"""The recorder alone, on one-line stages: what it refuses, copies and when it records."""
+"""The recorder alone, on one-line stages: what it refuses, what it copies, and when it records."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
 
 
 def test_start_of_a_cuda_graph_is_not_part_of_the_call(cuda: Cuda) -> None:
-    """Garbage collection is off then."""
+    """Garbage collection is off during a start."""
     given = torch.ones(3)
     for _ in range(2):
         recording = cuda.graphs.record(lambda: 2 * given, [given])
@@ -113,7 +113,7 @@ def test_a_recording_that_is_refused_goes_on_in_its_pool(cuda: Cuda) -> None:
 
 @pytest.mark.defect(34)
 def test_the_graph_of_a_refused_recording_goes_with_the_others(cuda: Cuda) -> None:
-    """Others may use library memory that it allocated first."""
+    """Others may use library memory that the refused one allocated."""
     given = torch.ones(3)
     with pytest.raises(NotRecordable):
         cuda.graphs.record(lambda: given + OUTSIDE, [given])
@@ -126,7 +126,7 @@ def test_the_graph_of_a_refused_recording_goes_with_the_others(cuda: Cuda) -> No
 
 
 def test_a_watched_call_keeps_no_tensor() -> None:
-    """A GPU can reuse its memory, as without recording."""
+    """The tensor's memory can be reused, as without recording."""
     given = torch.ones(3)
     with Watch([given]):
         made = 2 * given
@@ -257,7 +257,7 @@ def test_a_changed_input_is_read_again() -> None:
 
 
 def test_inputs_that_last_are_copied_where_others_lie() -> None:
-    """Values computed once per request: two requests alternate, and one ends between."""
+    """Tests values computed once per request. Two requests alternate; one ends in between."""
     compute = strict()
     stage = Computed(
         hoists={"kept": "made before"},

@@ -395,8 +395,8 @@ def test_models_that_do_not_fit_together_are_listed_with_their_sizes() -> None:
 
 
 def test_caches_are_freed_before_a_model_is_refused(sd1: Files, measured: Path) -> None:
-    """Budgets do not count caches such as recordings: tests a model too large alone, and models of
-    a request too large together.
+    """Budgets do not count caches such as recordings. Tests one model that is too large, and models
+    of a request that are too large together.
     """
     asked = sampler_region(Case("x", sd1.pipeline, "euler", 2))
     model, clip, _ = pipeline_recipes(sd1.pipeline)
@@ -523,8 +523,8 @@ def test_two_checkpoints_and_a_refiner_alternate_in_the_room_of_one(
 
 
 def test_the_planner_gets_the_model_budget(sd1: Files, measured: Path) -> None:
-    """A worker's own budget, or equal parts of a shared one. A model that fits no device is refused
-    before the run.
+    """The budget is a worker's, or an equal part of a shared one. A model that fits no device is
+    refused before the run.
     """
     region = sampler_region(Case("x", sd1.pipeline, "euler", 2))
 

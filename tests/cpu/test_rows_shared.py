@@ -30,8 +30,8 @@ def request(models: Models) -> Case:
 def test_rows_of_two_requests_share_a_call(
     sd1: Models, sdxl: Models, costs: Path, tmp_path: Path
 ) -> None:
-    """Merging each stage of two requests, with different noise level, timestep, prompt, strength,
-    guidance, sampler and seed, gives each its own result.
+    """Each of two requests gets its own result if their stages are merged, although noise level,
+    timestep, prompt, strength, guidance, sampler and seed differ.
     """
     make_pipeline(tmp_path, "sd35", 1)
     draw_controlnet("sd35", 2).save_pretrained(tmp_path / "controlnet")
@@ -78,7 +78,7 @@ def test_rows_of_two_requests_share_a_call(
 
 
 def alike(one: Called, other: Called) -> bool:
-    """Tells whether calls can be merged, on either module."""
+    """Returns whether two calls can be merged, on the module of either."""
     return (
         one[0] is other[0]
         and type(one[1]) is type(other[1])

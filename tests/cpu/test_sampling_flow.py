@@ -42,7 +42,7 @@ def denoised(x: Tensor, sigma: Tensor) -> Tensor:
 
 
 def flowed(x: float, sigma: float, end: float) -> float:
-    """Solves exactly: the distance from the mean in deviations stays."""
+    """Solves exactly: the distance from the mean in deviations is constant."""
 
     def deviation(level: float) -> float:
         return math.hypot((1 - level) * SPREAD, level)
@@ -254,7 +254,7 @@ def test_a_picture_is_mixed_with_noise_not_covered_by_it() -> None:
 
 @pytest.mark.parametrize("sampler", ["euler", "dpm_2", "heun"])
 def test_two_runs_that_share_a_level_are_one(sampler: str) -> None:
-    """A result above 0 is scaled as a latent; the next run mixes it back."""
+    """A run that ends above 0 scales its result as a latent; the next run undoes this."""
     whole, _ = run(start(spec(sampler), ORIGINAL))
     first, _ = run(start(spec(sampler, end=3), ORIGINAL))
     second, _ = run(start(spec(sampler, start=3, noise=False), first))
@@ -295,8 +295,8 @@ def test_levels_that_a_flow_has_not_are_refused_in_one_line(sigmas: tuple[float,
 
 @pytest.mark.parametrize("path", ["flow", "exploding"])
 def test_a_gradual_mask_opens_as_the_schedule_goes_on(path: str) -> None:
-    """Four columns have masks 1, 0.6, 0.3, 0. Each is repainted from its share of the timesteps on;
-    before, it is the original at the step's level.
+    """Four columns have masks 1, 0.6, 0.3, 0. While the remaining share of timesteps is larger than
+    its mask, a column is the original at the step's level.
     """
     table = flow_table() if path == "flow" else noise_table({})
     # below the largest level, where the other path starts with more noise than its level

@@ -55,7 +55,7 @@ def test_levels_are_those_of_diffusers_pipelines() -> None:
 
 
 def test_schedules_that_are_equal_in_time_shift_twice() -> None:
-    """Mapping a level to a time does not undo the shift. Pictures depend on it."""
+    """Mapping a level to a time keeps the shift, so it acts twice. Pictures depend on this."""
     times = np.linspace(1, shifted(1e-3, 3.0), 11)
     np.testing.assert_allclose(
         schedule("normal", SD3, 11), [*shifted(times, 3.0), 0.0], rtol=0, atol=1e-6

@@ -27,7 +27,7 @@ START = torch.randn(1, 4, 6, 6, generator=torch.Generator().manual_seed(3), dtyp
 
 
 def denoiser(x: Tensor, sigma: Tensor) -> Tensor:
-    """Is no simple distribution's, so that no term vanishes."""
+    """Denoises for no simple distribution, so that no term vanishes."""
     return x * 0.25 / (0.25 + sigma**2) + 0.3 * torch.sin(2 * x / (1 + sigma**2).sqrt())
 
 
@@ -91,7 +91,7 @@ def test_dpm_2(steps: int) -> None:
 
 @pytest.mark.parametrize("steps", [5, 12])
 def test_lms(steps: int) -> None:
-    """Up to the last step, which diffusers extrapolates to 0."""
+    """Compares all but the last step, which diffusers extrapolates."""
     scheduler = diffusers.LMSDiscreteScheduler(**TABLE, use_karras_sigmas=True)
     scheduler.set_timesteps(steps)
     levels = scheduler.sigmas[:-1]
@@ -103,8 +103,8 @@ def test_lms(steps: int) -> None:
 @pytest.mark.parametrize(("name", "variant"), [("uni_pc", "bh1"), ("uni_pc_bh2", "bh2")])
 @pytest.mark.parametrize("steps", [3, 6, 16])
 def test_unipc(name: str, variant: str, steps: int) -> None:
-    """diffusers lowers the last orders only below 15 steps and evaluates nothing twice; in between
-    the algorithms are equal.
+    """diffusers lowers the last orders only below 15 steps and evaluates nothing twice; other steps
+    are equal.
     """
     scheduler = diffusers.UniPCMultistepScheduler(
         **TABLE,

@@ -1,4 +1,4 @@
-"""Samplers on Gaussian data, by hand, and their properties before a run."""
+"""Samplers on Gaussian data, steps by hand, and properties known before a run."""
 
 import math
 from functools import partial
@@ -349,7 +349,9 @@ EVALUATIONS = {
 
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_the_list_of_evaluations_is_known_before(name: str) -> None:
-    """Equally many per step, except one in the last, to 0, and two in heunpp2's last but one."""
+    """Steps have equally many evaluations, except the last (to 0), one, and heunpp2's last but one,
+    two.
+    """
     sigmas = (8.0, 4.0, 2.0, 1.0, 0.5, 0.0)
     listed = evaluations(of(name), sigmas)
     each = EVALUATIONS.get(name, 1)
@@ -456,7 +458,7 @@ def test_an_option_out_of_range_is_reported_when_the_evaluations_are_listed(
     ),
 )
 def test_the_flow_can_be_followed_upwards(name: str) -> None:
-    """FlipSigmas does this; the levels are close, for first-order samplers."""
+    """FlipSigmas gives rising levels. They are close here, for first-order samplers."""
     up = solve(of(name), number(0.8), karras(0.1, 10, 200))
     assert float(up) == pytest.approx(flowed(0.8, 0.1, 10), rel=0.1)
 

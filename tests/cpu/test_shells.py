@@ -61,7 +61,7 @@ def bytes_of(*parts: Any) -> int:
 
 
 def pipelines(files: Files, folder: Path) -> list[Path]:
-    """Makes three of one form."""
+    """Makes three pipelines of one form."""
     for seed in (5, 6):
         make_pipeline(folder / str(seed), "sd1", seed=seed, layers=1)
     return [files.pipeline, folder / "5", folder / "6"]
@@ -120,7 +120,7 @@ def expected(
 def test_switching_checkpoints_and_controlnets_causes_no_new_recording(
     sd1: Files, expected: dict[Kind, torch.Tensor], costs: Path, room: str, switches: int
 ) -> None:
-    """Evicted weights may have LoRAs, whose originals must not return."""
+    """Evicted modules may have LoRAs; their originals must not be restored."""
     kinds = list(expected)
     network, clip, _ = pipeline_recipes(sd1.pipeline)
     control = controlnet_recipe(sd1.controls[0]).control_net
@@ -315,7 +315,7 @@ def with_copies(room: float, *resident: Any) -> DeviceModels:
 
 
 def test_evicted_modules_return_without_reading_their_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They return as loaded, without LoRAs; includes a merged one."""
+    """Modules return as loaded, without LoRAs. Includes a merged model."""
     plain = [model(5), model(6)]
     merged = merged_model(model(5), model(6), (("", 0.3, 0.7),))
     unbounded = DeviceModels()

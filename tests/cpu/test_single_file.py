@@ -96,7 +96,7 @@ def test_prompts_are_encoded_alike(kind):
 
 
 def test_the_shipped_vocabulary_is_clips():
-    """Public ids of a prompt from OpenAI's and Stability's examples; the two kinds of encoder pad
+    """A prompt's ids are those of OpenAI's and Stability's examples; the two kinds of encoder pad
     differently.
     """
     _, clip, _ = pipeline_recipes(checkpoint("sdxl"))
@@ -295,7 +295,7 @@ def test_a_controlnet_of_differences(tmp_path):
 
 @pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.float8_e5m2])
 def test_weights_of_eight_bits(tmp_path, kind):
-    """A file of 8-bit numbers equals a file that is rounded to them when loaded."""
+    """A file of 8-bit numbers loads like a wider file that is rounded to 8 bits when loaded."""
     unet = original_unet(parts("sd1")["unet"])
     save(tmp_path / "eight.safetensors", {name: tensor.to(kind) for name, tensor in unet.items()})
     save(tmp_path / "whole.safetensors", unet)

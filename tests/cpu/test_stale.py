@@ -162,7 +162,9 @@ def drawn(case: Case, windows: Sequence[Window]) -> Region:
 
 
 def late(nodes: dict[str, NodeCall], name: str, slot: int, window: Window) -> Link:
-    """Adds nothing outside of the window, `name` in its first evaluation, else the value of `slot`."""
+    """Links nothing outside of the window, `name` in its first evaluation, then the value of
+    `slot`.
+    """
     step = Link("begin", 0)
     nodes[f"{name}.begins"] = NodeCall(
         "StepPattern", {"step": step, "every": NEVER, "offset": window.first}

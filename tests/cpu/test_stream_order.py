@@ -1,5 +1,5 @@
-"""Streams on which a GPU's worker enqueues, and their waits: on simulated streams, which work as
-late as possible.
+"""Tests the streams on which a GPU's worker enqueues, and their waits, with simulated streams that
+work as late as possible.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class Behind(Noting):
 def test_no_worker_holds_messages_of_a_request_that_ended(
     sd1: Models, costs: Path, monkeypatch: pytest.MonkeyPatch, cancelled: bool
 ) -> None:
-    """Neither the sampler's worker nor workers that nothing waited for."""
+    """Tests the sampler's worker, and workers that nothing waited for."""
     streams: list[Behind] = []
     monkeypatch.setattr(
         device_models, "stream_of", lambda device: streams.append(Behind()) or streams[-1]

@@ -80,8 +80,8 @@ def controlled(
     kinds: tuple[int, ...] = (),
     most: int = 1,
 ) -> Tensor:
-    """Runs a ControlNet and a transformer in stages: residuals are computed singly and read by
-    groups of up to `most` blocks with equal ones.
+    """Runs a ControlNet and a transformer in stages: one call per residual, then one per group of
+    at most `most` blocks that read the same residual.
     """
     model = ModelRecipe(recipe(base), recipe(base))
     family = family_of(model.network).controls
@@ -369,7 +369,7 @@ def test_one_step_behind_only_where_it_is_allowed(
 def test_sides_that_differ_share_calls_as_far_as_they_are_alike(
     what: str, kind: Kind, folders: dict[Kind, Path], costs: Path
 ) -> None:
-    """Batched by plan, always or never: one picture, whatever only one prediction has."""
+    """Planned, full and no batching give one picture, although the predictions differ in parts."""
     model, clip, vae = pipeline_recipes(folders[kind])
     control = controlnet_recipe(folders[kind] / "controlnet")
     use = ControlUse(control, Picture.of(pixels()), 0.7, vae=vae)

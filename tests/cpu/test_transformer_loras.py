@@ -122,7 +122,7 @@ def dotted(prefix: str, ends: tuple[str, str]) -> Callable[[str], tuple[str, ...
 
 
 def flat(prefix: str) -> Callable[[str], tuple[str, ...]]:
-    """Names them with underscores for dots."""
+    """Names a layer's factors with underscores for dots."""
     ends = "lora_down.weight", "lora_up.weight", "alpha"
     return lambda layer: tuple(f"{prefix}{layer.replace('.', '_')}.{end}" for end in ends)
 
@@ -158,7 +158,9 @@ def random(*shape: int, seed: int) -> Tensor:
 
 
 def factors(module: nn.Module, kind: Kind) -> dict[str, tuple[Tensor, list[Tensor], Tensor]]:
-    """Draws a LoRA: maps each original layer to down, one up per module layer, and alpha."""
+    """Draws a LoRA. Maps each original layer to down, a list of ups (one per module layer), and
+    alpha.
+    """
     found = {}
     for seed, (layer, names) in enumerate(LAYERS[kind].items()):
         shapes = [module.get_parameter(f"{name}.weight").shape for name in names]

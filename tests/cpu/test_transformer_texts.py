@@ -147,7 +147,7 @@ def test_options_of_t5_are_for_texts_of_any_length(folders: dict[Kind, Path]) ->
 
 
 def test_an_empty_text_is_read_as_its_end_and_padding(folders: dict[Kind, Path]) -> None:
-    """It is not zeros, which ConditioningZeroOut gives, with zero pooled text."""
+    """It is not zero. ConditioningZeroOut gives zeros, with zero pooled text."""
     _, clip, _ = pipeline_recipes(folders["flux"])
     stock = T5EncoderModel.from_pretrained(folders["flux"] / "text_encoder_2")
     with torch.no_grad():

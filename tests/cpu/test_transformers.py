@@ -354,8 +354,8 @@ def test_a_lora_in_peft_s_names_acts_as_its_weights_do(
 def test_an_empty_latent_is_neither_shifted_nor_scaled(
     kind: Kind, folders: dict[Kind, Path]
 ) -> None:
-    """If a run starts with part of the latent, an empty one equals one that holds the shift, and no
-    other.
+    """If a run starts with part of the latent, a latent of zeros equals one filled with the shift;
+    other values differ.
     """
     shift = pipeline_recipes(folders[kind])[0].latent.shift
     with local_engine() as engine:

@@ -350,7 +350,7 @@ def test_unprofitable_second_streams_take_no_memory(sd1: Models, costs: Path) ->
 
 
 def test_recordings_that_are_dropped_come_back_on_both_streams(sd1: Models, costs: Path) -> None:
-    """Even during the trial, which then continues."""
+    """This holds even during the trial, which then continues."""
     region = asked(sd1, 1)
     with local_engine(batching=True, cache=costs) as engine:
         expected = sample(engine, region)

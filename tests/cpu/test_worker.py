@@ -120,8 +120,8 @@ class Steps:
 def test_weights_are_not_brought_for_every_step_of_two_requests(
     pause: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The clock advances only with steps: even with a late timer, the request with loaded weights
-    is awaited. `test_turns.py` has waits that end.
+    """The clock advances only with steps, so a late timer cannot end the wait for the request with
+    loaded weights. `test_turns.py` has waits that end.
     """
     now = [0.0]
 

@@ -94,8 +94,8 @@ def inputs(module: Any, batch: int, dtype: torch.dtype, seed: int = 4) -> tuple[
 def _inputs_of_two_encoders(
     config: Any, batch: int, dtype: torch.dtype, draw: torch.Generator
 ) -> tuple[Step, TextEncoding]:
-    """Draws a step of the same size, and padded texts of 7 and 5 tokens; in the second row 70 and
-    200.
+    """Draws a step of the same size, and padded texts of 7 and 5 tokens (second row: 70 and 200),
+    one per encoder.
     """
     short, long = (
         torch.randn(shape, generator=draw).to(dtype)
@@ -166,8 +166,8 @@ def in_stages(
     first: int = 0,
     passed: str = "",
 ) -> Tensor:
-    """Runs the stages with the blocks from `first` on, split after the given numbers, without the
-    blocks in `passed`. Returns the raw prediction.
+    """Runs the stages with the blocks from `first` on, except `passed`, split after the block
+    numbers in `cuts`. Returns the raw prediction.
     """
 
     def run(name: str, **given: Any) -> Any:

@@ -1,6 +1,4 @@
-"""Weights on a GPU equal those on the CPU, loaded into new memory and into another model's. Skipped
-without a GPU.
-"""
+"""Weights arrive unchanged on a GPU, in new or in an evicted model's memory. Skipped without a GPU."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch see
 def test_weights_arrive_as_they_are(
     tmp_path: Path, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Includes buffers so small that they are filled many times."""
+    """The transfer buffers are so small that each is filled many times."""
     monkeypatch.setattr(transfer, "RING_BYTES", 10_000)
     parts = []
     for seed in (1, 2):

@@ -64,7 +64,7 @@ def test_replayed_graphs_give_the_bits_of_eager_calls_also_after_dropping(models
 
 
 def test_concurrent_graphs_give_the_bits_of_eager_calls(models: Models) -> None:
-    """Two streams are used even if slower."""
+    """Uses two streams, even if slower."""
 
     class Hurried(CudaStream):
         """Reports two streams as taking 0 s."""
@@ -195,7 +195,7 @@ def test_tensors_read_by_a_gpu_are_released_when_a_request_ends() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_the_gated_product_is_right_with_all_its_tiles(dtype: torch.dtype) -> None:
-    """Includes the tiles for certain sizes and for the oldest architecture."""
+    """Tests the tiles of all sizes listed for the oldest architecture."""
     generator = torch.Generator("cuda:0").manual_seed(0)
     x, weight, bias = (
         torch.randn(shape, device="cuda:0", generator=generator).to(dtype)

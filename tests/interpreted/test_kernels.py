@@ -46,7 +46,7 @@ def laid(x: Tensor, layout: str) -> Tensor:
 
 
 def check(made: Tensor, reference: Tensor, exact: Tensor) -> None:
-    """Bounds the error by twice the reference's plus half a last-place unit (bfloat16: one)."""
+    """Allows twice the reference's error plus half a unit in the last place (bfloat16: one)."""
     error = (made.double() - exact).abs().max()
     allowed = 2 * (reference.double() - exact).abs().max()
     # the reference may be exact by chance

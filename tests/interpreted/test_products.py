@@ -94,7 +94,7 @@ def exact_sum(original: Tensor, updates: Sequence[Delta]) -> Tensor:
 
 
 def layers(dtype: torch.dtype) -> list[Tensor]:
-    """Returns a linear layer, convolutions, and the second of three projections in one storage."""
+    """Returns weights of a linear layer, of convolutions, and of one of three fused projections."""
     projections = random(3 * 24, 32, seed=3, dtype=dtype)
     last = torch.channels_last
     return [

@@ -1,5 +1,5 @@
-"""Builds programs on several devices for planner tests, with set seconds per stage, links and
-placements.
+"""Builds programs on several devices for planner tests, with given links, placements and seconds
+per stage.
 """
 
 from __future__ import annotations

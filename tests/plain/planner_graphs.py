@@ -1,6 +1,4 @@
-"""Builds regions for planner tests, from recipes of files that need not exist and graphs that load
-no models.
-"""
+"""Builds regions for planner tests. Their recipes' files need not exist; graphs load no models."""
 
 from __future__ import annotations
 

@@ -76,7 +76,9 @@ def test_few_controlnets_take_nearly_all_uses(
     ("service", "number", "common"), [(SERVICES[0], 6_980, 12), (SERVICES[1], 7_463, 14)]
 )
 def test_loras_are_many_and_nearly_all_rare(service: Service, number: int, common: int) -> None:
-    """In the trace, 6,968 of 6,980 and 7,449 of 7,463 LoRAs have below 1 % of the uses each."""
+    """In the trace's two services, 6,968 of 6,980 and 7,449 of 7,463 LoRAs each have below 1 % of
+    uses.
+    """
     counted = uses(service, "loras")
     # a seventh of the trace does not use all LoRAs
     assert 0.6 * number < len(counted) <= number
@@ -144,7 +146,7 @@ def test_with_room_for_the_popular_controlnets_hardly_any_is_loaded_but_loras_ar
 
 
 def test_one_place_is_missed_by_every_other_use() -> None:
-    """By hand: with one place, the three requests that change the set take 2 + 0 + 1 loads."""
+    """With one place, the three requests that change the set cause 2, 0 and 1 loads (by hand)."""
     curve = trace.replayed([("a", "b"), ("b",), ("b",), ("a",)], (1, 2))
     assert curve["lru"] == {1: 3 / 3, 2: 2 / 3}
 

@@ -1,4 +1,4 @@
-"""Some results come from the cache, and some nodes need not run."""
+"""Tests which results come from the cache, and which nodes need not run."""
 
 from __future__ import annotations
 

@@ -28,8 +28,8 @@ from katz_graph.planner.region import RegionNodes
 
 @dataclass
 class FakeRegions:
-    """Replaces the planner: a region is the nodes with a prefix, and its inputs are their outside
-    links.
+    """Replaces the planner: a region is all nodes with one prefix, and its inputs are their links
+    to other nodes.
     """
 
     bound: list[Mapping[Link, Any]] = field(default_factory=list)

@@ -1,5 +1,5 @@
-"""OpenMP's threads wait as by default if the machine is idle, sleep next to busy processes, or wait
-as the user set.
+"""OpenMP's threads wait as by default on an idle machine, sleep while other processes are busy, or
+wait as the user has set.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ print(teams, held(), same)
 def test_two_threads_hold_an_idle_team_under_load_unless_set_otherwise(
     said: dict[str, str], patience: int, teams: int
 ) -> None:
-    """`katz bench overhead` bounds the effect on runs."""
+    """`katz bench overhead` checks the effect on runs."""
     environment = {name: value for name, value in os.environ.items() if name not in WAITING} | said
     done = subprocess.run(
         [sys.executable, "-c", TWO_POOLS, str(patience)],

@@ -176,7 +176,9 @@ def test_installed_packs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_installed_packs_of_another_convention(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They can import the same modules as packs in folders; only the first module provides nodes."""
+    """They can import the same modules as packs in folders; only the entry point's module provides
+    nodes.
+    """
     entry_point(tmp_path, monkeypatch, "theirs = installed_v1.nodes_of_it")
     made = (
         "class Made:\n    RETURN_TYPES, FUNCTION = (), 'go'\n    INPUT_TYPES = "

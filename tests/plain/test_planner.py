@@ -145,7 +145,7 @@ def test_a_value_of_an_unknown_stage_is_refused() -> None:
 
 
 def test_features_of_different_evaluations_are_not_batched() -> None:
-    """A decoder's output depends on the noise level, and theirs differ."""
+    """A decoder's output depends on the noise level, which differs between evaluations."""
     nodes = dict(deep_features().nodes)
     common = {name: nodes["last"].inputs[name] for name in ("model", "conditioning")}
     nodes["begin"] = NodeCall(

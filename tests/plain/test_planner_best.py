@@ -85,13 +85,15 @@ def every_candidate(program: Program, timer: CandidateTimer) -> Iterator[Candida
 
 
 def seconds(timer: CandidateTimer, candidate: Candidate) -> float:
-    """Returns the shorter time with or without merging; simulates every evaluation."""
+    """Returns the shorter time, with or without merging, of simulating every evaluation."""
     timed = [timer.timed(candidate, merged) for merged in (False, True)]
     return min(timer.exact_seconds(one) for one in timed if one is not None)
 
 
 def best_below(timer: CandidateTimer, candidates: Sequence[Candidate], limit: float) -> float:
-    """Returns the least seconds of all candidates and `limit`; skips those with a higher bound."""
+    """Returns the shortest time of all candidates, or `limit` if shorter; skips those with a higher
+    bound.
+    """
     bounds = timer.least_seconds(candidates, limit)
     for place in np.argsort(bounds):
         if bounds[place] >= limit:

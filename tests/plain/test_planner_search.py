@@ -32,9 +32,7 @@ def period(program: Program) -> float:
 def test_one_branch_on_two_devices_over_links_of_several_speeds(
     transfer: float, synchronous: float, stale: float
 ) -> None:
-    """Links are NVLink, 100 GbE, and so slow that one device beats waiting, or even stale
-    residuals.
-    """
+    """Links: NVLink, 100 GbE, two too slow for waiting, one too slow even for stale residuals."""
     exact = several(region(), transfer=transfer * MS, evaluations=30)
     assert period(exact) == pytest.approx(synchronous * MS, abs=2 * STEP) and not exact.stale
     allowed = several(region(), transfer=transfer * MS, evaluations=30, allowed=STALE)
@@ -334,7 +332,7 @@ def test_every_alternative_has_a_descriptive_name() -> None:
 
 
 def test_segments_mark_calls_that_may_overlap_the_next_one() -> None:
-    """Neither call reads the other's output; both are long and can be recorded."""
+    """Two such calls do not read each other's output; both are long and can be recorded."""
     stages = []
     for branches in (1, 2):
         program = compiled(region(branches=branches, controls=branches), batching=False)

@@ -329,8 +329,8 @@ def test_concurrent_runs_are_compared_when_none_is_active(tmp_path: Path) -> Non
 def test_it_costs_a_millisecond_and_three_looks_at_all_modules(
     importing: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Comparing thousands of modules takes most of this CPU time: twice per node, and no more while
-    a thread imports a module.
+    """Comparing thousands of modules takes most of this CPU time. It happens twice per node, also
+    while a thread imports a module.
     """
     if importing:
         module = types.ModuleType("half")

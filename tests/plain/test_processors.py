@@ -179,7 +179,7 @@ def test_waiters_spin_until_the_end_or_until_others_come_and_a_while_longer() ->
     awake = Awake(1.0, lambda: clocks.wall, lambda: clocks.used)
 
     def waits(*looks: tuple[float, float]) -> list[bool]:
-        """Returns the answer after each interval, in seconds of this process and of others."""
+        """Returns `goes_on` after each interval: seconds of this process, seconds of others."""
         awake.begin()
         said = []
         for look in looks:

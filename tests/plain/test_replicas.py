@@ -1,4 +1,4 @@
-"""ControlNets are replicated and replicas dropped in time, on a simulated clock."""
+"""Replicas of ControlNets are made and dropped in time, on a simulated clock."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_later_ones_go_to_the_shortest_queue_among_those_that_hold_it() -> None:
 
 
 def test_a_queue_that_stays_long_replicates_after_the_period_and_not_before() -> None:
-    """Work arrives twice as fast as one member works: more than a step from the second tick on."""
+    """Work arrives twice as fast as one member works, so the queue is long from the second tick."""
     pool = Pool("a", "b")
     pool.run(60.0, {"canny": 0.2})
     assert pool.changes[0][1] == Change("replicate", "canny", "b")
@@ -162,8 +162,8 @@ def test_work_for_another_does_not_keep_a_replica() -> None:
 
 @pytest.mark.parametrize("load", [0.3, 0.6, 0.9, 1.2, 1.7])
 def test_it_does_not_flap(load: float) -> None:
-    """In half an hour of random sessions of 3 s, `load` members' worth, no dropped replica returns
-    soon.
+    """Random 3 s sessions keep `load` members busy for half an hour. No dropped replica is made
+    again soon.
     """
     draw = random.Random(1)
     pool = Pool("a", "b", "c", "d")
@@ -177,8 +177,8 @@ def test_it_does_not_flap(load: float) -> None:
 
 
 def test_of_two_that_compete_the_one_with_more_work_goes_first_and_the_other_waits_to_see() -> None:
-    """Both wait while 1.5 s of work arrive per second; a second member for the heavy one leaves
-    room for the light one, which stays.
+    """Both wait for one member, which gets 1.5 s of work per second. A second member for the
+    heavier one leaves room for the other, which stays.
     """
     pool = Pool("a", "b")
     pool.run(0.1, {"depth": 0.02})

@@ -127,7 +127,9 @@ def test_without_a_budget_everything_stays() -> None:
 
 
 def test_one_of_the_same_kind_goes_first_where_something_must() -> None:
-    """Other kinds can then stay. An item in use never goes, and none goes if there is room."""
+    """Items of other kinds can then stay. An item in use is never evicted, nor is any if there is
+    room.
+    """
     residency = Residency(3, LeastRecentlyUsed())
     assert evicted(residency, "abc") == ["-", "-", "-"]
     assert residency.touch("d", 1, alike="bc") == ("b",)

@@ -108,9 +108,7 @@ def test_a_controlnet_that_many_wait_for_is_replicated_and_given_up_when_idle() 
 
 
 def test_lanes_that_lost_devices_are_one_where_none_of_them_holds_the_pins() -> None:
-    """Of four devices in lanes of two, g1 and g3 are lost; each remaining lane lacks the other's
-    pins.
-    """
+    """Lanes (g0, g1) and (g2, g3) lose g1 and g3. Each then lacks one of the two pinned devices."""
     pins = {"unet_mid": ("g0",), "vae_decode": ("g2",)}
     with pytest.raises(InputError, match="no group of 1 devices"):
         Router(["g0", "g2"], pins, 1, lambda: 0.0)

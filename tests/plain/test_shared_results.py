@@ -22,8 +22,8 @@ def total(number: int) -> dict[str, Any]:
 
 
 def test_a_run_that_ends_leaves_values_used_by_others() -> None:
-    """Classic caches the last run's results; a long run must find its own again while short ones
-    end.
+    """The `classic` policy caches the last run's results. A long run must still find its own after
+    short runs end.
     """
     shared = ResultCache()
     long, quick = shared.fork(), shared.fork()

@@ -1,4 +1,6 @@
-"""Before sampling, areas become cells, entries get partners, and ControlNets spread."""
+"""Before sampling, areas become cells, entries get counterparts, and ControlNets spread to the
+negative side.
+"""
 
 from __future__ import annotations
 

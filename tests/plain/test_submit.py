@@ -46,7 +46,7 @@ Submit = Callable[..., Outcome]
 
 @dataclass(slots=True)
 class Fake:
-    """`act` plays an accepted job; `answer` is the response to /prompt if the job is not accepted."""
+    """Fakes a server: `act` plays accepted jobs; `answer`, if given, is the response to /prompt."""
 
     server: Live
     act: Act

@@ -1,5 +1,5 @@
-"""Requests get equal seconds of a device, whatever a unit takes; resident weights go first, but not
-forever.
+"""Requests get equal seconds of a device, whatever a unit of work takes; those with resident
+weights go first, but not forever.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from katz_graph.executor.turns.fair_queue import SHARE, STAY, DeficitRoundRobin
 
 
 def spent(seconds: dict[str, float], turns: int) -> Counter[str]:
-    """Returns each flow's seconds if all are always ready."""
+    """Returns each flow's seconds if all flows are always ready."""
     policy: DeficitRoundRobin[str] = DeficitRoundRobin()
     for flow in seconds:
         policy.join(flow)
@@ -87,7 +87,7 @@ def shared(step: float, switch: float, steps: int) -> Shared:
 
 @pytest.mark.parametrize("step", [0.05, 0.1, 0.3])
 def test_requests_with_other_weights_work_most_of_the_time(step: float) -> None:
-    """A switch takes as long as 5 to 30 steps; sequential requests need two."""
+    """A switch takes as long as 5 to 30 steps; sequential requests need two switches."""
     steps = round(120.0 / step)
     got = shared(step, switch=1.5, steps=steps)
     assert got.switching <= 0.15 * (got.total - got.switching)
@@ -189,8 +189,8 @@ class Pair:
 def test_devices_that_wait_for_each_other_come_to_have_the_same_weights(
     step: tuple[float, float], resident: tuple[str, str]
 ) -> None:
-    """A device that waits for the other does not switch weights at once; earlier, each step of each
-    request switched.
+    """A device that waits for the other does not switch weights at once. Formerly, each step of
+    each request caused a switch.
     """
     pair = Pair(step, switch=1.5, steps=200, resident=resident)
     pair.run()

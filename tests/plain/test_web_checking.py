@@ -219,7 +219,7 @@ def test_values_that_comfyui_declares_optional_may_be_absent(
 
 @pytest.mark.defect(10)
 def test_a_whole_number_does_not_feed_an_input_for_any_number() -> None:
-    """ComfyUI refuses it before anything runs, too."""
+    """ComfyUI also refuses such a link before anything runs."""
     document = stock()
     source = {"class_type": "PrimitiveInt", "inputs": {"value": 3}}
     sampler = only(document, "KSampler")

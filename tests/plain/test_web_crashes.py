@@ -467,7 +467,7 @@ def test_a_move_that_cannot_be_written_down_is_none(
 
 
 def test_a_start_deletes_leftovers_of_a_waiting_job(tmp_path: Path) -> None:
-    """An attempt's first record on disk may be its files."""
+    """An attempt may first record its files."""
     store, left = JobStore.open(tmp_path), tmp_path / "output" / "half.png"
     left.parent.mkdir()
     left.touch()
@@ -486,8 +486,8 @@ def test_a_start_deletes_leftovers_of_a_waiting_job(tmp_path: Path) -> None:
 
 
 def test_files_are_in_somebodys_care_at_every_moment(tmp_path: Path) -> None:
-    """A runner that loses the server deletes files unless told to keep them. The store records the
-    files before that, and the result after it, so a kill never leaves a result without files.
+    """A runner that loses the server deletes files, except after `keep_files`. The store records
+    files before that call and the result after it, so a kill never leaves a result without files.
     """
     seen: list[tuple[dict[str, str], list[Any]]] = []
 

@@ -1,5 +1,5 @@
-"""`katz.msgpack`: a returning client has the state of a connected one; malformed frames end only
-their connection.
+"""`katz.msgpack`: a client that reconnects has the state of one that stayed connected; malformed
+frames end only their connection.
 """
 
 from __future__ import annotations

@@ -181,7 +181,7 @@ def test_jobs_of_one_number_come_as_they_arrived() -> None:
 
 
 def test_moving_before_another_job_changes_nothing_else() -> None:
-    """Compares 3,000 moves with a plain list; after a restart, keys alone give the order."""
+    """Compares 3,000 moves with a plain list. After a restart, stored keys alone give the order."""
     chance = random.Random(5)
     names = [f"{index}" for index in range(8)]
     queue = queue_of(*((name, float(chance.randrange(3))) for name in names))

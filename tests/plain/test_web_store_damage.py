@@ -97,7 +97,7 @@ async def content(store: JobStore) -> dict[str, Job]:
 
 
 def rest(file: Path) -> Mapping[str, list[Any]]:
-    """Returns the rows of all other tables."""
+    """Returns the rows of all tables except `jobs`."""
     with closing(sqlite3.connect(file)) as connection:
         return {
             table.name: sorted(
@@ -248,7 +248,7 @@ def test_rows_that_are_damaged_while_it_is_open_are_left_out(
 
 
 def earlier(file: Path, reports: bool) -> None:
-    """Makes a store of version 1, which first had no reports."""
+    """Makes a store of version 1; the earliest had no reports."""
     with closing(sqlite3.connect(file)) as connection:
         connection.executescript(
             SCHEMA.replace(" origin text,", "")

@@ -104,7 +104,7 @@ def obey(wire: ThreadedEnd, arrived: Numbered) -> None:
 
 
 def check(wire: ThreadedEnd, number: int, dies: int) -> None:
-    """Kills the first `dies` runners of one server."""
+    """Ends this runner if it is among the first `dies`; else answers."""
     mark = Path(tempfile.gettempdir(), f"katz-fake-{os.getppid()}-{dies}")
     with mark.open("a") as opened:
         opened.write("x")

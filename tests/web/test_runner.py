@@ -1,5 +1,5 @@
-"""Runs jobs in a runner with its devices, alone and concurrently, as the server does. Effects of
-jobs stay in the runner.
+"""Runs jobs in a runner with its devices, alone and concurrently, as the server does. Jobs change
+nothing outside the runner's processes.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def node(kind: str, **inputs: Any) -> dict[str, Any]:
 
 
 class Driver:
-    """Holds a runner on an event loop in a thread, and its reports."""
+    """Runs a runner on an event loop in a thread, and collects its reports."""
 
     def __init__(self, folder: Path, workers: ForkServer) -> None:
         (folder / "packs").mkdir(parents=True)
@@ -344,7 +344,7 @@ def test_memory_is_freed_when_nothing_runs(driver: Driver) -> None:
 
 
 def looped(driver: Driver, seed: int, mark: Path, times: int) -> Mapping[str, Any]:
-    """Returns an explicit loop of two evaluations whose device fails `times` times."""
+    """Returns an explicit loop of two evaluations that breaks its device `times` times."""
     document = json.loads(LOOP.read_text())
     for call in document.values():
         if call["class_type"] == "StepBegin":

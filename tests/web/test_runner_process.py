@@ -37,7 +37,7 @@ def job(name: str, do: str = "") -> Job:
 
 @dataclass
 class Seen:
-    """Holds a runner and its reports in order."""
+    """Collects a runner's reports in order."""
 
     runner: Runner
     reports: list[JobEvent | tuple[Sequence[str], str, bool]] = field(default_factory=list)
@@ -146,7 +146,7 @@ def test_child_processes_end_with_the_runner(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_runner_is_replaced_whatever_goes_wrong_on_the_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The listener for the runner's end fails, and the first restart gets no file descriptor."""
+    """The listener for the runner's end fails, then the first two restarts get no socket."""
     monkeypatch.setattr("katz_graph.web.runner_client.manager.FIRST_PAUSE", 0.05)
 
     async def test(seen: Seen) -> None:

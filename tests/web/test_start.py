@@ -11,7 +11,7 @@ from katz_graph.testing.server_process import Served, alive
 def test_a_server_that_ends_during_its_start_leaves_no_files_or_waiters(
     tmp_path: Path,
 ) -> None:
-    """Workers already load before they are supervised."""
+    """Workers start to load before the supervisor watches them."""
     server = Served(tmp_path)
     server.start(wait=False)
     try:

@@ -35,7 +35,7 @@ class Say(Node, category="test", output=True):
 
 
 class Wait(Node, category="test", output=True):
-    """Waits, counting hundredths of a second."""
+    """Waits, reporting each hundredth of a second."""
 
     seconds: Seconds = 0.0
 
