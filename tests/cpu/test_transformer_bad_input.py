@@ -343,7 +343,7 @@ def test_a_missing_shard_is_refused(how: str, engine: katz.Engine, place: Path) 
     index = weights.with_name(f"{weights.name}.index.json")
     index.write_text(json.dumps({"weight_map": homes}))
     line = refused(engine, graph(folder.name))
-    words = "is missing, one of the 2 files that" if how == "file" else f"lacks {last}, which"
+    words = "is missing, one of the 2 files that" if how == "file" else f"lacks {last}, listed in"
     assert str(shard) in line and words in line
 
 
