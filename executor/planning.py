@@ -78,7 +78,7 @@ def plan_region(
     profiled: Profiled | None = None,
 ) -> Program:
     """Compiles a region without running it. `counts`: the known work of models; `profiled` returns
-    the noise level down to which a LoRA may be missing. Raises InputError for errors in the region.
+    the noise level above which steps can omit a LoRA. Raises InputError for errors in the region.
     """
     from katz_graph.adapters.encoders import taken_by_texts
     from katz_graph.models.text.recipe import length

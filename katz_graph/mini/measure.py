@@ -115,10 +115,10 @@ class StockPaint:
 
 
 class StockFlowPaint:
-    """Paints with the stock pipeline of the miniature transformer over a `weights` folder, Euler
-    with a shift of 3, fp32; with a ControlNet if one is requested. Encodes captions as training
-    does, because the pipeline requires a projection of CLIP's first encoder, which the other family
-    must not have.
+    """Paints with the stock pipeline of the miniature transformer in a `weights` folder: Euler with
+    a shift of 3, fp32, and a ControlNet if requested. Encodes captions as training does: the
+    pipeline needs a projection in its first CLIP encoder, which is shared with a family that must
+    not have one.
     """
 
     def __init__(self, weights: Path, guidance: float = 5.0) -> None:

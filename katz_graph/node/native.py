@@ -357,7 +357,7 @@ def _check_choices(cls: type[Node], inputs: Mapping[str, Input]) -> None:
         if not set(belongs.choices) <= set(choices):
             raise TypeError(
                 f"{cls.__name__}: {port.own_name!r} is shown for {belongs.choices!r} of "
-                f"{belongs.knob!r}, which has the choices {choices!r}"
+                f"{belongs.knob!r}, which has only {choices!r}"
             )
         if port.required:
             raise TypeError(

@@ -1,4 +1,4 @@
-"""Custom samplers, guiders and partial schedules give the pictures of the samplers that they split."""
+"""Custom samplers, guiders and schedules in parts give the same pictures as KSampler."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ class Section:
     lines: tuple[str, ...]
 
     def cases(self) -> Iterator[Case]:
-        """Yields, for each line, a case per block number whose parameters the small model has."""
+        """Yields a case for each line and each of its blocks that the small model has."""
         for line in self.lines:
             name, meant = line.split(" = ")
             swapped, (encoder, layers) = "~" in meant, _without_encoder(meant.replace("~", ""))

@@ -31,8 +31,8 @@ class Graph:
 
 
 class Cuda:
-    """Fakes torch's CUDA graphs: starting one writes torch's random state; as on a GPU, a broken
-    one blocks its pool even after its end.
+    """Fakes torch's CUDA graphs. A capture's start writes torch's random state. As on a GPU, a
+    failed capture keeps its pool blocked.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,8 +94,8 @@ def inputs(module: Any, batch: int, dtype: torch.dtype, seed: int = 4) -> tuple[
 def _inputs_of_two_encoders(
     config: Any, batch: int, dtype: torch.dtype, draw: torch.Generator
 ) -> tuple[Step, TextEncoding]:
-    """Draws a step of the same size, and padded texts of 7 and 5 tokens (second row: 70 and 200),
-    one per encoder.
+    """Draws a step of 6 x 10 cells and a padded text for each encoder: 7 and 5 tokens (in row 2: 70
+    and 200).
     """
     short, long = (
         torch.randn(shape, generator=draw).to(dtype)

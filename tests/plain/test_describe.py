@@ -103,7 +103,7 @@ def test_inputs_of_a_choice_name_it_and_need_a_default() -> None:
 
         def run(self) -> Boolean: ...
 
-    with pytest.raises(TypeError, match=r"'width' is shown for .*heigth.* of 'way', which has the"):
+    with pytest.raises(TypeError, match=r"'width' is shown for .*heigth.* of 'way', which has"):
         Elsewhere.describe()
     with pytest.raises(TypeError, match="'width' is not shown for every choice of 'way'"):
         Needed.describe()

@@ -156,9 +156,8 @@ def node_class(kind: NodeType, folders: Folders) -> type:
 
 
 def _flat(kind: NodeType, given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yields values by the input names of graphs. Packs pass one object for a group of inputs. They
-    also pass one for a choice and the inputs that it adds, which contains the choice under its own
-    name.
+    """Unpacks the objects in which packs pass groups of inputs, and yields values by graphs' input
+    names. The object of a choice holds the choice, under its own name, and the inputs that it adds.
     """
     for name, value in given.items():
         grouped = name not in kind.inputs or bool(kind.brought_by(name))

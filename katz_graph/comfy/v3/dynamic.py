@@ -182,7 +182,7 @@ def _named(port: Input, name: str) -> Input:
 
 
 def gathers(inputs: Sequence[Input]) -> bool:
-    """Returns whether a node receives objects for some of these inputs."""
+    """Returns whether any input gathers several values in one object."""
     return any(isinstance(port, (_GrowInput, _ChoiceInput)) for port in inputs)
 
 

@@ -14,8 +14,8 @@ from katz_graph.host.process_aspects import FILTERS
 
 @contextmanager
 def quiet(*libraries: ModuleType) -> Iterator[None]:
-    """Silences FutureWarnings, and progress bars and log lines of libraries, given by logging
-    module. This program reports relevant problems as errors.
+    """Silences FutureWarnings, and the progress bars and logs of `libraries` (logging modules).
+    This program reports relevant problems as errors.
     """
     before = [
         (library, library.get_verbosity(), library.is_progress_bar_enabled())
