@@ -68,12 +68,14 @@ class StartReport:
         total = ended - self._began
         idle = total - covered(phases, self._began, ended)
         log.info(
-            "the first job ended %.1f s after the command, %.1f s of which nothing ran; %s",
+            "the first job ended %.1f s after the command; %.1f s of this, waiting for a client "
+            "included, belong to no phase",
             total,
             idle,
-            "; ".join(_lines(phases)),
             extra={"phases": rows, "seconds": round(total, 3), "idle_seconds": round(idle, 3)},
         )
+        for line in _lines(phases):
+            log.info("phases of %s", line)
 
 
 def _evaluations(value: int, maximum: int, phases: Phases) -> str:

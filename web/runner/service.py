@@ -183,15 +183,17 @@ class RunnerService:
         return devices
 
     def _begin(self, devices: Devices) -> None:
-        from katz_graph.web.runner.dry_runs import DryRuns
+        with self._phases.measured("prepare to run jobs"):
+            from katz_graph.web.runner.dry_runs import DryRuns
 
-        self._devices = devices
-        self._plans = devices.plans(self._registry, self._folders, self._process)
-        self._dry_runs = DryRuns(self._registry, self._folders, self._start_with.options.limits)
-        self._runs = devices.runs(
-            self._registry, self._folders, self._emit, self._unkept, self._process
-        )
-        imports_are_done()
+            self._devices = devices
+            self._plans = devices.plans(self._registry, self._folders, self._process)
+            limits = self._start_with.options.limits
+            self._dry_runs = DryRuns(self._registry, self._folders, limits)
+            self._runs = devices.runs(
+                self._registry, self._folders, self._emit, self._unkept, self._process
+            )
+            imports_are_done()
         self._wire.send(Ready(self._facts(devices)))
         early, self._early = self._early, []
         for message in early:
