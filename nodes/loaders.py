@@ -262,8 +262,9 @@ class SetUnionControlNetType(Node, category="conditioning/controlnet"):
         if any(number >= known for number in UNION_TYPES[self.type]):
             raise InputError(
                 f"SetUnionControlNetType, type: {self.type} is not supported by "
-                f"{control_net.control_net.folder} ({known} types): choose another type, or the "
-                "file with it (promax)"
+                f"{control_net.control_net.folder}, which has only the first {known} types after "
+                "auto: choose one of them, or load a ControlNet that has this type, such as a "
+                "promax file"
             )
         return replace(control_net, types=UNION_TYPES[self.type])
 

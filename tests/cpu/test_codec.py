@@ -1,4 +1,6 @@
-"""Values sent between processes arrive unchanged; unsuitable ones are refused by name."""
+"""Values sent between processes arrive unchanged; unsuitable ones are refused with an error that
+names them.
+"""
 
 from __future__ import annotations
 

@@ -173,9 +173,9 @@ def test_ranges_that_do_not_fit_are_refused():
     shallow = stages.encode(model, step, text, last_block=0)
     with pytest.raises(InputError, match="blocks 0 to 7 do not exist"):
         stages.encode(model, step, text, last_block=7)
-    with pytest.raises(InputError, match="a step enters at block 0"):
+    with pytest.raises(InputError, match="steps enter at block 0"):
         stages.encode(model, step, text, first_block=1)
-    with pytest.raises(InputError, match="needs features with 7 skips, got 4"):
+    with pytest.raises(InputError, match="they have 4 skips, expected 7"):
         stages.encode(model, shallow, text, first_block=2)
     with pytest.raises(
         InputError, match="block 0 reads skips up to position 8, the features have 4"

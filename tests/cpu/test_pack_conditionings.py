@@ -1,5 +1,5 @@
 """Conditionings, text encoders, VAEs and latents used by packs give the same pictures, or are
-refused by name.
+refused with an error that names them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Sampling functions of packs give the same pictures, or are refused by name."""
+"""Sampling functions of packs give the same pictures, or are refused with an error that names
+them.
+"""
 
 from __future__ import annotations
 

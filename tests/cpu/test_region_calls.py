@@ -1,5 +1,5 @@
-"""Nodes of other conventions in a step region are called as elsewhere, and refused by name where
-unsupported.
+"""Nodes of other conventions in a step region are called as elsewhere, and refused with an error
+that names them where unsupported.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ COMFY = ("katz_graph/comfy/",)  # ComfyUI's modules under their names
 WORDS = {  # file -> words of another vocabulary that it must spell
     "katz_graph/adapters/naming.py": {"unet"},  # kohya's prefix for networks of every family
     "katz_graph/files/folders.py": {"unet"},  # ComfyUI's folder of diffusion models
-    "katz_graph/models/loading/single_file.py": {"flux"},  # FLUX.2, which is refused by name
+    "katz_graph/models/loading/single_file.py": {"flux"},  # FLUX.2, which an error names
     # values of the node AlignYourStepsScheduler
     "katz_graph/sampling/aligned.py": {"sd1", "sdxl"},
     # values of DualCLIPLoader's type, a widget of UNETLoader, and its folder

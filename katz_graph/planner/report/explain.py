@@ -20,7 +20,8 @@ from katz_graph.planner.searching.placement_rules import PlacementRules
 from katz_graph.planner.simulation.simulate import ADVANCE, STEP, Simulation, simulate
 
 BINDS = 0.98  # share of the period: a resource that is busy this long limits the plan
-TIE_TOLERANCE = 0.01  # relative difference below which two times count as equal
+# relative difference below which two times count as equal: the accuracy of predictions
+TIE_TOLERANCE = 0.01
 MIN_PERIOD_SHARE = 0.005  # share of the period: shorter parts of a path are not listed
 
 
@@ -201,7 +202,10 @@ def _why_not_stale(
 def _against(simulation: Simulation, other: Compared) -> str:
     more = other.seconds / simulation.seconds - 1 if simulation.seconds else 0.0
     if abs(more) < TIE_TOLERANCE and not other.stale:
-        return f"{other.seconds:.3f} s, no faster, and sends more or holds more models"
+        return (
+            f"{other.seconds:.3f} s, equal within {TIE_TOLERANCE:.0%}, and sends more or holds "
+            "more models"
+        )
     return (
         f"{other.seconds:.3f} s, {abs(more):.1%} {'more' if more >= 0 else 'less'}, bound by "
         f"{_bound_of(other)}"
@@ -320,7 +324,7 @@ class Describer:
                 else f"controlnets on {len(apart)} further devices"
             )
         if any(placement[name] not in apart for name in controlnets):
-            parts.append("controlnet on another branch's device")
+            parts.append("controlnet apart from its reader")
         if controlnets:
             parts.append(
                 "synchronous"

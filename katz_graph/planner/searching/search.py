@@ -14,7 +14,7 @@ import numpy as np
 
 from katz_graph.ir.program import Program
 from katz_graph.planner.passes.decompose import decompose
-from katz_graph.planner.report.explain import Compared, Describer, notes
+from katz_graph.planner.report.explain import TIE_TOLERANCE, Compared, Describer, notes
 from katz_graph.planner.searching.calls import Costs
 from katz_graph.planner.searching.candidate import Candidate, CandidateTimer, Timed
 from katz_graph.planner.searching.placement_rules import PlacementRules
@@ -34,7 +34,6 @@ MAX_MOVES_TIMED = 60
 MAX_TIMED_PER_ROUND = 6
 """Maximum number of neighbours of each kind timed per round, lowest bounds first."""
 BETTER = 1 - 1e-6
-TIE_FACTOR = 1.01  # times within this factor count as equal, the accuracy of predictions
 MAX_APPROXIMATE_SHARE = (
     0.98  # of the best exact time: an approximating plan must be faster than this
 )
@@ -158,7 +157,7 @@ def chosen(bench: CandidateTimer, found: Sequence[Timed]) -> Program:
         )
 
     def best(some: Sequence[Timed]) -> Timed:
-        limit = min(one.seconds for one in some) * TIE_FACTOR
+        limit = min(one.seconds for one in some) * (1 + TIE_TOLERANCE)
         return min((one for one in some if one.seconds <= limit), key=simple)
 
     named: dict[str, list[Timed]] = {}

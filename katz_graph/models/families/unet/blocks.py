@@ -52,14 +52,16 @@ def encode(
         done = _skips_until(unet, blocks.start)
         if len(state.skips) != done:
             raise InputError(
-                f"UNetEncoder: first_block {first_block} needs features with {done} skips, got "
-                f"{len(state.skips)}: continue after their last block"
+                f"UNetEncoder: first_block is {first_block}, but the linked features do not end "
+                f"right before it: they have {len(state.skips)} skips, expected {done}; set "
+                "first_block to the block after the last one that the features went through"
             )
     else:
         if blocks.start != 0:
             raise InputError(
-                f"UNetEncoder: first_block is {first_block}, but a step enters at block 0: link "
-                "features to continue from"
+                f"UNetEncoder: first_block is {first_block}, but a step is linked, and steps enter "
+                "at block 0: set first_block to 0, or link features of an encoder that ran the "
+                "blocks before it"
             )
         sample = start.model_input.to(unet.conv_in.weight.dtype)
         if concatenated is not None:

@@ -145,7 +145,8 @@ function Fields({
       <label>
         links of
         <input
-          placeholder="GBPS,MS as measured"
+          placeholder="as measured"
+          title="Gbit/s, or Gbit/s,ms, for example 25,0.05; empty: as measured"
           value={choices.link ?? ""}
           onChange={({ target: { value } }) => set("link", value === "" ? undefined : value)}
         />
