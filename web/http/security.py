@@ -250,7 +250,7 @@ form.onsubmit = async (event) => {
   const headers = { Authorization: `Bearer ${form.token.value.trim()}` };
   const { ok } = await fetch("./", { method: "POST", headers }).catch(() => ({ ok: false }));
   if (ok) location.reload();
-  else form.querySelector("output").value = "This is not the token.";
+  else form.querySelector("output").value = "Wrong token.";
 };
 </script></body></html>
 """

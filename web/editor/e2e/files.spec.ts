@@ -224,18 +224,18 @@ test("P0.33 the gallery is filtered by workflow and by node, also after a reload
   await expect(page.locator(".card").first()).toBeVisible();
   await page.keyboard.press("g");
   const gallery = page.getByRole("complementary", { name: "gallery" });
-  await gallery.getByLabel("of the workflow").selectOption("two outputs");
+  await gallery.getByLabel("workflow", { exact: true }).selectOption("two outputs");
   await expect(gallery.locator("li")).toHaveCount(2);
   await page.locator(".tab").nth(1).locator("button").first().click();
-  await gallery.getByLabel("of the node").selectOption("Second #95");
+  await gallery.getByLabel("node", { exact: true }).selectOption("Second #95");
   await expect(gallery.locator("li")).toHaveCount(1);
-  await gallery.getByLabel("of the workflow").selectOption("all workflows");
+  await gallery.getByLabel("workflow", { exact: true }).selectOption("all workflows");
   expect(await gallery.locator("li").count()).toBeGreaterThan(2);
   // a closed tab's workflow keeps its name
   await page.keyboard.press("Alt+w");
-  await gallery.getByLabel("of the workflow").selectOption("two outputs");
+  await gallery.getByLabel("workflow", { exact: true }).selectOption("two outputs");
   await expect(gallery.locator("li")).toHaveCount(2);
-  await expect(gallery.getByLabel("of the node").locator("option")).toHaveText([
+  await expect(gallery.getByLabel("node", { exact: true }).locator("option")).toHaveText([
     "all nodes",
     "#91",
     "#95",
