@@ -170,14 +170,14 @@ test("P0.24 a colour is picked or typed, and stored in its widget's format", asy
   await add("EmptyImage");
   await add("Tint");
   const plain = node(page, "1");
-  await plain.getByLabel("color, picked").fill("#0180ff");
+  await plain.getByLabel("color, picker").fill("#0180ff");
   await expect(plain.getByLabel("color", { exact: true })).toHaveValue(String(0x0180ff));
   const tint = node(page, "2");
-  await tint.getByLabel("tone, picked").fill("#00ff00");
+  await tint.getByLabel("tone, picker").fill("#00ff00");
   await expect(tint.getByLabel("tone", { exact: true })).toHaveValue("#00ff00");
   await tint.getByLabel("tone", { exact: true }).fill("ABCDEF80");
   await tint.getByLabel("tone", { exact: true }).press("Enter");
-  await expect(tint.getByLabel("tone, picked")).toHaveValue("#abcdef");
+  await expect(tint.getByLabel("tone, picker")).toHaveValue("#abcdef");
   await tint.getByLabel("tone", { exact: true }).fill("url(//example.org)");
   await tint.getByLabel("tone", { exact: true }).press("Enter");
   await expect(tint.getByLabel("tone", { exact: true })).toHaveValue("#abcdef80");
