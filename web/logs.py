@@ -13,15 +13,13 @@ from contextvars import ContextVar
 
 from katz_graph.core.messages import one_line
 
-START_FIELDS = frozenset({"phases", "seconds", "idle_seconds"})
-"""Fields that `StartReport` adds to its record."""
 REQUEST: ContextVar[str] = ContextVar("request")
 """The id of the current request."""
 
 
 class JsonLines(logging.Formatter):
-    """Formats a record as one JSON object: time, level, logger, message, and the request's id if
-    set.
+    """Formats a record as one JSON object: time, level, logger, message, the request's id if
+    set, and the entries of the record's extra `fields`.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -35,8 +33,7 @@ class JsonLines(logging.Formatter):
         request = REQUEST.get(None)
         if request is not None:
             line["request"] = request
-        for name in START_FIELDS & record.__dict__.keys():
-            line[name] = record.__dict__[name]
+        line |= getattr(record, "fields", {})
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
         return json.dumps(line)  # ASCII only

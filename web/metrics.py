@@ -155,12 +155,8 @@ class _Start(Collector):
             "Seconds of each phase from the command to the end of the first job",
             labels=["process", "phase"],
         )
-        sums: dict[tuple[str, str], float] = {}
-        for phase in self._start.phases():
-            key = phase.process, phase.name
-            sums[key] = sums.get(key, 0.0) + phase.seconds
-        for labels, seconds in sums.items():
-            family.add_metric(labels, seconds)
+        for phase in self._start.totals():
+            family.add_metric([phase.process, phase.name], phase.seconds)
         yield family
 
 

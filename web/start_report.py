@@ -6,93 +6,95 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from operator import attrgetter
 
 from katz_graph.core.events import NodeDone, NodeStarted, Progress
-from katz_graph.core.phases import Phase, Phases, covered
+from katz_graph.core.phases import Phase, Phases, add, covered
 from katz_graph.web.events import ClientEvent, Ended, PlanMade, Started
 
 log = logging.getLogger("katz.start")
 
 
+JOB = "first job"
+FIRST, OTHER = "load models, first evaluations", "other evaluations"
+
+
 class StartReport:
-    """Adds the phases of the first job to those of the server and its first runner, and logs them
-    when the job has succeeded. `of_runner` returns the phases of the runner and its workers.
+    """Adds the phases of the first job to those of the server and its runner, and logs them when
+    the job has succeeded. `of_runner` returns the phases of the runner and its workers.
     """
 
     def __init__(self, server: Phases, of_runner: Callable[[], Sequence[Phase]]) -> None:
         self._server, self._of_runner = server, of_runner
-        self._began = server.done[0].began if server.done else time.monotonic()
         self._job = ""
-        self._phases: Phases | None = None  # of the first job
-        self._is_over = False
+        self._job_began = self._since = 0.0  # of the first job, and of its current phase
+        self._of_job: dict[tuple[str, str], Phase] = {}
+        self._report: Sequence[Phase] | None = None  # when the job has succeeded
 
-    def phases(self) -> list[Phase]:
-        """Returns all phases known so far, in the order of their processes."""
-        job = self._phases.done if self._phases is not None else []
-        return [*self._server.done, *self._of_runner(), *job]
+    def totals(self) -> Sequence[Phase]:
+        """Returns the total of each phase known so far: by process, then by name."""
+        if self._report is not None:
+            return self._report
+        found: dict[tuple[str, str], Phase] = {}
+        for phase in (*self._server.done, *self._of_runner(), *self._of_job.values()):
+            add(found, phase)
+        return tuple(found.values())
 
     def on_event(self, job: str, event: ClientEvent) -> None:
         """Follows the first job. If it does not succeed, the next one counts as the first."""
-        if self._is_over:
+        if self._report is not None:
             return
         if isinstance(event, Started) and not self._job:
-            self._job, self._phases = job, Phases("first job")
-        if job != self._job or self._phases is None:
+            self._job, self._of_job = job, {}
+            self._job_began = self._since = time.monotonic()
+        if job != self._job:
             return
         match event:
             case NodeStarted():
-                self._phases.end("between nodes")
+                self._end("between nodes")
             case PlanMade():
-                self._phases.end("plan")
-            case Progress(value=value, maximum=maximum, evaluations=True):
-                self._phases.end(_evaluations(value, maximum, self._phases))
+                self._end("plan")
+            case Progress(evaluations=True):
+                self._end(OTHER if (JOB, FIRST) in self._of_job else FIRST)
             case NodeDone(type=type, cached=False):
-                self._phases.end(type)
+                self._end(type)
             case Ended(status="completed"):
-                self._phases.end("end the job")
-                self._is_over = True
-                self._log()
+                self._end("end the job")
+                self._report = self.totals()
+                self._log(self._report)
             case Ended():
-                self._job, self._phases = "", None
+                self._job = ""
 
-    def _log(self) -> None:
-        phases, ended = self.phases(), time.monotonic()
+    def _end(self, name: str) -> None:
+        """Ends a phase of the job. Only totals are stored, because jobs may have many nodes."""
+        began, self._since = self._since, time.monotonic()
+        add(self._of_job, Phase(JOB, name, began, self._since))
+
+    def _log(self, totals: Sequence[Phase]) -> None:
+        processes = (*self._server.done, *self._of_runner())
+        began = min((phase.began for phase in processes), default=self._job_began)
+        total = self._since - began
+        job = Phase(JOB, "", self._job_began, self._since)
+        idle = total - covered((*processes, job), began, self._since)
         rows = [
-            {"process": one.process, "phase": one.name, "at": at, "seconds": seconds}
-            for one in phases
-            for at, seconds in [(round(one.began - self._began, 3), round(one.seconds, 3))]
+            {
+                "process": one.process,
+                "phase": one.name,
+                "at": round(one.began - began, 3),
+                "seconds": round(one.seconds, 3),
+            }
+            for one in totals
         ]
-        total = ended - self._began
-        idle = total - covered(phases, self._began, ended)
+        fields = {"phases": rows, "seconds": round(total, 3), "idle_seconds": round(idle, 3)}
         log.info(
             "the first job ended %.1f s after the command; %.1f s of this, waiting for a client "
             "included, belong to no phase",
             total,
             idle,
-            extra={"phases": rows, "seconds": round(total, 3), "idle_seconds": round(idle, 3)},
+            extra={"fields": fields},
         )
-        for line in _lines(phases):
-            log.info("phases of %s", line)
-
-
-def _evaluations(value: int, maximum: int, phases: Phases) -> str:
-    """Names the evaluations since the last progress event."""
-    if value == 1:
-        return "load models, first evaluation"
-    if any(phase.name.startswith("load models") for phase in phases.done):
-        return "other evaluations"
-    return "load models, first evaluations"
-
-
-def _lines(phases: Sequence[Phase]) -> Iterator[str]:
-    """Yields a text for each process: its phases with their seconds, equal ones added up."""
-    for process, group in groupby(phases, attrgetter("process")):
-        sums: dict[str, float] = {}
-        for phase in group:
-            sums[phase.name] = sums.get(phase.name, 0.0) + phase.seconds
-        yield f"{process}: " + ", ".join(
-            f"{name} {seconds:.2f} s" for name, seconds in sums.items()
-        )
+        for process, group in groupby(totals, attrgetter("process")):
+            parts = (f"{one.name} {one.seconds:.2f} s" for one in group)
+            log.info("phases of %s: %s", process, ", ".join(parts))

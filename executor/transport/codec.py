@@ -168,7 +168,8 @@ class _Decoder:
         dtype, buffer = _DTYPES[name], self._buffers[number]
         if min(shape, default=0) < 0 or prod(shape) * dtype.itemsize != buffer.numel():
             raise ProtocolError(
-                f"a message has {buffer.numel()} bytes for a tensor {name} {shape}, a wrong number"
+                f"a message has a wrong number of bytes for a tensor {name} {shape}: "
+                f"{buffer.numel()}"
             )
         if sorted(order) != list(range(len(shape))):
             raise ProtocolError(f"a message has a tensor {shape} with invalid axis order {order}")

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 STAT = Path("/proc/self/stat")
@@ -30,7 +30,7 @@ class Phase:
 
 
 class Phases:
-    """Collects the phases of one process. Any thread may call."""
+    """Collects the phases of one process. One thread calls `end`; any may call `measured`."""
 
     def __init__(self, process: str, since: float | None = None) -> None:
         """`since`: start of the first phase, on the clock of `time.monotonic`; by default now."""
@@ -49,6 +49,15 @@ class Phases:
         began = time.monotonic()
         yield
         self.done.append(Phase(self.process, name, began, time.monotonic()))
+
+
+def add(totals: dict[tuple[str, str], Phase], phase: Phase) -> None:
+    """Adds a phase to the totals by process and name. A total begins with its first phase and
+    lasts as long as all its phases together.
+    """
+    key = phase.process, phase.name
+    total = totals.get(key)
+    totals[key] = phase if total is None else replace(total, ended=total.ended + phase.seconds)
 
 
 def process_start() -> float:
