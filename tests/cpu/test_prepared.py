@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
@@ -18,19 +19,20 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from katz_graph.executor.weights.weight_set import WeightSets
-from katz_graph.models import prepare as prepared
+from katz_graph.models import prepared_unet
 from katz_graph.models.families.shared import random_parts
 from katz_graph.models.families.shared.vae import decode as vae_decode
 from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.models.loading.store import ModelStore
 from katz_graph.models.prepare import (
+    ATTENTION,
     FUSED,
-    PreparedResnetBlock,
-    PreparedTransformerBlock,
+    PREPARED,
     fuse_projections,
     prepare,
     unprepared,
 )
+from katz_graph.models.prepared_unet import PreparedResnetBlock, PreparedTransformerBlock
 from katz_graph.testing.model_files import mini_models
 from katz_graph.testing.random_models import kinds
 
@@ -120,7 +122,7 @@ MODULES: dict[str, Made] = {
 
 @pytest.fixture
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepared, "uses_kernels", lambda tensor: True)
+    monkeypatch.setattr(prepared_unet, "uses_kernels", lambda tensor: True)
 
 
 @torch.no_grad()
@@ -196,6 +198,15 @@ def test_unknown_blocks_keep_their_forward_and_are_reported() -> None:
     assert found == {"ResnetBlock2D, time embedding norm scale_shift": blocks}
     assert torch.equal(unet_call(module), expected)
     assert any(isinstance(one, PreparedTransformerBlock) for one in module.modules())
+
+
+def test_the_installed_libraries_have_every_known_block() -> None:
+    """Otherwise a renamed block would silently keep its forward."""
+    assert resolve_name(ATTENTION)
+    for path, known in PREPARED.items():
+        block = resolve_name(path)
+        assert (block.__module__, block.__qualname__) == tuple(path.split(":"))
+        assert not known.becomes or issubclass(resolve_name(known.becomes), block)
 
 
 def test_full_size_sdxl_has_the_same_shapes_and_operations() -> None:

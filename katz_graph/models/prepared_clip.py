@@ -1,15 +1,10 @@
-"""Computes blocks of transformers' text encoders with our kernels, see `prepare`.
-
-Replaces the blocks of CLIP and BERT, in eval mode. Blocks of T5 and Qwen keep transformers'
-forwards, because their norms have no mean and no kernel.
-"""
+"""Computes blocks of transformers' CLIP in eval mode with our kernels, see `prepare`."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from torch import Tensor
-from transformers.models.bert.modeling_bert import BertOutput, BertSelfOutput
 from transformers.models.clip.modeling_clip import (
     ALL_ATTENTION_FUNCTIONS,
     CLIPAttention,
@@ -17,7 +12,7 @@ from transformers.models.clip.modeling_clip import (
     eager_attention_forward,
 )
 
-from katz_graph.kernels.residual_layer_norm import residual_layer_norm
+from katz_graph.models.prepared_norms import residual_norm
 from katz_graph.models.projections import FUSED
 
 
@@ -31,7 +26,7 @@ class PreparedCLIPLayer(CLIPEncoderLayer):  # type: ignore[misc]
         mixed, _ = self.self_attn(
             hidden_states=self.layer_norm1(hidden_states), attention_mask=attention_mask, **options
         )
-        hidden, normalised = _residual_norm(self.layer_norm2, mixed, hidden_states)
+        hidden, normalised = residual_norm(self.layer_norm2, mixed, hidden_states)
         fed: Tensor = hidden + self.mlp(normalised)
         return fed
 
@@ -58,22 +53,3 @@ class PreparedCLIPAttention(CLIPAttention):  # type: ignore[misc]
             self, query, key, value, attention_mask, scaling=self.scale, **options
         )
         return self.out_proj(mixed.reshape(hidden_states.shape)), weights
-
-
-class PreparedBertSelfOutput(BertSelfOutput):  # type: ignore[misc]
-    """Adds a linear layer to a residual, and normalises the sum."""
-
-    def forward(self, hidden_states: Tensor, input_tensor: Tensor) -> Tensor:
-        return _residual_norm(self.LayerNorm, self.dense(hidden_states), input_tensor)[1]
-
-
-class PreparedBertOutput(BertOutput):  # type: ignore[misc]
-    """Adds a linear layer to a residual, and normalises the sum."""
-
-    def forward(self, hidden_states: Tensor, input_tensor: Tensor) -> Tensor:
-        return _residual_norm(self.LayerNorm, self.dense(hidden_states), input_tensor)[1]
-
-
-def _residual_norm(norm: Any, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the sum and the normalised sum."""
-    return residual_layer_norm(x, residual, norm.weight, norm.bias, norm.eps)

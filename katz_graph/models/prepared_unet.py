@@ -1,0 +1,115 @@
+"""Computes blocks of diffusers' UNets, ControlNets and VAEs with our kernels, see `prepare`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch.nn.functional as F
+from diffusers.models.activations import GEGLU
+from diffusers.models.attention import BasicTransformerBlock
+from diffusers.models.resnet import ResnetBlock2D
+from diffusers.models.transformers.transformer_2d import Transformer2DModel
+from torch import Tensor, nn
+
+from katz_graph.kernels.bias_residual import bias_residual
+from katz_graph.kernels.dispatch import uses_kernels
+from katz_graph.kernels.layout import in_layout_of
+from katz_graph.kernels.linear_geglu import linear_geglu
+from katz_graph.models.prepared_norms import group_norm, residual_norm
+
+
+class PreparedResnetBlock(ResnetBlock2D):  # type: ignore[misc]
+    """Computes two norms, activations and convolutions with a residual; time is optional."""
+
+    def forward(self, input_tensor: Tensor, temb: Any = None) -> Tensor:
+        hidden = group_norm(self.norm1, input_tensor)
+        hidden, bias = _convolved(self.conv1, hidden)
+        time = None
+        if self.time_emb_proj is not None:
+            time = self.time_emb_proj(temb if self.skip_time_act else F.silu(temb))
+        hidden = group_norm(self.norm2, hidden, _sum(time, bias))
+        hidden, bias = _convolved(self.conv2, hidden)
+        residual, more = input_tensor, None
+        if self.conv_shortcut is not None:
+            residual, more = _convolved(self.conv_shortcut, input_tensor)
+        bias = _sum(bias, more)
+        return residual + hidden if bias is None else bias_residual(hidden, bias, residual)
+
+
+class PreparedTransformerBlock(BasicTransformerBlock):  # type: ignore[misc]
+    """Computes self-attention, cross-attention and feed-forward, each with a norm and residual."""
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        timestep: Tensor | None = None,
+        cross_attention_kwargs: Mapping[str, Any] | None = None,
+        class_labels: Tensor | None = None,
+        added_cond_kwargs: Mapping[str, Any] | None = None,
+    ) -> Tensor:
+        options = cross_attention_kwargs or {}
+        mixed = self.attn1(
+            self.norm1(hidden_states),
+            encoder_hidden_states=encoder_hidden_states if self.only_cross_attention else None,
+            attention_mask=attention_mask,
+            **options,
+        )
+        if self.attn2 is None:
+            hidden, normalised = residual_norm(self.norm3, mixed, hidden_states)
+        else:
+            hidden, normalised = residual_norm(self.norm2, mixed, hidden_states)
+            mixed = self.attn2(
+                normalised,
+                encoder_hidden_states=encoder_hidden_states,
+                attention_mask=encoder_attention_mask,
+                **options,
+            )
+            hidden, normalised = residual_norm(self.norm3, mixed, hidden)
+        fed: Tensor = self.ff(normalised) + hidden
+        return fed
+
+
+class PreparedTransformer(Transformer2DModel):  # type: ignore[misc]
+    """Computes blocks over features [B, C, H, W]; the result has the features' memory layout."""
+
+    def _get_output_for_continuous_inputs(
+        self,
+        hidden_states: Tensor,
+        residual: Tensor,
+        batch_size: int,
+        height: int,
+        width: int,
+        inner_dim: int,
+    ) -> Tensor:
+        def features(tokens: Tensor) -> Tensor:
+            found = tokens.reshape(batch_size, height, width, inner_dim).permute(0, 3, 1, 2)
+            return in_layout_of(residual, found)
+
+        if self.use_linear_projection:
+            mixed = features(self.proj_out(hidden_states))
+        else:
+            mixed = self.proj_out(features(hidden_states))
+        output: Tensor = mixed + residual
+        return output
+
+
+class PreparedGEGLU(GEGLU):  # type: ignore[misc]
+    """Computes a linear layer, and gates the first half of the output by the second."""
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return linear_geglu(hidden_states, self.proj.weight, self.proj.bias)
+
+
+def _sum(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    return other if one is None else one if other is None else one + other
+
+
+def _convolved(layer: nn.Conv2d, x: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Returns the convolution and the bias still to be added: on a GPU the next kernel adds it."""
+    if layer.bias is None or not uses_kernels(x):
+        return layer(x), None
+    return layer._conv_forward(x, layer.weight, None), layer.bias
