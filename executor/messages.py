@@ -172,10 +172,11 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """Confirms a connection to a peer."""
+    """Confirms a connection to a peer. `transport`: moves this worker's tensors to the peer."""
 
     peer: str
     generation: int
+    transport: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,6 +149,10 @@ class Cluster:
         """Returns whether transfers between two devices stay on one host."""
         return self._network.on_one_host(source, target)
 
+    def transport(self, source: str, target: str) -> str:
+        """Returns the transport of tensors between two devices."""
+        return self._network.transport(source, target)
+
     def pids(self) -> Mapping[str, int | None]:
         """Returns process ids by device, spares included; None for a worker on another host."""
         return self._supervisor.pids()
@@ -370,7 +374,7 @@ class Cluster:
                 case Fault():
                     self._blamed[name] = message.culprit
                 case Assigned():
-                    self._network.joined(name, self._send)
+                    self._network.joined(name, self._assignments[name].device, self._send)
                     self._mark_present()  # a single worker has no peers to connect to
                 case Unusable():
                     self._failed(name, RunError(f"device {name}: {message.message}"))

@@ -8,10 +8,10 @@ import itertools
 import secrets
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from katz_graph.executor.messages import Connect, Connected, ConnectFailed, Dial, Listen, Listening
-from katz_graph.executor.transport.transports import transport_for
+from katz_graph.executor.transport.transports import transports_for
 
 Send = Callable[..., None]
 """(device, message, descriptors): sends a message to a worker; does nothing if it is not connected.
@@ -27,6 +27,8 @@ class _Pair:
     connected: int = 0  # number of ends that have reported this generation as connected
     failures: int = 0  # attempts that failed since the last connection
     token: bytes = b""
+    transport: str = ""  # that both ends try to open
+    transports: dict[str, str] = field(default_factory=dict)  # sending end -> opened transport
 
 
 class WorkerNetwork:
@@ -37,17 +39,19 @@ class WorkerNetwork:
     def __init__(self, names: Sequence[str], addresses: Mapping[str, str] | None = None) -> None:
         self._addresses = dict(addresses or {})
         self._pairs = {pair: _Pair() for pair in itertools.combinations(names, 2)}
-        self._there: set[str] = set()
+        self._there: dict[str, str] = {}  # assigned worker -> kind of its device
 
-    def joined(self, name: str, send: Send) -> None:
-        """Connects a newly assigned worker with all other assigned workers."""
-        self._there.add(name)
+    def joined(self, name: str, device: str, send: Send) -> None:
+        """Connects a newly assigned worker with all other assigned workers. `device`: torch's name
+        of its device.
+        """
+        self._there[name] = device.partition(":")[0]
         for first, second in self._pairs:
-            if name in (first, second) and {first, second} <= self._there:
+            if name in (first, second) and {first, second} <= self._there.keys():
                 self._connect(first, second, send)
 
     def left(self, name: str) -> None:
-        self._there.discard(name)
+        self._there.pop(name, None)
         for pair, state in self._pairs.items():
             if name in pair:
                 state.connected = 0
@@ -63,7 +67,7 @@ class WorkerNetwork:
         `generation` is outdated.
         """
         first, second = pair = self._pair(name, peer)
-        if self._pairs[pair].generation != generation or not {first, second} <= self._there:
+        if self._pairs[pair].generation != generation or not {first, second} <= self._there.keys():
             return False
         self._connect(first, second, send)
         return True
@@ -73,6 +77,7 @@ class WorkerNetwork:
         state = self._pairs[self._pair(name, said.peer)]
         if said.generation == state.generation:
             state.connected += 1
+            state.transports[name] = said.transport
             state.failures = 0 if state.connected == 2 else state.failures
 
     def listening(self, name: str, said: Listening, send: Send) -> None:
@@ -80,8 +85,7 @@ class WorkerNetwork:
         state = self._pairs[self._pair(name, said.peer)]
         if said.generation == state.generation:
             own, other = self._addresses[said.peer], self._addresses[name]
-            transport = transport_for(one_host=False)
-            dial = Dial(name, state.generation, transport, state.token, own, other, said.port)
+            dial = Dial(name, state.generation, state.transport, state.token, own, other, said.port)
             send(said.peer, dial)
 
     def connect_failed(self, name: str, said: ConnectFailed, send: Send) -> bool:
@@ -90,7 +94,7 @@ class WorkerNetwork:
         """
         pair = self._pair(name, said.peer)
         state = self._pairs[pair]
-        if said.generation == state.generation and set(pair) <= self._there:
+        if said.generation == state.generation and set(pair) <= self._there.keys():
             state.failures += 1
             if state.failures >= FAILURES:
                 return False
@@ -100,20 +104,24 @@ class WorkerNetwork:
     def on_one_host(self, first: str, second: str) -> bool:
         return first not in self._addresses and second not in self._addresses
 
+    def transport(self, source: str, target: str) -> str:
+        """Returns the transport of tensors from one connected worker to another."""
+        return self._pairs[self._pair(source, target)].transports[source]
+
     def _pair(self, name: str, peer: str) -> tuple[str, str]:
         return (name, peer) if (name, peer) in self._pairs else (peer, name)
 
     def connects(self, names: Sequence[str]) -> bool:
         """Returns whether these workers are present and connected with each other."""
         among = (state for pair, state in self._pairs.items() if set(pair) <= set(names))
-        return set(names) <= self._there and all(state.connected == 2 for state in among)
+        return set(names) <= self._there.keys() and all(state.connected == 2 for state in among)
 
     def is_complete(self, name: str) -> bool:
         """Returns whether a worker is present and connected with all other present workers."""
         concerned = [
             (pair, state)
             for pair, state in self._pairs.items()
-            if name in pair and set(pair) <= self._there
+            if name in pair and set(pair) <= self._there.keys()
         ]
         return name in self._there and all(state.connected == 2 for _, state in concerned)
 
@@ -122,7 +130,8 @@ class WorkerNetwork:
         state.generation += 1
         state.connected = 0
         one_host = self.on_one_host(first, second)
-        transport = transport_for(one_host)
+        kinds = [self._there[name] for name in (first, second)]
+        state.transport = transport = transports_for(one_host, kinds)[0]
         if not one_host:
             state.token = secrets.token_bytes(32)
             listen = Listen(

@@ -15,7 +15,7 @@ from katz_graph.executor.transport import handshake
 from katz_graph.executor.transport.bulk import Bulk, Meeting
 from katz_graph.executor.transport.codec import Closed, ProtocolError
 from katz_graph.executor.transport.connection import Connection
-from katz_graph.executor.transport.transports import open_bulk
+from katz_graph.executor.transport.transports import TRANSPORTS, open_bulk
 
 MEETING = 10.0  # timeout of a connection attempt, in seconds
 LOOPBACK = "127.0.0.1"
@@ -35,8 +35,17 @@ class Member(Protocol):
 
 
 def adopt(report: Report, member: Member, asked: Connect, connection: Connection) -> None:
-    """Sets up a passed connection to a peer on this host. Reports a failure as `ConnectFailed`."""
-    _reporting(report, asked, lambda: _join(member, asked, connection, asked.hosts, LOOPBACK))
+    """Sets up a passed connection to a peer on this host, in a thread if the transport waits for
+    the peer. Reports a failure as `ConnectFailed`.
+    """
+
+    def meet() -> None:
+        _join(member, asked, connection, asked.hosts, LOOPBACK)
+
+    if TRANSPORTS[asked.transport].waits:
+        _in_thread(report, asked, meet)
+    else:
+        _reporting(report, asked, meet)
 
 
 def listen(report: Report, member: Member, asked: Listen) -> None:
@@ -73,7 +82,7 @@ def _join(member: Member, asked: Asked, connection: Connection, hosts: bool, add
     member.connect(asked.peer, asked.generation, connection, bulk)
 
 
-def _in_thread(report: Report, asked: Listen | Dial, meet: Callable[[], None]) -> None:
+def _in_thread(report: Report, asked: Asked, meet: Callable[[], None]) -> None:
     name, arguments = f"meet {asked.peer}", (report, asked, meet)
     threading.Thread(target=_reporting, args=arguments, name=name, daemon=True).start()
 

@@ -9,18 +9,20 @@ import os
 import socket
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from katz_graph.core.errors import RunError
 from katz_graph.executor.measure.store import DISTURBED, CostStore
+from katz_graph.executor.transport.codec import Closed
 from katz_graph.executor.transport.mailbox import Address, Mailbox
 from katz_graph.executor.transport.peer import Peer
-from katz_graph.executor.transport.transports import transport_for
-from katz_graph.executor.worker.batching import on_device
+from katz_graph.executor.transport.transports import transports_for
+from katz_graph.executor.worker.batching import received
 from katz_graph.host.schedule import Scheduled, scheduled_with_neighbours
 from katz_graph.ir.device import NetworkLink
 
@@ -53,6 +55,15 @@ def ask(worker: Partner, peer: str, attempt: int) -> tuple[NetworkLink, bool]:
     link, and whether other programs took processor time.
     """
     before = scheduled_with_neighbours(os.getppid())
+    with probing(worker, peer, attempt) as probe:
+        return measure_link(probe), _was_disturbed(before)
+
+
+@contextmanager
+def probing(worker: Partner, peer: str, attempt: int) -> Iterator[Probe]:
+    """Yields a function that times transfers to a peer that runs `answer` with the same attempt
+    number, from device to device.
+    """
     numbers = iter(range(1 << 30))
 
     def there_and_back(size: int) -> float:
@@ -61,13 +72,12 @@ def ask(worker: Partner, peer: str, attempt: int) -> tuple[NetworkLink, bool]:
         _finish(worker.models.device)
         started = time.perf_counter()
         worker.peers[peer].send(Address(REQUEST, attempt, "ask", number), payload)
-        _wait(worker, Address(REQUEST, attempt, "answer", number))
+        _wait(worker, peer, Address(REQUEST, attempt, "answer", number))
         return time.perf_counter() - started
 
     try:
         back = min(there_and_back(LATENCY_MESSAGE_BYTES) for _ in range(ROUNDS)) / 2
-        link = measure_link(lambda size: there_and_back(size) - back)
-        return link, _was_disturbed(before)
+        yield lambda size: there_and_back(size) - back
     finally:
         worker.peers[peer].send(Address(REQUEST, attempt, "ask", next(numbers)), None)
         worker.mailbox.discard(REQUEST, attempt)
@@ -79,8 +89,8 @@ def answer(worker: Partner, peer: str, attempt: int) -> bool:
     """
     before = scheduled_with_neighbours(os.getppid())
     number = 0
-    while (payload := _wait(worker, Address(REQUEST, attempt, "ask", number))) is not None:
-        on_device(payload, worker.models.device)
+    while (payload := _wait(worker, peer, Address(REQUEST, attempt, "ask", number))) is not None:
+        received(payload, worker.models.device)
         _finish(worker.models.device)
         worker.peers[peer].send(Address(REQUEST, attempt, "answer", number), True)
         number += 1
@@ -97,22 +107,33 @@ def _finish(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _wait(worker: Partner, address: Address) -> Any:
+def _wait(worker: Partner, peer: str, address: Address) -> Any:
     deadline = time.monotonic() + TIMEOUT
     while not worker.mailbox.has(address):
+        if worker.peers[peer].ended and not worker.mailbox.has(address):
+            raise Closed(f"the connection with {peer} has ended")
         if time.monotonic() > deadline:
             raise RunError(f"no data arrived over a link within {TIMEOUT:g} s")
         time.sleep(MAILBOX_POLL_S)
     return worker.mailbox.take(address)
 
 
-def way_between(source: str, target: str) -> str:
+def way_between(source: str, target: str, transport: str) -> str:
     """Returns the store's name for transfers between two devices of one host, given their torch
     names. Copies to and from GPUs are included.
     """
+    devices = [torch.device(device) for device in (source, target)]
+    kinds = " to ".join(device.type for device in devices)
+    if kinds == "cpu to cpu":
+        return transport
+    one = devices[0].type == "cuda" and len({device.index or 0 for device in devices}) == 1
+    return f"{transport}, {kinds}" + (", one GPU" if one and kinds == "cuda to cuda" else "")
+
+
+def ways_between(source: str, target: str) -> list[str]:
+    """Returns the store's names for the transports that may be used, in order of preference."""
     kinds = [torch.device(device).type for device in (source, target)]
-    way = transport_for(one_host=True)
-    return way if kinds == ["cpu", "cpu"] else f"{way}, {kinds[0]} to {kinds[1]}"
+    return [way_between(source, target, name) for name in transports_for(True, kinds)]
 
 
 def known_links(
@@ -127,7 +148,11 @@ def known_links(
     fresh: set[str] = set()
     for source, target in itertools.permutations(cluster.assignments, 2):
         one_host = cluster.on_one_host(source, target)
-        way = way_between(*(cluster.assignments[name].device for name in (source, target)))
+        way = way_between(
+            cluster.assignments[source].device,
+            cluster.assignments[target].device,
+            cluster.transport(source, target),
+        )
         is_fresh = way in fresh or not (again or store.wants_link(host, host, way))
         known = store.link(host, host, way) if one_host and is_fresh else None
         if known is None:

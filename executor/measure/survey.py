@@ -18,7 +18,7 @@ import torch
 
 from katz_graph.core.devices import format_name
 from katz_graph.executor.measure.device import calibrated, contention, device_key
-from katz_graph.executor.measure.links import way_between
+from katz_graph.executor.measure.links import ways_between
 from katz_graph.executor.measure.store import CostStore, Rates
 from katz_graph.executor.planning import Choices
 from katz_graph.ir.device import Device, NetworkLink, Target
@@ -138,7 +138,7 @@ def estimated(
     plans need.
 
     `devices`: name -> torch name; all compute in `dtype`. `link`: used for all links. If None, uses
-    the measured shared-memory links. An unmeasured link has half the slower device's memory rate,
+    the measured links of this host. An unmeasured link has half the slower device's memory rate,
     or half PAGEABLE if a GPU takes part and that is lower.
     """
     host, store = socket.gethostname(), CostStore(cache)
@@ -158,8 +158,9 @@ def _shared(
     store: CostStore, host: str, devices: Mapping[str, str], source: Device, target: Device
 ) -> NetworkLink:
     kinds = devices[source.name], devices[target.name]
-    if known := store.link(host, host, way_between(*kinds)):
-        return known
+    for way in ways_between(*kinds):
+        if known := store.link(host, host, way):
+            return known
     rate = min(source.bytes_per_second, target.bytes_per_second)
     return NetworkLink((rate if kinds == ("cpu", "cpu") else min(rate, PAGEABLE)) / 2, LATENCY)
 

@@ -4,6 +4,7 @@ defines the order.
 
 from __future__ import annotations
 
+import select
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -11,11 +12,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from katz_graph.executor.transport.codec import Encoded, ProtocolError, as_bytes
+from katz_graph.executor.transport.codec import Closed, Encoded, ProtocolError, as_bytes
 from katz_graph.executor.transport.connection import Connection, Message
 
 Transfer = Callable[[], None]
-"""Sends a taken message. Raises Closed if the peer is disconnected."""
+"""Sends a taken message, after the copies of its tensors. Raises Closed if the peer is
+disconnected.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +37,17 @@ class Meeting:
 class Bulk(Protocol):
     """Moves tensors in both directions between two workers.
 
-    `take` returns a transfer that sends the message. If `slow`, `take` copies the tensors, and a
-    thread of `Peer` runs the transfer. Otherwise the transfer copies them, so the caller must run
-    it immediately. `receive` returns the header and the flat buffers for `decode`; raises
-    ProtocolError or Closed if it cannot.
+    `take` copies the tensors and returns a transfer that sends the message. If `slow`, the transfer
+    waits, for a network or for a device, and a thread of `Peer` runs it. `receive` returns the
+    header and the flat buffers for `decode`; raises ProtocolError or Closed if it cannot.
+    `transport`: the name of the transport that moves tensors to the peer.
     """
 
-    slow: bool
+    @property
+    def slow(self) -> bool: ...
+
+    @property
+    def transport(self) -> str: ...
 
     def take(self, connection: Connection, encoded: Encoded) -> Transfer: ...
 
@@ -56,6 +63,7 @@ class Inline:
     """
 
     slow = True
+    transport = "messages"
 
     def take(self, connection: Connection, encoded: Encoded) -> Transfer:
         body = (
@@ -81,3 +89,12 @@ def fields(message: Message, kind: str, *types: type) -> Any:
         case (str(got), *values) if (got, *map(type, values)) == (kind, *types):
             return values
     raise ProtocolError(f"a message is not the expected {kind!r}, or has other fields")
+
+
+def awaited(connection: Connection, seconds: float, what: str) -> Message:
+    """Waits for a message. Raises Closed if none arrives in time."""
+    waiting = select.poll()
+    waiting.register(connection, select.POLLIN)
+    if not waiting.poll(seconds * 1000):
+        raise Closed(f"the peer sent no {what} within {seconds:g} s")
+    return connection.receive_message()

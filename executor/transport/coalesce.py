@@ -4,7 +4,7 @@ is one transfer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 
 import torch
@@ -24,25 +24,28 @@ def lengths_of(tensors: Sequence[Tensor]) -> list[int]:
     return [tensor.numel() * tensor.element_size() for tensor in tensors]
 
 
-def fill(block: Tensor, tensors: Sequence[Tensor]) -> None:
+def fill(block: Tensor, tensors: Sequence[Tensor]) -> Callable[[], None]:
     """Copies tensors, contiguous or not and from any device, into a flat uint8 block of
-    `size_of(lengths_of(tensors))` bytes. Copies from GPUs to the host run on the current streams
-    and are synchronized once per GPU.
+    `size_of(lengths_of(tensors))` bytes. Copies from and to GPUs run on the current streams.
+    Returns a function that waits for them, without busy-waiting.
     """
     lengths = lengths_of(tensors)
     for tensor, part in zip(tensors, parts(block, lengths), strict=True):
         if tensor.numel():
             part.view(tensor.dtype).view(tensor.shape).copy_(tensor, non_blocking=True)
-    if not block.is_cuda:
-        for device in {tensor.device for tensor in tensors if tensor.is_cuda}:
-            _wait_for(device)
+    events = [_recorded(device) for device in {one.device for one in tensors if one.is_cuda}]
+
+    def wait() -> None:
+        for event in events:
+            event.synchronize()
+
+    return wait
 
 
-def _wait_for(device: torch.device) -> None:
-    """Waits until a GPU has finished its enqueued work, without busy-waiting."""
-    done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-    done.record(torch.cuda.current_stream(device))
-    done.synchronize()
+def _recorded(device: torch.device) -> torch.cuda.Event:
+    event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+    event.record(torch.cuda.current_stream(device))
+    return event
 
 
 def parts(block: Tensor, lengths: Sequence[int]) -> list[Tensor]:
@@ -56,9 +59,9 @@ def parts(block: Tensor, lengths: Sequence[int]) -> list[Tensor]:
 
 
 def coalesced(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
-    """Packs tensors into a new block."""
+    """Packs tensors into a new block. Waits for the copies."""
     block = torch.empty(size_of(lengths_of(tensors)), dtype=torch.uint8, device=device)
-    fill(block, tensors)
+    fill(block, tensors)()
     return block
 
 

@@ -7,7 +7,6 @@ generation creates new groups.
 
 from __future__ import annotations
 
-import select
 import socket
 from datetime import timedelta
 from typing import Any, Literal
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 from torch._C._distributed_c10d import Backend, PrefixStore, ProcessGroupGloo, Store, TCPStore
 
-from katz_graph.executor.transport.bulk import Inline, Meeting, Transfer, fields
+from katz_graph.executor.transport.bulk import Inline, Meeting, Transfer, awaited, fields
 from katz_graph.executor.transport.coalesce import coalesced, lengths_of, parts, size_of
 from katz_graph.executor.transport.codec import Closed, Encoded, ProtocolError
 from katz_graph.executor.transport.connection import TENSOR_LIMIT, Connection, Message
@@ -35,6 +34,7 @@ class PairGroups:
     """
 
     slow = True
+    transport = "torch.distributed"
 
     def __init__(
         self,
@@ -138,11 +138,8 @@ def _host(connection: Connection, address: str, limit: timedelta) -> Store:
 
 
 def _visit(connection: Connection, limit: timedelta) -> Store:
-    waiting = select.poll()
-    waiting.register(connection, select.POLLIN)
-    if not waiting.poll(limit.total_seconds() * 1000):
-        raise Closed("the peer sent no rendezvous address")
-    address, port = fields(connection.receive_message(), "meet", str, int)
+    message = awaited(connection, limit.total_seconds(), "rendezvous address")
+    address, port = fields(message, "meet", str, int)
     return TCPStore(address, port, None, False, limit, wait_for_workers=False)
 
 

@@ -45,7 +45,7 @@ class Peer:
         self._on_lost = on_lost
         self._ended = threading.Event()
         self._ending = threading.Lock()
-        # sends in order of allocation: the peer must drop a segment before it adds the next
+        # messages pass in the order of `take`: the peer drops a segment before it opens the next
         self._ordering = threading.Lock()
         self._queue: queue.Queue[Transfer | None] = queue.Queue(QUEUED)
         self._threads = [threading.Thread(target=self._receive, name=f"from {name}", daemon=True)]
@@ -56,24 +56,32 @@ class Peer:
         for thread in self._threads:
             thread.start()
 
+    @property
+    def ended(self) -> bool:
+        """Returns whether the connection has ended: the peer is lost, or this side closed."""
+        return self._ended.is_set()
+
     def send(self, address: Address, value: Any) -> None:
-        """Sends a value, which may be modified afterwards. Blocks only for the copy and, on a slow
-        link, while the queue (`QUEUED`) is full.
+        """Sends a value, which may be modified afterwards, by work enqueued later on a GPU. Blocks
+        only for a copy on the host and, if transfers are slow, while the queue (`QUEUED`) is full.
 
         Raises Closed if the peer is disconnected, TypeError if the value cannot be sent, RunError
         if shared memory is full.
         """
         if self._ended.is_set():
             raise Closed(f"the connection with {self.name} has ended")
-        transfer = self._bulk.take(self._connection, encode([address, value]))
-        if not self._bulk.slow:
+        encoded = encode([address, value])
+        with self._ordering:
+            transfer = self._bulk.take(self._connection, encoded)
+            if self._bulk.slow:
+                return self._enqueue(transfer)
             try:
-                with self._ordering:
-                    transfer()
+                transfer()
             except Closed as error:
                 self._lose(str(error) or type(error).__name__)
                 raise
-            return
+
+    def _enqueue(self, transfer: Transfer) -> None:
         while not self._ended.is_set():
             try:
                 return self._queue.put(transfer, timeout=SENDER_CHECK_INTERVAL_S)

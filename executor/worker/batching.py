@@ -116,6 +116,18 @@ def on_device(value: Any, device: torch.device) -> Any:
     return mapped(value, lambda tensor: to_device(tensor, device))
 
 
+def received(value: Any, device: torch.device) -> Any:
+    """Returns a received structure with its tensors on a device, in memory of this process: a GPU
+    copies them. On a CPU they stay in the memory that the sender shares.
+    """
+    return mapped(
+        value,
+        lambda tensor: (
+            tensor.to(device, copy=True) if tensor.is_cuda else to_device(tensor, device)
+        ),
+    )
+
+
 def _tensor_fields(value: Any) -> list[str]:
     return [
         field.name

@@ -21,7 +21,7 @@ from katz_graph.executor.graph.region_calls import RegionCalls
 from katz_graph.executor.messages import Timing
 from katz_graph.executor.turns.loop import WeightSetKey
 from katz_graph.executor.weights.weight_versions import WeightVersions
-from katz_graph.executor.worker.batching import on_device
+from katz_graph.executor.worker.batching import received
 from katz_graph.executor.worker.bound_calls import BoundCalls
 from katz_graph.executor.worker.device_program import DeviceProgram
 from katz_graph.executor.worker.holding import Holding
@@ -324,7 +324,7 @@ class Execution:
 
     def _receive(self, instance: Instance) -> None:
         came = self._partners.take(instance)
-        value = on_device(came, self._models.device)
+        value = received(came, self._models.device)
         self._models.stream.hold(came)  # the sender reuses this memory after its release
         if instance.ref.operation in self._made_before:
             self._before.arrive(instance, value, instance.evaluation)

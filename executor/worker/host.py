@@ -128,7 +128,7 @@ class Host:
             bulk,
             lambda _, why: self._announce(Disconnected(name, generation, why)),
         )
-        self._announce(Connected(name, generation))
+        self._announce(Connected(name, generation, bulk.transport))
 
     def begin(self, begin: Begin) -> None:
         """Loads the models of a device program, reports `Ready`, and waits for `go`."""

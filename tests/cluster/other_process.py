@@ -66,7 +66,7 @@ class End:
     def wait(self, operation: str, evaluation: int | None = None, timeout: float = 20.0) -> Any:
         address, deadline = Address("r", 1, operation, 0, evaluation), time.monotonic() + timeout
         while not self.mailbox.has(address):
-            assert not self.lost, "the peer was lost"
+            assert not self.lost, f"the peer was lost: {self.reasons}"
             assert time.monotonic() < deadline, f"{address} did not come"
             self._came.wait(0.1)
             self._came.clear()

@@ -10,9 +10,11 @@ import threading
 from typing import Any
 
 import torch
+from device_files import FileAllocator
 
 from katz_graph.executor.transport.bulk import Inline
 from katz_graph.executor.transport.connection import Connection
+from katz_graph.executor.transport.device_memory import LIMIT, DeviceTransport, agreed
 from katz_graph.executor.transport.mailbox import Address, Mailbox
 from katz_graph.executor.transport.pair import join
 from katz_graph.executor.transport.peer import Peer
@@ -55,9 +57,15 @@ def connect(control: Connection, mailbox: Mailbox, ended: threading.Event) -> Pe
     bulks = {
         "shared_memory": lambda: SharedMemory(),
         "inline": lambda: Inline(),
+        "device": lambda: device_transport(connection, **body),
         "pair": lambda: join(connection, False, **body),
     }
     return Peer("tests", connection, mailbox, bulks[kind](), lambda name, why: ended.set())
+
+
+def device_transport(connection: Connection, limit: int = LIMIT, **options: Any) -> DeviceTransport:
+    """Opens device memory, for which files stand in, with the peer of the connection."""
+    return agreed(connection, DeviceTransport(FileAllocator(**options), SharedMemory(), limit))
 
 
 def answer(peer: Peer, address: Address, value: Any) -> None:

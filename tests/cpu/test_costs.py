@@ -254,12 +254,45 @@ def test_a_link_that_others_disturbed_is_measured_again_without_them(
     cluster: Any = SimpleNamespace(
         assignments={name: SimpleNamespace(device="cpu") for name in "ab"},
         on_one_host=lambda *_: True,
+        transport=lambda *_: "shared memory",
         call=call,
     )
     assert links() == {1e9} and asked.count("ask") == 1
     assert links() == {1e9} and asked.count("ask") == 1  # others still compute
     given.append(Scheduled(1.0, 0.05))
     assert links() == links() == {4e9} and asked.count("ask") == 2
+
+
+def test_links_between_gpus_are_measured_per_transport(tmp_path: Path) -> None:
+    """Only the memory of one of three GPUs cannot be opened. Two workers share another GPU."""
+    devices = {"a": "cuda:0", "b": "cuda:0", "c": "cuda:1", "d": "cuda:2"}
+    rates = {("shared memory", 2): 1e9, ("CUDA IPC", 2): 2e9, ("CUDA IPC", 1): 3e9}
+    measured: list[tuple[str, str]] = []
+
+    def transport(source: str, target: str) -> str:
+        return "shared memory" if source == "d" else "CUDA IPC"
+
+    def rate(source: str, target: str) -> float:
+        return rates[transport(source, target), len({devices[source], devices[target]})]
+
+    def call(device: str, what: str, other: str, number: int) -> Any:
+        if what == "answer":
+            return SimpleNamespace(value=False)
+        measured.append((device, other))
+        return SimpleNamespace(value=(NetworkLink(rate(device, other), 1e-5), False))
+
+    cluster: Any = SimpleNamespace(
+        assignments={name: SimpleNamespace(device=device) for name, device in devices.items()},
+        on_one_host=lambda *_: True,
+        transport=transport,
+        call=call,
+    )
+    for _ in range(2):
+        found = known_links(cluster, CostStore(tmp_path))
+        assert {pair: link.bytes_per_second for pair, link in found.items()} == {
+            pair: rate(*pair) for pair in itertools.permutations(devices, 2)
+        }
+    assert len(measured) == 3
 
 
 @pytest.mark.defect(45)

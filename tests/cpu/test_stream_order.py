@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 import torch
+from device_files import FileAllocator
+from processes import eventually
 from simulated_cuda import DEFAULT, simulated
 from torch import Tensor
 
@@ -20,7 +22,9 @@ from katz_graph.core.errors import Cancelled
 from katz_graph.core.events import Event, Progress
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.planning import plan_region
+from katz_graph.executor.transport import device_memory
 from katz_graph.executor.transport.mailbox import Mailbox
+from katz_graph.executor.transport.transports import TRANSPORTS
 from katz_graph.executor.worker import models as device_models
 from katz_graph.executor.worker.computing import Eagerly
 from katz_graph.executor.worker.config import WorkerConfig
@@ -155,6 +159,29 @@ def test_a_worker_holds_received_tensors(
     with two_workers(costs) as engine:
         engine.cluster.run(controlled_from_elsewhere(sd1, engine), bare_context(engine))
     assert len(taken) >= 4 and set(map(id, taken)) == set(map(id, stream.held))
+
+
+def test_a_request_through_device_memory_gives_the_same_bits(
+    sd1: Models, costs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files stand in for the memory of GPUs."""
+
+    def picture(transport: str) -> Tensor:
+        with two_workers(costs) as engine:
+            assert engine.cluster.transport("cpu:0", "cpu:1") == transport
+            program = controlled_from_elsewhere(sd1, engine)
+            return engine.cluster.run(program, bare_context(engine)).samples
+
+    expected = picture("shared memory")
+    monkeypatch.setitem(TRANSPORTS, "CUDA IPC", replace(TRANSPORTS["CUDA IPC"], device="cpu"))  # type: ignore[arg-type]
+    opened: list[FileAllocator] = []
+    monkeypatch.setattr(
+        device_memory,
+        "CudaAllocator",
+        lambda device: opened.append(FileAllocator(str(tmp_path))) or opened[-1],
+    )
+    assert torch.equal(picture("CUDA IPC"), expected) and len(opened) == 2
+    eventually(lambda: not list(tmp_path.iterdir()), 5)
 
 
 class Behind(Noting):
