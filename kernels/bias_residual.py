@@ -14,7 +14,7 @@ def bias_residual(y: Tensor, bias: Tensor, residual: Tensor) -> Tensor:
     a separate pass.
     """
     if uses_kernels(y):
-        from katz_graph.kernels.triton_bias_residual import bias_residual as kernel
+        from katz_graph.kernels.triton.bias_residual import bias_residual as kernel
 
         return kernel(y, bias, residual)
     return reference(y, bias, residual)

@@ -24,7 +24,7 @@ def uses_kernels(tensor: Tensor) -> bool:
 def _works() -> bool:
     """Runs a test kernel; warns once if Triton is missing or broken."""
     try:
-        from katz_graph.kernels.triton_probe import probe
+        from katz_graph.kernels.triton.probe import probe
 
         place = "cpu" if INTERPRETED else "cuda"
         works = bool((probe(torch.ones(8, device=place)) == 2).all())

@@ -14,7 +14,7 @@ def geglu(x: Tensor) -> Tensor:
     computes the preceding product.
     """
     if uses_kernels(x):
-        from katz_graph.kernels.triton_geglu import geglu as kernel
+        from katz_graph.kernels.triton.geglu import geglu as kernel
 
         return kernel(x)
     return reference(x)

@@ -24,7 +24,7 @@ def group_norm_silu(
     `F.silu`, and `F.group_norm`, which torch computes only in NCHW on GPUs.
     """
     if uses_kernels(x):
-        from katz_graph.kernels.triton_group_norm import group_norm_silu as kernel
+        from katz_graph.kernels.triton.group_norm import group_norm_silu as kernel
 
         return kernel(x, groups, weight, bias, eps, shift, silu)
     return reference(x, groups, weight, bias, eps, shift, silu)

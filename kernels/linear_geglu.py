@@ -23,7 +23,7 @@ def linear_geglu(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if x.element_size() == 2 and x.numel() and uses_kernels(x):
         width, inner = weight.shape[0] // 2, weight.shape[1]
         if chosen := tiles("linear_geglu", x.device, x.numel() // inner, width, inner):
-            from katz_graph.kernels.triton_linear_geglu import linear_geglu as kernel
+            from katz_graph.kernels.triton.linear_geglu import linear_geglu as kernel
 
             return kernel(x, weight, bias, chosen)
     return gate.geglu(linear(x, weight, bias))

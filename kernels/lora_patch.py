@@ -21,7 +21,7 @@ def lora_patch(patches: Sequence[Patch]) -> None:
     and LoRA.
     """
     if patches and uses_kernels(patches[0].weight):
-        from katz_graph.kernels.triton_lora_patch import lora_patch as kernel
+        from katz_graph.kernels.triton.lora_patch import lora_patch as kernel
 
         kernel(patches, partial(tiles, "lora_patch", patches[0].weight.device))
     else:

@@ -17,7 +17,7 @@ def residual_layer_norm(
     again.
     """
     if uses_kernels(x):
-        from katz_graph.kernels.triton_layer_norm import residual_layer_norm as kernel
+        from katz_graph.kernels.triton.layer_norm import residual_layer_norm as kernel
 
         return kernel(x, residual, weight, bias, eps)
     return reference(x, residual, weight, bias, eps)

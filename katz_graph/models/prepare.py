@@ -19,7 +19,8 @@ from typing import Any
 
 from torch import nn
 
-from katz_graph.models.projections import FUSED, FusedProjections
+from katz_graph.models.activations import GATES
+from katz_graph.models.projections import FUSED, FusedProjections, Fusible
 
 
 def prepare(module: nn.Module) -> None:
@@ -41,16 +42,16 @@ def unprepared(module: nn.Module) -> Counter[str]:
 
 
 def fuse_projections(module: nn.Module) -> None:
-    """Moves the weights of self-attention's three projections into one storage, and likewise the
-    biases; parameters become views. Forwards that use `FUSED` compute the three in one product.
+    """Moves the weights of a block's projections of one input into one storage, and likewise the
+    biases; parameters become views. Forwards that use `FUSED` compute them in one product.
     In-place writes to a parameter take effect. The module must keep its device and dtype.
     """
     layer: Any
     for layer in module.modules():
         if _is(layer, ATTENTION) and _has_three_alike(layer):
             fused = FusedProjections.of(layer.to_q, layer.to_k, layer.to_v)
-        elif _is(layer, CLIP_ATTENTION):
-            fused = FusedProjections.of(layer.q_proj, layer.k_proj, layer.v_proj)
+        elif isinstance(layer, Fusible):
+            fused = FusedProjections.of(*layer.projections())
         else:
             continue
         setattr(layer, FUSED, fused)
@@ -98,6 +99,25 @@ def _unknown_text_output(layer: Any) -> str:
     return "dropout" if layer.dropout.p and layer.training else ""
 
 
+def _unknown_t5_block(block: Any) -> str:
+    if block.is_decoder:
+        return "decoder"
+    return "dropout" if block.layer[0].dropout.p and block.training else ""
+
+
+def _unknown_qwen3_attention(layer: Any) -> str:
+    return "dropout" if layer.attention_dropout and layer.training else ""
+
+
+def _unknown_gate(activation: nn.Module) -> str:
+    name = type(activation).__name__
+    return "" if name in GATES else f"activation {name}"
+
+
+def _always_known(block: Any) -> str:
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
 class _Known:
     """Describes a known kind of block. `becomes`: path of the class that replaces its class.
@@ -105,10 +125,8 @@ class _Known:
     """
 
     becomes: str
-    unknown: Callable[[Any], str] = lambda block: ""
+    unknown: Callable[[Any], str] = _always_known
 
-
-NO_MEAN = _Known("", lambda norm: "norm without a mean")
 
 PREPARED: Mapping[str, _Known] = {
     "torch.nn.modules.normalization:GroupNorm": _Known(
@@ -140,12 +158,31 @@ PREPARED: Mapping[str, _Known] = {
     "transformers.models.bert.modeling_bert:BertOutput": _Known(
         "katz_graph.models.prepared_bert:PreparedBertOutput", _unknown_text_output
     ),
-    "transformers.models.t5.modeling_t5:T5LayerNorm": NO_MEAN,
-    "transformers.models.mt5.modeling_mt5:MT5LayerNorm": NO_MEAN,
-    "transformers.models.qwen3.modeling_qwen3:Qwen3RMSNorm": NO_MEAN,
+    **{
+        f"transformers.models.{module}.modeling_{module}:{kind}{block}": _Known(
+            f"katz_graph.models.prepared_t5:Prepared{kind}{block}", unknown
+        )
+        for module, kind in (("t5", "T5"), ("mt5", "MT5"))
+        for block, unknown in (
+            ("LayerNorm", _always_known),
+            ("Attention", _unknown_text_attention),
+            ("DenseGatedActDense", lambda block: _unknown_gate(block.act)),
+            ("Block", _unknown_t5_block),
+        )
+    },
+    **{
+        f"transformers.models.qwen3.modeling_qwen3:Qwen3{block}": _Known(
+            f"katz_graph.models.prepared_qwen3:PreparedQwen3{block}", unknown
+        )
+        for block, unknown in (
+            ("RMSNorm", _always_known),
+            ("Attention", _unknown_qwen3_attention),
+            ("MLP", lambda block: _unknown_gate(block.act_fn)),
+            ("DecoderLayer", _always_known),
+        )
+    },
 }
 ATTENTION = "diffusers.models.attention_processor:Attention"
-CLIP_ATTENTION = "katz_graph.models.prepared_clip:PreparedCLIPAttention"
 
 
 def _path(kind: type) -> str:

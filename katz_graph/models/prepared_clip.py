@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.models.clip.modeling_clip import (
     ALL_ATTENTION_FUNCTIONS,
     CLIPAttention,
@@ -13,7 +13,7 @@ from transformers.models.clip.modeling_clip import (
 )
 
 from katz_graph.models.prepared_norms import residual_norm
-from katz_graph.models.projections import FUSED
+from katz_graph.models.projections import FUSED, Fusible
 
 
 class PreparedCLIPLayer(CLIPEncoderLayer):  # type: ignore[misc]
@@ -31,21 +31,25 @@ class PreparedCLIPLayer(CLIPEncoderLayer):  # type: ignore[misc]
         return fed
 
 
-class PreparedCLIPAttention(CLIPAttention):  # type: ignore[misc]
+class PreparedCLIPAttention(Fusible, CLIPAttention):  # type: ignore[misc]
     """Computes attention, with one product for its three projections if they are `FUSED`."""
+
+    def projections(self) -> tuple[nn.Linear, ...]:
+        return self.q_proj, self.k_proj, self.v_proj
 
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor | None = None, **options: Any
     ) -> tuple[Tensor, Tensor | None]:
         """Takes [B, T, C]. Returns [B, T, C], and attention weights if computed."""
-        fused = getattr(self, FUSED, None)
-        if fused is None:
+        if getattr(self, FUSED, None) is None:
             own: tuple[Tensor, Tensor | None] = super().forward(
                 hidden_states, attention_mask, **options
             )
             return own
         heads = (*hidden_states.shape[:-1], -1, self.head_dim)
-        query, key, value = (part.view(heads).transpose(1, 2) for part in fused(hidden_states))
+        query, key, value = (
+            part.view(heads).transpose(1, 2) for part in self.projected(hidden_states)
+        )
         attention = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )

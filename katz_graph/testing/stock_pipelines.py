@@ -127,16 +127,15 @@ def stock(
     output: Literal["pt", "latent"] = "pt",
     device: torch.device | None = None,
     dtype: torch.dtype = torch.float32,
-    pipeline: Any = None,
 ) -> Callable[[], Tensor]:
-    """Returns a function that calls a pipeline and returns pictures [B, H, W, 3] in 0..1, or the
-    latent [B, C, h, w] as the VAE decodes it. Replaces a stochastic scheduler by Euler's, unless
-    `asked.arguments` is set. `pipeline`: from `loaded`; by default it is loaded here.
+    """Loads a pipeline with all its text encoders, by default onto the CPU. Returns a function that
+    calls the pipeline and returns pictures [B, H, W, 3] in 0..1, or the latent [B, C, h, w] as the
+    VAE decodes it. Replaces a stochastic scheduler by Euler's, unless `asked.arguments` is
+    set.
     """
     called, noise = kinds()[asked.kind].stock, asked.noise
     height, width = (8 * side for side in noise.shape[-2:])
-    if pipeline is None:
-        pipeline = loaded(asked, device, dtype)
+    pipeline = _loaded(asked, dtype).to(device or torch.device("cpu"))
     given = asked.arguments | {
         "height": height,
         "width": width,
@@ -164,10 +163,8 @@ def stock(
     return once
 
 
-def loaded(asked: Asked, device: torch.device | None, dtype: torch.dtype) -> Any:
-    """Loads the pipeline with all its text encoders, by default onto the CPU; uses the ControlNet
-    or editing class if the request has a picture.
-    """
+def _loaded(asked: Asked, dtype: torch.dtype) -> Any:
+    """Loads the pipeline; uses the ControlNet or editing class if the request has a picture."""
     made = kinds()[asked.kind]
     parts: dict[str, Any] = {}
     name = made.pipeline
@@ -179,4 +176,4 @@ def loaded(asked: Asked, device: torch.device | None, dtype: torch.dtype) -> Any
         parts["controlnet"] = model.from_pretrained(asked.folder / "controlnet", dtype=dtype)
     pipeline = getattr(diffusers, name).from_pretrained(asked.folder, dtype=dtype, **parts)
     pipeline.set_progress_bar_config(disable=True)
-    return pipeline.to(device or torch.device("cpu"))
+    return pipeline

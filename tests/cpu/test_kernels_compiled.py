@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,7 +79,7 @@ def choices(kernel: str) -> list[tuple[int, Tiles]]:
 def test_the_gated_product_fits(
     architecture: int, tiles: Tiles, dtype: str, tmp_path: Path
 ) -> None:
-    from katz_graph.kernels.triton_linear_geglu import _linear_geglu
+    from katz_graph.kernels.triton.linear_geglu import _linear_geglu
 
     signature = dict.fromkeys(("x", "weight", "bias", "out"), f"*{dtype}") | dict.fromkeys(
         ("rows", "width", "inner"), "i32"
@@ -91,6 +91,45 @@ def test_the_gated_product_fits(
     # uses tensor cores and asynchronous loads
     assert ("wgmma.mma" if architecture == 90 else "mma.sync") in made.ptx
     assert "cp.async" in made.ptx
+
+
+def bf16(function: Any, floats: Sequence[str] = (), numbers: Sequence[str] = ()) -> dict[str, str]:
+    """Returns the types of a kernel's arguments: pointers to bfloat16, except for those named."""
+    names = [one.name for one in function.params if not one.is_constexpr]
+    others = dict.fromkeys(numbers, "i32") | dict.fromkeys(floats, "*fp32") | {"eps": "fp32"}
+    return {name: others.get(name, "*bf16") for name in names}
+
+
+@pytest.mark.parametrize("architecture", [80, 90, 100])
+def test_norms_and_gates_of_rows_stay_in_registers(architecture: int, tmp_path: Path) -> None:
+    """With all options, at the widths of T5, Qwen3 and Z-Image."""
+    from katz_graph.kernels.triton.gated_activation import _gated_activation
+    from katz_graph.kernels.triton.norm_rotary import _norm_rotary
+    from katz_graph.kernels.triton.rms_norm import _rms_norm
+
+    options = dict.fromkeys(("INNER", "GATED", "ADDED", "NORMALISED", "SCALED"), True)
+    widest = listed_for("rms_norm", architecture)["4096"] | {"BLOCK": 4096}
+    gaps = ("batch_gap", "token_gap", "head_gap", "table_batch", "table_token", "table_gap")
+    counts = ("tokens", "heads", "half", *gaps)
+    heads = listed_for("norm_rotary", architecture)["64"] | {"HALF": 64}
+    gate = listed_for("gated_activation", architecture)["10240"]
+    for function, types, constants in (
+        (_rms_norm, bf16(_rms_norm, (), ("width", "rows")), options | widest),
+        (
+            _norm_rotary,
+            bf16(_norm_rotary, ("cosine", "sine"), counts),
+            {"CENTRED": True, "ADJACENT": True} | heads,
+        ),
+        (
+            _gated_activation,
+            bf16(_gated_activation, (), ("width", "gate_row", "value_row")),
+            {"GELU": True} | gate,
+        ),
+    ):
+        made = compiled(function, types, constants, architecture, tmp_path)
+        assert made.spilled == 0
+        if function is not _norm_rotary:  # reads pairs
+            assert "ld.global.v4" in made.ptx and "st.global.v4" in made.ptx
 
 
 @pytest.mark.parametrize(
@@ -106,7 +145,7 @@ def test_the_gated_product_fits(
 def test_the_patch_of_loras_fits_and_reads_wide(
     architecture: int, tiles: Tiles, weight: torch.dtype, factor: torch.dtype, tmp_path: Path
 ) -> None:
-    from katz_graph.kernels import triton_lora_patch as patch
+    from katz_graph.kernels.triton import lora_patch as patch
 
     signature = {"layers": "*i64", "deltas": "*i64", "scales": "*fp32", "count": "i32"}
     constants: dict[str, Any] = {

@@ -34,7 +34,7 @@ def test_a_processor_computes_by_references() -> None:
 
 def test_a_broken_triton_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Simulates a missing Triton."""
-    monkeypatch.setitem(sys.modules, "katz_graph.kernels.triton_probe", None)
+    monkeypatch.setitem(sys.modules, "katz_graph.kernels.triton.probe", None)
     dispatch._works.cache_clear()
     try:
         with pytest.warns(UserWarning, match="Triton does not work") as warned:

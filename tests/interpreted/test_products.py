@@ -17,10 +17,10 @@ from katz_graph.core.recipe import Lora
 from katz_graph.executor.weights.weight_set import WeightSets
 from katz_graph.kernels import geglu as gate
 from katz_graph.kernels import linear_geglu as gated
-from katz_graph.kernels import triton_lora_patch
 from katz_graph.kernels.dispatch import INTERPRETED
 from katz_graph.kernels.lora_patch import lora_patch, reference
 from katz_graph.kernels.patches import Delta, Patch
+from katz_graph.kernels.triton import lora_patch as triton_lora_patch
 from katz_graph.models.loading.identity import file_identity
 from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.models.loading.store import ModelStore

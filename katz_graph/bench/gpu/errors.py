@@ -10,11 +10,14 @@ from torch import Tensor
 
 from katz_graph.kernels import (
     bias_residual,
+    gated_activation,
     geglu,
     group_norm_silu,
     linear_geglu,
     lora_patch,
+    norm_rotary,
     residual_layer_norm,
+    rms_norm,
 )
 from katz_graph.kernels.patches import Delta, Patch
 
@@ -42,6 +45,7 @@ def _calls(device: torch.device, dtype: torch.dtype) -> dict[str, Call]:
 
     x = random(2, 320, 33, 31).to(memory_format=torch.channels_last)
     weight, bias, rows = random(320), random(320), x.permute(0, 2, 3, 1)
+    tokens = rows.flatten(1, 2)
     convolution = random(50, 320, 3, 3).to(memory_format=torch.channels_last) / 10
     return {
         "group norm": (
@@ -65,12 +69,45 @@ def _calls(device: torch.device, dtype: torch.dtype) -> dict[str, Call]:
             linear_geglu.reference,
             (rows, random(2 * 1300, 320) / 18, random(2 * 1300)),
         ),
+        "RMS norm": (
+            rms_norm.residual_rms_norm,
+            rms_norm.residual_norm_reference,
+            (tokens, tokens, weight, 1e-6, random(2, 1, 320), bias, random(2, 1, 320)),
+        ),
+        "SiLU gate": (
+            gated_activation.silu_gated,
+            gated_activation.silu_reference,
+            rows.chunk(2, dim=-1),
+        ),
+        "GELU gate by tanh": (
+            gated_activation.gelu_gated,
+            gated_activation.gelu_reference,
+            rows.chunk(2, dim=-1),
+        ),
+        "head norm, rotated": (
+            _copied(norm_rotary.norm_rotary),
+            norm_rotary.reference,
+            (
+                random(2, 33, 5, 80),
+                random(80),
+                random(80),
+                1e-6,
+                random(1, 33, 40),
+                random(1, 33, 40),
+                True,
+            ),
+        ),
         "LoRA patch": (
             _patched(lora_patch.lora_patch),
             _patched(lora_patch.reference),
             (convolution, random(50, 5) / 5, random(5, 320, 3, 3) / 5),
         ),
     }
+
+
+def _copied(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Protects the first argument, which the kernel overwrites."""
+    return lambda x, *others: function(x.clone(), *others)
 
 
 def _patched(patch: Callable[[Sequence[Patch]], None]) -> Callable[..., Tensor]:

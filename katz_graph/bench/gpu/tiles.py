@@ -72,7 +72,7 @@ def _gated_product(setting: Setting, layer: Layer, count: int) -> Trial:
     ways: dict[str, Action] = {LIBRARY: lambda: geglu.geglu(F.linear(x, weight, bias))}
     known: dict[str, Tiles] = {LIBRARY: {}}
     if x.element_size() == 2 and uses_kernels(x):
-        from katz_graph.kernels.triton_linear_geglu import linear_geglu
+        from katz_graph.kernels.triton.linear_geglu import linear_geglu
 
         for name, cut in _listed("linear_geglu").items():
             ways[name], known[name] = partial(linear_geglu, x, weight, bias, cut), cut
@@ -95,7 +95,7 @@ def _patch(setting: Setting, listed: Counter[Layer]) -> Trial:
     ways: dict[str, Action] = {LIBRARY: partial(lora_patch.reference, patches)}
     known: dict[str, Tiles] = {}
     if uses_kernels(patches[0].weight):
-        from katz_graph.kernels.triton_lora_patch import launches
+        from katz_graph.kernels.triton.lora_patch import launches
 
         for name, cut in _listed("lora_patch").items():
             ways[name] = partial(_all, list(launches(patches, partial(_always, cut))))

@@ -1,1 +1,0 @@
-"""The parts of `katz bench gpu`: one module with a `run` each."""

@@ -1,0 +1,1 @@
+"""Kernels in Triton. Each module is imported when its kernel first computes."""
