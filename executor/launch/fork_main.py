@@ -27,6 +27,7 @@ from typing import NoReturn
 from katz_graph.core.phases import Phase, Phases, process_start
 from katz_graph.executor.launch.fork_server import MAX_MESSAGE_BYTES
 from katz_graph.executor.launch.worker_main import begin, run_worker
+from katz_graph.host.deferred_imports import import_deferring
 from katz_graph.host.environment import environment
 from katz_graph.host.garbage import imports_are_done
 from katz_graph.ipc.child import PYTHON, kill_session
@@ -50,9 +51,10 @@ def main() -> None:
     watching = end_with(control.fileno(), unless=loaded.fileno())
     # an import that fails here fails in the workers too, which report it
     with hidden_gpus(), suppress(BaseException):
-        for name, needed in (("load torch", CONNECTION), ("load model libraries", module)):
-            importlib.import_module(needed)
-            phases.end(name)
+        importlib.import_module(CONNECTION)
+        phases.end("load torch")
+        import_deferring(module)
+        phases.end("load model libraries")
     finish.close()
     watching.join()  # fork needs a single thread
     loaded.close()

@@ -14,6 +14,7 @@ import sys
 import traceback
 from typing import NoReturn
 
+from katz_graph.host.deferred_imports import import_deferring
 from katz_graph.host.garbage import expect_imports, imports_are_done
 from katz_graph.ipc.child_main import adopt, end, end_with, ignore_signals
 from katz_graph.settings.environment import prepare_to_compute
@@ -45,6 +46,7 @@ def run_worker(entry: str, connected: socket.socket) -> NoReturn:
     """
     try:
         end_with(connected.fileno())
+        import_deferring(entry.partition(":")[0])
         serve = pkgutil.resolve_name(entry)
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         imports_are_done()

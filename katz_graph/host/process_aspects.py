@@ -27,6 +27,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from katz_graph.host.deferred_imports import is_importing
+
 ENVIRON = os.environ
 PRECISIONS = (
     *(("generic", "all"), ("cuda", "all"), ("cuda", "matmul"), ("cuda", "conv"), ("cuda", "rnn")),
@@ -298,12 +300,6 @@ class ImportedModules:
                 name: module for name, module in modules.items() if name not in importing
             }
         return self._imported
-
-
-def is_importing(module: Any) -> bool:
-    """Returns whether a thread is still running a module's code."""
-    spec = getattr(module, "__dict__", {}).get("__spec__")
-    return bool(getattr(spec, "_initializing", False))
 
 
 def _set_modules(wanted: State) -> None:

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from katz_graph.core.messages import one_line, shorten, show
+from katz_graph.host.deferred_imports import is_importing
 from katz_graph.host.own_changes import own_changes
-from katz_graph.host.process_aspects import ASPECTS, MODULES, Aspect, State, is_importing
+from katz_graph.host.process_aspects import ASPECTS, MODULES, Aspect, State
 
 UNREADABLE = object()  # marks a state that cannot be read
 Warn = Callable[[str], None]
