@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import diffusers
 import torch
+import transformers
 from diffusers.utils import torch_utils
 
 from katz_graph.core.phases import Phases
@@ -17,6 +18,8 @@ from katz_graph.packs import builtin_nodes, load_registry
 NETWORKS = (
     diffusers.AutoencoderKL,
     *(getattr(diffusers, name) for family in families() for name in family.class_names),
+    transformers.CLIPTextModel,
+    transformers.CLIPTokenizer,
 )
 """Classes that nearly all jobs need. Accessing them imports their modules here instead of in the
 first job, which takes seconds.

@@ -34,7 +34,7 @@ from katz_graph.models.costs.formula import (
 )
 from katz_graph.models.costs.meta_results import result_on_meta
 from katz_graph.models.family import family_of_class
-from katz_graph.models.loading.convert import text_module
+from katz_graph.models.loading.convert import on_meta, text_module
 from katz_graph.models.loading.quiet import quiet
 from katz_graph.models.stage_registry import stage as declared
 from katz_graph.models.stages import Sized
@@ -181,7 +181,7 @@ def module_on_meta(config: str) -> Any:
     cached and must not be changed.
     """
     values = json.loads(config)
-    with torch.device("meta"), quiet():
+    with on_meta(), quiet():
         if "_class_name" not in values:
             return text_module(values, kind_named(values)).float().eval()
         module = getattr(diffusers, values["_class_name"]).from_config(values).float().eval()

@@ -5,7 +5,8 @@ diffusers and transformers. Uses diffusers' converters for single files if avail
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from diffusers.loaders.single_file_utils import (
     convert_open_clip_checkpoint,
 )
 from safetensors import safe_open
-from torch import Tensor
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from katz_graph.core.errors import InputError
 from katz_graph.core.recipe import Component
@@ -44,10 +46,37 @@ FORGOTTEN = re.compile(
 )
 
 
+class WithoutInitialisation(TorchFunctionMode):
+    """Skips the initialisation of meta tensors, which have no values, and counts on the CPU. Torch
+    does both on the meta device in Python, and imports its compiler for it.
+    """
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if function in INITIALISERS or getattr(function, "__module__", "") == nn.init.__name__:
+            tensor: Tensor = args[0] if args else kwargs["tensor"]
+            if tensor.is_meta:
+                return tensor
+        if function is torch.arange and not (kwargs or {}).get("device"):
+            return torch.arange(*args, **{**(kwargs or {}), "device": "cpu"}).to("meta")
+        return function(*args, **(kwargs or {}))
+
+
+INITIALISERS = (Tensor.uniform_, Tensor.normal_, Tensor.fill_, Tensor.zero_)
+
+
+@contextmanager
+def on_meta() -> Iterator[None]:
+    """Builds modules on torch's meta device, without memory or initialisation."""
+    with torch.device("meta"), WithoutInitialisation():  # type: ignore[no-untyped-call]
+        yield
+
+
 def blank(part: Component) -> Any:
     """Builds a component's module on torch's meta device, without memory or initialisation."""
     values = dict(config(part))
-    with torch.device("meta"):
+    with on_meta():
         if "_class_name" in values:
             module = getattr(diffusers, values["_class_name"]).from_config(values)
             if values["_class_name"] == VAE:
