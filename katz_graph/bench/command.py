@@ -47,7 +47,7 @@ BENCHES = {
     "files read",
     "soak": "thousands of small jobs: memory, descriptors and processes of a server",
     "stale": "pictures with stale ControlNets against synchronous ones, by the judge",
-    "gpu": "full-size models on a GPU, in parts: peaks, kernels, a step, requests, torch.compile",
+    "gpu": "full-size models on a GPU, in parts: kernels, steps, starts, servers under load",
     "late": "pictures with deferred LoRAs against synchronous ones, by the judge",
 }
 
@@ -58,6 +58,8 @@ LACKING = {
     "part": "has no parts",
     "out": "writes no rows",
     "write": "measures no tiles",
+    "minutes": "has no parts",
+    "peer": "compares no servers",
 }
 """Reasons for which a bench does not accept an option."""
 

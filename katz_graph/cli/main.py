@@ -188,11 +188,22 @@ def bench(
         Path | None,
         typer.Option(help="file for the table of the fastest tiles of kernels"),
     ] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(help="run all parts that fit into this time, the most useful first", min=0),
+    ] = None,
+    peer: Annotated[
+        str | None,
+        typer.Option(
+            help="another server to measure with the same workflows", metavar="comfyui=PATH"
+        ),
+    ] = None,
 ) -> None:
     """Run a benchmark, and compare its figures with their bounds."""
     from katz_graph.bench.command import run_bench
 
-    if not run_bench(name, as_json, svg, seed=seed, part=part, out=out, write=write):
+    options = {"part": part, "out": out, "write": write, "minutes": minutes, "peer": peer}
+    if not run_bench(name, as_json, svg, seed=seed, **options):
         raise typer.Exit(1)
 
 

@@ -13,7 +13,8 @@ import time
 import urllib.parse
 import urllib.request
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +40,30 @@ class Seen:
     picture: bytes  # PNG
 
 
+class Session:
+    """Sends one prompt after another, and waits for each on a websocket."""
+
+    def __init__(self, base: str, client: str, watched: ClientConnection) -> None:
+        self.base, self._client, self._watched = base, client, watched
+
+    def picture(self, prompt: Mapping[str, Any], until: float) -> bytes:
+        """Returns the first output picture of a prompt. Raises RunError if it fails, TimeoutError
+        after `until`, a time of `time.perf_counter`.
+        """
+        body = json.dumps({"prompt": prompt, "client_id": self._client}).encode()
+        asked = json.loads(_ask(f"{self.base}/prompt", body))
+        image = _shown(self._watched, asked["prompt_id"], until)
+        return _ask(f"{self.base}/view?{urllib.parse.urlencode(image)}")
+
+
+@contextmanager
+def session(address: str, port: int) -> Iterator[Session]:
+    """Yields a client's session. Raises OSError if the server does not answer."""
+    client = uuid.uuid4().hex
+    with connect(f"ws://{address}:{port}/ws?clientId={client}", max_size=None) as watched:
+        yield Session(f"http://{address}:{port}", client, watched)
+
+
 def visit(
     address: str, port: int, prompt: Mapping[str, Any], since: float, patience: float
 ) -> Seen:
@@ -47,18 +72,13 @@ def visit(
     """
     _wait_for_port(address, port, since + patience)
     opened = time.perf_counter()
-    base, client = f"http://{address}:{port}", uuid.uuid4().hex
-    json.loads(_ask(f"{base}/object_info"))
+    json.loads(_ask(f"http://{address}:{port}/object_info"))
     known = time.perf_counter()
-    with connect(f"ws://{address}:{port}/ws?clientId={client}", max_size=None) as watched:
+    with session(address, port) as client:
         for path in ("/system_stats", "/queue", "/api/settings", "/api/extensions"):
-            json.loads(_ask(base + path))
-        json.loads(_uploaded(f"{base}/upload/image", PIXEL))
-        asked = json.loads(
-            _ask(f"{base}/prompt", json.dumps({"prompt": prompt, "client_id": client}).encode())
-        )
-        image = _shown(watched, asked["prompt_id"], since + patience)
-    picture = _ask(f"{base}/view?{urllib.parse.urlencode(image)}")
+            json.loads(_ask(client.base + path))
+        json.loads(_uploaded(f"{client.base}/upload/image", PIXEL))
+        picture = client.picture(prompt, since + patience)
     return Seen(opened - since, known - since, time.perf_counter() - since, picture)
 
 

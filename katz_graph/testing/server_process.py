@@ -46,6 +46,8 @@ class Served:
     `folder`.
     """
 
+    ready_path = "/readyz"  # answers 200 once the server takes jobs
+
     def __init__(self, folder: Path, *options: str, cache: Path | None = None) -> None:
         self.folder = folder
         self._cache = cache or folder / "cache"
@@ -63,18 +65,7 @@ class Served:
     def start(self, wait: bool = True) -> Self:
         """Starts the server. Raises RunError with its last output if it does not become ready."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        places = {name: self.folder / name for name in ("data", "output", "input")}
-        command = [
-            sys.executable,
-            "-m",
-            "katz_graph.cli.main",
-            "serve",
-            "--port",
-            str(self.port),
-            *self._options,
-        ]
-        for name, place in places.items():
-            command += [f"--{name}", str(place)]
+        command = self._command()
         with (self.folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
                 command,
@@ -91,6 +82,11 @@ class Served:
                 self.kill()
                 raise
         return self
+
+    def _command(self) -> Sequence[str]:
+        katz = (sys.executable, "-m", "katz_graph.cli.main", "serve", "--port", str(self.port))
+        places = (f"--{name}={self.folder / name}" for name in ("data", "output", "input"))
+        return (*katz, *self._options, *places)
 
     @property
     def _environment(self) -> Mapping[str, str]:
@@ -122,7 +118,7 @@ class Served:
             if self._process.poll() is not None:
                 break
             try:
-                if self.get("/readyz").status == 200:
+                if self.get(self.ready_path).status == 200:
                     return time.perf_counter() - started
             except OSError:
                 pass
@@ -134,6 +130,13 @@ class Served:
         assert self._process is not None  # it was started
         self._process.kill()
         self._process.wait()
+
+    def end(self) -> None:
+        """Stops the server; kills it if it does not exit in time."""
+        try:
+            self.stop()
+        except subprocess.TimeoutExpired:
+            self.kill()
 
     def stop(self) -> tuple[int, float]:
         """Sends SIGTERM; returns the exit status and the seconds until the exit."""

@@ -127,15 +127,16 @@ def stock(
     output: Literal["pt", "latent"] = "pt",
     device: torch.device | None = None,
     dtype: torch.dtype = torch.float32,
+    pipeline: Any = None,
 ) -> Callable[[], Tensor]:
-    """Loads a pipeline with all its text encoders, by default onto the CPU. Returns a function that
-    calls the pipeline and returns pictures [B, H, W, 3] in 0..1, or the latent [B, C, h, w] as the
-    VAE decodes it. Replaces a stochastic scheduler by Euler's, unless `asked.arguments` is
-    set.
+    """Returns a function that calls a pipeline and returns pictures [B, H, W, 3] in 0..1, or the
+    latent [B, C, h, w] as the VAE decodes it. Replaces a stochastic scheduler by Euler's, unless
+    `asked.arguments` is set. `pipeline`: from `loaded`; by default it is loaded here.
     """
     called, noise = kinds()[asked.kind].stock, asked.noise
     height, width = (8 * side for side in noise.shape[-2:])
-    pipeline = _loaded(asked, dtype).to(device or torch.device("cpu"))
+    if pipeline is None:
+        pipeline = loaded(asked, device, dtype)
     given = asked.arguments | {
         "height": height,
         "width": width,
@@ -163,8 +164,10 @@ def stock(
     return once
 
 
-def _loaded(asked: Asked, dtype: torch.dtype) -> Any:
-    """Loads the pipeline; uses the ControlNet or editing class if the request has a picture."""
+def loaded(asked: Asked, device: torch.device | None, dtype: torch.dtype) -> Any:
+    """Loads the pipeline with all its text encoders, by default onto the CPU; uses the ControlNet
+    or editing class if the request has a picture.
+    """
     made = kinds()[asked.kind]
     parts: dict[str, Any] = {}
     name = made.pipeline
@@ -176,4 +179,4 @@ def _loaded(asked: Asked, dtype: torch.dtype) -> Any:
         parts["controlnet"] = model.from_pretrained(asked.folder / "controlnet", dtype=dtype)
     pipeline = getattr(diffusers, name).from_pretrained(asked.folder, dtype=dtype, **parts)
     pipeline.set_progress_bar_config(disable=True)
-    return pipeline
+    return pipeline.to(device or torch.device("cpu"))

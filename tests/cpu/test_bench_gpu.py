@@ -6,16 +6,33 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from single_files import parts, unet_settings
 from transformers import CLIPTextConfig
 
+import katz_graph
 from katz_graph.bench import gpu
 from katz_graph.bench.command import run_bench
-from katz_graph.bench.gpu import check, compiled, errors, kernels, requests, step, transformers
+from katz_graph.bench.gpu import errors
+from katz_graph.bench.gpu.busy import mean_share
+from katz_graph.bench.gpu.everything import run_parts
 from katz_graph.bench.gpu.layers import layers_of_step
+from katz_graph.bench.gpu.originals import Originals, originals
+from katz_graph.bench.gpu.parts import (
+    check,
+    compiled,
+    kernels,
+    requests,
+    serve,
+    start,
+    step,
+    transformers,
+)
+from katz_graph.bench.gpu.peers import ComfyUI, Start, phases_in
 from katz_graph.bench.gpu.rows import Rows
 from katz_graph.bench.gpu.setting import Setting, full_size
 from katz_graph.bench.gpu.shares import shares
@@ -56,7 +73,7 @@ def small() -> Setting:
         vae=VAE,
         texts=(first, second),
         hints=(4, 8, 8, 12),
-        transformers={"sd35": {}, "flux": {}},
+        transformers={"sd35": {}},
         sides=(8, 6),
         product=64,
         array=4096,
@@ -66,6 +83,8 @@ def small() -> Setting:
         rounds=1,
         many=4,
         compiler="eager",
+        lead=0.05,
+        window=0.4,
     )
 
 
@@ -141,9 +160,13 @@ def test_transformers_are_compared_with_stock_pipelines(
     monkeypatch.setattr(transformers, "DTYPE", torch.float32)
     with Rows("transformers", tmp_path) as rows, torch.inference_mode():
         result = transformers.run(small, rows)
-    assert [row["what"] for row in rows.rows] == ["sd35 at 64 pixels", "flux at 64 pixels"]
-    for kind in small.transformers:
-        assert result.metrics[f"{kind}_difference"] <= 1e-4  # the same work
+    assert [row["what"] for row in rows.rows] == [
+        f"sd35 at 64 pixels{more}"
+        for more in ("", ", shares of a step", ", diffusers compiled by blocks")
+    ]
+    assert result.metrics["sd35_difference"] <= 1e-4  # the same work
+    (judged,) = rows.judged
+    assert judged["what"] == "sd35_of_stock" and judged["bound"] == "<= 0.75"
 
 
 def test_requests_count_recordings_and_switches(small: Setting, tmp_path: Path) -> None:
@@ -177,6 +200,145 @@ def test_ways_of_compiling_are_compared(
     assert [row["what"] for row in rows.rows] == ["ours", "eager", "blocks"]
 
 
+@pytest.fixture
+def servable(small: Setting) -> Setting:
+    """Returns sizes that a loader recognises as SDXL in a single file."""
+    network, texts = unet_settings("sdxl"), parts("sdxl")
+    return replace(
+        small,
+        network=network,
+        vae=VAE | {"block_out_channels": (32, 32, 64, 64), "norm_num_groups": 32},
+        texts=(texts["text_encoder"].config, texts["text_encoder_2"].config),
+        sides=(8, 4),
+        steps=2,
+    )
+
+
+def test_servers_get_files_in_the_layouts_of_users(servable: Setting, tmp_path: Path) -> None:
+    with originals(servable, tmp_path, adapters=True) as files:
+        workflow = files.workflow(8, 1, 3, "3 ControlNets, 2 LoRAs")
+    written = list(tmp_path.rglob("*.safetensors"))
+    times = [path.stat().st_mtime_ns for path in written]
+    with originals(servable, tmp_path, adapters=True):
+        assert [path.stat().st_mtime_ns for path in written] == times
+    (tmp_path / "workflow.json").write_text(json.dumps(workflow))
+    options = {"extra_model_paths": [files.model_paths], "output": tmp_path, "devices": "cpu"}
+    with katz_graph.open(**options) as engine:
+        result = engine.run(tmp_path / "workflow.json")
+    assert result.images[0].size == (64, 64)
+
+
+@pytest.fixture
+def comfyui(tmp_path: Path) -> Path:
+    program = tmp_path / "ComfyUI" / "main.py"
+    program.parent.mkdir()
+    program.write_text((Path(__file__).parent / "fake_comfyui.py").read_text())
+    return program
+
+
+def test_servers_are_compared_under_load(
+    servable: Setting, tmp_path: Path, comfyui: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ours is a stand-in, too: real ones take seconds to start."""
+    monkeypatch.setattr(serve, "CLIENTS", (4,))
+
+    def both(setting: Setting, files: Originals, peer: Path | None) -> dict[str, Start]:
+        start = partial(ComfyUI, program=comfyui, model_paths=files.model_paths)
+        return {"ours": start, "comfyui": start}
+
+    monkeypatch.setattr(serve, "starts", both)
+    with Rows("serve", tmp_path) as rows:
+        result = serve.run(servable, rows, comfyui)
+    assert not result.ok  # without a GPU no busy share is known
+    busy = {row["what"]: row for row in rows.judged if "busy" in str(row["what"])}
+    assert len(busy) == 2 and not any(row["holds"] for row in busy.values())
+    held = {row["what"] for row in rows.judged if row["holds"]}
+    assert "4 clients at 64 pixels, pictures per second" in held
+    compared = {row["what"]: row for row in rows.rows if "comfyui" in row}
+    assert compared.keys() == {
+        "a picture, seconds, compared",
+        "a picture, step_seconds, compared",
+        "a picture, other_seconds, compared",
+        "4 clients at 64 pixels, pictures per second, compared",
+        "4 clients at 32 pixels, pictures per second, compared",
+    }
+    assert len(rows_of(tmp_path / "serve.jsonl")) == len(rows.rows) + len(rows.judged)
+
+
+def test_a_start_is_measured_to_the_first_picture(
+    servable: Setting, tmp_path: Path, comfyui: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Phased(ComfyUI):
+        def phases(self) -> dict[str, float]:
+            return {"server: imports": 0.25}
+
+    monkeypatch.setattr(
+        start,
+        "starts",
+        lambda setting, files, peer: {
+            "ours": partial(Phased, program=comfyui, model_paths=files.model_paths)
+        },
+    )
+    monkeypatch.setattr(start, "Ours", Phased)
+    with Rows("start", tmp_path) as rows:
+        result = start.run(servable, rows)
+    assert result.ok and [row["bound"] for row in rows.judged] == ["<= 12", "<= 9"]
+    assert {"what": "second start, ours, server: imports", "seconds": 0.25} in [
+        {name: row.get(name) for name in ("what", "seconds")} for row in rows.rows
+    ]
+
+
+def test_phases_of_a_start_are_read_from_metrics() -> None:
+    text = (
+        "# TYPE katz_start_seconds gauge\n"
+        'katz_start_seconds{phase="import libraries",process="server"} 1.5\n'
+        'katz_start_seconds{phase="load models, first evaluations",process="first job"} 2e-05\n'
+    )
+    assert phases_in(text) == {
+        "server: import libraries": 1.5,
+        "first job: load models, first evaluations": 2e-5,
+    }
+
+
+def test_busy_is_the_mean_of_complete_samples() -> None:
+    assert mean_share("100\n80\n9") == pytest.approx(0.9)
+    assert mean_share("[N/A]\n[N/A]\n") is None and mean_share("") is None
+
+
+PART = """
+import json, sys, time
+from pathlib import Path
+given = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+part, out = given["--part"], Path(given["--out"])
+rows = {
+    "good": [{"what": "a", "figure": 1.0, "bound": "<= 2", "holds": True}],
+    "slow": [{"what": "b", "figure": 2.0, "bound": "<= 2", "holds": True}],
+    "fatal": [{"what": "c", "seconds": 1.0}],
+}[part]
+with (out / f"{part}.jsonl").open("a") as file:
+    file.writelines(json.dumps({"part": part} | row) + "\\n" for row in rows)
+    file.write("{incompl")
+assert part != "fatal"
+time.sleep(60 if part == "slow" else 0)
+"""
+
+
+def test_all_parts_run_until_time_is_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A part that hangs is stopped and one that fails ends; both keep their rows."""
+    (tmp_path / "good.jsonl").write_text('{"part": "good", "bound": "of an earlier run"}\n')
+    (tmp_path / "part.py").write_text(PART)
+    expected = {"good": 1.0, "fatal": 1.0, "large": 1e3, "slow": 0.5}
+    command = (sys.executable, str(tmp_path / "part.py"))
+    result = run_parts(expected, 20, tmp_path, None, command)
+    assert not result.ok
+    assert result.metrics == {"good: a": 1.0, "slow: b": 2.0}
+    notes = [note.split(" ")[:2] for note in result.notes]
+    assert notes == [["fatal:", "no"], ["large:", "skipped,"], ["slow:", "stopped,"]]
+    assert run_parts({"good": 1.0}, 20, None, None, command).ok
+
+
 def test_shares_of_a_step_are_those_of_its_kernels() -> None:
     taken = {
         "nvjet_hsh_128x256": 3.0,
@@ -205,6 +367,13 @@ def test_a_missing_gpu_and_wrong_parts_are_reported(
         gpu.run(part="stap")
     with pytest.raises(InputError, match="--write: part step measures no tiles"):
         gpu.run(part="step", write=tmp_path / "table.json")
+    with pytest.raises(InputError, match="--peer: part step measures no server"):
+        (tmp_path / "main.py").touch()
+        gpu.run(part="step", peer=f"comfyui={tmp_path}")
+    with pytest.raises(InputError, match=r"--peer comfyui=nowhere: .*main.py does not exist"):
+        gpu.run(part="serve", peer="comfyui=nowhere")
+    with pytest.raises(InputError, match="--minutes: runs all parts; omit --part"):
+        gpu.run(part="step", minutes=1)
     with pytest.raises(InputError, match="--part: bench graph has no parts"):
         run_bench("graph", False, part="x")
     (tmp_path / "file").touch()
@@ -216,6 +385,6 @@ def test_it_needs_no_package_of_servers_rays_or_developers() -> None:
     """Works with torch, diffusers and transformers alone."""
     code = (
         "import sys\nsys.modules |= dict.fromkeys(('ray', 'starlette', 'uvicorn', 'pytest', 'peft'))\n"
-        "from katz_graph.bench.gpu import check, compiled, kernels, requests, step, transformers"
+        "from katz_graph.bench.gpu.parts import check, compiled, kernels, requests, serve, start, step, transformers"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

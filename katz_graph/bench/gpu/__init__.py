@@ -8,36 +8,81 @@ bench loses no results.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from inspect import signature
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from katz_graph.bench.gpu.everything import run_parts
+from katz_graph.bench.gpu.peers import peer_program
 from katz_graph.bench.gpu.rows import Rows
 from katz_graph.bench.gpu.setting import full_size
 from katz_graph.bench.result import BenchResult
 from katz_graph.core.errors import InputError
 from katz_graph.core.messages import suggest
 
-PARTS = ("check", "kernels", "step", "requests", "transformers", "compiled")
+PARTS: Mapping[str, float] = {
+    "check": 30,
+    "tests": 100,
+    "start": 110,
+    "serve": 180,
+    "step": 130,
+    "transformers": 200,
+    "requests": 130,
+    "pictures": 120,
+    "kernels": 250,
+    "compiled": 480,
+}
+"""Maps each part to the seconds that it takes on an H200, the most useful first."""
+WITH_PEER = ("start", "serve", "pictures")
+LACKING = {
+    "write": "measures no tiles; use part kernels",
+    "peer": f"measures no server; use one of {', '.join(WITH_PEER)}",
+}
+"""Reasons for which a part does not accept an option."""
 
 
-def run(part: str | None = None, out: Path | None = None, write: Path | None = None) -> BenchResult:
-    """Runs a part, by default the first. `out`: folder of the rows' file. `write`: file for the
-    tile table, for the part that measures tiles. Raises InputError if no GPU is available, the part
-    is unknown, or the part does not accept `write`.
+def run(
+    part: str | None = None,
+    out: Path | None = None,
+    write: Path | None = None,
+    minutes: float | None = None,
+    peer: str | None = None,
+) -> BenchResult:
+    """Runs one part, by default the first; with `minutes`, all that fit in this time, each in a
+    separate process.
+
+    `out`: folder of the rows' files and of the models that parts share. `write`: file for the tile
+    table, for the part that measures tiles. `peer`: another server to measure, `comfyui=PATH`.
+    Raises InputError if no GPU is available, the part is unknown, or it does not accept an option.
     """
+    options: dict[str, Any] = {"write": write, "peer": peer_program(peer)}
+    options = {name: value for name, value in options.items() if value is not None}
+    if minutes is not None:
+        if part is not None or write is not None:
+            raise InputError(f"--minutes: runs all parts; omit --{'part' if part else 'write'}")
+        _check_gpu()
+        expected = {
+            name: seconds * (2 if peer is not None and name in WITH_PEER else 1)
+            for name, seconds in PARTS.items()
+        }
+        return run_parts(expected, 60 * minutes, out, peer)
     part = part or next(iter(PARTS))
     if part not in PARTS:
         raise InputError(
             f"--part: unknown part {part!r}{suggest(part, PARTS)}; choose one of {', '.join(PARTS)}"
         )
-    measure = importlib.import_module(f"katz_graph.bench.gpu.{part}").run
-    options = {} if write is None else {"write": write}
-    if options.keys() - signature(measure).parameters.keys():
-        raise InputError(f"--write: part {part} measures no tiles; use part kernels")
-    if not torch.cuda.is_available():
-        raise InputError("katz bench gpu needs a GPU, and torch sees no CUDA device")
+    measure = importlib.import_module(f"katz_graph.bench.gpu.parts.{part}").run
+    for name in options.keys() - signature(measure).parameters.keys():
+        raise InputError(f"--{name}: part {part} {LACKING[name]}")
+    _check_gpu()
     with Rows(part, out) as rows, torch.inference_mode():
         result: BenchResult = measure(full_size(torch.device("cuda:0")), rows, **options)
     return result
+
+
+def _check_gpu() -> None:
+    if not torch.cuda.is_available():
+        raise InputError("katz bench gpu needs a GPU, and torch sees no CUDA device")

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from diffusers import AutoencoderKL
 from safetensors.torch import save_file
-from torch import nn
+from torch import Tensor, nn
 from transformers import CLIPTextModel, CLIPTextModelWithProjection
 
 from katz_graph.bench.gpu.setting import Setting
@@ -76,7 +76,7 @@ def write(folder: Path, setting: Setting, whole: bool) -> Files:
         with made_on(setting.device, setting.dtype, 10 + number):
             control_net(setting).save_pretrained(path)
     for number, path in enumerate(files.loras):
-        _write_lora(path, setting, 20 + number)
+        save_file(lora_tensors(setting, 20 + number), str(path), {"format": "pt"})
     return files
 
 
@@ -121,14 +121,16 @@ def _write_pipeline(folder: Path, setting: Setting, seed: int) -> None:
     (folder / "model_index.json").write_text(json.dumps(published.model_index()))
 
 
-def _write_lora(path: Path, setting: Setting, seed: int) -> None:
+def lora_tensors(setting: Setting, seed: int) -> dict[str, Tensor]:
+    """Draws a LoRA of all layers of the network, in kohya's naming."""
     with torch.device("meta"):
         module = network(setting)
     generator = torch.Generator().manual_seed(seed)
     tensors = {}
-    made = usual()
+    made, layers = usual(), setting.network.get("layers_per_block", 2)
     for name, layer in made.lora_layers(module):
         down, up = factors(layer, setting.rank, generator)
-        tensors[f"{made.part}.{name}.lora_A.weight"] = down.to(setting.dtype)
-        tensors[f"{made.part}.{name}.lora_B.weight"] = (0.01 * up).to(setting.dtype)
-    save_file(tensors, str(path), {"format": "pt"})
+        key = made.kohya_name(made.part, name, layers)
+        tensors[f"{key}.lora_down.weight"] = down.to(setting.dtype)
+        tensors[f"{key}.lora_up.weight"] = (0.01 * up).to(setting.dtype)
+    return tensors

@@ -32,6 +32,8 @@ class Setting:
     rounds: int
     many: int  # requests over which memory must stay flat
     compiler: str  # backend of torch.compile
+    lead: float  # seconds of load before a window
+    window: float  # seconds in which a server's pictures are counted
 
 
 def full_size(device: torch.device) -> Setting:
@@ -55,4 +57,6 @@ def full_size(device: torch.device) -> Setting:
         rounds=5,
         many=200,
         compiler="inductor",
+        lead=3.0,
+        window=15.0,
     )

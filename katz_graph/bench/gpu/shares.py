@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+
+import torch
+from torch._C._autograd import DeviceType
 
 CLASSES: Mapping[str, tuple[str, ...]] = {
     "attention": ("attention", "flash", "fmha", "sdpa", "_sdp"),
@@ -18,6 +21,31 @@ MAX_KERNELS_LISTED, MAX_NAME_LETTERS = (
     20,
     70,
 )  # kernels reported individually, and characters of their names
+
+
+def shares_of_step(
+    device: torch.device, requests: Mapping[int, Callable[[], object]], step: float
+) -> dict[str, float]:
+    """Returns `shares` of a step that takes `step` seconds, from two requests that differ only in
+    their numbers of steps. `requests`: by number of steps.
+    """
+    few, many = sorted(requests)
+    before, after = (_kernels(device, requests[count]) for count in (few, many))
+    taken = {name: took - before.get(name, 0.0) for name, took in after.items()}
+    return shares(taken, (many - few) * step)
+
+
+def _kernels(device: torch.device, request: Callable[[], object]) -> Mapping[str, float]:
+    """Returns the seconds of the device's kernels in a request, by kernel name."""
+    on_gpu = device.type == "cuda"
+    kind = torch.profiler.ProfilerActivity.CUDA if on_gpu else torch.profiler.ProfilerActivity.CPU
+    with torch.profiler.profile(activities=[kind]) as profile:
+        request()
+    found: defaultdict[str, float] = defaultdict(float)
+    for event in profile.events() or ():
+        if event.device_type == DeviceType.CUDA:
+            found[event.name] += (event.time_range.end - event.time_range.start) / 1e6
+    return found
 
 
 def shares(taken: Mapping[str, float], total: float) -> dict[str, float]:

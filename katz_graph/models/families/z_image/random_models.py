@@ -88,5 +88,14 @@ KINDS = {
         latent=LatentSpace(channels=16, factor=8, scale=0.3611, shift=0.1159),
         absent=(),
         stock=STOCK,
+        roles=frozenset({"full size"}),
+        published={
+            "dim": 3840,
+            "n_layers": 30,
+            "n_refiner_layers": 2,
+            "n_heads": 30,
+            "n_kv_heads": 30,
+            "axes_dims": [32, 48, 48],
+        },
     )
 }

@@ -35,6 +35,7 @@ from katz_graph.models.families.shared.random_parts import (
 )
 from katz_graph.models.families.unet.random_models.by_hand import ByHand
 from katz_graph.models.families.unet.random_models.full_size import FULL_SIZE, FullSize
+from katz_graph.models.families.unet.random_models.original import sdxl_checkpoint
 from katz_graph.models.families.unet.stages import PARTS
 from katz_graph.models.loading.quiet import quiet
 from katz_graph.models.loading.store import LIBRARIES
@@ -159,6 +160,11 @@ class RandomUNet:
         return ControlNetModel(**taken, conditioning_embedding_out_channels=hints)
 
     @staticmethod
+    def checkpoint(network: nn.Module, vae: nn.Module, *texts: nn.Module) -> dict[str, Tensor]:
+        """Returns the modules' weights as one checkpoint in the original layout; SDXL only."""
+        return sdxl_checkpoint(network, vae, *texts)
+
+    @staticmethod
     def by_hand(pipeline: Path, control: Path, side: int) -> ByHand:
         """Loads network and ControlNet to call stages without the engine, on latents with `side`
         cells a side.
@@ -217,7 +223,7 @@ class RandomUNet:
             for name, module in modules:
                 down, up = factors(module, rank, generator)
                 if naming == "kohya":
-                    key = self._kohya_name(part, name, layers)
+                    key = self.kohya_name(part, name, layers)
                     tensors |= {
                         f"{key}.lora_down.weight": down,
                         f"{key}.lora_up.weight": up,
@@ -271,7 +277,8 @@ class RandomUNet:
             parts[f"tokenizer{one.suffix}"] = ["transformers", "CLIPTokenizer"]
         return parts | dict(self.index)
 
-    def _kohya_name(self, part: str, name: str, layers: int) -> str:
+    def kohya_name(self, part: str, name: str, layers: int) -> str:
+        """Returns the name of a layer of a part in kohya's LoRA files. `layers`: per block."""
         for one in self.text_encoders:
             if part == f"text_encoder{one.suffix}":
                 inner = name.removeprefix("text_model.").replace(".", "_")

@@ -50,16 +50,8 @@ def run(setting: Setting, rows: Rows) -> BenchResult:
             least = min(least, took)
             rows.add(way, seconds=took, of_ours=took / ours, compiling_seconds=first)
             torch._dynamo.reset()
-    metrics = {"ours_seconds": ours, "best_compiled_of_ours": least / ours}
-    columns, table = rows.table()
-    return BenchResult(
-        "gpu",
-        least / ours >= BOUND,
-        metrics,
-        {"best_compiled_of_ours": f">= {BOUND}"},
-        columns,
-        table,
-    )
+    rows.judge("best_compiled_of_ours", least / ours, at_least=BOUND)
+    return rows.result(ours_seconds=ours)
 
 
 def _per_step(setting: Setting, half: Callable[[], object], whole: Callable[[], object]) -> float:

@@ -34,15 +34,8 @@ def run(setting: Setting, rows: Rows) -> BenchResult:
     for name, error in errors.items():
         rows.add(name, error_of_reference=error)
     worst = max(errors.values())
-    columns, table = rows.table()
-    return BenchResult(
-        "gpu",
-        worst <= WORST,
-        metrics | {"worst_error_of_reference": worst},
-        {"worst_error_of_reference": f"<= {WORST}"},
-        columns,
-        table,
-    )
+    rows.judge("worst_error_of_reference", worst, at_most=WORST)
+    return rows.result(**metrics)
 
 
 def versions(device: torch.device) -> Mapping[str, Any]:

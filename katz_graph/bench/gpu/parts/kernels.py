@@ -84,15 +84,9 @@ def run(setting: Setting, rows: Rows, write: Path | None = None) -> BenchResult:
                 **{f"{name}_microseconds": 1e6 * one for name, one in took.items()},
                 **{f"{name}_tflops": layer.operations / one / 1e12 for name, one in took.items()},
             )
-    columns, table = rows.table()
-    return BenchResult(
-        "gpu",
-        worst["large"] <= LARGE_BOUND and worst["small"] <= SMALL_BOUND,
-        {f"{size}_of_copy": ratio for size, ratio in worst.items()},
-        {"large_of_copy": f"<= {LARGE_BOUND}", "small_of_copy": f"<= {SMALL_BOUND}"},
-        columns,
-        table,
-    )
+    for size, bound in (("large", LARGE_BOUND), ("small", SMALL_BOUND)):
+        rows.judge(f"{size}_of_copy", worst[size], at_most=bound)
+    return rows.result()
 
 
 def _tried(

@@ -1,0 +1,1 @@
+"""The parts of `katz bench gpu`: one module with a `run` each."""
