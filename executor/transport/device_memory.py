@@ -184,12 +184,7 @@ class DeviceTransport:
 
 def open_bulk(connection: Connection, meeting: Meeting) -> DeviceTransport:
     allocator, shared = CudaAllocator(meeting.device), SharedMemory(device=meeting.device)
-    transport = DeviceTransport(allocator, shared)
-    try:
-        return agreed(connection, transport)
-    except BaseException:
-        transport.close()
-        raise
+    return agreed(connection, DeviceTransport(allocator, shared))
 
 
 def agreed(connection: Connection, transport: DeviceTransport) -> DeviceTransport:
@@ -197,6 +192,24 @@ def agreed(connection: Connection, transport: DeviceTransport) -> DeviceTranspor
     peer's. Both ends call this before other messages. Warns if this end has to send through shared
     memory. Raises Closed if the peer does not answer.
     """
+    try:
+        why = _refusal(connection, transport)
+    except BaseException:
+        transport.close()
+        raise
+    if why:
+        transport.accepted = False
+        transport.segments.sending.clear()
+        warnings.warn(
+            f"CUDA IPC cannot be used ({why}): tensors to another worker on a GPU "
+            "go through shared memory",
+            stacklevel=1,
+        )
+    return transport
+
+
+def _refusal(connection: Connection, transport: DeviceTransport) -> str:
+    """Returns the reason why the peer cannot open this end's memory; "" if it can."""
     sent, why = os.urandom(PROBE_BYTES), ""
     try:
         probe = torch.tensor(list(sent), dtype=torch.uint8, device=transport.device)
@@ -204,19 +217,11 @@ def agreed(connection: Connection, transport: DeviceTransport) -> DeviceTranspor
     except Closed:
         raise
     except Exception as error:  # whatever fails here, shared memory does not need it
-        why = str(error)
+        why = _reason(error)
         connection.send(("none",))
     connection.send(("answer", _tried(transport, awaited(connection, ANSWER_S, "device memory"))))
     (answer,) = fields(awaited(connection, ANSWER_S, "answer"), "answer", str)
-    if why := why or answer:
-        transport.accepted = False
-        transport.segments.sending.clear()
-        warnings.warn(
-            f"CUDA IPC cannot be used ({why.splitlines()[0]}): tensors to another worker on a GPU "
-            "go through shared memory",
-            stacklevel=1,
-        )
-    return transport
+    return why or answer
 
 
 def _tried(transport: DeviceTransport, message: Message) -> str:
@@ -227,4 +232,8 @@ def _tried(transport: DeviceTransport, message: Message) -> str:
         expected, (came,) = transport.segments.receive(message)
         return "" if bytes(came.tolist()) == expected else "the memory has other contents"
     except Exception as error:  # whatever fails here, shared memory does not need it
-        return str(error)
+        return _reason(error)
+
+
+def _reason(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

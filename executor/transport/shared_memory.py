@@ -111,7 +111,7 @@ class SharedMemory:
     transport = "shared memory"
 
     def __init__(self, limit: int = LIMIT, device: torch.device = CPU) -> None:
-        self.slow = device.type != "cpu"
+        self.slow = device.type == "cuda"
         self._segments = Segments("shared", limit, HostMemory(registering(device)))
         self.segments = self._segments.sending.segments
 

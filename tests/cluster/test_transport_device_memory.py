@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from other_side import device_transport
 from processes import eventually
 
 from katz_graph.executor.launch.fork_server import ForkServer
+from katz_graph.executor.measure.links import probing
 from katz_graph.executor.transport.codec import Closed, decode, encode
 from katz_graph.executor.transport.connection import Connection
 from katz_graph.executor.transport.device_memory import LIMIT
@@ -133,16 +135,9 @@ def test_memory_is_freed_when_the_receiver_has_released_it(tmp_path: Path) -> No
         connection.close()
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_a_process_killed_at_any_message_leaves_nothing(
-    fake_server: ForkServer, tmp_path: Path, seed: int
-) -> None:
-    chance, threads = random.Random(seed), threading.active_count()
-    descriptors = sorted(descriptors_open())
-    other = Other(fake_server)
-    end = connected(other, tmp_path, limit=6 * MEBI)
-    delay = chance.uniform(0, 0.05)
-    killing = threading.Timer(delay, os.kill, [other.pid, signal.SIGKILL])
+def send_until_killed(other: Other, folder: Path, chance: random.Random) -> None:
+    end = connected(other, folder, limit=6 * MEBI)
+    killing = threading.Timer(chance.uniform(0, 0.05), os.kill, [other.pid, signal.SIGKILL])
     killing.start()
     with pytest.raises(Closed):
         for number in range(100_000):
@@ -150,9 +145,38 @@ def test_a_process_killed_at_any_message_leaves_nothing(
             end.send(operation, torch.ones(chance.choice([10, 1000, 400_000])), number)
     assert end.lost_within(5)
     end.peer.close()
-    other.close()
     killing.join()
-    del end
+
+
+def test_a_measurement_ends_when_the_peer_is_killed(other: Other, tmp_path: Path) -> None:
+    end = connected(other, tmp_path)
+    worker: Any = SimpleNamespace(
+        mailbox=end.mailbox,
+        peers={"other": end.peer},
+        models=SimpleNamespace(device=torch.device("cpu")),
+    )
+    threading.Timer(0.1, os.kill, [other.pid, signal.SIGKILL]).start()
+    started = time.monotonic()
+    with pytest.raises(Closed), probing(worker, "other", 1):
+        pass
+    assert time.monotonic() - started < 5
+    end.peer.close()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_process_killed_at_any_message_leaves_nothing(
+    fake_server: ForkServer, tmp_path: Path, seed: int
+) -> None:
+    chance, threads = random.Random(seed), threading.active_count()
+    descriptors = sorted(descriptors_open())
+    other = Other(fake_server)
+    if seed == 0:
+        os.kill(other.pid, signal.SIGKILL)
+        with pytest.raises(Closed):
+            connected(other, tmp_path)
+    else:
+        send_until_killed(other, tmp_path, chance)
+    other.close()
     gc.collect()
     eventually(lambda: not allocations(tmp_path), 5)
     eventually(lambda: threading.active_count() <= threads, 5)
