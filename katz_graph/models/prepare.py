@@ -20,6 +20,7 @@ from typing import Any
 from torch import nn
 
 from katz_graph.models.activations import GATES
+from katz_graph.models.modulations import fuse_modulations
 from katz_graph.models.projections import FUSED, FusedProjections, Fusible
 
 
@@ -41,20 +42,20 @@ def unprepared(module: nn.Module) -> Counter[str]:
     return counts
 
 
-def fuse_projections(module: nn.Module) -> None:
-    """Moves the weights of a block's projections of one input into one storage, and likewise the
-    biases; parameters become views. Forwards that use `FUSED` compute them in one product.
-    In-place writes to a parameter take effect. The module must keep its device and dtype.
+def fuse_projections(module: nn.Module, filled: bool = True) -> None:
+    """Moves the weights of layers with the same input into one storage, and likewise the biases;
+    parameters become views. Such are the projections of self-attention, the layers of a `Fusible`
+    block, and the modulations of all blocks; forwards compute them in one product. In-place writes
+    to a parameter take effect. The module must keep its device and dtype. If not `filled`, its
+    weights have no values yet.
     """
     layer: Any
     for layer in module.modules():
-        if _is(layer, ATTENTION) and _has_three_alike(layer):
-            fused = FusedProjections.of(layer.to_q, layer.to_k, layer.to_v)
-        elif isinstance(layer, Fusible):
-            fused = FusedProjections.of(*layer.projections())
-        else:
-            continue
-        setattr(layer, FUSED, fused)
+        if isinstance(layer, Fusible):
+            layer.fuse()
+        elif _is(layer, ATTENTION) and _has_three_alike(layer):
+            setattr(layer, FUSED, FusedProjections.of(layer.to_q, layer.to_k, layer.to_v))
+    fuse_modulations(module, filled)
 
 
 def _has_three_alike(layer: Any) -> bool:
@@ -128,6 +129,40 @@ class _Known:
     unknown: Callable[[Any], str] = _always_known
 
 
+def _unknown_flux(block: Any) -> str:
+    return _other_processor(block.attn, "FluxAttnProcessor")
+
+
+def _unknown_joint(block: Any) -> str:
+    if getattr(block, "_chunk_size", None) is not None:
+        return "feed-forward in chunks"
+    layers = (block.attn, getattr(block, "attn2", None))
+    return next(
+        (
+            reason
+            for layer in layers
+            if layer is not None
+            and (reason := _other_processor(layer, "JointAttnProcessor2_0") or _other_norm(layer))
+        ),
+        "",
+    )
+
+
+def _other_processor(layer: Any, name: str) -> str:
+    found = type(layer.processor).__name__
+    return "" if found == name else f"attention processor {found}"
+
+
+def _other_norm(layer: Any) -> str:
+    found = type(layer.norm_q).__name__
+    return "" if found in ("NoneType", "RMSNorm") else f"head norm {found}"
+
+
+def _unknown_continuous(norm: Any) -> str:
+    plain = isinstance(norm.norm, nn.LayerNorm) and not norm.norm.elementwise_affine
+    return "" if plain else "norm with weights or without a mean"
+
+
 PREPARED: Mapping[str, _Known] = {
     "torch.nn.modules.normalization:GroupNorm": _Known(
         "katz_graph.models.prepared_norms:PreparedGroupNorm",
@@ -145,6 +180,21 @@ PREPARED: Mapping[str, _Known] = {
     "diffusers.models.activations:GEGLU": _Known(
         "katz_graph.models.prepared_unet:PreparedGEGLU",
         lambda block: "" if type(block.proj) is nn.Linear else "no linear layer",
+    ),
+    "diffusers.models.normalization:AdaLayerNormContinuous": _Known(
+        "katz_graph.models.prepared_joint:PreparedAdaLayerNormContinuous", _unknown_continuous
+    ),
+    "diffusers.models.transformers.transformer_flux:FluxTransformerBlock": _Known(
+        "katz_graph.models.prepared_flux:PreparedFluxBlock", _unknown_flux
+    ),
+    "diffusers.models.transformers.transformer_flux:FluxSingleTransformerBlock": _Known(
+        "katz_graph.models.prepared_flux:PreparedFluxSingleBlock", _unknown_flux
+    ),
+    "diffusers.models.attention:JointTransformerBlock": _Known(
+        "katz_graph.models.prepared_sd3:PreparedJointBlock", _unknown_joint
+    ),
+    "diffusers.models.transformers.transformer_sd3:SD3SingleTransformerBlock": _Known(
+        "katz_graph.models.prepared_sd3:PreparedSD3SingleBlock", _unknown_joint
     ),
     "transformers.models.clip.modeling_clip:CLIPAttention": _Known(
         "katz_graph.models.prepared_clip:PreparedCLIPAttention", _unknown_text_attention

@@ -24,23 +24,46 @@ class FusedProjections:
     widths: list[int]
 
     @classmethod
-    def of(cls, *layers: nn.Linear) -> FusedProjections:
+    def of(cls, *layers: nn.Linear, filled: bool = True) -> FusedProjections:
         """Moves the weights of layers into one storage, and their biases into another. Layers have
         equal inputs, and all or none have a bias. Later in-place writes to a parameter take effect;
         replacing a parameter does not.
+
+        If not `filled`, the weights have no values yet; their memory is freed before the storage is
+        allocated.
         """
         biases = [layer.bias for layer in layers if layer.bias is not None]
-        weights = [layer.weight for layer in layers]
-        widths = [len(one) for one in weights]
-        return cls(_together(weights), _together(biases) if biases else None, widths)
+        widths = [len(layer.weight) for layer in layers]
+        weight = _together([layer.weight for layer in layers], widths, filled)
+        return cls(weight, _together(biases, widths, filled) if biases else None, widths)
 
     def __call__(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Returns the outputs of all layers for x [..., C], as views of one tensor."""
-        return torch.split(F.linear(x, self.weight, self.bias), self.widths, dim=-1)
+        """Returns the outputs of all layers for x [..., C], as views of `whole`."""
+        return tuple(self.whole(x).split_with_sizes(self.widths, dim=-1))
+
+    def whole(self, x: Tensor) -> Tensor:
+        """Returns the outputs [..., N] of all layers for x [..., C]."""
+        return F.linear(x, self.weight, self.bias)
+
+    def into(self, x: Tensor, out: Tensor) -> None:
+        """Writes the outputs for x [B, T, C] to `out` [B, T, N], which may be a part of more
+        tokens. Outside autograd only.
+        """
+        for row, place in zip(x, out, strict=True):
+            if self.bias is None:
+                torch.mm(row, self.weight.T, out=place)
+            else:
+                torch.addmm(self.bias, row, self.weight.T, out=place)
 
 
 class Fusible:
     """Describes a block with linear layers of one input, whose weights may be fused."""
+
+    def fuse(self) -> None:
+        """Replaces parameters by views of `FusedProjections`. Blocks with layers of several inputs
+        override this.
+        """
+        setattr(self, FUSED, FusedProjections.of(*self.projections()))
 
     def projections(self) -> tuple[nn.Linear, ...]:
         """Returns the layers in the order of the block's computation."""
@@ -55,9 +78,14 @@ class Fusible:
         return tuple(layer(x) for layer in self.projections())
 
 
-def _together(parameters: Sequence[Tensor]) -> Tensor:
-    whole = torch.cat([one.data for one in parameters])
-    parts = torch.split(whole, [len(one) for one in parameters])
-    for one, part in zip(parameters, parts, strict=True):
+def _together(parameters: Sequence[Tensor], widths: Sequence[int], filled: bool) -> Tensor:
+    if filled:
+        whole = torch.cat([one.data for one in parameters])
+    else:
+        shape = sum(widths), *parameters[0].shape[1:]
+        for one in parameters:
+            one.data = one.data.new_empty(0)
+        whole = parameters[0].data.new_empty(shape)
+    for one, part in zip(parameters, whole.split_with_sizes(widths), strict=True):
         one.data = part
     return whole

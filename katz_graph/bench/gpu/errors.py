@@ -13,8 +13,11 @@ from katz_graph.kernels import (
     gated_activation,
     geglu,
     group_norm_silu,
+    head_norm,
+    joined_gelu,
     linear_geglu,
     lora_patch,
+    modulated_norm,
     norm_rotary,
     residual_layer_norm,
     rms_norm,
@@ -47,6 +50,9 @@ def _calls(device: torch.device, dtype: torch.dtype) -> dict[str, Call]:
     weight, bias, rows = random(320), random(320), x.permute(0, 2, 3, 1)
     tokens = rows.flatten(1, 2)
     convolution = random(50, 320, 3, 3).to(memory_format=torch.channels_last) / 10
+    gated = (tokens, random(2, 1023, 320), *random(2, 3 * 320).chunk(3, dim=1))
+    angles = torch.randn(1023, 40, device=device, generator=generator).repeat_interleave(2, dim=1)
+    heads = (random(2, 1023, 3 * 320), random(80), random(80), angles.cos(), angles.sin())
     return {
         "group norm": (
             group_norm_silu.group_norm_silu,
@@ -64,6 +70,9 @@ def _calls(device: torch.device, dtype: torch.dtype) -> dict[str, Call]:
             bias_residual.reference,
             (x, bias, random(*x.shape)),
         ),
+        "gated norm": (_gated(modulated_norm.computed), _gated(modulated_norm.reference), gated),
+        "head norm": (_by_head(head_norm.head_norm), _by_head(head_norm.reference), heads),
+        "joined GELU": (joined_gelu.joined_gelu, joined_gelu.reference, (tokens, 3 * tokens)),
         "gated product": (
             linear_geglu.linear_geglu,
             linear_geglu.reference,
@@ -108,6 +117,22 @@ def _calls(device: torch.device, dtype: torch.dtype) -> dict[str, Call]:
 def _copied(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Protects the first argument, which the kernel overwrites."""
     return lambda x, *others: function(x.clone(), *others)
+
+
+def _gated(norm: Callable[..., list[Tensor]]) -> Callable[..., Tensor]:
+    def computed(x: Tensor, other: Tensor, gate: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+        return norm(x, [(gate, other)], [(scale, shift)], 1e-6)[-1]
+
+    return computed
+
+
+def _by_head(norm: Callable[..., None]) -> Callable[..., Tensor]:
+    def computed(x: Tensor, query: Tensor, key: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+        made, weights = x.clone(), head_norm.HeadNorm(query, key, 1e-6, rounds=False)
+        norm(made, 4, weights, weights, 500, (cosines, sines))
+        return made
+
+    return computed
 
 
 def _patched(patch: Callable[[Sequence[Patch]], None]) -> Callable[..., Tensor]:

@@ -26,6 +26,7 @@ from katz_graph.models.families.shared.transformer_stack import (
 )
 from katz_graph.models.families.shared.transformer_stages import network_of
 from katz_graph.models.family import architecture, block_numbers, family_of
+from katz_graph.models.modulations import modulated
 from katz_graph.models.stages import Loop, Outputs, named
 from katz_graph.picture.batch import repeated
 from katz_graph.sampling.prediction import to_denoised
@@ -153,8 +154,9 @@ def control_block(module: Any, given: Mapping[str, Any]) -> Outputs:
     """Runs one block of a ControlNet. Returns the tokens and the residual times its strength."""
     tokens: Tokens = given["features"]
     stack, number = stack_of(module), given["block"]
+    (embedding,) = modulated([stack.blocks(module)[number]], tokens.embedding)
     hidden, text = stack.block(
-        module, number, tokens.hidden, tokens.text, tokens.embedding, given["fixed"]
+        module, number, tokens.hidden, tokens.text, embedding, given["fixed"]
     )
     residual = stack.residual(module, number, hidden)
     wide = residual.float()  # diffusers multiplies by a Python number, in float32
@@ -215,16 +217,15 @@ def run_blocks(
         )
     outputs = dict(zip(before, tokens.skips, strict=True))
     hidden, text = tokens.hidden, tokens.text
-    for number in numbers:
+    part = stack.blocks(module)[numbers.start : numbers.stop]
+    for number, embedding in zip(numbers, modulated(part, tokens.embedding), strict=True):
         skip = {}
         if number in sources:
             skip["skip"] = _with_residual(outputs[sources[number]], residual)
         else:
             hidden = _with_residual(hidden, residual)
         if number not in passed:
-            hidden, text = stack.block(
-                module, number, hidden, text, tokens.embedding, fixed, **skip
-            )
+            hidden, text = stack.block(module, number, hidden, text, embedding, fixed, **skip)
         outputs[number] = hidden
     later = tuple(outputs[number] for number in after)
     return Tokens(hidden, text, tokens.embedding, tokens.step, later)

@@ -1,0 +1,121 @@
+"""Computes what blocks of joint transformers have in common with our kernels, see `prepare`.
+
+Text and picture tokens attend together. Unfused, on a CPU, the library's attention computes that,
+and everything is bit-equal to the library. Fused, the products of both write into one tensor of
+queries, keys and values, where the head norms work in place; attention reads views. Values read and
+written by FLUX.1's blocks for N tokens of width C, in units of N · C, without products and
+attention itself:
+
+| | library | here |
+|---|--:|--:|
+| norm with modulation | 6 | 2 |
+| joining queries, keys and values | 6 | 0 |
+| head norms | 4 | with positions |
+| positions | 32, mostly in float32 | 4 |
+| gated residual, then norm with modulation | 11 | 4 |
+| gated residual | 5 | 3 |
+| GELU of a feed-forward of 4 C | 8 | 8 |
+| single blocks: joining text and picture | 2 | 0, after the first block |
+| single blocks: GELU, joining with attention's output | 18 | 10 |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from diffusers.models.normalization import AdaLayerNormContinuous
+from torch import Tensor, nn
+
+from katz_graph.kernels.head_norm import HeadNorm, Rotary, head_norm
+from katz_graph.kernels.modulated_norm import Gated, gated_norm, gated_residual, modulated_norm
+from katz_graph.models.projections import FusedProjections
+
+Part = tuple[Tensor, FusedProjections]
+"""Tokens [B, N, C] with the projections to their queries, keys and values."""
+
+
+class PreparedAdaLayerNormContinuous(AdaLayerNormContinuous):  # type: ignore[misc]
+    """Normalises tokens [B, N, C] with a modulation by an embedding [B, E]."""
+
+    def forward(self, x: Tensor, conditioning_embedding: Tensor) -> Tensor:
+        emb = self.linear(self.silu(conditioning_embedding).to(x.dtype))
+        scale, shift = emb.chunk(2, dim=1)
+        return modulated_norm(x, [(scale, shift)], self.norm.eps)[0]
+
+
+def fed_forward(
+    hidden: Tensor,
+    terms: Sequence[Gated],
+    vectors: Sequence[Tensor],
+    norm: nn.LayerNorm,
+    feed_forward: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """Adds gated terms, and then the gated feed-forward of the normalised sum. `vectors`: shift,
+    scale and gate [B, C].
+    """
+    shift, scale, gate = vectors
+    hidden, normalised = gated_norm(hidden, terms, (scale, shift), norm.eps)
+    return gated_residual(hidden, (gate, feed_forward(normalised)))
+
+
+def attention(
+    layer: Any,
+    first: Part,
+    last: Part | None,
+    norms: Sequence[HeadNorm],
+    rotary: Rotary | None = None,
+) -> Tensor:
+    """Returns the attention [B, N, C] among the tokens of one or two parts, in this order.
+
+    `norms`: of the heads, for each part; empty if the layer has none.
+    """
+    end = first[0].shape[1]
+    if last is None:
+        whole = first[1].whole(first[0])
+    else:
+        batch, tokens, _ = last[0].shape
+        whole = last[0].new_empty(batch, end + tokens, sum(last[1].widths))
+        first[1].into(first[0], whole[:, :end])
+        last[1].into(last[0], whole[:, end:])
+    if norms:
+        head_norm(whole, layer.heads, norms[0], norms[-1], end, rotary)
+    return attended(whole, layer.heads)
+
+
+def attended(whole: Tensor, heads: int) -> Tensor:
+    """Returns the attention [B, N, C] of queries, keys and values [B, N, 3 · C]."""
+    query, key, value = (
+        torch.unflatten(one, -1, (heads, -1)).transpose(1, 2) for one in whole.chunk(3, dim=-1)
+    )
+    mixed = F.scaled_dot_product_attention(query, key, value)
+    return mixed.transpose(1, 2).flatten(2)
+
+
+def head_norms(*pairs: tuple[Any, Any]) -> list[HeadNorm]:
+    """Returns the weights of the query's and key's norms of each part; empty without norms."""
+    return [
+        HeadNorm(query.weight, key.weight, query.eps, type(query) is not nn.RMSNorm)
+        for query, key in pairs
+        if query is not None
+    ]
+
+
+def joined(first: Tensor, last: Tensor) -> Tensor:
+    """Returns [B, M + N, C] of [B, M, C] and [B, N, C]; without a copy if they are parts of it."""
+    batch, tokens, width = first.shape
+    size = batch, tokens + last.shape[1], width
+    strides = size[1] * width, width, 1
+    adjacent = (
+        first.untyped_storage()._cdata == last.untyped_storage()._cdata
+        and first.stride() == last.stride() == strides
+        and last.storage_offset() == first.storage_offset() + tokens * width
+    )
+    return first.as_strided(size, strides) if adjacent else torch.cat([first, last], dim=1)
+
+
+def limited(x: Tensor) -> Tensor:
+    """Limits float16 as diffusers does."""
+    return x.clip(-65504, 65504) if x.dtype == torch.float16 else x

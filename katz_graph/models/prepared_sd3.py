@@ -1,0 +1,128 @@
+"""Computes the blocks of Stable Diffusion 3 and 3.5 with our kernels, see `prepare` and
+`prepared_joint`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from diffusers.models.attention import JointTransformerBlock
+from diffusers.models.transformers.transformer_sd3 import SD3SingleTransformerBlock
+from torch import Tensor
+
+from katz_graph.kernels.modulated_norm import modulated_norm
+from katz_graph.models.modulations import ModulatedBlock, Vectors
+from katz_graph.models.prepared_joint import attention, fed_forward, head_norms
+from katz_graph.models.projections import FusedProjections, Fusible
+
+
+class PreparedJointBlock(JointTransformerBlock, ModulatedBlock, Fusible):  # type: ignore[misc]
+    """Computes a block with separate weights for picture and text tokens, and optionally a second
+    attention among picture tokens.
+    """
+
+    picture: FusedProjections | None = None
+    text: FusedProjections | None = None
+    second: FusedProjections | None = None
+
+    def modulated(self) -> Sequence[Any]:
+        return self.norm1, self.norm1_context
+
+    def fuse(self) -> None:
+        one, second = self.attn, self.attn2
+        self.picture = FusedProjections.of(one.to_q, one.to_k, one.to_v)
+        self.text = FusedProjections.of(one.add_q_proj, one.add_k_proj, one.add_v_proj)
+        if second is not None:
+            self.second = FusedProjections.of(second.to_q, second.to_k, second.to_v)
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        encoder_hidden_states: Tensor,
+        temb: Tensor | Vectors,
+        joint_attention_kwargs: Mapping[str, Any] | None = None,
+    ) -> tuple[Tensor | None, Tensor]:
+        """Takes picture tokens [B, N, C] and text tokens [B, T, C]. Returns the text, or None if
+        the block is the last, and the picture.
+        """
+        options = joint_attention_kwargs or {}
+        picture, text = self.vectors(temb)
+        shift, scale, gate, *rest = picture.chunk(9 if self.use_dual_attention else 6, dim=1)
+        modulations, dual = [(scale, shift)], rest[3:]
+        if dual:
+            modulations.append((dual[1], dual[0]))
+        normalised, *others = modulated_norm(hidden_states, modulations, self.norm1.norm.eps)
+        if self.context_pre_only:
+            scale, shift = text.chunk(2, dim=1)
+        else:
+            shift, scale, text_gate, *text_rest = text.chunk(6, dim=1)
+        (text_normalised,) = modulated_norm(
+            encoder_hidden_states, [(scale, shift)], self.norm1_context.norm.eps
+        )
+        mixed, text_mixed = self._mixed(normalised, text_normalised, options)
+        terms = [(gate, mixed)]
+        if dual:
+            terms.append((dual[2], picture_attention(self.attn2, others[0], self.second, options)))
+        hidden = fed_forward(hidden_states, terms, rest[:3], self.norm2, self.ff)
+        if self.context_pre_only:
+            return None, hidden
+        text = fed_forward(
+            encoder_hidden_states,
+            [(text_gate, text_mixed)],
+            text_rest,
+            self.norm2_context,
+            self.ff_context,
+        )
+        return text, hidden
+
+    def _mixed(
+        self, picture: Tensor, text: Tensor, options: Mapping[str, Any]
+    ) -> tuple[Tensor, Tensor]:
+        """Returns the attention of picture and text tokens; the text's is unused in a last
+        block.
+        """
+        layer = self.attn
+        if self.picture is None or self.text is None:
+            found: tuple[Tensor, Tensor] = layer(
+                hidden_states=picture, encoder_hidden_states=text, **options
+            )
+            return found
+        norms = head_norms((layer.norm_q, layer.norm_k), (layer.norm_added_q, layer.norm_added_k))
+        mixed = attention(layer, (picture, self.picture), (text, self.text), norms)
+        end = picture.shape[1]
+        text_mixed = mixed[:, end:]
+        if not layer.context_pre_only:
+            text_mixed = layer.to_add_out(text_mixed.contiguous())
+        return layer.to_out[1](layer.to_out[0](mixed[:, :end].contiguous())), text_mixed
+
+
+class PreparedSD3SingleBlock(SD3SingleTransformerBlock, ModulatedBlock, Fusible):  # type: ignore[misc]
+    """Computes a block without text tokens."""
+
+    picture: FusedProjections | None = None
+
+    def modulated(self) -> Sequence[Any]:
+        return (self.norm1,)
+
+    def fuse(self) -> None:
+        self.picture = FusedProjections.of(self.attn.to_q, self.attn.to_k, self.attn.to_v)
+
+    def forward(self, hidden_states: Tensor, temb: Tensor | Vectors) -> Tensor:
+        (vectors,) = self.vectors(temb)
+        shift, scale, gate, *rest = vectors.chunk(6, dim=1)
+        (normalised,) = modulated_norm(hidden_states, [(scale, shift)], self.norm1.norm.eps)
+        mixed = picture_attention(self.attn, normalised, self.picture, {})
+        return fed_forward(hidden_states, [(gate, mixed)], rest, self.norm2, self.ff)
+
+
+def picture_attention(
+    layer: Any, x: Tensor, fused: FusedProjections | None, options: Mapping[str, Any]
+) -> Tensor:
+    """Returns the attention among picture tokens [B, N, C]."""
+    if fused is None:
+        mixed: Tensor = layer(hidden_states=x, **options)
+        return mixed
+    mixed = attention(layer, (x, fused), None, head_norms((layer.norm_q, layer.norm_k)))
+    projected: Tensor = layer.to_out[1](layer.to_out[0](mixed))
+    return projected

@@ -1,0 +1,112 @@
+"""The kernel of `head_norm`: one program per token, over blocks of heads, held as pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from katz_graph.kernels.configurations import tiles
+
+
+@triton.jit
+def _normalised(value, weight, root, ROUNDS: tl.constexpr):
+    exact = value.to(tl.float32) * root
+    if ROUNDS:
+        exact = exact.to(value.dtype).to(tl.float32)
+    return (exact * weight.to(tl.float32)).to(value.dtype).to(tl.float32)
+
+
+@triton.jit
+def _pairs(row):
+    """Returns the values at even and at odd places, each as one row."""
+    one, other = tl.split(tl.reshape(row, [row.shape[0] // 2, 2]))
+    return one[None, :], other[None, :]
+
+
+@triton.jit
+def _head_norm(
+    x,
+    cosines,
+    sines,
+    first_query,
+    first_key,
+    last_query,
+    last_key,
+    tokens,
+    end,
+    heads,
+    batch_stride,
+    token_stride,
+    eps,
+    WIDTH: tl.constexpr,
+    PAIRS: tl.constexpr,
+    ROTARY: tl.constexpr,
+    ROUNDS: tl.constexpr,
+    HEADS: tl.constexpr,
+):
+    program = tl.program_id(0)
+    token = program % tokens
+    row = x + (program // tokens).to(tl.int64) * batch_stride + token.to(tl.int64) * token_stride
+    head = tl.arange(0, HEADS)[:, None]
+    column = tl.arange(0, 2 * PAIRS)
+    inside = column < WIDTH
+    if ROTARY:
+        cosine, other_cosine = _pairs(tl.load(cosines + token * WIDTH + column, inside, other=0.0))
+        sine, other_sine = _pairs(tl.load(sines + token * WIDTH + column, inside, other=0.0))
+    for part in tl.static_range(2):
+        if token < end:
+            weights = tl.load((first_key if part else first_query) + column, inside, other=0.0)
+        else:
+            weights = tl.load((last_key if part else last_query) + column, inside, other=0.0)
+        weight, other_weight = _pairs(weights)
+        for start in range(0, heads, HEADS):
+            place = row + (part * heads + start + head) * WIDTH + column[None, :]
+            here = inside[None, :] & (start + head < heads)
+            values = tl.load(place, here, other=0.0)
+            exact = values.to(tl.float32)
+            root = tl.rsqrt(tl.sum(exact * exact, 1) / WIDTH + eps)[:, None]
+            real, imaginary = tl.split(tl.reshape(values, [HEADS, PAIRS, 2]))
+            real = _normalised(real, weight, root, ROUNDS)
+            imaginary = _normalised(imaginary, other_weight, root, ROUNDS)
+            if ROTARY:
+                turned = real * cosine + -imaginary * sine
+                imaginary = imaginary * other_cosine + real * other_sine
+                real = turned
+            made = tl.reshape(tl.join(real, imaginary), [HEADS, 2 * PAIRS])
+            tl.store(place, made, here)
+
+
+def head_norm(
+    x: Tensor,
+    heads: int,
+    weights: Sequence[Tensor],
+    end: int,
+    eps: float,
+    rounds: bool,
+    rotary: tuple[Tensor, Tensor] | None,
+) -> None:
+    """`weights`: of queries and of keys before `end`, and of both from there on."""
+    batch, tokens, _ = x.shape
+    width = len(weights[0])
+    cosines, sines = weights[:2] if rotary is None else rotary  # the kernel reads no others
+    _head_norm[(batch * tokens,)](
+        x,
+        cosines.contiguous(),
+        sines.contiguous(),
+        *weights,
+        tokens,
+        end,
+        heads,
+        x.stride(0),
+        x.stride(1),
+        eps,
+        WIDTH=width,
+        PAIRS=triton.next_power_of_2(width) // 2,
+        ROTARY=rotary is not None,
+        ROUNDS=rounds,
+        enable_fp_fusion=False,  # torch rounds between its operations
+        **tiles("head_norm", x.device, width),
+    )
