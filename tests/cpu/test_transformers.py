@@ -70,6 +70,19 @@ def test_stages_match_forward(kind: Kind, batch: int, dtype: torch.dtype) -> Non
         assert torch.equal(in_stages(module, step, text, cuts), wanted)
 
 
+def test_flux_rounds_timesteps_in_bfloat16_as_the_pipelines_do() -> None:
+    """They divide a rounded timestep of up to 1000; a difference below 1 % changes a picture by 5 to
+    13 % after 8 steps.
+    """
+    module = draw_network("flux", 3).to(torch.bfloat16)
+    step, text = inputs(module, 1, torch.bfloat16)
+    step = replace(step, timestep=torch.full((1,), 0.974, dtype=torch.float64))
+    rounded = (step.timestep.float() * 1000).to(torch.bfloat16) / 1000
+    wanted = forward(module, replace(step, timestep=rounded.double()), text)
+    assert torch.equal(in_stages(module, step, text, []), wanted)
+    assert not torch.equal(forward(module, step, text), wanted)
+
+
 @pytest.mark.parametrize("kind", ["sd3", "flux", "hunyuan_dit"])
 def test_a_latent_of_odd_sides_is_filled_up_from_its_other_side(kind: Kind) -> None:
     module = draw_network(kind, 3)

@@ -127,7 +127,9 @@ def placed(
 
 def embedding(module: Any, timestep: Tensor, vectors: tuple[Tensor, ...]) -> Tensor:
     embedders, dtype = module.time_text_embed, vectors[0].dtype
-    time = embedders.time_proj(timestep.float().to(dtype) * TIME_FACTOR)
+    # diffusers' pipelines round the timestep to the model's dtype, and then its quotient
+    level = (timestep.float() * TIME_FACTOR).to(dtype) / TIME_FACTOR
+    time = embedders.time_proj(level * TIME_FACTOR)
     result: Tensor = embedders.timestep_embedder(time.to(dtype))
     for vector in vectors:
         result = result + vector
