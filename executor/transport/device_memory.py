@@ -36,7 +36,8 @@ ANSWER_S = 30.0  # seconds in which the peer opens the memory and answers
 
 class DeviceAllocator(Protocol):
     """Allocates memory of `device` that other processes can open. Memory is freed or closed with
-    the last reference to its array.
+    the last reference to its array. Memory of another device of the host becomes accessible to
+    `device` when it is opened.
     """
 
     device: torch.device
@@ -126,6 +127,7 @@ class DeviceMemory:
 
     def __init__(self, allocator: DeviceAllocator) -> None:
         self._allocator = allocator
+        self.device = allocator.device
 
     def allocate(self, capacity: int) -> tuple[SentSegment, int, bytes]:
         array, handle = self._allocator.allocate(capacity)
@@ -153,9 +155,10 @@ class DeviceTransport:
     def __init__(
         self, allocator: DeviceAllocator, shared: SharedMemory, limit: int = LIMIT
     ) -> None:
-        self.device = allocator.device
+        memory = DeviceMemory(allocator)
+        self.device = memory.device
         self.shared = shared
-        self.segments = Segments("device", limit, DeviceMemory(allocator))
+        self.segments = Segments("device", limit, memory)
         self.accepted = True  # whether the peer opens this end's device memory
 
     @property

@@ -67,11 +67,12 @@ class OpenedSegment(Protocol):
 
 class Memory(Protocol):
     """A kind of memory. `name`: its name in errors. `granule`: sizes are multiples of it; a power
-    of two.
+    of two. `device`: the device of its tensors in this process.
     """
 
     name: str
     granule: int
+    device: torch.device
 
     def allocate(self, capacity: int) -> tuple[Segment, int, bytes]:
         """Allocates a free segment. Returns it with the descriptor and the handle to open it.
@@ -225,7 +226,7 @@ class ReceivingPool:
                 f"a message has {length} bytes in segment {number}, which does not exist or is "
                 "smaller"
             )
-        return torch.as_tensor(segment.lease(length))
+        return torch.as_tensor(segment.lease(length), device=self._memory.device)
 
 
 class Segments:
@@ -234,7 +235,7 @@ class Segments:
     """
 
     def __init__(self, kind: str, limit: int, memory: Memory) -> None:
-        self._kind = kind
+        self._kind, self._device = kind, memory.device
         self.sending = SendingPool(limit, memory)
         self.receiving = ReceivingPool(limit, memory)
 
@@ -248,7 +249,8 @@ class Segments:
             return lambda: connection.send((self._kind, encoded.header, lengths, -1, [], []))
         use = self.sending.use(size)
         try:
-            wait = fill(torch.as_tensor(use.segment.array(size)), encoded.tensors)
+            block = torch.as_tensor(use.segment.array(size), device=self._device)
+            wait = fill(block, encoded.tensors)
         except BaseException:
             self.sending.cancel(use)
             raise

@@ -69,6 +69,7 @@ class HostMemory:
 
     name = "shared memory"
     granule = 64 << 10
+    device = CPU
 
     def __init__(self, register: Register) -> None:
         self._register = register

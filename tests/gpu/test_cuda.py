@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_same_picture import LINK, cases, scattered
+from test_same_picture import cases, scattered
 
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.worker.config import WorkerConfig
@@ -32,8 +32,11 @@ def test_two_workers_on_one_gpu_give_the_bits_of_one_device(models: Models, tmp_
     assignments = [WorkerConfig(f"cuda:0#{number}", "cuda:0") for number in range(2)]
     with (
         local_engine("cuda:0", batching=False) as one,
-        DeviceEngine(assignments, cache=tmp_path, link=LINK) as two,
+        DeviceEngine(assignments, cache=tmp_path) as two,
     ):
+        assert two.cluster.transport(*(one.name for one in assignments)) == "CUDA IPC"
+        # faster than any copy through the host
+        assert min(link.bytes_per_second for link in two.cluster.links.values()) > 1e11
         for number, region in enumerate(cases(models)[::5]):
             made = two.cluster.run(scattered(two, region, number), bare_context(two)).samples
             assert torch.equal(made, sample(one, region))
