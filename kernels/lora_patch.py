@@ -1,15 +1,21 @@
-"""Adds LoRAs to the weights of many layers in one launch."""
+"""Adds LoRAs to the weights of many layers: in one launch on a GPU, block by block on a CPU."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 import torch
+from torch import Tensor
 
 from katz_graph.kernels.configurations import tiles
 from katz_graph.kernels.dispatch import uses_kernels
 from katz_graph.kernels.patches import Patch
+from katz_graph.kernels.products import product
+
+ALL = slice(None)
+BLOCK = 1 << 19  # values that a CPU sums at a time, few enough for its cache
+MAX_ONEDNN_RANK = 128  # ranks up to which oneDNN's products equal those of torch bit for bit
 
 
 def lora_patch(patches: Sequence[Patch]) -> None:
@@ -29,9 +35,59 @@ def lora_patch(patches: Sequence[Patch]) -> None:
 
 
 def reference(patches: Sequence[Patch]) -> None:
+    """Computes `lora_patch` with torch. float32 weights are bit-equal to those of diffusers and
+    PEFT, which round after the product, after the scaling and after each addition.
+    """
     for patch in patches:
-        total = patch.original.to(torch.promote_types(patch.original.dtype, torch.float32))
-        for delta in patch.deltas:
-            up, down = (factor.to(total) for factor in (delta.up, delta.down))
-            total = total + delta.scale * (up @ down.flatten(1)).view(total.shape)
-        patch.weight.copy_(total)
+        weight, original = patch.weight, patch.original
+        kind = torch.promote_types(weight.dtype, torch.float32)
+        factors = [
+            (_sent(one.up, weight, kind), _sent(one.down, weight, kind).flatten(1), one.scale)
+            for one in patch.deltas
+        ]
+        blocks = row_blocks(weight)
+        if len(blocks) == 1:
+            _add(weight, original, factors, kind)
+            continue
+        for rows in blocks:
+            cut = [(up[rows], down, scale) for up, down, scale in factors]
+            _add(weight[rows], original[rows], cut, kind)
+
+
+def _add(
+    weight: Tensor,
+    original: Tensor,
+    factors: Iterable[tuple[Tensor, Tensor, float]],
+    kind: torch.dtype,
+) -> None:
+    source = original.to(kind).flatten(1)
+    in_place = weight.dtype == kind and weight.is_contiguous()
+    total = weight.flatten(1) if in_place else torch.empty_like(source)
+    one = source.new_ones(())
+    for up, down, scale in factors:
+        change = product(up, down, MAX_ONEDNN_RANK)
+        # Scales and adds in one pass. `add` and `addcmul` do not round after the scaling; the
+        # division by 1 separates both roundings.
+        torch.addcdiv(source, change, one, value=scale, out=total)
+        source = total
+    if not in_place:
+        weight.copy_(source.view_as(weight))
+
+
+def _sent(factor: Tensor, weight: Tensor, kind: torch.dtype) -> Tensor:
+    """Copies a factor to the weight's device in its own dtype, then converts it."""
+    if factor.dtype == kind and factor.device == weight.device:
+        return factor
+    return factor.to(weight.device, non_blocking=True).to(kind)
+
+
+def row_blocks(weight: Tensor) -> Sequence[slice]:
+    """Returns the rows of a weight to compute at a time: on a CPU, as many as fit into its cache,
+    otherwise all.
+    """
+    values = weight.numel()
+    if values <= BLOCK or weight.device.type != "cpu":
+        return (ALL,)
+    rows = weight.shape[0]
+    height = max(1, BLOCK * rows // values)
+    return [slice(first, first + height) for first in range(0, rows, height)]

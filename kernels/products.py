@@ -59,8 +59,21 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """
     if not by_onednn(x) or not _is_large(x.numel() // max(1, x.shape[-1]), weight):
         return F.linear(x, weight, bias)
-    product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-    return product
+    return _by_onednn(x, weight, bias)
+
+
+def product(left: Tensor, right: Tensor, max_inner: int) -> Tensor:
+    """Returns left · right of matrices [M, K] and [K, N]. Uses oneDNN as `linear` does, but not if
+    K exceeds `max_inner`.
+    """
+    if len(right) > max_inner or not (by_onednn(left) and _is_large(len(left), right)):
+        return torch.mm(left, right)
+    return _by_onednn(left, right.t(), None)
+
+
+def _by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    made: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return made
 
 
 def _is_large(rows: int, weight: Tensor) -> bool:

@@ -21,8 +21,7 @@ from katz_graph.core.errors import RunError
 from katz_graph.core.recipe import Component, FileIdentity, Lora, MergedComponent, tensor_digest
 from katz_graph.executor.weights.originals import Originals, SpareMemory, nowhere
 from katz_graph.executor.weights.weight_cache import WeightCache, byte_size
-from katz_graph.kernels.dispatch import uses_kernels
-from katz_graph.kernels.lora_patch import lora_patch
+from katz_graph.kernels.lora_patch import lora_patch, row_blocks
 from katz_graph.kernels.patches import Delta, Patch
 from katz_graph.models.family import family_of_class
 from katz_graph.models.loading.fill import stored_tensors
@@ -34,7 +33,6 @@ Resident = tuple[tuple[Lora, TextParts], ...]
 for a network, because the network's class determines them.
 """
 
-BLOCK = 1 << 18  # values that a CPU sums at a time, few enough for its cache
 SET_BYTES = 2**30  # default budget for the cached weights of sets that recurred
 REMEMBERED = 4096  # number of merged sets remembered
 
@@ -219,21 +217,16 @@ class WeightSets:
         for rows in _blocks(weight, deltas):
             target, source = (weight, original) if rows is ALL else (weight[rows], original[rows])
             total = target if in_place else target.new_empty(target.shape, dtype=torch.float32)
-            (first, strength), *others = deltas
-            values = source if in_place else source.to(torch.float32).contiguous()
-            first.write(total, values, strength, rows)
-            for method, strength in others:
+            total.copy_(source)
+            for method, strength in deltas:
                 method.add_to(total, strength, rows)
             if not in_place:
                 target.copy_(total)
 
 
 def _plain(weight: Tensor, deltas: Sequence[tuple[Method, float]]) -> Sequence[Delta]:
-    """Returns the deltas if all are LoRAs, so that one kernel can add the deltas of many weights.
-    Returns none without kernels, so that sums are rounded as in diffusers.
-    """
-    dense = weight.is_contiguous() or weight.is_contiguous(memory_format=torch.channels_last)
-    if not (dense and uses_kernels(weight)):
+    """Returns the deltas if all are LoRAs, which are added to many weights together."""
+    if not (weight.is_contiguous() or weight.is_contiguous(memory_format=torch.channels_last)):
         return ()
     plain = [
         Delta(method.product.left, method.product.right, strength * method.scale)
@@ -244,15 +237,10 @@ def _plain(weight: Tensor, deltas: Sequence[tuple[Method, float]]) -> Sequence[D
 
 
 def _blocks(weight: Tensor, deltas: Sequence[tuple[Method, float]]) -> Iterable[slice]:
-    """Returns the slices of rows to compute at a time: on a CPU, as many as fit into its cache, if
-    the method can compute rows separately.
+    """Returns the slices of rows to compute at a time; all rows if a method cannot compute them
+    separately.
     """
-    rows, values = weight.shape[0], weight.numel()
-    whole = values <= BLOCK or weight.device.type != "cpu"
-    if whole or not all(method.by_rows for method, _ in deltas):
-        return (ALL,)
-    height = max(1, BLOCK * rows // values)
-    return (slice(first, min(first + height, rows)) for first in range(0, rows, height))
+    return row_blocks(weight) if all(method.by_rows for method, _ in deltas) else (ALL,)
 
 
 def as_resident(loras: Iterable[Lora], parts: TextParts = ()) -> Resident:

@@ -75,11 +75,6 @@ class Method(ABC):
         float32, on the computing device.
         """
 
-    def write(self, target: Tensor, source: Tensor, strength: float, rows: slice = ALL) -> None:
-        """Writes `source`, changed by `add_to`, to `target`. Both are like `total` there."""
-        target.copy_(source)
-        self.add_to(target, strength, rows)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Product:
@@ -153,13 +148,9 @@ class Lora(Method):
         return replace(self, product=self.product.cut(rows))
 
     def add_to(self, total: Tensor, strength: float, rows: slice = ALL) -> None:
-        self.write(total, total, strength, rows)
-
-    def write(self, target: Tensor, source: Tensor, strength: float, rows: slice = ALL) -> None:
-        up, down = self.product.factors(target.device, rows)
+        up, down = self.product.factors(total.device, rows)
         # rounds after each operation, as diffusers does: bit-equal weights
-        product = torch.mm(up, down).mul_(strength * self.scale)
-        torch.add(_matrix(source), product, out=_matrix(target))
+        _matrix(total).add_(torch.mm(up, down).mul_(strength * self.scale))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

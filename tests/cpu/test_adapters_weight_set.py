@@ -22,10 +22,12 @@ from katz_graph.adapters.fit import fit
 from katz_graph.adapters.lora import read_lora
 from katz_graph.core.errors import InputError, RunError
 from katz_graph.core.recipe import ClipRecipe, Lora, Prompt
-from katz_graph.executor.weights import originals
+from katz_graph.executor.weights import originals, weight_set
 from katz_graph.executor.weights.originals import Originals
 from katz_graph.executor.weights.weight_set import WeightSetCache, WeightSets
 from katz_graph.executor.worker.models import DeviceModels
+from katz_graph.kernels.lora_patch import MAX_ONEDNN_RANK, lora_patch
+from katz_graph.kernels.patches import Delta, Patch
 from katz_graph.models.families.unet.family import FAMILY as UNETS
 from katz_graph.models.loading.identity import file_identity
 from katz_graph.models.loading.store import ModelStore
@@ -106,6 +108,31 @@ def test_a_hundred_switches_leave_no_trace(family, dtype):
     assert {name: weight.data_ptr() for name, weight in module.named_parameters()} == addresses
 
 
+@pytest.mark.parametrize("rank", [1, 3, 8, 64, MAX_ONEDNN_RANK, MAX_ONEDNN_RANK + 200])
+def test_weights_are_rounded_after_each_operation(rank):
+    """As in diffusers and PEFT, bit for bit, also if a weight is computed in blocks of rows."""
+    generator = torch.Generator().manual_seed(rank)
+    for shape in ((256, 1024), (77, 33), (1100, 64, 3, 3)):
+        original = torch.randn(shape, generator=generator)
+        first, second = (
+            Delta(
+                torch.randn(shape[0], rank, generator=generator),
+                torch.randn(rank, *shape[1:], generator=generator),
+                scale,
+            )
+            for scale in (0.8, -0.37)
+        )
+        expected = original
+        for one in (first, second):
+            product = torch.mm(one.up, one.down.flatten(1)).view(shape)
+            expected = expected + product * one.scale
+        made = torch.empty_like(original)
+        lora_patch([Patch(made, original, (first, second))])
+        assert torch.equal(made, expected)
+        lora_patch([Patch(original, original, (first, second))])  # in place
+        assert torch.equal(original, expected)
+
+
 def test_order_is_the_order_of_the_graph_and_differs_only_by_rounding():
     module = load_unet("sd1", torch.float16)
     sets, (first, second) = WeightSets(module), loras("sd1", 0.9, 0.8)
@@ -164,7 +191,7 @@ def test_a_set_that_comes_back_is_copied(monkeypatch):
     sets.use((first,))
     assert cache.bytes > 0
     sets.use((second,))
-    monkeypatch.setattr(WeightSets, "_write", None)
+    monkeypatch.setattr(WeightSets, "_patch", lambda sets, deltas: deltas and pytest.fail())
     sets.use((first,))
     assert_same(module, made)
     sets.use(())
@@ -227,15 +254,12 @@ def test_a_weight_that_is_not_restored_is_found(monkeypatch):
 def test_a_failure_in_the_middle_restores_the_base(monkeypatch):
     module = load_unet("sd1")
     sets, before = WeightSets(module), snapshot(module)
-    original, calls = WeightSets._write, []
 
-    def fail_later(self, name, deltas):
-        calls.append(name)
-        if len(calls) == 20:
-            raise MemoryError
-        original(self, name, deltas)
+    def fail_later(patches):
+        lora_patch(patches[:20])
+        raise MemoryError
 
-    monkeypatch.setattr(WeightSets, "_write", fail_later)
+    monkeypatch.setattr(weight_set, "lora_patch", fail_later)
     with pytest.raises(MemoryError):
         sets.use(loras("sd1", 1.0))
     assert_same(module, before)
