@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import pytest
 from command import Katz, command
 from filelock import FileLock
-from processes import importing
 
 from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.host.garbage import expect_imports, imports_are_done
@@ -89,7 +88,7 @@ def fork_server(fork_server_output: list[str]) -> Iterator[ForkServer]:
             environment.delenv(variable, raising=False)
         # OpenMP prints its settings when torch loads it
         environment.setenv("OMP_DISPLAY_ENV", "VERBOSE")
-        prefix = importing(Path(__file__).parent / "cluster")
+        prefix = ("env", f"PYTHONPATH={Path(__file__).parent / 'cluster'}")
         server = ForkServer(prefix=prefix, echo=fork_server_output.append)
         server.begin()
     with server:

@@ -11,7 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -79,7 +79,8 @@ def probing(worker: Partner, peer: str, attempt: int) -> Iterator[Probe]:
         back = min(there_and_back(LATENCY_MESSAGE_BYTES) for _ in range(ROUNDS)) / 2
         yield lambda size: there_and_back(size) - back
     finally:
-        worker.peers[peer].send(Address(REQUEST, attempt, "ask", next(numbers)), None)
+        with suppress(Closed):
+            worker.peers[peer].send(Address(REQUEST, attempt, "ask", next(numbers)), None)
         worker.mailbox.discard(REQUEST, attempt)
 
 

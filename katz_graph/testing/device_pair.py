@@ -4,11 +4,15 @@ use.
 
 from __future__ import annotations
 
+import itertools
+import random
 import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -17,12 +21,15 @@ import torch
 
 from katz_graph.executor.measure.links import Probe, answer, probing
 from katz_graph.executor.transport.bulk import Meeting
+from katz_graph.executor.transport.codec import Closed
 from katz_graph.executor.transport.connection import Connection
 from katz_graph.executor.transport.mailbox import Mailbox
 from katz_graph.executor.transport.peer import Peer
 from katz_graph.executor.transport.transports import open_bulk, transports_for
 
 ATTEMPT = 1
+RESIDUAL_BYTES = 108_000_000  # of SDXL's residuals at 1024 x 1024 with guidance
+TRANSFERS = 1000  # during which a process is killed
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +62,25 @@ def device_pair(device: str) -> Iterator[DevicePair]:
     finally:
         process.kill()
         process.wait()
+
+
+def seconds_until_noticed(pair: DevicePair, seed: int) -> float:
+    """Kills the other process at a random moment of TRANSFERS transfers. Returns the seconds until
+    this process notices.
+    """
+    chance, killed = random.Random(seed), list[float]()
+
+    def kill() -> None:
+        killed.append(time.perf_counter())
+        pair.process.kill()
+
+    last = chance.randrange(TRANSFERS)
+    with suppress(Closed):
+        for number in itertools.count():
+            if number == last:
+                threading.Timer(chance.uniform(0, 1e-3), kill).start()
+            pair.probe(chance.choice([64, 1 << 20, RESIDUAL_BYTES]))
+    return time.perf_counter() - killed[0]
 
 
 def _worker(device: str, connected: socket.socket, hosts: bool) -> Any:

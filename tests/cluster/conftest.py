@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from command import Katz, use_threads
 from lora_shelf import Shelf
-from processes import importing
 
 from katz_graph.executor import start as starting
 from katz_graph.executor.launch.fork_server import ForkServer
@@ -18,7 +17,9 @@ from katz_graph.executor.weights import adapters
 @pytest.fixture(scope="session")
 def fake_server() -> Iterator[ForkServer]:
     """Yields the fork server of fake workers, whose entry points are in `fake_worker`."""
-    with ForkServer(module="fake_worker", prefix=importing(Path(__file__).parent)) as server:
+    with ForkServer(
+        module="fake_worker", prefix=("env", f"PYTHONPATH={Path(__file__).parent}")
+    ) as server:
         server.begin()
         yield server
 

@@ -1,4 +1,4 @@
-"""Starts commands, lists the descendants of a process, and waits for conditions."""
+"""Lists the descendants of a process, and waits for conditions."""
 
 from __future__ import annotations
 
@@ -7,12 +7,6 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-
-
-def importing(folder: Path) -> tuple[str, ...]:
-    """Returns the prefix of a command that can also import the modules of a folder."""
-    paths = filter(None, (str(folder), os.environ.get("PYTHONPATH")))
-    return ("env", f"PYTHONPATH={os.pathsep.join(paths)}")
 
 
 def eventually(holds: Callable[[], bool], timeout: float) -> float:

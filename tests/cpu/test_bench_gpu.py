@@ -25,6 +25,7 @@ from katz_graph.bench.gpu.originals import Originals, originals
 from katz_graph.bench.gpu.parts import (
     check,
     compiled,
+    ipc,
     kernels,
     requests,
     serve,
@@ -37,7 +38,9 @@ from katz_graph.bench.gpu.rows import Rows
 from katz_graph.bench.gpu.setting import Setting, full_size
 from katz_graph.bench.gpu.shares import shares
 from katz_graph.core.errors import InputError, RunError
+from katz_graph.ir.device import NetworkLink
 from katz_graph.kernels.configurations import FILE
+from katz_graph.testing import device_pair
 from katz_graph.testing.random_models import kinds
 
 CPU = torch.device("cpu")
@@ -355,6 +358,20 @@ def test_shares_of_a_step_are_those_of_its_kernels() -> None:
     assert shares({}, 1.0) == {}
 
 
+def test_transfers_between_two_processes_are_timed_until_one_is_killed(
+    small: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (ipc, device_pair):
+        monkeypatch.setattr(module, "RESIDUAL_BYTES", 1 << 20)
+        monkeypatch.setattr(module, "TRANSFERS", 20)
+    monkeypatch.setattr(ipc, "measure_link", lambda probe: NetworkLink(1e9, probe(64)))
+    with Rows("ipc", tmp_path) as rows:
+        metrics = ipc.run(small, rows).metrics
+    assert rows_of(tmp_path / "ipc.jsonl")[0]["transport"] == "shared memory"
+    assert metrics["seconds of 108 MB"] > 0
+    assert 0 < metrics["seconds until a killed process is noticed"] <= ipc.NOTICED
+
+
 def test_a_missing_gpu_and_wrong_parts_are_reported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -385,6 +402,6 @@ def test_it_needs_no_package_of_servers_rays_or_developers() -> None:
     """Works with torch, diffusers and transformers alone."""
     code = (
         "import sys\nsys.modules |= dict.fromkeys(('ray', 'starlette', 'uvicorn', 'pytest', 'peft'))\n"
-        "from katz_graph.bench.gpu.parts import check, compiled, kernels, requests, serve, start, step, transformers"
+        "from katz_graph.bench.gpu.parts import check, compiled, ipc, kernels, requests, serve, start, step, transformers"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

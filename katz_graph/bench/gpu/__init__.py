@@ -29,6 +29,7 @@ PARTS: Mapping[str, float] = {
     "start": 110,
     "serve": 180,
     "step": 130,
+    "ipc": 40,
     "transformers": 200,
     "requests": 130,
     "pictures": 120,
