@@ -69,7 +69,7 @@ INITIALISERS = (Tensor.uniform_, Tensor.normal_, Tensor.fill_, Tensor.zero_)
 @contextmanager
 def on_meta() -> Iterator[None]:
     """Builds modules on torch's meta device, without memory or initialisation."""
-    with torch.device("meta"), WithoutInitialisation():  # type: ignore[no-untyped-call]
+    with torch.device("meta"), WithoutInitialisation():
         yield
 
 

@@ -38,7 +38,9 @@ def with_memory(module: nn.Module, place: torch.device, dtype: torch.dtype) -> n
     for one, name, own in computed:  # buffers that files lack keep their dtype
         one.register_buffer(name, one.get_buffer(name).to(own), persistent=False)
     # `to_empty` calls `empty_like`, which is slow for meta tensors and imports sympy
-    module._apply(lambda t: torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=place))
+    module._apply(  # type: ignore[no-untyped-call]
+        lambda t: torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=place)
+    )
     # fastest layout for convolutions on GPUs, and required by norms
     if uses_kernels(next(module.parameters())):
         module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
