@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from katz_graph.core.errors import RunError
+from katz_graph.host.deferred_imports import import_deferring
 from katz_graph.ir.device import Target
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
@@ -63,7 +64,7 @@ def preload(counted: bool) -> None:
 
     def load() -> None:
         for name in names if counted else (*names, "katz_graph.models.costs.stage_cost"):
-            import_module(name)
+            import_deferring(name)
         for family in () if counted else families():
             getattr(import_module("diffusers"), family.network.class_name)  # loads its module
 

@@ -34,6 +34,7 @@ from katz_graph.web.live.report import packed, report_of
 from katz_graph.web.metrics import Metrics
 from katz_graph.web.options import ServeOptions
 from katz_graph.web.runner_client.manager import Runner, Workers, no_fork_server
+from katz_graph.web.runner_client.process import ForkedProcess
 from katz_graph.web.start_report import StartReport
 from katz_graph.web.state import State
 
@@ -44,10 +45,11 @@ def serve(
     options: ServeOptions,
     say: Callable[[str], None],
     workers: Workers = no_fork_server,
+    first: ForkedProcess | None = None,
     phases: Phases | None = None,
 ) -> None:
-    """Serves until a signal arrives. `workers` is passed to `Runner`; `phases` has the phases
-    before this call. Raises InputError for an
+    """Serves until a signal arrives. `workers` and `first` are passed to `Runner`; `phases` has the
+    phases before this call. Raises InputError for an
     invalid address or folder, and RunError if the job store or the runner cannot start.
     """
     phases = phases or Phases("server")
@@ -56,7 +58,8 @@ def serve(
     check_reach(options.host, options.token)
     listening = listen(options.host, options.port)
     try:
-        asyncio.run(_serve(options, listening, say, workers, phases))
+        new_runner = partial(Runner, workers=workers, first=first)
+        asyncio.run(_serve(options, listening, say, new_runner, phases))
     finally:
         listening.close()
 
@@ -65,7 +68,7 @@ async def _serve(
     options: ServeOptions,
     listening: socket.socket,
     say: Callable[[str], None],
-    workers: Workers,
+    new_runner: Callable[..., Runner],
     phases: Phases,
 ) -> None:
     address = url(options.host, listening.getsockname()[1])
@@ -74,7 +77,7 @@ async def _serve(
         opened.push_async_callback(store.close)
         for note in store.notes:
             log.error("%s", note)
-        state = assemble(options, store, partial(Runner, workers=workers), phases)
+        state = assemble(options, store, new_runner, phases)
         stops = opened.enter_context(_signals())
         opened.push_async_callback(lambda: _unless(stops, state.runner.close()))
         opened.push_async_callback(lambda: _unless(stops, state.jobs.close()))

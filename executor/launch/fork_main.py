@@ -1,5 +1,5 @@
 """Runs a fork server: loads the libraries of workers, then forks a worker for each request of the
-driver.
+driver. Forks processes that need only torch before it loads the other libraries.
 
 Only a process with a single thread and without initialised CUDA can fork. GPUs are hidden while
 libraries load, because some query GPUs by torch, which may initialise CUDA's runtime. If a library
@@ -9,23 +9,25 @@ print the reason.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
+import pkgutil
 import select
 import selectors
 import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import astuple
 from pathlib import Path
 from typing import NoReturn
 
 from katz_graph.core.phases import Phase, Phases, process_start
-from katz_graph.executor.launch.fork_server import MAX_MESSAGE_BYTES
+from katz_graph.executor.launch.fork_server import EARLY, MAX_MESSAGE_BYTES
 from katz_graph.executor.launch.worker_main import begin, run_worker
 from katz_graph.host.deferred_imports import import_deferring
 from katz_graph.host.environment import environment
@@ -47,19 +49,31 @@ def main() -> None:
     control, threads, module = begin()
     phases.end("start Python")
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # otherwise it starts its threads when it is loaded
-    loaded, finish = socket.socketpair()
-    watching = end_with(control.fileno(), unless=loaded.fileno())
-    # an import that fails here fails in the workers too, which report it
-    with hidden_gpus(), suppress(BaseException):
+    forks = ForkLoop(control, threads, phases.done)
+    with importing(control):
         importlib.import_module(CONNECTION)
         phases.end("load torch")
+    gc.freeze()
+    forks.fork_early()
+    with importing(control):
         import_deferring(module)
         phases.end("load model libraries")
+    imports_are_done()
+    forks.serve()
+
+
+@contextmanager
+def importing(control: socket.socket) -> Iterator[None]:
+    """Hides GPUs, and ends this process if the driver ends meanwhile. Ignores errors, because an
+    import that fails here fails in the workers too, which report it.
+    """
+    loaded, finish = socket.socketpair()
+    watching = end_with(control.fileno(), unless=loaded.fileno())
+    with hidden_gpus(), suppress(BaseException):
+        yield
     finish.close()
     watching.join()  # fork needs a single thread
     loaded.close()
-    imports_are_done()
-    ForkLoop(control, threads, phases.done).serve()
 
 
 def hidden_gpus() -> AbstractContextManager[None]:
@@ -85,16 +99,24 @@ class ForkLoop:
             key, _ = self._awaited.select()[0]
             key.data()
 
+    def fork_early(self) -> None:
+        """Forks the processes that need only torch and are requested already."""
+        with suppress(BlockingIOError):
+            peeking = socket.MSG_PEEK | socket.MSG_DONTWAIT
+            while self._control.recv(MAX_MESSAGE_BYTES, peeking).startswith(EARLY):
+                self._fork()
+
     def _fork(self) -> None:
         asked, descriptors, _, _ = socket.recv_fds(
-            self._control, MAX_MESSAGE_BYTES, 3, socket.MSG_CMSG_CLOEXEC
+            self._control, MAX_MESSAGE_BYTES, 4, socket.MSG_CMSG_CLOEXEC
         )
         if not asked:
             os._exit(0)
-        connected, output, life = descriptors
-        pid = None if _dropped(life) else self._forked(asked.decode(), connected, output, life)
-        os.close(connected)
-        os.close(output)
+        connected, output, life, *control = descriptors
+        entry = asked.removeprefix(EARLY).decode()
+        pid = None if _dropped(life) else self._forked(entry, connected, output, life, control)
+        for descriptor in (connected, output, *control):
+            os.close(descriptor)
         if pid is None:
             os.close(life)
             return
@@ -103,28 +125,41 @@ class ForkLoop:
         self._await(running, lambda: self._has_ended(running, life))
         self._await(life, lambda: self._release(pid, running, life))
 
-    def _forked(self, entry: str, connected: int, output: int, life: int) -> int | None:
-        """Forks a worker, or starts one that loads by itself. Returns its PID, None on failure."""
+    def _forked(
+        self, entry: str, connected: int, output: int, life: int, control: Sequence[int]
+    ) -> int | None:
+        """Forks a process, or starts one that loads by itself. Returns its PID, None on failure."""
         try:
             if others := _other_threads():
                 _explain(output, f"has other threads ({', '.join(others)})")
-                return self._started(entry, connected, output)
+                return self._started(entry, connected, output, control)
             pid = os.fork()
         except OSError as error:
             os.write(output, f"a process could not be forked: {error}\n".encode())
             return None
         if pid == 0:
-            self._become(entry, connected, output, life)
+            self._become(entry, connected, output, life, control)
         return pid
 
-    def _started(self, entry: str, connected: int, output: int) -> int:
-        """Starts a worker without forking, because locks of other threads would stay locked in a
+    def _started(self, entry: str, connected: int, output: int, control: Sequence[int]) -> int:
+        """Starts a process without forking, because locks of other threads would stay locked in a
         fork.
         """
-        os.set_inheritable(connected, True)
+        for descriptor in (connected, *control):
+            os.set_inheritable(descriptor, True)
+        command = self._command(entry, connected)
+        for descriptor in control:
+            program = entry.partition(":")[0]
+            command = [
+                *PYTHON,
+                "-m",
+                program,
+                f"--workers={descriptor}",
+                f"--descriptor={connected}",
+            ]
         return os.posix_spawn(
             sys.executable,
-            self._command(entry, connected),
+            command,
             os.environ,
             file_actions=[(os.POSIX_SPAWN_DUP2, output, number) for number in (1, 2)],
             setsid=True,
@@ -159,8 +194,10 @@ class ForkLoop:
             self._awaited.unregister(running)
         os.close(running)
 
-    def _become(self, entry: str, connected: int, output: int, life: int) -> NoReturn:
-        """Turns this forked process into a worker."""
+    def _become(
+        self, entry: str, connected: int, output: int, life: int, control: Sequence[int]
+    ) -> NoReturn:
+        """Turns this forked process into a worker, or runs an entry that forks workers itself."""
         try:
             os.setsid()
             for number in (1, 2):
@@ -177,6 +214,10 @@ class ForkLoop:
                 _explain(sys.stderr.fileno(), "has initialised CUDA")
                 os.set_inheritable(connected, True)
                 os.execv(sys.executable, self._command(entry, connected))
+            for descriptor in control:
+                pkgutil.resolve_name(entry)(
+                    socket.socket(fileno=connected), socket.socket(fileno=descriptor)
+                )
             run_worker(entry, socket.socket(fileno=connected))
         except BaseException:
             traceback.print_exc()

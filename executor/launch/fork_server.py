@@ -9,6 +9,7 @@ import os
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from io import TextIOWrapper
@@ -26,6 +27,9 @@ ENTRY_ON_GPU = f"{MODULE}:work_on_gpu"
 
 MAIN = "katz_graph.executor.launch.fork_main"
 MAX_MESSAGE_BYTES = 1 << 12  # bytes of a message
+EARLY = b"early "
+"""Precedes the entry of a process that needs only torch."""
+POLL_INTERVAL_S = 0.005
 EXIT_TIMEOUT_S = 2.0  # seconds for a process to end after its last connection ended
 
 
@@ -74,29 +78,45 @@ class ForkServer:
         process ends with the connection. It has a separate session, so that Ctrl-C reaches only the
         driver. Raises OSError if it cannot be created.
         """
+        return self._requested(entry)
+
+    def _requested(self, entry: str, early: bool = False) -> Forked:
         with ExitStack() as ours, ExitStack() as theirs:
             connected, its_end = _pair(ours, theirs, socket.SOCK_STREAM)
             life, its_life = _pair(ours, theirs, socket.SOCK_SEQPACKET)
             reading, writing = os.pipe()
             output = ours.enter_context(os.fdopen(reading, errors="replace"))
             theirs.callback(os.close, writing)
-            self._ask(entry, [its_end.fileno(), writing, its_life.fileno()])
+            self._ask(entry, [its_end.fileno(), writing, its_life.fileno()], early)
             ours.pop_all()
             return Forked(connected, output, life)
+
+    def fork_early(self, entry: str) -> Forked:
+        """Forks a process when torch is loaded, before the other libraries are if `fork_early` is
+        called first. It calls `entry` with its connection, and with a connection to this fork
+        server. Raises OSError if it cannot be created.
+        """
+        return self._requested(entry, early=True)
 
     def close(self) -> None:
         """Ends the fork server. Its forks continue, but their exit status is no longer reported."""
         with self._lock:
             self._end()
 
-    def _ask(self, entry: str, descriptors: Sequence[int]) -> None:
+    def _ask(self, entry: str, descriptors: Sequence[int], early: bool) -> None:
+        def send(control: socket.socket) -> None:
+            if early:
+                passed = (*descriptors, control.fileno())
+                socket.send_fds(control, [EARLY + entry.encode()], passed)
+            else:
+                socket.send_fds(control, [entry.encode()], descriptors)
+
         with self._lock:
             if self._control is not None:
                 with suppress(OSError):
-                    socket.send_fds(self._control, [entry.encode()], descriptors)
-                    return
+                    return send(self._control)
             self._end()
-            socket.send_fds(self._start(), [entry.encode()], descriptors)
+            send(self._start())
 
     def _start(self) -> socket.socket:
         echo = self._echo
@@ -165,6 +185,15 @@ class Forked:
         with self._lock:
             self._look()
             return self._is_over
+
+    def wait(self, seconds: float) -> bool:
+        """Waits until the process ends; returns whether it has."""
+        deadline = time.monotonic() + seconds
+        while not self.is_over:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(POLL_INTERVAL_S)
+        return True
 
     def kill(self) -> None:
         """Kills the process and its session, or cancels a pending fork. Does not wait."""

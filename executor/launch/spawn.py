@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -61,11 +60,8 @@ class WorkerProcess:
         self._forked.kill()
 
     def wait(self, timeout: float) -> bool:
-        deadline = time.monotonic() + timeout
-        while self.is_alive():
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.005)
+        if not self._forked.wait(timeout):
+            return False
         self._forked.release()  # kills the remaining processes of its session
         self._output.join()
         return True

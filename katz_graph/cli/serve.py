@@ -16,12 +16,13 @@ from katz_graph.core.devices import AUTO, DeviceList, check_dtype, parse_link, t
 from katz_graph.core.errors import InputError
 from katz_graph.core.eviction import POLICIES
 from katz_graph.core.phases import Phases, process_start
-from katz_graph.executor.launch.fork_server import ForkServer
+from katz_graph.executor.launch.fork_server import Forked, ForkServer
 from katz_graph.planner.changes import parse_places, permissions
 from katz_graph.web.logs import set_up
 from katz_graph.web.options import ServeOptions
 
 SHORTEST_TOKEN = 16
+RUNNER = "katz_graph.web.runner.main:run_forked"
 
 
 def resolved(options: ServeOptions, aliases: ServeAliases) -> ServeOptions:
@@ -65,11 +66,12 @@ def serve(options: ServeOptions) -> None:
         threads_for(devices, options.threads), echo=logging.getLogger("katz.workers").info
     ) as workers:
         begin = partial(_begin, devices, workers)
-        begin()  # before the rest of the server is imported
+        # before the rest of the server is imported
+        first = None if begin() is None else _first_runner(workers)
         phases.end("check the options")
         from katz_graph.web.serve import serve as serve_forever
 
-        serve_forever(options, lambda line: print(line, flush=True), begin, phases)
+        serve_forever(options, lambda line: print(line, flush=True), begin, first, phases)
 
 
 def _begin(devices: DeviceList, workers: ForkServer) -> int | None:
@@ -79,6 +81,14 @@ def _begin(devices: DeviceList, workers: ForkServer) -> int | None:
     try:
         return workers.begin() if devices.launcher == "spawn" else None
     except (OSError, RuntimeError):  # no process or thread can be created
+        return None
+
+
+def _first_runner(workers: ForkServer) -> Forked | None:
+    """Requests a process for the first runner. Returns None if it cannot be forked."""
+    try:
+        return workers.fork_early(RUNNER)
+    except OSError:
         return None
 
 

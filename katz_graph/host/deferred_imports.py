@@ -60,8 +60,11 @@ def import_deferring(name: str) -> None:
     """
     if name in sys.modules:
         return
-    deferred = DeferredImports()
-    sys.meta_path.insert(0, deferred)
+    installed = (one for one in sys.meta_path if isinstance(one, DeferredImports))
+    deferred = next(installed, None)
+    if deferred is None:
+        deferred = DeferredImports()
+        sys.meta_path.insert(0, deferred)
     try:
         import_module(name)
     except Exception:  # a version of a library that uses a deferred module in another way

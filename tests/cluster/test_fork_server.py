@@ -69,6 +69,45 @@ def server(loads: Path) -> Iterator[ForkServer]:
         yield server
 
 
+EARLY = """
+import os, sys
+from katz_graph.executor.launch.fork_server import ForkServer
+from katz_graph.executor.transport.connection import Connection
+from katz_graph.ipc.child_main import adopt
+def run(connected, workers):
+    connection = Connection(connected)
+    connection.send(("loaded", sorted({"torch", "made_for_a_test"} & set(sys.modules))))
+    forked = ForkServer(3, "made_for_a_test", control=workers).fork("made_for_a_test:tell")
+    told = Connection(forked.connected).receive()
+    connection.send(("parents", [os.getppid(), told[1][0]]))
+    connection.receive()
+    os._exit(3)
+if __name__ == "__main__":
+    workers, connected = (int(one.partition("=")[2]) for one in sys.argv[1:])
+    run(adopt(connected), adopt(workers))
+"""
+
+
+@pytest.mark.parametrize("threads", [False, True])
+def test_an_early_process_runs_before_the_module_is_loaded_and_forks_workers(
+    make: Make, tmp_path: Path, threads: bool
+) -> None:
+    """If the server has another thread, the process is started instead."""
+    (tmp_path / "early.py").write_text(EARLY)
+    if threads:
+        thread = "import threading, time\nthreading.Thread(target=time.sleep, args=[9], daemon=True).start()"
+        (tmp_path / "sitecustomize.py").write_text(thread)
+    server = make("time.sleep(1)")
+    forked = server.fork_early("early:run")
+    connection = Connection(forked.connected)
+    assert connection.receive()[1] == ["torch"]
+    parent, worker = connection.receive()[1]
+    eventually(lambda: forked.pid is not None, 5)
+    assert below(parent) >= {forked.pid, worker}
+    connection.send(("end", None))
+    assert forked.wait(5) and forked.code == 3
+
+
 def hello(forked: Forked) -> tuple[Connection, Any]:
     """Returns a forked process's connection and its description of itself."""
     connection = Connection(forked.connected)

@@ -20,6 +20,7 @@ from processes import as_before, below, runs
 
 from katz_graph.core.errors import RunError
 from katz_graph.core.events import Warned
+from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.web.events import Ended, JobEvent
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.options import ServeOptions
@@ -376,6 +377,24 @@ def test_a_job_that_is_cancelled_while_there_is_no_runner_ends_cancelled(tmp_pat
             await unstarted
 
     with_runner(test, "--once", str(tmp_path / "started"))
+
+
+def test_a_first_process_that_the_fork_server_cannot_run_is_replaced() -> None:
+    async def start(forks: ForkServer) -> None:
+        runner = Runner(
+            ServeOptions(),
+            lambda event: None,
+            lambda ids, why, blamed: None,
+            IMPATIENT,
+            (FAKE,),
+            first=forks.fork_early("absent_module:run"),
+        )
+        await runner.start()
+        assert await runner.ask(GetObjectInfo()) == b"{}"
+        await runner.close()
+
+    with ForkServer(module="json") as forks:
+        asyncio.run(start(forks))
 
 
 def test_a_runner_is_asked_before_it_is_ready_and_jobs_wait_until_it_is(tmp_path: Path) -> None:

@@ -46,14 +46,24 @@ EXIT_TIMEOUT_S = 5.0  # seconds for an orderly exit after the server has disconn
 
 def main() -> None:
     phases = Phases("runner", process_start())
-    phases.end("start Python")
     parser = argparse.ArgumentParser()
     parser.add_argument("--descriptor", type=int, required=True)
     parser.add_argument("--workers", type=int)
     arguments = parser.parse_args()
     ignore_signals()
+    phases.end("start Python")
     workers = None if arguments.workers is None else adopt(arguments.workers)
-    wire = ThreadedEnd(adopt(arguments.descriptor))
+    run(adopt(arguments.descriptor), workers, phases)
+
+
+def run_forked(connected: socket.socket, workers: socket.socket) -> None:
+    """Runs a runner in a process that a fork server has forked."""
+    run(connected, workers, Phases("runner", process_start()))
+
+
+def run(connected: socket.socket, workers: socket.socket | None, phases: Phases) -> None:
+    """Serves the server at the other end of a socket. `workers`: a connection to a fork server."""
+    wire = ThreadedEnd(connected)
     unkept = UncommittedFiles()
     messages: queue.SimpleQueue[Numbered | None] = queue.SimpleQueue()
     serving = threading.Event()

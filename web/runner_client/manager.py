@@ -37,7 +37,9 @@ from katz_graph.web.runner_client.messages import (
 from katz_graph.web.runner_client.process import (
     PATIENCE,
     PROGRAM,
+    ForkedProcess,
     Lost,
+    NeverAnswered,
     RunnerDown,
     RunnerPatience,
     RunnerProcess,
@@ -71,7 +73,7 @@ class Runner:
     `on_event` receives the events of jobs in order; `Ended` is each job's last. `lost(ids, why,
     blamed)` reports the started jobs of a dead runner, after all its events; `blamed`: one of them
     may be the cause. `workers` returns the connection to a fork server that runners inherit. After
-    a runner fails to start, later runners start their own.
+    a runner fails to start, later runners start their own. `first`: a process for the first runner.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class Runner:
         patience: RunnerPatience = PATIENCE,
         program: Sequence[str] = PROGRAM,
         workers: Workers = no_fork_server,
+        first: ForkedProcess | None = None,
     ) -> None:
         self.restarts = 0
         self._options = options
@@ -89,6 +92,7 @@ class Runner:
         self._lost = _logged(lost)
         self._patience = patience
         self._program, self._workers = program, workers
+        self._first = first
         self._facts = RunnerFacts()
         self._child: RunnerProcess | None = None  # the current runner, which answers questions
         self._standby: RunnerProcess | None = None  # has imported the next runner's modules
@@ -127,7 +131,12 @@ class Runner:
         """Returns when the first runner is ready; it answers questions earlier. Raises RunError or
         InputError with one line if it does not become ready.
         """
-        child = await self._started()
+        try:
+            child = await self._started()
+        except NeverAnswered as error:
+            log.warning("%s; another one is started without the fork server", error)
+            self._workers = no_fork_server
+            child = await self._started()
         self._keeper = asyncio.create_task(self._keep(child))
 
     def refuse(self) -> None:
@@ -325,6 +334,9 @@ class Runner:
         return RunnerStart(self._options, self._excluded)
 
     async def _spawned(self) -> RunnerProcess:
+        first, self._first = self._first, None
+        if first is not None:
+            return await RunnerProcess.forked(self._message, self._patience, first)
         return await RunnerProcess.spawn(
             self._message, self._patience, self._program, self._workers()
         )

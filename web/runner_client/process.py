@@ -8,11 +8,13 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import math
+import socket
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from io import TextIOWrapper
-from typing import Any
+from typing import IO, Any, Protocol
 
 from katz_graph.core.errors import InputError, KatzError, RunError
 from katz_graph.ipc.child import PYTHON, ChildOutput, describe_exit, kill_session, start_child
@@ -61,6 +63,66 @@ class Lost(RunnerDown):
     """
 
 
+class NeverAnswered(RunError):
+    """The runner ended before it sent a message, so the fork server may be the cause."""
+
+
+class ChildProcess(Protocol):
+    """A process that leads a session. Its id is not reused before `release`."""
+
+    @property
+    def pid(self) -> int | None: ...
+
+    @property
+    def code(self) -> int | None:
+        """Exit status, or the negative number of the killing signal; None before the end, and if
+        it is unknown.
+        """
+
+    def wait(self, seconds: float) -> bool:
+        """Waits until the process ends; returns whether it has."""
+
+    def kill(self) -> None:
+        """Kills its session."""
+
+    def release(self) -> None:
+        """Kills the remaining processes of its session after its end."""
+
+
+class ForkedProcess(ChildProcess, Protocol):
+    """A process that a fork server forks."""
+
+    connected: socket.socket
+    output: IO[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Spawned:
+    """A child of this process."""
+
+    process: subprocess.Popen[bytes]
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def code(self) -> int | None:
+        return self.process.returncode
+
+    def wait(self, seconds: float) -> bool:
+        try:
+            self.process.wait(None if math.isinf(seconds) else seconds)
+            return True
+        except subprocess.TimeoutExpired:
+            return False
+
+    def kill(self) -> None:
+        kill_session(self.process.pid)
+
+    release = kill
+
+
 @dataclass(frozen=True, slots=True)
 class RunnerPatience:
     """Holds timeouts in seconds."""
@@ -82,7 +144,7 @@ class RunnerProcess:
     reason of the exit after the last message is handled.
     """
 
-    _process: subprocess.Popen[bytes]
+    _process: ChildProcess
     _output: ChildOutput
     _wire: AsyncEnd | None = None
 
@@ -93,6 +155,7 @@ class RunnerProcess:
         self._asked: dict[int, asyncio.Future[Any]] = {}
         self._numbers = itertools.count(1)
         self._heartbeat = Heartbeat(patience.ping)
+        self._has_answered = False
         self._parted = False  # the connection has ended
         self._killed_for = ""
         self._suspects = 0  # pending questions that may cause a crash
@@ -116,7 +179,7 @@ class RunnerProcess:
         inherited = () if workers is None else (workers,)
         command = [*PYTHON, *program, *(f"--workers={number}" for number in inherited)]
         try:
-            child._process, ours = start_child(
+            process, ours = start_child(
                 [*command, "--descriptor"],
                 inherited=inherited,
                 stdout=subprocess.PIPE,
@@ -124,16 +187,35 @@ class RunnerProcess:
             )
         except OSError as error:
             raise RunError(f"the runner cannot be started: {error.strerror or error}") from None
-        assert child._process.stdout is not None
-        printed = TextIOWrapper(child._process.stdout, "utf-8", "replace", "\n")
-        child._output = ChildOutput(
+        assert process.stdout is not None
+        await child._connect(
+            Spawned(process), TextIOWrapper(process.stdout, "utf-8", "replace", "\n"), ours
+        )
+        return child
+
+    @classmethod
+    async def forked(
+        cls,
+        on_message: Callable[[FromRunner], None],
+        patience: RunnerPatience,
+        process: ForkedProcess,
+    ) -> RunnerProcess:
+        """Takes over a process that a fork server forks, perhaps later; otherwise as `spawn`."""
+        child = cls(on_message, patience)
+        await child._connect(process, process.output, process.connected)
+        return child
+
+    async def _connect(
+        self, process: ChildProcess, printed: IO[str], connected: socket.socket
+    ) -> None:
+        self._process = process
+        self._output = ChildOutput(
             printed, lambda line: log.info("%s", line.rstrip("\n")), "runner"
         )
         try:
-            child._wire = await AsyncEnd.connect(ours, child._message, child._part)
-            return child
+            self._wire = await AsyncEnd.connect(connected, self._message, self._part)
         except BaseException:
-            await child.give_up()
+            await self.give_up()
             raise
 
     def prepare(self, start: RunnerStart) -> None:
@@ -146,7 +228,8 @@ class RunnerProcess:
         self.send(Start(_without_token(start)))
 
     @property
-    def pid(self) -> int:
+    def pid(self) -> int | None:
+        """Returns the process id; None while a fork server is still to fork the process."""
         return self._process.pid
 
     @property
@@ -195,19 +278,20 @@ class RunnerProcess:
 
     def kill(self, why: str, blamed: bool = True) -> None:
         """Kills the process and its children. `blamed`: one of its jobs may be the cause."""
-        if self._process.returncode is None:  # not reaped, so the pid is not reused
+        if self._process.code is None:
             if not self._killed_for:
                 self._killed_for, self.blames_jobs = why, blamed
-            kill_session(self.pid)
+            self._process.kill()
 
     def _message(self, arrived: Numbered) -> None:
         self._heartbeat.received()
+        self._has_answered = True
         asked = self._asked.get(arrived.number)
         match arrived.message:
             case Pong():
                 return
             case Ready(facts):
-                self.ready.set_result(replace(facts, pid=self.pid))
+                self.ready.set_result(replace(facts, pid=self.pid or 0))
             case Failed(message) as failed:
                 if self.ready.done():
                     log.error("the runner failed: %s", message)
@@ -243,17 +327,18 @@ class RunnerProcess:
 
     async def _clean_up(self) -> None:
         """Waits for the process to exit, kills its children, and reports how it ended."""
-        try:
-            await asyncio.to_thread(self._process.wait, self._patience.stop)
-        except subprocess.TimeoutExpired:
+        if not await asyncio.to_thread(self._process.wait, self._patience.stop):
             self.kill("it closed its connection but kept running")
-            await asyncio.to_thread(self._process.wait)
-        kill_session(self.pid)
+            await asyncio.to_thread(self._process.wait, math.inf)
+        code = self._process.code
+        self._process.release()
         await asyncio.to_thread(self._output.join)
-        why = self._killed_for or describe_exit(self._process.returncode)  # clients read it
+        ending = "its exit status is unknown" if code is None else describe_exit(code)
+        why = self._killed_for or ending  # clients read it
         if not self.ready.done():  # during startup, the output belongs to no client's job
             message = f"the runner did not start: {self._output.after(why)}"
-            self.ready.set_exception(RunError(message))
+            kind = RunError if self._has_answered else NeverAnswered
+            self.ready.set_exception(kind(message))
             self.ready.exception()  # marks it as retrieved, because nothing may await `ready`
         if self._suspects:
             self.blames_jobs = False
