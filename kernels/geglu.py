@@ -10,8 +10,8 @@ from katz_graph.kernels.dispatch import uses_kernels
 
 def geglu(x: Tensor) -> Tensor:
     """Returns v · GELU(g) of x [..., 2N], where v is its first half and g its second; exact GELU
-    (erf). Reads x once and writes half its size; torch also writes and reads GELU(g). The library
-    computes the preceding product.
+    (erf), in 16-bit formats to their precision. Reads x once and writes half its size; torch also
+    writes and reads GELU(g). The library computes the preceding product.
     """
     if uses_kernels(x):
         from katz_graph.kernels.triton.geglu import geglu as kernel

@@ -1,4 +1,4 @@
-"""Adds a residual and normalises the sum, in one pass over memory."""
+"""Adds a residual, if there is one, and normalises the sum, in one pass over memory."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from katz_graph.kernels.dispatch import uses_kernels
 
 
 def residual_layer_norm(
-    x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+    x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """Returns r = x + residual, rounded to their dtype, and LayerNorm(r); all [..., C].
+    """Returns r = x + residual, rounded to their dtype, and LayerNorm(r); all [..., C]. Without a
+    residual r is x itself.
 
     Statistics are float32. Reads both inputs once and writes both outputs once; torch reads the sum
     again.
@@ -24,7 +25,7 @@ def residual_layer_norm(
 
 
 def reference(
-    x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+    x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor]:
-    total = x + residual
+    total = x if residual is None else x + residual
     return total, F.layer_norm(total, total.shape[-1:], weight, bias, eps)

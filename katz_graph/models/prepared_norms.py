@@ -23,6 +23,6 @@ def group_norm(
     return group_norm_silu(x, norm.num_groups, norm.weight, norm.bias, norm.eps, shift, silu)
 
 
-def residual_norm(norm: nn.LayerNorm, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+def residual_norm(norm: nn.LayerNorm, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
     """Returns the sum and the normalised sum."""
     return residual_layer_norm(x, residual, norm.weight, norm.bias, norm.eps)

@@ -8,6 +8,7 @@ from typing import Any
 import torch.nn.functional as F
 from diffusers.models.activations import GEGLU
 from diffusers.models.attention import BasicTransformerBlock
+from diffusers.models.modeling_outputs import Transformer2DModelOutput
 from diffusers.models.resnet import ResnetBlock2D
 from diffusers.models.transformers.transformer_2d import Transformer2DModel
 from torch import Tensor, nn
@@ -51,17 +52,40 @@ class PreparedTransformerBlock(BasicTransformerBlock):  # type: ignore[misc]
         class_labels: Tensor | None = None,
         added_cond_kwargs: Mapping[str, Any] | None = None,
     ) -> Tensor:
+        _, normalised = residual_norm(self.norm1, hidden_states, None)
+        hidden, fed = self.until_last_sum(
+            hidden_states,
+            normalised,
+            attention_mask,
+            encoder_hidden_states,
+            encoder_attention_mask,
+            cross_attention_kwargs,
+        )
+        return fed + hidden
+
+    def until_last_sum(
+        self,
+        hidden: Tensor,
+        normalised: Tensor,
+        attention_mask: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        cross_attention_kwargs: Mapping[str, Any] | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Returns the two terms of the block's result: the residual, and the output of the
+        feed-forward. `normalised`: `hidden`, normalised by `norm1`.
+        """
         options = cross_attention_kwargs or {}
         mixed = self.attn1(
-            self.norm1(hidden_states),
+            normalised,
             encoder_hidden_states=encoder_hidden_states if self.only_cross_attention else None,
             attention_mask=attention_mask,
             **options,
         )
         if self.attn2 is None:
-            hidden, normalised = residual_norm(self.norm3, mixed, hidden_states)
+            hidden, normalised = residual_norm(self.norm3, mixed, hidden)
         else:
-            hidden, normalised = residual_norm(self.norm2, mixed, hidden_states)
+            hidden, normalised = residual_norm(self.norm2, mixed, hidden)
             mixed = self.attn2(
                 normalised,
                 encoder_hidden_states=encoder_hidden_states,
@@ -69,12 +93,52 @@ class PreparedTransformerBlock(BasicTransformerBlock):  # type: ignore[misc]
                 **options,
             )
             hidden, normalised = residual_norm(self.norm3, mixed, hidden)
-        fed: Tensor = self.ff(normalised) + hidden
-        return fed
+        fed: Tensor = self.ff(normalised)
+        return hidden, fed
 
 
 class PreparedTransformer(Transformer2DModel):  # type: ignore[misc]
-    """Computes blocks over features [B, C, H, W]; the result has the features' memory layout."""
+    """Computes blocks over features [B, C, H, W]; the result has the features' memory layout. The
+    sum at the end of a block and the norm at the start of the next one are one pass over memory.
+    """
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        encoder_hidden_states: Tensor | None = None,
+        *arguments: Any,
+        cross_attention_kwargs: Mapping[str, Any] | None = None,
+        return_dict: bool = True,
+        **options: Any,
+    ) -> Any:
+        blocks = self.transformer_blocks
+        others = any(one is not None for one in (*arguments, *options.values()))
+        prepared = all(type(block) is PreparedTransformerBlock for block in blocks)
+        if others or not prepared or not self.is_input_continuous:
+            return super().forward(
+                hidden_states,
+                encoder_hidden_states,
+                *arguments,
+                cross_attention_kwargs=cross_attention_kwargs,
+                return_dict=return_dict,
+                **options,
+            )
+        batch, _, height, width = hidden_states.shape
+        hidden, inner = self._operate_on_continuous_inputs(hidden_states)
+        added = None
+        for block in blocks:
+            terms = (hidden, None) if added is None else (added, hidden)
+            hidden, normalised = residual_norm(block.norm1, *terms)
+            hidden, added = block.until_last_sum(
+                hidden,
+                normalised,
+                encoder_hidden_states=encoder_hidden_states,
+                cross_attention_kwargs=cross_attention_kwargs,
+            )
+        output = self._get_output_for_continuous_inputs(
+            added + hidden, hidden_states, batch, height, width, inner
+        )
+        return Transformer2DModelOutput(sample=output) if return_dict else (output,)
 
     def _get_output_for_continuous_inputs(
         self,

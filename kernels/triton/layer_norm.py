@@ -1,4 +1,11 @@
-"""The kernel of `residual_layer_norm`: one program per row, held in registers."""
+"""The kernel of `residual_layer_norm`: one program per row, held in registers.
+
+SDXL's rows are 1,280 and 640 wide. With a residual, 2,048 rows of 1,280 are 21 MB in 16 bits, most
+of them in a Hopper's cache, so the time is that of waiting rather than of bandwidth. With two warps
+a multiprocessor has room for 16 programs: 132 of them run all 2,048 rows at once. With four warps
+it has room for 12, and the rows take two rounds. A row of 640 has one warp, whose sums need no
+barrier.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +27,7 @@ def _layer_norm(
     out,
     width,
     eps,
+    ADDED: tl.constexpr,
     WEIGHTED: tl.constexpr,
     BIASED: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -27,11 +35,12 @@ def _layer_norm(
     row = tl.program_id(0).to(tl.int64) * width
     column = tl.arange(0, BLOCK)
     inside = column < width
-    one = tl.load(x + row + column, inside, other=0.0)
-    other = tl.load(residual + row + column, inside, other=0.0)
-    rounded = (one.to(tl.float32) + other.to(tl.float32)).to(one.dtype)
-    tl.store(total + row + column, rounded, inside)
-    exact = rounded.to(tl.float32)
+    value = tl.load(x + row + column, inside, other=0.0)
+    if ADDED:
+        other = tl.load(residual + row + column, inside, other=0.0)
+        value = (value.to(tl.float32) + other.to(tl.float32)).to(value.dtype)
+        tl.store(total + row + column, value, inside)
+    exact = value.to(tl.float32)
     mean = tl.sum(exact, 0) / width
     apart = tl.where(inside, exact - mean, 0.0)
     normalised = apart / tl.sqrt(tl.sum(apart * apart, 0) / width + eps)
@@ -43,10 +52,12 @@ def _layer_norm(
 
 
 def residual_layer_norm(
-    x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+    x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor]:
-    x, residual, width = x.contiguous(), residual.contiguous(), x.shape[-1]
-    total, out, block = torch.empty_like(x), torch.empty_like(x), triton.next_power_of_2(width)
+    x, width = x.contiguous(), x.shape[-1]
+    residual = None if residual is None else residual.contiguous()
+    total = x if residual is None else torch.empty_like(x)
+    out, block = torch.empty_like(x), triton.next_power_of_2(width)
     _layer_norm[(x.numel() // width,)](
         x,
         residual,
@@ -56,6 +67,7 @@ def residual_layer_norm(
         out,
         width,
         eps,
+        ADDED=residual is not None,
         WEIGHTED=weight is not None,
         BIASED=bias is not None,
         BLOCK=block,

@@ -181,6 +181,34 @@ def test_gelu_behind_another_tensor_reads_wide(
     assert "ld.global.v4" in made.ptx and "st.global.v4" in made.ptx
 
 
+@pytest.mark.parametrize("architecture", [80, 90, 100])
+def test_norms_and_gates_of_features_read_wide(architecture: int, tmp_path: Path) -> None:
+    """Features are channels-last."""
+    from katz_graph.kernels.triton import geglu, group_norm, layer_norm
+
+    single = ("means", "squares", "mean_of", "scale_of")
+    counts = ("channels", "width", "positions", "parts", "size", "across", "along", "blocks")
+    features = {"SHIFTED": True, "across": 1}
+    merging = {"SIZE": group_norm.MAX_MERGED, "num_warps": group_norm.MERGING_WARPS}
+    moments, normalise = (
+        listed_for(f"group_norm_{name}", architecture)["320"] for name in ("moments", "normalise")
+    )
+    rows = {"ADDED": True, "WEIGHTED": True, "BIASED": True, "BLOCK": 2048}
+    for function, constants in (
+        (group_norm._moments, features | {"ONCE": False} | moments),
+        (group_norm._moments, features | {"ONCE": True} | moments),
+        (group_norm._groups, merging),
+        (group_norm._normalise, features | {"SILU": True} | normalise),
+        (layer_norm._layer_norm, rows | listed_for("residual_layer_norm", architecture)["2048"]),
+        (geglu._geglu, {"SHORT": True} | listed_for("geglu", architecture)["2560"]),
+    ):
+        types = bf16(function, single, (*counts, "rows"))
+        made = compiled(function, types, constants, architecture, tmp_path)
+        assert made.spilled == 0
+        if function is not group_norm._groups:  # reads by group
+            assert re.search(r"ld\.global\S*\.v4", made.ptx)
+
+
 @pytest.mark.parametrize(
     ("weight", "factor"),
     [
