@@ -294,6 +294,10 @@ class DeviceEngine:
 
     def sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
         """Samples on the devices of a lease. May be called from several threads concurrently."""
+        with context.waiting():
+            return self._sample(region, context)
+
+    def _sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
         if why := self._why_here(region):
             return self._sampled_here(region, context, why)
         lease = self._router.admit(region)
@@ -375,7 +379,8 @@ class DeviceEngine:
         """Calls a service on the device that the stage is pinned to, else on the first device."""
         check_reachable((stage,), self.choices.unplaceable)
         device = self.choices.reachable.get(stage, (self.device.name,))[0]
-        called = self.cluster.call(device, what, *arguments, context=context)
+        with context.waiting():
+            called = self.cluster.call(device, what, *arguments, context=context)
         span = Span(
             device,
             stage.replace("_", " "),
@@ -386,6 +391,10 @@ class DeviceEngine:
         )
         context.report(StageDone(stage, span))
         return called
+
+    def run_ended(self, context: Context) -> None:
+        """Reports that a run sends no more work: devices stay free for it no longer."""
+        self.cluster.run_ended(context)
 
     def unload(self) -> None:
         """Unloads the models of all workers; to be called when nothing runs. Later requests load

@@ -101,6 +101,7 @@ class Begin:
     program: DeviceProgram
     measure: bool
     previews: bool
+    arrival: float = 0.0  # of the run, on the driver's clock
     context: Context | None = field(default=None, metadata=LOCAL)
 
 
@@ -127,6 +128,7 @@ class CallService:
     id: int
     service: str
     arguments: Sequence[Any] = ()
+    arrival: float = 0.0  # of the run, on the driver's clock; 0 outside runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,13 @@ class DropCall:
     """Cancels a call that has not started."""
 
     id: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded:
+    """Reports that a run will send no more work, so the device need not stay free for it."""
+
+    arrival: float
 
 
 # from a worker
@@ -291,6 +300,17 @@ OfRequest = Ready | Happened | Done | Failed
 OfPeer = Connected | Listening | ConnectFailed | Disconnected
 """A worker's messages about its connection to another worker."""
 ToWorker = (
-    Assign | Ping | Stop | Connect | Listen | Dial | Begin | Go | Cancel | CallService | DropCall
+    Assign
+    | Ping
+    | Stop
+    | Connect
+    | Listen
+    | Dial
+    | Begin
+    | Go
+    | Cancel
+    | CallService
+    | DropCall
+    | RunEnded
 )
 FromWorker = Hello | Pong | Assigned | Unusable | Fault | OfPeer | OfRequest | Returned | Raised

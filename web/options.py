@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -91,7 +92,9 @@ class ServeOptions(PlacementOptions, FolderOptions, AccessOptions):
     output: Path | None = option("folder for pictures", None, "--output --output-directory")
     cache: str | None = option(CACHE)  # default: classic
     jobs_at_once: int | None = option(
-        "jobs that run at the same time; default: one for each device", min=1
+        "jobs that run at the same time, of which devices serve the earliest first; default: "
+        "three for each group of devices",
+        min=1,
     )
     devices_per_job: int | None = option(
         "devices for one job, not counting those of ControlNets; default: all",
@@ -138,6 +141,20 @@ class ServeOptions(PlacementOptions, FolderOptions, AccessOptions):
     )
     frontend: Path | None = option("a built front end to serve at /", metavar="DIR")
     limits: Limits = field(default_factory=Limits)
+
+    @property
+    def jobs_served(self) -> int:
+        """Returns how many jobs devices serve at the same time: one for each group of devices."""
+        count = max(1, len(self.device_list().choices))
+        groups = math.ceil(count / (self.devices_per_job or count))
+        return min(groups, self.jobs_at_once or groups)
+
+    @property
+    def jobs_in_hand(self) -> int:
+        """Returns how many jobs the runner has at the same time. While one samples, another saves
+        its results, and the next prepares its work.
+        """
+        return self.jobs_at_once or 3 * self.jobs_served
 
 
 @dataclass(frozen=True, slots=True)

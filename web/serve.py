@@ -24,6 +24,7 @@ from katz_graph.web.events import ClientEvent, Ended, JobEvent
 from katz_graph.web.files.paths import folder_of
 from katz_graph.web.http.connections import HttpServer, check_reach, listen, url
 from katz_graph.web.http.responses import PathRedactor
+from katz_graph.web.jobs.dispatch import Places
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.jobs.jobs import Jobs
 from katz_graph.web.jobs.retention import JobFiles, Retention, drop_unfinished
@@ -154,14 +155,13 @@ def assemble(
     written = {"output": folder_of(folders, "output"), "temp": folder_of(folders, "temp")}
     files = JobFiles(written, options.data)
     retention = Retention(options.keep_days, options.keep_bytes)
-    at_once = options.jobs_at_once or max(1, len(options.device_list().choices))
     jobs = Jobs(
         store,
         runner,
         publish,
         hub.status,
         options.limits,
-        at_once,
+        Places(options.jobs_in_hand, options.jobs_served),
         files,
         retention,
         stop_seconds=options.stop_seconds,

@@ -52,6 +52,7 @@ from katz_graph.executor.messages import (
     Raised,
     Ready,
     Returned,
+    RunEnded,
     ToWorker,
     Unusable,
 )
@@ -209,14 +210,20 @@ class Cluster:
                 self._requests.pop(request.name, None)
             del request  # avoid a cycle: error -> traceback -> this frame -> request -> error
 
+    def run_ended(self, context: Context) -> None:
+        """Reports to all workers that a run sends no more work."""
+        with self._lock:
+            for device in self._connections:
+                self._send(device, RunEnded(context.arrival))
+
     def call(
         self, device: str, what: str, *arguments: Any, context: Context | None = None
     ) -> CallResult:
         """Calls a service on a worker, and retries on the replacement if the worker is lost."""
-        tries = 1
+        tries, arrival = 1, 0.0 if context is None else context.arrival
         with cancellation(context) as cancelled:
             while True:
-                wanted = CallService(next(self._numbers), what, arguments)
+                wanted = CallService(next(self._numbers), what, arguments, arrival)
                 future = Future[CallResult]()
                 try:
                     self._ask(device, wanted, future, cancelled)
@@ -316,6 +323,7 @@ class Cluster:
                     share,
                     request.measure,
                     context.previews,
+                    context.arrival,
                     context,
                 )
                 self._send(device, begin)

@@ -72,8 +72,16 @@ class Calls:
     @contextmanager
     def _inside(self, node: NodeState) -> Iterator[Running]:
         """Runs a node's code, and restores process state that pack code changes."""
-        with running(self._context, node.id, node.type.pack) as now, self._restored(node):
+        with (
+            running(self._context, node.id, node.type.pack) as now,
+            self._alone(node),
+            self._restored(node),
+        ):
             yield now
+
+    def _alone(self, node: NodeState) -> AbstractContextManager[None]:
+        """Packs expect that no other run of their process executes at the same time."""
+        return nullcontext() if node.type.pack in OWN_PACKS else self._context.in_pack_code()
 
     def _restored(self, node: NodeState) -> AbstractContextManager[None]:
         if node.type.pack in OWN_PACKS:

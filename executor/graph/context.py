@@ -7,7 +7,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from katz_graph.core.errors import Cancelled, InputError
 from katz_graph.core.events import Event, Listener, Sampled, Warned
 from katz_graph.executor.graph.run_stats import RunStats, provenance_of
 from katz_graph.files.folders import Folders
+from katz_graph.host.run_lock import RunLock
 from katz_graph.ir.changes import PlanChanges
 from katz_graph.node.scope import current
 from katz_graph.node.types import Engine, NodeType
@@ -63,6 +64,9 @@ class RunContext:
     types: Mapping[str, NodeType] = field(default_factory=builtin_types)
     changes: PlanChanges = field(default_factory=PlanChanges)
     clock: Callable[[], float] = time.monotonic
+    # devices serve the run that arrived first; on the clock of `time.monotonic`
+    arrival: float = field(default_factory=time.monotonic)
+    pack_lock: RunLock = field(default_factory=RunLock)  # shared by the runs of a process
     _shown: dict[str, float] = field(default_factory=dict)  # time of each node's last preview
     _cancelled: bool = False
     _on_cancel: dict[object, Callable[[], None]] = field(default_factory=dict)
@@ -116,6 +120,12 @@ class RunContext:
     def check_cancelled(self) -> None:
         if self._cancelled:
             raise Cancelled("cancelled")
+
+    def in_pack_code(self) -> AbstractContextManager[None]:
+        return self.pack_lock.held(self.arrival, self.check_cancelled)
+
+    def waiting(self) -> AbstractContextManager[None]:
+        return self.pack_lock.released(self.arrival)
 
     def on_cancel(self, act: Callable[[], None]) -> Callable[[], None]:
         key = object()

@@ -1,7 +1,7 @@
 """Runs the tasks of a device worker in one thread, one unit at a time: an evaluation of a request,
 or part of one, up to the next value from another device.
 
-Weights are patched in place, so a task runs only while its weight set is resident. `fair_queue`
+Weights are patched in place, so a task runs only while its weight set is resident. `arrival_order`
 decides the order of tasks.
 """
 
@@ -11,7 +11,7 @@ import math
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, Protocol
@@ -20,7 +20,7 @@ import torch
 
 from katz_graph.core.errors import Cancelled, with_causes
 from katz_graph.executor.turns.affinity import Awake, give_way
-from katz_graph.executor.turns.fair_queue import DeficitRoundRobin
+from katz_graph.executor.turns.arrival_order import ArrivalOrder
 from katz_graph.executor.turns.openmp import SpinGuard
 from katz_graph.models.loading.residency import NoRoom
 
@@ -46,8 +46,8 @@ class ThreadTask(Protocol):
         """Returns whether the task uses this device only, so that it can safely wait for memory."""
 
     @property
-    def uncharged(self) -> float:
-        """Returns the seconds of the last unit spent off the device, such as loading."""
+    def loads(self) -> bool:
+        """Returns whether the next unit has to load models."""
 
     @property
     def switched(self) -> float:
@@ -67,26 +67,31 @@ class ThreadTask(Protocol):
 
 class OneUnitTask:
     """Runs a task of a single unit, such as a VAE call. `ready` returns whether its inputs are
-    available; `close` releases them.
+    available; `close` releases them; `loads` returns whether it has to load models.
     """
 
     weight_set = None
     alone = True
-    uncharged = switched = 0.0
+    switched = 0.0
 
     def __init__(
         self,
         run: Callable[[], Any],
         ready: Callable[[], bool] = lambda: True,
         close: Callable[[], None] = lambda: None,
+        loads: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._run, self._ready, self._close = run, ready, close
+        self._run, self._ready, self._close, self._loads = run, ready, close, loads
         self.result: Any = None
         self.start = self.seconds = 0.0  # on the clock of time.perf_counter
 
     @property
     def ready(self) -> bool:
         return self._ready()
+
+    @property
+    def loads(self) -> bool:
+        return self._loads()
 
     def step(self) -> bool:
         self.start = time.perf_counter()
@@ -162,7 +167,9 @@ class DeviceThread:
         self._within = within
         self._threads, self._awake, self._guard = threads, Awake(awake), SpinGuard(threads)
         self._jobs: list[SubmittedTask] = []
-        self._turns: DeficitRoundRobin[SubmittedTask] = DeficitRoundRobin()
+        self._order: ArrivalOrder[SubmittedTask] = ArrivalOrder(
+            lambda job: not self._is_resident(job.task.weight_set), lambda job: job.task.loads
+        )
         self._changed = threading.Condition()
         self._changes = 0  # a count, so it can be read without the lock
         self._closing = False
@@ -171,15 +178,22 @@ class DeviceThread:
         self._thread = threading.Thread(target=self._loop, name=f"katz-{name}", daemon=True)
         self._thread.start()
 
-    def submit(self, task: ThreadTask) -> SubmittedTask:
+    def submit(self, task: ThreadTask, arrival: float = 0.0) -> SubmittedTask:
+        """Adds a task. `arrival`: of its run (`ArrivalOrder`)."""
         job = SubmittedTask(task, self.wake)
         with self._changed:
             if self._closing:
                 raise RuntimeError(f"worker {self.name} is closed")
             self._jobs.append(job)
-            self._turns.join(job)
+            self._order.join(job, arrival)
             self._note_change()
         return job
+
+    def run_ended(self, arrival: float) -> None:
+        """Keeps the device free no longer for the next task of a run."""
+        with self._changed:
+            self._order.ended(arrival)
+            self._note_change()
 
     def wake(self) -> None:
         """Checks again which tasks are ready."""
@@ -209,41 +223,33 @@ class DeviceThread:
                 del job  # do not keep it alive while waiting for the next one
 
     def _await(self) -> SubmittedTask | None:
-        """Returns the next job, once one is ready; None if the worker is closed and all
-        jobs are done.
+        """Returns the next job, once one may run; None if the worker is closed and all jobs are
+        done.
         """
-        began = time.perf_counter()
         self._awake.begin()
         while True:
             with self._changed:
-                seen, ready, now = self._changes, self._ready(), time.perf_counter()
-                lingers = began + self._patience(ready) if ready else math.inf
-                if now >= lingers:
-                    self._turns.wait(now - began)
-                    return self._turns.choose(ready, self._needs_no_switch)
+                seen, now = self._changes, time.perf_counter()
+                job, until = self._chosen(now)
+                if job is not None:
+                    return job
                 if self._closing and not self._jobs:
                     return None
                 if not self._jobs or not self._awake.goes_on:
                     self._guard.rest()
-                    self._changed.wait(lingers - now if ready else None)
+                    self._changed.wait(None if until == math.inf else until - now)
                     self._awake.slept()
                     continue
-            while self._changes == seen and self._awake.goes_on and time.perf_counter() < lingers:
+            while self._changes == seen and self._awake.goes_on and time.perf_counter() < until:
                 give_way()
 
-    def _patience(self, ready: Collection[SubmittedTask]) -> float:
-        users = [
-            job
-            for job in self._jobs
-            if job.task.weight_set is not None and self._is_resident(job.task.weight_set)
-        ]
-        return self._turns.patience(ready, self._needs_no_switch, users)
-
-    def _ready(self) -> list[SubmittedTask]:
-        return [job for job in self._jobs if job.cancelled or (job.task.ready and not job.waits)]
-
-    def _needs_no_switch(self, job: SubmittedTask) -> bool:
-        return job.cancelled or self._is_resident(job.task.weight_set)
+    def _chosen(self, now: float) -> tuple[SubmittedTask | None, float]:
+        """Returns the next job; or None, and the time at which one may run."""
+        for job in self._jobs:
+            if job.cancelled:
+                return job, now
+        ready = (job for job in self._jobs if job.task.ready and not job.waits)
+        return self._order.choose(ready, now)
 
     def _is_resident(self, wanted: WeightSetKey | None) -> bool:
         return wanted is None or self._resident.get(wanted[0], ()) == wanted[1]
@@ -266,7 +272,7 @@ class DeviceThread:
             del job  # the error's traceback references this frame, the job's future the error
 
     def _step(self, job: SubmittedTask) -> bool:
-        started, wanted = time.perf_counter(), job.task.weight_set
+        wanted = job.task.weight_set
         switches = not self._is_resident(wanted)
         if job.cancelled:
             raise Cancelled("cancelled")
@@ -276,8 +282,8 @@ class DeviceThread:
         if wanted is not None and (left := job.task.weight_set or wanted):
             self._resident[left[0]] = left[1]
         with self._changed:
-            seconds = time.perf_counter() - started - job.task.uncharged
-            self._turns.charge(job, seconds, job.task.switched if switches else 0.0)
+            switched = job.task.switched if switches else 0.0
+            self._order.worked(job, time.perf_counter(), switched)
         return done
 
     def _may_wait(self, job: SubmittedTask) -> bool:
@@ -293,7 +299,7 @@ class DeviceThread:
         with self._changed:
             if job in self._jobs:
                 self._jobs.remove(job)
-                self._turns.leave(job)
+                self._order.leave(job, time.perf_counter())
             for other in self._jobs:
                 other.waits = False
 

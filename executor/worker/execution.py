@@ -101,7 +101,6 @@ class Execution:
         self._next = 0
         self._loaded = False
         self._holding = Holding(program, models)
-        self.uncharged = 0.0  # seconds that the last unit spent on loading
         # seconds of the last unit for merging LoRAs into the network or removing them
         self.switched = 0.0
         self._preparations = {call.operations[0]: call for call in program.before_calls}
@@ -139,6 +138,11 @@ class Execution:
         LoRAs; None for loading.
         """
         return self._wanted if self._loaded else None
+
+    @property
+    def loads(self) -> bool:
+        """Returns whether the next unit has to load models."""
+        return not (self._loaded or self._models.has(self._holding.models))
 
     def go(self) -> None:
         """Starts execution: all workers are ready."""
@@ -196,14 +200,13 @@ class Execution:
     def _step_on(self) -> bool:
         self._check.raise_problems(self._context)
         self._adapters.check()
-        self.uncharged, before = 0.0, self._models.network_seconds
+        before = self._models.network_seconds
         calls_before = self._models.compute.use.calls
         # makes the run's context available to pack code
         with running(self._context, self.program.name):
             if not self._loaded:
                 self._load()
                 self._loaded = True
-                self.uncharged = self.timing.load
                 if self._on_loaded is not None:
                     self._on_loaded()
                 return False

@@ -4,6 +4,7 @@ encoders until all texts are encoded.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 
 from katz_graph.core.errors import InputError, KatzError
@@ -25,6 +26,10 @@ class Holding:
         self.looped = _looped(program)
         self.text_encoders = _text_encoders(program)
         self._held, self._held_texts = ExitStack(), ExitStack()
+
+    @property
+    def models(self) -> Sequence[ModelRecipe | ControlNetRecipe | ClipRecipe]:
+        return *self.looped, *self.text_encoders
 
     def load(self) -> None:
         """Loads missing models. Raises NoRoom while models of other requests use the memory, and an
@@ -65,10 +70,9 @@ class Holding:
                 f"sampler {self._sampler}: its ControlNets together exceed the budget of a "
                 f"worker: {error}"
             )
-        recipes = (*self.looped, *self.text_encoders)
         return self._models.residents.too_much(
             f"sampler {self._sampler}",
-            (one for recipe in recipes for one in self._models.loadables(recipe)),
+            (one for recipe in self.models for one in self._models.loadables(recipe)),
         )
 
 

@@ -38,6 +38,7 @@ from katz_graph.executor.messages import (
     Raised,
     Ready,
     Returned,
+    RunEnded,
     Unusable,
 )
 from katz_graph.executor.recorded.cuda import CudaGraphs
@@ -151,7 +152,7 @@ class Host:
             on_loaded=ready,
             wake=self._worker.wake,
         )
-        job = self._worker.submit(execution)
+        job = self._worker.submit(execution, begin.arrival)
         self._parts[begin.request, begin.attempt] = execution, job
         job.future.add_done_callback(lambda future: self._ended(begin, execution, future))
 
@@ -192,13 +193,18 @@ class Host:
             lambda: WORK[call.service](self, *call.arguments),
             lambda: wanted.have(wanted.files),
             wanted.release,
+            lambda: not self.models.has(call.arguments),
         )
         try:
-            self._calls[call.id] = job = self._worker.submit(task)
+            self._calls[call.id] = job = self._worker.submit(task, call.arrival)
         except Exception as error:
             task.close()
             return self._explain_raised(call.id, error)
         job.future.add_done_callback(lambda future: self._returned(call.id, task, future))
+
+    def run_ended(self, ended: RunEnded) -> None:
+        """Keeps the device free no longer for a run."""
+        self._worker.run_ended(ended.arrival)
 
     def drop(self, identifier: int) -> None:
         """Cancels a call that has not started, because no caller awaits it any more."""

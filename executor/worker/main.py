@@ -23,6 +23,7 @@ from katz_graph.executor.messages import (
     Fault,
     Go,
     Listen,
+    RunEnded,
 )
 from katz_graph.executor.transport.codec import Closed
 from katz_graph.executor.transport.connection import (
@@ -106,5 +107,7 @@ def _obey(host: Host, sender: Sender, message: Message) -> None:
             host.call(call)
         case DropCall(identifier):
             host.drop(identifier)
+        case RunEnded() as ended:
+            host.run_ended(ended)
         case _:
             close_all(message.descriptors)

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 
 from katz_graph.adapters.encoders import TextParts, text_parts
+from katz_graph.adapters.recipes import clips_of
+from katz_graph.core.errors import KatzError
 from katz_graph.core.recipe import (
     ClipRecipe,
     Component,
@@ -172,20 +174,38 @@ class DeviceModels(ResidentHooks):
         pinned models take the memory.
         """
         with ExitStack() as held:
+            if isinstance(recipe, ClipRecipe):
+                for encoder in recipe.encoders:
+                    self.store.tokenizer(encoder)
             for wanted in self.loadables(recipe):
                 held.enter_context(self.residents.using(wanted))
             yield
 
-    def loadables(self, recipe: ModelRecipe | ClipRecipe | ControlNetRecipe) -> Iterator[Loadable]:
-        """Yields the modules of a recipe."""
-        if isinstance(recipe, ControlNetRecipe):
-            yield self._control_net(recipe)
-        elif isinstance(recipe, ModelRecipe):
-            yield self._loadable(recipe.network)
-        else:
-            for encoder, parts in _with_parts(recipe):
-                self.store.tokenizer(encoder)
-                yield self._loadable(encoder.encoder, parts)
+    def loadables(self, value: Any) -> Iterator[Loadable]:
+        """Yields the modules of a recipe, or of an encoding; nothing for other values."""
+        match value:
+            case ControlNetRecipe():
+                yield self._control_net(value)
+            case ModelRecipe():
+                yield self._loadable(value.network)
+            case VaeRecipe():
+                yield self._vae(value)
+            case UpscaleModelRecipe():
+                yield self._upscaler(value)
+            case ClipRecipe():
+                for encoder, parts in _with_parts(value):
+                    yield self._loadable(encoder.encoder, parts)
+            case _:
+                for clip in clips_of(value):
+                    yield from self.loadables(clip)
+
+    def has(self, values: Iterable[Any]) -> bool:
+        """Returns whether all modules of some recipes and encodings are loaded."""
+        try:
+            wanted = [one.key for value in values for one in self.loadables(value)]
+        except KatzError:
+            return True  # reported when the value is used
+        return all(map(self.residents.has, wanted))
 
     def drop_control_net(self, recipe: ControlNetRecipe) -> None:
         """Drops a ControlNet, unless it is in use."""

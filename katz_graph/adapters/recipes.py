@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -33,6 +33,14 @@ class LoraUse:
     text: float = 0.0
 
 
+def clips_of(value: Any) -> Sequence[ClipRecipe]:
+    """Returns the text encoders of an encoded text; other values have none."""
+    match value:
+        case Prompt() | Joined() | Averaged() | Zeroed() | Given():
+            return clips(value)
+    return ()
+
+
 def loras_of(value: Any) -> tuple[Lora, ...]:
     """Returns the LoRAs of a model recipe, of text encoders, or of an encoded text's encoders.
     Other values have none.
@@ -40,9 +48,7 @@ def loras_of(value: Any) -> tuple[Lora, ...]:
     match value:
         case ModelRecipe() | ClipRecipe():
             return tuple(lora for lora in value.loras if lora.strength)
-        case Prompt() | Joined() | Averaged() | Zeroed() | Given():
-            return tuple(lora for clip in clips(value) for lora in loras_of(clip))
-    return ()
+    return tuple(lora for clip in clips_of(value) for lora in loras_of(clip))
 
 
 def lora_uses(values: Iterable[Any]) -> dict[FileIdentity, LoraUse]:

@@ -36,6 +36,7 @@ from katz_graph.core.messages import listed
 from katz_graph.executor.graph.context import RunContext, writing_nothing
 from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.executor.graph.run import GraphResult, run_graph
+from katz_graph.host.run_lock import RunLock
 from katz_graph.packs import load_registry
 from katz_graph.settings.environment import prepare_to_compute
 from katz_graph.settings.options import FolderOptions, PlacementOptions
@@ -116,7 +117,7 @@ class Engine:
         self.types, problems = load_registry(self.settings.packs, self.folders)
         for problem in problems:
             warn(str(problem))
-        self._starting = threading.Lock()
+        self._starting, self._pack_lock = threading.Lock(), RunLock()
         self._started_with: tuple[DeviceSetup, DeviceEngine] | None = None
         self._changed = threading.Condition()
         self._running: set[_Run] = set()
@@ -363,6 +364,8 @@ class Engine:
                 if not run.partial:
                     raise
                 error = failure
+            finally:
+                engine.run_ended(context)
         measured = context.measured
         return Result(
             {target: tuple(map(plain, outputs)) for target, outputs in found.outputs.items()},
@@ -401,6 +404,7 @@ class Engine:
         context = RunContext(
             engine, self.folders, self.settings.output, texts, listen, types=self.types
         )
+        context.pack_lock = self._pack_lock
         run.attach(context)
         return context
 

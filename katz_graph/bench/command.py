@@ -31,6 +31,7 @@ BENCHES = {
     "start": "from `katz serve` to the first answer and the first picture, idle and with two busy "
     "processes",
     "service": "overhead of a server, and the time until a cancelled job stops",
+    "overlap": "a server that samples one job while it saves the results of another",
     "planning": "time until a server plans an edited workflow, and its cost for a running job",
     "editor": "the browser editor with 1,000 nodes: opening, and work per frame during gestures",
     "overload": "an overloaded server: refusals, memory, goodput",

@@ -7,6 +7,7 @@ from __future__ import annotations
 import gc
 import json
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,7 +74,7 @@ class QuietContext:
     """Implements a context for nodes that use none of its services."""
 
     metadata: Mapping[str, Any] = {}
-    previews = False
+    previews, arrival = False, 1.0
     output_directory = Path()
     folders = Folders()
     types: Mapping[str, NodeType] = REGISTRY
@@ -96,6 +97,12 @@ class QuietContext:
         return False
 
     def check_cancelled(self) -> None: ...
+
+    def in_pack_code(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def waiting(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def on_cancel(self, act: Callable[[], None]) -> Callable[[], None]:
         return act

@@ -28,7 +28,7 @@ from katz_graph.executor.graph.context import RunContext
 from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.executor.graph.run import run_graph
 from katz_graph.files.folders import MINI, Folders
-from katz_graph.files.images import load_image
+from katz_graph.files.images import COMPRESS_LEVEL, load_image
 from katz_graph.formats.api import from_api
 from katz_graph.models.family import family_of
 from katz_graph.models.loading.sources import controlnet_recipe, pipeline_recipes
@@ -187,7 +187,7 @@ def _pipeline_run(engine: DeviceEngine, folder: Path) -> Callable[[], object]:
         finally:
             for module in (network, control_net):
                 module.set_attn_processor(dict(processors[id(module)]))
-        picture.save(folder / "theirs.png", compress_level=4)
+        picture.save(folder / "theirs.png", compress_level=COMPRESS_LEVEL)
         return picture
 
     return once

@@ -6,6 +6,7 @@ torch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -314,6 +315,10 @@ class Context(Protocol):
     def previews(self) -> bool:
         """Returns whether this run shows previews."""
 
+    @property
+    def arrival(self) -> float:
+        """Returns when this run arrived, in seconds: devices serve the earliest run first."""
+
     def wants_preview(self, node: str) -> bool:
         """Returns whether to make a preview of a node now; limits the rate per node."""
 
@@ -331,6 +336,12 @@ class Context(Protocol):
 
     def check_cancelled(self) -> None:
         """Raises Cancelled if the run was cancelled."""
+
+    def in_pack_code(self) -> AbstractContextManager[None]:
+        """Lets no other run of this process execute code of packs meanwhile."""
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """Lets other runs execute code of packs while this run waits for a device."""
 
     def on_cancel(self, act: Callable[[], None]) -> Callable[[], None]:
         """Calls `act` in any thread when the run is cancelled, or immediately if it already is.

@@ -21,7 +21,7 @@ from katz_graph.files.folders import Folders
 from katz_graph.host.process_state import ProcessState
 from katz_graph.ir.device import Device
 from katz_graph.node import Node
-from katz_graph.node.types import NodeType
+from katz_graph.node.types import Context, NodeType
 from katz_graph.node.wires import Socket
 from katz_graph.web.events import Ended, JobEvent, JobNode, Started
 from katz_graph.web.http.job_views import status_of
@@ -43,6 +43,8 @@ class Engine:
     device = Device("cpu", 1.0, 1.0)
 
     def unload(self) -> None: ...
+
+    def run_ended(self, context: Context) -> None: ...
 
 
 def runs_in(

@@ -78,7 +78,7 @@ class Steps:
     seconds after each. `work` spends the seconds of a step.
     """
 
-    uncharged = 0.0
+    alone, loads = True, False
 
     def __init__(
         self,

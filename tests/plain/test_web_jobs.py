@@ -246,6 +246,30 @@ def test_draining_ends_at_once_when_nothing_runs(tmp_path: Path) -> None:
     run(tmp_path, use)
 
 
+def test_the_time_of_a_job_begins_with_its_turn(tmp_path: Path) -> None:
+    """Otherwise predictions would count the seconds of earlier jobs as well."""
+    clock = Clock()
+
+    async def use(service: Service) -> None:
+        await submit(service, "a", "b", "c")
+        await service.until(lambda: service.runner.names == ["a", "b", "c"])
+        began = clock.now
+        clock.now += 10.0
+        service.runner.end("c")
+        await service.all_ended("c")
+        clock.now += 5.0
+        service.runner.end("a")
+        await service.all_ended("a")
+        clock.now += 7.0
+        service.runner.end("b")
+        await service.all_ended("b")
+        jobs = {id: await service.jobs.job(id) for id in "abc"}
+        times = {id: (job.started - began, job.ended - began) for id, job in jobs.items() if job}
+        assert times == {"a": (0.0, 15.0), "b": (15.0, 22.0), "c": (0.0, 10.0)}
+
+    run(tmp_path, use, jobs_at_once=3, served=1, clock=clock)
+
+
 @pytest.mark.defect(46)
 def test_a_deadline_that_cannot_be_met_is_refused_on_arrival(tmp_path: Path) -> None:
     clock = Clock()

@@ -310,6 +310,29 @@ def test_interrupt_takes_no_body_or_the_id_of_a_running_job(tmp_path: Path) -> N
     run(tmp_path, scenario)
 
 
+def test_jobs_that_the_runner_has_before_their_turn_wait(tmp_path: Path) -> None:
+    async def scenario(server: Served) -> None:
+        ids = [await server.submit() for _ in range(5)]
+        await server.settled(lambda: len(server.runner.taken) == 3)
+        queue = (await server.client.get("/queue")).json()
+        assert [item[1] for item in queue["queue_running"]] == ids[:1]
+        assert [item[1] for item in queue["queue_pending"]] == ids[1:]
+        assert (await server.client.post("/interrupt")).status_code == 200
+        assert server.runner.cancelled == ids[:1]
+        await server.finished(ids[0])
+        await server.client.post("/queue", json={"delete": [ids[2]]})
+        await server.finished(ids[2])
+        await server.client.post("/queue", json={"clear": True})
+        assert server.runner.cancelled[:2] == [ids[0], ids[2]]
+        server.runner.end(ids[1], outputs=PICTURE)
+        assert (await server.finished(ids[1]))["status"]["completed"]
+        assert not (await server.finished(ids[3]))["status"]["completed"]
+        queue = (await server.client.get("/queue")).json()
+        assert queue == {"queue_running": [], "queue_pending": []}
+
+    run(tmp_path, scenario, jobs_at_once=None)
+
+
 def test_jobs_in_one_list(tmp_path: Path) -> None:
     async def scenario(server: Served) -> None:
         workflow = {"extra_pnginfo": {"workflow": {"id": "w1"}}}

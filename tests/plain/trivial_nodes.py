@@ -5,6 +5,7 @@ their graphs.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -171,6 +172,13 @@ class RecordingContext:
     asked: int = 0
     previews: bool = False
     acts: list[Callable[[], None]] = field(default_factory=list)
+    arrival: float = 1.0
+
+    def in_pack_code(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def waiting(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def warn(self, message: str) -> None:
         self.said.append(message)

@@ -201,9 +201,12 @@ class Served:
 async def serving(
     folder: Path, limits: Limits | None = None, **options: Any
 ) -> AsyncIterator[Served]:
-    """Runs a server on a separate data folder, assembled as `katz serve` does it."""
+    """Runs a server on a separate data folder, assembled as `katz serve` does it. By default its
+    runner has one job at a time.
+    """
     folders = {name: folder / name for name in ("data", "input", "output")}
-    settings = replace(ServeOptions(**folders, limits=limits or Limits()), **options)
+    settings = ServeOptions(**folders, limits=limits or Limits())
+    settings = replace(settings, **{"jobs_at_once": 1, **options})
     store = JobStore.open(settings.data)
     state = assemble(settings, store, ScriptedRunner)  # type: ignore[arg-type]
     await state.jobs.start()

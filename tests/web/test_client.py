@@ -214,7 +214,8 @@ def test_a_running_job_is_interrupted_and_waiting_ones_are_taken_out(server: Ser
         ask(server, "/queue", {"delete": [waiting]})
         ask(server, "/interrupt", {"prompt_id": running})
         events = texts(socket, running)
-    assert [event["type"] for event in events].count("execution_interrupted") == 1
+    stopped = [event for event in events if event["type"] == "execution_interrupted"]
+    assert [event["data"]["prompt_id"] for event in stopped].count(running) == 1
     assert ask(server, "/queue") == {"queue_running": [], "queue_pending": []}
     assert ask(server, f"/api/jobs/{running}")["status"] == "cancelled"
 

@@ -23,6 +23,7 @@ from processes import below, eventually, runs
 
 from katz_graph.core.events import NodeDone, NodeStarted, PackMessage, Progress, Timeline
 from katz_graph.executor.launch.fork_server import ForkServer
+from katz_graph.testing.server_process import painting
 from katz_graph.web.events import (
     Cached,
     ClientEvent,
@@ -272,14 +273,31 @@ def test_requests_of_one_user_are_hidden_from_others(driver: Driver) -> None:
 
 
 def test_jobs_run_side_by_side_and_each_is_stopped_alone(driver: Driver) -> None:
+    """Nodes of packs run for one job at a time; in ComfyUI no two jobs run at the same time."""
     driver.start("long", {"1": node("Wait", seconds=100)})
+    driver.until(lambda: any(isinstance(event, Progress) for event in driver.events("long")))
     driver.start("other", {"1": node("Wait", seconds=50)})
-    assert driver.run("short", {"1": node("Wait", seconds=0.05)}).status == "completed"
-    driver.wait(driver.runner.cancel("long"))
-    assert driver.ended("long").status == "cancelled"  # the wait is shorter than the job
-    assert not any(isinstance(event, Ended) for event in driver.events("other"))
+    driver.start("third", {"1": node("Wait", seconds=0.1)})
+    native = {
+        "1": node("EmptyImage", width=8, height=8, batch_size=1, color=0),
+        "2": node("PreviewImage", images=["1", 0]),
+    }
+    assert driver.run("native", native).status == "completed"
     driver.wait(driver.runner.cancel("other"))
     assert driver.ended("other").status == "cancelled"
+    assert not any(isinstance(event, Progress | Ended) for event in driver.events("third"))
+    driver.wait(driver.runner.cancel("long"))
+    assert driver.ended("long").status == "cancelled"  # the wait is shorter than the job
+    assert driver.ended("third").status == "completed"
+
+
+def test_a_job_samples_while_an_earlier_one_still_saves(driver: Driver) -> None:
+    prompt = painting(7, 2)
+    driver.start("saves", {**prompt, "7": node("Wait", seconds=100, value=["6", 0])})
+    driver.until(lambda: any(isinstance(event, Progress) for event in driver.events("saves")))
+    assert driver.run("samples", painting(8, 2)).status == "completed"
+    driver.wait(driver.runner.cancel("saves"))
+    assert driver.ended("saves").status == "cancelled"
 
 
 def test_progress_comes_at_a_readable_pace_and_the_last_always(
@@ -391,7 +409,7 @@ def test_jobs_on_failed_devices_run_again_and_one_that_always_breaks_them_is_set
 
 def test_a_job_that_ends_its_process_is_lost_and_the_next_one_runs(driver: Driver) -> None:
     """The fork server of the workers survives."""
-    driver.start("beside", {"1": node("Wait", seconds=100)})
+    driver.start("beside", painting(9, 1000, 256))
     driver.start("ends", {"1": node("Trouble")})
     driver.until(lambda: bool(driver.lost))
     ((jobs, why),) = driver.lost

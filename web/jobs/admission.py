@@ -129,9 +129,7 @@ class Admission:
                 503, "shutting_down", "the server is shutting down and takes no jobs", LATER
             )
         if why := self._why_full(whose):
-            wait = self._forecast.next_place(
-                [attempt.job for attempt in self._dispatcher.attempts.values()]
-            )
+            wait = self._forecast.next_place(self._dispatcher.served)
             raise Refused(429, "queue_full", why, wait)
 
     def _new(self, submission: Submission, features: JobFeatures) -> Job:
@@ -159,8 +157,8 @@ class Admission:
         """
         if job.deadline is None:
             return
-        running = [attempt.job for attempt in self._dispatcher.attempts.values()]
-        wait = self._forecast.starts(running, self._dispatcher.queue.ahead_of(job))[-1]
+        ahead = [*self._dispatcher.early, *self._dispatcher.queue.ahead_of(job)]
+        wait = self._forecast.starts(self._dispatcher.served, ahead)[-1]
         own, time_left = self._forecast.own(features) or 0.0, job.deadline - job.created
         if time_left <= 0:
             raise Refused(409, "deadline", "the deadline has passed")

@@ -67,6 +67,7 @@ class Attempt:
     """Tracks a job that the runner has."""
 
     job: Job
+    began: float | None = None  # when the runner started it; `job.started`: when its turn came
     wrote: set[StoredFile] = field(default_factory=set)
     noted: set[StoredFile] = field(default_factory=set)  # files that the store has recorded
     # nodes that have started and are not done, the latest last
@@ -78,6 +79,17 @@ class Attempt:
     returned: bool = False  # stopped by the server: goes back to the queue unless it ends by itself
 
 
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Numbers the jobs that run at a time. The runner has `in_hand` jobs; of these, devices serve
+    the earliest `served`. The others prepare their work, and use devices that the earlier jobs do
+    not need at the moment.
+    """
+
+    in_hand: int = 1
+    served: int = 1
+
+
 class Dispatcher:
     """Starts queued jobs and tracks their attempts. While `hold` is set, no job starts."""
 
@@ -87,7 +99,7 @@ class Dispatcher:
         files: JobFiles,
         forecast: Forecast,
         runner: JobRunner,
-        slots: int,
+        places: Places,
         publish: Callable[[Job, ClientEvent], None],
         changed: Callable[[], None],
         clock: Callable[[], float],
@@ -105,7 +117,7 @@ class Dispatcher:
         self._files = files
         self._forecast = forecast
         self._runner = runner
-        self._slots = slots
+        self._places = places
         self._publish, self._changed, self._clock = publish, changed, clock
         self._stop_seconds = stop_seconds
         self._unwritten: set[str] = set()
@@ -118,6 +130,19 @@ class Dispatcher:
         return self._full or (
             "the disk is full: results wait until they can be written" if self._unwritten else ""
         )
+
+    @property
+    def served(self) -> list[Job]:
+        """Returns the jobs whose turn it is, the earliest first."""
+        return [attempt.job for attempt in self._served()]
+
+    @property
+    def early(self) -> list[Job]:
+        """Returns the jobs that the runner has before their turn, the earliest first."""
+        return [attempt.job for attempt in list(self.attempts.values())[self._places.served :]]
+
+    def _served(self) -> list[Attempt]:
+        return list(self.attempts.values())[: self._places.served]
 
     def dispatch(self) -> None:
         """Starts the jobs that can start, and fails those whose deadline has passed."""
@@ -165,7 +190,8 @@ class Dispatcher:
             case Ended() as result:
                 return self._ended(attempt, result)
             case Started(at=at):
-                attempt.job = replace(attempt.job, started=at)
+                attempt.began = at
+                self._count_from_turn(at)
             case NodeStarted(node=node, display=display, type=type):
                 attempt.running.pop(node, None)
                 attempt.running[node] = JobNode(node, type, display)
@@ -274,7 +300,7 @@ class Dispatcher:
     def _fits(self, job: Job) -> bool:
         active = [attempt.job for attempt in self.attempts.values() if attempt.phase == "runs"]
         suspects = job.crashes or any(other.crashes for other in active)
-        return len(active) < (1 if suspects else self._slots)
+        return len(active) < (1 if suspects else self._places.in_hand)
 
     def _start(self, job: Job) -> None:
         at = self._clock()
@@ -350,6 +376,8 @@ class Dispatcher:
         """Stores a result without a time limit, then publishes it. `discard`: deletes the attempt's
         files.
         """
+        if attempt.job.started is None:  # ended before its turn, or never ran
+            attempt.job = replace(attempt.job, started=attempt.began)
         job = attempt.job
         stored = None
         try:
@@ -425,8 +453,17 @@ class Dispatcher:
 
     def _leave(self, id: str) -> None:
         self.attempts.pop(id, None)
+        self._count_from_turn(self._clock())
         if not self.attempts:
             self.idle.set()
+
+    def _count_from_turn(self, now: float) -> None:
+        """Sets the start of the jobs whose turn has come, so that their durations do not include
+        the time of earlier jobs.
+        """
+        for attempt in self._served():
+            if attempt.began is not None and attempt.job.started is None:
+                attempt.job = replace(attempt.job, started=now)
 
     def _expire(self) -> None:
         now = self._clock()

@@ -15,7 +15,7 @@ from dataclasses import replace
 from katz_graph.core.errors import KatzError
 from katz_graph.web.events import ClientEvent, Ended
 from katz_graph.web.jobs.admission import Admission
-from katz_graph.web.jobs.dispatch import STOP_SECONDS, Dispatcher, JobRunner
+from katz_graph.web.jobs.dispatch import STOP_SECONDS, Dispatcher, JobRunner, Places
 from katz_graph.web.jobs.job import Job, Submission
 from katz_graph.web.jobs.queue import NotWaiting
 from katz_graph.web.jobs.retention import KEY_RETENTION_S, JobFiles, Retention, outdated
@@ -33,7 +33,7 @@ log = logging.getLogger("katz.jobs")
 
 class Jobs:
     """Calls `publish` for each event of a job and `changed` when the queue changes. Call `start`
-    before use. `jobs_at_once` is at least 1.
+    before use.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Jobs:
         publish: Callable[[Job, ClientEvent], None],
         changed: Callable[[], None],
         limits: Limits,
-        jobs_at_once: int,
+        places: Places,
         files: JobFiles,
         retention: Retention,
         clock: Callable[[], float] = time.time,
@@ -51,13 +51,13 @@ class Jobs:
     ) -> None:
         self._store, self._files, self._changed, self._clock = store, files, changed, clock
         self._limits, self._retention = limits, retention
-        self._forecast = Forecast(jobs_at_once, clock)
+        self._forecast = Forecast(places.served, clock)
         self._dispatcher = Dispatcher(
             store,
             files,
             self._forecast,
             runner,
-            jobs_at_once,
+            places,
             publish,
             changed,
             clock,
@@ -101,6 +101,18 @@ class Jobs:
         return [attempt.job for attempt in self._dispatcher.attempts.values()]
 
     @property
+    def served(self) -> Sequence[Job]:
+        """Returns the jobs that the runner has and whose turn it is."""
+        return self._dispatcher.served
+
+    @property
+    def waiting(self) -> Sequence[Job]:
+        """Returns the jobs that wait for their turn, in order: those that the runner has, then
+        `pending`.
+        """
+        return [*self._dispatcher.early, *self.pending]
+
+    @property
     def pending(self) -> Sequence[Job]:
         """Returns the waiting jobs in order."""
         return list(self._dispatcher.queue)
@@ -137,16 +149,17 @@ class Jobs:
 
     async def cancel_all(self) -> int:
         """Cancels all jobs; returns the number of stopped jobs."""
-        waiting = await self.clear_pending()
+        waiting = await self.clear_waiting()
         return waiting + sum((await self.cancel([job.id for job in self.running])).values())
 
-    async def clear_pending(self) -> int:
-        """Cancels the waiting jobs; returns their number."""
-        return sum((await self.cancel([job.id for job in self.pending])).values())
+    async def clear_waiting(self) -> int:
+        """Cancels the jobs that wait for their turn; returns their number."""
+        return sum((await self.cancel([job.id for job in self.waiting])).values())
 
     async def interrupt(self, id: str | None) -> None:
-        """Stops a running job, or all running jobs for None."""
-        await self.cancel([job.id for job in self.running if id in (None, job.id)])
+        """Stops a job that the runner has; for None, the jobs whose turn it is."""
+        stopped = self.served if id is None else [job for job in self.running if job.id == id]
+        await self.cancel([job.id for job in stopped])
 
     async def pause(self) -> None:
         """Starts no job until `resume`, even after a restart. Raises RunError if the flag cannot be
@@ -216,11 +229,11 @@ class Jobs:
 
     def expected_wait(self) -> float:
         """Predicts the seconds until a new job would start."""
-        return self._forecast.starts(self.running, self.pending)[-1]
+        return self._forecast.starts(self.served, self.waiting)[-1]
 
     def expected_waits(self) -> Mapping[str, float]:
         """Predicts the seconds until each waiting job starts."""
-        return by_id(self.pending, self._forecast.starts(self.running, self.pending))
+        return by_id(self.waiting, self._forecast.starts(self.served, self.waiting))
 
     async def drain(self, seconds: float) -> None:
         """Stops dispatching and waits for running jobs. Jobs that take longer than `seconds` are

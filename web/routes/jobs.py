@@ -49,16 +49,16 @@ def queue(state: State) -> APIRouter:
 
     @routes.get("/queue", responses=answers("the running and waiting jobs, in order") | refusals())
     async def queue() -> Response:
-        return streamed(_items(state.jobs.running, state.jobs.pending))
+        return streamed(_items(state.jobs.served, state.jobs.waiting))
 
     @routes.post("/queue", openapi_extra=takes(ForgetBody), responses=answers("done") | refusals())
     async def change(request: Request) -> Response:
         """Remove waiting jobs from the queue."""
         body = await read_body(request, ForgetBody)
         if body.clear:
-            await state.jobs.clear_pending()
+            await state.jobs.clear_waiting()
         if body.delete:
-            waiting = {job.id for job in state.jobs.pending}
+            waiting = {job.id for job in state.jobs.waiting}
             await state.jobs.cancel(identity for identity in body.delete if identity in waiting)
         return Response()
 
@@ -68,7 +68,7 @@ def queue(state: State) -> APIRouter:
         responses=answers("done") | refusals(),
     )
     async def interrupt(request: Request) -> Response:
-        """Stop all running jobs, or one job if it runs."""
+        """Stop the jobs whose turn it is, or one job if it runs."""
         body = await read_body(request, InterruptBody, empty_is_default=True)
         await state.jobs.interrupt(body.prompt_id)
         return Response()

@@ -75,8 +75,7 @@ class Devices:
             # one torch thread per job thread: the processors are for the device workers
             with own_changes.changing(THREADS):
                 torch.set_num_threads(1)
-        at_once = options.jobs_at_once or max(1, len(devices.choices))
-        self._caches = Caches(ResultCache.parse(options.cache or "classic", at_once))
+        self._caches = Caches(ResultCache.parse(options.cache or "classic", options.jobs_in_hand))
         packs = tuple(str(folder.absolute()) for folder in settings.packs)
         like = WorkerConfig(
             threads=threads,

@@ -9,7 +9,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from katz_graph.files.folders import Folders
 from katz_graph.formats.api import from_api
 from katz_graph.formats.secrets import hide_secrets
 from katz_graph.host.process_state import ProcessState
+from katz_graph.host.run_lock import RunLock
 from katz_graph.ir.changes import PlanChanges
 from katz_graph.node.types import NodeType
 from katz_graph.packs import Registry
@@ -56,6 +57,7 @@ class RunnerDevices:
     previews: bool
     shown: int
     process: ProcessState
+    pack_lock: RunLock = field(default_factory=RunLock)
 
 
 class Runs:
@@ -90,9 +92,10 @@ class Runs:
         """
         with self._changed:
             self._contexts[order.id] = None
+        arrival = time.monotonic()
         try:
             threading.Thread(
-                target=self._run, args=(order,), name=f"katz-job-{order.id}", daemon=True
+                target=self._run, args=(order, arrival), name=f"katz-job-{order.id}", daemon=True
             ).start()
         except RuntimeError:
             self._forget(order.id)
@@ -150,7 +153,7 @@ class Runs:
                 if not self._to_free:
                     return
 
-    def _context(self, order: Order, reporter: JobReporter) -> RunContext:
+    def _context(self, order: Order, arrival: float, reporter: JobReporter) -> RunContext:
         place, changes = self._place, chosen(order)
         texts = pictures_texts(order, place.registry, place.devices, place.engine.device.dtype)
 
@@ -182,16 +185,18 @@ class Runs:
             on_file=wrote,
             types=place.registry,
             changes=changes,
+            arrival=arrival,
+            pack_lock=place.pack_lock,
         )
         return context
 
-    def _run(self, order: Order) -> None:
+    def _run(self, order: Order, arrival: float) -> None:
         """Runs a job. Always reports its end and unregisters it, whatever exception occurs."""
         with self._changed:
             self._changed.wait_for(lambda: not self._to_free or order.id in self._stopped)
             self._running += 1
         try:
-            ended = self._ended(order)
+            ended = self._ended(order, arrival)
         except BaseException as error:
             ended = Ended("failed", time.time(), internal(error))
             with suppress(Exception):  # packs may have replaced stderr
@@ -207,7 +212,7 @@ class Runs:
             self._stopped.discard(job)
             self._changed.notify_all()
 
-    def _ended(self, order: Order) -> Ended:
+    def _ended(self, order: Order, arrival: float) -> Ended:
         """Runs a job and returns its `Ended` event, after reporting all other events."""
         began = time.perf_counter()
         reporter = JobReporter(
@@ -216,7 +221,7 @@ class Runs:
             lambda event: self._emit(JobEvent(order.id, event)),
         )
         self._emit(JobEvent(order.id, Started(time.time())))
-        context = self._context(order, reporter)
+        context = self._context(order, arrival, reporter)
         with self._changed:
             self._contexts[order.id] = context
             stopped = order.id in self._stopped
@@ -273,6 +278,8 @@ class Runs:
         except BaseException as error:
             traceback.print_exc()
             return "failed", internal(error)
+        finally:
+            self._place.engine.run_ended(context)
 
 
 def chosen(order: Order) -> PlanChanges:

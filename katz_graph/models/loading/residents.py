@@ -115,6 +115,10 @@ class Residents:
                 if wanted.control_net:
                     self._control_nets.unpin(wanted.key)
 
+    def has(self, key: Hashable) -> bool:
+        """Returns whether a module is loaded."""
+        return key in self._here
+
     def drop(self, key: Hashable) -> None:
         """Drops a module, unless it is in use or not loaded."""
         with self._lock:
