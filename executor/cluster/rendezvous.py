@@ -13,7 +13,6 @@ import torch
 from katz_graph.executor.messages import Connect, ConnectFailed, Dial, FromWorker, Listen, Listening
 from katz_graph.executor.transport import handshake
 from katz_graph.executor.transport.bulk import Bulk, Meeting
-from katz_graph.executor.transport.codec import Closed, ProtocolError
 from katz_graph.executor.transport.connection import Connection
 from katz_graph.executor.transport.transports import TRANSPORTS, open_bulk
 
@@ -90,5 +89,5 @@ def _in_thread(report: Report, asked: Asked, meet: Callable[[], None]) -> None:
 def _reporting(report: Report, asked: Asked, meet: Callable[[], None]) -> None:
     try:
         meet()
-    except (Closed, ProtocolError, OSError) as error:
-        report(ConnectFailed(asked.peer, asked.generation, str(error)))
+    except Exception as error:  # without a report, the driver would wait forever
+        report(ConnectFailed(asked.peer, asked.generation, str(error) or type(error).__name__))

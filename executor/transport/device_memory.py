@@ -1,9 +1,10 @@
 """Moves tensors between devices of one host through device memory that both processes open: one
 copy to send, one to receive, none through the host. Must not know how a device shares its memory.
 
-A message is sent when the sender's device has completed the copies, so no device waits for another
-process. Each segment has a pipe: the receiver writes a byte when it has released a message, and
-closes the pipe after the memory. The end of its process closes the pipe, too.
+A message is sent when the sender's device has completed the copies. No event is shared, because a
+device's wait for the event of a killed process may never end. Each segment has a pipe: the receiver
+writes a byte when it has released a message, and closes the pipe after the memory. The end of its
+process closes the pipe, too.
 """
 
 from __future__ import annotations

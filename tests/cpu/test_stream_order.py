@@ -18,7 +18,7 @@ from processes import eventually
 from simulated_cuda import DEFAULT, simulated
 from torch import Tensor
 
-from katz_graph.core.errors import Cancelled
+from katz_graph.core.errors import Cancelled, RunError
 from katz_graph.core.events import Event, Progress
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.planning import plan_region
@@ -182,6 +182,18 @@ def test_a_request_through_device_memory_gives_the_same_bits(
     )
     assert torch.equal(picture("CUDA IPC"), expected) and len(opened) == 2
     eventually(lambda: not list(tmp_path.iterdir()), 5)
+
+
+def test_a_transport_that_fails_to_open_is_reported(
+    costs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(device: torch.device) -> None:
+        raise TypeError("no such call")
+
+    monkeypatch.setitem(TRANSPORTS, "CUDA IPC", replace(TRANSPORTS["CUDA IPC"], device="cpu"))  # type: ignore[arg-type]
+    monkeypatch.setattr(device_memory, "CudaAllocator", broken)
+    with pytest.raises(RunError, match=r"cannot reach .*no such call"), two_workers(costs):
+        pass
 
 
 class Behind(Noting):
