@@ -23,6 +23,7 @@ from katz_graph.models.prepared_joint import (
     head_norms,
     joined,
     limited,
+    projected,
 )
 from katz_graph.models.projections import FusedProjections, Fusible
 
@@ -87,8 +88,8 @@ class PreparedFluxBlock(FluxTransformerBlock, ModulatedBlock, Fusible):  # type:
         mixed = attention(layer, (text, self.text), (picture, self.picture), norms, rotary)
         end = text.shape[1]
         return (
-            layer.to_out[1](layer.to_out[0](mixed[:, end:].contiguous())),
-            layer.to_add_out(mixed[:, :end].contiguous()),
+            layer.to_out[1](projected(layer.to_out[0], mixed[:, end:])),
+            projected(layer.to_add_out, mixed[:, :end]),
         )
 
 

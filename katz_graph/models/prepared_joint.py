@@ -94,6 +94,19 @@ def attended(whole: Tensor, heads: int) -> Tensor:
     return mixed.transpose(1, 2).flatten(2)
 
 
+def projected(layer: nn.Linear, x: Tensor) -> Tensor:
+    """Returns a layer's output for tokens [B, N, C] that are parts of more tokens, row by row: they
+    are not copied first.
+    """
+    if x.is_contiguous():
+        made: Tensor = layer(x)
+        return made
+    made = x.new_empty(*x.shape[:2], layer.out_features)
+    for row, place in zip(x, made, strict=True):
+        torch.addmm(layer.bias, row, layer.weight.T, out=place)
+    return made
+
+
 def head_norms(*pairs: tuple[Any, Any]) -> list[HeadNorm]:
     """Returns the weights of the query's and key's norms of each part; empty without norms."""
     return [

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from katz_graph.kernels.modulated_norm import modulated_norm
 from katz_graph.models.modulations import ModulatedBlock, Vectors
-from katz_graph.models.prepared_joint import attention, fed_forward, head_norms
+from katz_graph.models.prepared_joint import attention, fed_forward, head_norms, projected
 from katz_graph.models.projections import FusedProjections, Fusible
 
 
@@ -93,8 +93,8 @@ class PreparedJointBlock(JointTransformerBlock, ModulatedBlock, Fusible):  # typ
         end = picture.shape[1]
         text_mixed = mixed[:, end:]
         if not layer.context_pre_only:
-            text_mixed = layer.to_add_out(text_mixed.contiguous())
-        return layer.to_out[1](layer.to_out[0](mixed[:, :end].contiguous())), text_mixed
+            text_mixed = projected(layer.to_add_out, text_mixed)
+        return layer.to_out[1](projected(layer.to_out[0], mixed[:, :end])), text_mixed
 
 
 class PreparedSD3SingleBlock(SD3SingleTransformerBlock, ModulatedBlock, Fusible):  # type: ignore[misc]

@@ -31,6 +31,8 @@ from transformers import (
     T5Config,
     T5EncoderModel,
 )
+from transformers_made import forward
+from transformers_made import inputs as step_and_text
 
 from katz_graph.adapters.encoders import text_name, text_parts
 from katz_graph.adapters.fit import check_loras, fit
@@ -42,6 +44,7 @@ from katz_graph.executor.weights.weight_set import WeightSets
 from katz_graph.models.families.flux.family import FAMILY as FLUX
 from katz_graph.models.loading.component import component
 from katz_graph.models.loading.identity import file_identity
+from katz_graph.models.prepare import fuse_projections, prepare
 from katz_graph.testing.random_models import Kind, draw_network
 
 Tensors = dict[str, Tensor]
@@ -262,6 +265,32 @@ def test_the_lora_in_peft_s_names_is_its_product(
             wanted = before[f"{name}.weight"] + STRENGTH * alpha / RANK * product
             error = (ours[f"{name}.weight"] - wanted).abs().max()
             assert error <= 1e-6 * (wanted.max() - wanted.min())
+
+
+@pytest.mark.parametrize("kind", ["sd35", "flux"])
+def test_fused_projections_are_patched_and_restored(kind: Kind, tmp_path: Path) -> None:
+    """On GPUs, weights of several layers share a storage."""
+    plain, fused = draw_network(kind, 1), draw_network(kind, 1)
+    prepare(fused)
+    fuse_projections(fused)
+    lora = saved(tmp_path / "lora.safetensors", in_peft_s_names(plain, kind))
+    before = call(fused)
+    sets = [WeightSets(module) for module in (plain, fused)]
+    for one in sets:
+        one.use((lora,))
+    assert_equal(weights(fused), weights(plain))
+    expected = call(plain)
+    span = expected.max() - expected.min()
+    assert (call(fused) - expected).abs().max() <= 1e-5 * span
+    assert (before - expected).abs().max() > 0.01 * span
+    sets[1].use(())
+    assert torch.equal(call(fused), before)
+
+
+@torch.no_grad()
+def call(module: Any) -> Tensor:
+    made: Tensor = forward(module, *step_and_text(module, 2, torch.float32))
+    return made
 
 
 def test_a_file_without_alpha_has_that_of_its_rank(

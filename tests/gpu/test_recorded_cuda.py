@@ -26,12 +26,15 @@ from katz_graph.kernels import (
     bias_residual,
     geglu,
     group_norm_silu,
+    head_norm,
+    joined_gelu,
     linear_geglu,
+    modulated_norm,
     residual_layer_norm,
-    triton_linear_geglu,
 )
 from katz_graph.kernels.configurations import listed_for
 from katz_graph.kernels.dispatch import uses_kernels
+from katz_graph.kernels.triton import linear_geglu as gated_product
 from katz_graph.models.loading.memory import DeviceMemory
 from katz_graph.testing.model_files import Models, random_models
 from katz_graph.testing.requests import local_engine, sample
@@ -204,7 +207,7 @@ def test_the_gated_product_is_right_with_all_its_tiles(dtype: torch.dtype) -> No
     weight /= 25
     expected = linear_geglu.reference(x.float(), weight.float(), bias.float())
     for cut in listed_for("linear_geglu", 80).values():
-        made = triton_linear_geglu.linear_geglu(x, weight, bias, cut)
+        made = gated_product.linear_geglu(x, weight, bias, cut)
         assert (made - expected).abs().max() <= torch.finfo(dtype).eps * expected.abs().max()
 
 
@@ -217,7 +220,18 @@ def test_kernels_match_their_references(dtype: torch.dtype) -> None:
     weight, bias, shift, rows = random(320), random(320), random(2, 320), x.permute(0, 2, 3, 1)
     assert uses_kernels(x)
     norm, rest = (x, 32, weight, bias, 1e-5, shift, True), (rows, rows, weight, bias, 1e-5)
+    gate, scale, two = random(2, 320), random(2, 320), random(2, 1023, 3 * 320)
+    tokens, weights = rows.flatten(1, 2), head_norm.HeadNorm(random(80), random(80), 1e-6, True)
+    angles = torch.randn(1023, 40, device="cuda:0").repeat_interleave(2, dim=1)
+    norm_of_heads = (4, weights, weights, 500, (angles.cos(), angles.sin()))
+    by_head, expected_by_head = two.clone(), two.clone()
+    head_norm.head_norm(by_head, *norm_of_heads)
+    head_norm.reference(expected_by_head, *norm_of_heads)
+    gated = (tokens, [(gate, tokens)], [(scale, shift)], 1e-6)
     pairs = [
+        (by_head, expected_by_head),
+        (modulated_norm.computed(*gated)[1], modulated_norm.reference(*gated)[1]),
+        (joined_gelu.joined_gelu(tokens, two), joined_gelu.reference(tokens, two)),
         (group_norm_silu.group_norm_silu(*norm), group_norm_silu.reference(*norm)),
         (
             residual_layer_norm.residual_layer_norm(*rest)[1],
