@@ -112,6 +112,11 @@ class ServeOptions(PlacementOptions, FolderOptions, AccessOptions):
         unit=GB,
     )
     control_net_policy: str = option(f"ControlNets to evict first: {', '.join(POLICIES)}", "lru")
+    preload: tuple[str, ...] = option(
+        "a workflow to run, or a checkpoint to load, before jobs run; a failure is logged",
+        (),
+        metavar="FILE|WORKFLOW",
+    )
     spare: bool = option("keep a started worker ready to replace a lost one", True)
     previews: bool = option("send previews to the job's client", True)
     keep_days: float | None = option(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from katz_graph.testing.server_process import Served, alive
@@ -26,3 +28,27 @@ def test_a_server_that_ends_during_its_start_leaves_no_files_or_waiters(
             time.sleep(0.02)
     finally:
         server.kill()
+
+
+def test_it_preloads_before_it_takes_jobs_and_says_so(tmp_path: Path) -> None:
+    """A workflow that cannot be read is reported, and does not stop the server."""
+    options = ("--preload", "txt2img", "--preload", "absent.safetensors")
+    server = Served(tmp_path / "server", *options)
+    server.start(wait=False)
+    said: list[str] = []
+    try:
+        while not said or not said[-1].startswith("ok"):
+            with suppress(OSError):  # the port is not open yet
+                said.append(server.get("/readyz").body.decode())
+            time.sleep(0.05)
+        assert "the runner is starting, and preloads txt2img, absent.safetensors\n" in said[:-1]
+        ready = r"ok; preloaded txt2img in \d+\.\d s; absent\.safetensors is not preloaded\n"
+        assert re.fullmatch(ready, said[-1])
+        assert re.search(r"--preload absent\.safetensors: .*ckpt_name", server.log)
+        bytes_of_models = re.search(
+            r"katz_model_bytes{.*} (\S+)", server.get("/metrics").body.decode()
+        )
+        assert bytes_of_models is not None and float(bytes_of_models[1]) > 1e6
+        assert not list((tmp_path / "server").rglob("*.png"))
+    finally:
+        server.end()

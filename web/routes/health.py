@@ -18,11 +18,12 @@ TEXT = {"type": "string"}
 
 
 def _served(facts: RunnerFacts) -> str:
-    """Reports the excluded devices, and the stages pinned to them, whose jobs fail."""
+    """Reports the excluded devices, the stages pinned to them, whose jobs fail, and the outcome of
+    `--preload`.
+    """
     without = f", without {', '.join(facts.excluded)}" if facts.excluded else ""
-    return f"ok{without}" + (
-        f": jobs that need {', '.join(facts.unplaceable)} fail" if facts.unplaceable else ""
-    )
+    failing = f": jobs that need {', '.join(facts.unplaceable)} fail" if facts.unplaceable else ""
+    return "; ".join((f"ok{without}{failing}", *facts.preloaded))
 
 
 def router(state: State) -> APIRouter:
@@ -41,7 +42,7 @@ def router(state: State) -> APIRouter:
         why = (
             "shutting down"
             if state.draining
-            else "the runner is starting"
+            else state.runner.pending
             if not state.runner.ready
             else state.jobs.trouble or None
         )

@@ -73,7 +73,7 @@ class Runs:
         unkept: UncommittedFiles,
         request_replacement: Callable[[str], None],
     ) -> None:
-        self._place, self._emit, self._unkept, self._request_replacement = (
+        self.place, self._emit, self._unkept, self._request_replacement = (
             place,
             emit,
             unkept,
@@ -141,10 +141,10 @@ class Runs:
                 letting_go = set(self._to_free)
             try:
                 if "results" in letting_go:
-                    self._place.caches.clear()
+                    self.place.caches.clear()
                     gc.collect()
                 if "models" in letting_go:
-                    self._place.engine.unload()
+                    self.place.engine.unload()
             except Exception:  # the loop must continue, because jobs wait
                 traceback.print_exc()
             with self._changed:
@@ -154,7 +154,7 @@ class Runs:
                     return
 
     def _context(self, order: Order, arrival: float, reporter: JobReporter) -> RunContext:
-        place, changes = self._place, chosen(order)
+        place, changes = self.place, chosen(order)
         texts = pictures_texts(order, place.registry, place.devices, place.engine.device.dtype)
 
         def listen(event: Event) -> None:
@@ -216,8 +216,8 @@ class Runs:
         """Runs a job and returns its `Ended` event, after reporting all other events."""
         began = time.perf_counter()
         reporter = JobReporter(
-            self._place.folders.output,
-            self._place.shown,
+            self.place.folders.output,
+            self.place.shown,
             lambda event: self._emit(JobEvent(order.id, event)),
         )
         self._emit(JobEvent(order.id, Started(time.time())))
@@ -249,7 +249,7 @@ class Runs:
         """Returns the result cache for a job. A job with plan changes starts with an empty one."""
         if chosen(order).overrides():
             return nullcontext(ResultCache("none"))
-        return self._place.caches.lent(order.client)
+        return self.place.caches.lent(order.client)
 
     def _outcome(
         self, order: Order, context: RunContext, reporter: JobReporter
@@ -264,7 +264,7 @@ class Runs:
                     cache,
                     order.targets,
                     reporter.listen,
-                    process=self._place.process,
+                    process=self.place.process,
                 )
             result.raise_failures()
             return "completed", None
@@ -279,7 +279,7 @@ class Runs:
             traceback.print_exc()
             return "failed", internal(error)
         finally:
-            self._place.engine.run_ended(context)
+            self.place.engine.run_ended(context)
 
 
 def chosen(order: Order) -> PlanChanges:

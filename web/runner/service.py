@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from katz_graph.core.errors import InputError, KatzError, RunError
 from katz_graph.core.events import Warned
@@ -72,6 +72,7 @@ ANSWERS_AT_ONCE = 2  # two, because one may be slow
 SLOW_ANSWER_S = 1.0  # seconds after which the next question starts, too
 # seconds for an answer, even if `stop_seconds` is shorter: checking a large prompt takes long
 MIN_DEADLINE_S = 10.0
+Result = TypeVar("Result")
 STOPPING = 2.0  # seconds that jobs have to stop
 
 
@@ -104,6 +105,8 @@ class RunnerService:
         self._runs: Runs | None = None
         self._plans: Plans | None = None
         self._dry_runs: DryRuns | None = None
+        self._preloading: Future[tuple[str, ...]] | None = None
+        self._is_ready = False
         self._early: list[Numbered] = []  # messages that wait for the devices
         self._phases = phases
         # loaded first, because everything else needs the node types
@@ -117,6 +120,7 @@ class RunnerService:
             max(options.stop_seconds, MIN_DEADLINE_S),
             self._request_replacement,
         )
+        self._post = post
         self._starting.add_done_callback(lambda _: post(None))
 
     def __enter__(self) -> Self:
@@ -131,21 +135,23 @@ class RunnerService:
     @property
     def is_ready(self) -> bool:
         """Returns whether the runner runs jobs."""
-        return self._runs is not None
+        return self._is_ready
 
     def obey(self, arrived: Numbered | None) -> None:
-        """Handles a message of the server; None: the devices started, or failed to start. Never
-        blocks; answers come from other threads. Raises only KatzError, when the devices cannot be
-        started.
+        """Handles a message of the server; None: the devices started, or failed to start, or
+        preloading ended. Never blocks; answers come from other threads. Raises only KatzError, when
+        the devices cannot be started.
         """
         if arrived is None:
-            return self._begin(self._starting.result())
+            if self._preloading is None:
+                return self._begin(self._starting.result())
+            return self._take_jobs(self._preloading.result())
         match arrived.message:
             case (
                 Check() | Draw() | GetObjectInfo() | GetPacks() | GetScripts() | GetTemplate()
             ) as question:
                 self._ask(arrived.number, question, partial(self._about_nodes, question))
-            case _ if self._runs is None or self._devices is None:
+            case _ if self._runs is None or self._devices is None or not self._is_ready:
                 self._early.append(arrived)
             case Run() as run:
                 self._run(self._runs, run)
@@ -194,7 +200,18 @@ class RunnerService:
                 self._registry, self._folders, self._emit, self._unkept, self._process
             )
             imports_are_done()
-        self._wire.send(Ready(self._facts(devices)))
+        names, place = self._start_with.options.preload, self._runs.place
+        if not names:
+            return self._take_jobs(())
+        from katz_graph.web.runner.preload import preload
+
+        self._preloading = _in_thread(partial(preload, names, place, self._phases))
+        self._preloading.add_done_callback(lambda _: self._post(None))
+
+    def _take_jobs(self, preloaded: tuple[str, ...]) -> None:
+        assert self._devices is not None
+        self._is_ready = True
+        self._wire.send(Ready(replace(self._facts(self._devices), preloaded=preloaded)))
         early, self._early = self._early, []
         for message in early:
             self.obey(message)
@@ -318,11 +335,11 @@ def _editor_document(document: Any, types: Mapping[str, NodeType]) -> OpenedWork
         return OpenedWorkflow(error=str(error))
 
 
-def _in_thread(start: Callable[[], Devices]) -> Future[Devices]:
+def _in_thread(start: Callable[[], Result]) -> Future[Result]:
     """Calls a function in a daemon thread; returns its future. The process can exit without waiting
     for it.
     """
-    future: Future[Devices] = Future()
+    future: Future[Result] = Future()
 
     def run() -> None:
         try:

@@ -54,6 +54,7 @@ class RunnerFacts:
     workers: Mapping[str, int | None] = field(default_factory=dict)
     excluded: tuple[str, ...] = ()  # devices that earlier runners lost
     unplaceable: tuple[str, ...] = ()  # stages that --place pins to excluded devices
+    preloaded: tuple[str, ...] = ()  # the outcome of each `--preload`
     phases: tuple[Phase, ...] = ()  # of the start of the runner and of its workers on this host
 
 

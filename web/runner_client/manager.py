@@ -10,6 +10,8 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, ParamSpec
 
 from pydantic import ValidationError
@@ -119,6 +121,12 @@ class Runner:
             and not self._drain_reason
             and not self._refuses
         )
+
+    @property
+    def pending(self) -> str:
+        """Returns why the runner does not take jobs yet."""
+        loading = ", ".join(Path(name).name for name in self._start().options.preload)
+        return "the runner is starting" + (f", and preloads {loading}" if loading else "")
 
     @property
     def facts(self) -> RunnerFacts:
@@ -331,7 +339,11 @@ class Runner:
         return child
 
     def _start(self) -> RunnerStart:
-        return RunnerStart(self._options, self._excluded)
+        """Returns the start parameters of a runner. Only the first one preloads, because jobs wait
+        for later ones.
+        """
+        options = replace(self._options, preload=()) if self.restarts else self._options
+        return RunnerStart(options, self._excluded)
 
     async def _spawned(self) -> RunnerProcess:
         first, self._first = self._first, None
