@@ -41,6 +41,8 @@ class ModulatedBlock:
     """A prepared block whose norms are modulated by vectors of an embedding."""
 
     rows: Rows | None = None
+    activated = True
+    """Whether vectors are products of SiLU of the embedding, not of the embedding itself."""
 
     def modulated(self) -> Sequence[Any]:
         """Returns the norms with a `linear` layer for their vectors."""
@@ -83,7 +85,9 @@ def modulated(blocks: Sequence[Any], embedding: Tensor) -> list[Any]:
     first, end = fused[0].first, fused[-1].end
     weight, bias = fused[0].fused.weight, fused[0].fused.bias
     part = None if bias is None else bias[first:end]
-    made = F.linear(F.silu(embedding), weight[first:end], part)
+    activated = any(block.activated for block in blocks if isinstance(block, ModulatedBlock))
+    given = F.silu(embedding) if activated else embedding
+    made = F.linear(given, weight[first:end], part)
     return [
         embedding if rows is None else Vectors(made[:, rows.first - first : rows.end - first])
         for rows in found

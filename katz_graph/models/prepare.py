@@ -115,6 +115,12 @@ def _unknown_gate(activation: nn.Module) -> str:
     return "" if name in GATES else f"activation {name}"
 
 
+def _unknown_hunyuan_dit(block: Any) -> str:
+    if block._chunk_size is not None:
+        return "feed-forward in chunks"
+    return "" if block.attn1.norm_q is not None else "heads without norms"
+
+
 def _always_known(block: Any) -> str:
     return ""
 
@@ -229,6 +235,33 @@ PREPARED: Mapping[str, _Known] = {
             ("Attention", _unknown_qwen3_attention),
             ("MLP", lambda block: _unknown_gate(block.act_fn)),
             ("DecoderLayer", _always_known),
+        )
+    },
+    "diffusers.models.transformers.hunyuan_transformer_2d:HunyuanDiTBlock": _Known(
+        "katz_graph.models.prepared_hunyuan_dit:PreparedHunyuanDiTBlock", _unknown_hunyuan_dit
+    ),
+    **{
+        f"diffusers.models.{module}:{block}": _Known(
+            f"katz_graph.models.prepared_z_image:{becomes}"
+        )
+        for module, block, becomes in (
+            ("transformers.transformer_z_image", "FeedForward", "PreparedFeedForward"),
+            (
+                "transformers.transformer_z_image",
+                "ZImageTransformerBlock",
+                "PreparedZImageTransformerBlock",
+            ),
+            ("controlnets.controlnet_z_image", "FeedForward", "PreparedControlFeedForward"),
+            (
+                "controlnets.controlnet_z_image",
+                "ZImageTransformerBlock",
+                "PreparedControlRefinerBlock",
+            ),
+            (
+                "controlnets.controlnet_z_image",
+                "ZImageControlTransformerBlock",
+                "PreparedZImageControlTransformerBlock",
+            ),
         )
     },
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -71,11 +72,16 @@ class Fusible:
 
     def projected(self, x: Tensor) -> tuple[Tensor, ...]:
         """Returns the outputs of all layers for x [..., C], by one product if they are fused."""
-        fused = getattr(self, FUSED, None)
-        if fused is not None:
-            outputs: tuple[Tensor, ...] = fused(x)
-            return outputs
-        return tuple(layer(x) for layer in self.projections())
+        return projected(self, self.projections(), x)
+
+
+def projected(block: Any, layers: Sequence[nn.Linear], x: Tensor) -> tuple[Tensor, ...]:
+    """Returns the outputs of a block's layers for x [..., C], by one product if they are fused."""
+    fused = getattr(block, FUSED, None)
+    if fused is not None:
+        outputs: tuple[Tensor, ...] = fused(x)
+        return outputs
+    return tuple(layer(x) for layer in layers)
 
 
 def _together(parameters: Sequence[Tensor], widths: Sequence[int], filled: bool) -> Tensor:

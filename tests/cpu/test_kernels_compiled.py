@@ -104,10 +104,12 @@ def bf16(function: Any, floats: Sequence[str] = (), numbers: Sequence[str] = ())
 def test_norms_and_gates_of_rows_stay_in_registers(architecture: int, tmp_path: Path) -> None:
     """With all options, at the widths of T5, Qwen3 and Z-Image."""
     from katz_graph.kernels.triton.gated_activation import _gated_activation
+    from katz_graph.kernels.triton.layer_norm import _layer_norm_of
     from katz_graph.kernels.triton.norm_rotary import _norm_rotary
     from katz_graph.kernels.triton.rms_norm import _rms_norm
 
     options = dict.fromkeys(("INNER", "GATED", "ADDED", "NORMALISED", "SCALED"), True)
+    norms = dict.fromkeys(("JOINED", "WEIGHTED", "BIASED", "SHIFTED"), True)
     widest = listed_for("rms_norm", architecture)["4096"] | {"BLOCK": 4096}
     gaps = ("batch_gap", "token_gap", "head_gap", "table_batch", "table_token", "table_gap")
     counts = ("tokens", "heads", "half", *gaps)
@@ -115,6 +117,7 @@ def test_norms_and_gates_of_rows_stay_in_registers(architecture: int, tmp_path: 
     gate = listed_for("gated_activation", architecture)["10240"]
     for function, types, constants in (
         (_rms_norm, bf16(_rms_norm, (), ("width", "rows")), options | widest),
+        (_layer_norm_of, bf16(_layer_norm_of, (), ("width", "rows")), norms | widest),
         (
             _norm_rotary,
             bf16(_norm_rotary, ("cosine", "sine"), counts),
@@ -128,7 +131,7 @@ def test_norms_and_gates_of_rows_stay_in_registers(architecture: int, tmp_path: 
     ):
         made = compiled(function, types, constants, architecture, tmp_path)
         assert made.spilled == 0
-        if function is not _norm_rotary:  # reads pairs
+        if function in (_rms_norm, _gated_activation):  # others read pairs or two rows
             assert "ld.global.v4" in made.ptx and "st.global.v4" in made.ptx
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import diffusers
 import pytest
 import torch
 import torch.nn.functional as F
@@ -14,11 +15,13 @@ from test_kernels import TYPES, check, random
 from torch import Tensor
 
 from katz_graph.kernels import gated_activation as activated
+from katz_graph.kernels import layer_norm as layered
 from katz_graph.kernels import norm_rotary as rotary
 from katz_graph.kernels import rms_norm as squared
 from katz_graph.kernels.dispatch import INTERPRETED
+from katz_graph.models.families.hunyuan_dit import random_models as hunyuan_dit
 from katz_graph.models.families.shared.random_parts import t5
-from katz_graph.models.families.z_image.random_models import language_model
+from katz_graph.models.families.z_image import random_models as z_image
 from katz_graph.models.prepare import fuse_projections, prepare
 
 pytestmark = [
@@ -75,6 +78,31 @@ def exact_norm(x: Tensor, weight: Tensor, scale: Tensor | None) -> Tensor:
     return normalised if scale is None else normalised * scale.double()
 
 
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("affine", [True, False])
+def test_layer_norms_of_shifted_and_joined_rows(affine: bool, dtype: torch.dtype) -> None:
+    width = 150
+    x, other = (random(2, 3, width, seed=seed, dtype=dtype) for seed in (0, 1))
+    weight, bias = (random(2 * width, seed=seed, dtype=dtype) for seed in (2, 3))
+    rows = torch.cat([x, other], dim=-1)
+    norm = (weight, bias, 1e-6) if affine else (None, None, 1e-6)
+    exact = exact_layer_norm(rows, norm)
+    made = layered.joined_layer_norm(x, other, norm)
+    check(made, layered.joined_reference(x, other, norm), exact)
+    shift = random(2, 2 * width, seed=4, dtype=dtype)
+    made = layered.shifted_layer_norm(rows, norm, shift)
+    exact = exact + shift.double()[:, None]
+    check(made, layered.shifted_reference(rows, norm, shift), exact)
+    # torch rounds before it adds
+    rounded = layered.shifted_layer_norm(rows, norm, torch.zeros_like(shift))
+    assert torch.equal(made, rounded + shift[:, None])
+
+
+def exact_layer_norm(x: Tensor, norm: layered.Norm) -> Tensor:
+    *weights, eps = (one.double() if isinstance(one, Tensor) else one for one in norm)
+    return F.layer_norm(x.double(), x.shape[-1:], *weights, eps)
+
+
 @pytest.mark.filterwarnings("ignore:overflow encountered in exp")
 @pytest.mark.parametrize("dtype", TYPES)
 def test_gated_activations_of_columns_of_one_product(dtype: torch.dtype) -> None:
@@ -128,7 +156,7 @@ def test_norm_rotary_of_parts_of_one_product(
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("make", [t5, language_model])
+@pytest.mark.parametrize("make", [t5, z_image.language_model])
 def test_a_prepared_text_encoder_is_transformers_within_rounding(make: Callable[[], Any]) -> None:
     torch.manual_seed(0)
     module, ids = make().eval(), torch.arange(5)[None]
@@ -139,3 +167,26 @@ def test_a_prepared_text_encoder_is_transformers_within_rounding(make: Callable[
     for one, other in zip(found[1:], expected[1:], strict=True):
         assert not torch.equal(one, other)
         assert (one - other).abs().max() <= 1e-5 * (other.max() - other.min())
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", ["z_image", "hunyuan_dit"])
+def test_prepared_blocks_are_diffusers_within_rounding(family: str) -> None:
+    torch.manual_seed(0)
+    if family == "z_image":
+        network: Any = diffusers.ZImageTransformer2DModel(**z_image.configuration(1))
+        block, embedding = network.layers[0], random(2, 32, seed=2)
+        angles = random(3, 8, seed=4)
+        given: tuple[Any, ...] = None, torch.polar(torch.ones_like(angles), angles)[None], embedding
+    else:
+        network = diffusers.HunyuanDiT2DModel(**hunyuan_dit.configuration(2))
+        block, text = network.blocks[-1], random(2, 4, network.config.cross_attention_dim, seed=3)
+        angles = random(3, 8, seed=4).repeat_interleave(2, dim=1)
+        given = text, random(2, 32, seed=2), (angles.cos(), angles.sin()), random(2, 3, 32, seed=5)
+    tokens = random(2, 3, 32)
+    expected = block(tokens, *given)
+    prepare(network)
+    fuse_projections(network)
+    made = block(tokens, *given)
+    assert not torch.equal(made, expected)
+    assert (made - expected).abs().max() <= 1e-5 * (expected.max() - expected.min())

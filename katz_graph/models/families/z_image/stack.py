@@ -15,7 +15,6 @@ from diffusers import ZImageControlNetModel
 from diffusers.models.transformers.transformer_z_image import (
     ADALN_EMBED_DIM,
     SEQ_MULTI_OF,
-    ZImageTransformerBlock,
 )
 from torch import Tensor, nn
 
@@ -29,6 +28,7 @@ from katz_graph.models.families.shared.transformer_stack import (
     unpatched,
 )
 from katz_graph.models.families.z_image.architecture import THETA, positions
+from katz_graph.models.prepared_z_image import block_tokens
 
 
 def side(module: Any) -> int:
@@ -101,7 +101,7 @@ def block(
     frequencies = torch.view_as_complex(fixed[0][:1])
     if _is_controlnet(module):  # other arguments of forward
         layer = module.control_layers[number]
-        return ZImageTransformerBlock.forward(layer, hidden, None, frequencies, embedding), None
+        return block_tokens(layer, hidden, None, frequencies, embedding), None
     return module.layers[number](hidden, None, frequencies, embedding), None
 
 
