@@ -5,7 +5,7 @@ On a CPU, operations and their order equal the libraries', so results are bit-eq
 kernel after a convolution adds the bias, and norms, activations and residuals take one pass over
 memory each. Other blocks, and blocks with unsupported options, keep their library's forward.
 
-Each module `prepared_*` subclasses blocks of one or few library modules. It is imported when a
+Each module of `prepared` subclasses blocks of one or few library modules. It is imported when a
 model has one of these blocks, so a job imports only the libraries' modules of its models.
 """
 
@@ -19,8 +19,8 @@ from typing import Any
 
 from torch import nn
 
-from katz_graph.models.activations import GATES
-from katz_graph.models.modulations import fuse_modulations
+from katz_graph.models.prepared.activations import GATES
+from katz_graph.models.prepared.modulations import fuse_modulations
 from katz_graph.models.projections import FUSED, FusedProjections, Fusible
 
 
@@ -171,52 +171,52 @@ def _unknown_continuous(norm: Any) -> str:
 
 PREPARED: Mapping[str, _Known] = {
     "torch.nn.modules.normalization:GroupNorm": _Known(
-        "katz_graph.models.prepared_norms:PreparedGroupNorm",
+        "katz_graph.models.prepared.norms:PreparedGroupNorm",
         lambda norm: "" if norm.affine else "no weights",
     ),
     "diffusers.models.resnet:ResnetBlock2D": _Known(
-        "katz_graph.models.prepared_unet:PreparedResnetBlock", _unknown_resnet
+        "katz_graph.models.prepared.unet:PreparedResnetBlock", _unknown_resnet
     ),
     "diffusers.models.attention:BasicTransformerBlock": _Known(
-        "katz_graph.models.prepared_unet:PreparedTransformerBlock", _unknown_transformer
+        "katz_graph.models.prepared.unet:PreparedTransformerBlock", _unknown_transformer
     ),
     "diffusers.models.transformers.transformer_2d:Transformer2DModel": _Known(
-        "katz_graph.models.prepared_unet:PreparedTransformer"
+        "katz_graph.models.prepared.unet:PreparedTransformer"
     ),
     "diffusers.models.activations:GEGLU": _Known(
-        "katz_graph.models.prepared_unet:PreparedGEGLU",
+        "katz_graph.models.prepared.unet:PreparedGEGLU",
         lambda block: "" if type(block.proj) is nn.Linear else "no linear layer",
     ),
     "diffusers.models.normalization:AdaLayerNormContinuous": _Known(
-        "katz_graph.models.prepared_joint:PreparedAdaLayerNormContinuous", _unknown_continuous
+        "katz_graph.models.prepared.joint:PreparedAdaLayerNormContinuous", _unknown_continuous
     ),
     "diffusers.models.transformers.transformer_flux:FluxTransformerBlock": _Known(
-        "katz_graph.models.prepared_flux:PreparedFluxBlock", _unknown_flux
+        "katz_graph.models.prepared.flux:PreparedFluxBlock", _unknown_flux
     ),
     "diffusers.models.transformers.transformer_flux:FluxSingleTransformerBlock": _Known(
-        "katz_graph.models.prepared_flux:PreparedFluxSingleBlock", _unknown_flux
+        "katz_graph.models.prepared.flux:PreparedFluxSingleBlock", _unknown_flux
     ),
     "diffusers.models.attention:JointTransformerBlock": _Known(
-        "katz_graph.models.prepared_sd3:PreparedJointBlock", _unknown_joint
+        "katz_graph.models.prepared.sd3:PreparedJointBlock", _unknown_joint
     ),
     "diffusers.models.transformers.transformer_sd3:SD3SingleTransformerBlock": _Known(
-        "katz_graph.models.prepared_sd3:PreparedSD3SingleBlock", _unknown_joint
+        "katz_graph.models.prepared.sd3:PreparedSD3SingleBlock", _unknown_joint
     ),
     "transformers.models.clip.modeling_clip:CLIPAttention": _Known(
-        "katz_graph.models.prepared_clip:PreparedCLIPAttention", _unknown_text_attention
+        "katz_graph.models.prepared.clip:PreparedCLIPAttention", _unknown_text_attention
     ),
     "transformers.models.clip.modeling_clip:CLIPEncoderLayer": _Known(
-        "katz_graph.models.prepared_clip:PreparedCLIPLayer"
+        "katz_graph.models.prepared.clip:PreparedCLIPLayer"
     ),
     "transformers.models.bert.modeling_bert:BertSelfOutput": _Known(
-        "katz_graph.models.prepared_bert:PreparedBertSelfOutput", _unknown_text_output
+        "katz_graph.models.prepared.bert:PreparedBertSelfOutput", _unknown_text_output
     ),
     "transformers.models.bert.modeling_bert:BertOutput": _Known(
-        "katz_graph.models.prepared_bert:PreparedBertOutput", _unknown_text_output
+        "katz_graph.models.prepared.bert:PreparedBertOutput", _unknown_text_output
     ),
     **{
         f"transformers.models.{module}.modeling_{module}:{kind}{block}": _Known(
-            f"katz_graph.models.prepared_t5:Prepared{kind}{block}", unknown
+            f"katz_graph.models.prepared.t5:Prepared{kind}{block}", unknown
         )
         for module, kind in (("t5", "T5"), ("mt5", "MT5"))
         for block, unknown in (
@@ -228,7 +228,7 @@ PREPARED: Mapping[str, _Known] = {
     },
     **{
         f"transformers.models.qwen3.modeling_qwen3:Qwen3{block}": _Known(
-            f"katz_graph.models.prepared_qwen3:PreparedQwen3{block}", unknown
+            f"katz_graph.models.prepared.qwen3:PreparedQwen3{block}", unknown
         )
         for block, unknown in (
             ("RMSNorm", _always_known),
@@ -238,11 +238,11 @@ PREPARED: Mapping[str, _Known] = {
         )
     },
     "diffusers.models.transformers.hunyuan_transformer_2d:HunyuanDiTBlock": _Known(
-        "katz_graph.models.prepared_hunyuan_dit:PreparedHunyuanDiTBlock", _unknown_hunyuan_dit
+        "katz_graph.models.prepared.hunyuan_dit:PreparedHunyuanDiTBlock", _unknown_hunyuan_dit
     ),
     **{
         f"diffusers.models.{module}:{block}": _Known(
-            f"katz_graph.models.prepared_z_image:{becomes}"
+            f"katz_graph.models.prepared.z_image:{becomes}"
         )
         for module, block, becomes in (
             ("transformers.transformer_z_image", "FeedForward", "PreparedFeedForward"),

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from katz_graph.executor.weights.weight_set import WeightSets
-from katz_graph.models import prepared_unet
 from katz_graph.models.families.shared import random_parts
 from katz_graph.models.families.shared.vae import decode as vae_decode
 from katz_graph.models.loading.sources import pipeline_recipes
@@ -32,7 +31,8 @@ from katz_graph.models.prepare import (
     prepare,
     unprepared,
 )
-from katz_graph.models.prepared_unet import PreparedResnetBlock, PreparedTransformerBlock
+from katz_graph.models.prepared import unet as unet_blocks
+from katz_graph.models.prepared.unet import PreparedResnetBlock, PreparedTransformerBlock
 from katz_graph.testing.model_files import mini_models
 from katz_graph.testing.random_models import kinds
 
@@ -122,7 +122,7 @@ MODULES: dict[str, Made] = {
 
 @pytest.fixture
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepared_unet, "uses_kernels", lambda tensor: True)
+    monkeypatch.setattr(unet_blocks, "uses_kernels", lambda tensor: True)
 
 
 @torch.no_grad()

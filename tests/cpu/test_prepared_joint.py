@@ -19,7 +19,7 @@ from transformers_made import forward, inputs
 
 from katz_graph.ir.values import Tokens
 from katz_graph.models.prepare import fuse_projections, prepare, unprepared
-from katz_graph.models.prepared_joint import joined
+from katz_graph.models.prepared.joint import joined
 from katz_graph.models.projections import FusedProjections, Fusible
 from katz_graph.models.stage_registry import stage
 from katz_graph.testing.random_models import Kind, draw_controlnet, draw_network, kinds

@@ -26,7 +26,7 @@ from katz_graph.models.families.shared.transformer_stack import (
 )
 from katz_graph.models.families.shared.transformer_stages import network_of
 from katz_graph.models.family import architecture, block_numbers, family_of
-from katz_graph.models.modulations import modulated
+from katz_graph.models.prepared.modulations import modulated
 from katz_graph.models.stages import Loop, Outputs, named
 from katz_graph.picture.batch import repeated
 from katz_graph.sampling.prediction import to_denoised

@@ -85,8 +85,8 @@ class Stack(Protocol):
         skip: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Runs one block on the picture and text tokens. `embedding`: for the block, see
-        `models.modulations`. `skip`: the output of an earlier block; families without skips may
-        omit the parameter.
+        `models.prepared.modulations`. `skip`: the output of an earlier block; families without
+        skips may omit the parameter.
         """
 
     def head(

@@ -28,7 +28,7 @@ from katz_graph.models.families.shared.transformer_stack import (
     unpatched,
 )
 from katz_graph.models.families.z_image.architecture import THETA, positions
-from katz_graph.models.prepared_z_image import block_tokens
+from katz_graph.models.prepared.z_image import block_tokens
 
 
 def side(module: Any) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from transformers.models.bert.modeling_bert import BertOutput, BertSelfOutput
 
-from katz_graph.models.prepared_norms import residual_norm
+from katz_graph.models.prepared.norms import residual_norm
 
 
 class PreparedBertSelfOutput(BertSelfOutput):  # type: ignore[misc]

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from katz_graph.kernels.gated_activation import silu_gated
 from katz_graph.kernels.norm_rotary import norm_rotary
 from katz_graph.kernels.rms_norm import residual_rms_norm, rms_norm, rms_norm_residual
-from katz_graph.models.modulations import ModulatedBlock, Vectors
+from katz_graph.models.prepared.modulations import ModulatedBlock, Vectors
 from katz_graph.models.projections import Fusible, projected
 
 

@@ -16,7 +16,7 @@ from transformers.models.qwen3.modeling_qwen3 import (
 
 from katz_graph.kernels.norm_rotary import norm_rotary
 from katz_graph.kernels.rms_norm import residual_rms_norm, rms_norm
-from katz_graph.models.activations import gated
+from katz_graph.models.prepared.activations import gated
 from katz_graph.models.projections import Fusible
 
 

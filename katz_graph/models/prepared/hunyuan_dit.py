@@ -24,8 +24,8 @@ from torch import Tensor, nn
 
 from katz_graph.kernels.layer_norm import Norm, joined_layer_norm, shifted_layer_norm
 from katz_graph.kernels.norm_rotary import norm_rotary
-from katz_graph.models.modulations import ModulatedBlock, Vectors
-from katz_graph.models.prepared_norms import residual_norm
+from katz_graph.models.prepared.modulations import ModulatedBlock, Vectors
+from katz_graph.models.prepared.norms import residual_norm
 from katz_graph.models.projections import FusedProjections, Fusible
 
 Rotary = tuple[Tensor, Tensor]

@@ -1,5 +1,5 @@
 """Computes the blocks of Stable Diffusion 3 and 3.5 with our kernels, see `prepare` and
-`prepared_joint`.
+`prepared.joint`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from diffusers.models.transformers.transformer_sd3 import SD3SingleTransformerBl
 from torch import Tensor
 
 from katz_graph.kernels.modulated_norm import modulated_norm
-from katz_graph.models.modulations import ModulatedBlock, Vectors
-from katz_graph.models.prepared_joint import attention, fed_forward, head_norms, projected
+from katz_graph.models.prepared.joint import attention, fed_forward, head_norms, projected
+from katz_graph.models.prepared.modulations import ModulatedBlock, Vectors
 from katz_graph.models.projections import FusedProjections, Fusible
 
 

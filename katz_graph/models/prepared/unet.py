@@ -17,7 +17,7 @@ from katz_graph.kernels.bias_residual import bias_residual
 from katz_graph.kernels.dispatch import uses_kernels
 from katz_graph.kernels.layout import in_layout_of
 from katz_graph.kernels.linear_geglu import linear_geglu
-from katz_graph.models.prepared_norms import group_norm, residual_norm
+from katz_graph.models.prepared.norms import group_norm, residual_norm
 
 
 class PreparedResnetBlock(ResnetBlock2D):  # type: ignore[misc]

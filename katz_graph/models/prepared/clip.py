@@ -12,7 +12,7 @@ from transformers.models.clip.modeling_clip import (
     eager_attention_forward,
 )
 
-from katz_graph.models.prepared_norms import residual_norm
+from katz_graph.models.prepared.norms import residual_norm
 from katz_graph.models.projections import FUSED, Fusible
 
 

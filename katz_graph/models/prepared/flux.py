@@ -1,4 +1,4 @@
-"""Computes the blocks of FLUX.1 with our kernels, see `prepare` and `prepared_joint`."""
+"""Computes the blocks of FLUX.1 with our kernels, see `prepare` and `prepared.joint`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from torch import Tensor
 from katz_graph.kernels.head_norm import Rotary, head_norm
 from katz_graph.kernels.joined_gelu import joined_gelu
 from katz_graph.kernels.modulated_norm import gated_residual, modulated_norm
-from katz_graph.models.modulations import ModulatedBlock, Vectors
-from katz_graph.models.prepared_joint import (
+from katz_graph.models.prepared.joint import (
     attended,
     attention,
     fed_forward,
@@ -25,6 +24,7 @@ from katz_graph.models.prepared_joint import (
     limited,
     projected,
 )
+from katz_graph.models.prepared.modulations import ModulatedBlock, Vectors
 from katz_graph.models.projections import FusedProjections, Fusible
 
 

@@ -24,7 +24,7 @@ from transformers.models.t5.modeling_t5 import (
 )
 
 from katz_graph.kernels.rms_norm import residual_rms_norm, rms_norm
-from katz_graph.models.activations import gated
+from katz_graph.models.prepared.activations import gated
 from katz_graph.models.projections import FUSED, Fusible
 
 
