@@ -111,13 +111,14 @@ def test_norms_and_gates_of_rows_stay_in_registers(architecture: int, tmp_path: 
     options = dict.fromkeys(("INNER", "GATED", "ADDED", "NORMALISED", "SCALED"), True)
     norms = dict.fromkeys(("JOINED", "WEIGHTED", "BIASED", "SHIFTED"), True)
     widest = listed_for("rms_norm", architecture)["4096"] | {"BLOCK": 4096}
+    joined = listed_for("residual_layer_norm", architecture)["4096"] | {"BLOCK": 4096}
     gaps = ("batch_gap", "token_gap", "head_gap", "table_batch", "table_token", "table_gap")
     counts = ("tokens", "heads", "half", *gaps)
     heads = listed_for("norm_rotary", architecture)["64"] | {"HALF": 64}
     gate = listed_for("gated_activation", architecture)["10240"]
     for function, types, constants in (
         (_rms_norm, bf16(_rms_norm, (), ("width", "rows")), options | widest),
-        (_layer_norm_of, bf16(_layer_norm_of, (), ("width", "rows")), norms | widest),
+        (_layer_norm_of, bf16(_layer_norm_of, (), ("width", "rows")), norms | joined),
         (
             _norm_rotary,
             bf16(_norm_rotary, ("cosine", "sine"), counts),
