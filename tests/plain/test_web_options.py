@@ -22,7 +22,7 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[ServeOption
     options: list[ServeOptions] = []
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("KATZ_TOKEN", raising=False)
-    monkeypatch.setattr(server, "serve", lambda given, say, workers, phases: options.append(given))
+    monkeypatch.setattr(server, "serve", lambda given, *_: options.append(given))
     monkeypatch.setattr(command.ForkServer, "begin", lambda workers: 0)
     monkeypatch.setattr(command, "set_up", lambda as_json: None)
     return options

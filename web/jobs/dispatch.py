@@ -263,12 +263,13 @@ class Dispatcher:
         if tasks:
             await asyncio.wait(tasks, timeout=seconds)
 
-    def give_back(self) -> None:
-        """Stops all running jobs and returns them to the queue; a later attempt starts them from
-        the beginning.
+    def give_back(self, only_early: bool = False) -> None:
+        """Stops the running jobs, or those before their turn, and returns them to the queue; a
+        later attempt starts them from the beginning.
         """
+        served = self._served() if only_early else ()
         for attempt in self.attempts.values():
-            if attempt.phase == "runs":
+            if attempt.phase == "runs" and attempt not in served:
                 attempt.returned = True
                 self._stop(attempt)
 

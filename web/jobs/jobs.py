@@ -236,10 +236,11 @@ class Jobs:
         return by_id(self.waiting, self._forecast.starts(self.served, self.waiting))
 
     async def drain(self, seconds: float) -> None:
-        """Stops dispatching and waits for running jobs. Jobs that take longer than `seconds` are
-        stopped and returned to the queue.
+        """Stops dispatching and waits for the jobs whose turn it is. Jobs that take longer than
+        `seconds`, and those before their turn, are stopped and returned to the queue.
         """
         self._admission.closed = self._dispatcher.hold = True
+        self._dispatcher.give_back(only_early=True)
         with suppress(TimeoutError):
             await asyncio.wait_for(self._dispatcher.idle.wait(), seconds)
             return
