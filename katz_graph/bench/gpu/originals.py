@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
 from diffusers import AutoencoderKL
 from safetensors.torch import save_file
 from torch import Tensor
@@ -134,6 +135,8 @@ def originals(setting: Setting, folder: Path | None, adapters: bool = False) -> 
             _save(files.path("control", number), partial(_control, setting, 10 + number))
         for number in range(LORAS if adapters else 0):
             _save(files.path("lora", number), partial(lora_tensors, setting, 20 + number))
+        if setting.device.type == "cuda":
+            torch.cuda.empty_cache()  # servers need the memory in which models were made
         yield files
 
 
