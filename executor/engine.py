@@ -72,7 +72,8 @@ class DeviceEngine:
 
     `cache` stores measurements; `link` replaces the measurement of all links; `spares`: a loaded
     worker waits to replace a lost one; `early_start`: the fork server of this host's workers,
-    already loading; `phases` receives the phases of the start. Raises RunError if a worker does not
+    already loading; `phases` receives the phases of the start. `measures_later`: plans with rates
+    assumed for unknown devices until `measure` is called. Raises RunError if a worker does not
     start, after closing all.
     """
 
@@ -88,6 +89,7 @@ class DeviceEngine:
         patience: WorkerPatience = PATIENCE,
         early_start: EarlyStart | None = None,
         phases: Phases | None = None,
+        measures_later: bool = False,
     ) -> None:
         phases = phases or Phases("engine")
         self._names = names = tuple(one.name for one in configs)  # of the configured workers
@@ -120,7 +122,7 @@ class DeviceEngine:
             phases.end("prepare the workers")
             self.cluster.start()
             phases.end("wait for the workers")
-            self.measure()
+            self.measure(later=measures_later)
             phases.end("measure the devices")
             given = {pair: link for pair in itertools.permutations(names, 2) if link is not None}
             self.cluster.links = given or self.measured_links()
@@ -159,13 +161,20 @@ class DeviceEngine:
     def device(self) -> Device:
         return self.cluster.devices[0]
 
-    def measure(self, again: bool = False) -> None:
-        """Updates the rates of the devices, from the store or by measuring."""
-        self.places = self._surveyed(tuple(self.cluster.assignments), again)
+    def measure(self, again: bool = False, later: bool = False) -> None:
+        """Updates the rates of the devices, from the store, by measuring, or, with `later`, by
+        assuming them.
+        """
+        self.places = self._surveyed(tuple(self.cluster.assignments), again, later)
         self._learn()
 
-    def _surveyed(self, names: Sequence[str], again: bool = False) -> list[MeasuredDevice]:
-        return survey(names, lambda *asked: self.cluster.call(*asked).value, self._store, again)
+    def _surveyed(
+        self, names: Sequence[str], again: bool = False, later: bool = False
+    ) -> list[MeasuredDevice]:
+        def call(*asked: Any) -> Any:
+            return self.cluster.call(*asked).value
+
+        return survey(names, call, self._store, again, later=later)
 
     def _learn(self) -> None:
         """Passes the store's measurements to the planner. Workers on the same device share its

@@ -30,6 +30,7 @@ def start_workers(
     early_start: EarlyStart | None = None,
     dtype: str = AUTO,
     phases: Phases | None = None,
+    measures_later: bool = False,
 ) -> DeviceEngine:
     """Starts a worker for each device, configured `like` the template: local processes, or Ray
     actors. Raises RunError if one does not start. The caller closes the engine.
@@ -37,6 +38,7 @@ def start_workers(
     `spares`: each host keeps another worker to replace a lost one. `early_start`: the fork
     server of this host's workers, already loading. `dtype` as for `--dtype`; raises InputError if
     the devices cannot compute in it. `phases` receives the phases of the start.
+    `measures_later` as for `DeviceEngine`.
     """
     if devices.launcher == "spawn":
         assignments = assigned({one.name: one.device for one in devices.choices}, like, dtype)
@@ -45,7 +47,14 @@ def start_workers(
             f"{', '.join(devices.names)}"
         )
         return DeviceEngine(
-            assignments, choices, cache, link, spares, early_start=early_start, phases=phases
+            assignments,
+            choices,
+            cache,
+            link,
+            spares,
+            early_start=early_start,
+            phases=phases,
+            measures_later=measures_later,
         )
     from katz_graph.executor.launch.ray import RayCluster
 
@@ -75,6 +84,7 @@ def start_workers(
                 tuple(places), {name: place.host for name, place in places.items()}
             ),
             phases=phases,
+            measures_later=measures_later,
         )
         engine.opened.push(opened.pop_all())
         return engine

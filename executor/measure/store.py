@@ -97,6 +97,7 @@ class CostStore:
 
     def __init__(self, cache: Path | None) -> None:
         self._lock = threading.Lock()
+        self._assumed: dict[str, Rates] = {}
         self._memory = sqlite3.connect(":memory:", check_same_thread=False)
         self._memory.executescript(SCHEMA)
         self._file = (
@@ -120,6 +121,10 @@ class CostStore:
         """
         known = self.rates(device)
         return known is None or (known.disturbed and _is_left_alone())
+
+    def assume_rates(self, device: str, rates: Rates) -> None:
+        """Uses rates until some are measured. They are not stored in the file."""
+        self._assumed[device] = rates
 
     def keep_rates(self, device: str, rates: Rates) -> None:
         row = (
@@ -277,9 +282,9 @@ class CostStore:
         torch_name: str = "cpu",
     ) -> Device:
         """Returns a device for the planner, one of `together` on its host. Raises KeyError if its
-        rates were never measured.
+        rates were neither measured nor assumed.
         """
-        rates = self.rates(key)
+        rates = self.rates(key) or self._assumed.get(key)
         if rates is None:
             raise KeyError(f"no rates of {key} ({name})")
         contention = self.contention(host, key, together) or Contention()

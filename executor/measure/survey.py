@@ -62,8 +62,10 @@ def survey(
     store: CostStore,
     again: bool = False,
     hosts: Mapping[str, str] | None = None,
+    later: bool = False,
 ) -> list[MeasuredDevice]:
     """Queries the identity of every device and measures unknown devices, or all with `again`.
+    `later`: measures none, and assumes the rates of unknown devices from their properties.
     `hosts`: overrides reported hosts, for devices that share a machine but report different hosts
     (network namespaces).
     """
@@ -83,13 +85,16 @@ def survey(
         for name, one in identities.items()
     ]
     for key, equal in _grouped(places, lambda place: place.key).items():
-        if again or store.wants_rates(key):
+        if later:
+            if store.rates(key) is None:
+                store.assume_rates(key, Rates(*call(equal[0].name, "assumed_rates")))
+        elif again or store.wants_rates(key):
             store.keep_rates(key, Rates(*call(equal[0].name, "rates")))
     for host, members in _grouped(places, lambda place: place.host).items():
         unknown = [
             place for place in members if store.wants_contention(host, place.key, place.together)
         ]
-        if len(members) > 1 and (again or unknown):
+        if len(members) > 1 and (again or unknown) and not later:
             _measure_contention(host, members, call, store)
     return places
 

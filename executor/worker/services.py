@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any, Protocol
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from katz_graph.core.devices import format_name
 from katz_graph.core.recipe import ControlNetRecipe, Encoding, Tile, UpscaleModelRecipe, VaeRecipe
-from katz_graph.executor.measure.device import device_key, measure
+from katz_graph.executor.measure.device import assumed, device_key, measure
 from katz_graph.executor.worker.batching import mapped
 from katz_graph.executor.worker.computing import ComputeUse
 from katz_graph.executor.worker.models import DeviceModels, Notes
@@ -59,6 +59,11 @@ def upscale(worker: ServingWorker, model: UpscaleModelRecipe, picture: Tensor) -
 def rates(worker: ServingWorker, stretch: float = 0.0) -> tuple[float, float, float, float, bool]:
     """Measures the device with `measure.device.measure`."""
     return measure(worker.models.device, worker.models.dtype, stretch)
+
+
+def assumed_rates(worker: ServingWorker) -> tuple[float, float, float, float, bool]:
+    """Estimates the device's rates with `measure.device.assumed`."""
+    return astuple(assumed(worker.models.device, worker.models.dtype, torch.get_num_threads()))
 
 
 def identity(worker: ServingWorker) -> Mapping[str, Any]:
@@ -131,6 +136,7 @@ SERVICES: Mapping[str, Callable[..., Any]] = {
         decode_latent,
         upscale,
         rates,
+        assumed_rates,
         identity,
         load_control_net,
         drop_control_net,

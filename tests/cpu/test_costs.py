@@ -153,6 +153,8 @@ class Machines:
                 "dtype": "float32",
                 "memory_bytes": 1e9,
             }
+        if what == "assumed_rates":
+            return (7.0, 60.0, 1e-5)
         patience = 0 if threading.current_thread() is self._tests else 20
         with self._changed:
             self._busy += 1
@@ -166,6 +168,10 @@ class Machines:
 
 def test_a_survey_measures_equal_devices_once_and_those_of_a_host_together() -> None:
     machines, store = Machines(), CostStore(None)
+    a, b, c = survey(["a", "b", "c"], machines.call, store, later=True)
+    assert a.device(store).flops_per_second == c.device(store).flops_per_second == 7.0
+    assert {what for _, what in machines.asked} == {"identity", "assumed_rates"}
+    machines.asked.clear()
     a, b, c = survey(["a", "b", "c"], machines.call, store)
     assert machines.peak == 2
     # one per kind

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
+import sqlite3
 import time
 from contextlib import suppress
+from importlib.resources import files
 from pathlib import Path
 
+from katz_graph.executor.measure.store import FILE
 from katz_graph.testing.server_process import Served, alive
 
 
@@ -30,8 +34,15 @@ def test_a_server_that_ends_during_its_start_leaves_no_files_or_waiters(
         server.kill()
 
 
-def test_it_preloads_before_it_takes_jobs_and_says_so(tmp_path: Path) -> None:
+def test_it_preloads_before_it_takes_jobs_and_measures_the_device_after_the_first(
+    tmp_path: Path,
+) -> None:
     """A workflow that cannot be read is reported, and does not stop the server."""
+
+    def rates() -> list[float]:
+        with sqlite3.connect(tmp_path / "server" / "cache" / FILE) as costs:
+            return [flops for (flops,) in costs.execute("select flops from rates")]
+
     options = ("--preload", "txt2img", "--preload", "absent.safetensors")
     server = Served(tmp_path / "server", *options)
     server.start(wait=False)
@@ -50,5 +61,14 @@ def test_it_preloads_before_it_takes_jobs_and_says_so(tmp_path: Path) -> None:
         )
         assert bytes_of_models is not None and float(bytes_of_models[1]) > 1e6
         assert not list((tmp_path / "server").rglob("*.png"))
+        assert not rates()
+        server.submit(
+            json.loads(files("katz_graph.workflows").joinpath("txt2img.json").read_text())
+        )
+        server.drain()
+        ends = time.monotonic() + 20
+        while not rates():
+            assert time.monotonic() < ends, "the device is not measured"
+            time.sleep(0.05)
     finally:
         server.end()

@@ -101,6 +101,7 @@ class Devices:
                 early_start,
                 options.dtype or AUTO,
                 phases,
+                measures_later=True,
             )
             self._engine = opened.enter_context(started)
             self._cluster = self._engine.cluster

@@ -84,6 +84,7 @@ class Runs:
         self._contexts: dict[str, RunContext | None] = {}
         self._stopped: set[str] = set()
         self._running = 0
+        self._measured = False  # the devices, after the first job
         self._to_free: set[str] = set()  # models, results
 
     def start(self, order: Order) -> None:
@@ -203,8 +204,19 @@ class Runs:
                 traceback.print_exc()
         with self._changed:
             self._running -= 1
+            measures = not (self._measured or self._running)
+            self._measured = self._measured or measures
         self._forget(order.id)
         self._emit(JobEvent(order.id, ended))
+        if measures:
+            self._measure()
+
+    def _measure(self) -> None:
+        """Measures unknown devices after the first jobs, so that no client waits for it."""
+        try:
+            self.place.engine.measure()
+        except Exception:  # later plans assume the rates
+            traceback.print_exc()
 
     def _forget(self, job: str) -> None:
         with self._changed:
