@@ -22,7 +22,7 @@ from typing import Any
 from katz_graph.bench.conditions import computing
 from katz_graph.bench.result import BenchResult
 from katz_graph.testing.comfyui_client import visit
-from katz_graph.testing.server_process import Served, processor_seconds
+from katz_graph.testing.server_process import Served, total_processor_seconds
 
 PATIENCE = 120.0  # seconds, timeout for the picture
 BOUNDS = {"object_info": 5.0, "first_picture": 8.0}  # seconds, median
@@ -83,7 +83,7 @@ def _started(folder: Path, seed: int) -> _Start | None:
     try:
         seen = visit("127.0.0.1", server.port, workflow, began, PATIENCE)
         assert seen.picture.startswith(SIGNATURE)
-        processor = sum(map(processor_seconds, server.family()))
+        processor = sum(map(total_processor_seconds, server.family()))
         server.stop()
     except OSError:  # includes HTTPError and TimeoutError
         return None
