@@ -15,7 +15,9 @@ from torch import Tensor
 from katz_graph.kernels.dispatch import uses_kernels
 
 
-def shifted_layer_norm(x: Tensor, norm: Norm, shift: Tensor) -> Tensor:
+def shifted_layer_norm(
+    x: Tensor, shift: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Tensor:
     """Returns LayerNorm(x) + shift, for x [B, N, C] and shift [B, C].
 
     Statistics are float32. Reads x once and writes once; torch does so twice.
@@ -23,11 +25,13 @@ def shifted_layer_norm(x: Tensor, norm: Norm, shift: Tensor) -> Tensor:
     if uses_kernels(x):
         from katz_graph.kernels.triton.layer_norm import shifted_layer_norm as kernel
 
-        return kernel(x, *norm, shift)
-    return shifted_reference(x, norm, shift)
+        return kernel(x, shift, weight, bias, eps)
+    return shifted_reference(x, shift, weight, bias, eps)
 
 
-def joined_layer_norm(x: Tensor, other: Tensor, norm: Norm) -> Tensor:
+def joined_layer_norm(
+    x: Tensor, other: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Tensor:
     """Returns LayerNorm of x and `other` [B, N, C] joined to rows of 2 · C.
 
     Statistics are float32. Reads both once and writes once; torch also writes and reads the rows.
@@ -35,18 +39,18 @@ def joined_layer_norm(x: Tensor, other: Tensor, norm: Norm) -> Tensor:
     if uses_kernels(x):
         from katz_graph.kernels.triton.layer_norm import joined_layer_norm as kernel
 
-        return kernel(x, other, *norm)
-    return joined_reference(x, other, norm)
+        return kernel(x, other, weight, bias, eps)
+    return joined_reference(x, other, weight, bias, eps)
 
 
-Norm = tuple[Tensor | None, Tensor | None, float]
-"""Weight and bias [C] of a norm, and its epsilon."""
+def shifted_reference(
+    x: Tensor, shift: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Tensor:
+    return F.layer_norm(x, x.shape[-1:], weight, bias, eps) + shift[:, None]
 
 
-def shifted_reference(x: Tensor, norm: Norm, shift: Tensor) -> Tensor:
-    return F.layer_norm(x, x.shape[-1:], *norm) + shift[:, None]
-
-
-def joined_reference(x: Tensor, other: Tensor, norm: Norm) -> Tensor:
+def joined_reference(
+    x: Tensor, other: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Tensor:
     rows = torch.cat([x, other], dim=-1)
-    return F.layer_norm(rows, rows.shape[-1:], *norm)
+    return F.layer_norm(rows, rows.shape[-1:], weight, bias, eps)

@@ -122,7 +122,7 @@ def _layer_norm_of(
 
 
 def shifted_layer_norm(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, shift: Tensor
+    x: Tensor, shift: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> Tensor:
     x = x.contiguous()
     return _of(x, None, torch.empty_like(x), weight, bias, eps, shift.contiguous())

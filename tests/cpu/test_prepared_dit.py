@@ -5,7 +5,7 @@ with a GPU's fused products within float rounding.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import diffusers
@@ -13,12 +13,18 @@ import pytest
 import torch
 from diffusers.models.controlnets.controlnet_z_image import RopeEmbedder
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
+from katz_graph.ir.values import Tokens
 from katz_graph.models.families.hunyuan_dit import random_models as hunyuan_dit
 from katz_graph.models.families.hunyuan_dit import stack as hunyuan_dit_stack
+from katz_graph.models.families.shared.transformer_stack import stack_of
 from katz_graph.models.families.z_image import random_models as z_image
 from katz_graph.models.prepare import fuse_projections, prepare, unprepared
 from katz_graph.models.projections import FusedProjections
+from katz_graph.models.stage_registry import stage
+from katz_graph.testing.random_models import Kind, draw_network
+from katz_graph.testing.tapes import Tapes
 
 BLOCKS = 3
 SIZES = [(4, 4), (6, 10)]
@@ -173,3 +179,66 @@ def test_in_bfloat16_it_errs_no_more_than_diffusers(name: str) -> None:
         return float(torch.cat(apart).square().mean().sqrt())
 
     assert 0 < error(made) <= 1.2 * error(eager)
+
+
+def run(module: Any, given: Mapping[str, Any], *ranges: tuple[int, int]) -> Tensor:
+    """Runs ranges of blocks, each as one stage."""
+    tokens = given["features"]
+    for first, last in ranges:
+        part = {"features": tokens, "first_block": first, "last_block": last}
+        (tokens,) = stage("transformer_blocks").computed(module, {**given, **part})
+    hidden: Tensor = tokens.hidden
+    return hidden
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["z_image", "hunyuan_dit"])
+def test_stages_compute_modulations_at_once_and_are_recorded(kind: Kind) -> None:
+    """Replays with other tokens, between which all intermediate tensors are overwritten."""
+    module = draw_network(kind, BLOCKS)
+    picture, text = 12, 40 if kind == "z_image" else 333
+    fixed = stack_of(module).fixed(module, 3, 4, text)
+    hidden, embedding = random(2, 96 if kind == "z_image" else picture, 32), random(2, 32, seed=1)
+    context = None if kind == "z_image" else random(2, text, module.config.cross_attention_dim)
+    tokens = Tokens(hidden, context, embedding, None)  # type: ignore[arg-type]
+    given = {"features": tokens, "fixed": fixed}
+    expected = run(module, given, (0, -1))
+    prepare(module)
+    fuse_projections(module)
+    for ranges in ([(0, -1)], [(0, 0), (1, 1), (2, -1)]):
+        made = run(module, given, *ranges)
+        assert (made - expected).abs().max() <= 1e-5 * (expected.max() - expected.min())
+    inputs = [one for one in (hidden, context, embedding, *fixed) if one is not None]
+    weights = [*module.parameters(), *module.buffers()]
+    recording = Tapes(strict=True).record(lambda: run(module, given, (0, -1)), [*inputs, *weights])
+    for _ in range(2):
+        hidden.normal_()
+        embedding.normal_()
+        recording.replay()
+        assert torch.equal(recording.outputs.clone(), run(module, given, (0, -1)))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["Z-Image", "HunyuanDiT"])
+def test_full_size_blocks_have_the_same_shapes_and_operations(name: str) -> None:
+    with torch.device("meta"):
+        tokens, embedding = torch.empty(1, 4096, 3840), torch.empty(1, 256)
+        if name == "Z-Image":
+            module: Any = diffusers.ZImageTransformer2DModel(n_layers=1)
+            block, positions = module.layers[0], torch.empty(1, 4096, 64, dtype=torch.complex64)
+            given: tuple[Any, ...] = None, positions, embedding
+        else:
+            module = diffusers.HunyuanDiT2DModel(
+                num_layers=2, in_channels=4, patch_size=2, hidden_size=1408, mlp_ratio=4.3637
+            )
+            block, tokens = module.blocks[0], torch.empty(1, 4096, 1408)
+            rotary = torch.empty(4096, 88), torch.empty(4096, 88)
+            given = torch.empty(1, 333, 1024), torch.empty(1, 1408), rotary
+    counts = []
+    for _ in range(2):
+        with FlopCounterMode(display=False) as counter:
+            made = block(tokens, *given)
+        counts.append((made.shape, counter.get_total_flops()))
+        prepare(module)
+        fuse_projections(module)
+    assert counts[0] == counts[1] and counts[0][1] > 1e11

@@ -267,7 +267,7 @@ def test_the_lora_in_peft_s_names_is_its_product(
             assert error <= 1e-6 * (wanted.max() - wanted.min())
 
 
-@pytest.mark.parametrize("kind", ["sd35", "flux"])
+@pytest.mark.parametrize("kind", EACH)
 def test_fused_projections_are_patched_and_restored(kind: Kind, tmp_path: Path) -> None:
     """On GPUs, weights of several layers share a storage."""
     plain, fused = draw_network(kind, 1), draw_network(kind, 1)

@@ -24,13 +24,17 @@ from katz_graph.executor.worker.computing import Eagerly
 from katz_graph.executor.worker.stream import CudaStream, HostLap, Lap, Made
 from katz_graph.kernels import (
     bias_residual,
+    gated_activation,
     geglu,
     group_norm_silu,
     head_norm,
     joined_gelu,
+    layer_norm,
     linear_geglu,
     modulated_norm,
+    norm_rotary,
     residual_layer_norm,
+    rms_norm,
 )
 from katz_graph.kernels.configurations import listed_for
 from katz_graph.kernels.dispatch import uses_kernels
@@ -228,8 +232,27 @@ def test_kernels_match_their_references(dtype: torch.dtype) -> None:
     head_norm.head_norm(by_head, *norm_of_heads)
     head_norm.reference(expected_by_head, *norm_of_heads)
     gated = (tokens, [(gate, tokens)], [(scale, shift)], 1e-6)
+    queries, turns = two.unflatten(-1, (12, 80)), (angles.cos()[None, :, ::2],) * 2
+    heads = random(80), random(80), 1e-6, *turns, True
+    turned, expected_turned = (
+        function(queries.clone(), *heads)
+        for function in (norm_rotary.norm_rotary, norm_rotary.reference)
+    )
+    chain = tokens, tokens, weight, 1e-6, scale[:, None], bias, gate[:, None]
+    shifted, joined = (tokens, shift, weight, bias, 1e-6), (two, two, None, None, 1e-6)
     pairs = [
         (by_head, expected_by_head),
+        (turned, expected_turned),
+        (rms_norm.residual_rms_norm(*chain)[1], rms_norm.residual_norm_reference(*chain)[1]),
+        (layer_norm.shifted_layer_norm(*shifted), layer_norm.shifted_reference(*shifted)),
+        (layer_norm.joined_layer_norm(*joined), layer_norm.joined_reference(*joined)),
+        *(
+            (function(tokens, tokens), reference(tokens, tokens))
+            for function, reference in (
+                (gated_activation.silu_gated, gated_activation.silu_reference),
+                (gated_activation.gelu_gated, gated_activation.gelu_reference),
+            )
+        ),
         (modulated_norm.computed(*gated)[1], modulated_norm.reference(*gated)[1]),
         (joined_gelu.joined_gelu(tokens, two), joined_gelu.reference(tokens, two)),
         (group_norm_silu.group_norm_silu(*norm), group_norm_silu.reference(*norm)),

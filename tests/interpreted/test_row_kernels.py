@@ -86,21 +86,17 @@ def test_layer_norms_of_shifted_and_joined_rows(affine: bool, dtype: torch.dtype
     weight, bias = (random(2 * width, seed=seed, dtype=dtype) for seed in (2, 3))
     rows = torch.cat([x, other], dim=-1)
     norm = (weight, bias, 1e-6) if affine else (None, None, 1e-6)
-    exact = exact_layer_norm(rows, norm)
-    made = layered.joined_layer_norm(x, other, norm)
-    check(made, layered.joined_reference(x, other, norm), exact)
+    weights = [one if one is None else one.double() for one in norm[:2]]
+    exact = F.layer_norm(rows.double(), rows.shape[-1:], *weights, eps=1e-6)
+    made = layered.joined_layer_norm(x, other, *norm)
+    check(made, layered.joined_reference(x, other, *norm), exact)
     shift = random(2, 2 * width, seed=4, dtype=dtype)
-    made = layered.shifted_layer_norm(rows, norm, shift)
+    made = layered.shifted_layer_norm(rows, shift, *norm)
     exact = exact + shift.double()[:, None]
-    check(made, layered.shifted_reference(rows, norm, shift), exact)
+    check(made, layered.shifted_reference(rows, shift, *norm), exact)
     # torch rounds before it adds
-    rounded = layered.shifted_layer_norm(rows, norm, torch.zeros_like(shift))
+    rounded = layered.shifted_layer_norm(rows, torch.zeros_like(shift), *norm)
     assert torch.equal(made, rounded + shift[:, None])
-
-
-def exact_layer_norm(x: Tensor, norm: layered.Norm) -> Tensor:
-    *weights, eps = (one.double() if isinstance(one, Tensor) else one for one in norm)
-    return F.layer_norm(x.double(), x.shape[-1:], *weights, eps)
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered in exp")

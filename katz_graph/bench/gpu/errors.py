@@ -15,6 +15,7 @@ from katz_graph.kernels import (
     group_norm_silu,
     head_norm,
     joined_gelu,
+    layer_norm,
     linear_geglu,
     lora_patch,
     modulated_norm,
@@ -82,6 +83,16 @@ def _calls(device: torch.device, dtype: torch.dtype) -> dict[str, Call]:
             rms_norm.residual_rms_norm,
             rms_norm.residual_norm_reference,
             (tokens, tokens, weight, 1e-6, random(2, 1, 320), bias, random(2, 1, 320)),
+        ),
+        "shifted layer norm": (
+            layer_norm.shifted_layer_norm,
+            layer_norm.shifted_reference,
+            (tokens, random(2, 320), weight, bias, 1e-6),
+        ),
+        "joined layer norm": (
+            layer_norm.joined_layer_norm,
+            layer_norm.joined_reference,
+            (tokens, tokens, random(640), random(640), 1e-6),
         ),
         "SiLU gate": (
             gated_activation.silu_gated,

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from diffusers.models.transformers.hunyuan_transformer_2d import HunyuanDiTBlock
 from torch import Tensor, nn
 
-from katz_graph.kernels.layer_norm import Norm, joined_layer_norm, shifted_layer_norm
+from katz_graph.kernels.layer_norm import joined_layer_norm, shifted_layer_norm
 from katz_graph.kernels.norm_rotary import norm_rotary
 from katz_graph.models.prepared.modulations import ModulatedBlock, Vectors
 from katz_graph.models.prepared.norms import residual_norm
@@ -59,11 +59,11 @@ class PreparedHunyuanDiTBlock(HunyuanDiTBlock, ModulatedBlock, Fusible):  # type
         """Takes and returns picture tokens [B, N, C]; text tokens are [B, T, E]."""
         if skip is not None:
             hidden_states = self.skip_linear(
-                joined_layer_norm(hidden_states, skip, _weights(self.skip_norm))
+                joined_layer_norm(hidden_states, skip, *_weights(self.skip_norm))
             )
         cosine, sine = (one[None, :, ::2] for one in image_rotary_emb)
         (shift,) = self.vectors(temb)
-        normalised = shifted_layer_norm(hidden_states, _weights(self.norm1.norm), shift)
+        normalised = shifted_layer_norm(hidden_states, shift, *_weights(self.norm1.norm))
         own, other = self.attn1, self.attn2
         layers = own.to_q, own.to_k, own.to_v
         query, key, value = (
@@ -86,7 +86,7 @@ class PreparedHunyuanDiTBlock(HunyuanDiTBlock, ModulatedBlock, Fusible):  # type
         return fed
 
 
-def _weights(norm: nn.LayerNorm) -> Norm:
+def _weights(norm: nn.LayerNorm) -> tuple[Tensor | None, Tensor | None, float]:
     return norm.weight, norm.bias, norm.eps
 
 
