@@ -20,7 +20,6 @@ from typing import Any
 from torch import nn
 
 from katz_graph.models.prepared.activations import GATES
-from katz_graph.models.prepared.modulations import fuse_modulations
 from katz_graph.models.projections import FUSED, FusedProjections, Fusible
 
 
@@ -42,12 +41,11 @@ def unprepared(module: nn.Module) -> Counter[str]:
     return counts
 
 
-def fuse_projections(module: nn.Module, filled: bool = True) -> None:
+def fuse_projections(module: nn.Module) -> None:
     """Moves the weights of layers with the same input into one storage, and likewise the biases;
-    parameters become views. Such are the projections of self-attention, the layers of a `Fusible`
-    block, and the modulations of all blocks; forwards compute them in one product. In-place writes
-    to a parameter take effect. The module must keep its device and dtype. If not `filled`, its
-    weights have no values yet.
+    parameters become views. Such are the projections of self-attention and the layers of a
+    `Fusible` block; forwards compute them in one product. In-place writes to a parameter take
+    effect. The module must keep its device and dtype.
     """
     layer: Any
     for layer in module.modules():
@@ -55,7 +53,6 @@ def fuse_projections(module: nn.Module, filled: bool = True) -> None:
             layer.fuse()
         elif _is(layer, ATTENTION) and _has_three_alike(layer):
             setattr(layer, FUSED, FusedProjections.of(layer.to_q, layer.to_k, layer.to_v))
-    fuse_modulations(module, filled)
 
 
 def _has_three_alike(layer: Any) -> bool:

@@ -25,18 +25,15 @@ class FusedProjections:
     widths: list[int]
 
     @classmethod
-    def of(cls, *layers: nn.Linear, filled: bool = True) -> FusedProjections:
+    def of(cls, *layers: nn.Linear) -> FusedProjections:
         """Moves the weights of layers into one storage, and their biases into another. Layers have
         equal inputs, and all or none have a bias. Later in-place writes to a parameter take effect;
         replacing a parameter does not.
-
-        If not `filled`, the weights have no values yet; their memory is freed before the storage is
-        allocated.
         """
         biases = [layer.bias for layer in layers if layer.bias is not None]
         widths = [len(layer.weight) for layer in layers]
-        weight = _together([layer.weight for layer in layers], widths, filled)
-        return cls(weight, _together(biases, widths, filled) if biases else None, widths)
+        weight = _together([layer.weight for layer in layers], widths)
+        return cls(weight, _together(biases, widths) if biases else None, widths)
 
     def __call__(self, x: Tensor) -> tuple[Tensor, ...]:
         """Returns the outputs of all layers for x [..., C], as views of `whole`."""
@@ -84,14 +81,8 @@ def projected(block: Any, layers: Sequence[nn.Linear], x: Tensor) -> tuple[Tenso
     return tuple(layer(x) for layer in layers)
 
 
-def _together(parameters: Sequence[Tensor], widths: Sequence[int], filled: bool) -> Tensor:
-    if filled:
-        whole = torch.cat([one.data for one in parameters])
-    else:
-        shape = sum(widths), *parameters[0].shape[1:]
-        for one in parameters:
-            one.data = one.data.new_empty(0)
-        whole = parameters[0].data.new_empty(shape)
+def _together(parameters: Sequence[Tensor], widths: Sequence[int]) -> Tensor:
+    whole = torch.cat([one.data for one in parameters])
     for one, part in zip(parameters, whole.split_with_sizes(widths), strict=True):
         one.data = part
     return whole

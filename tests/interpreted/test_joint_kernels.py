@@ -4,6 +4,8 @@ operations in their order, see `test_kernels`.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -16,7 +18,8 @@ from katz_graph.kernels import joined_gelu as joined
 from katz_graph.kernels import modulated_norm as modulated
 from katz_graph.kernels.dispatch import INTERPRETED
 from katz_graph.kernels.head_norm import HeadNorm
-from katz_graph.models.prepare import fuse_projections, prepare
+from katz_graph.models.loading.sources import network_recipe
+from katz_graph.models.loading.store import ModelStore
 from katz_graph.models.stage_registry import stage
 from katz_graph.testing.random_models import Kind, draw_network
 
@@ -133,8 +136,10 @@ def test_gelu_is_written_behind_another_tensor(dtype: torch.dtype) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("kind", ["flux", "sd35"])
-def test_a_prepared_transformer_is_diffusers_within_rounding(kind: Kind) -> None:
-    module = draw_network(kind, 3, blocks=2)
+def test_a_loaded_transformer_is_diffusers_within_rounding(kind: Kind, tmp_path: Path) -> None:
+    eager = draw_network(kind, 3, blocks=2)
+    eager.save_pretrained(tmp_path)
+    module = ModelStore().network(network_recipe(tmp_path).network, "cpu", torch.float32)
     hidden, text = random(BATCH, 6, 32), random(BATCH, 4, 32, seed=1)
     tokens = Tokens(hidden, text, random(BATCH, 32, seed=2), None)  # type: ignore[arg-type]
     angles = random(1, 10, 8, seed=3).repeat_interleave(2, dim=2)
@@ -144,9 +149,7 @@ def test_a_prepared_transformer_is_diffusers_within_rounding(kind: Kind) -> None
         "first_block": 0,
         "last_block": -1,
     }
-    (expected,) = stage("transformer_blocks").computed(module, given)
-    prepare(module)
-    fuse_projections(module)
+    (expected,) = stage("transformer_blocks").computed(eager, given)
     (made,) = stage("transformer_blocks").computed(module, given)
     assert not torch.equal(made.hidden, expected.hidden)
     span = expected.hidden.max() - expected.hidden.min()

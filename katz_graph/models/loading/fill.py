@@ -44,7 +44,7 @@ def with_memory(module: nn.Module, place: torch.device, dtype: torch.dtype) -> n
     # fastest layout for convolutions on GPUs, and required by norms
     if uses_kernels(next(module.parameters())):
         module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        fuse_projections(module, filled=False)
+        fuse_projections(module)
     if by_onednn(next(module.parameters())):
         use_processor_layers(module)
     return module

@@ -24,7 +24,7 @@ from katz_graph.models.prepared.joint import (
     limited,
     projected,
 )
-from katz_graph.models.prepared.modulations import ModulatedBlock, Vectors
+from katz_graph.models.prepared.modulations import Activated, ModulatedBlock
 from katz_graph.models.projections import FusedProjections, Fusible
 
 
@@ -41,12 +41,13 @@ class PreparedFluxBlock(FluxTransformerBlock, ModulatedBlock, Fusible):  # type:
         one = self.attn
         self.picture = FusedProjections.of(one.to_q, one.to_k, one.to_v)
         self.text = FusedProjections.of(one.add_q_proj, one.add_k_proj, one.add_v_proj)
+        self.fuse_modulations()
 
     def forward(
         self,
         hidden_states: Tensor,
         encoder_hidden_states: Tensor,
-        temb: Tensor | Vectors,
+        temb: Tensor | Activated,
         image_rotary_emb: Rotary | None = None,
         joint_attention_kwargs: Mapping[str, Any] | None = None,
     ) -> tuple[Tensor, Tensor]:
@@ -109,7 +110,7 @@ class PreparedFluxSingleBlock(FluxSingleTransformerBlock, ModulatedBlock, Fusibl
         self,
         hidden_states: Tensor,
         encoder_hidden_states: Tensor,
-        temb: Tensor | Vectors,
+        temb: Tensor | Activated,
         image_rotary_emb: Rotary | None = None,
         joint_attention_kwargs: Mapping[str, Any] | None = None,
     ) -> tuple[Tensor, Tensor]:

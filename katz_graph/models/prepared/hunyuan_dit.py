@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from katz_graph.kernels.layer_norm import joined_layer_norm, shifted_layer_norm
 from katz_graph.kernels.norm_rotary import norm_rotary
-from katz_graph.models.prepared.modulations import ModulatedBlock, Vectors
+from katz_graph.models.prepared.modulations import Activated, ModulatedBlock
 from katz_graph.models.prepared.norms import residual_norm
 from katz_graph.models.projections import FusedProjections, Fusible
 
@@ -52,7 +52,7 @@ class PreparedHunyuanDiTBlock(HunyuanDiTBlock, ModulatedBlock, Fusible):  # type
         self,
         hidden_states: Tensor,
         encoder_hidden_states: Tensor,
-        temb: Tensor | Vectors,
+        temb: Tensor | Activated,
         image_rotary_emb: Rotary,
         skip: Tensor | None = None,
     ) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from katz_graph.kernels.modulated_norm import modulated_norm
 from katz_graph.models.prepared.joint import attention, fed_forward, head_norms, projected
-from katz_graph.models.prepared.modulations import ModulatedBlock, Vectors
+from katz_graph.models.prepared.modulations import Activated, ModulatedBlock
 from katz_graph.models.projections import FusedProjections, Fusible
 
 
@@ -33,6 +33,7 @@ class PreparedJointBlock(JointTransformerBlock, ModulatedBlock, Fusible):  # typ
         one, second = self.attn, self.attn2
         self.picture = FusedProjections.of(one.to_q, one.to_k, one.to_v)
         self.text = FusedProjections.of(one.add_q_proj, one.add_k_proj, one.add_v_proj)
+        self.fuse_modulations()
         if second is not None:
             self.second = FusedProjections.of(second.to_q, second.to_k, second.to_v)
 
@@ -40,7 +41,7 @@ class PreparedJointBlock(JointTransformerBlock, ModulatedBlock, Fusible):  # typ
         self,
         hidden_states: Tensor,
         encoder_hidden_states: Tensor,
-        temb: Tensor | Vectors,
+        temb: Tensor | Activated,
         joint_attention_kwargs: Mapping[str, Any] | None = None,
     ) -> tuple[Tensor | None, Tensor]:
         """Takes picture tokens [B, N, C] and text tokens [B, T, C]. Returns the text, or None if
@@ -108,7 +109,7 @@ class PreparedSD3SingleBlock(SD3SingleTransformerBlock, ModulatedBlock, Fusible)
     def fuse(self) -> None:
         self.picture = FusedProjections.of(self.attn.to_q, self.attn.to_k, self.attn.to_v)
 
-    def forward(self, hidden_states: Tensor, temb: Tensor | Vectors) -> Tensor:
+    def forward(self, hidden_states: Tensor, temb: Tensor | Activated) -> Tensor:
         (vectors,) = self.vectors(temb)
         shift, scale, gate, *rest = vectors.chunk(6, dim=1)
         (normalised,) = modulated_norm(hidden_states, [(scale, shift)], self.norm1.norm.eps)

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from katz_graph.kernels.gated_activation import silu_gated
 from katz_graph.kernels.norm_rotary import norm_rotary
 from katz_graph.kernels.rms_norm import residual_rms_norm, rms_norm, rms_norm_residual
-from katz_graph.models.prepared.modulations import ModulatedBlock, Vectors
+from katz_graph.models.prepared.modulations import Activated, ModulatedBlock
 from katz_graph.models.projections import Fusible, projected
 
 
@@ -53,7 +53,7 @@ class _Block(ModulatedBlock, Fusible):
     def modulated(self) -> Sequence[Any]:
         if not self.modulation:
             return ()
-        return (SimpleNamespace(linear=self.adaLN_modulation[0], silu=nn.Identity()),)
+        return (SimpleNamespace(linear=self.adaLN_modulation[0]),)
 
     def projections(self) -> tuple[nn.Linear, ...]:
         return self.attention.to_q, self.attention.to_k, self.attention.to_v
@@ -78,7 +78,7 @@ class PreparedZImageTransformerBlock(
         x: Tensor,
         attn_mask: Tensor | None,
         freqs_cis: Tensor,
-        adaln_input: Tensor | Vectors | None = None,
+        adaln_input: Tensor | Activated | None = None,
         noise_mask: Tensor | None = None,
         *others: Tensor | None,
     ) -> Tensor:
@@ -101,7 +101,7 @@ class PreparedControlRefinerBlock(
         x: Tensor,
         attn_mask: Tensor | None,
         freqs_cis: Tensor,
-        adaln_input: Tensor | Vectors | None = None,
+        adaln_input: Tensor | Activated | None = None,
     ) -> Tensor:
         """Takes and returns [B, N, C]."""
         return block_tokens(self, x, attn_mask, freqs_cis, adaln_input)
@@ -119,7 +119,7 @@ class PreparedZImageControlTransformerBlock(
         x: Tensor,
         attn_mask: Tensor | None,
         freqs_cis: Tensor,
-        adaln_input: Tensor | Vectors | None = None,
+        adaln_input: Tensor | Activated | None = None,
     ) -> Tensor:
         """Takes the model's tokens x [B, N, C] and c: tokens for the first block, else all previous
         results. Returns the residuals of all blocks so far, and the tokens [n, B, N, C].
@@ -134,7 +134,7 @@ def block_tokens(
     x: Tensor,
     attn_mask: Tensor | None,
     freqs_cis: Tensor,
-    adaln_input: Tensor | Vectors | None = None,
+    adaln_input: Tensor | Activated | None = None,
 ) -> Tensor:
     """Returns the tokens [B, N, C] of a block of Z-Image or of its ControlNet, prepared or not."""
     scales: tuple[Tensor | None, ...] = None, None

@@ -26,7 +26,7 @@ from katz_graph.models.families.shared.transformer_stack import (
 )
 from katz_graph.models.families.shared.transformer_stages import network_of
 from katz_graph.models.family import architecture, block_numbers, family_of
-from katz_graph.models.prepared.modulations import modulated
+from katz_graph.models.prepared.modulations import activate
 from katz_graph.models.stages import Loop, Outputs, named
 from katz_graph.picture.batch import repeated
 from katz_graph.sampling.prediction import to_denoised
@@ -154,7 +154,7 @@ def control_block(module: Any, given: Mapping[str, Any]) -> Outputs:
     """Runs one block of a ControlNet. Returns the tokens and the residual times its strength."""
     tokens: Tokens = given["features"]
     stack, number = stack_of(module), given["block"]
-    (embedding,) = modulated([stack.blocks(module)[number]], tokens.embedding)
+    (embedding,) = activate([stack.blocks(module)[number]], tokens.embedding)
     hidden, text = stack.block(
         module, number, tokens.hidden, tokens.text, embedding, given["fixed"]
     )
@@ -218,7 +218,7 @@ def run_blocks(
     outputs = dict(zip(before, tokens.skips, strict=True))
     hidden, text = tokens.hidden, tokens.text
     part = stack.blocks(module)[numbers.start : numbers.stop]
-    for number, embedding in zip(numbers, modulated(part, tokens.embedding), strict=True):
+    for number, embedding in zip(numbers, activate(part, tokens.embedding), strict=True):
         skip = {}
         if number in sources:
             skip["skip"] = _with_residual(outputs[sources[number]], residual)

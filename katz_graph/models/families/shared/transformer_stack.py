@@ -84,9 +84,9 @@ class Stack(Protocol):
         fixed: Fixed,
         skip: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Runs one block on the picture and text tokens. `embedding`: for the block, see
-        `models.prepared.modulations`. `skip`: the output of an earlier block; families without
-        skips may omit the parameter.
+        """Runs one block on the picture and text tokens. `embedding`: from
+        `models.prepared.modulations.activate`. `skip`: the output of an earlier block; families
+        without skips may omit the parameter.
         """
 
     def head(
