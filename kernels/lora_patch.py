@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from katz_graph.kernels.configurations import tiles
 from katz_graph.kernels.dispatch import uses_kernels
-from katz_graph.kernels.patches import Patch
+from katz_graph.kernels.patches import Patch, Send
 from katz_graph.kernels.products import product
 
 ALL = slice(None)
@@ -26,15 +26,23 @@ def lora_patch(patches: Sequence[Patch]) -> None:
     once, for any number of LoRAs. Replaces a product, a scaling, a sum and a conversion per layer
     and LoRA.
     """
+    prepared(patches)(1.0)
+
+
+def prepared(patches: Sequence[Patch], send: Send | None = None) -> Callable[[float], None]:
+    """Prepares `lora_patch`. The result computes it with all scales multiplied by its argument, any
+    number of times while the weights and originals exist. `send` copies factors for kernels.
+    """
     if patches and uses_kernels(patches[0].weight):
-        from katz_graph.kernels.triton.lora_patch import lora_patch as kernel
+        from katz_graph.kernels.triton.lora_patch import Plan
 
-        kernel(patches, partial(tiles, "lora_patch", patches[0].weight.device))
-    else:
-        reference(patches)
+        device = patches[0].weight.device
+        send = send or partial(Tensor.to, device=device, non_blocking=True)
+        return Plan(patches, partial(tiles, "lora_patch", device), send)
+    return partial(reference, patches)
 
 
-def reference(patches: Sequence[Patch]) -> None:
+def reference(patches: Sequence[Patch], strength: float = 1.0) -> None:
     """Computes `lora_patch` with torch. float32 weights are bit-equal to those of diffusers and
     PEFT, which round after the product, after the scaling and after each addition.
     """
@@ -42,7 +50,11 @@ def reference(patches: Sequence[Patch]) -> None:
         weight, original = patch.weight, patch.original
         kind = torch.promote_types(weight.dtype, torch.float32)
         factors = [
-            (_sent(one.up, weight, kind), _sent(one.down, weight, kind).flatten(1), one.scale)
+            (
+                _sent(one.up, weight, kind),
+                _sent(one.down, weight, kind).flatten(1),
+                strength * one.scale,
+            )
             for one in patch.deltas
         ]
         blocks = row_blocks(weight)

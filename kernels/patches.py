@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
+
+Send = Callable[[Tensor], Tensor]
+"""Copies bytes from the host to the device of the weights."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 
-import torch
 from torch import Tensor
 
 from katz_graph.executor.weights.weight_cache import byte_size
@@ -24,11 +23,13 @@ def nowhere() -> AbstractContextManager[float]:
 
 class Originals:
     """Holds the originals of a module's weights by name. Originals on the device can be moved to
-    pinned host memory.
+    pinned host memory; `moving` is called before, to drop other references to them.
     """
 
-    def __init__(self, spare_memory: SpareMemory = nowhere) -> None:
-        self._spare_memory = spare_memory
+    def __init__(
+        self, spare_memory: SpareMemory = nowhere, moving: Callable[[], None] = lambda: None
+    ) -> None:
+        self._spare_memory, self._moving = spare_memory, moving
         self._tensors: dict[str, Tensor] = {}
         self._on_device: set[str] = set()
 
@@ -42,18 +43,21 @@ class Originals:
         return byte_size(self._tensors[name] for name in self._on_device)
 
     def keep(self, weights: Mapping[str, Tensor]) -> None:
-        """Copies weights: to their device if all of them fit, otherwise to the host."""
+        """Copies weights to their device while memory allows, and the others to the host."""
         if not weights:
             return
         with self._spare_memory() as room:
-            fits = byte_size(weights.values()) <= room
-            copy = torch.clone if fits else to_host
-            copies = {name: copy(weight) for name, weight in weights.items()}
-            self._tensors |= copies
-            self._on_device |= copies.keys() if fits else set()
+            for name, weight in weights.items():
+                fits = weight.nbytes <= room
+                self._tensors[name] = weight.clone() if fits else to_host(weight)
+                if fits:
+                    room -= weight.nbytes
+                    self._on_device.add(name)
 
     def give_back(self, size: float) -> None:
         """Moves originals to the host, `size` bytes or all of them."""
+        if size > 0 and self._on_device:
+            self._moving()
         while size > 0 and self._on_device:
             name = next(iter(self._on_device))
             size -= self._tensors[name].nbytes

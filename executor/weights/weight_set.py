@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -21,8 +22,8 @@ from katz_graph.core.errors import RunError
 from katz_graph.core.recipe import Component, FileIdentity, Lora, MergedComponent, tensor_digest
 from katz_graph.executor.weights.originals import Originals, SpareMemory, nowhere
 from katz_graph.executor.weights.weight_cache import WeightCache, byte_size
-from katz_graph.kernels.lora_patch import lora_patch, row_blocks
-from katz_graph.kernels.patches import Delta, Patch
+from katz_graph.kernels.lora_patch import prepared, row_blocks
+from katz_graph.kernels.patches import Delta, Patch, Send
 from katz_graph.models.family import family_of_class
 from katz_graph.models.loading.fill import stored_tensors
 from katz_graph.models.loading.store import ModelStore
@@ -35,6 +36,20 @@ for a network, because the network's class determines them.
 
 SET_BYTES = 2**30  # default budget for the cached weights of sets that recurred
 REMEMBERED = 4096  # number of merged sets remembered
+
+
+Deltas = Mapping[str, Sequence[tuple[Method, float]]]
+"""Deltas with their strengths, in order, by weight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Holds the patches of a set: a function that writes the weights changed by plain LoRAs only,
+    with all scales multiplied by its argument, and the names of the other weights.
+    """
+
+    patch: Callable[[float], None]
+    others: Sequence[str]
 
 
 class WeightSetCache:
@@ -87,8 +102,8 @@ class WeightSets:
     A switch writes only the weights that the old or the new set changes. Not thread-safe.
 
     `read` returns the files; `cache` may hold recurring sets; `spare_memory` limits the device
-    memory for originals. Raises RunError when a restored weight differs from its original, if that
-    is checked (KATZ_CHECK_WEIGHTS).
+    memory for originals; `send` copies factors to a GPU. Raises RunError when a restored weight
+    differs from its original, if that is checked (KATZ_CHECK_WEIGHTS).
     """
 
     def __init__(
@@ -97,16 +112,22 @@ class WeightSets:
         read: Callable[[FileIdentity], LoraFile] = read_lora,
         cache: WeightSetCache | None = None,
         spare_memory: SpareMemory = nowhere,
+        send: Send | None = None,
     ) -> None:
+        self._send = send
         self._weights: dict[str, Tensor] = stored_tensors(module)
         self._family = family_of_class(type(module).__name__)
         self._read, self._cache = read, cache
         # by live file, then by parts
         self._fitted: WeakKeyDictionary[LoraFile, dict[TextParts, Mapping[str, Method]]]
         self._fitted = WeakKeyDictionary()
-        self.originals = Originals(spare_memory)  # of all weights that any set has changed
+        self._prepared: WeakKeyDictionary[LoraFile, dict[TextParts, Prepared]]
+        self._prepared = WeakKeyDictionary()
+        # of all weights that any set has changed
+        self.originals = Originals(spare_memory, self._prepared.clear)
         self._touched: frozenset[str] = frozenset()
         self._resident: Resident = ()
+        self._gpus = {weight.device for weight in self._weights.values() if weight.is_cuda}
         self._checks = checks_weights()
         self._digests: dict[str, str] = {}  # of originals, if they are checked
 
@@ -132,16 +153,17 @@ class WeightSets:
             return 0.0
         begin = time.perf_counter()
         cached = None if self._cache is None else self._cache.get((self, wanted))
+        files: list[LoraFile] = []
+        made: dict[str, list[tuple[Method, float]]] = {}
         if cached is None:
-            made = self._deltas(wanted)
-            touched = frozenset(made)
-        else:
-            made, touched = {}, frozenset(cached)
+            files = [self._read(lora.file) for lora, _ in wanted]
+            made = self._deltas(wanted, files)
+        touched = frozenset(made if cached is None else cached)
         try:
             self._restore(self._touched - touched)
             self._copy(cached or {})
             self._keep(made)
-            self._patch(made)
+            self._patch(wanted, files, made)
         except BaseException:
             self._restore(frozenset(self.originals.tensors))
             self._touched, self._resident = frozenset(), ()
@@ -149,15 +171,17 @@ class WeightSets:
         self._touched, self._resident = touched, wanted
         if self._cache is not None and made:
             self._cache.made((self, wanted), {name: self._weights[name] for name in touched})
-        for device in {weight.device for weight in self._weights.values() if weight.is_cuda}:
+        for device in self._gpus:
             torch.cuda.synchronize(device)
         return time.perf_counter() - begin
 
-    def _deltas(self, wanted: Resident) -> dict[str, list[tuple[Method, float]]]:
+    def _deltas(
+        self, wanted: Resident, files: Sequence[LoraFile]
+    ) -> dict[str, list[tuple[Method, float]]]:
         """Returns the deltas of a set, in order, by weight."""
         found: dict[str, list[tuple[Method, float]]] = {}
-        for lora, parts in wanted:
-            for name, method in self._fit(self._read(lora.file), parts).items():
+        for (lora, parts), file in zip(wanted, files, strict=True):
+            for name, method in self._fit(file, parts).items():
                 found.setdefault(name, []).append((method, lora.strength))
         return found
 
@@ -188,20 +212,43 @@ class WeightSets:
             weights = [self._weights[name] for name in values]
             torch._foreach_copy_(weights, list(values.values()), non_blocking=True)
 
-    def _patch(self, made: Mapping[str, list[tuple[Method, float]]]) -> None:
+    def _patch(self, wanted: Resident, files: Sequence[LoraFile], made: Deltas) -> None:
         """Adds deltas to originals, in float32 on the device. Tensors on the host are transferred
         in their own dtype.
         """
-        weights, sources = self._weights, {name: self._source(name) for name in made}
-        away = {name for name in made if sources[name] is weights[name]}
-        self._copy({name: self.originals.tensors[name] for name in away & self._touched})
-        patches = []
+        self._copy(
+            {
+                name: self.originals.tensors[name]
+                for name in self._touched.intersection(made)
+                if self._source(name) is self._weights[name]
+            }
+        )
+        if len(files) == 1:
+            ((lora, parts),) = wanted
+            strength, patches = lora.strength, self._prepared_file(files[0], parts, made)
+        else:
+            strength, patches = 1.0, self._prepare(made)
+        for name in patches.others:
+            self._write(name, made[name])
+        patches.patch(strength)
+
+    def _prepared_file(self, file: LoraFile, parts: TextParts, made: Deltas) -> Prepared:
+        """Prepares the only file of a set once, at strength 1."""
+        by_parts = self._prepared.setdefault(file, {})
+        if parts not in by_parts:
+            unscaled = {name: [(method, 1.0) for method, _ in made[name]] for name in made}
+            by_parts[parts] = self._prepare(unscaled)
+        return by_parts[parts]
+
+    def _prepare(self, made: Deltas) -> Prepared:
+        patches, others = [], []
         for name in sorted(made):
-            if plain := _plain(weights[name], made[name]):
-                patches.append(Patch(weights[name], sources[name], plain))
+            weight = self._weights[name]
+            if plain := _plain(weight, made[name]):
+                patches.append(Patch(weight, self._source(name), plain))
             else:
-                self._write(name, made[name])
-        lora_patch(patches)
+                others.append(name)
+        return Prepared(prepared(patches, self._send), others)
 
     def _source(self, name: str) -> Tensor:
         """Returns a weight's original if that is on the weight's device; else the weight itself,
@@ -210,7 +257,7 @@ class WeightSets:
         weight, original = self._weights[name], self.originals.tensors[name]
         return original if original.device == weight.device else weight
 
-    def _write(self, name: str, deltas: list[tuple[Method, float]]) -> None:
+    def _write(self, name: str, deltas: Sequence[tuple[Method, float]]) -> None:
         """Adds deltas to one original."""
         weight, original = self._weights[name], self._source(name)
         in_place = weight.dtype == torch.float32 and weight.is_contiguous()

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, cast
 from weakref import WeakKeyDictionary
@@ -48,7 +48,7 @@ from katz_graph.executor.worker.computing import Computing, Eagerly
 from katz_graph.executor.worker.stream import Stream, stream_of
 from katz_graph.executor.worker.vae_parts import Parts, in_parts, needed, possible, surely_enough
 from katz_graph.host.memory import GB, RanOut
-from katz_graph.host.transfer import to_device
+from katz_graph.host.transfer import to_device, uploading
 from katz_graph.ir.values import TextEncoding
 from katz_graph.models.configuration import overflows
 from katz_graph.models.families.shared import vae
@@ -104,6 +104,11 @@ class DeviceModels(ResidentHooks):
         self._cache = WeightSetCache(SET_BYTES if budget is None else budget)
         # by live module; originals are released with their module
         self._sets: WeakKeyDictionary[Any, WeightSets] = WeakKeyDictionary()
+
+    @cached_property
+    def _upload(self) -> Callable[[Tensor], Tensor]:
+        """Copies LoRA files to the device; allocates its buffers at the first use."""
+        return uploading(self.device)
 
     def unload(self) -> None:
         """Unloads all models that are not in use."""
@@ -403,7 +408,9 @@ class DeviceModels(ResidentHooks):
         if module not in self._sets:
             # on a CPU, all originals are in host memory
             spare_memory = nowhere if self.device.type == "cpu" else self.residents.keeping
-            self._sets[module] = WeightSets(module, self.adapters.get, self._cache, spare_memory)
+            self._sets[module] = WeightSets(
+                module, self.adapters.get, self._cache, spare_memory, self._upload
+            )
         if seconds := self._sets[module].use(loras, parts):
             self.lora_merges += 1
             self.lora_seconds += seconds

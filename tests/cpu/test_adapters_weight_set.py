@@ -26,7 +26,7 @@ from katz_graph.executor.weights import originals, weight_set
 from katz_graph.executor.weights.originals import Originals
 from katz_graph.executor.weights.weight_set import WeightSetCache, WeightSets
 from katz_graph.executor.worker.models import DeviceModels
-from katz_graph.kernels.lora_patch import MAX_ONEDNN_RANK, lora_patch
+from katz_graph.kernels.lora_patch import MAX_ONEDNN_RANK, lora_patch, prepared
 from katz_graph.kernels.patches import Delta, Patch
 from katz_graph.models.families.unet.family import FAMILY as UNETS
 from katz_graph.models.loading.identity import file_identity
@@ -191,7 +191,7 @@ def test_a_set_that_comes_back_is_copied(monkeypatch):
     sets.use((first,))
     assert cache.bytes > 0
     sets.use((second,))
-    monkeypatch.setattr(WeightSets, "_patch", lambda sets, deltas: deltas and pytest.fail())
+    monkeypatch.setattr(WeightSets, "_patch", lambda sets, *given: given[-1] and pytest.fail())
     sets.use((first,))
     assert_same(module, made)
     sets.use(())
@@ -255,17 +255,20 @@ def test_a_failure_in_the_middle_restores_the_base(monkeypatch):
     module = load_unet("sd1")
     sets, before = WeightSets(module), snapshot(module)
 
-    def fail_later(patches):
-        lora_patch(patches[:20])
-        raise MemoryError
+    def fail_later(patches, send):
+        def patch(strength):
+            prepared(patches[:20])(strength)
+            raise MemoryError
 
-    monkeypatch.setattr(weight_set, "lora_patch", fail_later)
+        return patch
+
+    monkeypatch.setattr(weight_set, "prepared", fail_later)
     with pytest.raises(MemoryError):
         sets.use(loras("sd1", 1.0))
     assert_same(module, before)
     assert sets.resident == ()
     monkeypatch.undo()
-    sets.use(loras("sd1", 1.0))
+    sets.use(loras("sd1", 0.8))
     sets.use(())
     assert_same(module, before)
 

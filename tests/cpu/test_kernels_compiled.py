@@ -214,28 +214,40 @@ def test_norms_and_gates_of_features_read_wide(architecture: int, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("weight", "factor"),
+    ("weight", "factor", "single"),
     [
-        (torch.float16, torch.float16),
-        (torch.bfloat16, torch.bfloat16),
-        (torch.float16, torch.float32),
-        (torch.float32, torch.float32),
+        (torch.float16, torch.float16, True),
+        (torch.bfloat16, torch.bfloat16, False),
+        (torch.float16, torch.float32, True),
+        (torch.float32, torch.float32, False),
     ],
 )
 @pytest.mark.parametrize(("architecture", "tiles"), choices("lora_patch"))
 def test_the_patch_of_loras_fits_and_reads_wide(
-    architecture: int, tiles: Tiles, weight: torch.dtype, factor: torch.dtype, tmp_path: Path
+    architecture: int,
+    tiles: Tiles,
+    weight: torch.dtype,
+    factor: torch.dtype,
+    single: bool,
+    tmp_path: Path,
 ) -> None:
     from katz_graph.kernels.triton import lora_patch as patch
 
-    signature = {"layers": "*i64", "deltas": "*i64", "scales": "*fp32", "count": "i32"}
+    signature = {
+        "programs": "*i32",
+        "layers": "*i64",
+        "deltas": "*i64",
+        "scales": "*fp32",
+        "strength": "fp32",
+    }
     constants: dict[str, Any] = {
         "WEIGHT": patch.FORMATS[weight],
         "FACTOR": patch.FORMATS[factor],
         "MULTIPLE": patch.ALIGNED,
+        "FACTOR_MULTIPLE": patch.FACTORS_ALIGNED,
+        "SINGLE": single,
         "PRECISION": patch.precision(weight),
         "UPCAST": False,
-        "SEARCHED": patch.SEARCHED,
     }
     made = compiled(patch._lora_patch, signature, constants | tiles, architecture, tmp_path)
     assert made.shared <= SHARED[architecture] * 1024

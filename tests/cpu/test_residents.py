@@ -205,6 +205,9 @@ def lora_bytes(monkeypatch: pytest.MonkeyPatch) -> float:
     # the meta device has no values to compare or copy
     monkeypatch.setenv("KATZ_CHECK_WEIGHTS", "0")
     monkeypatch.setattr(originals, "to_host", lambda weight: torch.zeros_like(weight, device="cpu"))
+    monkeypatch.setattr(
+        "katz_graph.models.loading.room.MOVABLE", 1
+    )  # LoRAs change much of so small a model
     model = recipes("sd1")[0]
     device = Device(100 * bytes_of(model.network))
     device.models.patch(model.with_lora(lora("sd1")))
@@ -235,11 +238,26 @@ def test_originals_that_have_no_room_are_on_the_host_and_evict_nothing(
     by_budget: bool, lora_bytes: float
 ) -> None:
     model = recipes("sd1")[0]
-    room = int(bytes_of(model.network) + 0.99 * lora_bytes)
-    device = Device(100.0 * room, room) if by_budget else Device(room * 8 / 7)
+    size = int(bytes_of(model.network) + 0.6 * lora_bytes)
+    device = Device(100.0 * size, size) if by_budget else Device(size * 8 / 7)
     live = device.models.patch(model)
     assert device.models.patch(model.with_lora(lora("sd1"))) is live
-    assert device.originals == 0 and device.models.residents.use.evictions == 0
+    assert 0.4 * lora_bytes < device.originals <= 0.6 * lora_bytes
+    assert device.models.residents.use.evictions == 0
+
+
+def test_originals_take_a_share_of_the_memory(
+    lora_bytes: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = recipes("sd1")[0]
+    device = Device(100 * bytes_of(model.network))
+    monkeypatch.setattr("katz_graph.models.loading.room.MOVABLE", 0.5 * lora_bytes / device.size)
+    device.models.patch(model.with_lora(lora("sd1")))
+    assert 0.3 * lora_bytes < device.originals <= 0.5 * lora_bytes
+    before = device.originals
+    device.models.patch(model)
+    device.models.patch(model.with_lora(lora("sd1", seed=2)))
+    assert device.originals == before
 
 
 @pytest.mark.parametrize("by_budget", [False, True])

@@ -12,6 +12,7 @@ import torch
 from katz_graph.core.recipe import Lora
 from katz_graph.executor.weights.originals import nowhere
 from katz_graph.executor.weights.weight_set import WeightSets
+from katz_graph.host.transfer import uploading
 from katz_graph.kernels.lora_patch import lora_patch, reference
 from katz_graph.kernels.patches import Delta, Patch
 from katz_graph.models.loading.identity import file_identity
@@ -29,10 +30,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     return random_models(tmp_path_factory.mktemp("sdxl"), "sdxl")
 
 
+@pytest.mark.parametrize("ranks", [(16,), (5, 130)])
 @pytest.mark.parametrize("factors", TYPES)
 @pytest.mark.parametrize("dtype", TYPES)
 def test_a_patch_errs_no_more_than_twice_its_reference(
-    dtype: torch.dtype, factors: torch.dtype
+    dtype: torch.dtype, factors: torch.dtype, ranks: tuple[int, ...]
 ) -> None:
     generator = torch.Generator().manual_seed(0)
 
@@ -52,7 +54,7 @@ def test_a_patch_errs_no_more_than_twice_its_reference(
                 (random(rank, *one.shape[1:]) / rank).to(factors),
                 scale,
             )
-            for rank, scale in ((5, 0.7), (130, -0.4))
+            for rank, scale in zip(ranks, (0.7, -0.4), strict=False)
         ]
         for one in originals
     ]
@@ -75,7 +77,8 @@ def test_a_weight_set_is_taken_out_bit_for_bit(
         pipeline_recipes(Path(models.pipeline))[0].network, "cuda:0", dtype
     )
     before = {name: weight.clone() for name, weight in module.state_dict().items()}
-    sets = WeightSets(module, spare_memory=spare_memory)  # type: ignore[arg-type]
+    send = uploading(torch.device("cuda:0"))
+    sets = WeightSets(module, spare_memory=spare_memory, send=send)  # type: ignore[arg-type]
     chosen = tuple(Lora(file_identity(path), 0.7) for path in models.loras)
     for wanted in (chosen, chosen[:1], chosen[1:], ()):
         sets.use(wanted)

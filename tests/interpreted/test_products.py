@@ -4,6 +4,7 @@ them. See `test_kernels`.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from test_kernels import TYPES, check, random
 from torch import Tensor
 
 from katz_graph.core.recipe import Lora
+from katz_graph.executor.weights.adapters import AdapterStore
 from katz_graph.executor.weights.weight_set import WeightSets
 from katz_graph.kernels import geglu as gate
 from katz_graph.kernels import linear_geglu as gated
@@ -106,13 +108,13 @@ def layers(dtype: torch.dtype) -> list[Tensor]:
     ]
 
 
-@pytest.mark.parametrize("rank", RANKS)
+@pytest.mark.parametrize("ranks", [(3,), (16,), (64,), *((rank, 5) for rank in RANKS)])
 @pytest.mark.parametrize("dtype", TYPES)
-def test_lora_patch(dtype: torch.dtype, rank: int) -> None:
-    """One call adds two LoRAs of different ranks to all layers."""
+def test_lora_patch(dtype: torch.dtype, ranks: Sequence[int]) -> None:
+    """One call adds one or two LoRAs, of different ranks, to all layers."""
     originals, made, expected = layers(dtype), layers(dtype), layers(dtype)
     before = [one.clone() for one in originals]
-    updates = [deltas(one, (rank, 5), torch.float16, torch.float16) for one in originals]
+    updates = [deltas(one, ranks, *[torch.float16] * len(ranks)) for one in originals]
     for patch, weights in ((lora_patch, made), (reference, expected)):
         patch([Patch(*one) for one in zip(weights, originals, updates, strict=True)])
     for weight, other, original, more in zip(made, expected, before, updates, strict=True):
@@ -146,8 +148,7 @@ def test_factors_may_have_any_format_and_originals_be_the_weights(
     check(weight, other, exact)
 
 
-def test_layers_are_found_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton_lora_patch, "SEARCHED", 4)
+def test_layers_of_different_heights_are_found() -> None:
     originals = [random(65 * (number % 3) + 1, 16, seed=number) for number in range(11)]
     made = [torch.zeros_like(one) for one in originals]
     updates = [deltas(one, (2,), torch.float32) for one in originals]
@@ -179,12 +180,12 @@ def test_a_weight_set_is_written_at_once_and_taken_out_again(
     sets = WeightSets(module)
     chosen = tuple(Lora(file_identity(path), 0.7) for path in sd1.loras)
     launches: list[Any] = []
-    launch = triton_lora_patch.lora_patch
+    plan = triton_lora_patch.Plan
     monkeypatch.setattr(WeightSets, "_write", None)  # no layer may be written singly
     monkeypatch.setattr(
         triton_lora_patch,
-        "lora_patch",
-        lambda patches, choose: (launches.append(patches), launch(patches, choose)),
+        "Plan",
+        lambda patches, *given: launches.append(patches) or plan(patches, *given),  # type: ignore[func-returns-value]
     )
     sets.use(chosen)
     (patches,) = launches
@@ -197,22 +198,54 @@ def test_a_weight_set_is_written_at_once_and_taken_out_again(
     assert all(torch.equal(one, before[name]) for name, one in module.state_dict().items())
 
 
+@pytest.mark.parametrize("dtype", TYPES)
+def test_factors_of_a_file_are_sent_in_one_copy_each_time(
+    dtype: torch.dtype, sd1: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A set that recurs with another strength only sends its factors again."""
+    module = ModelStore().network(pipeline_recipes(sd1.pipeline)[0].network, "cpu", dtype)
+    file = file_identity(sd1.loras[0])
+    store = AdapterStore()
+    sent: list[list[int]] = []
+    send = triton_lora_patch._Factors.sent
+    monkeypatch.setattr(
+        triton_lora_patch._Factors,
+        "sent",
+        lambda factors, *given: (
+            sent.append([piece.nbytes for piece in factors._pieces])  # type: ignore[func-returns-value]
+            or send(factors, *given)
+        ),
+    )
+    sets = WeightSets(module, store.get)
+    reads = WeightSets(copy.deepcopy(module), store.get)
+    sets.use((Lora(file, 0.4),))
+    with monkeypatch.context() as again:
+        again.setattr(triton_lora_patch, "Plan", None)
+        sets.use(())
+        sets.use((Lora(file, 0.7),))
+    reads.use((Lora(file, 0.7),))
+    assert [len(pieces) for pieces in sent] == [1, 1, 1]
+    assert sent[0] == sent[1] and sent[0][0] <= sd1.loras[0].stat().st_size
+    for name, weight in sets._weights.items():
+        assert torch.equal(weight, reads._weights[name])
+
+
 def test_unaligned_rows_are_written_separately(monkeypatch: pytest.MonkeyPatch) -> None:
     """GPUs fault on wide loads at unaligned addresses; the interpreter does not."""
-    launches: list[tuple[int, int]] = []
-    launch = triton_lora_patch._launch
+    launches: list[tuple[int, bool]] = []
+    launch = triton_lora_patch._Launch
     monkeypatch.setattr(
         triton_lora_patch,
-        "_launch",
-        lambda patches, multiple, choose: (
-            launches.append((len(patches), multiple))  # type: ignore[func-returns-value]
-            or launch(patches, multiple, choose)
+        "_Launch",
+        lambda patches, wide, *given: (
+            launches.append((len(patches), wide))  # type: ignore[func-returns-value]
+            or launch(patches, wide, *given)
         ),
     )
     originals = [random(8, 32), random(8, 36), random(257)[1:].view(8, 32), random(16, 16)]
     made = [torch.empty_like(one) for one in originals]
     updates = [deltas(one, (2,), torch.float32) for one in originals]
     lora_patch([Patch(*one) for one in zip(made, originals, updates, strict=True)])
-    assert sorted(launches) == [(2, 1), (2, 16)]
+    assert sorted(launches) == [(2, False), (2, True)]
     for weight, original, more in zip(made, originals, updates, strict=True):
         assert torch.allclose(weight.double(), exact_sum(original, more), atol=1e-5)

@@ -95,10 +95,11 @@ def _patch(setting: Setting, listed: Counter[Layer]) -> Trial:
     ways: dict[str, Action] = {LIBRARY: partial(lora_patch.reference, patches)}
     known: dict[str, Tiles] = {}
     if uses_kernels(patches[0].weight):
-        from katz_graph.kernels.triton.lora_patch import launches
+        from katz_graph.kernels.triton.lora_patch import Plan
 
+        there = partial(Tensor.to, device=setting.device)
         for name, cut in _listed("lora_patch").items():
-            ways[name] = partial(_all, list(launches(patches, partial(_always, cut))))
+            ways[name] = partial(_all, Plan(patches, partial(_always, cut), there).sent(1.0))
             known[name] = cut
     factors = sum(one.up.nbytes + one.down.nbytes for patch in patches for one in patch.deltas)
     operations = sum(2.0 * setting.rank * patch.weight.numel() for patch in patches)

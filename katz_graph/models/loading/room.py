@@ -15,6 +15,7 @@ from katz_graph.models.loading.memory import DeviceMemory
 PEAKS = 32
 MIN_RESERVE_BYTES = 2**30  # minimum bytes reserved for computing
 RESERVED = 1 / 8  # maximum share of the memory that this minimum may take
+MOVABLE = 1 / 4  # maximum share of the memory for movable data
 
 
 class Movable(Protocol):
@@ -78,8 +79,8 @@ class Room:
 
     @contextmanager
     def keeping(self, resident: float) -> Iterator[float]:
-        """Yields the bytes that movable data may add without evicting a model. Allocations inside
-        the `with` statement do not count as computing.
+        """Yields the bytes that movable data may add without evicting a model, at most to a share
+        of the memory. Allocations inside the `with` statement do not count as computing.
         """
         self.measure()
         try:
@@ -93,7 +94,10 @@ class Room:
         of_budget = (
             math.inf if self._model_bytes is None else self._model_bytes - resident - self._moved
         )
-        return of_budget if self.memory is None else min(of_budget, self.free - self._reserve())
+        if self.memory is None:
+            return of_budget
+        of_share = MOVABLE * self.memory.total - self._moved
+        return min(of_budget, of_share, self.free - self._reserve())
 
     def count(self) -> None:
         """Recounts the bytes of movable data after a change."""

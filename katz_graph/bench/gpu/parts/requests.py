@@ -10,7 +10,6 @@ from pathlib import Path
 
 import torch
 
-from katz_graph.adapters.lora import read_lora
 from katz_graph.bench.conditions import quiet
 from katz_graph.bench.gpu.clock import interleaved, seconds
 from katz_graph.bench.gpu.models import Files, write
@@ -22,7 +21,6 @@ from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.recorded.cuda import CudaGraphs
 from katz_graph.executor.recorded.recorder import Recorder
 from katz_graph.executor.worker.computing import Computing, Eagerly
-from katz_graph.models.loading.identity import file_identity
 from katz_graph.testing.requests import local_engine, sample
 
 # numbers of ControlNets and LoRAs of a request
@@ -93,8 +91,8 @@ def _streams(setting: Setting, engine: DeviceEngine, files: Files) -> dict[str, 
 
 
 def _lora(setting: Setting, engine: DeviceEngine, files: Files) -> dict[str, float]:
-    """Measures patching and restoring one LoRA, with its file already read, and separately its copy
-    to the device.
+    """Measures patching and restoring one LoRA, with its file already read, and separately one copy
+    of its bytes from pinned memory to the device.
     """
     models = engine.models
     plain, patched = (
@@ -102,19 +100,14 @@ def _lora(setting: Setting, engine: DeviceEngine, files: Files) -> dict[str, flo
         for loras in (0, 1)
     )
     models.patch(patched)
-    file = read_lora(file_identity(files.loras[0]))
-    factors = [
-        factor
-        for methods in file.parts.values()
-        for method in methods.values()
-        for factor in method.tensors
-    ]
-    there = [factor.to(setting.device) for factor in factors]
+    content = torch.empty(files.loras[0].stat().st_size, dtype=torch.uint8)
+    content = content.pin_memory() if setting.device.type == "cuda" else content
+    there = content.to(setting.device)
     took = interleaved(
         {
             "restore": lambda: models.patch(plain),
             "patch": lambda: models.patch(patched),
-            "send": lambda: torch._foreach_copy_(there, factors, non_blocking=True),
+            "send": lambda: there.copy_(content, non_blocking=True),
         },
         setting.device,
         setting.rounds,
