@@ -193,7 +193,7 @@ def run(module: Any, given: Mapping[str, Any], *ranges: tuple[int, int]) -> Tens
 
 @torch.no_grad()
 @pytest.mark.parametrize("kind", ["z_image", "hunyuan_dit"])
-def test_stages_compute_modulations_at_once_and_are_recorded(kind: Kind) -> None:
+def test_ranges_of_fused_blocks_compute_alike_and_are_recorded(kind: Kind) -> None:
     """Replays with other tokens, between which all intermediate tensors are overwritten."""
     module = draw_network(kind, BLOCKS)
     picture, text = 12, 40 if kind == "z_image" else 333

@@ -35,10 +35,12 @@ from katz_graph.ir.device import Device, Target
 from katz_graph.models.loading.store import ModelStore
 from katz_graph.models.prepare import fuse_projections, prepare, unprepared
 from katz_graph.models.projections import FUSED
+from katz_graph.models.text.sequence import outputs
 from katz_graph.planner.region import stage_of
 from katz_graph.testing.plain_loop import Case
 from katz_graph.testing.random_models import make_pipeline
 from katz_graph.testing.requests import sampler_region
+from katz_graph.testing.tapes import Tapes
 
 TOKENS = [5, 12, 77]
 HALF = [torch.float16, torch.bfloat16]
@@ -105,6 +107,7 @@ def qwen3() -> Any:
         num_key_value_heads=2,
         head_dim=12,
         initializer_range=0.3,
+        use_cache=False,
     )
     return with_random_norms(Qwen3Model(config))
 
@@ -182,6 +185,24 @@ def test_with_projections_side_by_side_it_is_transformers_within_rounding(name: 
                 if re.search(r"v_proj|\.v\.|up_proj|wi_1", called):
                     weight.add_(0.1)
     assert (found[1] - found[0]).abs().max() > 0.01
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["t5", "mt5", "qwen3"])
+def test_fused_encoders_are_recorded(name: str) -> None:
+    """Replays with another text, between which all intermediate tensors are overwritten."""
+    module, ids = ENCODERS[name](), torch.arange(12)[None]
+    prepare(module)
+    fuse_projections(module)
+
+    def hidden() -> Tensor:
+        return outputs(module, ids, output_hidden_states=True).hidden_states[-1]  # type: ignore[no-any-return]
+
+    weights = [*module.parameters(), *module.buffers()]
+    recording = Tapes(strict=True).record(hidden, [ids, *weights])
+    ids.add_(50)
+    recording.replay()
+    assert torch.equal(recording.outputs.clone(), hidden())
 
 
 @torch.no_grad()
