@@ -325,8 +325,8 @@ def test_a_second_stop_ends_at_once_and_leaves_nothing(server: Served) -> None:
     assert asyncio.run(unfinished(server.folder / "data")) == [long]
     assert "Traceback" not in server.log, server.log
     looks = [line.split("'")[1] for line in server.log.splitlines() if "GOMP_SPINCOUNT" in line]
-    # in the runner and in its device's worker
-    assert len(looks) >= 2 and set(looks) == {WAITING["GOMP_SPINCOUNT"]}
+    # torch is loaded once, in the process that forks the runner and its device's worker
+    assert looks == [WAITING["GOMP_SPINCOUNT"]]
 
 
 def submit(server: Served, prompt: Mapping[str, Any]) -> str:
