@@ -38,11 +38,13 @@ from trivial_nodes import TYPES, node
 
 
 class Engine:
-    """Has no models to unload."""
+    """Has no models to unload, and nothing to measure."""
 
     device = Device("cpu", 1.0, 1.0)
 
     def unload(self) -> None: ...
+
+    def measure(self) -> None: ...
 
     def run_ended(self, context: Context) -> None: ...
 
