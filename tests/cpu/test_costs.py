@@ -436,9 +436,11 @@ def test_next_plan_uses_the_measured_lora_switch(
     def region(*loras: tuple[Path, float]) -> Region:
         return sampler_region(Case("test", sd1.pipeline, "euler", 2, loras=loras))
 
-    write_weight, plain = WeightSets._write, region()
+    patch, plain = WeightSets._patch, region()
     monkeypatch.setattr(
-        WeightSets, "_write", lambda self, *given: (time.sleep(0.002), write_weight(self, *given))
+        WeightSets,
+        "_patch",
+        lambda self, *given: (time.sleep(0.002 * len(given[-1])), patch(self, *given)),
     )
     first, again, two = (
         region((sd1.loras[0], 0.7)),
