@@ -145,13 +145,15 @@ def test_a_request_that_always_breaks_its_device_fails_and_a_concurrent_one_does
     program, other = engine.plan(region), engine.plan(breaking)
     started, context = threading.Event(), bare_context(engine)
     context.listener = lambda event: started.set()
+    earlier = bare_context(engine)
+    earlier.arrival = context.arrival - 1.0  # so that the device serves it first
     with ThreadPoolExecutor(1) as pool:
         concurrent = pool.submit(engine.cluster.run, program, context)
         assert started.wait(ANSWER_TIMEOUT_S)
         with pytest.raises(
             WorkerLost, match=rf"{DEVICE}: the device failed: {ILLEGAL}, in 2 attempts"
         ):
-            in_time(engine.cluster.run, other, bare_context(engine))
+            in_time(engine.cluster.run, other, earlier)
         outcome = concurrent.result(ANSWER_TIMEOUT_S)
     assert torch.equal(outcome.samples, expected) and outcome.attempts == 3
 
