@@ -28,7 +28,7 @@ from katz_graph.executor.transport.peer import Peer
 from katz_graph.executor.transport.transports import open_bulk, transports_for
 
 ATTEMPT = 1
-RESIDUAL_BYTES = 108_000_000  # of SDXL's residuals at 1024 x 1024 with guidance
+RESIDUAL_BYTES = 108_000_000  # of a ControlNet's residuals at 1024 x 1024 with guidance
 TRANSFERS = 1000  # during which a process is killed
 
 

@@ -148,7 +148,7 @@ LOADS: dict[str, Place] = {
     for kind in (UNet2DConditionModel, CLIPTextModel, ControlNetModel, AutoencoderKL)
 } | {"load upscaler": (nn.Module, "load_state_dict", of(CompactNet))}
 COMPUTES: dict[str, Place] = {
-    "LoRAs": (WeightSets, "_write", ANY),
+    "LoRAs": (WeightSets, "_patch", ANY),
     "text": (CLIPTextModel, "forward", ANY),
     "VAE decode": (AutoencoderKL, "decode", ANY),
     "VAE encode": (AutoencoderKL, "encode", ANY),
