@@ -90,12 +90,14 @@ class Calls:
         return self._process.guarded(name, self._context.warn)
 
     def _awaited(self, node: NodeState, result: Any) -> Any:
-        """Returns a result. Wraps an awaitable of a pack so that it also restores process state."""
+        """Returns a result. Wraps an awaitable of a pack: its run is alone until it ends, and then
+        process state is restored.
+        """
         if node.type.pack in OWN_PACKS or not inspect.isawaitable(result):
             return result
 
         async def inside() -> Any:
-            with self._restored(node):
+            with self._alone(node), self._restored(node):
                 return await result
 
         return inside()

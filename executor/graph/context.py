@@ -125,7 +125,7 @@ class RunContext:
         return self.pack_lock.held(self.arrival, self.check_cancelled)
 
     def waiting(self) -> AbstractContextManager[None]:
-        return self.pack_lock.released(self.arrival)
+        return self.pack_lock.released(self.arrival, self.check_cancelled)
 
     def on_cancel(self, act: Callable[[], None]) -> Callable[[], None]:
         key = object()

@@ -366,6 +366,7 @@ class Engine:
                 error = failure
             finally:
                 engine.run_ended(context)
+                self._pack_lock.ended(context.arrival)
         measured = context.measured
         return Result(
             {target: tuple(map(plain, outputs)) for target, outputs in found.outputs.items()},

@@ -5,6 +5,7 @@ packs and nodes.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -14,56 +15,74 @@ CHECK_INTERVAL_S = 0.1
 class RunLock:
     """Is held by a run, named by its arrival in seconds. Of the runs that wait for it, the earliest
     gets it next. Reentrant: a run that holds it may enter again, in any thread.
+
+    `check` is called every CHECK_INTERVAL_S during a wait; its error ends the wait.
     """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._owner: float | None = None
-        self._depth = 0
+        self._inside = Counter[float]()  # entered `held`, by run; some of these runs wait
         self._waiting: list[float] = []
 
     @contextmanager
     def held(self, run: float, check: Callable[[], None]) -> Iterator[None]:
-        """Holds the lock inside the `with` statement. While it waits, it calls `check` every
-        CHECK_INTERVAL_S; an error of `check` ends the wait.
-        """
-        self._acquire(run, 1, check)
+        """Holds the lock inside the `with` statement."""
+        with self._changed:
+            self._acquire(run, check)
+            self._inside[run] += 1
         try:
             yield
         finally:
             with self._changed:
-                self._depth -= 1
-                if not self._depth:
-                    self._owner = None
-                    self._changed.notify_all()
+                self._inside[run] -= 1
+                if self._inside[run] <= 0:
+                    self._forget(run)
 
     @contextmanager
-    def released(self, run: float) -> Iterator[None]:
+    def released(self, run: float, check: Callable[[], None]) -> Iterator[None]:
         """Lets other runs have the lock inside the `with` statement. Does nothing if this run does
-        not hold it.
+        not hold it. The run does not get the lock again if all its code has left meanwhile in other
+        threads, or after an error of `check`.
         """
         with self._changed:
-            depth = self._depth if self._owner == run else 0
-            if depth:
-                self._owner, self._depth = None, 0
-                self._changed.notify_all()
+            had = self._owner == run
+            if had:
+                self._free()
         try:
             yield
         finally:
-            if depth:
-                self._acquire(run, depth, lambda: None)
+            if had:
+                with self._changed:
+                    self._acquire(run, check, again=True)
 
-    def _acquire(self, run: float, depth: int, check: Callable[[], None]) -> None:
+    def ended(self, run: float) -> None:
+        """Frees the lock of a run whose code has not left, such as a task that ignores its
+        cancellation.
+        """
         with self._changed:
-            self._waiting.append(run)
-            try:
-                while not (
-                    self._owner == run or (self._owner is None and run == min(self._waiting))
-                ):
-                    self._changed.wait(CHECK_INTERVAL_S)
-                    check()
+            self._forget(run)
+
+    def _forget(self, run: float) -> None:
+        self._inside.pop(run, None)
+        if self._owner == run:
+            self._free()
+        self._changed.notify_all()
+
+    def _free(self) -> None:
+        self._owner = None
+        self._changed.notify_all()
+
+    def _acquire(self, run: float, check: Callable[[], None], again: bool = False) -> None:
+        self._waiting.append(run)
+        try:
+            while self._owner != run and (self._owner is not None or run != min(self._waiting)):
+                if again and run not in self._inside:
+                    return
+                self._changed.wait(CHECK_INTERVAL_S)
+                check()
+            if not again or run in self._inside:
                 self._owner = run
-                self._depth += depth
-            finally:
-                self._waiting.remove(run)
-                self._changed.notify_all()
+        finally:
+            self._waiting.remove(run)
+            self._changed.notify_all()

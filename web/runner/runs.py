@@ -292,6 +292,7 @@ class Runs:
             return "failed", internal(error)
         finally:
             self.place.engine.run_ended(context)
+            self.place.pack_lock.ended(context.arrival)
 
 
 def chosen(order: Order) -> PlanChanges:
