@@ -17,7 +17,6 @@ from torch import Tensor
 
 from katz_graph.adapters.encoders import TextParts, text_parts
 from katz_graph.adapters.recipes import clips_of
-from katz_graph.core.errors import KatzError
 from katz_graph.core.recipe import (
     ClipRecipe,
     Component,
@@ -208,7 +207,7 @@ class DeviceModels(ResidentHooks):
         """Returns whether all modules of some recipes and encodings are loaded."""
         try:
             wanted = [one.key for value in values for one in self.loadables(value)]
-        except KatzError:
+        except Exception:
             return True  # reported when the value is used
         return all(map(self.residents.has, wanted))
 

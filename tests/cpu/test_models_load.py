@@ -131,6 +131,19 @@ def test_a_file_that_changed_since_the_recipe_was_made(tmp_path):
         ModelStore().controlnet(recipe.control_net, "cpu", torch.float32)
 
 
+def test_whether_a_merged_model_is_loaded_can_be_asked_after_its_files_are_gone(tmp_path):
+    """The device's thread asks before the task runs, and only the task reports the missing file."""
+    shutil.copytree(pipeline_folder("sd1"), tmp_path / "model")
+    merged = merged_model(
+        pipeline_recipes(tmp_path / "model")[0], recipes("sd1")[0], (("", 1.0, 0.0),)
+    )
+    shutil.rmtree(tmp_path / "model" / "unet")
+    models = DeviceModels()
+    assert models.has([merged])
+    with pytest.raises((InputError, OSError)):
+        models.patch(merged)
+
+
 def test_a_tokenizer_that_is_none(tmp_path):
     shutil.copytree(pipeline_folder("sd1"), tmp_path / "model")
     for path in (tmp_path / "model" / "tokenizer").iterdir():
