@@ -134,6 +134,48 @@ class Results:
 __all__ = ["ResultCache", "ResultEntry"]
 
 
+class UserState:
+    """Holds what a user's runs leave to later ones: the cache-key inputs of the last run, and the
+    instance objects of nodes, by node and type. Concurrent runs of the user share it.
+    """
+
+    def __init__(self) -> None:
+        self.history = History()
+        self._objects: dict[tuple[str, str], Any] = {}
+        self._lock = threading.Lock()
+        self._in_use: list[set[tuple[str, str]]] = []  # objects used by each current run
+
+    @contextmanager
+    def under_way(self, used: set[tuple[str, str]]) -> Iterator[None]:
+        """Retains the objects that a run uses until it ends, even if other runs end earlier."""
+        with self._lock:
+            self._in_use.append(used)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._in_use = [other for other in self._in_use if other is not used]
+
+    def instance(self, node: str, kind: NodeType, used: set[tuple[str, str]]) -> Any:
+        """Returns the instance object of a node of this type, created at first use."""
+        assert kind.instance is not None
+        key = node, kind.name
+        with self._lock:
+            used.add(key)
+            if key not in self._objects:
+                self._objects[key] = kind.instance()
+            return self._objects[key]
+
+    def end_run(self, nodes: Iterable[tuple[str, str]], used: set[tuple[str, str]]) -> None:
+        """Drops the objects of nodes that are neither in the graph of the run that ends nor used by
+        another run.
+        """
+        with self._lock:
+            if self._objects:
+                live = set(nodes).union(*(one for one in self._in_use if one is not used))
+                self._objects = {key: one for key, one in self._objects.items() if key in live}
+
+
 class ResultCache:
     """Caches results for successive runs. `classic` drops, after each run, results not used by the
     graphs of the last `runs` runs; an eviction policy retains `limit` results; `none` retains
@@ -145,10 +187,9 @@ class ResultCache:
 
     def __init__(self, policy: str = "classic", limit: int = 0, runs: int = 1) -> None:
         self._results = Results(policy, limit, runs)
-        self.history = History()  # cache-key inputs of the last run
+        self._user = UserState()
         self._touched: set[Signature] | None = None  # signatures touched by the current run
-        self._instances: dict[tuple[str, str], Any] = {}
-        self._lock = threading.Lock()
+        self._used = set[tuple[str, str]]()  # instance objects used by the current run
 
     @classmethod
     def parse(cls, text: str, runs: int = 1) -> ResultCache:
@@ -168,13 +209,24 @@ class ResultCache:
             f"unknown cache policy {text!r}; choose classic, {COUNTED} (N results) or none"
         )
 
-    def fork(self) -> ResultCache:
-        """Returns a cache that shares the results but has a separate history and separate instance
-        objects.
+    def fork(self, same_user: bool = False) -> ResultCache:
+        """Returns a cache that shares the results. Its history and instance objects are separate,
+        unless it is for another run of the same user.
         """
         other = ResultCache(self.policy)
         other._results = self._results
+        if same_user:
+            other._user = self._user
         return other
+
+    @property
+    def history(self) -> History:
+        """Returns the cache-key inputs of the user's last run."""
+        return self._user.history
+
+    @history.setter
+    def history(self, history: History) -> None:
+        self._user.history = history
 
     @property
     def policy(self) -> str:
@@ -204,29 +256,19 @@ class ResultCache:
         """
         self._touched = touched = set[Signature]()
         try:
-            with self._results.under_way(touched):
+            with self._results.under_way(touched), self._user.under_way(self._used):
                 yield
         finally:
             self._touched = None
 
     def instance(self, node: str, kind: NodeType) -> Any:
         """Returns the instance object of a node of this type, created at first use."""
-        assert kind.instance is not None
-        key = node, kind.name
-        with self._lock:
-            if key not in self._instances:
-                self._instances[key] = kind.instance()
-            return self._instances[key]
+        return self._user.instance(node, kind, self._used)
 
     def end_run(self, used: Collection[Signature], nodes: Iterable[tuple[str, str]] = ()) -> None:
         """Ends a run. `used`: the signatures of its whole graph, requested or not; `nodes`: ids and
         types.
         """
-        with self._lock:
-            if self._instances:
-                self._instances = (
-                    {}
-                    if self.policy == "none"
-                    else {key: self._instances[key] for key in nodes if key in self._instances}
-                )
+        self._user.end_run(() if self.policy == "none" else nodes, self._used)
+        self._used.clear()
         self._results.end_run(used)

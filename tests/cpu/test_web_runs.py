@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -124,6 +126,36 @@ def test_a_job_that_is_cancelled_as_it_begins_does_not_run(
     may.set()
     runs.close(10)
     eventually(lambda: [end.status for end in ends(events)] == ["cancelled"], 10)
+
+
+def test_asynchronous_code_of_packs_runs_for_one_job_at_a_time_with_the_objects_of_its_client(
+    tmp_path: Path,
+) -> None:
+    class Counter:
+        RETURN_TYPES, FUNCTION, CATEGORY, OUTPUT_NODE = ("INT",), "go", "test", True
+        count = 0
+
+        @classmethod
+        def INPUT_TYPES(cls) -> dict[str, Any]:
+            return {"required": {"job": ("STRING",)}}
+
+        async def go(self, job: str) -> Any:
+            self.count += 1
+            log.append((job, self.count))
+            await asyncio.sleep(0.05)
+            log.append((job, self.count))
+            return (self.count,)
+
+    log: list[tuple[str, int]] = []
+    events: list[JobEvent] = []
+    types = {"Counter": replace(V1Class("Counter", Counter, "Counter").describe(), pack="pack")}
+    runs = runs_in(tmp_path, events.append, types)
+    for job in "abc":
+        runs.start(Order(job, {"1": node("Counter", job=job)}, ("1",), "client"))
+    eventually(lambda: len(ends(events)) == 3, 10)
+    assert [end.status for end in ends(events)] == ["completed"] * 3
+    assert [count for _, count in log] == [1, 1, 2, 2, 3, 3]
+    assert len(set(log)) == 3, "each job is alone between its two lines"
 
 
 @pytest.mark.defect(19)

@@ -19,7 +19,7 @@ class Caches:
 
     def __init__(self, shared: ResultCache) -> None:
         self._shared = shared
-        self._idle: OrderedDict[str | None, ResultCache] = OrderedDict()
+        self._users: OrderedDict[str | None, ResultCache] = OrderedDict()  # the latest last
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -27,24 +27,20 @@ class Caches:
 
     @contextmanager
     def lent(self, user: str | None) -> Iterator[ResultCache]:
-        """Lends a user's cache to one run. If a user has several concurrent runs, all but the first
-        start with no history and new objects.
+        """Lends a cache to one run of a user. Concurrent runs of a user share its history and node
+        objects, as successive runs do.
         """
         with self._lock:
-            own = self._idle.pop(user, None)
-            if own is None:
-                own = self._shared.fork()
-        try:
-            with own.under_way():
-                yield own
-        finally:
-            with self._lock:
-                self._idle[user] = own
-                while len(self._idle) > USERS:
-                    self._idle.popitem(last=False)
+            own = self._users.pop(user, None)
+            self._users[user] = own = self._shared.fork() if own is None else own
+            while len(self._users) > USERS:
+                self._users.popitem(last=False)
+            lent = own.fork(same_user=True)
+        with lent.under_way():
+            yield lent
 
     def clear(self) -> None:
         """Drops all results and objects. No run may be active."""
         with self._lock:
-            self._idle.clear()
+            self._users.clear()
             self._shared.clear()
