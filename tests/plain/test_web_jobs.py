@@ -270,6 +270,54 @@ def test_the_time_of_a_job_begins_with_its_turn(tmp_path: Path) -> None:
     run(tmp_path, use, jobs_at_once=3, served=1, clock=clock)
 
 
+def test_a_pause_returns_jobs_before_their_turn_to_their_places(tmp_path: Path) -> None:
+    async def use(service: Service) -> None:
+        for id in "abcd":
+            await submit(service, id, client=id)
+        await service.until(lambda: service.runner.names == ["a", "b", "c"])
+        await service.jobs.pause()
+        await service.until(lambda: service.pending() == ["b", "c", "d"])
+        assert service.running() == ["a"]
+        service.runner.end("a")
+        await service.all_ended("a")
+        await service.jobs.resume()
+        await service.until(lambda: service.runner.names == ["a", "b", "c", "b", "c", "d"])
+
+    run(tmp_path, use, jobs_at_once=3, served=1)
+
+
+def test_a_crash_during_several_jobs_leaves_them_in_their_order(tmp_path: Path) -> None:
+    async def use(service: Service) -> None:
+        for id in "abcd":
+            await submit(service, id, client=id)
+        await service.until(lambda: service.runner.names == ["a", "b", "c"])
+        service.jobs.lost(["a", "b", "c"], "killed")
+        for id in "abc":
+            await service.until(lambda last=id: service.runner.names[-1] == last)
+            assert service.running() == [id], "one that may have killed the runner runs alone"
+            service.runner.end(id)
+            await service.all_ended(id)
+
+    run(tmp_path, use, jobs_at_once=3, served=1)
+
+
+def test_a_cancelled_job_that_does_not_stop_ends_no_runner_before_its_turn(tmp_path: Path) -> None:
+    async def use(service: Service) -> None:
+        await submit(service, "a", "b")
+        await service.until(lambda: service.runner.names == ["a", "b"])
+        service.runner.obedient = False
+        await service.jobs.cancel(["b"])
+        await asyncio.sleep(0.2)
+        assert not service.runner.replaced
+        service.runner.end("a")
+        assert [job.id for job in service.jobs.served] == ["a", "b"], "b's turn, as a is stored"
+        await service.all_ended("a", "b")
+        assert len(service.runner.replaced) == 1
+        assert await service.statuses() == {"a": "completed", "b": "cancelled"}
+
+    run(tmp_path, use, jobs_at_once=3, served=1, stop_seconds=0.05)
+
+
 @pytest.mark.defect(46)
 def test_a_deadline_that_cannot_be_met_is_refused_on_arrival(tmp_path: Path) -> None:
     clock = Clock()

@@ -87,7 +87,7 @@ def test_a_job_that_comes_back_has_its_turn_again() -> None:
         queue.add(job(id, 1.0, order, client=client))
     taken = queue.take(lambda _: True)
     assert taken is not None and taken.id == "a0" and names(queue) == ["b0", "a1"]
-    queue.put_back(taken)
+    queue.put_back(taken, 0)
     assert names(queue) == ["a0", "b0", "a1"]
 
 

@@ -8,6 +8,7 @@ that a second crash can be attributed to it.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
@@ -67,6 +68,7 @@ class Attempt:
     """Tracks a job that the runner has."""
 
     job: Job
+    number: int = 0  # in the order of starts
     began: float | None = None  # when the runner started it; `job.started`: when its turn came
     wrote: set[StoredFile] = field(default_factory=set)
     noted: set[StoredFile] = field(default_factory=set)  # files that the store has recorded
@@ -109,6 +111,7 @@ class Dispatcher:
         self.attempts: dict[str, Attempt] = {}
         # jobs that never ran and whose result is being written to disk
         self._ending: dict[str, tuple[Job, asyncio.Task[None]]] = {}
+        self._numbers = itertools.count()
         self._closed = False
         self.hold = True
         self.idle = asyncio.Event()
@@ -133,16 +136,17 @@ class Dispatcher:
 
     @property
     def served(self) -> list[Job]:
-        """Returns the jobs whose turn it is, the earliest first."""
-        return [attempt.job for attempt in self._served()]
+        """Returns the jobs whose turn it is, and those being stored, the earliest first."""
+        early = {job.id for job in self.early}
+        return [attempt.job for id, attempt in self.attempts.items() if id not in early]
 
     @property
     def early(self) -> list[Job]:
         """Returns the jobs that the runner has before their turn, the earliest first."""
-        return [attempt.job for attempt in list(self.attempts.values())[self._places.served :]]
+        return [attempt.job for attempt in self._running()[self._places.served :]]
 
-    def _served(self) -> list[Attempt]:
-        return list(self.attempts.values())[: self._places.served]
+    def _running(self) -> list[Attempt]:
+        return [attempt for attempt in self.attempts.values() if attempt.phase == "runs"]
 
     def dispatch(self) -> None:
         """Starts the jobs that can start, and fails those whose deadline has passed."""
@@ -267,11 +271,9 @@ class Dispatcher:
         """Stops the running jobs, or those before their turn, and returns them to the queue; a
         later attempt starts them from the beginning.
         """
-        served = self._served() if only_early else ()
-        for attempt in self.attempts.values():
-            if attempt.phase == "runs" and attempt not in served:
-                attempt.returned = True
-                self._stop(attempt)
+        for attempt in self._running()[self._places.served if only_early else 0 :]:
+            attempt.returned = True
+            self._stop(attempt)
 
     def _stop(self, attempt: Attempt) -> None:
         """Asks the runner to stop a job, and replaces the runner if the job does not stop."""
@@ -289,7 +291,11 @@ class Dispatcher:
             self._runner.prepare()
 
     def _escalate(self, attempt: Attempt) -> None:
-        if self._still_runs(attempt):
+        if self._still_runs(attempt) and attempt.job in self.early:
+            # it delays no other job yet, and a replacement would end the earlier ones
+            loop = asyncio.get_running_loop()
+            loop.call_later(self._stop_seconds, self._escalate, attempt)
+        elif self._still_runs(attempt):
             self._runner.replace(
                 f"cancelled job {attempt.job.id} did not stop within {self._stop_seconds:g} s"
             )
@@ -299,13 +305,15 @@ class Dispatcher:
         return current and not self._closed
 
     def _fits(self, job: Job) -> bool:
-        active = [attempt.job for attempt in self.attempts.values() if attempt.phase == "runs"]
+        active = [attempt.job for attempt in self._running()]
         suspects = job.crashes or any(other.crashes for other in active)
         return len(active) < (1 if suspects else self._places.in_hand)
 
     def _start(self, job: Job) -> None:
         at = self._clock()
-        attempt = self.attempts[job.id] = Attempt(replace(job, status="in_progress", started=None))
+        attempt = self.attempts[job.id] = Attempt(
+            replace(job, status="in_progress", started=None), next(self._numbers)
+        )
         self.idle.clear()
         self.spawn(self._note(self._store.begin(job.id, at)))
         self.spawn(self._hand_over(attempt))
@@ -367,10 +375,12 @@ class Dispatcher:
 
     def _end(self, attempt: Attempt, result: Ended, discard: bool = False) -> None:
         attempt.phase = "ends"
+        self._count_from_turn(self._clock())
         self.spawn(self._keep(attempt, result, discard))
 
     def _return(self, attempt: Attempt, crashes: int) -> None:
         attempt.phase = "returns"
+        self._count_from_turn(self._clock())
         self.spawn(self._put_back(attempt, crashes))
 
     async def _keep(self, attempt: Attempt, result: Ended, discard: bool = False) -> None:
@@ -449,12 +459,11 @@ class Dispatcher:
         if attempt.cancelled:
             self.finish(job, Ended("cancelled", self._clock()))
         else:
-            self.queue.put_back(job)
+            self.queue.put_back(job, attempt.number)
             self._changed()
 
     def _leave(self, id: str) -> None:
         self.attempts.pop(id, None)
-        self._count_from_turn(self._clock())
         if not self.attempts:
             self.idle.set()
 
@@ -462,7 +471,7 @@ class Dispatcher:
         """Sets the start of the jobs whose turn has come, so that their durations do not include
         the time of earlier jobs.
         """
-        for attempt in self._served():
+        for attempt in self._running()[: self._places.served]:
             if attempt.began is not None and attempt.job.started is None:
                 attempt.job = replace(attempt.job, started=now)
 

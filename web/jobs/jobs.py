@@ -162,11 +162,12 @@ class Jobs:
         await self.cancel([job.id for job in stopped])
 
     async def pause(self) -> None:
-        """Starts no job until `resume`, even after a restart. Raises RunError if the flag cannot be
-        stored.
+        """Starts no job until `resume`, even after a restart, and returns jobs before their turn to
+        the queue. Raises RunError if the flag cannot be stored.
         """
         await self._store.set_flag(PAUSED, True)
         self._paused = self._dispatcher.hold = True
+        self._dispatcher.give_back(only_early=True)
         self._changed()
 
     async def resume(self) -> None:

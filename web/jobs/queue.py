@@ -8,8 +8,10 @@ so a turn per id would let an address multiply its turns.
 from __future__ import annotations
 
 import bisect
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 from katz_graph.core.errors import KatzError
 from katz_graph.web.jobs.job import Job
@@ -43,6 +45,7 @@ class JobQueue:
     def __init__(self) -> None:
         # in the order of turns: addresses, and each address's clients with their sorted jobs
         self._turns: dict[str, dict[str, list[Job]]] = {}
+        self._returned: dict[Owner, int] = {}  # clients with a returned job: when it was taken
 
     def __len__(self) -> int:
         return sum(map(len, self._lists()))
@@ -95,13 +98,22 @@ class JobQueue:
         address, client = owner_of(job)
         bisect.insort(self._turns.setdefault(address, {}).setdefault(client, []), job, key=_key)
 
-    def put_back(self, job: Job) -> None:
-        """Reinserts a job that was taken and did not end. Its client has the next turn."""
+    def put_back(self, job: Job, taken: int) -> None:
+        """Reinserts a job that was taken and did not end. Its client has the next turn; of several
+        such clients, the one whose job was taken first. `taken` numbers the taken jobs.
+        """
         self.add(job)
-        address, client = owner_of(job)
-        clients = self._turns.pop(address)
-        jobs = clients.pop(client)
-        self._turns = {address: {client: jobs, **clients}, **self._turns}
+        whose = owner_of(job)
+        self._returned[whose] = min(taken, self._returned.get(whose, taken))
+
+        def turn(address: str, client: str) -> float:
+            return self._returned.get((address, client), math.inf)
+
+        for address, clients in self._turns.items():
+            order = sorted(clients, key=partial(turn, address))
+            self._turns[address] = {client: clients[client] for client in order}
+        first = {address: turn(address, next(iter(own))) for address, own in self._turns.items()}
+        self._turns = {one: self._turns[one] for one in sorted(first, key=first.__getitem__)}
 
     def remove(self, id: str) -> Job | None:
         """Removes and returns a job; returns None if it does not wait."""
@@ -118,6 +130,7 @@ class JobQueue:
         if job is None or not fits(job):
             return None
         address, client = owner_of(job)
+        self._returned.pop((address, client), None)
         clients = self._turns.pop(address)
         clients[client] = clients.pop(client)
         self._turns[address] = clients
@@ -184,6 +197,7 @@ class JobQueue:
         clients[client].remove(job)
         if not clients[client]:
             del clients[client]
+            self._returned.pop((address, client), None)
         if not clients:
             del self._turns[address]
 
