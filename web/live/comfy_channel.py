@@ -43,6 +43,7 @@ class ConventionChannel:
         # jobs whose nodes have changed since the last progress_state
         self._owed: dict[str, JobState] = {}
         self._shown: dict[str, str] = {}  # the last node reported as executing, by job
+        self._started: set[str] = set()  # jobs reported as started
 
     def read(self, text: str) -> Iterator[ClientFrame]:
         """Answers the client's first text, `feature_flags`. Ignores later texts."""
@@ -68,27 +69,30 @@ class ConventionChannel:
             assert job.result is not None
             if _is_reported(job.result, job.started):
                 yield from self._end(job, job.result, snapshot.queue)
+        started = {job.id: job.started for job in snapshot.jobs}
         for identifier, state in snapshot.states.items():
-            if state.started is None:
-                continue
-            yield _message(
-                "execution_start",
-                {"prompt_id": identifier, "timestamp": milliseconds(state.started)},
-            )
-            cached = [node for node, known in state.nodes.items() if known.cached]
-            yield _message(
-                "execution_cached",
-                {
-                    "nodes": cached,
-                    "prompt_id": identifier,
-                    "timestamp": milliseconds(state.started),
-                },
-            )
-            yield from self._states(identifier, state)
-            for node in state.running:
-                yield from self._executing(identifier, state.nodes[node].display)
-            if state.preview is not None:
-                yield self._picture(identifier, state.preview)
+            early = self._is_early(started.get(identifier), identifier)
+            if state.started is not None and not early:
+                yield from self._so_far(identifier, state)
+
+    def _is_early(self, started: float | None, job: str) -> bool:
+        """Returns whether a job runs before its turn, next to another one of this client. Clients
+        expect one job at a time: they take the latest that started for the source of all progress.
+        """
+        return started is None and job not in self._started and bool(self._started)
+
+    def _so_far(self, job: str, state: JobState) -> Iterator[ClientFrame]:
+        """Reports a job that has started earlier."""
+        self._started.add(job)
+        at = {"prompt_id": job, "timestamp": milliseconds(state.started)}
+        yield _message("execution_start", at)
+        cached = [node for node, known in state.nodes.items() if known.cached]
+        yield _message("execution_cached", {"nodes": cached} | at)
+        yield from self._states(job, state)
+        for node in state.running:
+            yield from self._executing(job, state.nodes[node].display)
+        if state.preview is not None:
+            yield self._picture(job, state.preview)
 
     def queue(self, client: str, queue: QueueView) -> Iterator[ClientFrame]:
         yield _message("status", _status(queue))
@@ -96,9 +100,22 @@ class ConventionChannel:
     def event(
         self, job: Job, event: ClientEvent, state: JobState, queue: Callable[[], QueueView]
     ) -> Iterator[ClientFrame]:
+        if isinstance(event, Started):
+            self._forget(job.id)  # drops the state of a lost attempt
+        lasts = isinstance(event, Ended) or (isinstance(event, EncodedPicture) and event.lasting)
+        if isinstance(event, PackMessage):
+            pass  # a node may wait for the client's answer
+        elif self._is_early(job.started, job.id) and not lasts:
+            return
+        elif job.id not in self._started and not isinstance(event, Started) and state.started:
+            yield from self._so_far(job.id, state)
+            for node, known in state.nodes.items():
+                yield from self._executed(job.id, node, known.display, known.ui)
+            if not lasts:
+                return  # `state` includes the event
         match event:
             case Started(at=at):
-                self._forget(job.id)  # drops the state of a lost attempt
+                self._started.add(job.id)
                 yield _message(
                     "execution_start", {"prompt_id": job.id, "timestamp": milliseconds(at)}
                 )
@@ -119,11 +136,7 @@ class ConventionChannel:
             case EncodedPicture():
                 yield self._picture(job.id, event)
             case NodeDone(node=node, display=display, ui=ui, cached=cached):
-                if ui is not None:
-                    yield _message(
-                        "executed",
-                        {"node": node, "display_node": display, "output": ui, "prompt_id": job.id},
-                    )
+                yield from self._executed(job.id, node, display, ui)
                 if not cached:
                     yield from self._changed(job.id, state)
             case PackMessage(type=type, data=data):
@@ -148,7 +161,17 @@ class ConventionChannel:
             self._shown[job] = node
             yield _message("executing", {"node": node, "display_node": node, "prompt_id": job})
 
+    def _executed(
+        self, job: str, node: str, display: str, ui: Mapping[str, Any] | None
+    ) -> Iterator[ClientFrame]:
+        if ui is not None:
+            yield _message(
+                "executed",
+                {"node": node, "display_node": display, "output": ui, "prompt_id": job},
+            )
+
     def _forget(self, job: str) -> None:
+        self._started.discard(job)
         for known in (self._paces, self._owed, self._shown):
             known.pop(job, None)
 
