@@ -286,6 +286,23 @@ def test_a_pause_returns_jobs_before_their_turn_to_their_places(tmp_path: Path) 
     run(tmp_path, use, jobs_at_once=3, served=1)
 
 
+def test_a_deadline_that_passes_before_the_turn_of_a_job_ends_it(tmp_path: Path) -> None:
+    clock = Clock()
+
+    async def use(service: Service) -> None:
+        await submit(service, "a", "b", deadline=clock.now + 30)
+        await submit(service, "c")
+        await service.until(lambda: service.runner.names == ["a", "b", "c"])
+        clock.now += 31.0
+        await service.all_ended("b")
+        assert service.running() == ["a", "c"] and service.runner.cancelled == ["b"]
+        job = await service.jobs.job("b")
+        assert job is not None and job.result is not None and job.result.error is not None
+        assert "its deadline passed 1.0 s ago, before it could start" in job.result.error.message
+
+    run(tmp_path, use, jobs_at_once=3, served=1, clock=clock)
+
+
 def test_a_crash_during_several_jobs_leaves_them_in_their_order(tmp_path: Path) -> None:
     async def use(service: Service) -> None:
         for id in "abcd":

@@ -272,8 +272,11 @@ class Dispatcher:
         later attempt starts them from the beginning.
         """
         for attempt in self._running()[self._places.served if only_early else 0 :]:
-            attempt.returned = True
-            self._stop(attempt)
+            self._give_back(attempt)
+
+    def _give_back(self, attempt: Attempt) -> None:
+        attempt.returned = True
+        self._stop(attempt)
 
     def _stop(self, attempt: Attempt) -> None:
         """Asks the runner to stop a job, and replaces the runner if the job does not stop."""
@@ -477,6 +480,10 @@ class Dispatcher:
 
     def _expire(self) -> None:
         now = self._clock()
+        for attempt in self._running()[self._places.served :]:
+            late = attempt.job.deadline is not None and attempt.job.deadline < now
+            if late and not attempt.returned:
+                self._give_back(attempt)  # and then it expires in the queue
         for job in [job for job in self.queue if job.deadline is not None and job.deadline < now]:
             self.queue.remove(job.id)
             expired = (
