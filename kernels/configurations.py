@@ -13,6 +13,8 @@ from pathlib import Path
 
 import torch
 
+from katz_graph.kernels.dispatch import COMPILED_FOR
+
 FILE = Path(__file__).with_name("configurations.json")
 CALLS_KNOWN = 1024
 INTERPRETED_AS = 80  # architecture assumed when a CPU interprets kernels
@@ -56,6 +58,6 @@ def _apart(sizes: tuple[int, ...], name: str) -> float:
 def capability(device: torch.device) -> int:
     """Returns a device's compute capability, such as 90 for 9.0."""
     if device.type != "cuda":
-        return INTERPRETED_AS
+        return COMPILED_FOR.get() or INTERPRETED_AS
     major, minor = torch.cuda.get_device_capability(device)
     return 10 * major + minor

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from contextvars import ContextVar
 from functools import cache
 
 import torch
@@ -14,9 +15,16 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 is defined.
 """
 
+COMPILED_FOR: ContextVar[int | None] = ContextVar("COMPILED_FOR", default=None)
+"""Holds the architecture, such as 90 for sm90, for which calls with meta tensors compile kernels.
+None: such calls use the plain references.
+"""
+
 
 def uses_kernels(tensor: Tensor) -> bool:
     """Returns whether kernels compute on this tensor's device."""
+    if tensor.is_meta:
+        return COMPILED_FOR.get() is not None
     return (tensor.is_cuda or (INTERPRETED and tensor.device.type == "cpu")) and _works()
 
 

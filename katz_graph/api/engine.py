@@ -30,6 +30,7 @@ from katz_graph.api.prepare import (
 from katz_graph.api.progress import listener
 from katz_graph.api.result import Plan, Result, pictures_of, plain, values_of
 from katz_graph.core.allowed_approximations import made_with
+from katz_graph.core.devices import AUTO
 from katz_graph.core.errors import InputError, KatzError
 from katz_graph.core.events import Event, Listener, Reused, Sampled, Warned
 from katz_graph.core.messages import listed
@@ -42,6 +43,7 @@ from katz_graph.settings.environment import prepare_to_compute
 from katz_graph.settings.options import FolderOptions, PlacementOptions
 
 if TYPE_CHECKING:
+    from katz_graph.executor.compile_ahead import Counted
     from katz_graph.executor.engine import DeviceEngine
     from katz_graph.executor.measure.lora_levels import LoraProfile
     from katz_graph.executor.measure.stages import StageTime
@@ -242,6 +244,41 @@ class Engine:
             self._say(f"measuring sampler {program.name}")
             times += engine.profile(program.region, self._quiet_context(engine))
         return times
+
+    def compile_kernels(
+        self,
+        workflows: Sequence[Source],
+        *,
+        architecture: int | None = None,
+        set: Assignments = (),
+    ) -> Counted:
+        """Compiles Triton's kernels for the models of workflows at their sizes into Triton's cache,
+        without running a model.
+
+        `architecture`: that of the GPU, such as 90 for sm90, which may be absent; default: that of
+        this machine's first GPU. Returns the numbers of compiled and of cached kernels. InputError
+        without Triton, if a workflow runs no model, or if there is neither an architecture nor a
+        GPU.
+        """
+        from katz_graph.executor.compile_ahead import StageCalls, compile_ahead, this_architecture
+        from katz_graph.executor.worker.config import dtype_for
+
+        architecture = architecture or this_architecture()
+        calls = []
+        for workflow in workflows:
+            prepared = self._prepared(workflow, Changes(set=set), self._warn)
+            collector = StageCalls.collector()
+            self._run_unwritten(prepared, collector)
+            if not collector.calls:
+                raise InputError(
+                    f"{prepared.named}this workflow runs no model, so there are no kernels to "
+                    "compile"
+                )
+            dtype = dtype_for(
+                ["cuda"], self._options.dtype or prepared.workflow.run.get("dtype") or AUTO
+            )
+            calls += [(call, dtype) for call in collector.calls]
+        return compile_ahead(calls, architecture)
 
     def profile_loras(
         self,

@@ -22,6 +22,7 @@ from katz_graph.cli.options import (
     RunOptions,
     ServeAliases,
     SubmitOptions,
+    WarmOptions,
 )
 from katz_graph.core.errors import Cancelled, InputError, KatzError
 from katz_graph.host.garbage import expect_imports
@@ -140,6 +141,24 @@ def profile(
         profile_loras(workflow, options, as_json)
     else:
         profile_workflow(workflow, options, as_json)
+
+
+@command(
+    app,
+    without=(
+        *("seed", "output", "devices", "threads", "place", "link", "allow"),
+        *("model_bytes", "lora_bytes", "cuda_graphs", "targets"),
+    ),
+)
+def warm(
+    workflows: Annotated[list[Path], typer.Argument(help=WORKFLOW, show_default=False)],
+    options: WarmOptions,
+    as_json: Json = False,
+) -> None:
+    """Compile the GPU kernels of workflows ahead, without running a model."""
+    from katz_graph.cli.warm import warm as warm_workflows
+
+    warm_workflows(workflows, options, as_json)
 
 
 @command(app)

@@ -49,6 +49,14 @@ class PlanOptions(WorkflowOptions):
 
 
 @dataclass(frozen=True)
+class WarmOptions(WorkflowOptions):
+    arch: str | None = option(
+        "architecture of the GPU, which may be absent; default: this machine's first GPU",
+        metavar="sm90",
+    )
+
+
+@dataclass(frozen=True)
 class ProfileOptions(WorkflowOptions):
     loras: bool = option(
         "measure how many steps may begin without each LoRA, instead of measuring stages", False

@@ -134,7 +134,7 @@ def loadable(
         (part, str(place), dtype),
         f"{kind} {_called(part)}",
         lambda: _size(part, dtype),
-        lambda: _shell(part, place, dtype),
+        lambda: shell(part, place, dtype),
         (*files_of(part), *more),
         shells=Shells(lambda: form_of(part, place, dtype), write),
     )
@@ -171,7 +171,7 @@ def _size(part: Component, dtype: torch.dtype) -> int:
     return count_values(part) * dtype.itemsize
 
 
-def _shell(part: Component, place: torch.device, dtype: torch.dtype) -> nn.Module:
+def shell(part: Component, place: torch.device, dtype: torch.dtype) -> nn.Module:
     """Builds a module prepared for its stages, with uninitialised memory."""
     module = _explained(part, partial(blank, part))
     family = family_of_class(config(part).get("_class_name"))

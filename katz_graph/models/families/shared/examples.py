@@ -22,12 +22,24 @@ def text(module: Any, sizes: Sized) -> Example:
 
 def vae_decode(module: Any, sizes: Sized) -> Example:
     latent = torch.empty(
-        sizes.batch, module.config.latent_channels, sizes.height, sizes.width, device="meta"
+        sizes.batch,
+        module.config.latent_channels,
+        sizes.height,
+        sizes.width,
+        device="meta",
+        dtype=module.dtype,
     )
     return lambda: [module.decode(latent).sample], [module.decoder, module.post_quant_conv]
 
 
 def vae_encode(module: Any, sizes: Sized) -> Example:
     factor = 2 ** (len(module.config.block_out_channels) - 1)
-    pixels = torch.empty(sizes.batch, 3, sizes.height * factor, sizes.width * factor, device="meta")
+    pixels = torch.empty(
+        sizes.batch,
+        3,
+        sizes.height * factor,
+        sizes.width * factor,
+        device="meta",
+        dtype=module.dtype,
+    )
     return lambda: [module.encode(pixels).latent_dist.mean], [module.encoder, module.quant_conv]

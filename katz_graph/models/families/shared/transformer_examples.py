@@ -76,8 +76,8 @@ def control_tokens(module: Any, sizes: Sized) -> Example:
     tokens, fixed = _tokens(module, sizes)
     _, text, _ = _inputs(module, sizes)
     rows, columns = patch_grid(stack.side(module), sizes.height, sizes.width)
-    hint = torch.empty(sizes.batch, rows * columns, tokens.hidden.shape[-1], device="meta")
-    pad_token = torch.empty(1, 1, tokens.hidden.shape[-1], device="meta")
+    hint = tokens.hidden.new_empty(sizes.batch, rows * columns, tokens.hidden.shape[-1])
+    pad_token = tokens.hidden.new_empty(1, 1, tokens.hidden.shape[-1])
     vectors = stack.vectors(module, text)
 
     def call() -> list[Tensor]:
@@ -118,14 +118,14 @@ def _inputs(module: Any, sizes: Sized) -> tuple[Tensor, TextEncoding, Fixed]:
     tokens = sum(family.text_layout.lengths) or sizes.tokens
 
     def empty(*size: int) -> Tensor:
-        return torch.empty(sizes.batch, *size, device="meta")
+        return torch.empty(sizes.batch, *size, device="meta", dtype=module.dtype)
 
     text = TextEncoding(
         empty(tokens, shape.text_width),
         None if shape.pooled_width is None else empty(shape.pooled_width),
         empty(7),
         guidance=empty(),
-        mask=empty(tokens),
+        mask=torch.empty(sizes.batch, tokens, device="meta"),
     )
     grid = patch_grid(stack.side(module), sizes.height, sizes.width)
     fixed = stack.fixed(module, *grid, tokens)

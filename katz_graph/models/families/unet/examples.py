@@ -66,7 +66,7 @@ def decode(module: Any, sizes: Sized) -> Example:
 
 
 def keys_values(module: Any, sizes: Sized) -> Example:
-    hidden = _text(module.config, sizes).hidden
+    hidden = _text(module, sizes).hidden
     names = attention.cross_attention_keys_values(module, hidden)
     layers = [layer for name, layer in module.named_modules() if name in names]
     parts = [projection for layer in layers for projection in (layer.to_k, layer.to_v)]
@@ -75,14 +75,26 @@ def keys_values(module: Any, sizes: Sized) -> Example:
 
 def reference(module: Any, sizes: Sized) -> Example:
     factor = 2 ** (len(module.config.conditioning_embedding_out_channels) - 1)
-    image = torch.empty(sizes.batch, 3, sizes.height * factor, sizes.width * factor, device="meta")
+    image = torch.empty(
+        sizes.batch,
+        3,
+        sizes.height * factor,
+        sizes.width * factor,
+        device="meta",
+        dtype=module.dtype,
+    )
     return lambda: [controlnet.embed_reference(module, image)], [module.controlnet_cond_embedding]
 
 
 def control(module: Any, sizes: Sized) -> Example:
     step, text, cached, added = _given(module, sizes)
     reference = torch.empty(
-        sizes.batch, module.config.block_out_channels[0], sizes.height, sizes.width, device="meta"
+        sizes.batch,
+        module.config.block_out_channels[0],
+        sizes.height,
+        sizes.width,
+        device="meta",
+        dtype=module.dtype,
     )
     strength = torch.empty(sizes.batch, device="meta")
 
@@ -95,22 +107,30 @@ def control(module: Any, sizes: Sized) -> Example:
 
 def _given(module: Any, sizes: Sized) -> tuple[Step, TextEncoding, Any, Tensor | None]:
     """Returns a step, a text, its cross-attention keys and values, and the added embedding."""
-    text = _text(module.config, sizes)
+    text = _text(module, sizes)
     cached = attention.cross_attention_keys_values(module, text.hidden) if sizes.cached else None
     sample = torch.empty(
-        sizes.batch, module.config.in_channels, sizes.height, sizes.width, device="meta"
+        sizes.batch,
+        module.config.in_channels,
+        sizes.height,
+        sizes.width,
+        device="meta",
+        dtype=module.dtype,
     )
     return Step.of(sample, sample, 1.0, 1.0), text, cached, added_embedding(module, text)
 
 
-def _text(config: Any, sizes: Sized) -> TextEncoding:
-    hidden = torch.empty(sizes.batch, sizes.tokens, config.cross_attention_dim, device="meta")
+def _text(module: Any, sizes: Sized) -> TextEncoding:
+    config = module.config
+
+    def empty(*size: int) -> Tensor:
+        return torch.empty(sizes.batch, *size, device="meta", dtype=module.dtype)
+
+    hidden = empty(sizes.tokens, config.cross_attention_dim)
     if config.addition_embed_type is None:
         return TextEncoding(hidden)
     return TextEncoding(
-        hidden,
-        torch.empty(sizes.batch, pooled_width(config), device="meta"),
-        torch.empty(sizes.batch, 7, device="meta"),
+        hidden, empty(pooled_width(config)), torch.empty(sizes.batch, 7, device="meta")
     )
 
 
