@@ -253,6 +253,17 @@ def test_returning_clients_know_as_much_as_connected_ones(
     asyncio.run(run())
 
 
+def test_a_client_that_reconnects_knows_when_a_job_before_its_turn_started() -> None:
+    state = JobState()
+    state.on_event(Started(7.0))
+    early = make_job("early")
+    assert early.started is None
+    (frame,) = NativeChannel().watched("early", early, state)
+    assert msgpack.unpackb(frame.data)["job"]["started"] == 7.0
+    (frame,) = NativeChannel().watched("early", early, None)
+    assert msgpack.unpackb(frame.data)["job"]["started"] is None
+
+
 def test_every_kind_of_event_arrives_as_it_was() -> None:
     async def run() -> list[dict[str, Any]]:
         hub = make_hub(FakeJobs([make_job()]))

@@ -129,12 +129,16 @@ def _queue(client: str, queue: QueueView) -> QueueData:
 
 
 def _job(job: Job, state: JobState | None) -> JobData:
+    """Describes a job. One that runs before its turn counts from its first event, as for clients
+    that received this event.
+    """
+    started = state.started if job.started is None and state is not None else job.started
     return JobData(
         job.id,
         job.status,
         job.number,
         job.created,
-        job.started,
+        started,
         job.ended,
         job.deadline,
         job.predicted,
