@@ -2,8 +2,9 @@
 the share of time spent switching between their weights, and the delay of each request compared with
 running alone.
 
-A worker serves the run that arrived first (`executor.turns.arrival_order`), so this one is as fast
-as alone, and the other waits for it.
+A worker serves the run that arrived first (`executor.turns.arrival_order`), and the other waits for
+it. `first_of_alone` has no bound, because both are planned in the process that samples; `katz bench
+overlap` has one for a server.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ from katz_graph.testing.random_models import make_lora, make_pipeline, usual_kin
 from katz_graph.testing.requests import local_engine, sample, sampler_region
 
 SHARE_BOUND = 0.15  # of the work
-FIRST_BOUND = 1.02  # seconds of the run that arrived first / its seconds alone
 SECOND_BOUND = 1.05  # seconds of the other / those of both alone and of all switches
 RANK = 8
 
@@ -83,13 +83,11 @@ def run(scale: Scale | None = None) -> BenchResult:
     }
     bounds = {
         "switching_share": f"<= {SHARE_BOUND}",
-        "first_of_alone": f"<= {FIRST_BOUND}",
         "second_of_both": f"<= {SECOND_BOUND}",
         "difference": f"<= {BOUND}",
     }
     ok = (
         metrics["switching_share"] <= SHARE_BOUND
-        and metrics["first_of_alone"] <= FIRST_BOUND
         and metrics["second_of_both"] <= SECOND_BOUND
         and metrics["difference"] <= BOUND
     )
