@@ -66,19 +66,18 @@ class ArrivalOrder(Generic[Task]):
         """Returns the next task; or None, and the time at which one of the tasks may run."""
         earliest = float("inf")
         for task in sorted(ready, key=self._places.__getitem__):
-            free = self._free(task)
+            free = self._free(task, now)
             if free <= now:
                 return task, now
             earliest = min(earliest, free)
         return None, earliest
 
-    def _free(self, task: Task) -> float:
+    def _free(self, task: Task, now: float) -> float:
         """Returns the time at which no earlier run needs the device more than this task."""
-        place = self._places[task]
-        hold = LOADING_HOLD_S if self._absent and self._loads(task) else HOLD_S
-        free = max(
-            (since + hold for run, since in self._absent.items() if run < place[0]), default=0.0
-        )
+        place, free = self._places[task], 0.0
+        absent = [at for run, at in self._absent.items() if run < place[0]]
+        if absent and now < (since := max(absent)) + LOADING_HOLD_S:
+            free = since + (LOADING_HOLD_S if self._loads(task) else HOLD_S)
         if self._switch and self._needs_switch(task):
             for other, worked in self._worked.items():
                 if self._places[other] < place and not self._needs_switch(other):
