@@ -15,11 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from katz_graph.executor.transport.bulk import Meeting, Transfer
-from katz_graph.executor.transport.codec import Encoded, ProtocolError
-from katz_graph.executor.transport.connection import Connection, Message
+from katz_graph.executor.transport.bulk import Meeting
+from katz_graph.executor.transport.codec import ProtocolError
+from katz_graph.executor.transport.connection import Connection
 from katz_graph.executor.transport.registration import Mapping, Register, registering
 from katz_graph.executor.transport.segments import Segments
 
@@ -104,7 +103,7 @@ class HostMemory:
         return MemorySegment(memory)
 
 
-class SharedMemory:
+class SharedMemory(Segments):
     """Moves tensors in both directions between two workers. `limit`: bytes per direction; exceeding
     it raises an error instead of waiting. `device`: the device of this worker.
     """
@@ -112,23 +111,8 @@ class SharedMemory:
     transport = "shared memory"
 
     def __init__(self, limit: int = LIMIT, device: torch.device = CPU) -> None:
+        super().__init__("shared", limit, HostMemory(registering(device)))
         self.slow = device.type == "cuda"
-        self._segments = Segments("shared", limit, HostMemory(registering(device)))
-        self.segments = self._segments.sending.segments
-
-    @property
-    def capacity(self) -> int:
-        """Returns the bytes of this side's segments."""
-        return self._segments.sending.capacity
-
-    def take(self, connection: Connection, encoded: Encoded) -> Transfer:
-        return self._segments.take(connection, encoded)
-
-    def receive(self, message: Message) -> tuple[bytes, list[Tensor]]:
-        return self._segments.receive(message)
-
-    def close(self) -> None:
-        self._segments.close()
 
 
 def open_bulk(connection: Connection, meeting: Meeting) -> SharedMemory:

@@ -347,7 +347,7 @@ def segments(hosts: list[Host]) -> list[MemorySegment]:
         segment
         for pool in pools
         if isinstance(pool, SharedMemory)
-        for segment in pool.segments.values()
+        for segment in pool.sending.segments.values()
     ]
 
 

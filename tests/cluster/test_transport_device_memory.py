@@ -87,7 +87,7 @@ def test_full_device_memory_is_no_error(other: Other, tmp_path: Path) -> None:
     os.kill(other.pid, signal.SIGCONT)
     came = [end.wait("echo", number) for number in range(9)]
     assert [value[-1] for value in came] == list(range(9))
-    assert end.bulk.shared.capacity > 0
+    assert end.bulk.shared.sending.capacity > 0
     for number in (9, 10):
         end.send("echo", torch.ones(1_500_000), number)  # the first needs another segment
         assert end.wait("echo", number).sum() == 1_500_000

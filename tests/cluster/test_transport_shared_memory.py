@@ -80,7 +80,7 @@ def test_memory_does_not_grow_over_many_messages(end: End) -> None:
     for turn in range(200):
         end.send("echo", torch.full((sizes[turn % 4],), float(turn)), turn)
         assert end.wait("echo", turn)[-1] == turn
-    assert end.bulk.capacity < 16 * 2**20  # for 500 MB in total
+    assert end.bulk.sending.capacity < 16 * 2**20  # for 500 MB in total
     assert memory_files() < 30
 
 

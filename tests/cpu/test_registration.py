@@ -173,7 +173,7 @@ def test_a_message_is_sent_once_all_its_copies_have_ended(monkeypatch: pytest.Mo
         made = [gpu.has(torch.zeros(300)) for _ in range(3)]
 
         def block() -> list[float]:
-            (segment,) = pool.segments.values()
+            (segment,) = pool.sending.segments.values()
             data = torch.from_numpy(segment.array(3 * 1216)).view(torch.float32).view(3, -1)
             return [float(row[299]) for row in data]
 
@@ -205,7 +205,7 @@ def test_held_tensors_are_waited_for_when_a_request_ends(monkeypatch: pytest.Mon
     stand_in(monkeypatch)
     ends = Ends()
     came: list[Tensor] = [ends.pass_on(torch.full((9,), number)) for number in (3.0, 4.0)]
-    segments = list(ends.here.segments.values())
+    segments = list(ends.here.sending.segments.values())
     with simulated(monkeypatch) as gpu:
         stream = CudaStream(DEVICE)
         with stream.entered():
@@ -224,7 +224,7 @@ def test_source_tensors_are_held_until_the_copy_ends(monkeypatch: pytest.MonkeyP
     stand_in(monkeypatch)
     ends = Ends()
     came: list[Tensor] = [ends.pass_on(torch.full((9,), 3.0))]
-    (segment,) = ends.here.segments.values()
+    (segment,) = ends.here.sending.segments.values()
     with simulated(monkeypatch) as gpu:
         stream = CudaStream(DEVICE)
         with stream.entered():
