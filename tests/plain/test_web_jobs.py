@@ -303,6 +303,18 @@ def test_a_deadline_that_passes_before_the_turn_of_a_job_ends_it(tmp_path: Path)
     run(tmp_path, use, jobs_at_once=3, served=1, clock=clock)
 
 
+def test_each_cancelled_job_is_counted_once(tmp_path: Path) -> None:
+    async def use(service: Service) -> None:
+        await submit(service, *"abcd")
+        await service.until(lambda: service.runner.names == ["a", "b", "c"])
+        service.runner.obedient = False  # so that jobs which the runner has stay there
+        assert await service.jobs.cancel_all() == 4
+        for id in "abc":
+            service.runner.end(id)
+
+    run(tmp_path, use, jobs_at_once=3, served=1)
+
+
 def test_a_crash_during_several_jobs_leaves_them_in_their_order(tmp_path: Path) -> None:
     async def use(service: Service) -> None:
         for id in "abcd":

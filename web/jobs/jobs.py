@@ -149,8 +149,7 @@ class Jobs:
 
     async def cancel_all(self) -> int:
         """Cancels all jobs; returns the number of stopped jobs."""
-        waiting = await self.clear_waiting()
-        return waiting + sum((await self.cancel([job.id for job in self.running])).values())
+        return sum((await self.cancel([job.id for job in [*self.waiting, *self.served]])).values())
 
     async def clear_waiting(self) -> int:
         """Cancels the jobs that wait for their turn; returns their number."""
