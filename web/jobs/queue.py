@@ -11,7 +11,6 @@ import bisect
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 
 from katz_graph.core.errors import KatzError
 from katz_graph.web.jobs.job import Job
@@ -100,20 +99,17 @@ class JobQueue:
 
     def put_back(self, job: Job, taken: int) -> None:
         """Reinserts a job that was taken and did not end. Its client has the next turn; of several
-        such clients, the one whose job was taken first. `taken` numbers the taken jobs.
+        such clients, the one with the job that was taken first. `taken` numbers the taken jobs.
         """
         self.add(job)
-        whose = owner_of(job)
-        self._returned[whose] = min(taken, self._returned.get(whose, taken))
-
-        def turn(address: str, client: str) -> float:
-            return self._returned.get((address, client), math.inf)
-
-        for address, clients in self._turns.items():
-            order = sorted(clients, key=partial(turn, address))
-            self._turns[address] = {client: clients[client] for client in order}
-        first = {address: turn(address, next(iter(own))) for address, own in self._turns.items()}
-        self._turns = {one: self._turns[one] for one in sorted(first, key=first.__getitem__)}
+        key = owner_of(job)
+        self._returned[key] = min(taken, self._returned.get(key, taken))
+        turns: dict[str, dict[str, list[Job]]] = {}
+        for address, client in sorted(
+            self.owners(), key=lambda one: self._returned.get(one, math.inf)
+        ):
+            turns.setdefault(address, {})[client] = self._turns[address][client]
+        self._turns = turns
 
     def remove(self, id: str) -> Job | None:
         """Removes and returns a job; returns None if it does not wait."""
