@@ -48,7 +48,8 @@ class RunLock:
         with self._changed:
             had = self._owner == run
             if had:
-                self._free()
+                self._owner = None
+                self._changed.notify_all()
         try:
             yield
         finally:
@@ -66,23 +67,18 @@ class RunLock:
     def _forget(self, run: float) -> None:
         self._inside.pop(run, None)
         if self._owner == run:
-            self._free()
-        self._changed.notify_all()
-
-    def _free(self) -> None:
-        self._owner = None
+            self._owner = None
         self._changed.notify_all()
 
     def _acquire(self, run: float, check: Callable[[], None], again: bool = False) -> None:
         self._waiting.append(run)
         try:
-            while self._owner != run and (self._owner is not None or run != min(self._waiting)):
-                if again and run not in self._inside:
+            while not again or run in self._inside:
+                if self._owner == run or (self._owner is None and run == min(self._waiting)):
+                    self._owner = run
                     return
                 self._changed.wait(CHECK_INTERVAL_S)
                 check()
-            if not again or run in self._inside:
-                self._owner = run
         finally:
             self._waiting.remove(run)
             self._changed.notify_all()
