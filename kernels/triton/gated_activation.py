@@ -8,6 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from katz_graph.kernels.configurations import tiles
+from katz_graph.kernels.triton.rounding import rounded
 
 
 @triton.jit
@@ -23,19 +24,14 @@ def _gated_activation(
     x = own.to(tl.float32)
     if GELU:
         # each step is rounded, because the library computes each with an operation of torch
-        square = _rounded(x * x, dtype)
-        cubic = _rounded(0.044715 * _rounded(square * x, dtype), dtype)
-        inner = _rounded(0.7978845608028654 * _rounded(x + cubic, dtype), dtype)  # sqrt(2 / pi)
-        tanh = _rounded(1.0 - 2.0 / (tl.exp(2.0 * inner) + 1.0), dtype)
-        active = _rounded(0.5 * x, dtype) * _rounded(1.0 + tanh, dtype)
+        square = rounded(x * x, dtype)
+        cubic = rounded(0.044715 * rounded(square * x, dtype), dtype)
+        inner = rounded(0.7978845608028654 * rounded(x + cubic, dtype), dtype)  # sqrt(2 / pi)
+        tanh = rounded(1.0 - 2.0 / (tl.exp(2.0 * inner) + 1.0), dtype)
+        active = rounded(0.5 * x, dtype) * rounded(1.0 + tanh, dtype)
     else:
         active = x / (1.0 + tl.exp(-x))
-    tl.store(out + row * width + column, _rounded(active, dtype) * other, inside)
-
-
-@triton.jit
-def _rounded(x, dtype: tl.constexpr):
-    return x.to(dtype).to(tl.float32)
+    tl.store(out + row * width + column, rounded(active, dtype) * other, inside)
 
 
 def gated_activation(gate: Tensor, value: Tensor, activation: str) -> Tensor:

@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from katz_graph.kernels.configurations import tiles
+from katz_graph.kernels.triton.rounding import rounded
 
 
 @triton.jit
@@ -66,23 +67,17 @@ def _norm_rotary(
     else:
         factor = tl.rsqrt(variance + eps)
         one, other = one * factor, other * factor
-        one = one.to(dtype).to(tl.float32) * one_weight
-        other = other.to(dtype).to(tl.float32) * other_weight
-    one, other = one.to(dtype).to(tl.float32), other.to(dtype).to(tl.float32)
+        one, other = rounded(one, dtype) * one_weight, rounded(other, dtype) * other_weight
+    one, other = rounded(one, dtype), rounded(other, dtype)
     table = batch * table_batch + token * table_token + pair * table_gap
     stored = tl.load(cosine + table, known, other=0.0)
     kind: tl.constexpr = stored.dtype
     across = stored.to(tl.float32)
     up = tl.load(sine + table, known, other=0.0).to(tl.float32)
-    turned = _rounded(one * across, kind) - _rounded(other * up, kind)
-    tl.store(place + first, _rounded(turned, kind).to(dtype), inside)
-    turned = _rounded(other * across, kind) + _rounded(one * up, kind)
-    tl.store(place + second, _rounded(turned, kind).to(dtype), inside)
-
-
-@triton.jit
-def _rounded(x, dtype: tl.constexpr):
-    return x.to(dtype).to(tl.float32)
+    turned = rounded(one * across, kind) - rounded(other * up, kind)
+    tl.store(place + first, rounded(turned, kind).to(dtype), inside)
+    turned = rounded(other * across, kind) + rounded(one * up, kind)
+    tl.store(place + second, rounded(turned, kind).to(dtype), inside)
 
 
 def norm_rotary(
