@@ -16,6 +16,31 @@ import triton.language as tl
 from torch import Tensor
 
 from katz_graph.kernels.configurations import tiles
+from katz_graph.kernels.triton.rounding import rounded
+
+
+@triton.jit
+def _normalised(
+    value,
+    weight,
+    bias,
+    column,
+    inside,
+    width,
+    eps,
+    WEIGHTED: tl.constexpr,
+    BIASED: tl.constexpr,
+):
+    """Returns LayerNorm of a row in float32."""
+    exact = value.to(tl.float32)
+    mean = tl.sum(exact, 0) / width
+    apart = tl.where(inside, exact - mean, 0.0)
+    normalised = apart / tl.sqrt(tl.sum(apart * apart, 0) / width + eps)
+    if WEIGHTED:
+        normalised *= tl.load(weight + column, inside).to(tl.float32)
+    if BIASED:
+        normalised += tl.load(bias + column, inside).to(tl.float32)
+    return normalised
 
 
 @triton.jit
@@ -41,14 +66,7 @@ def _layer_norm(
         other = tl.load(residual + row + column, inside, other=0.0)
         value = (value.to(tl.float32) + other.to(tl.float32)).to(value.dtype)
         tl.store(total + row + column, value, inside)
-    exact = value.to(tl.float32)
-    mean = tl.sum(exact, 0) / width
-    apart = tl.where(inside, exact - mean, 0.0)
-    normalised = apart / tl.sqrt(tl.sum(apart * apart, 0) / width + eps)
-    if WEIGHTED:
-        normalised *= tl.load(weight + column, inside).to(tl.float32)
-    if BIASED:
-        normalised += tl.load(bias + column, inside).to(tl.float32)
+    normalised = _normalised(value, weight, bias, column, inside, width, eps, WEIGHTED, BIASED)
     tl.store(out + row + column, normalised, inside)
 
 
@@ -106,18 +124,11 @@ def _layer_norm_of(
         value = tl.where(first, value, more)
     else:
         value = tl.load(x + number * width + column, inside, other=0.0)
-    exact = value.to(tl.float32)
-    mean = tl.sum(exact, 0) / width
-    apart = tl.where(inside, exact - mean, 0.0)
-    normalised = apart / tl.sqrt(tl.sum(apart * apart, 0) / width + eps)
-    if WEIGHTED:
-        normalised *= tl.load(weight + column, inside, other=0.0).to(tl.float32)
-    if BIASED:
-        normalised += tl.load(bias + column, inside, other=0.0).to(tl.float32)
+    normalised = _normalised(value, weight, bias, column, inside, width, eps, WEIGHTED, BIASED)
     if SHIFTED:
         # rounded, because the library adds the shift to the norm's output
         added = tl.load(shift + (number // rows) * width + column, inside, other=0.0)
-        normalised = normalised.to(value.dtype).to(tl.float32) + added.to(tl.float32)
+        normalised = rounded(normalised, value.dtype) + added.to(tl.float32)
     tl.store(out + number * width + column, normalised, inside)
 
 
