@@ -22,10 +22,9 @@ from katz_graph.executor.measure.store import DISTURBED, Contention, CostStore, 
 from katz_graph.host.schedule import scheduled, scheduled_with_neighbours
 from katz_graph.ir.device import Device
 
-# FLOP per cycle: of a processor thread; of a GPU's multiprocessor in float32, and in 16 bits by
-# major compute capability
-THREAD_FLOPS, MULTIPROCESSOR_FLOPS = 32, 256
-TENSOR_CORE_FLOPS = {7: 1024, 8: 2048, 9: 8192, 10: 16384}
+# assumed rates; of a multiprocessor in float32, and in 16 bits by major compute capability
+THREAD_FLOP_PER_CYCLE, MULTIPROCESSOR_FLOP_PER_CYCLE = 32, 256
+TENSOR_CORE_FLOP_PER_CYCLE = {7: 1024, 8: 2048, 9: 8192, 10: 16384}
 PROCESSOR_HZ, PROCESSOR_BYTES_PER_SECOND, PROCESSOR_KERNEL_S = 2.5e9, 1e10, 1e-5
 GPU_HZ, GPU_BYTES_PER_SECOND, GPU_KERNEL_S, GPU_BUS_BYTES_PER_SECOND = 1.5e9, 1e12, 3e-6, 2e10
 METHOD = 7  # version of the measurements below; increase it when they change
@@ -104,13 +103,13 @@ def assumed(device: torch.device, dtype: torch.dtype, threads: int) -> Rates:
     typical rates of memory.
     """
     if device.type != "cuda":
-        flops = THREAD_FLOPS * threads * PROCESSOR_HZ
-        return Rates(flops, PROCESSOR_BYTES_PER_SECOND, PROCESSOR_KERNEL_S)
+        flops_per_second = THREAD_FLOP_PER_CYCLE * threads * PROCESSOR_HZ
+        return Rates(flops_per_second, PROCESSOR_BYTES_PER_SECOND, PROCESSOR_KERNEL_S)
     found = torch.cuda.get_device_properties(device)
     per_cycle = (
-        MULTIPROCESSOR_FLOPS
+        MULTIPROCESSOR_FLOP_PER_CYCLE
         if dtype == torch.float32
-        else TENSOR_CORE_FLOPS.get(found.major, MULTIPROCESSOR_FLOPS)
+        else TENSOR_CORE_FLOP_PER_CYCLE.get(found.major, MULTIPROCESSOR_FLOP_PER_CYCLE)
     )
     return Rates(
         found.multi_processor_count * per_cycle * GPU_HZ,
