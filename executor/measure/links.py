@@ -123,12 +123,11 @@ def way_between(source: str, target: str, transport: str) -> str:
     """Returns the store's name for transfers between two devices of one host, given their torch
     names. Copies to and from GPUs are included.
     """
-    devices = [torch.device(device) for device in (source, target)]
-    kinds = " to ".join(device.type for device in devices)
-    if kinds == "cpu to cpu":
+    one, other = torch.device(source), torch.device(target)
+    if one.type == other.type == "cpu":
         return transport
-    one = devices[0].type == "cuda" and len({device.index or 0 for device in devices}) == 1
-    return f"{transport}, {kinds}" + (", one GPU" if one and kinds == "cuda to cuda" else "")
+    same = one.type == other.type and (one.index or 0) == (other.index or 0)
+    return f"{transport}, {one.type} to {other.type}" + (", one GPU" if same else "")
 
 
 def ways_between(source: str, target: str) -> list[str]:
