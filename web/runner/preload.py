@@ -51,10 +51,13 @@ def _run(name: str, place: RunnerDevices) -> None:
     if checked.errors:
         raise InputError("; ".join(map(str, checked.errors)))
     context = RunContext(place.engine, place.folders, place.folders.output, types=place.registry)
-    with writing_nothing(context):
-        run_graph(
-            checked.graph, context, ResultCache("none"), checked.targets, process=place.process
-        ).raise_failures()
+    try:
+        with writing_nothing(context):
+            run_graph(
+                checked.graph, context, ResultCache("none"), checked.targets, process=place.process
+            ).raise_failures()
+    finally:
+        place.engine.run_ended(context)
 
 
 def _graph(name: str, types: Mapping[str, NodeType]) -> Graph:
