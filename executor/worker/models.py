@@ -399,7 +399,9 @@ class DeviceModels(ResidentHooks):
         return replace(
             made,
             key=(made.key, parts),
-            extra_bytes=MERGING_BYTES * count_values(part) if self.device.type == "cpu" else 0,
+            extra_bytes=lambda: (
+                MERGING_BYTES * count_values(part) if self.device.type == "cpu" else 0
+            ),
         )
 
     def _resident(self, module: Any, loras: tuple[Lora, ...], parts: TextParts = ()) -> float:

@@ -27,7 +27,8 @@ class Loadable:
     size: Callable[[], int]  # bytes of the weights, computed at loading
     load: Callable[[], Any]
     files: tuple[FileIdentity, ...] = ()  # source files
-    extra_bytes: int = 0  # bytes that loading needs in addition to the weights
+    # bytes that loading needs in addition to the weights, computed at loading
+    extra_bytes: Callable[[], int] = lambda: 0
     control_net: bool = False  # also counts towards the ControlNet budget
     # None if `load` returns a module with weights; otherwise `load` returns one without, and
     # weights may be copied into an evicted module instead

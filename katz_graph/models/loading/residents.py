@@ -307,10 +307,11 @@ class Residents:
             if wanted.control_net:
                 place += self._displaced(self._control_nets, wanted, None if place else form, size)
             books, held = self._books, sum(one.size for one in place)
-            books.budget_bytes, books.reserve_bytes = self._limits(wanted.extra_bytes, held)
+            extra = wanted.extra_bytes()
+            books.budget_bytes, books.reserve_bytes = self._limits(extra, held)
             if size > books.budget_bytes:
                 self._hooks.release_cached()
-                books.budget_bytes, books.reserve_bytes = self._limits(wanted.extra_bytes, held)
+                books.budget_bytes, books.reserve_bytes = self._limits(extra, held)
             if size > books.budget_bytes:
                 most = f"{books.budget_bytes / GB:.2f} GB that models may take (--model-gb)"
                 raise self.short_of_memory(
