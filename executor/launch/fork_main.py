@@ -53,7 +53,7 @@ def main() -> None:
     with importing(control):
         importlib.import_module(CONNECTION)
         phases.end("load torch")
-    gc.freeze()
+    gc.freeze()  # so that collections do not copy memory that early processes share
     forks.fork_early()
     with importing(control):
         import_deferring(module)
@@ -145,28 +145,22 @@ class ForkLoop:
         """Starts a process without forking, because locks of other threads would stay locked in a
         fork.
         """
-        for descriptor in (connected, *control):
-            os.set_inheritable(descriptor, True)
-        command = self._command(entry, connected)
-        for descriptor in control:
-            program = entry.partition(":")[0]
-            command = [
-                *PYTHON,
-                "-m",
-                program,
-                f"--workers={descriptor}",
-                f"--descriptor={connected}",
-            ]
         return os.posix_spawn(
             sys.executable,
-            command,
+            self._command(entry, connected, control),
             os.environ,
             file_actions=[(os.POSIX_SPAWN_DUP2, output, number) for number in (1, 2)],
             setsid=True,
         )
 
-    def _command(self, entry: str, connected: int) -> list[str]:
-        return [*PYTHON, "-m", WORKER, str(self._threads), entry, str(connected)]
+    def _command(self, entry: str, connected: int, control: Sequence[int]) -> list[str]:
+        """Returns the command of a process that loads by itself; it inherits its connections."""
+        for descriptor in (connected, *control):
+            os.set_inheritable(descriptor, True)
+        if not control:
+            return [*PYTHON, "-m", WORKER, str(self._threads), entry, str(connected)]
+        options = (f"--workers={control[0]}", f"--descriptor={connected}")
+        return [*PYTHON, "-m", entry.partition(":")[0], *options]
 
     def _has_ended(self, running: int, life: int) -> None:
         ended = os.waitid(os.P_PIDFD, running, os.WEXITED | os.WNOWAIT)
@@ -197,7 +191,9 @@ class ForkLoop:
     def _become(
         self, entry: str, connected: int, output: int, life: int, control: Sequence[int]
     ) -> NoReturn:
-        """Turns this forked process into a worker, or runs an entry that forks workers itself."""
+        """Turns this forked process into a worker, or, with `control`, into a process that forks
+        workers.
+        """
         try:
             os.setsid()
             for number in (1, 2):
@@ -212,13 +208,12 @@ class ForkLoop:
             prepare_to_compute(self._threads)
             if _has_initialised_cuda():
                 _explain(sys.stderr.fileno(), "has initialised CUDA")
-                os.set_inheritable(connected, True)
-                os.execv(sys.executable, self._command(entry, connected))
-            for descriptor in control:
-                pkgutil.resolve_name(entry)(
-                    socket.socket(fileno=connected), socket.socket(fileno=descriptor)
-                )
-            run_worker(entry, socket.socket(fileno=connected))
+                os.execv(sys.executable, self._command(entry, connected, control))
+            connections = [socket.socket(fileno=one) for one in (connected, *control)]
+            if control:
+                pkgutil.resolve_name(entry)(*connections)
+            else:
+                run_worker(entry, *connections)
         except BaseException:
             traceback.print_exc()
         os._exit(1)  # regardless of other threads

@@ -80,17 +80,6 @@ class ForkServer:
         """
         return self._requested(entry)
 
-    def _requested(self, entry: str, early: bool = False) -> Forked:
-        with ExitStack() as ours, ExitStack() as theirs:
-            connected, its_end = _pair(ours, theirs, socket.SOCK_STREAM)
-            life, its_life = _pair(ours, theirs, socket.SOCK_SEQPACKET)
-            reading, writing = os.pipe()
-            output = ours.enter_context(os.fdopen(reading, errors="replace"))
-            theirs.callback(os.close, writing)
-            self._ask(entry, [its_end.fileno(), writing, its_life.fileno()], early)
-            ours.pop_all()
-            return Forked(connected, output, life)
-
     def fork_early(self, entry: str) -> Forked:
         """Forks a process when torch is loaded, before the other libraries are if `fork_early` is
         called first. It calls `entry` with its connection, and with a connection to this fork
@@ -103,13 +92,21 @@ class ForkServer:
         with self._lock:
             self._end()
 
+    def _requested(self, entry: str, early: bool = False) -> Forked:
+        with ExitStack() as ours, ExitStack() as theirs:
+            connected, its_end = _pair(ours, theirs, socket.SOCK_STREAM)
+            life, its_life = _pair(ours, theirs, socket.SOCK_SEQPACKET)
+            reading, writing = os.pipe()
+            output = ours.enter_context(os.fdopen(reading, errors="replace"))
+            theirs.callback(os.close, writing)
+            self._ask(entry, [its_end.fileno(), writing, its_life.fileno()], early)
+            ours.pop_all()
+            return Forked(connected, output, life)
+
     def _ask(self, entry: str, descriptors: Sequence[int], early: bool) -> None:
         def send(control: socket.socket) -> None:
-            if early:
-                passed = (*descriptors, control.fileno())
-                socket.send_fds(control, [EARLY + entry.encode()], passed)
-            else:
-                socket.send_fds(control, [entry.encode()], descriptors)
+            kind, more = (EARLY, (control.fileno(),)) if early else (b"", ())
+            socket.send_fds(control, [kind + entry.encode()], (*descriptors, *more))
 
         with self._lock:
             if self._control is not None:
