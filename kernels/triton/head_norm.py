@@ -91,11 +91,11 @@ def head_norm(
     """`weights`: of queries and of keys before `end`, and of both from there on."""
     batch, tokens, _ = x.shape
     width = len(weights[0])
-    cosines, sines = weights[:2] if rotary is None else rotary  # the kernel reads no others
+    cosines, sines = (None, None) if rotary is None else (one.contiguous() for one in rotary)
     _head_norm[(batch * tokens,)](
         x,
-        cosines.contiguous(),
-        sines.contiguous(),
+        cosines,
+        sines,
         *weights,
         tokens,
         end,

@@ -94,15 +94,14 @@ def gated_norms(residual: Tensor, terms: Pairs, modulations: Pairs, eps: float) 
     batch, tokens, width = residual.shape
     total = torch.empty_like(residual) if terms else residual
     made = [torch.empty_like(residual) for _ in modulations]
-    gates, apart = _vectors([gate for gate, _ in terms], modulations)
+    vectors, apart = _vectors([gate for gate, _ in terms], modulations)
+    count = len(terms)
+    gates, scales, shifts = vectors[:count], vectors[count::2], vectors[count + 1 :: 2]
     values = [x.contiguous() for _, x in terms]
+    summed = [*zip(values, gates, strict=True), *[(None, None)] * 2]
+    modulated = [*zip(scales, shifts, made, strict=True), *[(None, None, None)] * 2]
     block = triton.next_power_of_2(width)
     cut = tiles("modulated_norm", residual.device, block)
-    # the kernel does not read the second of one
-    summed = [*zip(values, gates, strict=False), *[(residual, residual)] * 2][:2]
-    ends = [len(terms) + 2 * place for place in range(len(modulations))]
-    modulated = [(gates[end], gates[end + 1], one) for end, one in zip(ends, made, strict=True)]
-    modulated = [*modulated, *[(residual, residual, residual)] * 2][:2]
     _gated_norms[(triton.cdiv(tokens, cut["ROWS"]), batch)](
         residual,
         *summed[0],
