@@ -5,6 +5,10 @@ Stands in for `norm_q`, `norm_k` and `apply_rotary_emb` in diffusers' attention 
 Diffusion 3.5. Follows torch's operations in their order and rounds where torch rounds: bit-equal,
 except that torch sums a head's squares in another order. The error against float64 is no larger
 than torch's.
+
+One launch computes queries and keys of text and picture, with separate weights, in the joined
+product. `norm_rotary` computes one tensor with one weight: also LayerNorm, halves as pairs, and
+rounding to the dtype of the positions.
 """
 
 from __future__ import annotations
