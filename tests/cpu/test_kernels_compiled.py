@@ -142,12 +142,11 @@ def test_a_modulated_norm_stays_in_registers(
 ) -> None:
     from katz_graph.kernels.triton.modulated_norm import _gated_norms
 
-    names = [one.name for one in _gated_norms.params if not one.is_constexpr]
-    signature = dict.fromkeys(names, "*bf16") | dict.fromkeys(("tokens", "width", "apart"), "i32")
+    signature = bf16(_gated_norms, (), ("tokens", "width", "apart"))
     # a block of the widest rows, with all terms and norms
     block = {4: 2048, 8: 4096}[tiles["num_warps"]]
     constants = {"TERMS": 2, "NORMS": 2, "BLOCK": block, **tiles}
-    made = compiled(_gated_norms, signature | {"eps": "fp32"}, constants, architecture, tmp_path)
+    made = compiled(_gated_norms, signature, constants, architecture, tmp_path)
     assert made.spilled == 0
     assert "ld.global.v4" in made.ptx and "st.global.v4" in made.ptx
 
@@ -160,11 +159,8 @@ def test_a_head_norm_stays_in_registers(
     from katz_graph.kernels.triton.head_norm import _head_norm
 
     tiles = listed_for("head_norm", architecture)[str(width)]
-    names = [one.name for one in _head_norm.params if not one.is_constexpr]
     numbers = ("tokens", "end", "heads", "batch_stride", "token_stride")
-    signature = dict.fromkeys(names, "*bf16") | dict.fromkeys(numbers, "i32") | {"eps": "fp32"}
-    if rotary:
-        signature |= dict.fromkeys(("cosines", "sines"), "*fp32")
+    signature = bf16(_head_norm, ("cosines", "sines"), numbers)
     constants = {"WIDTH": width, "PAIRS": width // 2, "ROTARY": rotary, "ROUNDS": rounds, **tiles}
     made = compiled(_head_norm, signature, constants, architecture, tmp_path)
     assert made.spilled == 0
@@ -177,10 +173,8 @@ def test_gelu_behind_another_tensor_reads_wide(
 ) -> None:
     from katz_graph.kernels.triton.joined_gelu import _joined_gelu
 
-    signature = dict.fromkeys(("first", "x", "out"), "*bf16") | dict.fromkeys(
-        ("tokens", "before", "width", "batch_stride", "token_stride"), "i32"
-    )
-    made = compiled(_joined_gelu, signature, tiles, architecture, tmp_path)
+    numbers = ("tokens", "before", "width", "batch_stride", "token_stride")
+    made = compiled(_joined_gelu, bf16(_joined_gelu, (), numbers), tiles, architecture, tmp_path)
     assert made.spilled == 0
     assert "ld.global.v4" in made.ptx and "st.global.v4" in made.ptx
 
