@@ -155,7 +155,7 @@ class ServeOptions(PlacementOptions, FolderOptions, AccessOptions):
         return min(groups, self.jobs_at_once or groups)
 
     @property
-    def jobs_in_hand(self) -> int:
+    def jobs_running(self) -> int:
         """Returns how many jobs the runner has at the same time. While one samples, another saves
         its results, and the next prepares its work.
         """

@@ -24,7 +24,7 @@ from katz_graph.web.events import ClientEvent, Ended, JobEvent
 from katz_graph.web.files.paths import folder_of
 from katz_graph.web.http.connections import HttpServer, check_reach, listen, url
 from katz_graph.web.http.responses import PathRedactor
-from katz_graph.web.jobs.dispatch import Places
+from katz_graph.web.jobs.dispatch import Concurrency
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.jobs.jobs import Jobs
 from katz_graph.web.jobs.retention import JobFiles, Retention, drop_unfinished
@@ -161,7 +161,7 @@ def assemble(
         publish,
         hub.status,
         options.limits,
-        Places(options.jobs_in_hand, options.jobs_served),
+        Concurrency(options.jobs_running, options.jobs_served),
         files,
         retention,
         stop_seconds=options.stop_seconds,

@@ -104,23 +104,23 @@ def test_the_messages_of_a_job_come_in_the_order_of_the_convention() -> None:
     assert data[16] == {"node": None, "prompt_id": "job"}
 
 
-def test_a_job_before_its_turn_is_reported_when_the_clients_earlier_job_has_ended() -> None:
+def test_a_later_job_is_reported_when_the_clients_earlier_job_has_ended() -> None:
     """A client shows all progress at the job that started last."""
     first = Client(replace(make_job("a"), started=1000.0))
-    early = Client(make_job("b"))
-    early.channel = first.channel
+    later = Client(make_job("b"))
+    later.channel = first.channel
     assert kinds(first.on_event(RUNS[:2])) == ["execution_start", "execution_cached"]
-    assert early.on_event([*RUNS[:5], NodeDone("2", "2", "Echo", ui=UI)]) == []
-    assert kinds(early.on_event([PackMessage("ask", {})])) == ["ask"]
+    assert later.on_event([*RUNS[:5], NodeDone("2", "2", "Echo", ui=UI)]) == []
+    assert kinds(later.on_event([PackMessage("ask", {})])) == ["ask"]
     assert kinds(first.on_event(RUNS[-1:])) == ["execution_success", "status", "executing"]
-    early.job = replace(make_job("b"), started=1003.0)
-    messages = early.on_event(RUNS[5:6])
+    later.job = replace(make_job("b"), started=1003.0)
+    messages = later.on_event(RUNS[5:6])
     assert kinds(messages) == [
         *("execution_start", "execution_cached", "progress_state", "executing", "executed")
     ]
     assert {message["data"]["prompt_id"] for message in messages} == {"b"}
     assert messages[-1]["data"]["output"] == UI
-    assert kinds(early.on_event(RUNS[-1:]))[-3:] == ["execution_success", "status", "executing"]
+    assert kinds(later.on_event(RUNS[-1:]))[-3:] == ["execution_success", "status", "executing"]
 
 
 def test_progress_state_lists_every_started_node() -> None:

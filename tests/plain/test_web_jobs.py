@@ -246,7 +246,7 @@ def test_draining_ends_at_once_when_nothing_runs(tmp_path: Path) -> None:
     run(tmp_path, use)
 
 
-def test_the_time_of_a_job_begins_with_its_turn(tmp_path: Path) -> None:
+def test_the_time_of_a_job_begins_when_devices_serve_it(tmp_path: Path) -> None:
     """Otherwise predictions would count the seconds of earlier jobs as well."""
     clock = Clock()
 
@@ -270,7 +270,7 @@ def test_the_time_of_a_job_begins_with_its_turn(tmp_path: Path) -> None:
     run(tmp_path, use, jobs_at_once=3, served=1, clock=clock)
 
 
-def test_a_pause_returns_jobs_before_their_turn_to_their_places(tmp_path: Path) -> None:
+def test_a_pause_returns_later_jobs_to_their_places(tmp_path: Path) -> None:
     async def use(service: Service) -> None:
         for id in "abcd":
             await submit(service, id, client=id)
@@ -286,7 +286,7 @@ def test_a_pause_returns_jobs_before_their_turn_to_their_places(tmp_path: Path) 
     run(tmp_path, use, jobs_at_once=3, served=1)
 
 
-def test_a_deadline_that_passes_before_the_turn_of_a_job_ends_it(tmp_path: Path) -> None:
+def test_a_deadline_that_passes_ends_a_later_job(tmp_path: Path) -> None:
     clock = Clock()
 
     async def use(service: Service) -> None:
@@ -330,7 +330,7 @@ def test_a_crash_during_several_jobs_leaves_them_in_their_order(tmp_path: Path) 
     run(tmp_path, use, jobs_at_once=3, served=1)
 
 
-def test_a_cancelled_job_that_does_not_stop_ends_no_runner_before_its_turn(tmp_path: Path) -> None:
+def test_a_cancelled_later_job_that_does_not_stop_ends_no_runner(tmp_path: Path) -> None:
     async def use(service: Service) -> None:
         await submit(service, "a", "b")
         await service.until(lambda: service.runner.names == ["a", "b"])
@@ -339,7 +339,7 @@ def test_a_cancelled_job_that_does_not_stop_ends_no_runner_before_its_turn(tmp_p
         await asyncio.sleep(0.2)
         assert not service.runner.replaced
         service.runner.end("a")
-        assert [job.id for job in service.jobs.served] == ["a", "b"], "b's turn, as a is stored"
+        assert [job.id for job in service.jobs.served] == ["a", "b"], "a is being stored"
         await service.all_ended("a", "b")
         assert len(service.runner.replaced) == 1
         assert await service.statuses() == {"a": "completed", "b": "cancelled"}

@@ -253,14 +253,14 @@ def test_returning_clients_know_as_much_as_connected_ones(
     asyncio.run(run())
 
 
-def test_a_client_that_reconnects_knows_when_a_job_before_its_turn_started() -> None:
+def test_a_client_that_reconnects_knows_when_a_later_job_started() -> None:
     state = JobState()
     state.on_event(Started(7.0))
-    early = make_job("early")
-    assert early.started is None
-    (frame,) = NativeChannel().watched("early", early, state)
+    later = make_job("later")
+    assert later.started is None
+    (frame,) = NativeChannel().watched("later", later, state)
     assert msgpack.unpackb(frame.data)["job"]["started"] == 7.0
-    (frame,) = NativeChannel().watched("early", early, None)
+    (frame,) = NativeChannel().watched("later", later, None)
     assert msgpack.unpackb(frame.data)["job"]["started"] is None
 
 

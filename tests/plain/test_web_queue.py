@@ -310,7 +310,7 @@ def test_interrupt_takes_no_body_or_the_id_of_a_running_job(tmp_path: Path) -> N
     run(tmp_path, scenario)
 
 
-def test_jobs_that_the_runner_has_before_their_turn_wait(tmp_path: Path) -> None:
+def test_later_jobs_of_the_runner_wait(tmp_path: Path) -> None:
     async def scenario(server: Served) -> None:
         ids = [await server.submit() for _ in range(5)]
         await server.settled(lambda: len(server.runner.taken) == 3)

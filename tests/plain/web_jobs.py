@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from katz_graph.web.events import ClientEvent, Ended, JobEvent, Started, Wrote
-from katz_graph.web.jobs.dispatch import STOP_SECONDS, Places
+from katz_graph.web.jobs.dispatch import STOP_SECONDS, Concurrency
 from katz_graph.web.jobs.job import Job, Submission
 from katz_graph.web.jobs.jobs import Jobs
 from katz_graph.web.jobs.retention import JobFiles, Retention
@@ -167,7 +167,7 @@ async def serving(
         lambda job, event: events.append((job, event)),
         lambda: None,
         limits or Limits(),
-        Places(jobs_at_once, served or jobs_at_once),
+        Concurrency(jobs_at_once, served or jobs_at_once),
         JobFiles({"output": output, "temp": temp}, data),
         retention or Retention(),
         clock,

@@ -157,7 +157,7 @@ class Admission:
         """
         if job.deadline is None:
             return
-        ahead = [*self._dispatcher.early, *self._dispatcher.queue.ahead_of(job)]
+        ahead = [*self._dispatcher.later, *self._dispatcher.queue.ahead_of(job)]
         wait = self._forecast.starts(self._dispatcher.served, ahead)[-1]
         own, time_left = self._forecast.own(features) or 0.0, job.deadline - job.created
         if time_left <= 0:

@@ -69,7 +69,8 @@ class Attempt:
 
     job: Job
     number: int = 0  # in the order of starts
-    began: float | None = None  # when the runner started it; `job.started`: when its turn came
+    # when the runner started it; `job.started`: when devices began to serve it
+    began: float | None = None
     wrote: set[StoredFile] = field(default_factory=set)
     noted: set[StoredFile] = field(default_factory=set)  # files that the store has recorded
     # nodes that have started and are not done, the latest last
@@ -82,13 +83,13 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
-    """Numbers the jobs that run at a time. The runner has `in_hand` jobs; of these, devices serve
-    the earliest `served`. The others prepare their work, and use devices that the earlier jobs do
-    not need at the moment.
+class Concurrency:
+    """Limits the jobs that run at the same time. The runner has `running` jobs. Devices serve the
+    earliest `served` of them, the served jobs. The others, the later jobs, prepare their work and
+    use a device only while the served jobs do not need it.
     """
 
-    in_hand: int = 1
+    running: int = 1
     served: int = 1
 
 
@@ -101,7 +102,7 @@ class Dispatcher:
         files: JobFiles,
         forecast: Forecast,
         runner: JobRunner,
-        places: Places,
+        concurrency: Concurrency,
         publish: Callable[[Job, ClientEvent], None],
         changed: Callable[[], None],
         clock: Callable[[], float],
@@ -120,7 +121,7 @@ class Dispatcher:
         self._files = files
         self._forecast = forecast
         self._runner = runner
-        self._places = places
+        self._concurrency = concurrency
         self._publish, self._changed, self._clock = publish, changed, clock
         self._stop_seconds = stop_seconds
         self._unwritten: set[str] = set()
@@ -136,14 +137,17 @@ class Dispatcher:
 
     @property
     def served(self) -> list[Job]:
-        """Returns the jobs whose turn it is, and those being stored, the earliest first."""
-        early = {job.id for job in self.early}
-        return [attempt.job for id, attempt in self.attempts.items() if id not in early]
+        """Returns the served jobs, and those that are leaving the runner, the earliest first."""
+        later = self._later()
+        return [attempt.job for attempt in self.attempts.values() if attempt not in later]
 
     @property
-    def early(self) -> list[Job]:
-        """Returns the jobs that the runner has before their turn, the earliest first."""
-        return [attempt.job for attempt in self._running()[self._places.served :]]
+    def later(self) -> list[Job]:
+        """Returns the later jobs of the runner, the earliest first."""
+        return [attempt.job for attempt in self._later()]
+
+    def _later(self) -> list[Attempt]:
+        return self._running()[self._concurrency.served :]
 
     def _running(self) -> list[Attempt]:
         return [attempt for attempt in self.attempts.values() if attempt.phase == "runs"]
@@ -195,7 +199,7 @@ class Dispatcher:
                 return self._ended(attempt, result)
             case Started(at=at):
                 attempt.began = at
-                self._count_from_turn(at)
+                self._mark_served(at)
             case NodeStarted(node=node, display=display, type=type):
                 attempt.running.pop(node, None)
                 attempt.running[node] = JobNode(node, type, display)
@@ -267,11 +271,11 @@ class Dispatcher:
         if tasks:
             await asyncio.wait(tasks, timeout=seconds)
 
-    def give_back(self, only_early: bool = False) -> None:
-        """Stops the running jobs, or those before their turn, and returns them to the queue; a
-        later attempt starts them from the beginning.
+    def give_back(self, only_later: bool = False) -> None:
+        """Stops the running jobs, or only the later ones, and returns them to the queue; another
+        attempt starts them from the beginning.
         """
-        for attempt in self._running()[self._places.served if only_early else 0 :]:
+        for attempt in self._later() if only_later else self._running():
             self._give_back(attempt)
 
     def _give_back(self, attempt: Attempt) -> None:
@@ -294,11 +298,13 @@ class Dispatcher:
             self._runner.prepare()
 
     def _escalate(self, attempt: Attempt) -> None:
-        if self._still_runs(attempt) and attempt.job in self.early:
-            # it delays no other job yet, and a replacement would end the earlier ones
+        if not self._still_runs(attempt):
+            return
+        if attempt in self._later():
+            # it delays no other job yet, and a replacement would end the served ones
             loop = asyncio.get_running_loop()
             loop.call_later(self._stop_seconds, self._escalate, attempt)
-        elif self._still_runs(attempt):
+        else:
             self._runner.replace(
                 f"cancelled job {attempt.job.id} did not stop within {self._stop_seconds:g} s"
             )
@@ -310,7 +316,7 @@ class Dispatcher:
     def _fits(self, job: Job) -> bool:
         active = [attempt.job for attempt in self._running()]
         suspects = job.crashes or any(other.crashes for other in active)
-        return len(active) < (1 if suspects else self._places.in_hand)
+        return len(active) < (1 if suspects else self._concurrency.running)
 
     def _start(self, job: Job) -> None:
         at = self._clock()
@@ -378,20 +384,20 @@ class Dispatcher:
 
     def _end(self, attempt: Attempt, result: Ended, discard: bool = False) -> None:
         attempt.phase = "ends"
-        self._count_from_turn(self._clock())
+        if attempt.job.started is None:  # ended as a later job
+            attempt.job = replace(attempt.job, started=attempt.began)
+        self._mark_served(self._clock())
         self.spawn(self._keep(attempt, result, discard))
 
     def _return(self, attempt: Attempt, crashes: int) -> None:
         attempt.phase = "returns"
-        self._count_from_turn(self._clock())
+        self._mark_served(self._clock())
         self.spawn(self._put_back(attempt, crashes))
 
     async def _keep(self, attempt: Attempt, result: Ended, discard: bool = False) -> None:
         """Stores a result without a time limit, then publishes it. `discard`: deletes the attempt's
         files.
         """
-        if attempt.job.started is None:  # ended before its turn, or never ran
-            attempt.job = replace(attempt.job, started=attempt.began)
         job = attempt.job
         stored = None
         try:
@@ -470,17 +476,17 @@ class Dispatcher:
         if not self.attempts:
             self.idle.set()
 
-    def _count_from_turn(self, now: float) -> None:
-        """Sets the start of the jobs whose turn has come, so that their durations do not include
-        the time of earlier jobs.
+    def _mark_served(self, now: float) -> None:
+        """Sets the start of newly served jobs, so that their durations do not include the time of
+        earlier jobs.
         """
-        for attempt in self._running()[: self._places.served]:
+        for attempt in self._running()[: self._concurrency.served]:
             if attempt.began is not None and attempt.job.started is None:
                 attempt.job = replace(attempt.job, started=now)
 
     def _expire(self) -> None:
         now = self._clock()
-        for attempt in self._running()[self._places.served :]:
+        for attempt in self._later():
             late = attempt.job.deadline is not None and attempt.job.deadline < now
             if late and not attempt.returned:
                 self._give_back(attempt)  # and then it expires in the queue

@@ -15,7 +15,7 @@ from dataclasses import replace
 from katz_graph.core.errors import KatzError
 from katz_graph.web.events import ClientEvent, Ended
 from katz_graph.web.jobs.admission import Admission
-from katz_graph.web.jobs.dispatch import STOP_SECONDS, Dispatcher, JobRunner, Places
+from katz_graph.web.jobs.dispatch import STOP_SECONDS, Concurrency, Dispatcher, JobRunner
 from katz_graph.web.jobs.job import Job, Submission
 from katz_graph.web.jobs.queue import NotWaiting
 from katz_graph.web.jobs.retention import KEY_RETENTION_S, JobFiles, Retention, outdated
@@ -43,7 +43,7 @@ class Jobs:
         publish: Callable[[Job, ClientEvent], None],
         changed: Callable[[], None],
         limits: Limits,
-        places: Places,
+        concurrency: Concurrency,
         files: JobFiles,
         retention: Retention,
         clock: Callable[[], float] = time.time,
@@ -51,13 +51,13 @@ class Jobs:
     ) -> None:
         self._store, self._files, self._changed, self._clock = store, files, changed, clock
         self._limits, self._retention = limits, retention
-        self._forecast = Forecast(places.served, clock)
+        self._forecast = Forecast(concurrency.served, clock)
         self._dispatcher = Dispatcher(
             store,
             files,
             self._forecast,
             runner,
-            places,
+            concurrency,
             publish,
             changed,
             clock,
@@ -102,19 +102,19 @@ class Jobs:
 
     @property
     def served(self) -> Sequence[Job]:
-        """Returns the jobs that the runner has and whose turn it is."""
+        """Returns the jobs that devices serve, or that are leaving the runner, in order."""
         return self._dispatcher.served
 
     @property
     def waiting(self) -> Sequence[Job]:
-        """Returns the jobs that wait for their turn, in order: those that the runner has, then
-        `pending`.
+        """Returns the jobs that devices do not serve yet, in order: the runner's later jobs, then
+        those in the queue.
         """
-        return [*self._dispatcher.early, *self.pending]
+        return [*self._dispatcher.later, *self.pending]
 
     @property
     def pending(self) -> Sequence[Job]:
-        """Returns the waiting jobs in order."""
+        """Returns the jobs in the queue, in order."""
         return list(self._dispatcher.queue)
 
     @property
@@ -152,21 +152,21 @@ class Jobs:
         return sum((await self.cancel([job.id for job in [*self.waiting, *self.served]])).values())
 
     async def clear_waiting(self) -> int:
-        """Cancels the jobs that wait for their turn; returns their number."""
+        """Cancels the waiting jobs; returns their number."""
         return sum((await self.cancel([job.id for job in self.waiting])).values())
 
     async def interrupt(self, id: str | None) -> None:
-        """Stops a job that the runner has; for None, the jobs whose turn it is."""
+        """Stops a job that the runner has; for None, the served jobs."""
         stopped = self.served if id is None else [job for job in self.running if job.id == id]
         await self.cancel([job.id for job in stopped])
 
     async def pause(self) -> None:
-        """Starts no job until `resume`, even after a restart, and returns jobs before their turn to
-        the queue. Raises RunError if the flag cannot be stored.
+        """Starts no job until `resume`, even after a restart, and returns later jobs to the queue.
+        Raises RunError if the flag cannot be stored.
         """
         await self._store.set_flag(PAUSED, True)
         self._paused = self._dispatcher.hold = True
-        self._dispatcher.give_back(only_early=True)
+        self._dispatcher.give_back(only_later=True)
         self._changed()
 
     async def resume(self) -> None:
@@ -236,11 +236,11 @@ class Jobs:
         return by_id(self.waiting, self._forecast.starts(self.served, self.waiting))
 
     async def drain(self, seconds: float) -> None:
-        """Stops dispatching and waits for the jobs whose turn it is. Jobs that take longer than
-        `seconds`, and those before their turn, are stopped and returned to the queue.
+        """Stops dispatching and waits for the served jobs. Served jobs that take longer than
+        `seconds`, and all later jobs, are stopped and returned to the queue.
         """
         self._admission.closed = self._dispatcher.hold = True
-        self._dispatcher.give_back(only_early=True)
+        self._dispatcher.give_back(only_later=True)
         with suppress(TimeoutError):
             await asyncio.wait_for(self._dispatcher.idle.wait(), seconds)
             return

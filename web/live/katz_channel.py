@@ -129,8 +129,8 @@ def _queue(client: str, queue: QueueView) -> QueueData:
 
 
 def _job(job: Job, state: JobState | None) -> JobData:
-    """Describes a job. One that runs before its turn counts from its first event, as for clients
-    that received this event.
+    """Describes a job. One that devices do not serve yet started with its first event, as for
+    clients that received this event.
     """
     started = state.started if job.started is None and state is not None else job.started
     return JobData(

@@ -68,7 +68,7 @@ def queue(state: State) -> APIRouter:
         responses=answers("done") | refusals(),
     )
     async def interrupt(request: Request) -> Response:
-        """Stop the jobs whose turn it is, or one job if it runs."""
+        """Stop the jobs that devices serve, or one job if it runs."""
         body = await read_body(request, InterruptBody, empty_is_default=True)
         await state.jobs.interrupt(body.prompt_id)
         return Response()

@@ -75,7 +75,7 @@ class Devices:
             # one torch thread per job thread: the processors are for the device workers
             with own_changes.changing(THREADS):
                 torch.set_num_threads(1)
-        self._caches = Caches(ResultCache.parse(options.cache or "classic", options.jobs_in_hand))
+        self._caches = Caches(ResultCache.parse(options.cache or "classic", options.jobs_running))
         packs = tuple(str(folder.absolute()) for folder in settings.packs)
         like = WorkerConfig(
             threads=threads,
