@@ -69,20 +69,20 @@ class ConventionChannel:
             assert job.result is not None
             if _is_reported(job.result, job.started):
                 yield from self._end(job, job.result, snapshot.queue)
-        started = {job.id: job.started for job in snapshot.jobs}
-        for identifier, state in snapshot.states.items():
-            early = self._is_early(started.get(identifier), identifier)
-            if state.started is not None and not early:
-                yield from self._so_far(identifier, state)
+        for job in snapshot.jobs:
+            state = snapshot.states.get(job.id)
+            if state is not None and state.started is not None and not self._is_held_back(job):
+                yield from self._so_far(job.id, state)
 
-    def _is_early(self, started: float | None, job: str) -> bool:
-        """Returns whether a job runs before its turn, next to another one of this client. Clients
-        expect one job at a time: they take the latest that started for the source of all progress.
+    def _is_held_back(self, job: Job) -> bool:
+        """Returns whether reports of a job wait, because devices do not serve it yet and another
+        job of this client is reported. Clients expect one job at a time: they show all progress at
+        the job that started last.
         """
-        return started is None and job not in self._started and bool(self._started)
+        return job.started is None and job.id not in self._started and bool(self._started)
 
     def _so_far(self, job: str, state: JobState) -> Iterator[ClientFrame]:
-        """Reports a job that has started earlier."""
+        """Reports a job that started earlier."""
         self._started.add(job)
         at = {"prompt_id": job, "timestamp": milliseconds(state.started)}
         yield _message("execution_start", at)
@@ -100,19 +100,22 @@ class ConventionChannel:
     def event(
         self, job: Job, event: ClientEvent, state: JobState, queue: Callable[[], QueueView]
     ) -> Iterator[ClientFrame]:
+        if isinstance(event, PackMessage):  # a node may wait for the client's answer
+            yield _message(event.type, event.data)
+            return
         if isinstance(event, Started):
             self._forget(job.id)  # drops the state of a lost attempt
-        lasts = isinstance(event, Ended) or (isinstance(event, EncodedPicture) and event.lasting)
-        if isinstance(event, PackMessage):
-            pass  # a node may wait for the client's answer
-        elif self._is_early(job.started, job.id) and not lasts:
+        is_in_state = not (
+            isinstance(event, Ended) or (isinstance(event, EncodedPicture) and event.lasting)
+        )
+        if is_in_state and self._is_held_back(job):
             return
-        elif job.id not in self._started and not isinstance(event, Started) and state.started:
+        if job.id not in self._started and not isinstance(event, Started) and state.started:
             yield from self._so_far(job.id, state)
             for node, known in state.nodes.items():
                 yield from self._executed(job.id, node, known.display, known.ui)
-            if not lasts:
-                return  # `state` includes the event
+            if is_in_state:
+                return
         match event:
             case Started(at=at):
                 self._started.add(job.id)
@@ -139,8 +142,6 @@ class ConventionChannel:
                 yield from self._executed(job.id, node, display, ui)
                 if not cached:
                     yield from self._changed(job.id, state)
-            case PackMessage(type=type, data=data):
-                yield _message(type, data)
             case Ended() if _is_reported(event, state.started):
                 if job.id in self._owed or event.status == "failed":
                     yield from self._states(job.id, state)
