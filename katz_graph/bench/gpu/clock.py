@@ -39,6 +39,28 @@ def interleaved(
     return {name: median(values) for name, values in found.items()}
 
 
+def per_step(
+    ways: Mapping[str, Mapping[int, Action]], device: torch.device, rounds: int
+) -> dict[str, float]:
+    """Returns the median seconds of a step in each way: the difference of two actions that differ
+    only in their numbers of steps. `ways`: actions by number of steps.
+    """
+    took = interleaved(
+        {
+            f"{way} {count}": action
+            for way, by_steps in ways.items()
+            for count, action in by_steps.items()
+        },
+        device,
+        rounds,
+    )
+    found = {}
+    for way, by_steps in ways.items():
+        few, many = sorted(by_steps)
+        found[way] = (took[f"{way} {many}"] - took[f"{way} {few}"]) / (many - few)
+    return found
+
+
 def repeated(action: Action, device: torch.device, times: int) -> Action:
     """Returns an action that repeats `action` `times` times: on a GPU as one CUDA graph, which
     excludes launch overhead.

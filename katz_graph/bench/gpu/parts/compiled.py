@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 
 from katz_graph.bench.conditions import quiet
 from katz_graph.bench.gpu import plain
-from katz_graph.bench.gpu.clock import interleaved
+from katz_graph.bench.gpu.clock import Action, per_step
 from katz_graph.bench.gpu.models import write
 from katz_graph.bench.gpu.rows import Rows
 from katz_graph.bench.gpu.setting import Setting
@@ -28,25 +29,28 @@ RECOMPILES = 64  # with the default limit of 8, torch silently falls back to eag
 def run(setting: Setting, rows: Rows) -> BenchResult:
     torch._dynamo.config.recompile_limit = RECOMPILES
     side, least = setting.sides[0], float("inf")
+    counts = setting.steps // 2, setting.steps
     with tempfile.TemporaryDirectory() as name, quiet():
         files = write(Path(name), setting, whole=False)
         with local_engine(str(setting.device), batching=True, dtype=setting.dtype) as engine:
-            few, many = (
-                files.request(setting, side, count) for count in (setting.steps // 2, setting.steps)
+            ours = _per_step(
+                setting,
+                {
+                    count: partial(sample, engine, files.request(setting, side, count))
+                    for count in counts
+                },
             )
-            ours = _per_step(setting, lambda: sample(engine, few), lambda: sample(engine, many))
         rows.add("ours", seconds=ours)
         for way, compiled in ways(setting).items():
             module = plain.network(setting, files.pipeline)
             began = time.perf_counter()
             called = compiled(module)
-            actions = [
-                plain.steps(setting, called, module.config, side, count)
-                for count in (setting.steps // 2, setting.steps)
-            ]
-            actions[0]()
+            actions = {
+                count: plain.steps(setting, called, module.config, side, count) for count in counts
+            }
+            actions[counts[0]]()
             first = time.perf_counter() - began
-            took = _per_step(setting, *actions)
+            took = _per_step(setting, actions)
             least = min(least, took)
             rows.add(way, seconds=took, of_ours=took / ours, compiling_seconds=first)
             torch._dynamo.reset()
@@ -54,9 +58,8 @@ def run(setting: Setting, rows: Rows) -> BenchResult:
     return rows.result(ours_seconds=ours)
 
 
-def _per_step(setting: Setting, half: Callable[[], object], whole: Callable[[], object]) -> float:
-    took = interleaved({"half": half, "whole": whole}, setting.device, setting.rounds)
-    return (took["whole"] - took["half"]) / (setting.steps - setting.steps // 2)
+def _per_step(setting: Setting, actions: Mapping[int, Action]) -> float:
+    return per_step({"it": actions}, setting.device, setting.rounds)["it"]
 
 
 def ways(setting: Setting) -> dict[str, Callable[[Any], Any]]:

@@ -13,7 +13,7 @@ import torch
 
 from katz_graph.bench.conditions import quiet
 from katz_graph.bench.gpu import plain
-from katz_graph.bench.gpu.clock import interleaved
+from katz_graph.bench.gpu.clock import Action, interleaved, per_step
 from katz_graph.bench.gpu.models import Files, write
 from katz_graph.bench.gpu.rows import Rows
 from katz_graph.bench.gpu.setting import Setting
@@ -61,29 +61,18 @@ def run(setting: Setting, rows: Rows) -> BenchResult:
 def _steps(
     setting: Setting, engine: DeviceEngine, files: Files, module: torch.nn.Module, side: int
 ) -> dict[str, float]:
-    """Returns the seconds of a step: the difference of two requests that differ only in their
-    numbers of steps.
-    """
-    few, many = setting.steps // 2, setting.steps
-    regions = {count: files.request(setting, side, count) for count in (few, many)}
-    took = interleaved(
-        {
-            **{
-                f"ours {count}": partial(sample, engine, region)
-                for count, region in regions.items()
-            },
-            **{
-                f"eager {count}": plain.steps(setting, module, module.config, side, count)
-                for count in (few, many)
-            },
-        },
-        setting.device,
-        setting.rounds,
-    )
-    ours, eager = (
-        (took[f"{way} {many}"] - took[f"{way} {few}"]) / (many - few) for way in ("ours", "eager")
-    )
-    return {"ours_seconds": ours, "eager_seconds": eager, "eager_of_ours": eager / ours}
+    """Returns the seconds of a step through the engine and through diffusers' network."""
+    counts = setting.steps // 2, setting.steps
+    ours: dict[int, Action] = {
+        count: partial(sample, engine, files.request(setting, side, count)) for count in counts
+    }
+    eager = {count: plain.steps(setting, module, module.config, side, count) for count in counts}
+    took = per_step({"ours": ours, "eager": eager}, setting.device, setting.rounds)
+    return {
+        "ours_seconds": took["ours"],
+        "eager_seconds": took["eager"],
+        "eager_of_ours": took["eager"] / took["ours"],
+    }
 
 
 def _decode(setting: Setting, engine: DeviceEngine, files: Files) -> float:

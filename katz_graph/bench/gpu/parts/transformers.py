@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from katz_graph.bench.conditions import quiet
-from katz_graph.bench.gpu.clock import interleaved
+from katz_graph.bench.gpu.clock import per_step
 from katz_graph.bench.gpu.models import made_on
 from katz_graph.bench.gpu.rows import Rows
 from katz_graph.bench.gpu.setting import Setting
@@ -71,9 +71,8 @@ def run(setting: Setting, rows: Rows) -> BenchResult:
 
 
 def _measured(setting: Setting, kind: Kind, folder: Path, rows: Rows) -> dict[str, float]:
-    """Returns the seconds of a step of each way, from the difference of two requests that differ
-    only in their numbers of steps, and the difference of the longer request's latents from
-    diffusers', relative to their standard deviation.
+    """Returns the seconds of a step in each way, and the difference of the longer request's latents
+    from diffusers', relative to their standard deviation.
     """
     sizes, side = setting.transformers[kind], setting.sides[0]
     what = f"{kind} at {8 * side} pixels"
@@ -84,11 +83,7 @@ def _measured(setting: Setting, kind: Kind, folder: Path, rows: Rows) -> dict[st
     asked = {count: Asked(folder, kind, noise, count) for count in (few, many)}
     pipeline = loaded(asked[few], setting.device, DTYPE)
 
-    def per_step(**ways: Mapping[int, Callable[[], Tensor]]) -> list[float]:
-        actions = {f"{name} {count}": way[count] for name, way in ways.items() for count in asked}
-        took = interleaved(actions, setting.device, min(ROUNDS, setting.rounds))
-        return [(took[f"{name} {many}"] - took[f"{name} {few}"]) / (many - few) for name in ways]
-
+    rounds = min(ROUNDS, setting.rounds)
     with local_engine(str(setting.device), batching=True, dtype=DTYPE) as engine:
         ours = {
             count: partial(sample, engine, region(one, SEED, engine))
@@ -98,25 +93,28 @@ def _measured(setting: Setting, kind: Kind, folder: Path, rows: Rows) -> dict[st
             count: stock(one, "latent", setting.device, DTYPE, pipeline)
             for count, one in asked.items()
         }
-        step, stock_step = per_step(ours=ours, stock=theirs)
+        took = per_step({"ours": ours, "stock": theirs}, setting.device, rounds)
         latents, stock_latents = (way[many]().float().cpu() for way in (ours, theirs))
         found = {
-            "ours_seconds": step,
-            "stock_seconds": stock_step,
-            "of_stock": step / stock_step,
+            "ours_seconds": took["ours"],
+            "stock_seconds": took["stock"],
+            "of_stock": took["ours"] / took["stock"],
             "difference": float((latents - stock_latents).std() / stock_latents.std()),
         }
         rows.add(what, **found, **use_of(engine))
-        rows.add(f"{what}, shares of a step", **shares_of_step(setting.device, ours, step))
+        rows.add(f"{what}, shares of a step", **shares_of_step(setting.device, ours, took["ours"]))
         began = time.perf_counter()
         compile_blocks(pipeline.transformer, setting.compiler)
         theirs[few]()
         compiling = time.perf_counter() - began
-        again, compiled_step = per_step(ours=ours, compiled=theirs)
-    compared = {"compiled_seconds": compiled_step, "of_compiled": again / compiled_step}
+        again = per_step({"ours": ours, "compiled": theirs}, setting.device, rounds)
+    compared = {
+        "compiled_seconds": again["compiled"],
+        "of_compiled": again["ours"] / again["compiled"],
+    }
     rows.add(
         f"{what}, diffusers compiled by blocks",
-        ours_seconds=again,
+        ours_seconds=again["ours"],
         **compared,
         compiling_seconds=compiling,
     )
