@@ -4,7 +4,6 @@ ComfyUI's protocol and read the same model files.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -16,7 +15,6 @@ from katz_graph.core.errors import InputError
 from katz_graph.testing.server_process import Served
 
 OURS, COMFYUI = "ours", "comfyui"
-PHASE = re.compile(r'^katz_start_seconds\{phase="(.*)",process="(.*)"\} (.*)$', re.MULTILINE)
 
 Start = Callable[[Path], Served]
 """Returns a server, not yet started, that stores its data in a folder."""
@@ -53,8 +51,13 @@ class Ours(Served):
 
 def phases_in(text: str) -> dict[str, float]:
     """Returns the seconds of each phase in the text of `/metrics`, by process and phase."""
+    from prometheus_client.parser import text_string_to_metric_families
+
     return {
-        f"{process}: {phase}": float(seconds) for phase, process, seconds in PHASE.findall(text)
+        f"{sample.labels['process']}: {sample.labels['phase']}": sample.value
+        for metric in text_string_to_metric_families(text)
+        if metric.name == "katz_start_seconds"
+        for sample in metric.samples
     }
 
 
