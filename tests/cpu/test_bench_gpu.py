@@ -21,12 +21,13 @@ from katz_graph.bench.gpu import errors
 from katz_graph.bench.gpu.busy import mean_share
 from katz_graph.bench.gpu.everything import run_parts
 from katz_graph.bench.gpu.layers import layers_of_step
-from katz_graph.bench.gpu.originals import Originals, originals
+from katz_graph.bench.gpu.originals import KINDS, Originals, originals
 from katz_graph.bench.gpu.parts import (
     check,
     compiled,
     ipc,
     kernels,
+    pictures,
     requests,
     serve,
     start,
@@ -269,6 +270,26 @@ def test_servers_are_compared_under_load(
     assert len(rows_of(tmp_path / "serve.jsonl")) == len(rows.rows) + len(rows.judged)
 
 
+def test_pictures_of_each_kind_are_compared(
+    servable: Setting, tmp_path: Path, comfyui: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        pictures,
+        "starts",
+        lambda setting, files, peer: dict.fromkeys(
+            ("ours", "comfyui"),
+            partial(ComfyUI, program=comfyui, model_paths=files.model_paths),
+        ),
+    )
+    with Rows("pictures", tmp_path) as rows:
+        pictures.run(servable, rows, comfyui)
+    assert [row["what"] for row in rows.judged] == ["3 ControlNets of the sum of their parts"]
+    compared = [row["what"] for row in rows.rows if "ours_of_theirs" in row]
+    assert compared == [
+        f"{kind}, {figure}, compared" for kind in KINDS for figure in ("first seconds", "seconds")
+    ]
+
+
 def test_a_start_is_measured_to_the_first_picture(
     servable: Setting, tmp_path: Path, comfyui: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -403,6 +424,7 @@ def test_it_needs_no_package_of_servers_rays_or_developers() -> None:
     """Works with torch, diffusers and transformers alone."""
     code = (
         "import sys\nsys.modules |= dict.fromkeys(('ray', 'starlette', 'uvicorn', 'pytest', 'peft'))\n"
-        "from katz_graph.bench.gpu.parts import check, compiled, ipc, kernels, requests, serve, start, step, transformers"
+        "import importlib\nfrom katz_graph.bench.gpu import PARTS\n"
+        "for part in PARTS: importlib.import_module(f'katz_graph.bench.gpu.parts.{part}')"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
