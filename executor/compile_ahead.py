@@ -19,7 +19,7 @@ from katz_graph.ir.device import Target, Work
 from katz_graph.ir.program import Program
 from katz_graph.kernels.configurations import capability
 from katz_graph.models.configuration import latent_space, overflows
-from katz_graph.models.costs.counts import Counts
+from katz_graph.models.costs.counts import Counts, padded
 from katz_graph.models.families.shared.stages import VAE_DECODE, VAE_ENCODE
 from katz_graph.models.family import family_of_class
 from katz_graph.models.stage_registry import stage as declared
@@ -53,27 +53,16 @@ class _Notes(Counts):
         self.calls: list[Call] = []
 
     def work(
-        self,
-        config: Mapping[str, Any],
-        stage: str,
-        batch: int,
-        height: int,
-        width: int,
-        tokens: int,
-        first_block: int = 0,
-        last_block: int | None = None,
-        value_bytes: int = 4,
+        self, config: Mapping[str, Any], stage: str, sizes: Sized, value_bytes: int = 4
     ) -> Work:
         name = config.get("_class_name")
         family = family_of_class(name)
         wide = kind_named(config).overflows if family is None else family.network.overflows
-        multiple = 1 if family is None else family.network.token_multiple
-        tokens = max(1, -(-tokens // multiple)) * multiple
         part = Component(name or "text encoder", (), json.dumps(dict(config), sort_keys=True))
-        sizes = Sized(batch, height, width, tokens, first_block, last_block)
+        sizes = padded(config, replace(sizes, tokens=max(1, sizes.tokens)))
         self.calls.append(Call(part, wide, stage, sizes))
         if not declared(stage).encodes_text:  # both branches of guidance in one call
-            self.calls.append(Call(part, wide, stage, replace(sizes, batch=2 * batch)))
+            self.calls.append(Call(part, wide, stage, replace(sizes, batch=2 * sizes.batch)))
         return Work()
 
 

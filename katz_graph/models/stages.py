@@ -48,21 +48,10 @@ class Extent:
 
 
 class WorkCounts(Protocol):
-    """Counts the work of a call from its network's configuration; implemented by `costs.counts`.
-    `height` and `width` are the latent's.
-    """
+    """Counts the work of a call from its network's configuration; implemented by `costs.counts`."""
 
     def work(
-        self,
-        config: Mapping[str, Any],
-        stage: str,
-        batch: int,
-        height: int,
-        width: int,
-        tokens: int,
-        first_block: int = 0,
-        last_block: int | None = None,
-        value_bytes: int = 4,
+        self, config: Mapping[str, Any], stage: str, sizes: Sized, value_bytes: int = 4
     ) -> Work: ...
 
 

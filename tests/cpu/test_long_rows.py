@@ -21,6 +21,7 @@ from katz_graph.core.recipe import ClipRecipe, Prompt
 from katz_graph.models.costs.counts import Counts
 from katz_graph.models.loading.sources import clip_recipe
 from katz_graph.models.loading.store import ModelStore
+from katz_graph.models.stages import Sized
 from katz_graph.models.text.encoder import encode
 from katz_graph.models.text.tokens import load_tokenizer, prompt_length, text_size
 
@@ -119,7 +120,9 @@ def test_packs_get_rows_of_the_same_length() -> None:
 def test_costs_count_rows_of_that_length() -> None:
     counts = Counts()
     values = module(248).config.to_dict() | {"architectures": ["CLIPTextModel"]}
-    one, two = (counts.work(values, "text_encoder", 1, 0, 0, count).flops for count in (248, 496))
+    one, two = (
+        counts.work(values, "text_encoder", Sized(1, 0, 0, count)).flops for count in (248, 496)
+    )
     assert two == pytest.approx(2 * one)
 
 

@@ -17,6 +17,7 @@ from katz_graph.models.costs import stage_cost as shapes
 from katz_graph.models.costs.counts import Counts
 from katz_graph.models.costs.meta_results import result_on_meta
 from katz_graph.models.costs.stage_cost import stage_work
+from katz_graph.models.stages import Sized
 from katz_graph.planner.passes.cost import count_work
 from katz_graph.planner.passes.expand import expand_sampling
 from katz_graph.testing.random_models import kinds
@@ -41,15 +42,15 @@ SDXL = {
 def test_blocks_sum_up_to_the_whole(family):
     settings = config(recipes(family)[0].network)
     for stage in ("unet_encoder", "unet_decoder"):
-        whole = stage_work(settings, stage, 1, 9, 8)
+        whole = stage_work(settings, stage, Sized(1, 9, 8))
         parts = [
-            stage_work(settings, stage, 1, 9, 8, first_block=block, last_block=block)
+            stage_work(settings, stage, Sized(1, 9, 8, first_block=block, last_block=block))
             for block in range(3)
         ]
         for field in ("flops", "weight_bytes", "activation_bytes", "kernels"):
             assert sum(getattr(part, field) for part in parts) == getattr(whole, field)
     weights = sum(
-        stage_work(settings, stage, 1, 9, 8).weight_bytes
+        stage_work(settings, stage, Sized(1, 9, 8)).weight_bytes
         for stage in ("unet_encoder", "unet_mid", "unet_decoder")
     )
     assert weights == sum(parameter.nbytes for parameter in unet(family).parameters())
@@ -57,56 +58,61 @@ def test_blocks_sum_up_to_the_whole(family):
 
 def test_sizes_follow_batch_and_precision():
     settings = config(recipes("sdxl")[0].network)
-    one, two = stage_work(settings, "unet_mid", 1, 8, 8), stage_work(settings, "unet_mid", 2, 8, 8)
+    one, two = (
+        stage_work(settings, "unet_mid", Sized(1, 8, 8)),
+        stage_work(settings, "unet_mid", Sized(2, 8, 8)),
+    )
     assert (two.flops, two.weight_bytes, two.output_bytes) == (
         2 * one.flops,
         one.weight_bytes,
         2 * one.output_bytes,
     )
-    half = stage_work(settings, "unet_mid", 1, 8, 8, value_bytes=2)
+    half = stage_work(settings, "unet_mid", Sized(1, 8, 8), value_bytes=2)
     assert (half.flops, half.weight_bytes, half.activation_bytes) == (
         one.flops,
         one.weight_bytes / 2,
         one.activation_bytes / 2,
     )
     assert one.output_bytes == 32 * 2 * 2 * 4  # [1, 32, 2, 2] float32
-    assert stage_work(settings, "unet_decoder", 1, 8, 8).output_bytes == 4 * 8 * 8 * 4
+    assert stage_work(settings, "unet_decoder", Sized(1, 8, 8)).output_bytes == 4 * 8 * 8 * 4
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_keeping_keys_and_values_moves_their_work(family):
     settings = config(recipes(family)[0].network)
     stages = ("unet_encoder", "unet_mid", "unet_decoder")
-    cached = sum(stage_work(settings, stage, 1, 8, 8).flops for stage in stages)
-    computed = sum(stage_work(settings, stage, 1, 8, 8, cached=False).flops for stage in stages)
-    assert computed - cached == stage_work(settings, "keys_values", 1, 8, 8).flops > 0
+    cached = sum(stage_work(settings, stage, Sized(1, 8, 8)).flops for stage in stages)
+    computed = sum(
+        stage_work(settings, stage, Sized(1, 8, 8, cached=False)).flops for stage in stages
+    )
+    assert computed - cached == stage_work(settings, "keys_values", Sized(1, 8, 8)).flops > 0
 
 
 def test_control_text_and_vae():
     settings = config(control_recipe("sdxl").control_net)
     step, reference = (
-        stage_work(settings, "controlnet", 1, 8, 8),
-        stage_work(settings, "controlnet_reference", 1, 8, 8),
+        stage_work(settings, "controlnet", Sized(1, 8, 8)),
+        stage_work(settings, "controlnet_reference", Sized(1, 8, 8)),
     )
     assert step.weight_bytes + reference.weight_bytes == sum(
         parameter.nbytes for parameter in controlnet("sdxl").parameters()
     )
     assert reference.output_bytes == 16 * 8 * 8 * 4
     _, clip, vae = recipes("sdxl")
-    text = stage_work(config(clip.encoders[1].encoder), "text_encoder", 1, 0, 0, tokens=154)
+    text = stage_work(config(clip.encoders[1].encoder), "text_encoder", Sized(1, 0, 0, tokens=154))
     assert text.output_bytes == 154 * 48 * 4
     assert (
         text.flops
-        == 2 * stage_work(config(clip.encoders[1].encoder), "text_encoder", 1, 0, 0).flops
+        == 2 * stage_work(config(clip.encoders[1].encoder), "text_encoder", Sized(1, 0, 0)).flops
     )
-    assert stage_work(config(vae.vae), "vae_decode", 1, 8, 8).output_bytes == 3 * 64 * 64 * 4
-    assert stage_work(config(vae.vae), "vae_encode", 1, 8, 8).output_bytes == 4 * 8 * 8 * 4
+    assert stage_work(config(vae.vae), "vae_decode", Sized(1, 8, 8)).output_bytes == 3 * 64 * 64 * 4
+    assert stage_work(config(vae.vae), "vae_encode", Sized(1, 8, 8)).output_bytes == 4 * 8 * 8 * 4
 
 
 def test_full_size_sdxl_without_its_weights():
     """Podell et al. 2023 give 2.57 billion parameters; 1024 x 1024 pixels take about 6 TFLOP."""
     works = [
-        stage_work(SDXL, stage, 1, 128, 128, value_bytes=2)
+        stage_work(SDXL, stage, Sized(1, 128, 128), value_bytes=2)
         for stage in ("unet_encoder", "unet_mid", "unet_decoder")
     ]
     assert sum(work.weight_bytes for work in works) / 2 == pytest.approx(2.567e9, rel=1e-3)
@@ -141,17 +147,18 @@ def test_one_count_gives_the_work_of_all_sizes(family, shift):
     some_sizes = [(1, 8, 8, 77), (2, 16, 24, 154), (3, 13, 19, 77), (1, 9, 31, 231), (2, 3, 40, 77)]
     for number, (stage, blocks) in enumerate(STAGES):
         settings = control_settings if stage.startswith("controlnet") else unet_settings
-        sizes = some_sizes[(number + shift) % 5]
-        assert counts.work(settings, stage, *sizes, *blocks) == stage_work(
-            settings, stage, *sizes, *blocks
-        ), (stage, sizes)
-    half = stage_work(unet_settings, "unet_mid", 2, 8, 8, value_bytes=2)
-    assert counts.work(unet_settings, "unet_mid", 2, 8, 8, 77, value_bytes=2) == half
+        sizes = Sized(*some_sizes[(number + shift) % 5], *blocks)
+        assert counts.work(settings, stage, sizes) == stage_work(settings, stage, sizes), (
+            stage,
+            sizes,
+        )
+    half = stage_work(unet_settings, "unet_mid", Sized(2, 8, 8), value_bytes=2)
+    assert counts.work(unet_settings, "unet_mid", Sized(2, 8, 8, 77), value_bytes=2) == half
     for encoder in clip.encoders:
         for batch, tokens in [(1, 77), (2, 231), (1, 9)]:
             settings = config(encoder.encoder)
-            assert counts.work(settings, "text_encoder", batch, 0, 0, tokens) == stage_work(
-                settings, "text_encoder", batch, 0, 0, tokens
+            assert counts.work(settings, "text_encoder", Sized(batch, 0, 0, tokens)) == stage_work(
+                settings, "text_encoder", Sized(batch, 0, 0, tokens)
             )
 
 
@@ -180,24 +187,24 @@ def test_an_operation_is_computed_once_for_arguments_of_the_same_shapes():
 
 def test_full_size_sdxl_is_counted_once_for_all_sizes():
     counts = Counts()
-    for sizes in [(1, 128, 128, 77), (4, 104, 152, 154)]:
-        assert counts.work(SDXL, "unet_mid", *sizes) == stage_work(SDXL, "unet_mid", *sizes)
+    for sizes in (Sized(1, 128, 128, 77), Sized(4, 104, 152, 154)):
+        assert counts.work(SDXL, "unet_mid", sizes) == stage_work(SDXL, "unet_mid", sizes)
 
 
 def test_another_process_counts_nothing_again(tmp_path, monkeypatch):
     settings = config(recipes("sdxl")[0].network)
-    expected = stage_work(settings, "unet_mid", 2, 16, 24, 154)
-    Counts(CostStore(tmp_path)).work(settings, "unet_mid", 1, 8, 8, 77)
+    expected = stage_work(settings, "unet_mid", Sized(2, 16, 24, 154))
+    Counts(CostStore(tmp_path)).work(settings, "unet_mid", Sized(1, 8, 8, 77))
     monkeypatch.setattr(shapes, "module_on_meta", None)  # no more counting possible
-    assert Counts(CostStore(tmp_path)).work(settings, "unet_mid", 2, 16, 24, 154) == expected
+    assert Counts(CostStore(tmp_path)).work(settings, "unet_mid", Sized(2, 16, 24, 154)) == expected
 
 
 def test_unreadable_counts_are_counted_again(tmp_path):
     settings, store = config(recipes("sdxl")[0].network), CostStore(tmp_path)
-    expected = Counts(store).work(settings, "unet_mid", 1, 8, 8, 77)
+    expected = Counts(store).work(settings, "unet_mid", Sized(1, 8, 8, 77))
     with closing(sqlite3.connect(tmp_path / FILE)) as file, file:
         file.execute("update formulas set formula = 'nothing'")
-    assert Counts(CostStore(tmp_path)).work(settings, "unet_mid", 1, 8, 8, 77) == expected
+    assert Counts(CostStore(tmp_path)).work(settings, "unet_mid", Sized(1, 8, 8, 77)) == expected
 
 
 def test_an_engine_plans_a_new_size_from_another_one_s_counts(tmp_path, monkeypatch):
@@ -244,7 +251,7 @@ def test_work_is_the_same_where_nothing_can_be_learnt() -> None:
     settings = dict(kinds()["sd35"].configuration(3), _class_name=kinds()["sd35"].network)
     shapes.module_on_meta.cache_clear()
     with torch.inference_mode():
-        inside = stage_work(settings, "transformer_blocks", 1, 8, 8)
+        inside = stage_work(settings, "transformer_blocks", Sized(1, 8, 8))
     shapes._work.cache_clear()
-    assert inside == stage_work(settings, "transformer_blocks", 1, 8, 8)
+    assert inside == stage_work(settings, "transformer_blocks", Sized(1, 8, 8))
     assert inside.flops > 0

@@ -36,6 +36,7 @@ from katz_graph.models.costs.stage_cost import stage_work
 from katz_graph.models.families.shared.transformer_stack import stack_of
 from katz_graph.models.loading.identity import file_identity
 from katz_graph.models.loading.sources import network_recipe, pipeline_recipes
+from katz_graph.models.stages import Sized
 from katz_graph.planner.passes.expand import expand_sampling
 from katz_graph.planner.sampling import table_of
 from katz_graph.testing.random_models import Kind, draw_network, kinds, make_pipeline
@@ -101,7 +102,7 @@ def test_blocks_output_only_values_read_later() -> None:
         **kinds()["hunyuan_dit"].configuration(4),
     }
     work = [
-        stage_work(values, "transformer_blocks", 1, 8, 8, 77, 0, last).output_bytes
+        stage_work(values, "transformer_blocks", Sized(1, 8, 8, 77, 0, last)).output_bytes
         for last in range(8)
     ]
     hidden = 4 * 16 * 32  # bytes of 16 tokens
@@ -115,9 +116,9 @@ def test_one_count_serves_all_sizes(kind: Kind, batch: int) -> None:
     for name in (*COSTED, "transformer_context"):
         for height, width, tokens in ((8, 8, 77), (10, 6, 154), (16, 20, 231)):
             tokens -= tokens % 32 if kind == "z_image" else 0  # it counts rows of 32
-            sizes = batch, height, width, tokens
-            wanted = stage_work(values, name, *sizes)
-            got = Counts().work(values, name, *sizes)
+            sizes = Sized(batch, height, width, tokens)
+            wanted = stage_work(values, name, sizes)
+            got = Counts().work(values, name, sizes)
             assert got.flops == wanted.flops > 0
             assert (got.weight_bytes, got.output_bytes) == (
                 wanted.weight_bytes,

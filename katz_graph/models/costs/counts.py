@@ -6,15 +6,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from importlib.metadata import version
 from typing import Any, Protocol
 
 from katz_graph.core.recipe import digest
 from katz_graph.ir.device import Work
-from katz_graph.models.costs.formula import Formula, sizes
+from katz_graph.models.costs.formula import Formula
+from katz_graph.models.costs.formula import sizes as variables
 from katz_graph.models.family import family_of_class
 from katz_graph.models.stage_registry import stage as declared
+from katz_graph.models.stages import Sized
 from katz_graph.models.text.kinds import kind_named, row_in
 
 COUNTING = 3  # version of the counts: change it if stages or the format of formulas change
@@ -42,19 +45,14 @@ class Counts:
         self,
         config: Mapping[str, Any],
         stage: str,
-        batch: int,
-        height: int,
-        width: int,
-        tokens: int,
-        first_block: int = 0,
-        last_block: int | None = None,
+        sizes: Sized,
         value_bytes: int = 4,
     ) -> Work:
         """Returns the result of `stage_cost.stage_work`, from a formula if possible. Does not
-        support VAEs.
+        support VAEs or attention without cached keys and values.
         """
-        row, multiple = 0, _token_multiple(config)
-        tokens = tokens if multiple == 1 else max(1, -(-tokens // multiple)) * multiple
+        sizes = padded(config, sizes)
+        row, batch, tokens = 0, sizes.batch, sizes.tokens
         # rows have a maximum length, so the length belongs to the stage, not to the sizes
         if declared(stage).encodes_text:
             if kind_named(config).rows:
@@ -62,16 +60,13 @@ class Counts:
                 row, batch = min(whole, tokens), batch * -(-tokens // whole)
             else:
                 row = -(-tokens // TOKEN_GRANULARITY) * TOKEN_GRANULARITY
-        elif _is_tiny(config, height, width) or multiple > 1:
+        elif _is_tiny(config, sizes) or _token_multiple(config) > 1:
             from katz_graph.models.costs.stage_cost import stage_work
 
-            return stage_work(
-                config, stage, batch, height, width, tokens, first_block, last_block, value_bytes
-            )
-        formula = self._formula(
-            json.dumps(dict(config), sort_keys=True), stage, row, first_block, last_block
-        )
-        return formula.work(sizes(batch, height, width, tokens), value_bytes)
+            return stage_work(config, stage, sizes, value_bytes)
+        text = json.dumps(dict(config), sort_keys=True)
+        formula = self._formula(text, stage, row, sizes.first_block, sizes.last_block)
+        return formula.work(variables(batch, sizes.height, sizes.width, tokens), value_bytes)
 
     def unprepared(self, config: Mapping[str, Any]) -> tuple[str, ...]:
         """Lists the blocks of a network, ControlNet or text encoder that run their library's
@@ -106,12 +101,20 @@ class Counts:
         return formula
 
 
-def _is_tiny(config: Mapping[str, Any], height: int, width: int) -> bool:
+def padded(config: Mapping[str, Any], sizes: Sized) -> Sized:
+    """Returns the sizes with the padding of the network's tokens."""
+    multiple = _token_multiple(config)
+    if multiple == 1:
+        return sizes
+    return replace(sizes, tokens=max(1, -(-sizes.tokens // multiple)) * multiple)
+
+
+def _is_tiny(config: Mapping[str, Any], sizes: Sized) -> bool:
     """Returns true if the deepest resolution is one cell wide or high; formulas then count too many
     copies.
     """
     resolutions = len(config.get("block_out_channels", (0,)))
-    return min(height, width) <= 1 << (resolutions - 1)
+    return min(sizes.height, sizes.width) <= 1 << (resolutions - 1)
 
 
 def _token_multiple(config: Mapping[str, Any]) -> int:

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from katz_graph.models.costs.stage_cost import FusedAttention, stage_call
+from katz_graph.models.stages import Sized
 
 MARGIN = 1.3  # factor on the counted peak
 
@@ -29,7 +30,7 @@ def stage_peak(
     on pictures of that latent size.
     """
     # modules on the meta device are float32
-    return peak(stage_call(config, stage, batch, height, width)) * value_bytes / 4
+    return peak(stage_call(config, stage, Sized(batch, height, width))) * value_bytes / 4
 
 
 def peak(call: Callable[[], Any]) -> float:

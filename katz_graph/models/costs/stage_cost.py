@@ -41,69 +41,27 @@ from katz_graph.models.stages import Sized
 from katz_graph.models.text.kinds import kind_named
 
 
-def stage_work(
-    config: Mapping[str, Any],
-    stage: str,
-    batch: int,
-    height: int,
-    width: int,
-    tokens: int = 77,
-    first_block: int = 0,
-    last_block: int | None = None,
-    value_bytes: int = 4,
-    cached: bool = True,
-) -> Work:
+def stage_work(config: Mapping[str, Any], stage: str, sizes: Sized, value_bytes: int = 4) -> Work:
     """Counts the work of one call of a stage of the module with this `config.json`.
 
-    height, width: of the latent, even for the VAE; tokens: of the text; value_bytes: 2 for half
-    precision, 4 for float32; cached: cross-attention reads cached keys and values. Block ranges are
-    as in stage nodes. A multiply-add is two operations. A count takes up to seconds;
-    `counts.Counts` derives all sizes from one count.
+    value_bytes: 2 for half precision, 4 for float32. A multiply-add is two operations. A count
+    takes up to seconds; `counts.Counts` derives all sizes from one count.
     """
-    return _work(
-        json.dumps(dict(config), sort_keys=True),
-        stage,
-        batch,
-        height,
-        width,
-        tokens,
-        first_block,
-        last_block,
-        value_bytes,
-        cached,
-    )
+    return _work(json.dumps(dict(config), sort_keys=True), stage, sizes, value_bytes)
 
 
-def stage_call(
-    config: Mapping[str, Any], stage: str, batch: int, height: int, width: int
-) -> Callable[[], list[Tensor]]:
+def stage_call(config: Mapping[str, Any], stage: str, sizes: Sized) -> Callable[[], list[Tensor]]:
     """Returns a function that calls a stage of the module with this `config.json` on the meta
-    device and returns its outputs. Sizes are those of `stage_work`.
+    device and returns its outputs.
     """
-    call, _ = declared(stage).sized(
-        module_on_meta(json.dumps(dict(config), sort_keys=True)), Sized(batch, height, width)
-    )
+    module = module_on_meta(json.dumps(dict(config), sort_keys=True))
+    call, _ = declared(stage).sized(module, sizes)
     return call
 
 
 @lru_cache(maxsize=1024)
-def _work(
-    config: str,
-    stage: str,
-    batch: int,
-    height: int,
-    width: int,
-    tokens: int,
-    first_block: int,
-    last_block: int | None,
-    value_bytes: int,
-    cached: bool,
-) -> Work:
-    counted = _counted(
-        module_on_meta(config),
-        stage,
-        Sized(batch, height, width, tokens, first_block, last_block, cached),
-    )
+def _work(config: str, stage: str, sizes: Sized, value_bytes: int) -> Work:
+    counted = _counted(module_on_meta(config), stage, sizes)
     return _formula(counted, lambda numbers: {"": sum(numbers)}).work({}, value_bytes)
 
 

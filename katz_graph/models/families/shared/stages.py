@@ -19,6 +19,7 @@ from katz_graph.models.stages import (
     Extent,
     Hoisted,
     Reader,
+    Sized,
     Stage,
     WorkCounts,
     short_digest,
@@ -34,9 +35,7 @@ def text_work(inputs: Mapping[str, Any], extent: Extent, counts: WorkCounts) -> 
         for number, encoder in enumerate(prompt.clip.encoders)
     ]
     works = [
-        counts.work(
-            config(encoder), "text_encoder", 1, 0, 0, tokens, value_bytes=extent.value_bytes
-        )
+        counts.work(config(encoder), "text_encoder", Sized(1, 0, 0, tokens), extent.value_bytes)
         for encoder, tokens in encoders
     ]
     return total(works)

@@ -20,6 +20,7 @@ from katz_graph.models.stages import (
     Extent,
     Hoisted,
     Reader,
+    Sized,
     Stage,
     WorkCounts,
     short_digest,
@@ -42,8 +43,8 @@ def _work(name: str) -> Callable[[Mapping[str, Any], Extent, WorkCounts], Work]:
         values = config(network_of(inputs))
 
         def of(first: int, last: int | None) -> Work:
-            sizes = batch, height, width, extent.tokens
-            return counts.work(values, name, *sizes, first, last, extent.value_bytes)
+            sizes = Sized(batch, height, width, extent.tokens, first, last)
+            return counts.work(values, name, sizes, extent.value_bytes)
 
         passed = [of(number, number) for number in block_numbers(inputs.get("passed_over", ""))]
         return less(of(first, None if last == -1 else last), passed)

@@ -15,7 +15,7 @@ from katz_graph.models.families.shared.stages import (
     text_once,
 )
 from katz_graph.models.families.unet.architecture import unet_architecture
-from katz_graph.models.stages import Blocks, Extent, Module, Stage, WorkCounts, uncounted
+from katz_graph.models.stages import Blocks, Extent, Module, Sized, Stage, WorkCounts, uncounted
 
 COMPUTE, EXAMPLES = (
     f"katz_graph.models.families.unet.{module}" for module in ("compute", "examples")
@@ -33,17 +33,8 @@ def _work(name: str) -> Callable[[Mapping[str, Any], Extent, WorkCounts], Work]:
         batch, _, height, width = extent.shape
         first, last = inputs.get("first_block", 0), inputs.get("last_block", -1)
         last = None if last == -1 else last
-        return counts.work(
-            config(_network(inputs)),
-            name,
-            batch,
-            height,
-            width,
-            extent.tokens,
-            first,
-            last,
-            extent.value_bytes,
-        )
+        sizes = Sized(batch, height, width, extent.tokens, first, last)
+        return counts.work(config(_network(inputs)), name, sizes, extent.value_bytes)
 
     return count
 
