@@ -112,8 +112,7 @@ class Execution:
         self._versions = WeightVersions(program, share.device)
         self._go_on_with(self._versions.deferred.everything)
         self._made_before = {*(op.id for op in program.before), PRESENT}
-        checked = (*self._holding.looped, *self._holding.text_encoders)
-        self._check = LoraCheck(checked, models, wake)
+        self._check = LoraCheck(self._holding.models, models, wake)
         files = adapters(program, share.device)
         # files that must be read before the start
         self._needed = [file for file in files if file not in self._versions.deferred.files]
