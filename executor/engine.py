@@ -37,7 +37,7 @@ from katz_graph.executor.measure.links import known_links
 from katz_graph.executor.measure.lora_levels import LoraLevels
 from katz_graph.executor.measure.stages import StageTime, profile_region
 from katz_graph.executor.measure.store import CostStore
-from katz_graph.executor.measure.survey import MeasuredDevice, survey
+from katz_graph.executor.measure.survey import assume, survey
 from katz_graph.executor.messages import Timing
 from katz_graph.executor.planning import Choices, check_reachable, plan_region
 from katz_graph.executor.turns.affinity import Claim, claim_seats
@@ -122,7 +122,8 @@ class DeviceEngine:
             phases.end("prepare the workers")
             self.cluster.start()
             phases.end("wait for the workers")
-            self.measure(later=measures_later)
+            self.places = (assume if measures_later else survey)(names, self._ask, self._store)
+            self._learn()
             phases.end("measure the devices")
             given = {pair: link for pair in itertools.permutations(names, 2) if link is not None}
             self.cluster.links = given or self.measured_links()
@@ -161,20 +162,14 @@ class DeviceEngine:
     def device(self) -> Device:
         return self.cluster.devices[0]
 
-    def measure(self, again: bool = False, later: bool = False) -> None:
-        """Updates the rates of the devices, from the store, by measuring, or, with `later`, by
-        assuming them.
-        """
-        self.places = self._surveyed(tuple(self.cluster.assignments), again, later)
-        self._learn()
+    def measure(self, again: bool = False) -> None:
+        """Updates the rates of the devices, from the store or by measuring."""
+        with self._starting:
+            self.places = survey(tuple(self.cluster.assignments), self._ask, self._store, again)
+            self._learn()
 
-    def _surveyed(
-        self, names: Sequence[str], again: bool = False, later: bool = False
-    ) -> list[MeasuredDevice]:
-        def call(*asked: Any) -> Any:
-            return self.cluster.call(*asked).value
-
-        return survey(names, call, self._store, again, later=later)
+    def _ask(self, *asked: Any) -> Any:
+        return self.cluster.call(*asked).value
 
     def _learn(self) -> None:
         """Passes the store's measurements to the planner. Workers on the same device share its
@@ -239,7 +234,7 @@ class DeviceEngine:
         first = self.cluster.assignments[self.device.name]
         here = WorkerConfig(DRIVER.format(first.device), first.device, first.threads, first.dtype)
         self.cluster.add(here, InProcess())
-        self.places += self._surveyed([here.name])
+        self.places += survey([here.name], self._ask, self._store)
         self._learn()
         return here.name
 

@@ -56,23 +56,14 @@ class MeasuredDevice:
         )
 
 
-def survey(
-    names: Sequence[str],
-    call: Call,
-    store: CostStore,
-    again: bool = False,
-    hosts: Mapping[str, str] | None = None,
-    later: bool = False,
+def identified(
+    names: Sequence[str], call: Call, hosts: Mapping[str, str] | None = None
 ) -> list[MeasuredDevice]:
-    """Queries the identity of every device and measures unknown devices, or all with `again`.
-    `later`: measures none, and assumes the rates of unknown devices from their properties.
-    `hosts`: overrides reported hosts, for devices that share a machine but report different hosts
-    (network namespaces).
-    """
+    """Queries the identity of every device; `hosts` as for `survey`."""
     identities = {name: call(name, "identity") for name in names}
     host_of = {name: (hosts or {}).get(name, identities[name]["host"]) for name in names}
     sizes = Counter(host_of.values())
-    places = [
+    return [
         MeasuredDevice(
             name,
             one["key"],
@@ -84,17 +75,39 @@ def survey(
         )
         for name, one in identities.items()
     ]
+
+
+def assume(names: Sequence[str], call: Call, store: CostStore) -> list[MeasuredDevice]:
+    """Queries the identity of every device, and assumes the rates of unknown devices from their
+    properties.
+    """
+    places = identified(names, call)
     for key, equal in _grouped(places, lambda place: place.key).items():
-        if later:
-            if store.rates(key) is None:
-                store.assume_rates(key, Rates(*call(equal[0].name, "assumed_rates")))
-        elif again or store.wants_rates(key):
+        if store.rates(key) is None:
+            store.assume_rates(key, Rates(*call(equal[0].name, "assumed_rates")))
+    return places
+
+
+def survey(
+    names: Sequence[str],
+    call: Call,
+    store: CostStore,
+    again: bool = False,
+    hosts: Mapping[str, str] | None = None,
+) -> list[MeasuredDevice]:
+    """Queries the identity of every device and measures unknown devices, or all with `again`.
+    `hosts`: overrides reported hosts, for devices that share a machine but report different hosts
+    (network namespaces).
+    """
+    places = identified(names, call, hosts)
+    for key, equal in _grouped(places, lambda place: place.key).items():
+        if again or store.wants_rates(key):
             store.keep_rates(key, Rates(*call(equal[0].name, "rates")))
     for host, members in _grouped(places, lambda place: place.host).items():
         unknown = [
             place for place in members if store.wants_contention(host, place.key, place.together)
         ]
-        if len(members) > 1 and (again or unknown) and not later:
+        if len(members) > 1 and (again or unknown):
             _measure_contention(host, members, call, store)
     return places
 

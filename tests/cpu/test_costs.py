@@ -26,7 +26,7 @@ from katz_graph.executor.measure import store as cost_store
 from katz_graph.executor.measure.device import calibrated, contention, device_key, measure
 from katz_graph.executor.measure.links import known_links
 from katz_graph.executor.measure.store import Contention, CostStore, Rates
-from katz_graph.executor.measure.survey import STRETCH, estimated, survey
+from katz_graph.executor.measure.survey import STRETCH, assume, estimated, survey
 from katz_graph.executor.planning import Choices
 from katz_graph.executor.weights.weight_set import WeightSets
 from katz_graph.host import schedule
@@ -168,7 +168,7 @@ class Machines:
 
 def test_a_survey_measures_equal_devices_once_and_those_of_a_host_together() -> None:
     machines, store = Machines(), CostStore(None)
-    a, b, c = survey(["a", "b", "c"], machines.call, store, later=True)
+    a, b, c = assume(["a", "b", "c"], machines.call, store)
     assert a.device(store).flops_per_second == c.device(store).flops_per_second == 7.0
     assert {what for _, what in machines.asked} == {"identity", "assumed_rates"}
     machines.asked.clear()
