@@ -7,10 +7,10 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from katz_graph.core.errors import InputError
 from katz_graph.core.eviction import POLICIES
@@ -20,6 +20,8 @@ from katz_graph.executor.graph.signature import Signature
 from katz_graph.ir.provenance import EXACT, Provenance
 from katz_graph.node.types import NodeType
 from katz_graph.settings.options import COUNTED
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,18 @@ class ResultEntry:
     def lost(self) -> Path | None:
         """Returns a deleted file of the entry, which invalidates the result; None if all exist."""
         return next((file for file in self.files if not file.is_file()), None)
+
+
+@contextmanager
+def _listed(own: set[T], all: list[set[T]], lock: threading.Lock) -> Iterator[None]:
+    """Lists a run's set among those of all current runs."""
+    with lock:
+        all.append(own)
+    try:
+        yield
+    finally:
+        with lock:
+            all[:] = [other for other in all if other is not own]
 
 
 class Results:
@@ -90,16 +104,9 @@ class Results:
                 self._evict(signature)
             self._used.clear()
 
-    @contextmanager
-    def under_way(self, touched: set[Signature]) -> Iterator[None]:
+    def under_way(self, touched: set[Signature]) -> AbstractContextManager[None]:
         """Retains the results that a run touches until it ends, even if other runs end earlier."""
-        with self._lock:
-            self._under_way.append(touched)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._under_way = [other for other in self._under_way if other is not touched]
+        return _listed(touched, self._under_way, self._lock)
 
     def end_run(self, used: Collection[Signature]) -> None:
         """Ends a run; `classic` evicts then. `used`: the signatures of its whole graph, requested
@@ -145,16 +152,9 @@ class UserState:
         self._lock = threading.Lock()
         self._in_use: list[set[tuple[str, str]]] = []  # objects used by each current run
 
-    @contextmanager
-    def under_way(self, used: set[tuple[str, str]]) -> Iterator[None]:
+    def under_way(self, used: set[tuple[str, str]]) -> AbstractContextManager[None]:
         """Retains the objects that a run uses until it ends, even if other runs end earlier."""
-        with self._lock:
-            self._in_use.append(used)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._in_use = [other for other in self._in_use if other is not used]
+        return _listed(used, self._in_use, self._lock)
 
     def instance(self, node: str, kind: NodeType, used: set[tuple[str, str]]) -> Any:
         """Returns the instance object of a node of this type, created at first use."""
@@ -168,11 +168,12 @@ class UserState:
 
     def end_run(self, nodes: Iterable[tuple[str, str]], used: set[tuple[str, str]]) -> None:
         """Drops the objects of nodes that are neither in the graph of the run that ends nor used by
-        another run.
+        another run. Clears `used`, the set of the run that ends.
         """
         with self._lock:
+            used.clear()
             if self._objects:
-                live = set(nodes).union(*(one for one in self._in_use if one is not used))
+                live = set(nodes).union(*self._in_use)
                 self._objects = {key: one for key, one in self._objects.items() if key in live}
 
 
@@ -270,5 +271,4 @@ class ResultCache:
         types.
         """
         self._user.end_run(() if self.policy == "none" else nodes, self._used)
-        self._used.clear()
         self._results.end_run(used)
