@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 
 from katz_graph.core.errors import InputError, RunError
@@ -71,33 +71,27 @@ class Calls:
 
     @contextmanager
     def _inside(self, node: NodeState) -> Iterator[Running]:
-        """Runs a node's code, and restores process state that pack code changes."""
-        with (
-            running(self._context, node.id, node.type.pack) as now,
-            self._alone(node),
-            self._restored(node),
-        ):
+        """Runs a node's code. Isolates the code of packs."""
+        isolated = nullcontext() if node.type.pack in OWN_PACKS else self._isolated(node)
+        with running(self._context, node.id, node.type.pack) as now, isolated:
             yield now
 
-    def _alone(self, node: NodeState) -> AbstractContextManager[None]:
-        """Packs expect that no other run of their process executes at the same time."""
-        return nullcontext() if node.type.pack in OWN_PACKS else self._context.in_pack_code()
-
-    def _restored(self, node: NodeState) -> AbstractContextManager[None]:
-        if node.type.pack in OWN_PACKS:
-            return nullcontext()
+    @contextmanager
+    def _isolated(self, node: NodeState) -> Iterator[None]:
+        """Lets no other run execute code of packs, and restores the process state that the code of
+        this pack changes.
+        """
         name = node_name(node.id, node.call.type, node.call.title)
-        return self._process.guarded(name, self._context.warn)
+        with self._context.in_pack_code(), self._process.guarded(name, self._context.warn):
+            yield
 
     def _awaited(self, node: NodeState, result: Any) -> Any:
-        """Returns a result. Wraps an awaitable of a pack: its run is alone until it ends, and then
-        process state is restored.
-        """
+        """Returns a result. Isolates an awaitable of a pack until it ends."""
         if node.type.pack in OWN_PACKS or not inspect.isawaitable(result):
             return result
 
         async def inside() -> Any:
-            with self._alone(node), self._restored(node):
+            with self._isolated(node):
                 return await result
 
         return inside()
