@@ -440,9 +440,14 @@ class Engine:
                 run.progress(event)
 
         context = RunContext(
-            engine, self.folders, self.settings.output, texts, listen, types=self.types
+            engine,
+            self.folders,
+            self.settings.output,
+            texts,
+            listen,
+            types=self.types,
+            pack_lock=self._pack_lock,
         )
-        context.pack_lock = self._pack_lock
         run.attach(context)
         return context
 
