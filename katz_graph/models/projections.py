@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -69,16 +68,14 @@ class Fusible:
 
     def projected(self, x: Tensor) -> tuple[Tensor, ...]:
         """Returns the outputs of all layers for x [..., C], by one product if they are fused."""
-        return projected(self, self.projections(), x)
+        return projected(getattr(self, FUSED, None), self.projections(), x)
 
 
-def projected(block: Any, layers: Sequence[nn.Linear], x: Tensor) -> tuple[Tensor, ...]:
-    """Returns the outputs of a block's layers for x [..., C], by one product if they are fused."""
-    fused = getattr(block, FUSED, None)
-    if fused is not None:
-        outputs: tuple[Tensor, ...] = fused(x)
-        return outputs
-    return tuple(layer(x) for layer in layers)
+def projected(
+    fused: FusedProjections | None, layers: Sequence[nn.Linear], x: Tensor
+) -> tuple[Tensor, ...]:
+    """Returns the outputs of layers for x [..., C], by one product if they are fused."""
+    return tuple(layer(x) for layer in layers) if fused is None else fused(x)
 
 
 def _together(parameters: Sequence[Tensor], widths: Sequence[int]) -> Tensor:

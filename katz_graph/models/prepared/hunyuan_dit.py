@@ -22,14 +22,12 @@ import torch.nn.functional as F
 from diffusers.models.transformers.hunyuan_transformer_2d import HunyuanDiTBlock
 from torch import Tensor, nn
 
+from katz_graph.kernels.head_norm import Rotary
 from katz_graph.kernels.layer_norm import joined_layer_norm, shifted_layer_norm
 from katz_graph.kernels.norm_rotary import norm_rotary
 from katz_graph.models.prepared.modulations import Activated, ModulatedBlock
 from katz_graph.models.prepared.norms import residual_norm
-from katz_graph.models.projections import FusedProjections, Fusible
-
-Rotary = tuple[Tensor, Tensor]
-"""Cosines and sines [N, D] in float32; each pair of values has equal ones."""
+from katz_graph.models.projections import FusedProjections, Fusible, projected
 
 
 class PreparedHunyuanDiTBlock(HunyuanDiTBlock, ModulatedBlock, Fusible):  # type: ignore[misc]
@@ -67,7 +65,7 @@ class PreparedHunyuanDiTBlock(HunyuanDiTBlock, ModulatedBlock, Fusible):  # type
         own, other = self.attn1, self.attn2
         layers = own.to_q, own.to_k, own.to_v
         query, key, value = (
-            _heads(own, one) for one in _projected(self.picture, layers, normalised)
+            _heads(own, one) for one in projected(self.picture, layers, normalised)
         )
         query = _rotated(own.norm_q, query, cosine, sine)
         key = _rotated(own.norm_k, key, cosine, sine)
@@ -77,7 +75,7 @@ class PreparedHunyuanDiTBlock(HunyuanDiTBlock, ModulatedBlock, Fusible):  # type
         query = _rotated(other.norm_q, _heads(other, other.to_q(normalised)), cosine, sine)
         key, value = (
             _heads(other, one)
-            for one in _projected(self.text, (other.to_k, other.to_v), encoder_hidden_states)
+            for one in projected(self.text, (other.to_k, other.to_v), encoder_hidden_states)
         )
         hidden, normalised = residual_norm(
             self.norm3, _attended(other, query, other.norm_k(key), value), hidden
@@ -88,12 +86,6 @@ class PreparedHunyuanDiTBlock(HunyuanDiTBlock, ModulatedBlock, Fusible):  # type
 
 def _weights(norm: nn.LayerNorm) -> tuple[Tensor | None, Tensor | None, float]:
     return norm.weight, norm.bias, norm.eps
-
-
-def _projected(
-    fused: FusedProjections | None, layers: Sequence[nn.Linear], x: Tensor
-) -> tuple[Tensor, ...]:
-    return tuple(layer(x) for layer in layers) if fused is None else fused(x)
 
 
 def _heads(layer: Any, x: Tensor) -> Tensor:

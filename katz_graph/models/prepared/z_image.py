@@ -28,7 +28,7 @@ from katz_graph.kernels.gated_activation import silu_gated
 from katz_graph.kernels.norm_rotary import norm_rotary
 from katz_graph.kernels.rms_norm import residual_rms_norm, rms_norm, rms_norm_residual
 from katz_graph.models.prepared.modulations import Activated, ModulatedBlock
-from katz_graph.models.projections import Fusible, projected
+from katz_graph.models.projections import FUSED, Fusible, projected
 
 
 class _FeedForward(Fusible):
@@ -164,7 +164,7 @@ def _attended(block: Any, x: Tensor, attn_mask: Tensor | None, freqs_cis: Tensor
         return whole
     query, key, value = (
         part.view(*part.shape[:-1], layer.heads, -1)
-        for part in projected(block, (layer.to_q, layer.to_k, layer.to_v), x)
+        for part in projected(getattr(block, FUSED, None), (layer.to_q, layer.to_k, layer.to_v), x)
     )
     cosine, sine = torch.view_as_real(freqs_cis).unbind(-1)
     query, key = (
