@@ -1,5 +1,5 @@
-"""Prepared blocks of Z-Image and HunyuanDiT and their ControlNets equal diffusers' forwards: on a CPU bit for bit,
-with a GPU's fused products within float rounding.
+"""Prepared blocks of Z-Image and HunyuanDiT and their ControlNets equal diffusers' forwards: on a
+CPU bit for bit, with a GPU's fused products within float rounding.
 """
 
 from __future__ import annotations

@@ -10,38 +10,27 @@ from diffusers.models.transformers.transformer_flux import (
     FluxSingleTransformerBlock,
     FluxTransformerBlock,
 )
-from torch import Tensor
+from torch import Tensor, nn
 
 from katz_graph.kernels.head_norm import Rotary, head_norm
 from katz_graph.kernels.joined_gelu import joined_gelu
 from katz_graph.kernels.modulated_norm import gated_residual, modulated_norm
 from katz_graph.models.prepared.joint import (
+    JointBlock,
     attended,
     attention,
     fed_forward,
     head_norms,
     joined,
     limited,
-    projected,
+    linear_by_row,
 )
 from katz_graph.models.prepared.modulations import Activated, ModulatedBlock
-from katz_graph.models.projections import FusedProjections, Fusible
+from katz_graph.models.projections import FUSED, Fusible
 
 
-class PreparedFluxBlock(FluxTransformerBlock, ModulatedBlock, Fusible):  # type: ignore[misc]
+class PreparedFluxBlock(JointBlock, FluxTransformerBlock):  # type: ignore[misc]
     """Computes a block with separate weights for picture and text tokens."""
-
-    picture: FusedProjections | None = None
-    text: FusedProjections | None = None
-
-    def modulated(self) -> Sequence[Any]:
-        return self.norm1, self.norm1_context
-
-    def fuse(self) -> None:
-        one = self.attn
-        self.picture = FusedProjections.of(one.to_q, one.to_k, one.to_v)
-        self.text = FusedProjections.of(one.add_q_proj, one.add_k_proj, one.add_v_proj)
-        self.fuse_modulations()
 
     def forward(
         self,
@@ -89,22 +78,19 @@ class PreparedFluxBlock(FluxTransformerBlock, ModulatedBlock, Fusible):  # type:
         mixed = attention(layer, (text, self.text), (picture, self.picture), norms, rotary)
         end = text.shape[1]
         return (
-            layer.to_out[1](projected(layer.to_out[0], mixed[:, end:])),
-            projected(layer.to_add_out, mixed[:, :end]),
+            layer.to_out[1](linear_by_row(layer.to_out[0], mixed[:, end:])),
+            linear_by_row(layer.to_add_out, mixed[:, :end]),
         )
 
 
 class PreparedFluxSingleBlock(FluxSingleTransformerBlock, ModulatedBlock, Fusible):  # type: ignore[misc]
     """Computes a block with attention and feed-forward of the same tokens."""
 
-    fused: FusedProjections | None = None
-
     def modulated(self) -> Sequence[Any]:
         return (self.norm,)
 
-    def fuse(self) -> None:
-        one = self.attn
-        self.fused = FusedProjections.of(one.to_q, one.to_k, one.to_v, self.proj_mlp)
+    def projections(self) -> tuple[nn.Linear, ...]:
+        return self.attn.to_q, self.attn.to_k, self.attn.to_v, self.proj_mlp
 
     def forward(
         self,
@@ -126,12 +112,12 @@ class PreparedFluxSingleBlock(FluxSingleTransformerBlock, ModulatedBlock, Fusibl
 
     def _mixed(self, x: Tensor, rotary: Rotary | None, options: Mapping[str, Any]) -> Tensor:
         """Returns attention and feed-forward next to each other: [B, N, C + M]."""
-        layer = self.attn
-        if self.fused is None:
+        layer, fused = self.attn, getattr(self, FUSED, None)
+        if fused is None:
             fed = self.act_mlp(self.proj_mlp(x))
             return torch.cat([layer(hidden_states=x, image_rotary_emb=rotary, **options), fed], 2)
-        whole = self.fused.whole(x)
-        *heads, fed = self.fused.widths
+        whole = fused.whole(x)
+        *heads, fed = fused.widths
         query_key_value, fed = whole.split_with_sizes([sum(heads), fed], dim=-1)
         (norm,) = head_norms((layer.norm_q, layer.norm_k))
         head_norm(query_key_value, layer.heads, norm, norm, 0, rotary)

@@ -31,7 +31,8 @@ from torch import Tensor, nn
 
 from katz_graph.kernels.head_norm import HeadNorm, Rotary, head_norm
 from katz_graph.kernels.modulated_norm import Gated, gated_norm, gated_residual, modulated_norm
-from katz_graph.models.projections import FusedProjections
+from katz_graph.models.prepared.modulations import ModulatedBlock
+from katz_graph.models.projections import FusedProjections, Fusible
 
 Part = tuple[Tensor, FusedProjections]
 """Tokens [B, N, C] with the projections to their queries, keys and values."""
@@ -44,6 +45,25 @@ class PreparedAdaLayerNormContinuous(AdaLayerNormContinuous):  # type: ignore[mi
         emb = self.linear(self.silu(conditioning_embedding).to(x.dtype))
         scale, shift = emb.chunk(2, dim=1)
         return modulated_norm(x, [(scale, shift)], self.norm.eps)[0]
+
+
+class JointBlock(ModulatedBlock, Fusible):
+    """A prepared block with separate weights for picture and text tokens."""
+
+    attn: Any
+    norm1: Any
+    norm1_context: Any
+    picture: FusedProjections | None = None
+    text: FusedProjections | None = None
+
+    def modulated(self) -> Sequence[Any]:
+        return self.norm1, self.norm1_context
+
+    def fuse(self) -> None:
+        one = self.attn
+        self.picture = FusedProjections.of(one.to_q, one.to_k, one.to_v)
+        self.text = FusedProjections.of(one.add_q_proj, one.add_k_proj, one.add_v_proj)
+        self.fuse_modulations()
 
 
 def fed_forward(
@@ -94,7 +114,7 @@ def attended(whole: Tensor, heads: int) -> Tensor:
     return mixed.transpose(1, 2).flatten(2)
 
 
-def projected(layer: nn.Linear, x: Tensor) -> Tensor:
+def linear_by_row(layer: nn.Linear, x: Tensor) -> Tensor:
     """Returns a layer's output for tokens [B, N, C] that are parts of more tokens, row by row: they
     are not copied first.
     """

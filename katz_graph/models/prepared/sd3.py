@@ -9,31 +9,30 @@ from typing import Any
 
 from diffusers.models.attention import JointTransformerBlock
 from diffusers.models.transformers.transformer_sd3 import SD3SingleTransformerBlock
-from torch import Tensor
+from torch import Tensor, nn
 
 from katz_graph.kernels.modulated_norm import modulated_norm
-from katz_graph.models.prepared.joint import attention, fed_forward, head_norms, projected
+from katz_graph.models.prepared.joint import (
+    JointBlock,
+    attention,
+    fed_forward,
+    head_norms,
+    linear_by_row,
+)
 from katz_graph.models.prepared.modulations import Activated, ModulatedBlock
-from katz_graph.models.projections import FusedProjections, Fusible
+from katz_graph.models.projections import FUSED, FusedProjections, Fusible
 
 
-class PreparedJointBlock(JointTransformerBlock, ModulatedBlock, Fusible):  # type: ignore[misc]
+class PreparedJointBlock(JointBlock, JointTransformerBlock):  # type: ignore[misc]
     """Computes a block with separate weights for picture and text tokens, and optionally a second
     attention among picture tokens.
     """
 
-    picture: FusedProjections | None = None
-    text: FusedProjections | None = None
     second: FusedProjections | None = None
 
-    def modulated(self) -> Sequence[Any]:
-        return self.norm1, self.norm1_context
-
     def fuse(self) -> None:
-        one, second = self.attn, self.attn2
-        self.picture = FusedProjections.of(one.to_q, one.to_k, one.to_v)
-        self.text = FusedProjections.of(one.add_q_proj, one.add_k_proj, one.add_v_proj)
-        self.fuse_modulations()
+        super().fuse()
+        second = self.attn2
         if second is not None:
             self.second = FusedProjections.of(second.to_q, second.to_k, second.to_v)
 
@@ -94,26 +93,24 @@ class PreparedJointBlock(JointTransformerBlock, ModulatedBlock, Fusible):  # typ
         end = picture.shape[1]
         text_mixed = mixed[:, end:]
         if not layer.context_pre_only:
-            text_mixed = projected(layer.to_add_out, text_mixed)
-        return layer.to_out[1](projected(layer.to_out[0], mixed[:, :end])), text_mixed
+            text_mixed = linear_by_row(layer.to_add_out, text_mixed)
+        return layer.to_out[1](linear_by_row(layer.to_out[0], mixed[:, :end])), text_mixed
 
 
 class PreparedSD3SingleBlock(SD3SingleTransformerBlock, ModulatedBlock, Fusible):  # type: ignore[misc]
     """Computes a block without text tokens."""
 
-    picture: FusedProjections | None = None
-
     def modulated(self) -> Sequence[Any]:
         return (self.norm1,)
 
-    def fuse(self) -> None:
-        self.picture = FusedProjections.of(self.attn.to_q, self.attn.to_k, self.attn.to_v)
+    def projections(self) -> tuple[nn.Linear, ...]:
+        return self.attn.to_q, self.attn.to_k, self.attn.to_v
 
     def forward(self, hidden_states: Tensor, temb: Tensor | Activated) -> Tensor:
         (vectors,) = self.vectors(temb)
         shift, scale, gate, *rest = vectors.chunk(6, dim=1)
         (normalised,) = modulated_norm(hidden_states, [(scale, shift)], self.norm1.norm.eps)
-        mixed = picture_attention(self.attn, normalised, self.picture, {})
+        mixed = picture_attention(self.attn, normalised, getattr(self, FUSED, None), {})
         return fed_forward(hidden_states, [(gate, mixed)], rest, self.norm2, self.ff)
 
 
@@ -125,5 +122,5 @@ def picture_attention(
         mixed: Tensor = layer(hidden_states=x, **options)
         return mixed
     mixed = attention(layer, (x, fused), None, head_norms((layer.norm_q, layer.norm_k)))
-    projected: Tensor = layer.to_out[1](layer.to_out[0](mixed))
-    return projected
+    output: Tensor = layer.to_out[1](layer.to_out[0](mixed))
+    return output
