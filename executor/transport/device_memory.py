@@ -59,7 +59,7 @@ class SentSegment:
 
     def __init__(self, array: Array, answers: int) -> None:
         self._array, self._answers = array, answers
-        self._used = self._over = False
+        self._used = False
         weakref.finalize(self, os.close, answers).atexit = False
 
     @property

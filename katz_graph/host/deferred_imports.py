@@ -6,7 +6,8 @@ A deferred module is in `sys.modules`, without attributes. Its code runs on the 
 attribute, in the same module object. The libraries import some names from such modules; these names
 are placeholders, which import the module when they are called, subclassed, or asked for an
 attribute. Nothing is an instance of a placeholder while its module has not run. Functions that
-torch's compiler marks are marked when the compiler is imported.
+torch's compiler marks are marked when the compiler is imported. `importlib.util.LazyLoader` has no
+placeholders: it runs a module as soon as a name is imported from it.
 """
 
 from __future__ import annotations

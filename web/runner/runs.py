@@ -212,7 +212,7 @@ class Runs:
             self._measure()
 
     def _measure(self) -> None:
-        """Measures unknown devices after the first jobs, so that no client waits for it."""
+        """Measures unknown devices after the first jobs, so that none of these waits for it."""
         try:
             self.place.engine.measure()
         except Exception:  # later plans assume the rates

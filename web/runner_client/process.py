@@ -139,7 +139,7 @@ PATIENCE = RunnerPatience()
 
 
 class RunnerProcess:
-    """Represents one runner process; create it with `spawn`. `ready` resolves to the runner's facts
+    """Represents one runner process; create it with `spawn` or `forked`. `ready` resolves to the runner's facts
     when it runs jobs, or fails with RunError or InputError of one line. `ended` resolves to the
     reason of the exit after the last message is handled.
     """
@@ -323,7 +323,7 @@ class RunnerProcess:
     def _part(self) -> None:
         """Handles the end of the connection."""
         self._parted = True
-        self._burying = asyncio.create_task(self._clean_up())
+        self._cleaning_up = asyncio.create_task(self._clean_up())
 
     async def _clean_up(self) -> None:
         """Waits for the process to exit, kills its children, and reports how it ended."""
