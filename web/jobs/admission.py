@@ -69,14 +69,14 @@ class Admission:
 
     async def check(self, client: str | None, key: str | None, origin: str) -> None:
         """Raises Refused if the queue is full, unless the key is known. Cheap."""
-        whose = owner(origin, client)
+        submitter = owner(origin, client)
         if (
-            self._why_full(whose)
+            self._why_full(submitter)
             and key is not None
             and await self._store.repeated(client, key, None) is not None
         ):
             return
-        self._check_room(whose)
+        self._check_room(submitter)
 
     async def accept(self, submission: Submission) -> Job:
         """Stores a submission and queues it. Returns its job, or the earlier job of its key."""
@@ -85,11 +85,11 @@ class Admission:
             earlier = await self._store.repeated(submission.client, submission.key, body)
             if earlier is not None:
                 return self._earlier(earlier, submission)
-        whose = owner(submission.origin, submission.client)
-        self._check_room(whose)
+        submitter = owner(submission.origin, submission.client)
+        self._check_room(submitter)
         job = self._new(submission, features)
         self._check_deadline(job, features)
-        self._arriving[whose] += 1
+        self._arriving[submitter] += 1
         try:
             outcome = await self._store.add(job, submission.key, body)
         except RunError as error:
@@ -97,20 +97,20 @@ class Admission:
                 self._dispatcher.wait_for_room(str(error))
             raise Refused(503, "store_unavailable", str(error), LATER) from None
         finally:
-            self._arriving[whose] -= 1
+            self._arriving[submitter] -= 1
         if outcome.job is not job:
             return self._earlier(outcome, submission)
         self._forecast.know(job, features)
         self._dispatcher.queue.add(job)
         return job
 
-    def _why_full(self, whose: Owner) -> str:
+    def _why_full(self, submitter: Owner) -> str:
         """Returns the reason why a client may not queue another job, or an empty string."""
         waiting = Counter(self._dispatcher.queue.owners()) + self._arriving
-        total, own = waiting.total(), waiting[whose]
-        clients = {*waiting, whose}
+        total, own = waiting.total(), waiting[submitter]
+        clients = {*waiting, submitter}
         addresses = {address for address, _ in clients}
-        at_address = sum(address == whose[0] for address, _ in clients)
+        at_address = sum(address == submitter[0] for address, _ in clients)
         part = self._room // len(addresses) // at_address
         if total < self._room:
             part = max(part, 1)
@@ -123,12 +123,12 @@ class Admission:
             f"clients share {self._room} places"
         )
 
-    def _check_room(self, whose: Owner) -> None:
+    def _check_room(self, submitter: Owner) -> None:
         if self.closed:
             raise Refused(
                 503, "shutting_down", "the server is shutting down and takes no jobs", LATER
             )
-        if why := self._why_full(whose):
+        if why := self._why_full(submitter):
             wait = self._forecast.next_place(self._dispatcher.served)
             raise Refused(429, "queue_full", why, wait)
 

@@ -65,7 +65,7 @@ def is_whole(row: Sequence[Any]) -> bool:
 
 
 def all_columns(table: Table) -> str:
-    """Returns the column list of a query whose rows `is_whole` verifies."""
+    """Returns the column list of a query for rows that `is_whole` verifies."""
     return f"{', '.join(table.columns)}, {COLUMN}"
 
 

@@ -110,7 +110,7 @@ class Dispatcher:
     ) -> None:
         self.queue = JobQueue()
         self.attempts: dict[str, Attempt] = {}
-        # jobs that never ran and whose result is being written to disk
+        # jobs that never ran, while their result is written to disk
         self._ending: dict[str, tuple[Job, asyncio.Task[None]]] = {}
         self._numbers = itertools.count()
         self._closed = False
@@ -153,7 +153,7 @@ class Dispatcher:
         return [attempt for attempt in self.attempts.values() if attempt.phase == "runs"]
 
     def dispatch(self) -> None:
-        """Starts the jobs that can start, and fails those whose deadline has passed."""
+        """Starts the jobs that can start, and fails those that missed their deadline."""
         self._expire()
         while (
             not self.hold

@@ -153,7 +153,7 @@ class JobQueue:
 
     def moved_before(self, id: str, other: str) -> list[Job]:
         """Returns the job placed directly before another one of its client, with that job's number,
-        and the jobs whose orders change as a result, for `place`.
+        and the jobs that get other orders as a result, for `place`.
 
         The jobs with that number exchange their orders. Raises NotWaiting if one of the two jobs
         does not wait or they belong to different clients.
@@ -183,8 +183,8 @@ class JobQueue:
         for clients in self._turns.values():
             yield from clients.values()
 
-    def _jobs(self, whose: Owner) -> list[Job]:
-        address, client = whose
+    def _jobs(self, submitter: Owner) -> list[Job]:
+        address, client = submitter
         return self._turns.get(address, {}).get(client, [])
 
     def _drop(self, job: Job) -> None:

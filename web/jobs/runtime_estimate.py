@@ -26,8 +26,8 @@ SAME_SHAPE = 5  # stored samples of one shape; their median is the prediction
 SHAPES = 1_000
 RECENT = 100  # jobs of any shape used to fit seconds to work
 UNKNOWN = 10.0  # predicted seconds of a job before any sample exists
-PIXELS = 512 * 512  # of a picture whose size the graph does not specify
-STEPS = 20  # of a sampler whose steps are linked from another node
+PIXELS = 512 * 512  # of a picture without a size in the graph
+STEPS = 20  # of a sampler with steps from another node
 OVERDUE = 0.1  # share of the predicted time that an overdue job is assumed to still need
 
 

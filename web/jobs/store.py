@@ -115,7 +115,7 @@ class JobStore:
         )
 
     async def unfinished(self) -> list[Job]:
-        """Returns the waiting jobs and the jobs whose attempt did not end, in no order."""
+        """Returns the waiting jobs and the jobs with an attempt that did not end, in no order."""
         return await self._read(
             lambda connection: queries.jobs(
                 connection, f"select {WHOLE} from jobs where finished is null"
@@ -221,8 +221,8 @@ class JobStore:
         )
 
     async def oversized(self, limit: int) -> list[str]:
-        """Returns the oldest finished jobs whose temporary files, added to those of newer jobs,
-        exceed `limit` bytes.
+        """Returns the oldest finished jobs that have temporary files, if these exceed `limit` bytes
+        together with those of newer jobs.
         """
         sizes = "(select job, sum(bytes) as bytes from files group by job having sum(bytes) > 0)"
         total = "sum(bytes) over (order by finished desc) as total"
@@ -252,7 +252,7 @@ class JobStore:
         await self._run(f"delete from reports where job in ({query})", (limit,))
 
     async def forget_keys(self, before: float) -> None:
-        """Drops Idempotency-Keys that are older than a time and whose jobs are forgotten."""
+        """Drops the Idempotency-Keys of forgotten jobs that are older than a time."""
         await self._run(
             "delete from keys where created < ? and job not in (select id from jobs)", (before,)
         )

@@ -89,7 +89,7 @@ def open_to_read(file: Path) -> sqlite3.Connection:
 
 
 def explained(file: Path, error: Exception) -> RunError:
-    """Explains a store error to users. Never quotes SQLite, whose messages may contain row text."""
+    """Explains a store error to users. Never quotes SQLite: its messages may contain row text."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if isinstance(error, UnicodeDecodeError):
         code = sqlite3.SQLITE_CORRUPT
