@@ -131,7 +131,7 @@ class ServeOptions(PlacementOptions, FolderOptions, AccessOptions):
         unit=GB,
     )
     drain_seconds: float = option(
-        "time for running jobs at shutdown, before they return to the queue",
+        "time for the jobs that devices serve at shutdown, before they return to the queue",
         30,
         min=0,
     )

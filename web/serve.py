@@ -99,7 +99,7 @@ async def _serve(
         state.draining = True
         log.info(
             "ending: %d running jobs have %.0f s; interrupt again to end at once",
-            len(state.jobs.running),
+            len(state.jobs.served),
             options.drain_seconds,
         )
         if not stops.empty():
