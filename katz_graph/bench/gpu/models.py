@@ -85,6 +85,18 @@ def network(setting: Setting) -> Any:
     return usual().network_of(setting.network).eval()
 
 
+def pipeline_modules(setting: Setting, seed: int) -> tuple[Any, ...]:
+    """Creates the network, the VAE and both text encoders."""
+    first, second = setting.texts
+    with made_on(setting.device, setting.dtype, seed):
+        return (
+            network(setting),
+            AutoencoderKL(**setting.vae),
+            CLIPTextModel(first),
+            CLIPTextModelWithProjection(second),
+        )
+
+
 def control_net(setting: Setting) -> Any:
     """Creates a ControlNet; initializes its zero convolutions to random values."""
     made = usual().controlnet_of(setting.network, setting.hints)
@@ -108,13 +120,10 @@ def made_on(device: torch.device, dtype: torch.dtype, seed: int) -> Iterator[Non
 
 
 def _write_pipeline(folder: Path, setting: Setting, seed: int) -> None:
-    first, second = setting.texts
     published = usual()
-    with made_on(setting.device, setting.dtype, seed):
-        network(setting).save_pretrained(folder / published.part)
-        AutoencoderKL(**setting.vae).save_pretrained(folder / "vae")
-        CLIPTextModel(first).save_pretrained(folder / "text_encoder")
-        CLIPTextModelWithProjection(second).save_pretrained(folder / "text_encoder_2")
+    parts = (published.part, "vae", "text_encoder", "text_encoder_2")
+    for part, made in zip(parts, pipeline_modules(setting, seed), strict=True):
+        made.save_pretrained(folder / part)
     for name, pad in (("tokenizer", "<|endoftext|>"), ("tokenizer_2", "!")):
         tokenizer(pad).save_pretrained(folder / name)
     published.scheduler().save_pretrained(folder / "scheduler")

@@ -14,12 +14,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from diffusers import AutoencoderKL
 from safetensors.torch import save_file
 from torch import Tensor
-from transformers import CLIPTextModel, CLIPTextModelWithProjection
 
-from katz_graph.bench.gpu.models import control_net, lora_tensors, made_on, network
+from katz_graph.bench.gpu.models import control_net, lora_tensors, made_on, pipeline_modules
 from katz_graph.bench.gpu.setting import Setting
 from katz_graph.testing.random_models import usual
 from katz_graph.testing.server_process import painting
@@ -141,15 +139,7 @@ def originals(setting: Setting, folder: Path | None, adapters: bool = False) -> 
 
 
 def _checkpoint(setting: Setting) -> dict[str, Tensor]:
-    first, second = setting.texts
-    with made_on(setting.device, setting.dtype, 0):
-        modules = (
-            network(setting),
-            AutoencoderKL(**setting.vae),
-            CLIPTextModel(first),
-            CLIPTextModelWithProjection(second),
-        )
-    made: dict[str, Tensor] = usual().checkpoint(*modules)
+    made: dict[str, Tensor] = usual().checkpoint(*pipeline_modules(setting, 0))
     return made
 
 
