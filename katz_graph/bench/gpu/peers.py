@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from katz_graph.bench.gpu.originals import Originals
+from katz_graph.bench.gpu.rows import Rows
 from katz_graph.bench.gpu.setting import Setting
 from katz_graph.core.errors import InputError
 from katz_graph.testing.server_process import Served
@@ -95,3 +96,13 @@ def starts(setting: Setting, files: Originals, peer: Path | None) -> dict[str, S
         return ours
     theirs = partial(ComfyUI, program=peer, model_paths=files.model_paths)
     return ours | {COMFYUI: theirs}
+
+
+def compare(rows: Rows, figures: Mapping[str, Mapping[str, float]]) -> None:
+    """Adds a row with the figures of both servers, if both were measured. `figures`: by their name,
+    then by server.
+    """
+    for what, by_server in figures.items():
+        if len(by_server) > 1:
+            ratio = by_server[OURS] / by_server[COMFYUI]
+            rows.add(f"{what}, compared", **by_server, ours_of_theirs=ratio)

@@ -8,9 +8,9 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import median
 
+from katz_graph.bench.gpu.clients import paint, served
 from katz_graph.bench.gpu.originals import KINDS, originals
-from katz_graph.bench.gpu.parts.serve import compare, paint, served
-from katz_graph.bench.gpu.peers import OURS, starts
+from katz_graph.bench.gpu.peers import OURS, compare, starts
 from katz_graph.bench.gpu.rows import Rows
 from katz_graph.bench.gpu.setting import Setting
 from katz_graph.bench.result import BenchResult

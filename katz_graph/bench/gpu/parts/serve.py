@@ -5,28 +5,24 @@ with the share of time in which the GPU computes. Takes 3 min on an H200.
 from __future__ import annotations
 
 import math
-import tempfile
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from itertools import count
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from katz_graph.bench.gpu.busy import Busy
+from katz_graph.bench.gpu.clients import paint, served
 from katz_graph.bench.gpu.originals import Originals, originals
-from katz_graph.bench.gpu.peers import OURS, Start, starts
+from katz_graph.bench.gpu.peers import OURS, compare, starts
 from katz_graph.bench.gpu.rows import Rows
 from katz_graph.bench.gpu.setting import Setting
 from katz_graph.bench.result import BenchResult
-from katz_graph.testing.comfyui_client import Session, session
+from katz_graph.testing.comfyui_client import session
 from katz_graph.testing.server_process import Served
 
-PATIENCE = 120.0  # seconds, timeout of a picture
 CLIENTS = (1, 4, 8)
 JUDGED = 4  # clients whose rate has a bound
 PICTURE_BOUND = 0.80  # seconds
@@ -56,40 +52,6 @@ def run(setting: Setting, rows: Rows, peer: Path | None = None) -> BenchResult:
                             rows.judge(f"{what}, busy share", share, at_least=least_busy)
     compare(rows, figures)
     return rows.result()
-
-
-@contextmanager
-def served(
-    start: Start, setting: Setting, files: Originals
-) -> Iterator[tuple[Served, Iterator[int]]]:
-    """Yields a server that has made two pictures at each size, and the seeds of further ones."""
-    seeds = count(1)
-    with tempfile.TemporaryDirectory() as name:
-        server = start(Path(name))
-        server.start()
-        try:
-            with session("127.0.0.1", server.port) as client:
-                for side in (setting.sides[0], setting.sides[-1]):
-                    for _ in range(2):
-                        paint(client, files.workflow(side, setting.steps, next(seeds)))
-            yield server, seeds
-        finally:
-            server.end()
-
-
-def paint(client: Session, prompt: dict[str, Any]) -> float:
-    """Returns the seconds until a client has the picture of a prompt."""
-    began = time.perf_counter()
-    client.picture(prompt, began + PATIENCE)
-    return time.perf_counter() - began
-
-
-def compare(rows: Rows, figures: dict[str, dict[str, float]]) -> None:
-    """Adds a row with the figures of all servers, if there are several."""
-    for what, by_server in figures.items():
-        if len(by_server) > 1:
-            ours, theirs = by_server[OURS], next(v for k, v in by_server.items() if k != OURS)
-            rows.add(f"{what}, compared", **by_server, ours_of_theirs=ours / theirs)
 
 
 def _alone(
