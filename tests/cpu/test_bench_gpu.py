@@ -186,7 +186,7 @@ def test_requests_count_recordings_and_switches(small: Setting, tmp_path: Path) 
         "4 requests",
     } <= by_name.keys()
     streams = by_name["1C0L, one stream and two"]
-    assert streams["of_one_stream"] != 0 and streams["beside"] == 0  # on a CPU
+    assert streams["of_one_stream"] != 0 and streams["concurrent"] == 0  # on a CPU
     switches = by_name["switches"]
     assert switches["other_checkpoint_loads"] > 0 and switches["other_lora_loads"] == 0
 

@@ -22,7 +22,7 @@ class Busy:
         self._device = device
         self._process: subprocess.Popen[str] | None = None
         self.share: float | None = None
-        """Mean of the samples, 0 to 1; None without a GPU, or if its driver does not tell."""
+        """Mean of the samples, 0 to 1; None without a GPU, or if its driver does not report it."""
 
     def __enter__(self) -> Self:
         if self._device.type == "cuda":
@@ -39,9 +39,9 @@ class Busy:
             self.share = mean_share(self._process.communicate()[0])
 
 
-def mean_share(said: str) -> float | None:
+def mean_share(text: str) -> float | None:
     """Returns the mean of nvidia-smi's lines, 0 to 1, or None if one is no number."""
-    lines = said.split("\n")[:-1]  # the last line may be incomplete
+    lines = text.split("\n")[:-1]  # the last line may be incomplete
     if not lines or not all(line.strip().isdigit() for line in lines):
         return None
     return fmean(int(line) for line in lines) / 100

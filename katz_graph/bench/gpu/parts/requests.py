@@ -47,8 +47,8 @@ def run(setting: Setting, rows: Rows) -> BenchResult:
         rows.add("1C0L, one stream and two", **_streams(setting, engine, files))
         lora = _lora(setting, engine, files)
         rows.add("LoRA patched and restored", **lora)
-        anew = _switches(setting, engine, files)
-        rows.add("switches", **anew)
+        switches = _switches(setting, engine, files)
+        rows.add("switches", **switches)
         growth = _many(setting, engine, files)
         rows.add(f"{setting.many} requests", **growth, **use_of(engine))
     each = took["1C0L"] - took["0C0L"]
@@ -56,7 +56,7 @@ def run(setting: Setting, rows: Rows) -> BenchResult:
         "three_controls_of_parts", took["3C0L"] / (took["0C0L"] + 3 * each), at_most=PARTS_BOUND
     )
     rows.judge("memory_growth", growth["memory_growth"], at_most=GROWTH_BOUND)
-    captures = anew["captures"] + growth["captures_late"]
+    captures = switches["captures"] + growth["captures_late"]
     rows.judge("captures_of_switches", captures, at_most=0)
     rows.judge("beyond_sending_seconds", lora["beyond_sending_seconds"], at_most=LORA_BOUND)
     del lora["beyond_sending_seconds"]
@@ -87,7 +87,7 @@ def _streams(setting: Setting, engine: DeviceEngine, files: Files) -> dict[str, 
     found = {"seconds": took["two"], "of_one_stream": took["two"] / took["one"]}
     for pair, (apart, concurrent) in (two.tried if isinstance(two, Recorder) else {}).items():
         found |= {f"{pair} one ms": 1e3 * apart, f"{pair} two ms": 1e3 * concurrent}
-    return {**found, "beside": two.use.concurrent}
+    return {**found, "concurrent": two.use.concurrent}
 
 
 def _lora(setting: Setting, engine: DeviceEngine, files: Files) -> dict[str, float]:

@@ -114,10 +114,10 @@ def _together(
         with Busy(setting.device) as busy:
             time.sleep(max(0.0, ends - time.perf_counter()))
         times = [one for future in painting for one in future.result()]
-    return rate([one for one in times if begins <= one <= ends]), busy.share
+    return _rate([one for one in times if begins <= one <= ends]), busy.share
 
 
-def rate(times: list[float]) -> float:
+def _rate(times: list[float]) -> float:
     """Returns the events per second between the first and the last, 0 for fewer than two."""
     if len(times) < 2:
         return 0.0

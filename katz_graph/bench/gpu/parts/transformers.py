@@ -104,7 +104,7 @@ def _measured(setting: Setting, kind: Kind, folder: Path, rows: Rows) -> dict[st
         rows.add(what, **found, **use_of(engine))
         rows.add(f"{what}, shares of a step", **shares_of_step(setting.device, ours, took["ours"]))
         began = time.perf_counter()
-        compile_blocks(pipeline.transformer, setting.compiler)
+        _compile_blocks(pipeline.transformer, setting.compiler)
         theirs[few]()
         compiling = time.perf_counter() - began
         again = per_step({"ours": ours, "compiled": theirs}, setting.device, rounds)
@@ -122,7 +122,7 @@ def _measured(setting: Setting, kind: Kind, folder: Path, rows: Rows) -> dict[st
     return found | compared
 
 
-def compile_blocks(module: nn.Module, backend: str) -> None:
+def _compile_blocks(module: nn.Module, backend: str) -> None:
     """Compiles each block in the lists of a module, as diffusers' `compile_repeated_blocks` does
     for the models that name their blocks.
     """
