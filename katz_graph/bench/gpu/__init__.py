@@ -36,7 +36,7 @@ PARTS: Mapping[str, float] = {
     "kernels": 250,
     "compiled": 480,
 }
-"""Maps each part to the seconds that it takes on an H200, the most useful first."""
+"""Maps each part to the seconds expected on an H200, the most useful first."""
 WITH_PEER = ("start", "serve", "pictures")
 LACKING = {
     "write": "measures no tiles; use part kernels",

@@ -1,6 +1,4 @@
-"""Measures the peak rates of the device and briefly checks the kernels' results on it. Takes 10 s
-on an H200.
-"""
+"""Measures the peak rates of the device and briefly checks the kernels' results on it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Measures a step of diffusers' network under torch.compile, as a whole and block by block. Takes
-8 min.
-"""
+"""Measures a step of diffusers' network under torch.compile, as a whole and block by block."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Compares our kernels, at the sizes of a network's step, with a copy of as many bytes. Measures
 matrix products also with all their tiles, and the libraries' products, convolutions and attention
-at the same sizes. Takes 4 min.
+at the same sizes.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Measures a server's pictures with ControlNets and LoRAs: the first of each kind, which loads
-their files, and later ones. Takes 2 min on an H200.
+their files, and later ones.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Runs requests with ControlNets and LoRAs through the engine, switches between models, ControlNets
-and LoRAs, and runs a long alternating series. Takes 2 min on an H200.
+and LoRAs, and runs a long alternating series.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Measures a server's pictures: one client that waits for each, and 1, 4 and 8 clients at once,
-with the share of time in which the GPU computes. Takes 3 min on an H200.
+with the share of time in which the GPU computes.
 """
 
 from __future__ import annotations

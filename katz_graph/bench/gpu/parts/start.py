@@ -1,6 +1,6 @@
 """Measures two starts of the server, from the command to the first picture: the first without
 measurements of the device and without compiled kernels, the second with both. Model files are in
-the page cache. Takes 2 min on an H200.
+the page cache.
 """
 
 from __future__ import annotations

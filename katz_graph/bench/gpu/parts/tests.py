@@ -1,4 +1,4 @@
-"""Runs the tests that need a GPU, from a checkout. Takes 90 s on an H200."""
+"""Runs the tests that need a GPU, from a checkout."""
 
 from __future__ import annotations
 
