@@ -203,10 +203,10 @@ def test_unknown_blocks_keep_their_forward_and_are_reported() -> None:
 def test_the_installed_libraries_have_every_known_block() -> None:
     """Otherwise a renamed block would silently keep its forward."""
     assert resolve_name(ATTENTION)
-    for path, known in PREPARED.items():
+    for path, becomes in PREPARED.items():
         block = resolve_name(path)
         assert (block.__module__, block.__qualname__) == tuple(path.split(":"))
-        assert not known.becomes or issubclass(resolve_name(known.becomes), block)
+        assert issubclass(resolve_name(becomes), block)
 
 
 def test_full_size_sdxl_has_the_same_shapes_and_operations() -> None:

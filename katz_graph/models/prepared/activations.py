@@ -17,6 +17,12 @@ GATES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
 """Maps the class of an activation to a function of gate and value."""
 
 
+def unknown_gate(activation: nn.Module) -> str:
+    """Returns the reason if an activation has no kernel, else an empty string."""
+    name = type(activation).__name__
+    return "" if name in GATES else f"activation {name}"
+
+
 def gated(activation: nn.Module, gate: Tensor, value: Tensor) -> Tensor:
     """Returns activation(gate) · value."""
     return GATES[type(activation).__name__](gate, value)

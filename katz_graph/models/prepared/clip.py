@@ -16,7 +16,7 @@ from katz_graph.models.prepared.norms import residual_norm
 from katz_graph.models.projections import FUSED, Fusible
 
 
-class PreparedCLIPLayer(CLIPEncoderLayer):  # type: ignore[misc]
+class PreparedCLIPEncoderLayer(CLIPEncoderLayer):  # type: ignore[misc]
     """Computes self-attention and a feed-forward, each with a norm and a residual."""
 
     def forward(
@@ -33,6 +33,10 @@ class PreparedCLIPLayer(CLIPEncoderLayer):  # type: ignore[misc]
 
 class PreparedCLIPAttention(Fusible, CLIPAttention):  # type: ignore[misc]
     """Computes attention, with one product for its three projections if they are `FUSED`."""
+
+    @staticmethod
+    def unsupported(layer: Any) -> str:
+        return "dropout" if layer.dropout and layer.training else ""
 
     def projections(self) -> tuple[nn.Linear, ...]:
         return self.q_proj, self.k_proj, self.v_proj

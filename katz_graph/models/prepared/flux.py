@@ -24,6 +24,7 @@ from katz_graph.models.prepared.joint import (
     joined,
     limited,
     linear_by_row,
+    other_processor,
 )
 from katz_graph.models.prepared.modulations import Activated, ModulatedBlock
 from katz_graph.models.projections import FUSED, Fusible
@@ -31,6 +32,10 @@ from katz_graph.models.projections import FUSED, Fusible
 
 class PreparedFluxBlock(JointBlock, FluxTransformerBlock):  # type: ignore[misc]
     """Computes a block with separate weights for picture and text tokens."""
+
+    @staticmethod
+    def unsupported(block: Any) -> str:
+        return other_processor(block.attn, "FluxAttnProcessor")
 
     def forward(
         self,
@@ -85,6 +90,10 @@ class PreparedFluxBlock(JointBlock, FluxTransformerBlock):  # type: ignore[misc]
 
 class PreparedFluxSingleBlock(FluxSingleTransformerBlock, ModulatedBlock, Fusible):  # type: ignore[misc]
     """Computes a block with attention and feed-forward of the same tokens."""
+
+    @staticmethod
+    def unsupported(block: Any) -> str:
+        return other_processor(block.attn, "FluxAttnProcessor")
 
     def modulated(self) -> Sequence[Any]:
         return (self.norm,)

@@ -38,6 +38,12 @@ class PreparedHunyuanDiTBlock(HunyuanDiTBlock, ModulatedBlock, Fusible):  # type
     picture: FusedProjections | None = None
     text: FusedProjections | None = None
 
+    @staticmethod
+    def unsupported(block: Any) -> str:
+        if block._chunk_size is not None:
+            return "feed-forward in chunks"
+        return "" if block.attn1.norm_q is not None else "heads without norms"
+
     def modulated(self) -> Sequence[Any]:
         return (self.norm1,)
 

@@ -41,6 +41,11 @@ Part = tuple[Tensor, FusedProjections]
 class PreparedAdaLayerNormContinuous(AdaLayerNormContinuous):  # type: ignore[misc]
     """Normalises tokens [B, N, C] with a modulation by an embedding [B, E]."""
 
+    @staticmethod
+    def unsupported(norm: Any) -> str:
+        plain = isinstance(norm.norm, nn.LayerNorm) and not norm.norm.elementwise_affine
+        return "" if plain else "norm with weights or without a mean"
+
     def forward(self, x: Tensor, conditioning_embedding: Tensor) -> Tensor:
         emb = self.linear(self.silu(conditioning_embedding).to(x.dtype))
         scale, shift = emb.chunk(2, dim=1)
@@ -147,6 +152,12 @@ def joined(first: Tensor, last: Tensor) -> Tensor:
         and last.storage_offset() == first.storage_offset() + tokens * width
     )
     return first.as_strided(size, strides) if adjacent else torch.cat([first, last], dim=1)
+
+
+def other_processor(layer: Any, name: str) -> str:
+    """Returns the reason if an attention layer has another processor than the named one."""
+    found = type(layer.processor).__name__
+    return "" if found == name else f"attention processor {found}"
 
 
 def limited(x: Tensor) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 
 from katz_graph.kernels.group_norm_silu import group_norm_silu
@@ -10,6 +12,10 @@ from katz_graph.kernels.residual_layer_norm import residual_layer_norm
 
 class PreparedGroupNorm(nn.GroupNorm):
     """Normalises features [B, C, H, W] by group; uses torch for other shapes."""
+
+    @staticmethod
+    def unsupported(norm: Any) -> str:
+        return "" if norm.affine else "no weights"
 
     def forward(self, input: Tensor) -> Tensor:
         return group_norm(self, input, silu=False) if input.ndim == 4 else super().forward(input)

@@ -16,7 +16,7 @@ from transformers.models.qwen3.modeling_qwen3 import (
 
 from katz_graph.kernels.norm_rotary import norm_rotary
 from katz_graph.kernels.rms_norm import residual_rms_norm, rms_norm
-from katz_graph.models.prepared.activations import gated
+from katz_graph.models.prepared.activations import gated, unknown_gate
 from katz_graph.models.projections import Fusible
 
 
@@ -30,6 +30,10 @@ class PreparedQwen3RMSNorm(Qwen3RMSNorm):  # type: ignore[misc]
 class PreparedQwen3MLP(Fusible, Qwen3MLP):  # type: ignore[misc]
     """Computes a gated feed-forward, its first two products as one if they are `FUSED`."""
 
+    @staticmethod
+    def unsupported(block: Any) -> str:
+        return unknown_gate(block.act_fn)
+
     def projections(self) -> tuple[nn.Linear, ...]:
         return self.gate_proj, self.up_proj
 
@@ -42,6 +46,10 @@ class PreparedQwen3Attention(Fusible, Qwen3Attention):  # type: ignore[misc]
     """Computes causal attention with normalised, rotated queries and keys; three products as one if
     they are `FUSED`.
     """
+
+    @staticmethod
+    def unsupported(layer: Any) -> str:
+        return "dropout" if layer.attention_dropout and layer.training else ""
 
     def projections(self) -> tuple[nn.Linear, ...]:
         return self.q_proj, self.k_proj, self.v_proj

@@ -18,6 +18,7 @@ from katz_graph.models.prepared.joint import (
     fed_forward,
     head_norms,
     linear_by_row,
+    other_processor,
 )
 from katz_graph.models.prepared.modulations import Activated, ModulatedBlock
 from katz_graph.models.projections import FUSED, FusedProjections, Fusible
@@ -29,6 +30,13 @@ class PreparedJointBlock(JointBlock, JointTransformerBlock):  # type: ignore[mis
     """
 
     second: FusedProjections | None = None
+
+    @staticmethod
+    def unsupported(block: Any) -> str:
+        if block._chunk_size is not None:
+            return "feed-forward in chunks"
+        layers = (block.attn,) if block.attn2 is None else (block.attn, block.attn2)
+        return next((reason for layer in layers if (reason := _unsupported(layer))), "")
 
     def fuse(self) -> None:
         super().fuse()
@@ -100,6 +108,10 @@ class PreparedJointBlock(JointBlock, JointTransformerBlock):  # type: ignore[mis
 class PreparedSD3SingleBlock(SD3SingleTransformerBlock, ModulatedBlock, Fusible):  # type: ignore[misc]
     """Computes a block without text tokens."""
 
+    @staticmethod
+    def unsupported(block: Any) -> str:
+        return _unsupported(block.attn)
+
     def modulated(self) -> Sequence[Any]:
         return (self.norm1,)
 
@@ -112,6 +124,14 @@ class PreparedSD3SingleBlock(SD3SingleTransformerBlock, ModulatedBlock, Fusible)
         (normalised,) = modulated_norm(hidden_states, [(scale, shift)], self.norm1.norm.eps)
         mixed = picture_attention(self.attn, normalised, getattr(self, FUSED, None), {})
         return fed_forward(hidden_states, [(gate, mixed)], rest, self.norm2, self.ff)
+
+
+def _unsupported(layer: Any) -> str:
+    """Returns the reason if an attention layer has other options than the prepared forwards."""
+    if reason := other_processor(layer, "JointAttnProcessor2_0"):
+        return reason
+    norm = type(layer.norm_q).__name__
+    return "" if norm in ("NoneType", "RMSNorm") else f"head norm {norm}"
 
 
 def picture_attention(

@@ -24,7 +24,7 @@ from transformers.models.t5.modeling_t5 import (
 )
 
 from katz_graph.kernels.rms_norm import residual_rms_norm, rms_norm
-from katz_graph.models.prepared.activations import gated
+from katz_graph.models.prepared.activations import gated, unknown_gate
 from katz_graph.models.projections import FUSED, Fusible
 
 
@@ -42,6 +42,10 @@ class _GatedDense(Fusible):
     wi_1: nn.Linear
     wo: nn.Linear
 
+    @staticmethod
+    def unsupported(block: Any) -> str:
+        return unknown_gate(block.act)
+
     def projections(self) -> tuple[nn.Linear, ...]:
         return self.wi_0, self.wi_1
 
@@ -55,6 +59,10 @@ class _Attention(Fusible):
     q: nn.Linear
     k: nn.Linear
     v: nn.Linear
+
+    @staticmethod
+    def unsupported(layer: Any) -> str:
+        return "dropout" if layer.dropout and layer.training else ""
 
     def projections(self) -> tuple[nn.Linear, ...]:
         return self.q, self.k, self.v
@@ -101,6 +109,12 @@ class _Attention(Fusible):
 
 class _Block:
     layer: Any
+
+    @staticmethod
+    def unsupported(block: Any) -> str:
+        if block.is_decoder:
+            return "decoder"
+        return "dropout" if block.layer[0].dropout.p and block.training else ""
 
     def forward(
         self,

@@ -23,6 +23,18 @@ from katz_graph.models.prepared.norms import group_norm, residual_norm
 class PreparedResnetBlock(ResnetBlock2D):  # type: ignore[misc]
     """Computes two norms, activations and convolutions with a residual; time is optional."""
 
+    @staticmethod
+    def unsupported(block: Any) -> str:
+        if block.time_embedding_norm != "default" and block.time_emb_proj is not None:
+            return f"time embedding norm {block.time_embedding_norm}"
+        if block.upsample is not None or block.downsample is not None:
+            return "resampling inside"
+        if not isinstance(block.nonlinearity, nn.SiLU):
+            return f"activation {type(block.nonlinearity).__name__}"
+        if block.output_scale_factor != 1.0:
+            return "scaled output"
+        return "dropout" if block.dropout.p and block.dropout.training else ""
+
     def forward(self, input_tensor: Tensor, temb: Any = None) -> Tensor:
         hidden = group_norm(self.norm1, input_tensor)
         hidden, bias = _convolved(self.conv1, hidden)
@@ -40,6 +52,14 @@ class PreparedResnetBlock(ResnetBlock2D):  # type: ignore[misc]
 
 class PreparedTransformerBlock(BasicTransformerBlock):  # type: ignore[misc]
     """Computes self-attention, cross-attention and feed-forward, each with a norm and residual."""
+
+    @staticmethod
+    def unsupported(block: Any) -> str:
+        if block.norm_type != "layer_norm":
+            return f"norm {block.norm_type}"
+        if block.pos_embed is not None or hasattr(block, "fuser"):
+            return "position embedding or gated attention"
+        return "feed-forward in chunks" if block._chunk_size is not None else ""
 
     def forward(
         self,
@@ -163,6 +183,10 @@ class PreparedTransformer(Transformer2DModel):  # type: ignore[misc]
 
 class PreparedGEGLU(GEGLU):  # type: ignore[misc]
     """Computes a linear layer, and gates the first half of the output by the second."""
+
+    @staticmethod
+    def unsupported(block: Any) -> str:
+        return "" if type(block.proj) is nn.Linear else "no linear layer"
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         return linear_geglu(hidden_states, self.proj.weight, self.proj.bias)
