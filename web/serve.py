@@ -50,8 +50,8 @@ def serve(
     phases: Phases | None = None,
 ) -> None:
     """Serves until a signal arrives. `workers` and `first` are passed to `Runner`; `phases` has the
-    phases before this call. Raises InputError for an
-    invalid address or folder, and RunError if the job store or the runner cannot start.
+    phases before this call. Raises InputError for an invalid address or folder, and RunError if
+    the job store or the runner cannot start.
     """
     phases = phases or Phases("server")
     imports_are_done()

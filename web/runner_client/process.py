@@ -139,9 +139,9 @@ PATIENCE = RunnerPatience()
 
 
 class RunnerProcess:
-    """Represents one runner process; create it with `spawn` or `forked`. `ready` resolves to the runner's facts
-    when it runs jobs, or fails with RunError or InputError of one line. `ended` resolves to the
-    reason of the exit after the last message is handled.
+    """Represents one runner process; create it with `spawn` or `forked`. `ready` resolves to the
+    runner's facts when it runs jobs, or fails with RunError or InputError of one line. `ended`
+    resolves to the reason of the exit after the last message is handled.
     """
 
     _process: ChildProcess
