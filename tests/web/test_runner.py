@@ -409,11 +409,11 @@ def test_jobs_on_failed_devices_run_again_and_one_that_always_breaks_them_is_set
 
 def test_a_job_that_ends_its_process_is_lost_and_the_next_one_runs(driver: Driver) -> None:
     """The fork server of the workers survives."""
-    driver.start("samples", painting(9, 1000, 256))
+    driver.start("another", painting(9, 1000, 256))
     driver.start("ends", {"1": node("Trouble")})
     driver.until(lambda: bool(driver.lost))
     ((jobs, why),) = driver.lost
-    assert list(jobs) == ["samples", "ends"] and "SIGKILL" in why
+    assert list(jobs) == ["another", "ends"] and "SIGKILL" in why
     assert driver.run("next", {"1": node("Say", text="hello")}).status == "completed"
     assert driver.runner.restarts == 1
     assert driver.forked_from() == driver.origin
