@@ -149,7 +149,9 @@ class ServeOptions(PlacementOptions, FolderOptions, AccessOptions):
 
     @property
     def jobs_served(self) -> int:
-        """Returns how many jobs devices serve at the same time: one for each group of devices."""
+        """Returns how many jobs devices serve at the same time: one for each group of devices. Also
+        counts the devices of ControlNets (`--place`), although these belong to no group.
+        """
         count = max(1, len(self.device_list().choices))
         groups = math.ceil(count / (self.devices_per_job or count))
         return min(groups, self.jobs_at_once or groups)

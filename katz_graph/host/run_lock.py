@@ -13,8 +13,8 @@ CHECK_INTERVAL_S = 0.1
 
 
 class RunLock:
-    """Is held by a run, named by its arrival in seconds. Of the runs that wait for it, the earliest
-    gets it next. Reentrant: a run that holds it may enter again, in any thread.
+    """A lock that one run holds at a time. Runs are named by their arrival in seconds; the earliest
+    waiting run gets the lock next. Reentrant: a run that holds it may enter again, in any thread.
 
     `check` is called every CHECK_INTERVAL_S during a wait; its error ends the wait.
     """
@@ -22,7 +22,8 @@ class RunLock:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._owner: float | None = None
-        self._inside = Counter[float]()  # entered `held`, by run; some of these runs wait
+        # statements inside `held`, by run: of the owner, and of runs inside `released`
+        self._inside = Counter[float]()
         self._waiting: list[float] = []
 
     @contextmanager
