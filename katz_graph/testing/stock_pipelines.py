@@ -1,6 +1,6 @@
 """Runs diffusers' stock transformer pipelines with a KSampler's inputs: the same noise, texts and
-sigmas. Tests and `katz bench parity` compare pictures with them, `katz bench overhead` compares
-seconds.
+sigmas. Tests and `katz bench parity` compare pictures with them, `katz bench overhead` and
+`katz bench gpu` compare seconds.
 """
 
 from __future__ import annotations
