@@ -46,7 +46,7 @@ class Call:
 
 
 class _Notes(Counts):
-    """Notes the calls whose work the planner asks for, and counts none."""
+    """Notes the calls that the planner counts, and counts none."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -163,7 +163,7 @@ def _normalise(
     ROWS: tl.constexpr,
     CHANNELS: tl.constexpr,
 ):
-    """Computes one block of positions and channels; loads what belongs to a channel once."""
+    """Computes one block of positions and channels; loads the values of a channel once."""
     batch, first, channel, places = _tile(
         channels, positions, ROWS, across, along, blocks, ROWS, CHANNELS
     )

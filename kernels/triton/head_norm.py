@@ -88,7 +88,7 @@ def head_norm(
     rounds: bool,
     rotary: tuple[Tensor, Tensor] | None,
 ) -> None:
-    """`weights`: of queries and of keys before `end`, and of both from there on."""
+    """`weights`: of queries and keys before `end`, then of queries and keys from `end`."""
     batch, tokens, _ = x.shape
     width = len(weights[0])
     cosines, sines = (None, None) if rotary is None else (one.contiguous() for one in rotary)

@@ -96,7 +96,7 @@ def residual_layer_norm(
 
 
 @triton.jit
-def _layer_norm_of(
+def _shifted_or_joined_norm(
     x,
     other,
     weight,
@@ -136,17 +136,17 @@ def shifted_layer_norm(
     x: Tensor, shift: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> Tensor:
     x = x.contiguous()
-    return _of(x, None, torch.empty_like(x), weight, bias, eps, shift.contiguous())
+    return _launched(x, None, torch.empty_like(x), weight, bias, eps, shift.contiguous())
 
 
 def joined_layer_norm(
     x: Tensor, other: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> Tensor:
     out = torch.empty((*x.shape[:-1], 2 * x.shape[-1]), dtype=x.dtype, device=x.device)
-    return _of(x.contiguous(), other.contiguous(), out, weight, bias, eps, None)
+    return _launched(x.contiguous(), other.contiguous(), out, weight, bias, eps, None)
 
 
-def _of(
+def _launched(
     x: Tensor,
     other: Tensor | None,
     out: Tensor,
@@ -157,7 +157,7 @@ def _of(
 ) -> Tensor:
     width, count = out.shape[-1], out.numel() // out.shape[-1]
     block = triton.next_power_of_2(width)
-    _layer_norm_of[(count,)](
+    _shifted_or_joined_norm[(count,)](
         x,
         other,
         weight,

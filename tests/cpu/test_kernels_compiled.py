@@ -104,7 +104,7 @@ def bf16(function: Any, floats: Sequence[str] = (), numbers: Sequence[str] = ())
 def test_norms_and_gates_of_rows_stay_in_registers(architecture: int, tmp_path: Path) -> None:
     """With all options, at the widths of T5, Qwen3 and Z-Image."""
     from katz_graph.kernels.triton.gated_activation import _gated_activation
-    from katz_graph.kernels.triton.layer_norm import _layer_norm_of
+    from katz_graph.kernels.triton.layer_norm import _shifted_or_joined_norm
     from katz_graph.kernels.triton.norm_rotary import _norm_rotary
     from katz_graph.kernels.triton.rms_norm import _rms_norm
 
@@ -118,7 +118,11 @@ def test_norms_and_gates_of_rows_stay_in_registers(architecture: int, tmp_path: 
     gate = listed_for("gated_activation", architecture)["10240"]
     for function, types, constants in (
         (_rms_norm, bf16(_rms_norm, (), ("width", "rows")), options | widest),
-        (_layer_norm_of, bf16(_layer_norm_of, (), ("width", "rows")), norms | joined),
+        (
+            _shifted_or_joined_norm,
+            bf16(_shifted_or_joined_norm, (), ("width", "rows")),
+            norms | joined,
+        ),
         (
             _norm_rotary,
             bf16(_norm_rotary, ("cosine", "sine"), counts),

@@ -1,4 +1,4 @@
-"""Computes what blocks of joint transformers have in common with our kernels, see `prepare`.
+"""Computes the common parts of joint transformers' blocks with our kernels, see `prepare`.
 
 Text and picture tokens attend together. Unfused, on a CPU, the library's attention computes that,
 and everything is bit-equal to the library. Fused, the products of both write into one tensor of
