@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from katz_graph.models.families.shared.example_inputs import features
 from katz_graph.models.stages import Example, Sized
 from katz_graph.models.text.kinds import kind_of_module
 from katz_graph.models.text.sequence import outputs
@@ -21,25 +22,11 @@ def text(module: Any, sizes: Sized) -> Example:
 
 
 def vae_decode(module: Any, sizes: Sized) -> Example:
-    latent = torch.empty(
-        sizes.batch,
-        module.config.latent_channels,
-        sizes.height,
-        sizes.width,
-        device="meta",
-        dtype=module.dtype,
-    )
+    latent = features(module, sizes, module.config.latent_channels)
     return lambda: [module.decode(latent).sample], [module.decoder, module.post_quant_conv]
 
 
 def vae_encode(module: Any, sizes: Sized) -> Example:
     factor = 2 ** (len(module.config.block_out_channels) - 1)
-    pixels = torch.empty(
-        sizes.batch,
-        3,
-        sizes.height * factor,
-        sizes.width * factor,
-        device="meta",
-        dtype=module.dtype,
-    )
+    pixels = features(module, sizes, 3, factor)
     return lambda: [module.encode(pixels).latent_dist.mean], [module.encoder, module.quant_conv]

@@ -12,6 +12,7 @@ from torch import Tensor
 from katz_graph.core.errors import InputError
 from katz_graph.core.recipe import Component
 from katz_graph.ir.values import Step, TextEncoding, Tokens
+from katz_graph.models.families.shared.example_inputs import empty, features
 from katz_graph.models.families.shared.transformer import run_blocks, skip_sources, still_read
 from katz_graph.models.families.shared.transformer_stack import (
     Fixed,
@@ -117,19 +118,16 @@ def _inputs(module: Any, sizes: Sized) -> tuple[Tensor, TextEncoding, Fixed]:
     shape, stack, family = _shape_of(module), stack_of(module), family_of_module(module)
     tokens = sum(family.text_layout.lengths) or sizes.tokens
 
-    def empty(*size: int) -> Tensor:
-        return torch.empty(sizes.batch, *size, device="meta", dtype=module.dtype)
-
     text = TextEncoding(
-        empty(tokens, shape.text_width),
-        None if shape.pooled_width is None else empty(shape.pooled_width),
-        empty(7),
-        guidance=empty(),
+        empty(module, sizes, tokens, shape.text_width),
+        None if shape.pooled_width is None else empty(module, sizes, shape.pooled_width),
+        empty(module, sizes, 7),
+        guidance=empty(module, sizes),
         mask=torch.empty(sizes.batch, tokens, device="meta"),
     )
     grid = patch_grid(stack.side(module), sizes.height, sizes.width)
     fixed = stack.fixed(module, *grid, tokens)
-    return empty(shape.input_channels, sizes.height, sizes.width), text, fixed
+    return features(module, sizes, shape.input_channels), text, fixed
 
 
 def _shape_of(module: Any) -> Architecture:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from katz_graph.ir.values import Features, Step, TextEncoding
+from katz_graph.models.families.shared.example_inputs import empty, features
 from katz_graph.models.families.unet import attention
 from katz_graph.models.families.unet import blocks as unet
 from katz_graph.models.families.unet import control_blocks as controlnet
@@ -75,27 +76,13 @@ def keys_values(module: Any, sizes: Sized) -> Example:
 
 def reference(module: Any, sizes: Sized) -> Example:
     factor = 2 ** (len(module.config.conditioning_embedding_out_channels) - 1)
-    image = torch.empty(
-        sizes.batch,
-        3,
-        sizes.height * factor,
-        sizes.width * factor,
-        device="meta",
-        dtype=module.dtype,
-    )
+    image = features(module, sizes, 3, factor)
     return lambda: [controlnet.embed_reference(module, image)], [module.controlnet_cond_embedding]
 
 
 def control(module: Any, sizes: Sized) -> Example:
     step, text, cached, added = _given(module, sizes)
-    reference = torch.empty(
-        sizes.batch,
-        module.config.block_out_channels[0],
-        sizes.height,
-        sizes.width,
-        device="meta",
-        dtype=module.dtype,
-    )
+    reference = features(module, sizes, module.config.block_out_channels[0])
     strength = torch.empty(sizes.batch, device="meta")
 
     def call() -> list[Tensor]:
@@ -109,29 +96,17 @@ def _given(module: Any, sizes: Sized) -> tuple[Step, TextEncoding, Any, Tensor |
     """Returns a step, a text, its cross-attention keys and values, and the added embedding."""
     text = _text(module, sizes)
     cached = attention.cross_attention_keys_values(module, text.hidden) if sizes.cached else None
-    sample = torch.empty(
-        sizes.batch,
-        module.config.in_channels,
-        sizes.height,
-        sizes.width,
-        device="meta",
-        dtype=module.dtype,
-    )
+    sample = features(module, sizes, module.config.in_channels)
     return Step.of(sample, sample, 1.0, 1.0), text, cached, added_embedding(module, text)
 
 
 def _text(module: Any, sizes: Sized) -> TextEncoding:
     config = module.config
-
-    def empty(*size: int) -> Tensor:
-        return torch.empty(sizes.batch, *size, device="meta", dtype=module.dtype)
-
-    hidden = empty(sizes.tokens, config.cross_attention_dim)
+    hidden = empty(module, sizes, sizes.tokens, config.cross_attention_dim)
     if config.addition_embed_type is None:
         return TextEncoding(hidden)
-    return TextEncoding(
-        hidden, empty(pooled_width(config)), torch.empty(sizes.batch, 7, device="meta")
-    )
+    pooled = empty(module, sizes, pooled_width(config))
+    return TextEncoding(hidden, pooled, torch.empty(sizes.batch, 7, device="meta"))
 
 
 def _without(module: nn.Module, name: str) -> nn.Module:
