@@ -57,11 +57,7 @@ def reference(patches: Sequence[Patch], strength: float = 1.0) -> None:
             )
             for one in patch.deltas
         ]
-        blocks = row_blocks(weight)
-        if len(blocks) == 1:
-            _add(weight, original, factors, kind)
-            continue
-        for rows in blocks:
+        for rows in row_blocks(weight):
             cut = [(up[rows], down, scale) for up, down, scale in factors]
             _add(weight[rows], original[rows], cut, kind)
 
