@@ -60,7 +60,8 @@ def lose(connection: Any, sent: signal.Signals) -> tuple[Any, float, float, str]
     os.kill(pid, sent)
     _, _, reason, lost = wait_for("lost")
     _, _, connection, replaced = wait_for("replaced")
-    eventually(lambda: not runs(pid), 5)
+    # Ray asks a worker to end, and kills it 5 seconds later if it cannot answer (a stopped one).
+    eventually(lambda: not runs(pid), 10)
     return connection, lost - began, replaced - began, reason
 
 
