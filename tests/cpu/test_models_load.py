@@ -139,7 +139,7 @@ def test_whether_a_merged_model_is_loaded_can_be_asked_after_its_files_are_gone(
     )
     shutil.rmtree(tmp_path / "model" / "unet")
     models = DeviceModels()
-    assert models.has([merged])
+    assert not models.has([merged])
     with pytest.raises((InputError, OSError)):
         models.patch(merged)
 
