@@ -27,7 +27,7 @@ LAYERS = {
 }
 FLOORS = (  # folders of katz_graph, lowest first: each imports only from lower ones
     {"ir"},
-    {"core"},
+    {"core", "serving"},
     {"files", "host"},
     {"sampling"},
     {"settings"},
