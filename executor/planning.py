@@ -5,7 +5,7 @@ planner and model libraries.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
@@ -20,6 +20,7 @@ from katz_graph.models.costs.counts import Counts
 from katz_graph.models.family import families
 
 if TYPE_CHECKING:
+    from katz_graph.executor.measure.store import CostStore
     from katz_graph.planner.passes.deferred_loras import Profiled
 
 
@@ -104,6 +105,14 @@ def plan_region(
         unprepared=partial(unprepared_blocks, counts=counts),
     )
     return compile_region(region, known, target, after)
+
+
+def region_planner(target: Target, store: CostStore, after: str) -> Callable[[Region], Program]:
+    """Returns `plan_region` for a target, with the counts and measurements of a store."""
+    from katz_graph.executor.measure.lora_levels import LoraLevels
+
+    counts, levels = Counts(store), LoraLevels(store)
+    return lambda region: plan_region(region, target, counts, after, levels.level)
 
 
 def check_reachable(stages: Iterable[str], unplaceable: Mapping[str, tuple[str, ...]]) -> None:

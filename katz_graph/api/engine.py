@@ -320,17 +320,11 @@ class Engine:
         return profiler.profiles
 
     def _plan(self, prepared: PreparedRun, setup: DeviceSetup, after: str) -> Plan:
-        from katz_graph.executor.measure.lora_levels import LoraLevels
-        from katz_graph.executor.planning import plan_region
+        from katz_graph.executor.planning import region_planner
         from katz_graph.executor.rehearsal import PlanningEngine
-        from katz_graph.models.costs.counts import Counts
 
         machine, store = setup.estimate(self.settings)
-        counts, levels = Counts(store), LoraLevels(store)
-        engine = PlanningEngine(
-            machine.devices[0],
-            lambda region: plan_region(region, machine, counts, after, levels.level),
-        )
+        engine = PlanningEngine(machine.devices[0], region_planner(machine, store, after))
         self._run_unwritten(prepared, engine)
         if not engine.programs:
             raise InputError(

@@ -30,7 +30,6 @@ from katz_graph.core.eviction import POLICIES
 from katz_graph.files.folders import MINI
 from katz_graph.host.environment import environment
 from katz_graph.models.loading.identity import read_header
-from katz_graph.settings.environment import FETCHED_GB, GB
 from katz_graph.testing.placement import NETWORK
 from katz_graph.testing.server_process import (
     Served,
@@ -48,6 +47,7 @@ MISSES_BOUND = 0.05  # difference of the measured miss rate from the replay's
 RANKS = (1, 2, 4, 8, 16, 32)
 ROUND = 50  # requests between samples, maximum
 ON_DISK, IN_MEMORY = 0.3, 0.1  # shares of all LoRAs
+GB = 2**30  # bytes
 RATE = 10**9  # bytes per second of the store
 COMMON = 14  # popular LoRAs, as in the trace
 STEPS, SIDE = 2, 64
@@ -94,7 +94,7 @@ def run(scale: Scale | None = None, cache: Path | None = None) -> BenchResult:
         wanted = chosen(loras, scale.total)
         with (
             slow_store(loras) as port,
-            environment({FETCHED_GB: str(on_disk / GB)}),
+            environment({"KATZ_FETCHED_GB": str(on_disk / GB)}),
             serving(
                 folder / "server",
                 *("--devices", "cpu*2"),
