@@ -200,7 +200,7 @@ class DeviceEngine:
         return known_links(self.cluster, self._store, again)
 
     def _note(self, device: str, samples: Mapping[tuple[str, int], Sequence[float]]) -> None:
-        """Records call times for later plans, by cost key and number of members."""
+        """Records call times for later plans, by cost key and number of rows."""
         self._store.record(
             next(place.key for place in self.places if place.name == device), samples
         )

@@ -251,7 +251,7 @@ class Timing:
     calls: dict[str, int] = field(default_factory=dict)
     """Numbers of recorded, replayed, concurrent and eager stage calls."""
     samples: dict[tuple[str, int], list[tuple[int, float]]] = field(default_factory=dict)
-    """Times of calls, if measured, by cost key and number of members: (evaluation, seconds);
+    """Times of calls, if measured, by cost key and number of rows: (evaluation, seconds);
     evaluation is -1 before the loop.
     """
 

@@ -96,13 +96,21 @@ class CostFile:
         with closing(sqlite3.connect(address, timeout=self._patience, uri=True)) as file:
             # reads all tables consistently while other processes write
             file.execute("begin")
-            if not file.execute("select 1 from sqlite_schema").fetchall():
+            known = {name for (name,) in file.execute("select name from sqlite_schema")}
+            if not known:
                 return  # another process has just created the file
-            for table in tables:
+            for table in known.intersection(tables):
                 rows = file.execute(f"select * from {table}").fetchall()
                 if rows:
                     places = ", ".join("?" * len(rows[0]))
                     memory.executemany(f"insert or ignore into {table} values ({places})", rows)
+            if missing := [table for table in tables if table not in known]:
+                file.executescript(f"begin immediate; {self._schema} commit")
+                logging.getLogger(__name__).warning(
+                    "%s is of an earlier version: %s are measured again",
+                    self._path,
+                    ", ".join(missing),
+                )
 
     def _save(self, statement: str, rows: Rows, patience: float) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)

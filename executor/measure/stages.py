@@ -7,39 +7,42 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from katz_graph.core.errors import Cancelled
+from katz_graph.core.errors import Cancelled, OutOfMemory
 from katz_graph.executor.graph.context import RunContext
 from katz_graph.executor.measure.store import CostStore
 from katz_graph.executor.measure.survey import MeasuredDevice
 from katz_graph.executor.planning import plan_region
 from katz_graph.ir.device import Device, Target
 from katz_graph.ir.program import Program
-from katz_graph.ir.region import Region
+from katz_graph.ir.region import SLOTS, Region
 from katz_graph.models.costs.counts import Counts
 from katz_graph.node.types import Context
+from katz_graph.picture.batch import repeated
 
 if TYPE_CHECKING:
     from katz_graph.executor.cluster.driver import Cluster
 
 Samples = Mapping[tuple[str, int], Sequence[float]]
-"""Seconds of calls, by cost key and number of batch members."""
+"""Seconds of calls, by cost key and number of rows."""
+
+ROWS = (1, 2, 8)  # numbers of rows that a profile measures besides the request's own
+BRIEF = 4  # steps of a request that is profiled with another number of rows
 
 
 @dataclass(frozen=True, slots=True)
 class StageTime:
-    """Holds the seconds of one call of a stage on a device, for a batch of `members` branches.
-    None: not measured.
+    """Holds the seconds of one call of a stage on a device, with `rows` rows. None: not measured.
 
     `roofline`: seconds predicted from the rates of the device.
     """
 
     stage: str
     device: str
-    members: int
+    rows: int
     alone: float | None
     busy: float | None
     roofline: float
@@ -53,19 +56,25 @@ def profile_region(
     context: Context,
 ) -> list[StageTime]:
     """Runs a sampler on each device alone, then on all devices of a host concurrently. Each time,
-    runs equal stages both separately and batched.
+    runs equal stages both separately and batched, and shortly with other numbers of rows (`ROWS`).
 
     Stores the times, replacing earlier ones, and returns them.
     """
     counts = Counts(store)
-    programs = {place.name: _both_ways(region, place.device(store), counts) for place in places}
+    programs = {place.name: _programs(region, place.device(store), counts) for place in places}
 
     def run(place: MeasuredDevice, context: Context) -> Samples:
         timed: dict[tuple[str, int], list[tuple[int, float]]] = {}
+        own = programs[place.name][0].shape
         for program in programs[place.name]:
-            for call, samples in (
-                workers.run(program, context, measure=True).timings[place.name].samples.items()
-            ):
+            try:
+                outcome = workers.run(program, context, measure=True)
+            except OutOfMemory as error:
+                if program.shape == own:
+                    raise
+                context.warn(f"batches of {program.shape[0]} are not measured: {error}")
+                continue
+            for call, samples in outcome.timings[place.name].samples.items():
                 timed.setdefault(call, []).extend(samples)
         return {call: _warm(samples) for call, samples in timed.items()}
 
@@ -84,17 +93,17 @@ def stage_times(device: Device, programs: Sequence[Program]) -> list[StageTime]:
     times: dict[tuple[str, int], StageTime] = {}
     for program in programs:
         for call in (*program.before_calls, *(call for calls in program.calls for call in calls)):
-            key, members = program.keys.get(call.operations[0], ""), len(call.operations)
+            first, members = call.operations[0], len(call.operations)
+            key, rows = program.keys.get(first, ""), program.rows[first] * members
             if key and call.device == device.name:
                 alone, busy = (
-                    device.measured.get((key, members, neighbours)) for neighbours in (False, True)
+                    device.measured.get((key, rows, neighbours)) for neighbours in (False, True)
                 )
-                roofline = device.seconds(program.work[call.operations[0]].batched(members))
+                roofline = device.seconds(program.work[first].batched(members))
                 times.setdefault(
-                    (key, members),
-                    StageTime(call.stage, device.name, members, alone, busy, roofline),
+                    (key, rows), StageTime(call.stage, device.name, rows, alone, busy, roofline)
                 )
-    return list(times.values())
+    return sorted(times.values(), key=lambda time: time.rows)
 
 
 def _warm(timed: Sequence[tuple[int, float]]) -> list[float]:
@@ -106,11 +115,48 @@ def _warm(timed: Sequence[tuple[int, float]]) -> list[float]:
     ]
 
 
-def _both_ways(region: Region, device: Device, counts: Counts) -> list[Program]:
-    return [
-        plan_region(region, Target((device,), batching=batching), counts)
-        for batching in (False, True)
-    ]
+def _programs(region: Region, device: Device, counts: Counts) -> list[Program]:
+    """Plans a request as it is, both ways, and with the `ROWS` that these plans lack."""
+
+    def plan(region: Region, batching: bool = False) -> Program:
+        return plan_region(region, Target((device,), batching=batching), counts)
+
+    programs = [plan(region), plan(region, batching=True)]
+    if any(region.begin.inputs.get(f"initial_{slot}") is not None for slot in range(1, SLOTS + 1)):
+        return programs  # values that the loop carries have the request's rows
+    looped = {key for program in programs for key, _ in _rows(program)}
+    for rows in ROWS:
+        known = set().union(*map(_rows, programs))
+        if any((key, rows) not in known for key in looped):
+            programs.append(plan(_with_rows(region, rows)))
+    return programs
+
+
+def _rows(program: Program) -> set[tuple[str, int]]:
+    """Returns the cost keys of the loop's calls with their numbers of rows."""
+    calls = (call for calls in program.calls for call in calls)
+    return {
+        (key, program.rows[call.operations[0]] * len(call.operations))
+        for call in calls
+        if (key := program.keys[call.operations[0]])
+    }
+
+
+def _with_rows(region: Region, rows: int) -> Region:
+    """Returns a request for `rows` pictures like the first, with at most `BRIEF` steps if they can
+    be cut.
+    """
+    inputs = region.begin.inputs
+    latent = {
+        name: value for name, value in inputs["latent_image"].items() if name != "batch_index"
+    }
+    latent["samples"] = repeated(latent["samples"][:1], rows)
+    changed: dict[str, Any] = {"latent_image": latent}
+    if "sigmas" in inputs:
+        changed["sigmas"] = inputs["sigmas"][: BRIEF + 1]
+    elif not inputs.get("start_at_step"):
+        changed["steps"] = min(inputs["steps"], BRIEF)
+    return replace(region, begin=replace(region.begin, inputs={**inputs, **changed}))
 
 
 def _at_once(

@@ -20,11 +20,12 @@ from katz_graph.executor.measure.cost_file import CostFile
 from katz_graph.host.schedule import scheduled
 from katz_graph.ir.device import CostKey, Device, NetworkLink
 
-FILE = "costs-5.sqlite"  # increase the number when the tables change
+# increase the number when a table changes; a new table only needs a new name
+FILE = "costs-5.sqlite"
 PATIENCE = 1.0  # seconds to wait for another process that writes
 DISTURBED = 0.1  # maximum share of time that an undisturbed process waits for processors
 REMEMBERED = 20  # maximum weight, in samples, of earlier runs of a stage
-TABLES = ("rates", "contention", "stages", "links", "formulas", "loras")
+TABLES = ("rates", "contention", "calls", "links", "formulas", "loras")
 SCHEMA = """
 create table if not exists rates (
     device text not null, flops real not null check (flops > 0 and flops < 1e30),
@@ -38,11 +39,11 @@ create table if not exists contention (
     memory real not null check (memory between 1 and 1e6), disturbed integer not null,
     primary key (host, device, together)
 );
-create table if not exists stages (
-    device text not null, key text not null, members integer not null, together integer not null,
+create table if not exists calls (
+    device text not null, key text not null, call_rows integer not null, together integer not null,
     seconds real not null check (seconds > 0 and seconds < 1e30),
     samples integer not null check (samples between 1 and 1e9),
-    primary key (device, key, members, together)
+    primary key (device, key, call_rows, together)
 );
 create table if not exists links (
     source text not null, target text not null, transport text not null,
@@ -172,12 +173,12 @@ class CostStore:
         `Device.measured`.
         """
         query = (
-            "select key, members, together, seconds from stages where device = ? and "
+            "select key, call_rows, together, seconds from calls where device = ? and "
             "together in (1, ?)"
         )
         return {
-            (key, members, count > 1): seconds
-            for key, members, count, seconds in self._read(query, device, together)
+            (key, call_rows, count > 1): seconds
+            for key, call_rows, count, seconds in self._read(query, device, together)
         }
 
     def record(
@@ -187,8 +188,8 @@ class CostStore:
         together: int = 1,
         replace: bool = False,
     ) -> dict[CostKey, float]:
-        """Stores the seconds of single calls, by cost key and number of batch members. Returns
-        their medians.
+        """Stores the seconds of single calls, by cost key and number of rows, and returns their
+        medians.
 
         Unless `replace`, averages with earlier runs, weighted by their numbers of samples, at most
         20.
@@ -199,19 +200,20 @@ class CostStore:
             if (usable := [second for second in seconds if 0 < second < math.inf])
         }
         rows = [
-            (device, key, members, together, *median) for (key, members), median in medians.items()
+            (device, key, call_rows, together, *median)
+            for (key, call_rows), median in medians.items()
         ]
         remembered = "0" if replace else f"min(samples, {REMEMBERED})"
         self._write(
-            "insert into stages values (?, ?, ?, ?, ?, ?) on conflict do update set "
+            "insert into calls values (?, ?, ?, ?, ?, ?) on conflict do update set "
             f"seconds = (seconds * {remembered} + excluded.seconds * excluded.samples) / "
             f"({remembered} + excluded.samples), "
             f"samples = {remembered} + excluded.samples",
             rows,
         )
         return {
-            (key, members, together > 1): seconds
-            for (key, members), (seconds, _) in medians.items()
+            (key, call_rows, together > 1): seconds
+            for (key, call_rows), (seconds, _) in medians.items()
         }
 
     def link(self, source: str, target: str, transport: str) -> NetworkLink | None:

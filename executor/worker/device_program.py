@@ -51,6 +51,7 @@ def device_program(program: Program, device: str) -> DeviceProgram:
             deferred_loras=program.deferred_loras,
             variants=tuple(_of_device(program, variant, device) for variant in program.variants),
             keys=program.keys,
+            rows=program.rows,
             shape=program.shape,
             placement={name: where for name, where in program.placement.items() if where == device},
             sampler_device=program.sampler_device,

@@ -424,7 +424,8 @@ class Execution:
             values.put(call.operations, outputs)
         first = calls[0].operations
         if self._measure and (key := self.program.keys.get(first[0])):
-            self.timing.samples.setdefault((key, len(first)), []).append(
+            rows = sum(self.program.rows[name] for name in first)
+            self.timing.samples.setdefault((key, rows), []).append(
                 (self._evaluation, self._measured_from() - started)
             )
 

@@ -169,7 +169,7 @@ def _print_table(times: Sequence[StageTime]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("stage", "branches", "device")
+    table = Table("stage", "rows", "device")
     for column in ("alone ms", "busy ms", "roofline ms"):
         table.add_column(column, justify="right")
     for time in times:
@@ -177,7 +177,7 @@ def _print_table(times: Sequence[StageTime]) -> None:
             "-" if one is None else f"{one * 1e3:.2f}"
             for one in (time.alone, time.busy, time.roofline)
         )
-        table.add_row(time.stage, str(time.members), time.device, alone, busy, roofline)
+        table.add_row(time.stage, str(time.rows), time.device, alone, busy, roofline)
     Console(highlight=False).print(table)
 
 

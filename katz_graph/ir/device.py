@@ -21,21 +21,39 @@ class Work:
     output_bytes: float = 0.0
     kernels: float = 0.0
 
-    def batched(self, others: int) -> Work:
-        """Returns the work of `others` equal operations in one call: weights are read once."""
+    def batched(self, times: float) -> Work:
+        """Returns the work of one call with `times` as many rows: weights are read once."""
         return Work(
-            self.flops * others,
+            self.flops * times,
             self.weight_bytes,
-            self.activation_bytes * others,
-            self.output_bytes * others,
+            self.activation_bytes * times,
+            self.output_bytes * times,
             self.kernels,
         )
 
 
 CostKey = tuple[str, int, bool]
-"""Identifies a measurement: an operation's key (`Program.keys`), the number of equal operations in
-one call, and whether the host's other devices were working.
+"""Identifies a measurement: an operation's key (`Program.keys`), the number of rows of the call,
+and whether the host's other devices were working.
 """
+ROW_BUCKETS = (1, 2, 4, 8, 16)
+"""Numbers of rows between which a call's seconds are interpolated. Seconds are nearly affine from 2
+to 8 rows, but not at 1 and 16.
+"""
+
+
+def interpolated(rows: int, known: Mapping[int, float]) -> float | None:
+    """Returns the seconds of a call by a straight line between the measured numbers of rows below
+    and above; None outside of them.
+    """
+    if rows in known:
+        return known[rows]
+    below = max((one for one in known if one < rows), default=None)
+    above = min((one for one in known if one > rows), default=None)
+    if below is None or above is None:
+        return None
+    share = (rows - below) / (above - below)
+    return known[below] + share * (known[above] - known[below])
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,32 +99,37 @@ class Device:
         memory = (work.weight_bytes + work.activation_bytes) / self.bytes_per_second * slower_memory
         return max(arithmetic, memory) + work.kernels * self.seconds_per_kernel
 
-    def cost(self, key: str, members: int, work: Work, busy: bool = False) -> float:
-        """Returns the seconds of one call with `members` equal operations; `work` is the work of
-        one.
+    def cost(self, key: str, rows: int, work: Work, busy: bool = False) -> float:
+        """Returns the seconds of one call with `rows` rows; `work` is the work of that call.
 
-        Uses the measured time. If only another batch size or load was measured, scales that time by
-        the ratio of the roofline estimates. Without any measurement, returns the roofline estimate.
+        Uses the measured time, or a line between two of them (`ROW_BUCKETS`). If only other numbers
+        of rows or another load were measured, scales the nearest by the ratio of the roofline
+        estimates. Without any measurement, returns the roofline estimate.
         """
-        if (key, members, busy) in self.measured:
-            return self.measured[key, members, busy]
+        known = {load: self._measured(key, rows, load) for load in (busy, not busy)}
+        found = interpolated(rows, known[busy])
+        if found is not None:
+            return found
         counted = work.flops > 0 or work.activation_bytes > 0
-        work = work if counted else Work(flops=1.0)
-        predicted = self.seconds(work.batched(members), busy)
-        for others, was_busy in (
-            (members, not busy),
-            (1, busy),
-            (1, not busy),
-            (2, busy),
-            (2, not busy),
-        ):
-            if (key, others, was_busy) in self.measured:
-                return (
-                    self.measured[key, others, was_busy]
-                    * predicted
-                    / self.seconds(work.batched(others), was_busy)
-                )
+        work = work if counted else Work(flops=float(rows))
+        predicted = self.seconds(work, busy)
+        neighbour = interpolated(rows, known[not busy])
+        if neighbour is not None:
+            return neighbour * predicted / self.seconds(work, not busy)
+        for load, times in known.items():
+            if times:
+                nearest = min(times, key=lambda other: abs(other - rows))
+                estimate = self.seconds(work.batched(nearest / rows), load)
+                return times[nearest] * predicted / estimate
         return predicted if counted else 0.0
+
+    def _measured(self, key: str, rows: int, busy: bool) -> dict[int, float]:
+        """Returns the measured seconds of calls with `rows` rows and with those of the buckets."""
+        return {
+            one: self.measured[key, one, busy]
+            for one in {rows, *ROW_BUCKETS}
+            if (key, one, busy) in self.measured
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -182,6 +182,8 @@ class Program:
     # cost: by operation, the key of its measured times
     keys: Mapping[str, str] = field(default_factory=dict)
     shape: tuple[int, ...] = ()  # cost: the latent's [B, C, h, w]
+    # cost: by operation, the rows of its call: pictures of the latent, texts of a prompt
+    rows: Mapping[str, int] = field(default_factory=dict)
     # cost: latent height and width by operation
     cells: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     # cost: text length by operation

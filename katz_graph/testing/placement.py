@@ -245,12 +245,10 @@ def _middle(times: Sequence[StageTime]) -> StageTime:
 
 
 class Stages:
-    """Holds the measured seconds of the loop's stages, by stage and number of members per call."""
+    """Holds the measured seconds of the loop's stages, by stage and number of rows of a call."""
 
     def __init__(self, times: Sequence[StageTime]) -> None:
-        self.times = {
-            (time.stage, time.members): time for time in times if stage(time.stage).costed
-        }
+        self.times = {(time.stage, time.rows): time for time in times if stage(time.stage).costed}
 
     def alone(self, call: Call) -> float:
         return self._known(self.times[call.stage, len(call.operations)].alone, call)
@@ -261,7 +259,7 @@ class Stages:
 
     def single_calls(self) -> tuple[float, float]:
         """Sums the seconds of all stages, one call for one branch each: alone, and busy."""
-        single = [time for (_, members), time in self.times.items() if members == 1]
+        single = [time for (_, rows), time in self.times.items() if rows == 1]
         return sum(self._known(time.alone, time) for time in single), sum(
             self._known(time.busy, time) for time in single
         )
@@ -288,7 +286,7 @@ class Stages:
 
 
 def _title(time: StageTime) -> str:
-    return time.stage + (f" of {time.members}" if time.members > 1 else "")
+    return time.stage + (f" of {time.rows}" if time.rows > 1 else "")
 
 
 def seconds_of(

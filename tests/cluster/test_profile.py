@@ -19,10 +19,10 @@ def test_stages_and_devices_are_measured_concurrently(katz_on_threads: Katz) -> 
         loop = [
             time for time in times if time["device"] == device and time["stage"].startswith("unet_")
         ]
-        assert {(time["stage"], time["members"]) for time in loop} == {
-            (stage, members)
+        assert {(time["stage"], time["rows"]) for time in loop} == {
+            (stage, rows)
             for stage in ("unet_encoder", "unet_mid", "unet_decoder")
-            for members in (1, 2)
+            for rows in (1, 2, 8)
         }
         assert all(0 < time["alone"] < 10 and 0 < time["busy"] < 10 for time in loop)
 

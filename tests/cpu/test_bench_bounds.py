@@ -30,15 +30,12 @@ def stages(**seconds: float) -> Stages:
     """Returns times by which a call of twice the branches takes 1.6 times as long."""
     known = SECONDS | seconds
     times = [
-        (stage, members, value * (1.6 if members == 2 else 1))
+        (stage, rows, value * (1.6 if rows == 2 else 1))
         for stage, value in known.items()
-        for members in (1, 2)
+        for rows in (1, 2)
     ]
     return Stages(
-        [
-            StageTime(stage, "cpu:0", members, value, value * BUSY, 0.0)
-            for stage, members, value in times
-        ]
+        [StageTime(stage, "cpu:0", rows, value, value * BUSY, 0.0) for stage, rows, value in times]
     )
 
 

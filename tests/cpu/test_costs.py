@@ -20,6 +20,7 @@ import torch
 from command import Katz
 from test_cli import workflow, write
 
+from katz_graph.core.errors import OutOfMemory
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.measure import device as calibrate
 from katz_graph.executor.measure import store as cost_store
@@ -32,6 +33,7 @@ from katz_graph.executor.weights.weight_set import WeightSets
 from katz_graph.host import schedule
 from katz_graph.host.schedule import Scheduled, scheduled, scheduled_with_neighbours
 from katz_graph.ir.device import NetworkLink
+from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
 from katz_graph.planner.simulation.simulate import simulate
 from katz_graph.testing.model_files import Models
@@ -375,14 +377,16 @@ def test_hosts_can_be_set_if_machine_names_differ() -> None:
 def test_an_engine_measures_every_stage_of_a_request_in_both_ways(sdxl: Models) -> None:
     controls = (ControlCase(sdxl.controls[0], 1.0, 0.0, 1.0),)
     region = sampler_region(Case("test", sdxl.pipeline, "euler", 4, controls=controls))
-    with local_engine() as engine:
+    with local_engine(batching=True) as engine:
         times = engine.profile(region, bare_context(engine))
         known = set(engine.device.measured.values())
-    stages = {(time.stage, time.members) for time in times}
+        four = Case("four", sdxl.pipeline, "euler", 2, latent=torch.zeros(4, 4, 8, 8))
+        plan = engine.plan(sampler_region(four))
+    stages = {(time.stage, time.rows) for time in times}
     assert stages >= {
-        (stage, members)
+        (stage, rows)
         for stage in ("controlnet", "unet_encoder", "unet_mid", "unet_decoder")
-        for members in (1, 2)
+        for rows in (1, 2, 8)
     }
     for one in times:
         assert one.device == "cpu" and one.busy is None and one.roofline > 0
@@ -393,6 +397,29 @@ def test_an_engine_measures_every_stage_of_a_request_in_both_ways(sdxl: Models) 
         if one.stage in ("controlnet", "unet_encoder", "unet_mid", "unet_decoder")
     ]
     assert all(one.alone is not None and 0 < one.alone < 10 for one in loop)
+    # two branches of four pictures have the eight rows that were measured
+    eight = {one.stage: one.alone for one in loop if one.rows == 8}
+    mid = next(call for call in plan.calls[0] if call.stage == "unet_mid")
+    assert len(mid.operations) == 2 and mid.seconds == eight["unet_mid"]
+
+
+def test_a_profile_leaves_out_batches_for_which_memory_does_not_suffice(
+    sdxl: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with local_engine() as engine:
+        context, run = bare_context(engine), engine.cluster.run
+
+        def limited(program: Program, *rest: Any, **more: Any) -> Any:
+            if program.shape[0] > 2:
+                raise OutOfMemory("8 pictures are too many")
+            return run(program, *rest, **more)
+
+        monkeypatch.setattr(engine.cluster, "run", limited)
+        times = engine.profile(sampler_region(Case("test", sdxl.pipeline, "euler", 2)), context)
+    measured = {time.rows for time in times if time.stage == "unet_mid" and time.alone is not None}
+    assert measured == {1, 2}
+    (warning,) = context.warnings
+    assert "batches of 8 are not measured" in warning
 
 
 def test_profile_of_a_device_as_text_and_json(katz: Katz, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -174,6 +174,24 @@ def test_a_damaged_file_is_replaced_with_one_warning(
     assert not warnings_in(caplog)
 
 
+def test_a_file_of_an_earlier_version_keeps_what_still_holds_and_says_once_what_is_lost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    CostStore(tmp_path).keep_lora_level("base", "style", 1.0, 0.5, 14.6, 7.8)
+    with closing(sqlite3.connect(tmp_path / FILE)) as file, file:
+        file.execute("drop table calls")
+        file.execute("create table stages (device, key, members, together, seconds, samples)")
+        file.execute("insert into stages values ('cpu', 'unet_encoder:1', 1, 1, 1.0, 3)")
+    for _ in range(2):
+        store = CostStore(tmp_path)
+        assert store.lora_level("base", "style", 1.0, 0.5, 14.6) == 7.8
+        assert store.stages("cpu") == {}
+    (warning,) = warnings_in(caplog)
+    assert "earlier version" in warning and "calls" in warning and "\n" not in warning
+    store.record("cpu", {UNET: [0.6]})
+    assert CostStore(tmp_path).stages("cpu") == {(*UNET, False): 0.6}
+
+
 def test_impossible_measurements_are_rejected(tmp_path: Path) -> None:
     CostStore(tmp_path).keep_rates("cpu", RATES)
     with sqlite3.connect(tmp_path / FILE) as file:
@@ -351,7 +369,7 @@ def test_half_written_rows_of_a_killed_process_are_undone(
     with closing(sqlite3.connect(whole / FILE)) as file:
         file.execute("pragma cache_size = 1")  # so that pages reach the file before the end
         rows = [("cpu", f"stage {number}", 1, 1, 1.0, 1) for number in range(5000)]
-        file.executemany("insert into stages values (?, ?, ?, ?, ?, ?)", rows)
+        file.executemany("insert into calls values (?, ?, ?, ?, ?, ?)", rows)
         shutil.copytree(whole, left)  # files as a kill at this time leaves them
     assert len(list(left.iterdir())) == 2  # the database and its rollback journal
     assert list(CostStore(left).stages("cpu")) == list(CostStore(whole).stages("cpu")) != []

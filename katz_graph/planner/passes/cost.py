@@ -36,7 +36,7 @@ def cost(
     length: Length,
     unprepared: Unprepared = all_prepared,
 ) -> Program:
-    """Sets `work`, `keys`, `shape`, `cells`, `tokens` and, for GPUs, `unprepared`.
+    """Sets `work`, `keys`, `rows`, `shape`, `cells`, `tokens` and, for GPUs, `unprepared`.
 
     `count(operation, latent shape, tokens)` returns an operation's work. `length(text)` returns the
     number of tokens, `unprepared(operation)` the module blocks that run their library's forward.
@@ -53,13 +53,17 @@ def cost(
     operations = {op.id: op for variant in program.variants for op in variant.operations} | before
     tokens = {name: text_tokens(operation) for name, operation in operations.items()}
     cells = _cells(program, shape)
-    work = {
-        name: count(operation, (*shape[:2], *cells.get(name, shape[2:])), tokens[name])
-        for name, operation in operations.items()
-    }
-    sizes = {name: (*shape[:2], *cells.get(name, shape[2:]), tokens[name]) for name in operations}
+    rows = {name: 1 if stage_of(op).encodes_text else shape[0] for name, op in operations.items()}
+
+    def counted(name: str, batch: int) -> Work:
+        sizes = batch, shape[1], *cells.get(name, shape[2:])
+        return count(operations[name], sizes, tokens[name])
+
+    work = {name: counted(name, shape[0]) for name in operations}
+    sizes = {name: (shape[1], *cells.get(name, shape[2:]), tokens[name]) for name in operations}
     keys = {
-        name: _key(operation, sizes[name], work[name]) for name, operation in operations.items()
+        name: _key(operation, sizes[name], work[name] if rows[name] == 1 else counted(name, 1))
+        for name, operation in operations.items()
     }
     reasons = (
         {name: found for name, one in operations.items() if (found := unprepared(one))}
@@ -67,13 +71,20 @@ def cost(
         else {}
     )
     return replace(
-        program, shape=shape, tokens=tokens, cells=cells, work=work, keys=keys, unprepared=reasons
+        program,
+        shape=shape,
+        tokens=tokens,
+        cells=cells,
+        work=work,
+        keys=keys,
+        rows=rows,
+        unprepared=reasons,
     )
 
 
 def _key(operation: Operation, sizes: tuple[int, ...], work: Work) -> str:
-    """Returns a key that is the same for equal work, regardless of weights. It includes the counted
-    work, which depends on configuration and dtype.
+    """Returns a key that is the same for equal work, regardless of weights and of the number of
+    rows. It includes the counted `work` of one row, which depends on configuration and dtype.
     """
     if work == Work():
         return ""

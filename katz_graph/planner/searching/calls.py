@@ -148,10 +148,12 @@ class Costs:
         """Returns the seconds of `members` operations like `name` in one call. `busy`: another
         device of the host works at the same time.
         """
-        known = (self._program.keys.get(name) or name, members, device, busy)
+        program = self._program
+        rows = members * program.rows[name]
+        known = (program.keys.get(name) or name, rows, device, busy)
         if known not in self._known:
             self._known[known] = self._devices[device].cost(
-                self._program.keys.get(name, ""), members, self._program.work[name], busy
+                program.keys.get(name, ""), rows, program.work[name].batched(members), busy
             )
         return self._known[known]
 
