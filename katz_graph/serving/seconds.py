@@ -1,0 +1,100 @@
+"""Predicts the seconds of calls by their rows, from a profile and from the groups that ran. Pure
+arithmetic; must not know what a call computes.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+
+from katz_graph.ir.device import interpolated
+
+GROUPS = 20  # groups of a key and a number of rows whose median is the prediction
+MAX_KEYS = 1024  # the key that was measured the longest ago is dropped first
+
+
+@dataclass(slots=True)
+class _Call:
+    """Holds the seconds of one kind of call by its rows: expected, and of the last groups."""
+
+    expected: dict[int, float] = field(default_factory=dict)
+    groups: dict[int, deque[float]] = field(default_factory=dict)
+    # measured / expected seconds of the last groups of any rows
+    ratios: deque[float] = field(default_factory=lambda: deque(maxlen=GROUPS))
+    # predictions since the last change: a scheduler asks for the same ones again and again
+    predicted: dict[int, float | None] = field(default_factory=dict)
+
+    def add(self, rows: int, seconds: float) -> None:
+        expected = interpolated(rows, self.expected)
+        if expected is not None:
+            self.ratios.append(seconds / expected)
+        self.groups.setdefault(rows, deque(maxlen=GROUPS)).append(seconds)
+        self.predicted = {}
+
+    def seconds(self, rows: int) -> float | None:
+        if rows not in self.predicted:
+            self.predicted[rows] = interpolated(rows, self._points())
+        return self.predicted[rows]
+
+    def _points(self) -> dict[int, float]:
+        """Returns the seconds at all known numbers of rows. Expected seconds are corrected by the
+        median ratio of the last groups, and then count as two groups, so that one disturbed group
+        does not decide alone.
+        """
+        ratio = statistics.median([1.0, *self.ratios])
+        points = {rows: seconds * ratio for rows, seconds in self.expected.items()}
+        measured = {}
+        for rows, groups in self.groups.items():
+            known = interpolated(rows, points)
+            prior = [] if known is None or len(groups) == GROUPS else [known, known]
+            measured[rows] = statistics.median([*groups, *prior])
+        return points | measured
+
+
+class CallSeconds:
+    """Predicts the seconds of a call by its key and number of rows: the median of the last groups,
+    and a straight line between numbers of rows (`interpolated`).
+
+    A key stands for all that determines a call's seconds but the rows, such as a device and a share
+    key. Callers that pad calls give the padded number of rows. Not thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._calls: dict[Hashable, _Call] = {}
+
+    def expect(self, key: Hashable, seconds: Mapping[int, float]) -> None:
+        """Sets the seconds of a key by rows, from a profile or an estimate, until groups run."""
+        usable = {rows: one for rows, one in seconds.items() if _is_usable(rows, one)}
+        call = self._calls.setdefault(key, _Call())
+        if usable != call.expected:  # requests of one key repeat what is expected
+            call.expected, call.predicted = usable, {}
+            call.ratios.clear()
+        self._drop_oldest()
+
+    def add(self, key: Hashable, rows: int, seconds: float) -> None:
+        """Adds the measured seconds of a group. Ignores impossible times, as of a clock that
+        jumps.
+        """
+        if not _is_usable(rows, seconds):
+            return
+        call = self._calls[key] = self._calls.pop(key, None) or _Call()
+        call.add(rows, seconds)
+        self._drop_oldest()
+
+    def seconds(self, key: Hashable, rows: int) -> float | None:
+        """Returns the seconds of a call, or None if neither a profile nor groups tell: the key, or
+        numbers of rows on both sides, are unknown.
+        """
+        call = self._calls.get(key)
+        return None if call is None else call.seconds(rows)
+
+    def _drop_oldest(self) -> None:
+        if len(self._calls) > MAX_KEYS:
+            del self._calls[next(iter(self._calls))]
+
+
+def _is_usable(rows: int, seconds: float) -> bool:
+    return rows >= 1 and 0 < seconds < math.inf
