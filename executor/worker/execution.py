@@ -40,6 +40,7 @@ from katz_graph.node.scope import running
 from katz_graph.node.types import Context
 from katz_graph.picture.preview import latent_picture
 from katz_graph.planner.queries import adapters, reading_key
+from katz_graph.planner.region import stage_of
 from katz_graph.planner.sampling import loop_of, sampling_of
 from katz_graph.sampling.process import Process, start_process
 
@@ -112,7 +113,7 @@ class Execution:
         self._versions = WeightVersions(program, share.device)
         self._go_on_with(self._versions.deferred.everything)
         self._made_before = {*(op.id for op in program.before), PRESENT}
-        self._check = LoraCheck(self._holding.models, models, wake)
+        self._check = LoraCheck(self.models, models, wake)
         files = adapters(program, share.device)
         # files that must be read before the start
         self._needed = [file for file in files if file not in self._versions.deferred.files]
@@ -139,9 +140,14 @@ class Execution:
         return self._wanted if self._loaded else None
 
     @property
+    def models(self) -> Sequence[Any]:
+        """Returns the recipes of its models, in the order of loading."""
+        return self._holding.models
+
+    @property
     def loads(self) -> bool:
         """Returns whether the next unit has to load models."""
-        return not (self._loaded or self._models.has(self._holding.models))
+        return not (self._loaded or self._models.has(self.models))
 
     def go(self) -> None:
         """Starts execution: all workers are ready."""
@@ -203,13 +209,9 @@ class Execution:
         calls_before = self._models.compute.use.calls
         # makes the run's context available to pack code
         with running(self._context, self.program.name):
+            done = self._loaded and self._continue()
             if not self._loaded:
                 self._load()
-                self._loaded = True
-                if self._on_loaded is not None:
-                    self._on_loaded()
-                return False
-            done = self._continue()
             self._computed.update(self._models.compute.use.calls - calls_before)
             if done:
                 self._recorder.emit(last=True)
@@ -370,16 +372,38 @@ class Execution:
         self._models.stream.drain()
 
     def _load(self) -> None:
-        """Loads models before any operation, so that loading is not charged to operations."""
-        began = self._recorder.clock()
-        started = time.perf_counter()
-        self._holding.load()
+        """Loads models before their operations, so that loading is not charged to operations. While
+        the files of missing models are read, encodes texts. With deferred LoRAs texts must wait for
+        the instructions that determine the weights.
+        """
+        if self.loads and not self._versions.deferred.files:
+            self._timed_load(self._holding.load_texts)
+            self._encode_texts()
+        self._timed_load(self._holding.load)
         space = self._model.latent
         self._colours = linear_map(space.scale, space.channels) if self._context.previews else None
-        self.timing.load = time.perf_counter() - started
-        self._recorder.add("load", "load", began)
         if self._owns:
             self._process = self._start()
+        self._loaded = True
+        if self._on_loaded is not None:
+            self._on_loaded()
+
+    def _timed_load(self, load: Callable[[], None]) -> None:
+        began, started = self._recorder.clock(), time.perf_counter()
+        load()
+        self.timing.load += time.perf_counter() - started
+        self._recorder.add("load", "load", began)
+
+    def _encode_texts(self) -> None:
+        """Executes the instructions that need text encoders only."""
+        for instruction in list(self._instructions):
+            call = self._preparations.get(instruction.target)
+            if instruction.kind == "prepare" and call is not None and self._encodes_text(call):
+                self._carry_out(instruction)
+                self._instructions.remove(instruction)
+
+    def _encodes_text(self, call: Call) -> bool:
+        return stage_of(self._version.before[call.operations[0]]).encodes_text
 
     def _what(self) -> str:
         return f"sampler {self.program.name} ({' x '.join(map(str, self.program.shape))})"

@@ -4,7 +4,7 @@ encoders until all texts are encoded.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from katz_graph.core.errors import InputError, KatzError
@@ -19,50 +19,63 @@ LOADED = (ModelRecipe, ControlNetRecipe)
 
 
 class Holding:
-    """Holds a request's models between `load` and `release`."""
+    """Holds a request's models between `load` and `release`, text encoders from `load_texts` on."""
 
     def __init__(self, program: Program, models: DeviceModels) -> None:
         self._sampler, self._models = program.name, models
         self.looped = _looped(program)
         self.text_encoders = _text_encoders(program)
         self._held, self._held_texts = ExitStack(), ExitStack()
+        self._holds_texts = False
 
     @property
     def models(self) -> Sequence[ModelRecipe | ControlNetRecipe | ClipRecipe]:
-        return *self.looped, *self.text_encoders
+        """Returns the models in the order of loading."""
+        return *self.text_encoders, *self.looped
+
+    def load_texts(self) -> None:
+        """Loads missing text encoders. Raises the errors of `load`."""
+        self._load(self._hold_texts)
 
     def load(self) -> None:
         """Loads missing models. Raises NoRoom while models of other requests use the memory, and an
-        error for users if this request alone needs too much.
+        error for users if this request alone needs too much. Holds no model then.
         """
+        self._load(self._hold)
+
+    def _load(self, hold: Callable[[], None]) -> None:
         try:
-            self._hold()
+            hold()
         except NoRoom:
+            self.release()
             if self._models.residents.in_use:
                 raise
             self._models.release_cached()
             try:
-                self._hold()
+                hold()
             except NoRoom as error:
+                self.release()
                 raise self._too_much(error) from None
 
     def release_texts(self) -> None:
         self._held_texts.close()
+        self._holds_texts = False
 
     def release(self) -> None:
         self._held.close()
-        self._held_texts.close()
+        self.release_texts()
 
     def _hold(self) -> None:
-        """Loads all models or none."""
-        try:
-            for model in self.looped:
-                self._held.enter_context(self._models.holding(model))
-            for clip in self.text_encoders:
-                self._held_texts.enter_context(self._models.holding(clip))
-        except NoRoom:
-            self.release()
-            raise
+        self._hold_texts()
+        for model in self.looped:
+            self._held.enter_context(self._models.holding(model))
+
+    def _hold_texts(self) -> None:
+        if self._holds_texts:
+            return
+        for clip in self.text_encoders:
+            self._held_texts.enter_context(self._models.holding(clip))
+        self._holds_texts = True
 
     def _too_much(self, error: NoRoom) -> KatzError:
         if error.what == CONTROL_NETS:

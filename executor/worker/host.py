@@ -51,6 +51,7 @@ from katz_graph.executor.transport.peer import Peer
 from katz_graph.executor.turns.affinity import stay_on
 from katz_graph.executor.turns.loop import DeviceThread, OneUnitTask, SubmittedTask
 from katz_graph.executor.weights.host_copies import HostCopies, nothing, share_of_host
+from katz_graph.executor.weights.prefetch import Prefetcher
 from katz_graph.executor.worker.computing import Computing, Eagerly
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.executor.worker.device_fault import device_fault
@@ -92,6 +93,9 @@ class Host:
         self._parts: dict[tuple[str, int], tuple[Execution, SubmittedTask]] = {}
         self._calls: dict[int, SubmittedTask] = {}
         self.models = _models(config)
+        self._prefetcher = Prefetcher(
+            self.models.residents.has, on_host=self.models.device.type == "cpu"
+        )
         self._worker = DeviceThread(
             config.name,
             config.threads,
@@ -152,6 +156,7 @@ class Host:
             on_loaded=ready,
             wake=self._worker.wake,
         )
+        self._prefetcher.want(begin.arrival, self.models.missing(execution.models))
         job = self._worker.submit(execution, begin.arrival)
         self._parts[begin.request, begin.attempt] = execution, job
         job.future.add_done_callback(lambda future: self._ended(begin, execution, future))
@@ -203,7 +208,8 @@ class Host:
         job.future.add_done_callback(lambda future: self._returned(call.id, task, future))
 
     def run_ended(self, ended: RunEnded) -> None:
-        """Keeps the device free no longer for a run."""
+        """Keeps the device free no longer for a run, and reads no more files for it."""
+        self._prefetcher.drop(ended.arrival)
         self._worker.run_ended(ended.arrival)
 
     def drop(self, identifier: int) -> None:

@@ -4,7 +4,7 @@ returns a model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
@@ -205,11 +205,17 @@ class DeviceModels(ResidentHooks):
 
     def has(self, values: Iterable[Any]) -> bool:
         """Returns whether all modules of some recipes and encodings are loaded."""
+        return not self.missing(values)
+
+    def missing(self, values: Iterable[Any]) -> Sequence[Loadable]:
+        """Returns the modules of some recipes and encodings that are not loaded; none after an
+        error, which is reported when the value is used.
+        """
         try:
-            wanted = [one.key for value in values for one in self.loadables(value)]
+            wanted = [one for value in values for one in self.loadables(value)]
         except Exception:
-            return True  # reported when the value is used
-        return all(map(self.residents.has, wanted))
+            return ()
+        return [one for one in wanted if not self.residents.has(one.key)]
 
     def drop_control_net(self, recipe: ControlNetRecipe) -> None:
         """Drops a ControlNet, unless it is in use."""

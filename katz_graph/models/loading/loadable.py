@@ -27,6 +27,7 @@ class Loadable:
     size: Callable[[], int]  # bytes of the weights, computed at loading
     load: Callable[[], Any]
     files: tuple[FileIdentity, ...] = ()  # source files
+    prefix: str = ""  # of the names of its tensors in the files
     # bytes that loading needs in addition to the weights, computed at loading
     extra_bytes: Callable[[], int] = lambda: 0
     control_net: bool = False  # also counts towards the ControlNet budget

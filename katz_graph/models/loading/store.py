@@ -136,6 +136,7 @@ def loadable(
         lambda: _size(part, dtype),
         lambda: shell(part, place, dtype),
         (*files_of(part), *more),
+        part.prefix,
         shells=Shells(lambda: form_of(part, place, dtype), write),
     )
 

@@ -1,0 +1,224 @@
+"""Weights are read into the page cache before they are loaded, while texts are encoded."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from tiny_models import pipeline_folder
+
+from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import FileIdentity
+from katz_graph.executor.weights import prefetch
+from katz_graph.executor.weights.prefetch import WINDOW, Prefetcher
+from katz_graph.executor.worker.models import DeviceModels
+from katz_graph.models.loading.loadable import Loadable
+from katz_graph.models.loading.residents import Residents
+from katz_graph.testing.plain_loop import Case
+from katz_graph.testing.requests import bare_context, local_engine, sample, sampler_region
+
+
+def model_file(path: Path) -> Path:
+    """Writes a file with the tensors a.weight, other and b.weight, of 2, 1 and 1 windows. Their
+    bytes are a hole, so they take no space on the disk.
+    """
+    entries: dict[str, Any] = {"__metadata__": {}}
+    end = 0
+    for name, size in {"a.weight": 2 * WINDOW, "other": WINDOW, "b.weight": WINDOW}.items():
+        entries[name] = {"dtype": "U8", "shape": [size], "data_offsets": [end, end + size]}
+        end += size
+    head = json.dumps(entries).encode()
+    with path.open("wb") as file:
+        file.write(len(head).to_bytes(8, "little") + head)
+        file.truncate(8 + len(head) + end)
+    return path
+
+
+def model(path: Path, prefix: str, size: int = 0) -> Loadable:
+    files = (FileIdentity(str(path), 0, 0, ""),)
+    return Loadable((path, prefix), prefix, lambda: size, lambda: None, files, prefix)
+
+
+class Reading:
+    """A prefetcher of files that are not cached. Records the bytes that it reads instead of reading
+    them. `after`: called after each window.
+    """
+
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        free: float = 1e12,
+        on_host: bool = False,
+        after: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.loaded: set[object] = set()
+        self._read: list[range] = []
+        self.prefetcher = Prefetcher(self.loaded.__contains__, on_host, lambda: free)
+
+        def read(descriptor: int, window: range) -> None:
+            self._read.append(window)
+            after()
+
+        monkeypatch.setattr(prefetch, "_is_cached", lambda descriptor, window: False)
+        monkeypatch.setattr(prefetch, "_read_window", read)
+
+    def windows(self) -> list[int]:
+        """Waits until nothing is left to read; returns the numbers of the file's windows read."""
+        finish()
+        read, self._read = self._read, []
+        assert all(len(window) == WINDOW for window in read)
+        return [window.start // WINDOW for window in read]
+
+
+def finish() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "katz-prefetch":
+            thread.join(20)
+            assert not thread.is_alive()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return model_file(tmp_path / "model.safetensors")
+
+
+def is_cached(path: Path) -> bool:
+    with path.open("rb") as file:
+        try:
+            os.preadv(file.fileno(), [bytearray(1)], path.stat().st_size - 1, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return False
+    return True
+
+
+def test_a_file_is_cached_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "model.safetensors"
+    save_file({"weight": torch.rand(WINDOW // 8)}, path)
+    with path.open("rb+") as opened:
+        os.fsync(opened.fileno())
+        os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    if is_cached(path):
+        pytest.skip("the file system does not tell which pages are cached, or drops none")
+    prefetcher = Prefetcher(lambda key: False, on_host=False)
+    prefetcher.want(1.0, [model(path, "")])
+    finish()
+    assert is_cached(path)
+    monkeypatch.setattr(prefetch, "_read_window", lambda *_: pytest.fail("read again"))
+    prefetcher.want(1.0, [model(path, "")])
+    finish()
+
+
+def test_only_the_bytes_of_missing_models_are_read(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading = Reading(monkeypatch)
+    reading.prefetcher.want(1.0, [model(file, "b."), model(file, "a.")])
+    assert reading.windows() == [3, 0, 1]
+    reading.loaded.add((file, "a."))
+    reading.prefetcher.want(1.0, [model(file, "a."), model(file, "b.")])
+    assert reading.windows() == [3]
+
+
+@pytest.mark.parametrize(
+    ("free", "on_host", "size", "read"),
+    [
+        (4 * WINDOW, False, 9 * WINDOW, [0, 1, 3]),
+        (4 * WINDOW - 2, False, 0, [3]),
+        (7 * WINDOW, True, 2 * WINDOW, [3]),
+    ],
+    ids=["fits", "a does not fit", "a and its weights do not fit"],
+)
+def test_no_model_takes_more_than_half_of_the_free_memory(
+    file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    free: int,
+    on_host: bool,
+    size: int,
+    read: list[int],
+) -> None:
+    reading = Reading(monkeypatch, free, on_host)
+    reading.prefetcher.want(1.0, [model(file, "a.", size), model(file, "b.")])
+    assert reading.windows() == read
+
+
+def test_reading_ends_with_its_run(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading = Reading(monkeypatch, after=lambda: reading.prefetcher.drop(1.0))
+    reading.prefetcher.want(1.0, [model(file, "a.")])
+    reading.prefetcher.want(2.0, [model(file, "b.")])
+    assert reading.windows() == [0, 3]
+
+
+def test_reading_ends_when_its_model_is_loaded(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading = Reading(monkeypatch, after=lambda: reading.loaded.add((file, "a.")))
+    reading.prefetcher.want(1.0, [model(file, "a."), model(file, "b.")])
+    assert reading.windows() == [0, 3]
+
+
+def test_an_unreadable_file_only_ends_its_own_reading(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading = Reading(monkeypatch)
+    missing = model(file.with_name("missing.safetensors"), "a.")
+    reading.prefetcher.want(1.0, [missing, model(file, "b.")])
+    assert reading.windows() == [3]
+
+
+def case(folder: Path) -> Case:
+    return Case("one step", folder, "euler", 1)
+
+
+def test_the_network_is_read_while_texts_are_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Encoding waits until the network's file is read, as if storage was slower."""
+    folder = pipeline_folder("sd1")
+    read, order = threading.Event(), list[str]()
+    monkeypatch.setattr(prefetch, "_is_cached", lambda descriptor, window: False)
+    encode, load = DeviceModels.encode_text, Residents._loaded
+
+    def read_window(descriptor: int, window: range) -> None:
+        if "unet" in str(Path(f"/proc/self/fd/{descriptor}").readlink()):
+            read.set()
+
+    def encode_text(self: DeviceModels, encoding: Any) -> Any:
+        assert read.wait(20)
+        order.append("encode")
+        return encode(self, encoding)
+
+    def loaded(self: Residents, wanted: Loadable) -> Any:
+        is_network = "unet" in wanted.files[-1].path
+        order.append("load the network" if is_network else "load another")
+        return load(self, wanted)
+
+    monkeypatch.setattr(prefetch, "_read_window", read_window)
+    monkeypatch.setattr(DeviceModels, "encode_text", encode_text)
+    monkeypatch.setattr(Residents, "_loaded", loaded)
+    with local_engine() as engine:
+        region = sampler_region(case(folder))
+        first = sample(engine, region)
+        assert order == ["load another", "encode", "encode", "load the network"]
+        order.clear()
+        assert torch.equal(sample(engine, region), first)
+        assert order == ["encode", "encode"]  # everything is loaded
+
+
+def test_a_file_that_is_lost_meanwhile_fails_its_request_in_one_line(tmp_path: Path) -> None:
+    folder = pipeline_folder("sd1")
+    for path in folder.rglob("*"):
+        if path.is_file():
+            copy = tmp_path / path.relative_to(folder)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(path.read_bytes())
+    with local_engine() as engine:
+        region = sampler_region(case(tmp_path))
+        program = engine.plan(region)
+        network = next((tmp_path / "unet").glob("*.safetensors"))
+        network.unlink()
+        with pytest.raises(InputError) as raised:
+            engine.cluster.run(program, bare_context(engine))
+    assert str(raised.value) == f"{network}: No such file or directory"
