@@ -35,6 +35,7 @@ BENCHES = {
     "planning": "time until a server plans an edited workflow, and its cost for a running job",
     "editor": "the browser editor with 1,000 nodes: opening, and work per frame during gestures",
     "overload": "an overloaded server: refusals, memory, goodput",
+    "deadlines": "jobs with due times on simulated devices: shares on time by order and load",
     "crash": "queued jobs of a server that is killed repeatedly",
     "alternate": "three checkpoints, one after another, on a server with memory for one of them",
     "lora": "patching and restoring weights against a memory copy and PEFT",
@@ -61,6 +62,7 @@ LACKING = {
     "write": "measures no tiles",
     "minutes": "has no parts",
     "peer": "compares no servers",
+    "simulate": "simulates nothing",
 }
 """Reasons for which a bench does not accept an option."""
 

@@ -217,11 +217,16 @@ def bench(
             help="another server to measure with the same workflows", metavar="comfyui=PATH"
         ),
     ] = None,
+    simulate: Annotated[
+        bool,
+        typer.Option("--simulate", help="simulate devices instead of measuring a server"),
+    ] = False,
 ) -> None:
     """Run a benchmark, and compare its figures with their bounds."""
     from katz_graph.bench.command import run_bench
 
     options = {"part": part, "out": out, "write": write, "minutes": minutes, "peer": peer}
+    options["simulate"] = simulate or None
     if not run_bench(name, as_json, svg, seed=seed, **options):
         raise typer.Exit(1)
 

@@ -1,0 +1,213 @@
+"""`katz bench deadlines --simulate`: sends simulated devices more jobs with due times than they can
+serve, and counts those that end in time, by the order in which devices serve them.
+
+Jobs sample pictures of three sizes in equal parts, with the seconds of calls that one CPU thread
+took. A job is due at its arrival plus five times its seconds alone. Load 1 is the most that the
+devices can serve one at a time.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from statistics import fmean
+from typing import Any
+
+from katz_graph.bench.result import BenchResult
+from katz_graph.core.errors import InputError
+from katz_graph.serving import simulator
+from katz_graph.serving.policy import ServingPolicy
+from katz_graph.serving.simulator import (
+    Calls,
+    Order,
+    Outcome,
+    Request,
+    SecondsOf,
+    between,
+    poisson,
+)
+
+DEVICES = 2
+MAX_ROWS = 8
+STEPS, ROWS = 20, 2  # of a guided job
+SLO = 5.0  # due time, in seconds of a job alone
+SCATTER = 0.3  # standard deviation of predictions' logarithms
+SECONDS: Mapping[Hashable, Mapping[int, float]] = {
+    64: {1: 0.0068, 2: 0.0080, 4: 0.0104, 8: 0.0155},
+    128: {1: 0.0098, 2: 0.0131, 4: 0.0204, 8: 0.0358},
+    192: {1: 0.0151, 2: 0.0210, 4: 0.0374, 8: 0.0708},
+}
+"""Seconds of a call by side of the picture in pixels and rows: a miniature UNet on one thread of an
+AMD Zen 5.
+"""
+ON_TIME = {"alone": {0.9: 0.93, 1.1: 0.80}, "shared": {0.9: 0.96, 1.1: 0.92}}  # minimum shares
+MIN_GAIN = 0.30  # over first come, mean of loads 0.8 to 1.1
+MAX_LOSS_BY_SCATTER, MAX_LOSS_WITHOUT_GAIN = 0.08, 0.01
+MIN_SHARE_WITHOUT_DUE = 0.08  # of the time, next to a full load of jobs with due times
+
+
+class FirstCome(ServingPolicy[int]):
+    """Serves jobs by arrival."""
+
+    def join(
+        self,
+        task: int,
+        arrival: float,
+        due: float = math.inf,
+        client: str = "",
+        remaining: float | None = None,
+        rows: int = 1,
+    ) -> None:
+        super().join(task, arrival, remaining=remaining, rows=rows)
+
+
+class EqualShares(FirstCome):
+    """Gives all jobs equal seconds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._used: dict[int, float] = {}
+
+    def charge(self, members: Collection[int], seconds: float) -> None:
+        for task in members:
+            self._used[task] = self._used.get(task, 0.0) + seconds / len(members)
+
+    def ranked(self, ready: Iterable[int], now: float) -> list[int]:
+        return sorted(ready, key=lambda task: (self._used.get(task, 0.0), task))
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Sets the number of jobs per load, and of traces whose mean counts."""
+
+    jobs: int = 900
+    loads: tuple[float, ...] = (0.8, 0.9, 1.0, 1.1, 1.3)
+    traces: int = 3
+
+
+def measured(side: Hashable, rows: int) -> float:
+    """Returns the seconds of a call."""
+    return between(SECONDS[side], rows)
+
+
+def without_gain(side: Hashable, rows: int) -> float:
+    """Returns the seconds of a call on a device that gains nothing by more rows."""
+    return SECONDS[side][ROWS] / ROWS * rows
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way to serve jobs."""
+
+    order: Callable[[], Order]
+    max_rows: int = 0
+    scatter: float = 0.0
+    seconds_of: SecondsOf = measured
+
+
+WAYS = {
+    "first come": Way(FirstCome),
+    "equal shares": Way(EqualShares),
+    "alone": Way(ServingPolicy),
+    "shared": Way(ServingPolicy, MAX_ROWS),
+    "scattered": Way(ServingPolicy, MAX_ROWS, SCATTER),
+    "no gain, alone": Way(ServingPolicy, seconds_of=without_gain),
+    "no gain, shared": Way(ServingPolicy, MAX_ROWS, seconds_of=without_gain),
+}
+COLUMNS = ("load", "first come", "equal", "due", "+ shared", "scattered", "no gain", "+ shared")
+NOTES = (
+    "equal: equal shares of the time; due: earliest due first, late ones last; + shared: that, and "
+    "jobs share calls;",
+    f"scattered: the same with predictions off by {SCATTER:.0%}; no gain: devices on which a call "
+    "of more rows takes",
+    "as long as separate calls",
+)
+
+
+def run(simulate: bool = False, scale: Scale | None = None) -> BenchResult:
+    """Runs the simulation. Raises InputError without `simulate`: no server is measured yet."""
+    if not simulate:
+        raise InputError("bench deadlines: only simulated devices are measured; add --simulate")
+    scale = scale or Scale()
+    on_time = {
+        (name, load): fmean(
+            served(way, trace(load, scale.jobs, seed, way.scatter)).on_time
+            for seed in range(1, scale.traces + 1)
+        )
+        for name, way in WAYS.items()
+        for load in scale.loads
+    }
+    metrics, bounds = _bounded(on_time, scale.loads)
+    return BenchResult(
+        "deadlines",
+        all(value >= bound for value, bound in bounds.values()),
+        metrics,
+        {name: f">= {bound:g}" for name, (_, bound) in bounds.items()},
+        COLUMNS,
+        [[load, *(f"{on_time[name, load]:.3f}" for name in WAYS)] for load in scale.loads],
+        notes=NOTES,
+    )
+
+
+def _bounded(
+    on_time: Mapping[tuple[str, float], float], loads: tuple[float, ...]
+) -> tuple[dict[str, Any], dict[str, tuple[float, float]]]:
+    """Returns the figures, and those with a lower bound together with it."""
+    bounds = {
+        f"{name}_at_{load:g}": (on_time[name, load], bound)
+        for name, by_load in ON_TIME.items()
+        for load, bound in by_load.items()
+        if load in loads
+    }
+    near = [load for load in loads if load <= 1.1]
+
+    def over(name: str, other: str) -> float:
+        return fmean(on_time[name, load] - on_time[other, load] for load in near)
+
+    bounds["gain_over_first_come"] = over("shared", "first come"), MIN_GAIN
+    bounds["scattered_over_exact"] = over("scattered", "shared"), -MAX_LOSS_BY_SCATTER
+    bounds["shared_without_gain"] = (
+        over("no gain, shared", "no gain, alone"),
+        -MAX_LOSS_WITHOUT_GAIN,
+    )
+    bounds["share_without_due"] = share_without_due(), MIN_SHARE_WITHOUT_DUE
+    figures = {
+        f"{name.replace(', ', '_').replace(' ', '_')}_at_{load:g}": value
+        for (name, load), value in on_time.items()
+    }
+    return figures | {name: value for name, (value, _) in bounds.items()}, bounds
+
+
+def trace(load: float, jobs: int, seed: int, scatter: float = 0.0) -> list[Request]:
+    """Draws jobs. `scatter`: standard deviation of the logarithm of predicted over true seconds."""
+    draw = random.Random(seed)
+    alone = {side: STEPS * seconds[ROWS] for side, seconds in SECONDS.items()}
+    rate = load * DEVICES / fmean(alone.values())
+    requests = []
+    for arrival in islice(poisson(rate, draw), jobs):
+        side = draw.choice(list(SECONDS))
+        requests.append(
+            Request(
+                arrival,
+                (Calls(side, STEPS, ROWS),),
+                arrival + SLO * alone[side],
+                prediction=math.exp(draw.gauss(0.0, scatter)),
+            )
+        )
+    return requests
+
+
+def served(way: Way, requests: list[Request], until: float = math.inf) -> Outcome:
+    return simulator.simulate(requests, DEVICES, way.seconds_of, way.max_rows, way.order(), until)
+
+
+def share_without_due(jobs: int = 200) -> float:
+    """Returns the share of the time that jobs without due times get next to a full load."""
+    due = trace(1.2, jobs, seed=0)
+    last = due[-1].arrival
+    free = [Request(0.1 + number * 1e-3, due[0].calls, client="free") for number in range(jobs)]
+    seconds = served(WAYS["alone"], [*due, *free], until=last).seconds
+    return seconds["free"] / sum(seconds.values())
