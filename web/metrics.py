@@ -5,7 +5,7 @@ from a client.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -13,7 +13,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from katz_graph.core.events import NodeDone, Progress
-from katz_graph.web.events import ClientEvent, Ended
+from katz_graph.web.events import ClientEvent, Ended, PlanMade
+from katz_graph.web.jobs.remaining import evaluation_seconds
 
 if TYPE_CHECKING:
     from katz_graph.web.jobs.jobs import Jobs
@@ -80,6 +81,8 @@ class Metrics:
             registry.register(_Start(start))
         self._clock = clock
         self._steps: dict[tuple[str, str], tuple[int, float]] = {}  # (job, node): steps done, time
+        # (job, node): planned seconds of each evaluation
+        self._planned: dict[tuple[str, str], Sequence[float]] = {}
         job = "Seconds from a job's start to its end"
         step = "Seconds of one model evaluation"
         request = "Seconds to an answer"
@@ -87,6 +90,11 @@ class Metrics:
             "katz_job_seconds", job, ["status"], buckets=JOB_SECONDS, registry=registry
         )
         self._step = Histogram("katz_step_seconds", step, buckets=STEP_SECONDS, registry=registry)
+        self._step_predicted = Counter(
+            "katz_step_predicted_seconds",
+            "Seconds of these evaluations as planned; compare katz_step_seconds_sum",
+            registry=registry,
+        )
         self._nodes = Counter(
             "katz_nodes", "Nodes that ran, or had a cached result", ["cached"], registry=registry
         )
@@ -108,13 +116,17 @@ class Metrics:
         if isinstance(event, Progress):
             if event.evaluations:
                 self._stepped(job, event)
+        elif isinstance(event, PlanMade):
+            if len(self._planned) < MAX_SAMPLERS:
+                self._planned[job, event.node] = evaluation_seconds(event.plan)
         elif isinstance(event, NodeDone):
             self._nodes.labels(str(event.cached).lower()).inc()
             self._steps.pop((job, event.node), None)
         elif isinstance(event, Ended):
             self._jobs.labels(event.status).observe(event.seconds.get("total", 0.0))
-            for key in [key for key in self._steps if key[0] == job]:
-                del self._steps[key]
+            for of_sampler in (self._steps, self._planned):
+                for key in [key for key in of_sampler if key[0] == job]:
+                    del of_sampler[key]
 
     def refused(self, reason: str) -> None:
         self._refused.labels(reason).inc()
@@ -132,6 +144,7 @@ class Metrics:
         steps, since = self._steps.get(key, (event.value, now))
         for _ in range(min(event.value - steps, MAX_STEPS)):
             self._step.observe((now - since) / (event.value - steps))
+        self._step_predicted.inc(sum(self._planned.get(key, ())[steps : event.value]))
         if len(self._steps) < MAX_SAMPLERS:
             self._steps[key] = (event.value, now)
 
@@ -175,6 +188,22 @@ class _Figures(Collector):
             "katz_queue_expected_wait_seconds",
             "Seconds until a new job would start",
             jobs.expected_wait(),
+        )
+        accuracy = jobs.accuracy
+        yield CounterMetricFamily(
+            "katz_job_remaining_seconds",
+            "Seconds that jobs took after about half of their time",
+            accuracy.measured,
+        )
+        yield CounterMetricFamily(
+            "katz_job_remaining_predicted_seconds",
+            "Seconds that were predicted for the same half",
+            accuracy.predicted,
+        )
+        yield GaugeMetricFamily(
+            "katz_job_remaining_error",
+            "Median relative error of that prediction, over the last 100 jobs",
+            float("nan") if accuracy.error is None else accuracy.error,
         )
         yield GaugeMetricFamily(
             "katz_runner_ready", "1 while the runner takes jobs", float(runner.ready)

@@ -80,7 +80,7 @@ class CallSeconds:
         """
         if not _is_usable(rows, seconds):
             return
-        call = self._calls[key] = self._calls.pop(key, None) or _Call()
+        call = self._calls[key] = self._calls.pop(key, _Call())
         call.add(rows, seconds)
         self._drop_oldest()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from prometheus_client import generate_latest
 
 from katz_graph.core.events import Progress
+from katz_graph.web.events import PlanMade
 from katz_graph.web.metrics import Metrics
 
 
@@ -26,6 +27,24 @@ def test_each_evaluation_is_timed_even_if_not_reported_singly() -> None:
         'katz_step_seconds_bucket{le="0.25"} 5.0' in text and "katz_step_seconds_count 5.0" in text
     )
     assert 'katz_step_seconds_bucket{le="0.1"} 4.0' in text  # the four that shared 0.4 s
+
+
+def test_evaluations_as_planned_stand_beside_the_measured_ones() -> None:
+    clock = Clock()
+    metrics = Metrics(clock)
+    kinds = (([0, 1], 0.5), ([2, 3], 1.5))  # evaluations, seconds
+    variants = [
+        {"evaluations": of, "segments": [{"device": "cpu", "calls": [{"seconds": seconds}]}]}
+        for of, seconds in kinds
+    ]
+    plan = {"evaluations": 4, "variants": variants, "prediction": {"period_seconds": 0.5}}
+    metrics.on_event("j", PlanMade("3", plan))
+    for value in range(1, 5):
+        clock.now += 1.0
+        metrics.on_event("j", Progress("3", value, 4, evaluations=True))
+    text = generate_latest(metrics.registry).decode()
+    # the first report begins the measurement
+    assert "katz_step_seconds_sum 3.0" in text and "katz_step_predicted_seconds_total 3.5" in text
 
 
 def test_progress_of_a_pack_is_not_counted_as_evaluations() -> None:

@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 from web_jobs import ended, job
 
+from katz_graph.core.events import Progress
+from katz_graph.web.events import PlanMade
 from katz_graph.web.jobs.queue import JobQueue, NotWaiting
+from katz_graph.web.jobs.remaining import left
 from katz_graph.web.jobs.runtime_estimate import (
     PIXELS,
     Forecast,
@@ -17,7 +20,6 @@ from katz_graph.web.jobs.runtime_estimate import (
     Predictor,
     features_of,
     learned,
-    left,
     starts,
 )
 
@@ -162,6 +164,90 @@ def test_the_forecast_counts_the_rest_of_running_jobs() -> None:
         forecast.know(job(each), shape)
     assert forecast.starts([job("runs", started=2000.0)], [job("waits")]) == [6.0, 16.0]
     assert forecast.next_place([job("runs", started=2000.0)]) == 6.0
+
+
+def planned(full: float, without: float, evaluations: int = 20) -> PlanMade:
+    """Returns a plan whose first half has a ControlNet on another device, by seconds."""
+    half = evaluations // 2
+
+    def variant(indices: range, **devices: float) -> dict[str, Any]:
+        segments = [
+            {"device": name, "calls": [{"seconds": seconds}]} for name, seconds in devices.items()
+        ]
+        return {"evaluations": [*indices], "segments": segments}
+
+    variants = [
+        variant(range(half), a=full, b=full / 2),
+        variant(range(half, evaluations), a=without),
+    ]
+    prediction = {"period_seconds": full}
+    return PlanMade(
+        "3", {"evaluations": evaluations, "variants": variants, "prediction": prediction}
+    )
+
+
+class Painting:
+    """Runs jobs of 20 evaluations: 5 s before sampling, 10 evaluations of `full`, 10 of `without`
+    seconds, and `after` seconds until the end.
+    """
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.forecast = Forecast(1, lambda: self.now)
+
+    def run(self, id: str, full: float, without: float, after: float) -> list[tuple[float, float]]:
+        """Returns the predicted and the real remaining seconds after each evaluation."""
+        known = job(id, started=self.now)
+        self.forecast.know(known, features(painting()))
+        self.now += 5.0
+        self.forecast.on_event(known, planned(0.2, 0.1))
+        whole, found = 10 * (full + without) + after, []
+        for number in range(1, 21):
+            self.now += full if number <= 10 else without
+            self.forecast.on_event(known, Progress("3", number, 20, evaluations=True))
+            rest = known.started + 5.0 + whole - self.now  # type: ignore[operator]
+            found.append((self.forecast.remaining(known) or 0.0, rest))
+        self.now += after
+        self.forecast.ended(ended(known, self.now, seconds={"denoise": 1.0}))
+        return found
+
+
+def test_the_rest_of_a_job_follows_its_sampler_by_kinds_of_evaluations() -> None:
+    jobs = Painting()
+    first = jobs.run("first", 0.6, 0.3, 2.0)
+    # nothing is known of the time after the sampler
+    assert first[9][0] == pytest.approx(3.0)
+    alone = jobs.run("alone", 0.6, 0.3, 2.0)
+    assert all(found == pytest.approx(rest) for found, rest in alone[1:])
+    shared = jobs.run("shared", 1.8, 0.9, 2.0)  # as three requests at once
+    assert all(found == pytest.approx(rest) for found, rest in shared[1:])
+    # after the sampler's first evaluation only earlier jobs tell
+    assert shared[0][0] == pytest.approx(16.0 - 5.0 - 1.8)
+
+
+def test_a_job_that_starts_again_is_predicted_as_before_its_first_attempt() -> None:
+    jobs = Painting()
+    jobs.run("first", 0.6, 0.3, 2.0)
+    again = job("again", started=jobs.now)
+    jobs.forecast.know(again, features(painting()))
+    for number in range(1, 4):
+        jobs.now += 1.0
+        jobs.forecast.on_event(again, Progress("3", number, 20, evaluations=True))
+    assert jobs.forecast.remaining(again) == pytest.approx(17.0 + 2.0)  # evaluations of 1 s
+    jobs.forecast.returned(again)
+    assert jobs.forecast.remaining(again) == pytest.approx(16.0 - 3.0)
+    assert jobs.forecast.remaining(job("unknown")) is None
+
+
+def test_predicted_remaining_seconds_are_compared_with_the_measured_ones() -> None:
+    jobs = Painting()
+    assert jobs.forecast.accuracy.error is None
+    jobs.run("first", 0.6, 0.3, 2.2)
+    jobs.run("second", 0.6, 0.3, 2.2)
+    accuracy = jobs.forecast.accuracy
+    # of the first job 6.6 s when 5 + 4 · 0.6 had passed, without the last 2.2; of the second 7.6
+    assert (accuracy.predicted, accuracy.measured) == pytest.approx((6.6 + 7.6, 8.8 + 7.6))
+    assert accuracy.error == pytest.approx((2.2 / 8.8 + 0.0) / 2)
 
 
 def queue_of(*jobs: tuple[str, float]) -> JobQueue:

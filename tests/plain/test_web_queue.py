@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from web_server import GRAPH, Served, run
 
-from katz_graph.web.events import JobError
+from katz_graph.core.events import Progress
+from katz_graph.web.events import JobError, JobEvent
 from katz_graph.web.options import Limits
 from katz_graph.web.runner_client.facts import CheckedPrompt
 
@@ -440,6 +441,18 @@ def test_pause_reorder_resume(tmp_path: Path) -> None:
         assert not server.runner.taken
         await server.client.post("/katz/queue/resume")
         await server.settled(lambda: [job.id for job in server.runner.taken] == [third])
+
+        async def remaining() -> float | None:
+            (running,) = (await server.client.get("/katz/queue")).json()["running"]
+            assert running["id"] == third
+            seconds: float | None = running["remaining_seconds"]
+            return seconds
+
+        assert await remaining() is None
+        for done in (1, 2):
+            progress = Progress("3", done, 1_000_000, evaluations=True)
+            server.state.jobs.on_event(JobEvent(third, progress))
+        assert (await remaining() or 0.0) > 0
         assert (await server.client.post("/katz/queue/clear")).json() == {"cancelled": 3}
 
     run(tmp_path, scenario)

@@ -15,13 +15,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeVar
 
 from katz_graph.core.errors import DeviceFailed, DiskFull, KatzError, RunError
-from katz_graph.core.events import NodeDone, NodeStarted
+from katz_graph.core.events import NodeDone, NodeStarted, Progress
 from katz_graph.web.events import (
     ClientEvent,
     Ended,
     JobError,
     JobEvent,
     JobNode,
+    PlanMade,
     Started,
     Wrote,
 )
@@ -209,6 +210,8 @@ class Dispatcher:
                 file = StoredFile(place, path)
                 attempt.wrote.add(file)
                 self.spawn(self._note(self._wrote(attempt, [file])))
+            case PlanMade() | Progress():
+                self._forecast.on_event(attempt.job, reported.event)
         self._emit(attempt.job, reported.event)
 
     def lost(self, ids: Sequence[str], why: str, blamed: bool = True) -> None:
@@ -391,6 +394,7 @@ class Dispatcher:
 
     def _return(self, attempt: Attempt, crashes: int) -> None:
         attempt.phase = "returns"
+        self._forecast.returned(attempt.job)
         self._mark_served(self._clock())
         self.spawn(self._put_back(attempt, crashes))
 

@@ -18,6 +18,7 @@ from katz_graph.web.jobs.admission import Admission
 from katz_graph.web.jobs.dispatch import STOP_SECONDS, Concurrency, Dispatcher, JobRunner
 from katz_graph.web.jobs.job import Job, Submission
 from katz_graph.web.jobs.queue import NotWaiting
+from katz_graph.web.jobs.remaining import Accuracy
 from katz_graph.web.jobs.retention import KEY_RETENTION_S, JobFiles, Retention, outdated
 from katz_graph.web.jobs.runtime_estimate import RECENT, Forecast, JobFeatures, by_id, features_of
 from katz_graph.web.jobs.store import JobStore
@@ -234,6 +235,15 @@ class Jobs:
     def expected_waits(self) -> Mapping[str, float]:
         """Predicts the seconds until each waiting job starts."""
         return by_id(self.waiting, self._forecast.starts(self.served, self.waiting))
+
+    def remaining(self, job: Job) -> float | None:
+        """Predicts the remaining seconds of a job that the runner has; None if nothing is known."""
+        return self._forecast.remaining(job)
+
+    @property
+    def accuracy(self) -> Accuracy:
+        """Compares predicted with measured remaining seconds of jobs."""
+        return self._forecast.accuracy
 
     async def drain(self, seconds: float) -> None:
         """Stops dispatching and waits for the served jobs. Served jobs that take longer than

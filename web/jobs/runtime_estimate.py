@@ -15,20 +15,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from katz_graph.web.events import ClientEvent
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.jobs.records import as_text
+from katz_graph.web.jobs.remaining import SAME_SHAPE, SHAPES, Accuracy, Courses, left
 
 SEEDS = ("seed", "noise_seed", "control_after_generate")
 # inputs with such a name, or `..._<name>`, `<name>_...`
 TEXTS = ("text", "prompt", "negative", "positive", "prefix", "image", "title", "value")
 MIN_TEXT_CHARACTERS = 200  # characters; longer strings are texts, never choices
-SAME_SHAPE = 5  # stored samples of one shape; their median is the prediction
-SHAPES = 1_000
 RECENT = 100  # jobs of any shape used to fit seconds to work
 UNKNOWN = 10.0  # predicted seconds of a job before any sample exists
 PIXELS = 512 * 512  # of a picture without a size in the graph
 STEPS = 20  # of a sampler with steps from another node
-OVERDUE = 0.1  # share of the predicted time that an overdue job is assumed to still need
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +106,6 @@ def starts(slots: int, running: Iterable[float], waiting: Sequence[float]) -> li
         times.append(free[0])
         heapq.heapreplace(free, free[0] + seconds)
     return [*times, free[0]]
-
-
-def left(predicted: float, elapsed: float) -> float:
-    """Estimates a running job's remaining seconds."""
-    return max(predicted - elapsed, OVERDUE * predicted)
 
 
 def _inputs(entry: Any) -> Mapping[str, Any]:
@@ -198,22 +192,38 @@ def _number(value: Any, otherwise: float) -> float:
 
 
 class Forecast:
-    """Forecasts start times from the features of waiting and running jobs."""
+    """Forecasts start times and remaining seconds from the features of waiting and running jobs,
+    and from the progress of running ones.
+    """
 
     def __init__(self, slots: int, clock: Callable[[], float]) -> None:
         self._slots, self._clock = slots, clock
         self._predictor = Predictor()
         self._features: dict[str, JobFeatures] = {}
+        self._courses = Courses()
 
     def know(self, job: Job, features: JobFeatures) -> None:
         """Adds a waiting or running job."""
         self._features[job.id] = features
 
+    def on_event(self, job: Job, event: ClientEvent) -> None:
+        """Follows the progress of a running job."""
+        now = self._clock()
+        self._courses.on_event(job.id, event, now)
+        if job.started is not None:
+            self._courses.note(job.id, self.remaining(job), now - job.started, now)
+
+    def returned(self, job: Job) -> None:
+        """Forgets the progress of a job that starts again."""
+        self._courses.forget(job.id)
+
     def ended(self, job: Job) -> None:
         """Removes a job that ended and learns from it."""
         features = self._features.pop(job.id, None)
-        if features is not None:
+        if features is not None and learned(job, features) is not None and job.ended is not None:
             self.learn(job, features)
+            self._courses.ended(job.id, features.shape, job.ended)
+        self._courses.forget(job.id)
 
     def learn(self, job: Job, features: JobFeatures) -> None:
         """Learns the runtime of an ended job."""
@@ -227,15 +237,29 @@ class Forecast:
 
     def starts(self, running: Iterable[Job], waiting: Sequence[Job]) -> list[float]:
         """Predicts the seconds until each waiting job starts, and last until one more would."""
-        return starts(self._slots, self._left(running), [self._seconds(job) for job in waiting])
+        ahead = [self._seconds(job) for job in waiting]
+        return starts(self._slots, map(self._left, running), ahead)
 
     def next_place(self, running: Iterable[Job]) -> float:
         """Predicts the seconds until a running job ends, which frees a place in the queue."""
-        return min(self._left(running), default=UNKNOWN)
+        return min(map(self._left, running), default=UNKNOWN)
 
-    def _left(self, running: Iterable[Job]) -> list[float]:
-        now = self._clock()
-        return [left(self._seconds(job), now - (job.started or now)) for job in running]
+    def remaining(self, job: Job) -> float | None:
+        """Predicts the remaining seconds of a job that the runner has; None if nothing is known."""
+        now, features = self._clock(), self._features.get(job.id)
+        if features is None:
+            return None
+        elapsed, predicted = now - (job.started or now), self._predictor.seconds(features)
+        return self._courses.left(job.id, features.shape, predicted, elapsed, now)
+
+    @property
+    def accuracy(self) -> Accuracy:
+        """Compares predicted with measured remaining seconds."""
+        return self._courses.accuracy
+
+    def _left(self, job: Job) -> float:
+        known, now = self.remaining(job), self._clock()
+        return left(UNKNOWN, now - (job.started or now)) if known is None else known
 
     def _seconds(self, job: Job) -> float:
         features = self._features.get(job.id)

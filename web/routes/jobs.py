@@ -104,7 +104,12 @@ def own(state: State) -> APIRouter:
                 "expected_wait_seconds": jobs.expected_wait(),
                 "limit": state.options.limits.queue,
                 "running": [
-                    summary(job) | {"predicted_seconds": job.predicted} for job in jobs.running
+                    summary(job)
+                    | {
+                        "predicted_seconds": job.predicted,
+                        "remaining_seconds": jobs.remaining(job),
+                    }
+                    for job in jobs.running
                 ],
                 "pending": [
                     summary(job)

@@ -1,0 +1,187 @@
+"""Predicts the remaining seconds of a running job from its samplers' progress. Pure arithmetic.
+
+A sampler's rest is its remaining evaluations, by the plan's seconds for each kind of evaluation,
+times the measured pace of the last ones. What follows the sampler takes the median of earlier jobs
+of the same shape.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from katz_graph.core.events import Progress
+from katz_graph.web.events import ClientEvent, PlanMade
+
+PACE_REPORTS = 20  # progress reports from which the pace of a sampler is computed
+MAX_PLANS = 32  # plans of a job that are stored
+MAX_EVALUATIONS = 100_000
+SAME_SHAPE = 5  # stored samples of one shape; their median is the prediction
+SHAPES = 1_000
+JOBS = 100  # ended jobs whose predictions are compared with the measured seconds
+OVERDUE = 0.1  # share of the predicted time that overdue work is assumed to still need
+
+
+def left(predicted: float, elapsed: float) -> float:
+    """Estimates the remaining seconds of work that has run for a time."""
+    return max(predicted - elapsed, OVERDUE * predicted)
+
+
+def evaluation_seconds(plan: Mapping[str, Any]) -> Sequence[float]:
+    """Returns the planned seconds of each evaluation of a sampler, from a plan as data; empty if
+    the plan lacks them. Devices work concurrently, so a kind of evaluation takes as long as its
+    busiest device, in proportion to the commonest kind's steady period.
+    """
+    prediction, variants = plan.get("prediction"), plan.get("variants")
+    if not prediction or not variants or plan["evaluations"] > MAX_EVALUATIONS:
+        return ()
+    work = [_busiest(variant["segments"]) for variant in variants]
+    commonest = max(range(len(work)), key=lambda number: len(variants[number]["evaluations"]))
+    scale = prediction["period_seconds"] / work[commonest] if work[commonest] > 0 else 0.0
+    seconds = [0.0] * plan["evaluations"]
+    for variant, of_variant in zip(variants, work, strict=True):
+        for index in variant["evaluations"]:
+            seconds[index] = of_variant * scale
+    return seconds if all(one > 0 for one in seconds) else ()
+
+
+def _busiest(segments: Sequence[Mapping[str, Any]]) -> float:
+    devices: dict[str, float] = {}
+    for segment in segments:
+        seconds = sum(call["seconds"] for call in segment["calls"])
+        devices[segment["device"]] = devices.get(segment["device"], 0.0) + seconds
+    return max(devices.values(), default=0.0)
+
+
+@dataclass(slots=True)
+class Course:
+    """Accumulates the progress of a running job."""
+
+    # by sampler: the planned seconds of its first n evaluations
+    plans: dict[str, Sequence[float]] = field(default_factory=dict)
+    sampler: str = ""  # the latest one
+    done: int = 0  # evaluations
+    count: int = 0
+    # of the latest sampler: time of a report, planned seconds of the evaluations until then
+    reports: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=PACE_REPORTS))
+    ends: dict[str, float] = field(default_factory=dict)  # time of a sampler's last evaluation
+    # when about half of the job was done: time, predicted remaining seconds
+    half: tuple[float, float] | None = None
+
+    def on_event(self, event: ClientEvent, now: float) -> None:
+        match event:
+            case PlanMade(node=node, plan=plan):
+                total, sums = 0.0, [0.0]
+                for seconds in evaluation_seconds(plan):
+                    total += seconds
+                    sums.append(total)
+                self.plans[node] = sums
+                if len(self.plans) > MAX_PLANS:
+                    del self.plans[next(iter(self.plans))]
+            case Progress(evaluations=True):
+                if event.node != self.sampler or event.value < self.done:
+                    self.sampler = event.node
+                    self.reports.clear()
+                self.done, self.count = event.value, event.maximum
+                self.reports.append((now, self._planned(event.value)))
+                if event.value >= event.maximum:
+                    self.ends[event.node] = now
+
+    def _planned(self, evaluations: int) -> float:
+        """Returns the planned seconds of the first evaluations, in any unit: without a plan all
+        take equally long.
+        """
+        sums = self.plans.get(self.sampler, ())
+        return sums[evaluations] if len(sums) == self.count + 1 else float(evaluations)
+
+    @property
+    def sampling(self) -> tuple[float, float] | None:
+        """Returns the time of the sampler's last report and its remaining seconds then; None if no
+        pace was measured, or the sampler has ended.
+        """
+        if len(self.reports) < 2 or self.done >= self.count:
+            return None
+        (first, before), (last, until) = self.reports[0], self.reports[-1]
+        if last <= first or until <= before:
+            return None
+        rest = self._planned(self.count) - until
+        return last, rest * (last - first) / (until - before)
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """Compares the remaining seconds of jobs, predicted at about half of their time, with the
+    measured ones: sums over all jobs, and the median relative error of the last ones.
+    """
+
+    predicted: float = 0.0
+    measured: float = 0.0
+    error: float | None = None
+
+
+class Courses:
+    """Tracks the running jobs by id, and learns from those that ended what follows a sampler."""
+
+    def __init__(self) -> None:
+        self._courses: dict[str, Course] = {}
+        # shape -> sampler -> seconds from its last evaluation to the end of the job
+        self._tails: dict[str, dict[str, deque[float]]] = {}
+        self._predicted = self._measured = 0.0
+        self._errors: deque[float] = deque(maxlen=JOBS)
+
+    def on_event(self, id: str, event: ClientEvent, now: float) -> None:
+        self._courses.setdefault(id, Course()).on_event(event, now)
+
+    def left(
+        self, id: str, shape: str, predicted: float | None, elapsed: float, now: float
+    ) -> float | None:
+        """Returns a job's remaining seconds; None if nothing is known. `predicted`: those of the
+        whole job; `elapsed`: since its start.
+        """
+        course = self._courses.get(id) or Course()
+        tails = self._tails.get(shape, {}).get(course.sampler)
+        tail = statistics.median(tails) if tails else None
+        if (sampling := course.sampling) is not None:
+            last, rest = sampling
+            if tail is None:
+                tail = max(0.0, (predicted or 0.0) - (elapsed - (now - last)) - rest)
+            return left(rest, now - last) + tail
+        if tail is not None and course.sampler in course.ends:
+            return left(tail, now - course.ends[course.sampler])
+        return None if predicted is None else left(predicted, elapsed)
+
+    def note(self, id: str, remaining: float | None, elapsed: float, now: float) -> None:
+        """Stores the prediction to be compared, once about half of the job is done."""
+        course = self._courses.get(id)
+        if course is None or course.half is not None or course.sampling is None:
+            return
+        if remaining is not None and elapsed >= remaining:
+            course.half = now, remaining
+
+    def forget(self, id: str) -> None:
+        """Forgets an attempt of a job."""
+        self._courses.pop(id, None)
+
+    def ended(self, id: str, shape: str, at: float) -> None:
+        """Learns from a completed job."""
+        course = self._courses.pop(id, None)
+        if course is None:
+            return
+        tails = self._tails[shape] = self._tails.pop(shape, {})
+        for sampler, ended in course.ends.items():
+            tails.setdefault(sampler, deque(maxlen=SAME_SHAPE)).append(max(0.0, at - ended))
+        if len(self._tails) > SHAPES:
+            del self._tails[next(iter(self._tails))]
+        if course.half is not None and at > course.half[0]:
+            measured = at - course.half[0]
+            self._predicted += course.half[1]
+            self._measured += measured
+            self._errors.append(abs(course.half[1] / measured - 1))
+
+    @property
+    def accuracy(self) -> Accuracy:
+        error = statistics.median(self._errors) if self._errors else None
+        return Accuracy(self._predicted, self._measured, error)
