@@ -7,6 +7,7 @@ counts the connections between two workers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -102,6 +103,8 @@ class Begin:
     measure: bool
     previews: bool
     arrival: float = 0.0  # of the run, on the driver's clock
+    due: float = math.inf  # of the run, on the driver's clock; inf: none
+    client: str = ""  # gets an equal share of the devices
     context: Context | None = field(default=None, metadata=LOCAL)
 
 
@@ -129,6 +132,8 @@ class CallService:
     service: str
     arguments: Sequence[Any] = ()
     arrival: float = 0.0  # of the run, on the driver's clock; 0 outside runs
+    due: float = math.inf  # of the run, on the driver's clock; inf: none
+    client: str = ""  # gets an equal share of the devices
 
 
 @dataclass(frozen=True, slots=True)

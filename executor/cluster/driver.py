@@ -220,10 +220,11 @@ class Cluster:
         self, device: str, what: str, *arguments: Any, context: Context | None = None
     ) -> CallResult:
         """Calls a service on a worker, and retries on the replacement if the worker is lost."""
-        tries, arrival = 1, 0.0 if context is None else context.arrival
+        tries = 1
+        place = () if context is None else (context.arrival, context.due, context.client)
         with cancellation(context) as cancelled:
             while True:
-                wanted = CallService(next(self._numbers), what, arguments, arrival)
+                wanted = CallService(next(self._numbers), what, arguments, *place)
                 future = Future[CallResult]()
                 try:
                     self._ask(device, wanted, future, cancelled)
@@ -324,6 +325,8 @@ class Cluster:
                     request.measure,
                     context.previews,
                     context.arrival,
+                    context.due,
+                    context.client,
                     context,
                 )
                 self._send(device, begin)

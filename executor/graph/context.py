@@ -66,6 +66,8 @@ class RunContext:
     clock: Callable[[], float] = time.monotonic
     # devices serve the run that arrived first; on the clock of `time.monotonic`
     arrival: float = field(default_factory=time.monotonic)
+    due: float = math.inf  # on the same clock; inf: none
+    client: str = ""  # clients share devices equally
     pack_lock: RunLock = field(default_factory=RunLock)  # shared by the runs of a process
     _shown: dict[str, float] = field(default_factory=dict)  # time of each node's last preview
     _cancelled: bool = False

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from itertools import product
@@ -74,7 +75,7 @@ class QuietContext:
     """Implements a context for nodes that use none of its services."""
 
     metadata: Mapping[str, Any] = {}
-    previews, arrival = False, 1.0
+    previews, arrival, due, client = False, 1.0, math.inf, ""
     output_directory = Path()
     folders = Folders()
     types: Mapping[str, NodeType] = REGISTRY

@@ -319,6 +319,14 @@ class Context(Protocol):
     def arrival(self) -> float:
         """Returns when this run arrived, in seconds: devices serve the earliest run first."""
 
+    @property
+    def due(self) -> float:
+        """Returns when this run should end, on the clock of `arrival`; inf if at no time."""
+
+    @property
+    def client(self) -> str:
+        """Returns the client that this run belongs to: clients share devices equally."""
+
     def wants_preview(self, node: str) -> bool:
         """Returns whether to make a preview of a node now; limits the rate per node."""
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -156,6 +158,28 @@ def test_asynchronous_code_of_packs_runs_for_one_job_at_a_time_with_the_objects_
     assert [end.status for end in ends(events)] == ["completed"] * 3
     assert [count for _, count in log] == [1, 1, 2, 2, 3, 3]
     assert len(set(log)) == 3, "each job is alone between its two lines"
+
+
+def test_a_run_knows_when_its_job_is_due_on_its_clock_and_whose_share_it_uses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[float, Context] = {}
+
+    def run(graph: Any, context: Context, *_: Any, **__: Any) -> None:
+        seen[context.due] = context
+        raise Cancelled("cancelled")
+
+    monkeypatch.setattr("katz_graph.web.runner.runs.run_graph", run)
+    events: list[JobEvent] = []
+    runs = runs_in(tmp_path, events.append)
+    prompt = {"1": {"class_type": "Nothing", "inputs": {}}}
+    runs.start(Order("a", prompt, ("1",), due=time.time() + 60.0, share="loopback ann"))
+    runs.start(Order("b", prompt, ("1",)))
+    eventually(lambda: len(ends(events)) == 2, 10)
+    due, never = sorted(seen)
+    assert due - time.monotonic() == pytest.approx(60.0, abs=10.0)
+    assert never == math.inf
+    assert (seen[due].client, seen[never].client) == ("loopback ann", "")
 
 
 @pytest.mark.defect(19)

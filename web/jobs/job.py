@@ -51,6 +51,7 @@ class Job:
     result: Ended | None = None
     order: int = 0  # initially the order of arrival
     origin: str = ""  # copied from the submission; never sent to clients
+    due: float | None = None  # when the job should end; None: at no time; not stored
 
 
 def result_as_data(job: Job) -> dict[str, Any] | None:

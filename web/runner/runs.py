@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import threading
 import time
 import traceback
@@ -187,6 +188,8 @@ class Runs:
             types=place.registry,
             changes=changes,
             arrival=arrival,
+            due=math.inf if order.due is None else time.monotonic() + order.due - time.time(),
+            client=order.share,
             pack_lock=place.pack_lock,
         )
         return context

@@ -20,6 +20,7 @@ from katz_graph.core.errors import KatzError, RunError
 from katz_graph.core.events import Warned
 from katz_graph.web.events import JOB_EVENT, Ended, JobError, JobEvent
 from katz_graph.web.jobs.job import Job
+from katz_graph.web.jobs.queue import owner_of
 from katz_graph.web.options import RunnerStart, ServeOptions
 from katz_graph.web.runner_client.facts import DeviceStats, RunnerFacts, Stats
 from katz_graph.web.runner_client.messages import (
@@ -180,7 +181,8 @@ class Runner:
         """
         if self._refuses:
             raise RunnerDown("the server is shutting down")
-        order = Order(job.id, job.prompt, job.targets, job.client, job.extra)
+        share = " ".join(owner_of(job))
+        order = Order(job.id, job.prompt, job.targets, job.client, job.extra, job.due, share)
         taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[job.id] = order, taken
         try:

@@ -34,7 +34,8 @@ def record(kind: type[Any], mode: str = "python") -> Mapping[str, Any]:
 @dataclass(frozen=True, slots=True)
 class Order:
     """Describes a job for the runner: the validated `prompt` in API format, and the client's
-    `extra_data` in `extra`.
+    `extra_data` in `extra`. `due`: when the job should end, in seconds since the epoch; None at no
+    time. `share`: jobs with other values share devices equally.
     """
 
     id: str
@@ -42,6 +43,8 @@ class Order:
     targets: tuple[str, ...]
     client: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+    due: float | None = None
+    share: str = ""
 
 
 CHOICES = "katz"
