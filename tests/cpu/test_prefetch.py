@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import math
+import mmap
 import os
+import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +23,21 @@ from katz_graph.core.recipe import FileIdentity
 from katz_graph.executor.weights import prefetch
 from katz_graph.executor.weights.prefetch import WINDOW, Prefetcher
 from katz_graph.executor.worker.models import DeviceModels
+from katz_graph.models.loading.convert import blank
 from katz_graph.models.loading.loadable import Loadable
 from katz_graph.models.loading.residents import Residents
+from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.testing.plain_loop import Case
 from katz_graph.testing.requests import bare_context, local_engine, sample, sampler_region
 
 
-def model_file(path: Path) -> Path:
-    """Writes a file with the tensors a.weight, other and b.weight, of 2, 1 and 1 windows. Their
-    bytes are a hole, so they take no space on the disk.
-    """
+def hollow_file(path: Path, shapes: Mapping[str, Sequence[int]]) -> Path:
+    """Writes a file with tensors of bytes, which are a hole, so they take no space on the disk."""
     entries: dict[str, Any] = {"__metadata__": {}}
     end = 0
-    for name, size in {"a.weight": 2 * WINDOW, "other": WINDOW, "b.weight": WINDOW}.items():
-        entries[name] = {"dtype": "U8", "shape": [size], "data_offsets": [end, end + size]}
-        end += size
+    for name, shape in shapes.items():
+        begin, end = end, end + math.prod(shape)
+        entries[name] = {"dtype": "U8", "shape": [*shape], "data_offsets": [begin, end]}
     head = json.dumps(entries).encode()
     with path.open("wb") as file:
         file.write(len(head).to_bytes(8, "little") + head)
@@ -86,7 +90,9 @@ def finish() -> None:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    return model_file(tmp_path / "model.safetensors")
+    """A file with the tensors a.weight, other and b.weight, of 2, 1 and 1 windows."""
+    sizes = {"a.weight": [2 * WINDOW], "other": [WINDOW], "b.weight": [WINDOW]}
+    return hollow_file(tmp_path / "model.safetensors", sizes)
 
 
 def is_cached(path: Path) -> bool:
@@ -207,18 +213,47 @@ def test_the_network_is_read_while_texts_are_encoded(monkeypatch: pytest.MonkeyP
         assert order == ["encode", "encode"]  # everything is loaded
 
 
-def test_a_file_that_is_lost_meanwhile_fails_its_request_in_one_line(tmp_path: Path) -> None:
-    folder = pipeline_folder("sd1")
-    for path in folder.rglob("*"):
-        if path.is_file():
-            copy = tmp_path / path.relative_to(folder)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.write_bytes(path.read_bytes())
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A pipeline's folder that a test may change."""
+    shutil.copytree(pipeline_folder("sd1"), tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_a_file_that_is_lost_meanwhile_fails_its_request_in_one_line(folder: Path) -> None:
     with local_engine() as engine:
-        region = sampler_region(case(tmp_path))
-        program = engine.plan(region)
-        network = next((tmp_path / "unet").glob("*.safetensors"))
+        program = engine.plan(sampler_region(case(folder)))
+        network = next((folder / "unet").glob("*.safetensors"))
         network.unlink()
         with pytest.raises(InputError) as raised:
             engine.cluster.run(program, bare_context(engine))
     assert str(raised.value) == f"{network}: No such file or directory"
+
+
+def test_plans_read_no_weights(folder: Path) -> None:
+    """The network's file is far longer than what the system reads ahead of its header."""
+    configuration, weights = folder / "unet/config.json", next(folder.glob("unet/*.safetensors"))
+    wide = {"block_out_channels": [1024, 2048, 2048]}
+    configuration.write_text(json.dumps(json.loads(configuration.read_text()) | wide))
+    module = blank(pipeline_recipes(folder)[0].network)
+    hollow_file(weights, {name: one.shape for name, one in module.named_parameters()})
+    with local_engine() as engine:
+        program = engine.plan(sampler_region(case(folder)))
+    assert program.prediction is not None
+    assert resident_bytes(weights) < weights.stat().st_size / 10
+
+
+def resident_bytes(path: Path) -> int:
+    """Returns how much of a file is in the page cache."""
+    library, size = ctypes.CDLL(None, use_errno=True), path.stat().st_size
+    library.mmap.restype = ctypes.c_void_p
+    pages = ctypes.create_string_buffer(-(-size // mmap.PAGESIZE))
+    with path.open("rb") as file:
+        place = ctypes.c_void_p(
+            library.mmap(
+                None, ctypes.c_size_t(size), mmap.PROT_READ, mmap.MAP_SHARED, file.fileno(), 0
+            )
+        )
+    assert library.mincore(place, ctypes.c_size_t(size), pages) == 0
+    library.munmap(place, ctypes.c_size_t(size))
+    return mmap.PAGESIZE * sum(page & 1 for page in pages.raw)
