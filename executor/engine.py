@@ -128,6 +128,8 @@ class DeviceEngine:
             given = {pair: link for pair in itertools.permutations(names, 2) if link is not None}
             self.cluster.links = given or self.measured_links()
             phases.end("measure the links")
+            # not waited for: takes seconds, while the first job is planned and its files are read
+            self.cluster.call_all("initialise_libraries", 0.0)
         except BaseException:
             self.close()
             raise

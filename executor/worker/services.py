@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import astuple, replace
 from typing import Any, Protocol
 
@@ -16,6 +17,7 @@ from katz_graph.core.recipe import ControlNetRecipe, Encoding, Tile, UpscaleMode
 from katz_graph.executor.measure.device import assumed, device_key, measure
 from katz_graph.executor.worker.batching import mapped
 from katz_graph.executor.worker.computing import ComputeUse
+from katz_graph.executor.worker.first_calls import first_calls
 from katz_graph.executor.worker.models import DeviceModels, Notes
 from katz_graph.host import memory as host_memory
 from katz_graph.ir.values import TextEncoding
@@ -64,6 +66,16 @@ def rates(worker: ServingWorker, stretch: float = 0.0) -> tuple[float, float, fl
 def assumed_rates(worker: ServingWorker) -> tuple[float, float, float, float, bool]:
     """Estimates the device's rates with `measure.device.assumed`."""
     return astuple(assumed(worker.models.device, worker.models.dtype, torch.get_num_threads()))
+
+
+def initialise_libraries(worker: ServingWorker) -> None:
+    """Makes the first calls of a GPU's libraries. A device that fails here fails its first request,
+    which reports why.
+    """
+    device, dtype = worker.models.device, worker.models.dtype
+    if device.type == "cuda":
+        with suppress(RuntimeError):
+            first_calls(device, dtype)
 
 
 def identity(worker: ServingWorker) -> Mapping[str, Any]:
@@ -137,6 +149,7 @@ SERVICES: Mapping[str, Callable[..., Any]] = {
         upscale,
         rates,
         assumed_rates,
+        initialise_libraries,
         identity,
         load_control_net,
         drop_control_net,

@@ -22,6 +22,8 @@ from katz_graph.core.errors import InputError
 from katz_graph.core.recipe import FileIdentity
 from katz_graph.executor.weights import prefetch
 from katz_graph.executor.weights.prefetch import WINDOW, Prefetcher
+from katz_graph.executor.worker import host
+from katz_graph.executor.worker.first_calls import first_calls
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.models.loading.convert import blank
 from katz_graph.models.loading.loadable import Loadable
@@ -180,19 +182,29 @@ def case(folder: Path) -> Case:
     return Case("one step", folder, "euler", 1)
 
 
-def test_the_network_is_read_while_texts_are_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Encoding waits until the network's file is read, as if storage was slower."""
-    folder = pipeline_folder("sd1")
-    read, order = threading.Event(), list[str]()
-    monkeypatch.setattr(prefetch, "_is_cached", lambda descriptor, window: False)
-    encode, load = DeviceModels.encode_text, Residents._loaded
+@pytest.fixture
+def network_read(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Is set when the prefetcher reads a network. No file is cached."""
+    read = threading.Event()
 
     def read_window(descriptor: int, window: range) -> None:
         if "unet" in str(Path(f"/proc/self/fd/{descriptor}").readlink()):
             read.set()
 
+    monkeypatch.setattr(prefetch, "_is_cached", lambda descriptor, window: False)
+    monkeypatch.setattr(prefetch, "_read_window", read_window)
+    return read
+
+
+def test_the_network_is_read_while_texts_are_encoded(
+    network_read: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Encoding waits until the network's file is read, as if storage was slower."""
+    order: list[str] = []
+    encode, load = DeviceModels.encode_text, Residents._loaded
+
     def encode_text(self: DeviceModels, encoding: Any) -> Any:
-        assert read.wait(20)
+        assert network_read.wait(20)
         order.append("encode")
         return encode(self, encoding)
 
@@ -201,16 +213,37 @@ def test_the_network_is_read_while_texts_are_encoded(monkeypatch: pytest.MonkeyP
         order.append("load the network" if is_network else "load another")
         return load(self, wanted)
 
-    monkeypatch.setattr(prefetch, "_read_window", read_window)
     monkeypatch.setattr(DeviceModels, "encode_text", encode_text)
     monkeypatch.setattr(Residents, "_loaded", loaded)
     with local_engine() as engine:
-        region = sampler_region(case(folder))
+        region = sampler_region(case(pipeline_folder("sd1")))
         first = sample(engine, region)
         assert order == ["load another", "encode", "encode", "load the network"]
         order.clear()
         assert torch.equal(sample(engine, region), first)
         assert order == ["encode", "encode"]  # everything is loaded
+
+
+def test_files_are_read_while_a_device_starts_its_libraries(
+    network_read: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine starts and plans meanwhile; the first request waits for the device."""
+    found: list[bool] = []
+
+    def initialise(worker: Any) -> None:
+        found.append(network_read.wait(20))
+
+    monkeypatch.setitem(host.WORK, "initialise_libraries", initialise)
+    with local_engine() as engine:
+        region = sampler_region(case(pipeline_folder("sd1")))
+        assert engine.plan(region).prediction is not None and found == []
+        sample(engine, region)
+        assert found == [True]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_the_first_calls_of_a_device_run_in_each_number_format(dtype: torch.dtype) -> None:
+    first_calls(torch.device("cpu"), dtype)
 
 
 @pytest.fixture
