@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,12 +12,12 @@ from web_jobs import ended, job
 
 from katz_graph.core.events import Progress
 from katz_graph.web.events import PlanMade
+from katz_graph.web.jobs.job import JobFeatures
 from katz_graph.web.jobs.queue import JobQueue, NotWaiting
 from katz_graph.web.jobs.remaining import left
 from katz_graph.web.jobs.runtime_estimate import (
     PIXELS,
     Forecast,
-    JobFeatures,
     Predictor,
     features_of,
     learned,
@@ -195,10 +196,14 @@ class Painting:
         self.now = 1000.0
         self.forecast = Forecast(1, lambda: self.now)
 
-    def run(self, id: str, full: float, without: float, after: float) -> list[tuple[float, float]]:
-        """Returns the predicted and the real remaining seconds after each evaluation."""
+    def run(
+        self, id: str, full: float, without: float, after: float, **changed: Any
+    ) -> list[tuple[float, float]]:
+        """Returns the predicted and the real remaining seconds after each evaluation. `changed`
+        features make another shape.
+        """
         known = job(id, started=self.now)
-        self.forecast.know(known, features(painting()))
+        self.forecast.know(known, replace(features(painting()), **changed))
         self.now += 5.0
         self.forecast.on_event(known, planned(0.2, 0.1))
         whole, found = 10 * (full + without) + after, []
@@ -221,6 +226,12 @@ def test_the_rest_of_a_job_follows_its_sampler_by_kinds_of_evaluations() -> None
     assert all(found == pytest.approx(rest) for found, rest in alone[1:])
     shared = jobs.run("shared", 1.8, 0.9, 2.0)  # as three requests at once
     assert all(found == pytest.approx(rest) for found, rest in shared[1:])
+    # of a new shape: 2 of 14 s and 2 of 32 s follow the sampler, so 2 of 14
+    new = jobs.run("new", 1.8, 0.9, 2.0, shape="new")
+    assert new[9][0] == pytest.approx(9.0 + 32.0 * 2 / 14)
+    # a second sampler follows: the whole job's prediction is the median of 16, 16, 34 and 34 s
+    two = jobs.run("two", 0.3, 0.15, 2.0, shape="two", samplers=2)
+    assert two[9][0] == pytest.approx(25.0 - 8.0)
     # after the sampler's first evaluation only earlier jobs tell
     assert shared[0][0] == pytest.approx(16.0 - 5.0 - 1.8)
 

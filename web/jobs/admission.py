@@ -12,11 +12,11 @@ from collections.abc import Callable
 
 from katz_graph.core.errors import DiskFull, KatzError, RunError
 from katz_graph.web.jobs.dispatch import Dispatcher
-from katz_graph.web.jobs.job import Job, Submission
+from katz_graph.web.jobs.job import Job, JobFeatures, Submission
 from katz_graph.web.jobs.queries import Submitted
 from katz_graph.web.jobs.queue import Owner, owner
 from katz_graph.web.jobs.records import digest
-from katz_graph.web.jobs.runtime_estimate import Forecast, JobFeatures, features_of
+from katz_graph.web.jobs.runtime_estimate import Forecast, features_of
 from katz_graph.web.jobs.store import JobStore
 
 LATER = 10.0  # seconds until a client may retry when the server cannot accept jobs

@@ -54,6 +54,15 @@ class Job:
     due: float | None = None  # when the job should end; None: at no time; not stored
 
 
+@dataclass(frozen=True, slots=True)
+class JobFeatures:
+    """Holds the features that determine a job's run time."""
+
+    shape: str
+    work: float
+    samplers: int = 1  # nodes with steps
+
+
 def result_as_data(job: Job) -> dict[str, Any] | None:
     """Returns a job's end as data for clients and the store, or None if it has not ended."""
     return None if job.result is None else JOB_EVENT.dump_python(JobEvent(job.id, job.result))

@@ -16,11 +16,11 @@ from katz_graph.core.errors import KatzError
 from katz_graph.web.events import ClientEvent, Ended
 from katz_graph.web.jobs.admission import Admission
 from katz_graph.web.jobs.dispatch import STOP_SECONDS, Concurrency, Dispatcher, JobRunner
-from katz_graph.web.jobs.job import Job, Submission
+from katz_graph.web.jobs.job import Job, JobFeatures, Submission
 from katz_graph.web.jobs.queue import NotWaiting
 from katz_graph.web.jobs.remaining import Accuracy
 from katz_graph.web.jobs.retention import KEY_RETENTION_S, JobFiles, Retention, outdated
-from katz_graph.web.jobs.runtime_estimate import RECENT, Forecast, JobFeatures, by_id, features_of
+from katz_graph.web.jobs.runtime_estimate import RECENT, Forecast, by_id, features_of
 from katz_graph.web.jobs.store import JobStore
 from katz_graph.web.options import MB, Limits
 

@@ -1,8 +1,9 @@
 """Predicts the remaining seconds of a running job from its samplers' progress. Pure arithmetic.
 
 A sampler's rest is its remaining evaluations, by the plan's seconds for each kind of evaluation,
-times the measured pace of the last ones. What follows the sampler takes the median of earlier jobs
-of the same shape.
+times the measured pace of the last ones. What follows it takes the median of earlier jobs of the
+same shape. In a new shape, the last sampler is followed by the median share of recent jobs' time,
+others by what the prediction of the whole job leaves.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 from katz_graph.core.events import Progress
 from katz_graph.web.events import ClientEvent, PlanMade
+from katz_graph.web.jobs.job import JobFeatures
 
 PACE_REPORTS = 20  # progress reports from which the pace of a sampler is computed
 MAX_PLANS = 32  # plans of a job that are stored
@@ -129,6 +131,8 @@ class Courses:
         self._courses: dict[str, Course] = {}
         # shape -> sampler -> seconds from its last evaluation to the end of the job
         self._tails: dict[str, dict[str, deque[float]]] = {}
+        # of recent jobs: time after the last evaluation / time until then
+        self._shares: deque[float] = deque(maxlen=JOBS)
         self._predicted = self._measured = 0.0
         self._errors: deque[float] = deque(maxlen=JOBS)
 
@@ -136,22 +140,32 @@ class Courses:
         self._courses.setdefault(id, Course()).on_event(event, now)
 
     def left(
-        self, id: str, shape: str, predicted: float | None, elapsed: float, now: float
+        self, id: str, features: JobFeatures, predicted: float | None, elapsed: float, now: float
     ) -> float | None:
         """Returns a job's remaining seconds; None if nothing is known. `predicted`: those of the
         whole job; `elapsed`: since its start.
         """
         course = self._courses.get(id) or Course()
-        tails = self._tails.get(shape, {}).get(course.sampler)
+        tails = self._tails.get(features.shape, {}).get(course.sampler)
         tail = statistics.median(tails) if tails else None
         if (sampling := course.sampling) is not None:
             last, rest = sampling
             if tail is None:
-                tail = max(0.0, (predicted or 0.0) - (elapsed - (now - last)) - rest)
+                tail = self._tail(course, features, predicted, elapsed - (now - last) + rest)
             return left(rest, now - last) + tail
         if tail is not None and course.sampler in course.ends:
             return left(tail, now - course.ends[course.sampler])
         return None if predicted is None else left(predicted, elapsed)
+
+    def _tail(
+        self, course: Course, features: JobFeatures, predicted: float | None, until: float
+    ) -> float:
+        """Estimates what follows a sampler, of a new shape, that ends `until` seconds after the
+        job's start.
+        """
+        if self._shares and len({*course.ends, course.sampler}) >= features.samplers:
+            return statistics.median(self._shares) * until
+        return max(0.0, (predicted or 0.0) - until)
 
     def note(self, id: str, remaining: float | None, elapsed: float, now: float) -> None:
         """Stores the prediction to be compared, once about half of the job is done."""
@@ -165,7 +179,7 @@ class Courses:
         """Forgets an attempt of a job."""
         self._courses.pop(id, None)
 
-    def ended(self, id: str, shape: str, at: float) -> None:
+    def ended(self, id: str, shape: str, started: float, at: float) -> None:
         """Learns from a completed job."""
         course = self._courses.pop(id, None)
         if course is None:
@@ -173,6 +187,9 @@ class Courses:
         tails = self._tails[shape] = self._tails.pop(shape, {})
         for sampler, ended in course.ends.items():
             tails.setdefault(sampler, deque(maxlen=SAME_SHAPE)).append(max(0.0, at - ended))
+        last = max(course.ends.values(), default=started)
+        if started < last <= at:
+            self._shares.append((at - last) / (last - started))
         if len(self._tails) > SHAPES:
             del self._tails[next(iter(self._tails))]
         if course.half is not None and at > course.half[0]:

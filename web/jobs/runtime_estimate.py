@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from katz_graph.web.events import ClientEvent
-from katz_graph.web.jobs.job import Job
+from katz_graph.web.jobs.job import Job, JobFeatures
 from katz_graph.web.jobs.records import as_text
 from katz_graph.web.jobs.remaining import SAME_SHAPE, SHAPES, Accuracy, Courses, left
 
@@ -30,14 +30,6 @@ PIXELS = 512 * 512  # of a picture without a size in the graph
 STEPS = 20  # of a sampler with steps from another node
 
 
-@dataclass(frozen=True, slots=True)
-class JobFeatures:
-    """Holds the features that determine a job's run time."""
-
-    shape: str
-    work: float
-
-
 def features_of(prompt: Mapping[str, Any], targets: Sequence[str]) -> JobFeatures:
     """Computes the features of a graph in API format."""
     shape = {
@@ -45,12 +37,9 @@ def features_of(prompt: Mapping[str, Any], targets: Sequence[str]) -> JobFeature
     }
     text = as_text([sorted(targets), sorted(shape.items())])
     sizes = _sizes(prompt)
-    work = sum(
-        _work(_inputs(entry), sizes[node])
-        for node, entry in prompt.items()
-        if "steps" in _inputs(entry)
-    )
-    return JobFeatures(hashlib.sha256(text.encode()).hexdigest(), work)
+    samplers = {node: inputs for node in prompt if "steps" in (inputs := _inputs(prompt[node]))}
+    work = sum(_work(inputs, sizes[node]) for node, inputs in samplers.items())
+    return JobFeatures(hashlib.sha256(text.encode()).hexdigest(), work, len(samplers))
 
 
 class Predictor:
@@ -222,7 +211,7 @@ class Forecast:
         features = self._features.pop(job.id, None)
         if features is not None and learned(job, features) is not None and job.ended is not None:
             self.learn(job, features)
-            self._courses.ended(job.id, features.shape, job.ended)
+            self._courses.ended(job.id, features.shape, job.started or job.ended, job.ended)
         self._courses.forget(job.id)
 
     def learn(self, job: Job, features: JobFeatures) -> None:
@@ -250,7 +239,7 @@ class Forecast:
         if features is None:
             return None
         elapsed, predicted = now - (job.started or now), self._predictor.seconds(features)
-        return self._courses.left(job.id, features.shape, predicted, elapsed, now)
+        return self._courses.left(job.id, features, predicted, elapsed, now)
 
     @property
     def accuracy(self) -> Accuracy:
