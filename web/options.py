@@ -96,6 +96,16 @@ class ServeOptions(PlacementOptions, FolderOptions, AccessOptions):
         "three for each group of devices",
         min=1,
     )
+    slo: float | None = option(
+        "jobs are due this many times their predicted seconds after they arrive; default: never",
+        metavar="FACTOR",
+    )
+    late: str = option(
+        "what waiting jobs do that cannot end by their due times: finish, after all others, or "
+        "fail",
+        "finish",
+        metavar="finish|fail",
+    )
     devices_per_job: int | None = option(
         "devices for one job, not counting those of ControlNets; default: all",
         min=1,

@@ -25,7 +25,7 @@ from katz_graph.web.files.paths import folder_of
 from katz_graph.web.http.connections import HttpServer, check_reach, listen, url
 from katz_graph.web.http.responses import PathRedactor
 from katz_graph.web.jobs.dispatch import Concurrency
-from katz_graph.web.jobs.job import Job
+from katz_graph.web.jobs.job import DueTimes, Job
 from katz_graph.web.jobs.jobs import Jobs
 from katz_graph.web.jobs.retention import JobFiles, Retention, drop_unfinished
 from katz_graph.web.jobs.store import JobStore
@@ -165,6 +165,7 @@ def assemble(
         files,
         retention,
         stop_seconds=options.stop_seconds,
+        due_times=DueTimes(options.slo, options.late == "fail"),
     )
     return State(options, folders, concealment, jobs, runner, hub, metrics)
 

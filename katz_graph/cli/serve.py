@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import stat
 import sys
 from dataclasses import replace
@@ -22,6 +23,7 @@ from katz_graph.web.logs import set_up
 from katz_graph.web.options import ServeOptions
 
 SHORTEST_TOKEN = 16
+LATE = ("finish", "fail")
 RUNNER = "katz_graph.web.runner.main:run_forked"
 
 
@@ -31,6 +33,13 @@ def resolved(options: ServeOptions, aliases: ServeAliases) -> ServeOptions:
         raise InputError(f"choose either --cpu or --devices {options.devices}")
     if (policy := options.control_net_policy) not in POLICIES:
         raise InputError(f"--control-net-policy {policy}: expected {' or '.join(POLICIES)}")
+    if options.slo is not None and not 1 <= options.slo < math.inf:
+        raise InputError(
+            f"--slo {options.slo:g}: expected a number of at least 1, as no job ends before its "
+            "predicted seconds"
+        )
+    if options.late not in LATE:
+        raise InputError(f"--late {options.late}: expected {' or '.join(LATE)}")
     return replace(
         options,
         devices="cpu" if aliases.cpu else options.devices,

@@ -19,6 +19,7 @@ from katz_graph.web.jobs.runtime_estimate import (
     PIXELS,
     Forecast,
     Predictor,
+    Waiting,
     features_of,
     learned,
     starts,
@@ -151,10 +152,22 @@ def test_a_cached_job_gives_no_measurements() -> None:
 
 def test_waiting_times_add_up_over_the_places() -> None:
     assert starts(1, [], []) == [0.0]
-    assert starts(1, [4.0], [2.0, 3.0]) == [4.0, 6.0, 9.0]
-    assert starts(2, [4.0], [2.0, 3.0]) == [0.0, 2.0, 4.0]
-    assert starts(2, [4.0, 1.0], [5.0]) == [1.0, 4.0]
+    assert starts(1, [4.0], [Waiting(2.0), Waiting(3.0)]) == [4.0, 6.0, 9.0]
+    assert starts(2, [4.0], [Waiting(2.0), Waiting(3.0)]) == [0.0, 2.0, 4.0]
+    assert starts(2, [4.0, 1.0], [Waiting(5.0)]) == [1.0, 4.0]
     assert left(10.0, 4.0) == 6.0 and left(10.0, 30.0) == 1.0
+
+
+def test_waiting_times_follow_the_due_times() -> None:
+    late_by_then, free = Waiting(2.0, due=5.0), Waiting(3.0)
+    first = [Waiting(4.0, due=9.0), late_by_then, free]
+    assert starts(1, [], first) == [0.0, 7.0, 4.0, 9.0]
+    taken = Waiting(1.0, taken=True)
+    assert starts(1, [], [taken, *first]) == [0.0, 1.0, 8.0, 5.0, 10.0]
+    # a tenth of the time is reserved for jobs without due times
+    many = [Waiting(1.0, due=100.0)] * 20
+    assert starts(1, [], [*many, free])[-2] == 1.0
+    assert starts(1, [], [*many, free, free])[-2] == 23.0
 
 
 def test_the_forecast_counts_the_rest_of_running_jobs() -> None:
@@ -271,7 +284,7 @@ def queue_of(*jobs: tuple[str, float]) -> JobQueue:
 def test_jobs_of_one_number_come_as_they_arrived() -> None:
     queue = queue_of(("a", 5.0), ("b", 1.0), ("c", 5.0), ("d", -1.0))
     assert [each.id for each in queue] == ["d", "b", "a", "c"]
-    assert [each.id for each in queue.ahead_of(job("new", 5.0, 1))] == ["d", "b", "a"]
+    assert [each.id for each in queue.with_new(job("new", 5.0, 1))] == ["d", "b", "a", "new", "c"]
     assert queue.front(job("new", 7.0, 9)).number < -1.0
     with pytest.raises(NotWaiting):
         queue.moved_before("a", "nobody")

@@ -13,7 +13,7 @@ from typing import Any
 
 from katz_graph.web.events import ClientEvent, Ended, JobEvent, Started, Wrote
 from katz_graph.web.jobs.dispatch import STOP_SECONDS, Concurrency
-from katz_graph.web.jobs.job import Job, Submission
+from katz_graph.web.jobs.job import NO_DUE_TIMES, DueTimes, Job, Submission
 from katz_graph.web.jobs.jobs import Jobs
 from katz_graph.web.jobs.retention import JobFiles, Retention
 from katz_graph.web.jobs.store import FILE, JobStore
@@ -155,6 +155,7 @@ async def serving(
     clock: Callable[[], float] = time.time,
     store: JobStore | None = None,
     stop_seconds: float = STOP_SECONDS,
+    due_times: DueTimes = NO_DUE_TIMES,
 ) -> AsyncIterator[Service]:
     """Yields started jobs on a data folder. On exit, ends them like a server that does not drain."""
     store = store or JobStore.open(data)
@@ -172,6 +173,7 @@ async def serving(
         retention or Retention(),
         clock,
         stop_seconds,
+        due_times,
     )
     runner.jobs, runner.clock = jobs, clock
     await jobs.start()

@@ -9,10 +9,11 @@ import math
 import uuid
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 from katz_graph.core.errors import DiskFull, KatzError, RunError
 from katz_graph.web.jobs.dispatch import Dispatcher
-from katz_graph.web.jobs.job import Job, JobFeatures, Submission
+from katz_graph.web.jobs.job import DueTimes, Job, JobFeatures, Submission
 from katz_graph.web.jobs.queries import Submitted
 from katz_graph.web.jobs.queue import Owner, owner
 from katz_graph.web.jobs.records import digest
@@ -57,6 +58,7 @@ class Admission:
         forecast: Forecast,
         room: int,
         clock: Callable[[], float],
+        due_times: DueTimes,
     ) -> None:
         self.order = 0
         self.closed = False
@@ -65,6 +67,7 @@ class Admission:
         self._forecast = forecast
         self._room = room
         self._clock = clock
+        self._due_times = due_times
         self._arriving = Counter[Owner]()  # jobs that are being written to disk
 
     async def check(self, client: str | None, key: str | None, origin: str) -> None:
@@ -148,6 +151,7 @@ class Admission:
             order=self.order,
             origin=submission.origin,
         )
+        job = replace(job, due=self._due_times.of(job))
         first = submission.front and submission.number is None
         return self._dispatcher.queue.front(job) if first else job
 
@@ -157,8 +161,9 @@ class Admission:
         """
         if job.deadline is None:
             return
-        ahead = [*self._dispatcher.later, *self._dispatcher.queue.ahead_of(job)]
-        wait = self._forecast.starts(self._dispatcher.served, ahead)[-1]
+        waiting = [*self._dispatcher.later, *self._dispatcher.queue.with_new(job)]
+        known = self._forecast.starts(self._dispatcher.served, waiting)
+        wait = known[waiting.index(job)]
         own, time_left = self._forecast.own(features) or 0.0, job.deadline - job.created
         if time_left <= 0:
             raise Refused(409, "deadline", "the deadline has passed")

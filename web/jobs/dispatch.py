@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from katz_graph.core.errors import DeviceFailed, DiskFull, KatzError, RunError
 from katz_graph.core.events import NodeDone, NodeStarted, Progress
+from katz_graph.serving.policy import can_meet
 from katz_graph.web.events import (
     ClientEvent,
     Ended,
@@ -108,8 +109,9 @@ class Dispatcher:
         changed: Callable[[], None],
         clock: Callable[[], float],
         stop_seconds: float,
+        fail_late: bool,
     ) -> None:
-        self.queue = JobQueue()
+        self.queue = JobQueue(clock)
         self.attempts: dict[str, Attempt] = {}
         # jobs that never ran, while their result is written to disk
         self._ending: dict[str, tuple[Job, asyncio.Task[None]]] = {}
@@ -124,7 +126,7 @@ class Dispatcher:
         self._runner = runner
         self._concurrency = concurrency
         self._publish, self._changed, self._clock = publish, changed, clock
-        self._stop_seconds = stop_seconds
+        self._stop_seconds, self._fail_late = stop_seconds, fail_late
         self._unwritten: set[str] = set()
         self._full = ""  # the reason why no job starts until the disk has room
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -494,13 +496,22 @@ class Dispatcher:
             late = attempt.job.deadline is not None and attempt.job.deadline < now
             if late and not attempt.returned:
                 self._give_back(attempt)  # and then it expires in the queue
-        for job in [job for job in self.queue if job.deadline is not None and job.deadline < now]:
-            self.queue.remove(job.id)
-            expired = (
-                f"its deadline passed {now - (job.deadline or now):.1f} s ago, before "
-                "it could start"
+        for job in list(self.queue):
+            if why := self._why_late(job, now):
+                self.queue.remove(job.id)
+                self.finish(job, Ended("failed", now, JobError("RunError", why)))
+
+    def _why_late(self, job: Job, now: float) -> str:
+        """Returns the reason why a waiting job fails because of its due time; empty if it waits."""
+        if job.deadline is not None and job.deadline < now:
+            return f"its deadline passed {now - job.deadline:.1f} s ago, before it could start"
+        own = job.predicted or 0.0
+        if self._fail_late and job.due is not None and not can_meet(job.due, own, now):
+            return (
+                f"it cannot end by its due time, in {job.due - now:.1f} s: it takes {own:.1f} s "
+                "(--late fail)"
             )
-            self.finish(job, Ended("failed", now, JobError("RunError", expired)))
+        return ""
 
     async def _note(self, work: Coroutine[Any, Any, None]) -> None:
         """Awaits work and logs its failure. The runner, or a later start of the server, recovers

@@ -63,6 +63,26 @@ class JobFeatures:
     samplers: int = 1  # nodes with steps
 
 
+@dataclass(frozen=True, slots=True)
+class DueTimes:
+    """Gives jobs without a deadline a due time: `factor` times the predicted seconds after they
+    arrive; None: no due time. `fail_late`: waiting jobs that cannot meet a due time fail instead of
+    running after all others.
+    """
+
+    factor: float | None = None
+    fail_late: bool = False
+
+    def of(self, job: Job) -> float | None:
+        """Returns when a job should end, in seconds since the epoch; None: at no time."""
+        if job.deadline is not None or self.factor is None or job.predicted is None:
+            return job.deadline
+        return job.created + self.factor * job.predicted
+
+
+NO_DUE_TIMES = DueTimes()
+
+
 def result_as_data(job: Job) -> dict[str, Any] | None:
     """Returns a job's end as data for clients and the store, or None if it has not ended."""
     return None if job.result is None else JOB_EVENT.dump_python(JobEvent(job.id, job.result))

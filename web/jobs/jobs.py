@@ -16,7 +16,7 @@ from katz_graph.core.errors import KatzError
 from katz_graph.web.events import ClientEvent, Ended
 from katz_graph.web.jobs.admission import Admission
 from katz_graph.web.jobs.dispatch import STOP_SECONDS, Concurrency, Dispatcher, JobRunner
-from katz_graph.web.jobs.job import Job, JobFeatures, Submission
+from katz_graph.web.jobs.job import NO_DUE_TIMES, DueTimes, Job, JobFeatures, Submission
 from katz_graph.web.jobs.queue import NotWaiting
 from katz_graph.web.jobs.remaining import Accuracy
 from katz_graph.web.jobs.retention import KEY_RETENTION_S, JobFiles, Retention, outdated
@@ -49,6 +49,7 @@ class Jobs:
         retention: Retention,
         clock: Callable[[], float] = time.time,
         stop_seconds: float = STOP_SECONDS,
+        due_times: DueTimes = NO_DUE_TIMES,
     ) -> None:
         self._store, self._files, self._changed, self._clock = store, files, changed, clock
         self._limits, self._retention = limits, retention
@@ -63,8 +64,12 @@ class Jobs:
             changed,
             clock,
             stop_seconds,
+            due_times.fail_late,
         )
-        self._admission = Admission(store, self._dispatcher, self._forecast, limits.queue, clock)
+        self._due_times = due_times
+        self._admission = Admission(
+            store, self._dispatcher, self._forecast, limits.queue, clock, due_times
+        )
         self._paused = False
         self._moving = asyncio.Lock()
         self._reports: dict[str, asyncio.Task[None]] = {}  # reports that are being written to disk
@@ -92,7 +97,8 @@ class Jobs:
             if left or job.status == "in_progress":
                 await self._store.retry(job.id, job.crashes)
             self._forecast.know(job, await _features(job))
-            self._dispatcher.queue.add(replace(job, status="pending", started=None))
+            due = self._due_times.of(job)
+            self._dispatcher.queue.add(replace(job, status="pending", started=None, due=due))
         self._resume_starting()
         self._ticking = asyncio.create_task(self._tick())
 

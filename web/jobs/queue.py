@@ -1,5 +1,8 @@
-"""Orders waiting jobs: clients take turns, and each client's jobs run by number, then by arrival.
-Must not know disks and devices.
+"""Orders waiting jobs. Must not know disks and devices.
+
+Jobs that can meet their due times come first, the earliest due time in front. Of jobs without a due
+time, clients take turns, and each client's jobs run by number, then by arrival. Late jobs come last
+(`katz_graph.serving.policy`). A job that its client moved before earlier ones stays before them.
 
 Each address gets one turn per round, shared by the address's client ids. Clients choose their ids,
 so a turn per id would let an address multiply its turns.
@@ -8,11 +11,14 @@ so a turn per id would let an address multiply its turns.
 from __future__ import annotations
 
 import bisect
+import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from katz_graph.core.errors import KatzError
+from katz_graph.serving.policy import UNKNOWN_COST_S, ReservedTime, can_meet
 from katz_graph.web.jobs.job import Job
 
 Owner = tuple[str, str]
@@ -38,10 +44,58 @@ def _key(job: Job) -> tuple[float, int]:
     return job.number, job.order
 
 
-class JobQueue:
-    """Holds the waiting jobs in their order."""
+ON_TIME, WITHOUT_DUE, LATE = range(3)
 
-    def __init__(self) -> None:
+
+def _urgency(job: Job, now: float) -> tuple[int, float]:
+    """Returns a sort key: the kind of a job, then its due time or, if it is late, its arrival."""
+    if job.due is None:
+        return WITHOUT_DUE, 0.0
+    if can_meet(job.due, job.predicted or 0.0, now):
+        return ON_TIME, job.due
+    return LATE, job.created
+
+
+def _urgencies(jobs: Sequence[Job], now: float) -> list[tuple[int, float]]:
+    """Returns the sort keys of a client's jobs, which are sorted by number. A job that was moved
+    before earlier ones is as urgent as the most urgent of these.
+    """
+    own = [_urgency(job, now) for job in jobs]
+    if all(first.created <= second.created for first, second in itertools.pairwise(jobs)):
+        return own
+    # arrivals of later jobs in `jobs` in ascending order, and their keys, each the most urgent of
+    # those up to this arrival
+    arrivals, keys = list[float](), list[tuple[int, float]]()
+    for place in reversed(range(len(jobs))):
+        at = bisect.bisect_left(arrivals, jobs[place].created)
+        if at:
+            own[place] = min(own[place], keys[at - 1])
+        if not at or own[place] < keys[at - 1]:
+            end = next((n for n in range(at, len(keys)) if keys[n] < own[place]), len(keys))
+            arrivals[at:end], keys[at:end] = [jobs[place].created], [own[place]]
+    return own
+
+
+def _in_turns(turns: Mapping[str, Mapping[str, list[Job]]]) -> Iterator[Job]:
+    """Yields the jobs of clients that take turns: addresses, and clients of each address."""
+    waiting = [[iter(jobs) for jobs in clients.values()] for clients in turns.values()]
+    while waiting:
+        clients = waiting.pop(0)
+        while clients:
+            jobs = clients.pop(0)
+            if (job := next(jobs, None)) is not None:
+                yield job
+                clients.append(jobs)
+                waiting.append(clients)
+                break
+
+
+class JobQueue:
+    """Holds the waiting jobs in their order. `clock` returns seconds since the epoch."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._reserved = ReservedTime()
         # in the order of turns: addresses, and each address's clients with their sorted jobs
         self._turns: dict[str, dict[str, list[Job]]] = {}
         self._returned: dict[Owner, int] = {}  # clients with a returned job: when it was taken
@@ -50,17 +104,32 @@ class JobQueue:
         return sum(map(len, self._lists()))
 
     def __iter__(self) -> Iterator[Job]:
-        """Yields the jobs in the order in which they would run if no other arrived."""
-        turns = [[iter(jobs) for jobs in clients.values()] for clients in self._turns.values()]
-        while turns:
-            clients = turns.pop(0)
-            while clients:
-                jobs = clients.pop(0)
-                if (job := next(jobs, None)) is not None:
-                    yield job
-                    clients.append(jobs)
-                    turns.append(clients)
-                    break
+        """Yields the jobs in the order in which they would run if no other arrived, without the
+        tenth of the time that `take` reserves for jobs without a due time.
+        """
+        yield from itertools.chain.from_iterable(self._by_kind())
+
+    def _by_kind(self) -> tuple[list[Job], list[Job], list[Job]]:
+        """Returns the jobs that can meet their due times, those without one, and the late ones,
+        each in its order.
+        """
+        if all(job.due is None for jobs in self._lists() for job in jobs):
+            return [], list(_in_turns(self._turns)), []
+        now = self._clock()
+        urgent = list[tuple[tuple[int, float], Job]]()
+        others = dict[str, dict[str, list[Job]]]()
+        for address, clients in self._turns.items():
+            for client, jobs in clients.items():
+                for key, job in zip(_urgencies(jobs, now), jobs, strict=True):
+                    if key[0] == WITHOUT_DUE:
+                        others.setdefault(address, {}).setdefault(client, []).append(job)
+                    else:
+                        urgent.append((key, job))
+        urgent.sort(key=lambda one: one[0])
+        on_time, late = (
+            [job for (kind, _), job in urgent if kind == wanted] for wanted in (ON_TIME, LATE)
+        )
+        return on_time, list(_in_turns(others)), late
 
     def find(self, id: str) -> Job | None:
         return next((job for jobs in self._lists() for job in jobs if job.id == id), None)
@@ -73,16 +142,15 @@ class JobQueue:
             for client, jobs in clients.items()
         }
 
-    def ahead_of(self, new: Job) -> Sequence[Job]:
-        """Returns the jobs that would run before a new one if no other arrived."""
-        with_new = JobQueue()
+    def with_new(self, new: Job) -> Sequence[Job]:
+        """Returns the order in which a new job and the waiting ones would run."""
+        with_new = JobQueue(self._clock)
         with_new._turns = {
             address: {client: list(jobs) for client, jobs in clients.items()}
             for address, clients in self._turns.items()
         }
         with_new.add(new)
-        order = list(with_new)
-        return order[: order.index(new)]
+        return list(with_new)
 
     def front(self, new: Job) -> Job:
         """Returns the job with a number and order that place it before its client's other jobs."""
@@ -119,17 +187,25 @@ class JobQueue:
         return found
 
     def take(self, fits: Callable[[Job], bool]) -> Job | None:
-        """Takes the next job if it fits, and moves its client to the end of the round. Never takes
-        a later job, so no job overtakes another.
+        """Takes the next job if it fits. If the job has no due time, its client moves to the end of
+        the round. Never takes a later job, so no job overtakes another.
         """
-        job = next(iter(self), None)
+        on_time, without_due, late = self._by_kind()
+        competing = bool(on_time and without_due)
+        if competing and self._reserved.owed:
+            on_time = []
+        job = next(itertools.chain(on_time, without_due, late), None)
         if job is None or not fits(job):
             return None
+        if competing:
+            seconds = job.predicted or UNKNOWN_COST_S
+            self._reserved.charge(*((seconds, 0.0) if on_time else (0.0, seconds)))
         address, client = owner_of(job)
         self._returned.pop((address, client), None)
-        clients = self._turns.pop(address)
-        clients[client] = clients.pop(client)
-        self._turns[address] = clients
+        if not on_time:
+            clients = self._turns.pop(address)
+            clients[client] = clients.pop(client)
+            self._turns[address] = clients
         self._drop(job)
         return job
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import math
 import statistics
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from katz_graph.serving.policy import ReservedTime, can_meet
 from katz_graph.web.events import ClientEvent
 from katz_graph.web.jobs.job import Job, JobFeatures
 from katz_graph.web.jobs.records import as_text
@@ -83,17 +85,40 @@ def learned(job: Job, features: JobFeatures) -> float | None:
     return None if cached else max(0.0, job.ended - job.started)
 
 
-def starts(slots: int, running: Iterable[float], waiting: Sequence[float]) -> list[float]:
-    """Simulates the queue. `running` are the remaining seconds of running jobs, `waiting` the
-    seconds of waiting jobs. Returns the seconds until each waiting job starts, and last, until one
-    more job would start.
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A waiting job: its predicted seconds, and the seconds until it is due (inf: never)."""
+
+    seconds: float
+    due: float = math.inf
+    taken: bool = False  # the runner has it already
+
+
+def starts(slots: int, running: Iterable[float], waiting: Sequence[Waiting]) -> list[float]:
+    """Simulates the queue. `running` are the remaining seconds of running jobs, `waiting` the jobs
+    in the order of the queue; jobs that become late go behind the others. Returns the seconds until
+    each waiting job starts, and last, until one more job would start.
     """
     free = sorted(running)[-slots:]
     free = [0.0] * (slots - len(free)) + free
-    times = []
-    for seconds in waiting:
-        times.append(free[0])
-        heapq.heapreplace(free, free[0] + seconds)
+    times = [0.0] * len(waiting)
+    taken, due, without_due, late = (deque[int]() for _ in range(4))
+    for number, job in enumerate(waiting):
+        (taken if job.taken else due if job.due < math.inf else without_due).append(number)
+    reserved = ReservedTime()
+    for _ in waiting:
+        now = free[0]
+        while not taken and due and not can_meet(waiting[due[0]].due, waiting[due[0]].seconds, now):
+            late.append(due.popleft())
+        competing = bool(not taken and due and without_due)
+        others_first = competing and reserved.owed
+        ready = taken or (due if due and not others_first else without_due or late)
+        number = ready.popleft()
+        seconds = waiting[number].seconds
+        if competing:
+            reserved.charge(*((0.0, seconds) if others_first else (seconds, 0.0)))
+        times[number] = now
+        heapq.heapreplace(free, now + seconds)
     return [*times, free[0]]
 
 
@@ -225,8 +250,18 @@ class Forecast:
         return self._predictor.seconds(features)
 
     def starts(self, running: Iterable[Job], waiting: Sequence[Job]) -> list[float]:
-        """Predicts the seconds until each waiting job starts, and last until one more would."""
-        ahead = [self._seconds(job) for job in waiting]
+        """Predicts the seconds until each waiting job starts, and last until one more would. The
+        jobs wait in the order of the queue, after those that the runner has.
+        """
+        now = self._clock()
+        ahead = [
+            Waiting(
+                self._seconds(job),
+                math.inf if job.due is None else job.due - now,
+                job.status == "in_progress",
+            )
+            for job in waiting
+        ]
         return starts(self._slots, map(self._left, running), ahead)
 
     def next_place(self, running: Iterable[Job]) -> float:
