@@ -4,9 +4,10 @@ name. A worker gets its part once and requests nothing while it runs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
-from katz_graph.ir.device import Target
+from katz_graph.ir.device import ROW_BUCKETS, Target
 from katz_graph.ir.program import Program, Variant
 from katz_graph.ir.region import SLOTS, Operation, Region
 
@@ -19,6 +20,8 @@ class DeviceProgram:
 
     device: str
     program: Program
+    # by cost key: predicted seconds of the loop's calls with each of ROW_BUCKETS
+    seconds: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     @property
     def owns(self) -> bool:
@@ -61,8 +64,21 @@ def device_program(program: Program, device: str) -> DeviceProgram:
                 for segments in program.segments
             ),
             instructions={device: program.instructions.get(device, ())},
+            prediction=program.prediction,
         ),
+        _seconds(program, device),
     )
+
+
+def _seconds(program: Program, device: str) -> dict[str, tuple[float, ...]]:
+    found: dict[str, tuple[float, ...]] = {}
+    cost = program.target.device(device).cost
+    for name, where in program.placement.items():
+        key = program.keys.get(name)
+        if key and where == device and key not in found:
+            work, rows = program.work[name], program.rows[name]
+            found[key] = tuple(cost(key, one, work.batched(one / rows)) for one in ROW_BUCKETS)
+    return found
 
 
 def _of_device(program: Program, variant: Variant, device: str) -> Variant:

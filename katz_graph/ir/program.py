@@ -162,6 +162,8 @@ class Prediction:
     sequential: float
     period: float  # of an evaluation of the commonest variant, in steady state
     binding: str
+    # from the prediction before, or the start, to that of each evaluation
+    evaluations: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,10 +60,13 @@ class CallSeconds:
 
     A key stands for all that determines a call's seconds but the rows, such as a device and a share
     key. Callers that pad calls give the padded number of rows. Not thread-safe.
+
+    `predicted` and `measured` sum the seconds of the groups that had a prediction.
     """
 
     def __init__(self) -> None:
         self._calls: dict[Hashable, _Call] = {}
+        self.predicted = self.measured = 0.0
 
     def expect(self, key: Hashable, seconds: Mapping[int, float]) -> None:
         """Sets the seconds of a key by rows, from a profile or an estimate, until groups run."""
@@ -81,6 +84,10 @@ class CallSeconds:
         if not _is_usable(rows, seconds):
             return
         call = self._calls[key] = self._calls.pop(key, _Call())
+        predicted = call.seconds(rows)
+        if predicted is not None:
+            self.predicted += predicted
+            self.measured += seconds
         call.add(rows, seconds)
         self._drop_oldest()
 

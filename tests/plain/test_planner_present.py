@@ -108,6 +108,10 @@ def test_json_describes_the_same_plan() -> None:
         "latency_seconds": 0.0,
     } in plan["links"]
     assert plan["prediction"]["period_seconds"] == pytest.approx(34 * MS)
+    seconds = plan["prediction"]["evaluation_seconds"]
+    assert seconds[5] == pytest.approx(34 * MS)
+    assert len(seconds) == plan["evaluations"]
+    assert 0 < sum(seconds) <= plan["prediction"]["planned_seconds"] * (1 + 1e-9)
 
 
 def drawn(program):

@@ -8,7 +8,10 @@ import statistics
 import time
 
 import pytest
+from planner_devices import MS, devices, region, several
 
+from katz_graph.executor.worker.device_program import device_program
+from katz_graph.ir.device import ROW_BUCKETS
 from katz_graph.serving.seconds import GROUPS, MAX_KEYS, CallSeconds
 
 # milliseconds of a small UNet's evaluation on a CPU, by rows: affine from 2 to 8, not elsewhere
@@ -59,6 +62,8 @@ def test_rows_that_never_ran_are_corrected_by_those_that_did() -> None:
     assert known.seconds("unet", 5) == 9.0  # of the profile's line
     for _ in range(2):
         known.add("unet", 2, 3.0)
+    # of 6 ms as expected, then of the median of the first group and the corrected expectation
+    assert (known.predicted, known.measured) == (6.0 + 4.5, 6.0)
     known.expect("unet", {1: 5.0, 2: 6.0, 8: 12.0})  # by the next request
     assert [known.seconds("unet", rows) for rows in (1, 2, 5, 8)] == [2.5, 3.0, 4.5, 6.0]
     assert known.seconds("unet", 16) is None and known.seconds("transformer", 1) is None
@@ -107,3 +112,20 @@ def test_a_scheduler_may_ask_a_thousand_times_in_a_decision() -> None:
             known.seconds(key, rows)
         best = min(best, time.perf_counter() - started)
     assert best <= 1e-3
+
+
+def test_a_device_gets_the_planned_seconds_of_its_calls_at_every_number_of_rows() -> None:
+    base = several(region(branches=2), after="cost")
+    encoder, mid = (base.keys[f"positive-{part}"] for part in ("encoder", "mid"))
+    profile = {(encoder, 1, False): 10 * MS, (encoder, 8, False): 24 * MS}
+    (device,) = devices(1.0, measured=profile)
+    program = several(region(branches=2), devices=(device,), links={})
+    part = device_program(program, device.name)
+    known = CallSeconds()
+    for key, seconds in part.seconds.items():
+        known.expect(key, dict(zip(ROW_BUCKETS, seconds, strict=True)))
+    found = [known.seconds(encoder, rows) for rows in (1, 2, 3, 8, 16)]
+    # of the profile, by a line, and above it by the work
+    assert found == pytest.approx([10 * MS, 12 * MS, 14 * MS, 24 * MS, 48 * MS])
+    assert known.seconds(mid, 4) == pytest.approx(4 * 3 * MS)  # by the work
+    assert part.program.prediction == program.prediction

@@ -32,12 +32,7 @@ def test_each_evaluation_is_timed_even_if_not_reported_singly() -> None:
 def test_evaluations_as_planned_stand_beside_the_measured_ones() -> None:
     clock = Clock()
     metrics = Metrics(clock)
-    kinds = (([0, 1], 0.5), ([2, 3], 1.5))  # evaluations, seconds
-    variants = [
-        {"evaluations": of, "segments": [{"device": "cpu", "calls": [{"seconds": seconds}]}]}
-        for of, seconds in kinds
-    ]
-    plan = {"evaluations": 4, "variants": variants, "prediction": {"period_seconds": 0.5}}
+    plan = {"prediction": {"evaluation_seconds": [0.9, 0.5, 1.5, 1.5]}}
     metrics.on_event("j", PlanMade("3", plan))
     for value in range(1, 5):
         clock.now += 1.0

@@ -180,24 +180,10 @@ def test_the_forecast_counts_the_rest_of_running_jobs() -> None:
     assert forecast.next_place([job("runs", started=2000.0)]) == 6.0
 
 
-def planned(full: float, without: float, evaluations: int = 20) -> PlanMade:
-    """Returns a plan whose first half has a ControlNet on another device, by seconds."""
-    half = evaluations // 2
-
-    def variant(indices: range, **devices: float) -> dict[str, Any]:
-        segments = [
-            {"device": name, "calls": [{"seconds": seconds}]} for name, seconds in devices.items()
-        ]
-        return {"evaluations": [*indices], "segments": segments}
-
-    variants = [
-        variant(range(half), a=full, b=full / 2),
-        variant(range(half, evaluations), a=without),
-    ]
-    prediction = {"period_seconds": full}
-    return PlanMade(
-        "3", {"evaluations": evaluations, "variants": variants, "prediction": prediction}
-    )
+def planned(full: float, without: float) -> PlanMade:
+    """Returns a plan of 20 evaluations; the first ten have a ControlNet."""
+    seconds = [full] * 10 + [without] * 10
+    return PlanMade("3", {"prediction": {"evaluation_seconds": seconds}})
 
 
 class Painting:

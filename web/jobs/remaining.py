@@ -20,7 +20,6 @@ from katz_graph.web.jobs.job import JobFeatures
 
 PACE_REPORTS = 20  # progress reports from which the pace of a sampler is computed
 MAX_PLANS = 32  # plans of a job that are stored
-MAX_EVALUATIONS = 100_000
 SAME_SHAPE = 5  # stored samples of one shape; their median is the prediction
 SHAPES = 1_000
 JOBS = 100  # ended jobs whose predictions are compared with the measured seconds
@@ -33,29 +32,10 @@ def left(predicted: float, elapsed: float) -> float:
 
 
 def evaluation_seconds(plan: Mapping[str, Any]) -> Sequence[float]:
-    """Returns the planned seconds of each evaluation of a sampler, from a plan as data; empty if
-    the plan lacks them. Devices work concurrently, so a kind of evaluation takes as long as its
-    busiest device, in proportion to the commonest kind's steady period.
-    """
-    prediction, variants = plan.get("prediction"), plan.get("variants")
-    if not prediction or not variants or plan["evaluations"] > MAX_EVALUATIONS:
-        return ()
-    work = [_busiest(variant["segments"]) for variant in variants]
-    commonest = max(range(len(work)), key=lambda number: len(variants[number]["evaluations"]))
-    scale = prediction["period_seconds"] / work[commonest] if work[commonest] > 0 else 0.0
-    seconds = [0.0] * plan["evaluations"]
-    for variant, of_variant in zip(variants, work, strict=True):
-        for index in variant["evaluations"]:
-            seconds[index] = of_variant * scale
-    return seconds if all(one > 0 for one in seconds) else ()
-
-
-def _busiest(segments: Sequence[Mapping[str, Any]]) -> float:
-    devices: dict[str, float] = {}
-    for segment in segments:
-        seconds = sum(call["seconds"] for call in segment["calls"])
-        devices[segment["device"]] = devices.get(segment["device"], 0.0) + seconds
-    return max(devices.values(), default=0.0)
+    """Returns the planned seconds of each evaluation of a sampler; empty if the plan lacks them."""
+    prediction = plan.get("prediction") or {}
+    seconds: Sequence[float] = prediction.get("evaluation_seconds", ())
+    return seconds
 
 
 @dataclass(slots=True)

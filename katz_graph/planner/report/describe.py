@@ -159,5 +159,10 @@ def _prediction(program: Program) -> DescribedPrediction | None:
     if known is None:
         return None
     return DescribedPrediction(
-        known.planned, known.ideal, known.sequential, known.period, known.binding
+        known.planned,
+        known.ideal,
+        known.sequential,
+        known.period,
+        known.binding,
+        known.evaluations,
     )

@@ -148,7 +148,7 @@ class DescribedTimeline:
 class DescribedPrediction:
     """Predicts the seconds of a request: as planned, with free communication and unlimited devices,
     and one operation after the other. Also predicts an evaluation's steady period and names its
-    limit (`binding`).
+    limit (`binding`). `evaluation_seconds`: seconds until each prediction, from the one before.
     """
 
     planned_seconds: float
@@ -156,6 +156,7 @@ class DescribedPrediction:
     sequential_seconds: float
     period_seconds: float
     binding: str
+    evaluation_seconds: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import PurePath
 
 from katz_graph.core.recipe import ModelRecipe
@@ -57,7 +58,12 @@ def predict(program: Program) -> Prediction:
             for operation in variant.operations
         )
     return Prediction(
-        simulation.seconds, ideal, sequential, simulation.period, binding(program, simulation)
+        simulation.seconds,
+        ideal,
+        sequential,
+        simulation.period,
+        binding(program, simulation),
+        tuple(end - before for before, end in pairwise((0.0, *simulation.ends))),
     )
 
 

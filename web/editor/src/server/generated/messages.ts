@@ -481,7 +481,7 @@ export interface DescribedSpan {
 /**
  * Predicts the seconds of a request: as planned, with free communication and unlimited devices,
  * and one operation after the other. Also predicts an evaluation's steady period and names its
- * limit (`binding`).
+ * limit (`binding`). `evaluation_seconds`: seconds until each prediction, from the one before.
  */
 export interface DescribedPrediction {
   planned_seconds: number;
@@ -489,6 +489,7 @@ export interface DescribedPrediction {
   sequential_seconds: number;
   period_seconds: number;
   binding: string;
+  evaluation_seconds: number[];
 }
 /**
  * Answers `/katz/tokens`: the lengths of prompts, by node and input.
