@@ -9,7 +9,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice
@@ -22,7 +22,15 @@ from katz_graph.core.errors import RunError
 from katz_graph.core.events import Planned, Sampled, Span, StageDone
 from katz_graph.core.latent_space import LatentSamples
 from katz_graph.core.phases import Phases
-from katz_graph.core.recipe import Encoding, Tile, UpscaleModelRecipe, VaeRecipe
+from katz_graph.core.recipe import (
+    ClipRecipe,
+    ControlNetRecipe,
+    Encoding,
+    ModelRecipe,
+    Tile,
+    UpscaleModelRecipe,
+    VaeRecipe,
+)
 from katz_graph.executor.cluster.autoscaler import Autoscaler
 from katz_graph.executor.cluster.driver import Cluster
 from katz_graph.executor.cluster.network import WorkerNetwork
@@ -58,6 +66,7 @@ if TYPE_CHECKING:
     from katz_graph.executor.launch.in_process import InProcess
     from katz_graph.executor.worker.models import DeviceModels
 
+MODELS = (ModelRecipe, ClipRecipe, VaeRecipe, ControlNetRecipe, UpscaleModelRecipe)
 UNLOADING = 5.0  # maximum seconds to wait for workers to unload their models
 DRIVER = "{}@driver"
 """Names the device of an extra worker in this process."""
@@ -397,6 +406,14 @@ class DeviceEngine:
         )
         context.report(StageDone(stage, span))
         return called
+
+    def prefetch(self, values: Iterable[object], context: Context) -> None:
+        """Starts reading the files of recipes among these values, if it is known which device will
+        use them.
+        """
+        recipes = [value for value in values if isinstance(value, MODELS)]
+        if recipes and len(self._names) == 1:
+            self.cluster.prefetch(self.device.name, recipes, context)
 
     def run_ended(self, context: Context) -> None:
         """Reports that a run sends no more work: devices stay free for it no longer."""

@@ -144,6 +144,14 @@ class DropCall:
 
 
 @dataclass(frozen=True, slots=True)
+class Prefetch:
+    """Makes a worker read the files of the models of recipes that a run will use."""
+
+    recipes: Sequence[Any]
+    arrival: float  # of the run, on the driver's clock
+
+
+@dataclass(frozen=True, slots=True)
 class RunEnded:
     """Reports that a run will send no more work, so the device need not stay free for it."""
 
@@ -316,6 +324,7 @@ ToWorker = (
     | Cancel
     | CallService
     | DropCall
+    | Prefetch
     | RunEnded
 )
 FromWorker = Hello | Pong | Assigned | Unusable | Fault | OfPeer | OfRequest | Returned | Raised

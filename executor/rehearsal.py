@@ -79,6 +79,9 @@ class PlanningEngine(Generic[Made]):
             batch, channels, height * model.shape.scale, width * model.shape.scale
         )
 
+    def prefetch(self, values: Iterable[object], context: Context) -> None:
+        """Does nothing: no model is loaded."""
+
 
 @dataclass(slots=True)
 class StandInEngine(PlanningEngine[Region]):

@@ -12,6 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -49,6 +50,7 @@ from katz_graph.executor.messages import (
     Happened,
     Listening,
     OfRequest,
+    Prefetch,
     Raised,
     Ready,
     Returned,
@@ -209,6 +211,13 @@ class Cluster:
             with self._lock:
                 self._requests.pop(request.name, None)
             del request  # avoid a cycle: error -> traceback -> this frame -> request -> error
+
+    def prefetch(self, device: str, recipes: Sequence[Any], context: Context) -> None:
+        """Makes a worker read the files of models that a run will use. Ignores models that cannot
+        be sent: they are read when they are used.
+        """
+        with self._lock, suppress(TypeError):
+            self._send(device, Prefetch(recipes, context.arrival))
 
     def run_ended(self, context: Context) -> None:
         """Reports to all workers that a run sends no more work."""

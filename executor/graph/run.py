@@ -43,6 +43,8 @@ from katz_graph.node.ui_results import written
 from katz_graph.planner import region as planner_region
 from katz_graph.planner.region import RegionNodes
 
+MODEL_SOCKETS = frozenset(("MODEL", "CLIP", "VAE", "CONTROL_NET", "UPSCALE_MODEL"))
+
 __all__ = ["GraphResult", "Regions", "run_graph"]
 
 
@@ -270,7 +272,18 @@ class _GraphRun:
                 ),
             )
         self.reporter.done(node)
+        self._announce_models(node, outputs)
         self._finish(node, outputs)
+
+    def _announce_models(self, node: NodeState, outputs: Outputs) -> None:
+        """Announces the models that other nodes read to the engine, which may read their files."""
+        if MODEL_SOCKETS.isdisjoint(output.socket for output in node.type.outputs):
+            return
+        links = (link for other in self.nodes.values() for _, link in other.links)
+        read = {link.output for link in links if link.node == node.id}
+        self.context.engine.prefetch(
+            [value for number, value in enumerate(outputs) if number in read], self.context
+        )
 
     def _files(self, node: NodeState) -> Iterator[Path]:
         """Yields the files named in the UI output of a node and of nodes inside its expansion."""

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
@@ -147,6 +147,9 @@ class LoraProfiler:
 
     def upscale(self, model: UpscaleModelRecipe, picture: Tensor, context: Context) -> Tensor:
         return self._engine.upscale(model, picture, context)
+
+    def prefetch(self, values: Iterable[object], context: Context) -> None:
+        self._engine.prefetch(values, context)
 
 
 def similarities(one: list[Tensor], other: list[Tensor]) -> list[float]:

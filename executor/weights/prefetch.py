@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from katz_graph.core.recipe import ClipRecipe, ControlNetRecipe, ModelRecipe
 from katz_graph.files.weights import is_weights
 from katz_graph.host.memory import free_bytes
 from katz_graph.models.loading.identity import header
@@ -34,15 +35,24 @@ class _Wanted:
     `needs`: bytes of these, and of the host memory that loading will allocate.
     """
 
-    run: Hashable
+    run: float
+    order: int
     model: Loadable
     windows: deque[Window] | None = None
     needs: int = 0
 
 
+def order_of_use(recipe: object) -> int:
+    """Returns when a run uses a model: text encoders, then networks, then other models."""
+    if isinstance(recipe, ClipRecipe):
+        return 0
+    return 1 if isinstance(recipe, (ModelRecipe, ControlNetRecipe)) else 2
+
+
 class Prefetcher:
-    """Reads files in a thread, the first model first. Loading then waits less for storage; nothing
-    else changes: an error ends the reading of a model, and is raised by its loading.
+    """Reads files in a thread: those of the run that arrived first, in the order of their use.
+    Loading then waits less for storage; nothing else changes: an error ends the reading of a model,
+    and is raised by its loading.
 
     Skips cached parts of files, models that are loaded (`has`), and models that together with the
     weights to allocate take more than half of the host's free memory. `on_host`: the device's
@@ -60,17 +70,21 @@ class Prefetcher:
         self._lock = threading.Lock()
         self._reads = False  # whether the thread runs
 
-    def want(self, run: Hashable, models: Iterable[Loadable]) -> None:
-        """Adds the models of a run, in the order of their use."""
+    def want(self, models: Iterable[Loadable], run: float, order: int = 0) -> None:
+        """Adds models, unless they are wanted already. `run`: the arrival of the run that uses
+        them; `order`: when it does.
+        """
         if not hasattr(os, "RWF_NOWAIT"):  # only Linux tells whether a file is cached
             return
         with self._lock:
-            self._wanted += [_Wanted(run, one) for one in models]
+            wanted = {one.model.key for one in self._wanted}
+            self._wanted += [_Wanted(run, order, one) for one in models if one.key not in wanted]
+            self._wanted.sort(key=lambda one: (one.run, one.order))
             if self._wanted and not self._reads:
                 self._reads = True
                 threading.Thread(target=self._read, name="katz-prefetch", daemon=True).start()
 
-    def drop(self, run: Hashable) -> None:
+    def drop(self, run: float) -> None:
         """Stops reading for a run, after the current window."""
         with self._lock:
             self._wanted = [one for one in self._wanted if one.run != run]

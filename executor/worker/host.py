@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from functools import cached_property, partial
 from pathlib import Path
@@ -51,7 +51,7 @@ from katz_graph.executor.transport.peer import Peer
 from katz_graph.executor.turns.affinity import stay_on
 from katz_graph.executor.turns.loop import DeviceThread, OneUnitTask, SubmittedTask
 from katz_graph.executor.weights.host_copies import HostCopies, nothing, share_of_host
-from katz_graph.executor.weights.prefetch import Prefetcher
+from katz_graph.executor.weights.prefetch import Prefetcher, order_of_use
 from katz_graph.executor.worker.computing import Computing, Eagerly
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.executor.worker.device_fault import device_fault
@@ -156,10 +156,15 @@ class Host:
             on_loaded=ready,
             wake=self._worker.wake,
         )
-        self._prefetcher.want(begin.arrival, self.models.missing(execution.models))
+        self.prefetch(execution.models, begin.arrival)
         job = self._worker.submit(execution, begin.arrival)
         self._parts[begin.request, begin.attempt] = execution, job
         job.future.add_done_callback(lambda future: self._ended(begin, execution, future))
+
+    def prefetch(self, recipes: Iterable[Any], arrival: float) -> None:
+        """Starts reading the files of models that are not loaded, for a run."""
+        for recipe in recipes:
+            self._prefetcher.want(self.models.missing([recipe]), arrival, order_of_use(recipe))
 
     def _context(self, begin: Begin) -> Context:
         """Creates the context for another process's run; forwards its events to that process."""

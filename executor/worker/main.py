@@ -23,6 +23,7 @@ from katz_graph.executor.messages import (
     Fault,
     Go,
     Listen,
+    Prefetch,
     RunEnded,
 )
 from katz_graph.executor.transport.codec import Closed
@@ -107,6 +108,8 @@ def _obey(host: Host, sender: Sender, message: Message) -> None:
             host.call(call)
         case DropCall(identifier):
             host.drop(identifier)
+        case Prefetch(recipes, arrival):
+            host.prefetch(recipes, arrival)
         case RunEnded() as ended:
             host.run_ended(ended)
         case _:

@@ -280,6 +280,9 @@ class Engine(Protocol):
     def upscale(self, model: UpscaleModelRecipe, picture: Tensor, context: Context) -> Tensor:
         """Upscales [B, 3, H, W] in 0..1 to float32 [B, 3, H·scale, W·scale] without tiling."""
 
+    def prefetch(self, values: Iterable[object], context: Context) -> None:
+        """Announces recipes of models, among other values, that later nodes will use."""
+
 
 class Context(Protocol):
     """Defines the services of one graph run for its nodes."""

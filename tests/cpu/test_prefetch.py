@@ -9,7 +9,8 @@ import mmap
 import os
 import shutil
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,18 @@ from tiny_models import pipeline_folder
 
 from katz_graph.core.errors import InputError
 from katz_graph.core.recipe import FileIdentity
+from katz_graph.executor.graph.context import RunContext
+from katz_graph.executor.graph.result_store import ResultCache
+from katz_graph.executor.graph.run import run_graph
+from katz_graph.executor.messages import Begin
 from katz_graph.executor.weights import prefetch
 from katz_graph.executor.weights.prefetch import WINDOW, Prefetcher
 from katz_graph.executor.worker import host
 from katz_graph.executor.worker.first_calls import first_calls
+from katz_graph.executor.worker.host import Host
 from katz_graph.executor.worker.models import DeviceModels
+from katz_graph.files.folders import Folders
+from katz_graph.formats.api import from_api
 from katz_graph.models.loading.convert import blank
 from katz_graph.models.loading.loadable import Loadable
 from katz_graph.models.loading.residents import Residents
@@ -115,11 +123,11 @@ def test_a_file_is_cached_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyP
     if is_cached(path):
         pytest.skip("the file system does not tell which pages are cached, or drops none")
     prefetcher = Prefetcher(lambda key: False, on_host=False)
-    prefetcher.want(1.0, [model(path, "")])
+    prefetcher.want([model(path, "")], 1.0)
     finish()
     assert is_cached(path)
     monkeypatch.setattr(prefetch, "_read_window", lambda *_: pytest.fail("read again"))
-    prefetcher.want(1.0, [model(path, "")])
+    prefetcher.want([model(path, "")], 1.0)
     finish()
 
 
@@ -127,10 +135,10 @@ def test_only_the_bytes_of_missing_models_are_read(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reading = Reading(monkeypatch)
-    reading.prefetcher.want(1.0, [model(file, "b."), model(file, "a.")])
+    reading.prefetcher.want([model(file, "b."), model(file, "a.")], 1.0)
     assert reading.windows() == [3, 0, 1]
     reading.loaded.add((file, "a."))
-    reading.prefetcher.want(1.0, [model(file, "a."), model(file, "b.")])
+    reading.prefetcher.want([model(file, "a."), model(file, "b.")], 1.0)
     assert reading.windows() == [3]
 
 
@@ -152,20 +160,20 @@ def test_no_model_takes_more_than_half_of_the_free_memory(
     read: list[int],
 ) -> None:
     reading = Reading(monkeypatch, free, on_host)
-    reading.prefetcher.want(1.0, [model(file, "a.", size), model(file, "b.")])
+    reading.prefetcher.want([model(file, "a.", size), model(file, "b.")], 1.0)
     assert reading.windows() == read
 
 
 def test_reading_ends_with_its_run(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reading = Reading(monkeypatch, after=lambda: reading.prefetcher.drop(1.0))
-    reading.prefetcher.want(1.0, [model(file, "a.")])
-    reading.prefetcher.want(2.0, [model(file, "b.")])
+    reading.prefetcher.want([model(file, "a.")], 1.0)
+    reading.prefetcher.want([model(file, "b.")], 2.0)
     assert reading.windows() == [0, 3]
 
 
 def test_reading_ends_when_its_model_is_loaded(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reading = Reading(monkeypatch, after=lambda: reading.loaded.add((file, "a.")))
-    reading.prefetcher.want(1.0, [model(file, "a."), model(file, "b.")])
+    reading.prefetcher.want([model(file, "a."), model(file, "b.")], 1.0)
     assert reading.windows() == [0, 3]
 
 
@@ -174,7 +182,7 @@ def test_an_unreadable_file_only_ends_its_own_reading(
 ) -> None:
     reading = Reading(monkeypatch)
     missing = model(file.with_name("missing.safetensors"), "a.")
-    reading.prefetcher.want(1.0, [missing, model(file, "b.")])
+    reading.prefetcher.want([missing, model(file, "b.")], 1.0)
     assert reading.windows() == [3]
 
 
@@ -290,3 +298,35 @@ def resident_bytes(path: Path) -> int:
     assert library.mincore(place, ctypes.c_size_t(size), pages) == 0
     library.munmap(place, ctypes.c_size_t(size))
     return mmap.PAGESIZE * sum(page & 1 for page in pages.raw)
+
+
+def test_loaders_announce_the_models_that_other_nodes_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The VAE's file is read during sampling, although only a later node uses it."""
+    wanted: dict[str, tuple[float, int]] = {}
+    want = Prefetcher.want
+
+    def watched(self: Prefetcher, models: Iterable[Loadable], run: float, order: int = 0) -> None:
+        wanted.update((Path(one.files[0].path).parent.name, (run, order)) for one in models)
+        want(self, models, run, order)
+
+    def begin(self: Host, message: Begin) -> None:
+        order.append([*wanted])
+        started(self, message)
+
+    order: list[list[str]] = []
+    started = Host.begin
+    monkeypatch.setattr(Prefetcher, "want", watched)
+    monkeypatch.setattr(Host, "begin", begin)
+    document = json.loads(files("katz_graph.workflows").joinpath("txt2img.json").read_text())
+    for node in document.values():
+        changes = {"ckpt_name": str(pipeline_folder("sd1")), "steps": 1, "width": 64, "height": 64}
+        node["inputs"] |= {name: changes[name] for name in node["inputs"].keys() & changes}
+    graph = from_api(document)
+    with local_engine() as engine:
+        context = RunContext(engine, Folders(), tmp_path)
+        run_graph(graph, context, ResultCache("none")).raise_failures()
+        engine.run_ended(context)
+    assert order == [["unet", "text_encoder", "vae"]]
+    assert set(wanted.values()) == {(context.arrival, number) for number in range(3)}
