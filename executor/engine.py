@@ -291,9 +291,11 @@ class DeviceEngine:
         )
         return program
 
-    def profile(self, region: Region, context: Context) -> list[StageTime]:
-        """Measures every stage of a region on every device, alone and with all devices busy. Later
-        plans use the times.
+    def profile(
+        self, region: Region, context: Context, rows: Sequence[int] = ()
+    ) -> list[StageTime]:
+        """Measures every stage of a region on every device, alone and with all devices busy, with
+        the region's own numbers of rows and with these. Later plans use the times.
         """
         names = (
             [device.name for device in self._target_here().devices]
@@ -301,7 +303,7 @@ class DeviceEngine:
             else self._names
         )
         places = [place for place in self.places if place.name in names]
-        measured = profile_region(region, self.cluster, places, self._store, context)
+        measured = profile_region(region, self.cluster, places, self._store, context, rows)
         self._learn()
         return measured
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Samples = Mapping[tuple[str, int], Sequence[float]]
 """Seconds of calls, by cost key and number of rows."""
 
-ROWS = (1, 2, 8)  # numbers of rows that a profile measures besides the request's own
+ROWS = (1, 2, 8)  # numbers of rows that `katz profile` measures besides the request's own
 BRIEF = 4  # steps of a request that is profiled with another number of rows
 
 
@@ -54,14 +54,17 @@ def profile_region(
     places: Sequence[MeasuredDevice],
     store: CostStore,
     context: Context,
+    rows: Sequence[int] = (),
 ) -> list[StageTime]:
     """Runs a sampler on each device alone, then on all devices of a host concurrently. Each time,
-    runs equal stages both separately and batched, and shortly with other numbers of rows (`ROWS`).
+    runs equal stages both separately and batched, and shortly with other numbers of `rows`.
 
     Stores the times, replacing earlier ones, and returns them.
     """
     counts = Counts(store)
-    programs = {place.name: _programs(region, place.device(store), counts) for place in places}
+    programs = {
+        place.name: _programs(region, place.device(store), counts, rows) for place in places
+    }
 
     def run(place: MeasuredDevice, context: Context) -> Samples:
         timed: dict[tuple[str, int], list[tuple[int, float]]] = {}
@@ -115,8 +118,8 @@ def _warm(timed: Sequence[tuple[int, float]]) -> list[float]:
     ]
 
 
-def _programs(region: Region, device: Device, counts: Counts) -> list[Program]:
-    """Plans a request as it is, both ways, and with the `ROWS` that these plans lack."""
+def _programs(region: Region, device: Device, counts: Counts, rows: Sequence[int]) -> list[Program]:
+    """Plans a request as it is, both ways, and with the `rows` that these plans lack."""
 
     def plan(region: Region, batching: bool = False) -> Program:
         return plan_region(region, Target((device,), batching=batching), counts)
@@ -125,10 +128,10 @@ def _programs(region: Region, device: Device, counts: Counts) -> list[Program]:
     if any(region.begin.inputs.get(f"initial_{slot}") is not None for slot in range(1, SLOTS + 1)):
         return programs  # values that the loop carries have the request's rows
     looped = {key for program in programs for key, _ in _rows(program)}
-    for rows in ROWS:
+    for number in rows:
         known = set().union(*map(_rows, programs))
-        if any((key, rows) not in known for key in looped):
-            programs.append(plan(_with_rows(region, rows)))
+        if any((key, number) not in known for key in looped):
+            programs.append(plan(_with_rows(region, number)))
     return programs
 
 

@@ -236,13 +236,15 @@ class Engine:
 
         Each stage is measured alone, and while the other devices run it at the same time.
         """
+        from katz_graph.executor.measure.stages import ROWS
+
         prepared = self._prepared(workflow, Changes(set=set), self._warn)
         setup = resolve(self._options, prepared.workflow.run)
         plan = self._plan(prepared, setup, "expand")
         (_, engine), times = self._started(setup), []
         for program in plan.programs:
             self._say(f"measuring sampler {program.name}")
-            times += engine.profile(program.region, self._quiet_context(engine))
+            times += engine.profile(program.region, self._quiet_context(engine), ROWS)
         return times
 
     def compile_kernels(

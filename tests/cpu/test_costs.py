@@ -26,6 +26,7 @@ from katz_graph.executor.measure import device as calibrate
 from katz_graph.executor.measure import store as cost_store
 from katz_graph.executor.measure.device import calibrated, contention, device_key, measure
 from katz_graph.executor.measure.links import known_links
+from katz_graph.executor.measure.stages import ROWS
 from katz_graph.executor.measure.store import Contention, CostStore, Rates
 from katz_graph.executor.measure.survey import STRETCH, assume, estimated, survey
 from katz_graph.executor.planning import Choices
@@ -378,7 +379,7 @@ def test_an_engine_measures_every_stage_of_a_request_in_both_ways(sdxl: Models) 
     controls = (ControlCase(sdxl.controls[0], 1.0, 0.0, 1.0),)
     region = sampler_region(Case("test", sdxl.pipeline, "euler", 4, controls=controls))
     with local_engine(batching=True) as engine:
-        times = engine.profile(region, bare_context(engine))
+        times = engine.profile(region, bare_context(engine), ROWS)
         known = set(engine.device.measured.values())
         four = Case("four", sdxl.pipeline, "euler", 2, latent=torch.zeros(4, 4, 8, 8))
         plan = engine.plan(sampler_region(four))
@@ -415,7 +416,8 @@ def test_a_profile_leaves_out_batches_for_which_memory_does_not_suffice(
             return run(program, *rest, **more)
 
         monkeypatch.setattr(engine.cluster, "run", limited)
-        times = engine.profile(sampler_region(Case("test", sdxl.pipeline, "euler", 2)), context)
+        region = sampler_region(Case("test", sdxl.pipeline, "euler", 2))
+        times = engine.profile(region, context, ROWS)
     measured = {time.rows for time in times if time.stage == "unet_mid" and time.alone is not None}
     assert measured == {1, 2}
     (warning,) = context.warnings
