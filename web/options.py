@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from katz_graph.core.eviction import POLICIES
+from katz_graph.core.shared_rows import SharedRows
 from katz_graph.planner.changes import PERMISSIONS, PLACE
 from katz_graph.settings.environment import TOKEN
 from katz_graph.settings.options import CACHE, GB, FolderOptions, PlacementOptions, option
@@ -110,6 +111,12 @@ class ServeOptions(PlacementOptions, FolderOptions, AccessOptions):
         "devices for one job, not counting those of ControlNets; default: all",
         min=1,
     )
+    shared_rows: str = option(
+        "most rows of a model's call that jobs share, N; N:fixed: always N rows, for the same "
+        "bytes in any company; 0: jobs share no calls",
+        "0",
+        metavar="N[:fixed]",
+    )
     permit: str = option(
         f"settings that jobs may choose, separated by commas: {', '.join(PERMISSIONS)}",
         PLACE,
@@ -158,20 +165,30 @@ class ServeOptions(PlacementOptions, FolderOptions, AccessOptions):
     limits: Limits = field(default_factory=Limits)
 
     @property
+    def rows(self) -> SharedRows:
+        """Parses `shared_rows`. Raises InputError for a value that is not possible."""
+        return SharedRows.parse(self.shared_rows, self.limits.batch)
+
+    @property
     def jobs_served(self) -> int:
-        """Returns how many jobs devices serve at the same time: one for each group of devices. Also
-        counts the devices of ControlNets (`--place`), although these belong to no group.
+        """Returns how many jobs devices serve at the same time: one for each group of devices, or
+        as many as their shared calls have rows. Also counts the devices of ControlNets (`--place`),
+        although these belong to no group.
         """
+        served = self._groups * max(1, self.rows.most)
+        return min(served, self.jobs_at_once or served)
+
+    @property
+    def _groups(self) -> int:
         count = max(1, len(self.device_list().choices))
-        groups = math.ceil(count / (self.devices_per_job or count))
-        return min(groups, self.jobs_at_once or groups)
+        return math.ceil(count / (self.devices_per_job or count))
 
     @property
     def jobs_running(self) -> int:
         """Returns how many jobs the runner has at the same time. While one samples, another saves
         its results, and the next prepares its work.
         """
-        return self.jobs_at_once or 3 * self.jobs_served
+        return self.jobs_at_once or self.jobs_served + 2 * self._groups
 
 
 @dataclass(frozen=True, slots=True)

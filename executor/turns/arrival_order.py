@@ -62,10 +62,14 @@ class ArrivalOrder(Generic[Task]):
         if switch:
             self._switch = switch
 
+    def ranked(self, tasks: Iterable[Task]) -> list[Task]:
+        """Returns tasks in the order of their arrival."""
+        return sorted(tasks, key=self._places.__getitem__)
+
     def choose(self, ready: Iterable[Task], now: float) -> tuple[Task | None, float]:
         """Returns the next task; or None, and the time at which one of the tasks may run."""
         earliest = float("inf")
-        for task in sorted(ready, key=self._places.__getitem__):
+        for task in self.ranked(ready):
             free = self._free(task, now)
             if free <= now:
                 return task, now

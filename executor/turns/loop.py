@@ -1,5 +1,6 @@
 """Runs the tasks of a device worker in one thread, one unit at a time: an evaluation of a request,
-or part of one, up to the next value from another device.
+or part of one, up to the next value from another device; or an evaluation of several requests that
+share its calls.
 
 Weights are patched in place, so a task runs only while its weight set is resident. `arrival_order`
 decides the order of tasks.
@@ -11,7 +12,7 @@ import math
 import threading
 import time
 import traceback
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, Protocol
@@ -22,13 +23,14 @@ from katz_graph.core.errors import Cancelled, with_causes
 from katz_graph.executor.turns.affinity import Awake, give_way
 from katz_graph.executor.turns.arrival_order import ArrivalOrder
 from katz_graph.executor.turns.openmp import SpinGuard
+from katz_graph.executor.turns.together import OfferingTask, SharedCalls, run_together
 from katz_graph.models.loading.residency import NoRoom
 
 WeightSetKey = tuple[Hashable, Hashable]
 """A module and the LoRAs wanted in it; an empty tuple means none."""
 
 
-class ThreadTask(Protocol):
+class ThreadTask(OfferingTask, Protocol):
     """Defines a task that a worker runs in units."""
 
     @property
@@ -54,6 +56,10 @@ class ThreadTask(Protocol):
         """Returns the seconds that the last unit spent on making a weight set resident."""
 
     @property
+    def rows(self) -> int:
+        """Returns the rows of the task's largest call that other tasks may share."""
+
+    @property
     def result(self) -> Any: ...
 
     def step(self) -> bool:
@@ -73,6 +79,11 @@ class OneUnitTask:
     weight_set = None
     alone = True
     switched = 0.0
+    rows = 0
+    offer = None
+    prepares: Collection[str] = ()
+    upcoming: Sequence[str] = ()
+    paired = True
 
     def __init__(
         self,
@@ -94,6 +105,9 @@ class OneUnitTask:
         return self._loads()
 
     def step(self) -> bool:
+        return self.advance()
+
+    def advance(self, outputs: Any = None) -> bool:
         self.start = time.perf_counter()
         self.result = self._run()
         self.seconds = time.perf_counter() - self.start
@@ -154,6 +168,7 @@ class DeviceThread:
     """Runs jobs until closed. `threads`: torch's threads for computing. `awake`: seconds for which
     the thread keeps its processor busy while requests wait for other workers (see
     `affinity.Awake`). `within`: creates a context manager around each unit and the end of a job.
+    `shared`: computes calls of several tasks; None: tasks share no calls.
     """
 
     def __init__(
@@ -162,8 +177,10 @@ class DeviceThread:
         threads: int,
         awake: float = 0.0,
         within: Callable[[], AbstractContextManager[object]] = nullcontext,
+        shared: SharedCalls | None = None,
     ) -> None:
         self.name = name
+        self._shared = shared
         self._within = within
         self._threads, self._awake, self._guard = threads, Awake(awake), SpinGuard(threads)
         self._jobs: list[SubmittedTask] = []
@@ -248,17 +265,87 @@ class DeviceThread:
         for job in self._jobs:
             if job.cancelled:
                 return job, now
-        ready = (job for job in self._jobs if job.task.ready and not job.waits)
-        return self._order.choose(ready, now)
+        ready = [job for job in self._jobs if job.task.ready and not job.waits]
+        chosen, until = self._order.choose(ready, now)
+        if chosen is not None and self._shared is not None:
+            chosen = self._prepared_first(chosen, ready)
+        return chosen, until
+
+    def _prepared_first(
+        self, leader: SubmittedTask, ready: Sequence[SubmittedTask]
+    ) -> SubmittedTask:
+        """Returns the first job that has to prepare before it can share the leader's calls; the
+        leader if there is none. Jobs that have to load models wait.
+        """
+        keys = self._keys(leader)
+        for job in self._order.ranked(ready) if keys else ():
+            if not (keys.isdisjoint(job.task.prepares) or job.task.loads):
+                return job
+        return leader
+
+    def _keys(self, job: SubmittedTask) -> set[str]:
+        """Returns the keys of the calls of the job's next unit that jobs may share."""
+        return {*job.task.upcoming} - {""}
 
     def _is_resident(self, wanted: WeightSetKey | None) -> bool:
         return wanted is None or self._resident.get(wanted[0], ()) == wanted[1]
 
     def _advance(self, job: SubmittedTask) -> None:
-        """Runs one unit of a job; ends the job if the unit was the last or failed."""
+        """Runs one unit of a job, and of the jobs that share calls with it."""
+        company = self._company(job)
+        job.task.paired = not company
+        if not company:
+            self._run(job, job.task.step)
+            return
+        for other in company:
+            other.task.paired = False
+        assert self._shared is not None  # jobs with company share calls
+        run_together(
+            [job, *company],
+            lambda one: None if one.future.done() else one.task.offer,
+            lambda one: one.task.upcoming,
+            self._move,
+            self._shared.together,
+        )
+
+    def _company(self, job: SubmittedTask) -> list[SubmittedTask]:
+        """Returns the jobs that share calls of the job's next unit, in their order."""
+        if self._shared is None or job.cancelled:
+            return []
+        if not (keys := self._keys(job)):
+            return []
+        with self._changed:
+            others = [
+                one
+                for one in self._order.ranked(self._jobs)
+                if one is not job
+                and not (one.cancelled or one.waits)
+                and self._is_resident(one.task.weight_set)
+                and one.task.ready
+            ]
+        room = min(map(self._shared.most_rows, keys)) - job.task.rows
+        company = []
+        for one in others:
+            if one.task.rows <= room and not keys.isdisjoint(one.task.upcoming):
+                company.append(one)
+                room -= one.task.rows
+        return company
+
+    def _move(self, job: SubmittedTask, result: Any) -> None:
+        """Continues a job of a shared unit with the outputs, or the error, of its offer."""
+
+        def advance() -> bool:
+            if isinstance(result, Exception):
+                raise result
+            return job.task.advance(result)
+
+        self._run(job, advance)
+
+    def _run(self, job: SubmittedTask, work: Callable[[], bool]) -> None:
+        """Runs a unit of a job or part of it; ends the job if that was the last or failed."""
         try:
             with self._within():
-                if self._step(job):
+                if self._worked(job, work):
                     self._leave(job)
                     job.succeed()
         except NoRoom as error:
@@ -271,13 +358,13 @@ class DeviceThread:
         finally:
             del job  # the error's traceback references this frame, the job's future the error
 
-    def _step(self, job: SubmittedTask) -> bool:
+    def _worked(self, job: SubmittedTask, work: Callable[[], bool]) -> bool:
         wanted = job.task.weight_set
         switches = not self._is_resident(wanted)
         if job.cancelled:
             raise Cancelled("cancelled")
         self._guard.begin()
-        done = job.task.step()
+        done = work()
         # the unit may have changed the task's weight set
         if wanted is not None and (left := job.task.weight_set or wanted):
             self._resident[left[0]] = left[1]

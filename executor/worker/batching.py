@@ -1,6 +1,6 @@
-"""Merges the inputs of several operations into one call, splits the call's results, and maps
-functions over the tensors of a structure. Must know only tensors, frozen dataclasses, tuples and
-mappings.
+"""Merges the inputs of several operations or requests into one call, splits the call's results, and
+maps functions over the tensors of a structure. Must know only tensors, frozen dataclasses, tuples
+and mappings.
 """
 
 from __future__ import annotations
@@ -16,7 +16,16 @@ from katz_graph.core.errors import RunError
 from katz_graph.host.transfer import to_device
 
 
-def merge(values: Sequence[Any], what: str = "values") -> Any:
+def concatenated(tensors: Sequence[Tensor]) -> Tensor:
+    """Concatenates tensors along the batch."""
+    return torch.cat(list(tensors))
+
+
+def merge(
+    values: Sequence[Any],
+    what: str = "values",
+    concatenate: Callable[[Sequence[Tensor]], Tensor] = concatenated,
+) -> Any:
     """Merges equal structures along the batch: tensors [B, ...] -> one tensor [sum of B, ...].
     Tensor shapes may differ only in B; all other values must be equal.
 
@@ -28,34 +37,39 @@ def merge(values: Sequence[Any], what: str = "values") -> Any:
     if any(type(value) is not type(first) for value in values):
         raise _apart(what, [type(value).__name__ for value in values])
     if isinstance(first, Tensor):
-        return _concatenated(values, what)
+        _check_shapes(values, what)
+        return concatenate(values)
     if is_dataclass(first) and not isinstance(first, type):
         names = [field.name for field in fields(first)]
         parts = {
             name: merge(
-                [getattr(value, name) for value in values], f"{type(first).__name__}.{name}"
+                [getattr(value, name) for value in values],
+                f"{type(first).__name__}.{name}",
+                concatenate,
             )
             for name in names
         }
         return replace(first, **parts)
     if isinstance(first, tuple) and len({len(value) for value in values}) == 1:
         return tuple(
-            merge(parts, f"{what}[{number}]")
+            merge(parts, f"{what}[{number}]", concatenate)
             for number, parts in enumerate(zip(*values, strict=True))
         )
     if isinstance(first, Mapping) and all(value.keys() == first.keys() for value in values):
-        return {key: merge([value[key] for value in values], f"{what}[{key!r}]") for key in first}
+        return {
+            key: merge([value[key] for value in values], f"{what}[{key!r}]", concatenate)
+            for key in first
+        }
     if any(value != first for value in values):
         raise _apart(what, values)
     return first
 
 
-def _concatenated(tensors: Sequence[Tensor], what: str) -> Tensor:
+def _check_shapes(tensors: Sequence[Tensor], what: str) -> None:
     if len({(tensor.shape[1:], tensor.dtype, tensor.device) for tensor in tensors}) > 1:
         raise _apart(
             what, [f"{list(tensor.shape)} {tensor.dtype} on {tensor.device}" for tensor in tensors]
         )
-    return torch.cat(list(tensors))
 
 
 def _apart(what: str, values: Sequence[Any]) -> RunError:
@@ -67,26 +81,29 @@ def _apart(what: str, values: Sequence[Any]) -> RunError:
     )
 
 
-def split(value: Any, count: int) -> list[Any]:
-    """Splits a merged value into `count` equal parts; tensors are views."""
-    if count == 1:
+def split(value: Any, sizes: Sequence[int]) -> list[Any]:
+    """Splits a merged value into parts in proportion to `sizes`, such as their rows; tensors are
+    views.
+    """
+    if len(sizes) == 1:
         return [value]
     if isinstance(value, Tensor):
-        return list(value.chunk(count))
+        rows = len(value) // sum(sizes)  # for each unit of size
+        return list(torch.split_with_sizes(value, [rows * size for size in sizes]))
     if is_dataclass(value) and not isinstance(value, type):
-        parts = {name: split(getattr(value, name), count) for name in _tensor_fields(value)}
+        parts = {name: split(getattr(value, name), sizes) for name in _tensor_fields(value)}
         return [
             replace(value, **{name: part[index] for name, part in parts.items()})
-            for index in range(count)
+            for index in range(len(sizes))
         ]
     if isinstance(value, tuple):
         return [
-            tuple(parts) for parts in zip(*(split(part, count) for part in value), strict=True)
-        ] or [()] * count
+            tuple(parts) for parts in zip(*(split(part, sizes) for part in value), strict=True)
+        ] or [()] * len(sizes)
     if isinstance(value, Mapping):
-        parts = {key: split(part, count) for key, part in value.items()}
-        return [{key: part[index] for key, part in parts.items()} for index in range(count)]
-    return [value] * count
+        parts = {key: split(part, sizes) for key, part in value.items()}
+        return [{key: part[index] for key, part in parts.items()} for index in range(len(sizes))]
+    return [value] * len(sizes)
 
 
 def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:

@@ -1,11 +1,10 @@
-"""Computes the calls of one request; looks up live modules and constants only once."""
+"""Binds the calls of one request to live modules and constants, which it looks up only once."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -15,12 +14,11 @@ from katz_graph.core.recipe import ModelRecipe
 from katz_graph.executor.graph.region_calls import RegionCalls
 from katz_graph.executor.weights.weight_set import Resident
 from katz_graph.executor.worker.batching import on_device
-from katz_graph.executor.worker.computing import StageCall
+from katz_graph.executor.worker.computing import Offer, StageCall
 from katz_graph.executor.worker.models import DeviceModels, network_loras
 from katz_graph.host.transfer import to_device
 from katz_graph.ir.region import Operation, Previous, Ref
-from katz_graph.kernels.attention import attention_order
-from katz_graph.models.stages import NODE, Loop, Stage
+from katz_graph.models.stages import Loop, Stage
 from katz_graph.planner.region import stage_of
 
 
@@ -46,34 +44,33 @@ class BoundCalls:
         # by the id() of operations, which the program keeps alive
         self._known: dict[tuple[int, ...], Bound] = {}
 
-    def outputs(
+    def node(self, node: Operation, given: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Calls a pack's node. It is not retried if memory runs out, because it may have side
+        effects.
+        """
+        return self._nodes.call(node, {**node.inputs, **given})
+
+    def offer(
         self,
         members: Sequence[Sequence[Operation]],
         given: Sequence[Mapping[str, Any]],
         what: str,
-    ) -> Sequence[tuple[Any, ...]]:
-        """Computes one call, or two independent calls. `members`: operations of each call; `given`:
-        inputs from other operations. `what` names the request in an out-of-memory error. A stage
-        has no side effects, so it is retried after memory is freed. A pack's node is not retried,
-        because it may have side effects.
+        key: str,
+        count: Callable[[Counter[str]], None],
+    ) -> Offer:
+        """Binds one call, or two independent calls. `members`: operations of each call; `given`:
+        inputs from other operations; `key`: `Call.shares`.
         """
-        stage = members[0][0].stage
-        if stage == NODE:
-            ((node,),), (taken,) = members, given
-            return [self._nodes.call(node, {**node.inputs, **taken})]
-
-        # no closure, because an error's traceback would keep its values alive
-        compute = partial(self._together, members, given)
-        label = f"{what}, {stage.replace('_', ' ')}"
-        return self._models.residents.with_room(label, compute)
-
-    def _together(
-        self, members: Sequence[Sequence[Operation]], given: Sequence[Mapping[str, Any]]
-    ) -> Sequence[tuple[Any, ...]]:
-        ready = list(map(self._ready, members, given))
-        in_order = attention_order(self._models.device)
-        with in_order if ready[0].stage.recorded else nullcontext():
-            return self._models.compute.together(ready)
+        ready = tuple(map(self._ready, members, given))
+        first = members[0]
+        return Offer(
+            ready,
+            key if len(ready) == 1 else "",
+            len(first) * self._loop.shape[0],
+            self._known[tuple(map(id, first))].loras,
+            f"{what}, {first[0].stage.replace('_', ' ')}",
+            count,
+        )
 
     def _ready(self, members: Sequence[Operation], given: Mapping[str, Any]) -> StageCall:
         """Binds one call and adds its inputs from other operations."""
@@ -81,9 +78,6 @@ class BoundCalls:
         if key not in self._known:
             self._known[key] = self._bind(members)
         bound = self._known[key]
-        assert self._models.resident_in(bound.module) == bound.loras, (
-            f"{bound.stage.name} would compute with the LoRAs of another model"
-        )
         rows = {
             name: self._rows([given[name]] * len(members))
             for name in bound.stage.rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -20,6 +20,20 @@ class StageCall(NamedTuple):
     given: Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Holds the next call of a request, or two independent calls, bound and ready to execute.
+    Requests may share a single call if their keys are equal and not empty.
+    """
+
+    calls: tuple[StageCall, ...]
+    key: str
+    rows: int  # of each call
+    loras: Hashable  # must be resident in the module
+    what: str  # names the request in an out-of-memory error
+    count: Callable[[Counter[str]], None]  # adds to the request's numbers of calls
+
+
 @dataclass(slots=True)
 class ComputeUse:
     """Counts stage calls since the worker started."""
@@ -27,6 +41,7 @@ class ComputeUse:
     captures: int = 0  # recorded calls
     replays: int = 0  # calls replayed from a recording
     concurrent: int = 0  # calls run concurrently on two streams
+    shared: int = 0  # calls with rows of several requests
     drops: int = 0  # times that all recordings were dropped for lack of memory
     bytes: int = 0  # memory held by recordings
     eager: dict[str, int] = field(default_factory=dict)  # other calls, by reason

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from katz_graph.core.devices import AUTO, number_format
+from katz_graph.core.shared_rows import ALONE, SharedRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class WorkerConfig:
     control_net_bytes: int | None = None  # budget for resident ControlNets; None: no limit
     policy: str = "lru"  # eviction policy for ControlNets
     cuda_graphs: bool = True  # whether to record and replay stages on a GPU
+    shared_rows: SharedRows = ALONE  # of calls that requests share
 
 
 def dtype_for(devices: Iterable[str], wanted: str = AUTO) -> torch.dtype:

@@ -1,13 +1,14 @@
 """Executes one worker's part of a request. Stores the values of this and later evaluations, and on
-one device advances the sampler. Advances to the end of an evaluation, or to a wait for another
-device, so requests can alternate.
+one device advances the sampler. Offers its calls one by one, so requests can share them, and stops
+at the end of an evaluation, or at a wait for another device, so requests can alternate.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
@@ -23,12 +24,14 @@ from katz_graph.executor.turns.loop import WeightSetKey
 from katz_graph.executor.weights.weight_versions import WeightVersions
 from katz_graph.executor.worker.batching import received
 from katz_graph.executor.worker.bound_calls import BoundCalls
+from katz_graph.executor.worker.computing import Offer
 from katz_graph.executor.worker.device_program import DeviceProgram
 from katz_graph.executor.worker.holding import Holding
 from katz_graph.executor.worker.lora_check import LoraCheck
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.executor.worker.run_ahead import RunAhead
 from katz_graph.executor.worker.spans import SpanRecorder
+from katz_graph.executor.worker.stage_calls import StageCalls
 from katz_graph.executor.worker.stream import Reading, StreamEvent
 from katz_graph.executor.worker.values import Values
 from katz_graph.files.urls import shown
@@ -36,6 +39,7 @@ from katz_graph.ir.program import PRESENT, Call, Instance, Instances, Instructio
 from katz_graph.ir.region import Operation, Previous, Ref
 from katz_graph.ir.values import Step
 from katz_graph.models.family import linear_map
+from katz_graph.models.stages import NODE, Outputs
 from katz_graph.node.scope import running
 from katz_graph.node.types import Context
 from katz_graph.picture.preview import latent_picture
@@ -55,13 +59,17 @@ class Exchange(Protocol):
     def take(self, instance: Instance) -> Any: ...
 
 
+Work = Generator[Offer | None, Sequence[Outputs], None]
+"""Yields each call to compute and is sent its outputs; yields None at the end of a unit."""
+
+
 class Execution:
     """Executes the instruction list of a device program.
 
     The first step loads the models and then calls `on_loaded`; with `hold`, execution then waits
     for `go`. LoRA files are read concurrently: the task is ready when all but the deferred files
     are read, and each file read calls `wake`. `exchange`: None if no other device takes part.
-    `measure`: time every call separately.
+    `measure`: time every call separately. `stage_calls` computes this request's calls.
     """
 
     def __init__(
@@ -74,6 +82,7 @@ class Execution:
         hold: bool = False,
         on_loaded: Callable[[], None] | None = None,
         wake: Callable[[], None] = lambda: None,
+        stage_calls: StageCalls | None = None,
     ) -> None:
         self.program = program = share.program
         self.timing = Timing()
@@ -86,6 +95,10 @@ class Execution:
         self._dtype = models.dtype_of(program.region.begin.inputs["model"].network)
         loop = loop_of(program.region.begin, program.shape, self._dtype)
         self._calls = BoundCalls(models, loop, RegionCalls(context))
+        self._stage_calls = stage_calls or StageCalls(models)
+        self.offer: Offer | None = None  # the call that `advance` continues with
+        self.paired = True  # independent calls are offered in pairs
+        self._left: Sequence[str] = ()  # share keys of the running segment's remaining calls
         self._instances = Instances(program)
         self._before = Values()
         self._values: Values | None = None  # of the current evaluation
@@ -100,6 +113,7 @@ class Execution:
         self._instructions = list(program.instructions[share.device])
         self.alone = not any(instruction.peer for instruction in self._instructions)
         self._next = 0
+        self._work = self._carry_out_all()
         self._loaded = False
         self._holding = Holding(program, models)
         # seconds of the last unit for merging LoRAs into the network or removing them
@@ -110,6 +124,9 @@ class Execution:
             for number, run in enumerate(program.segments)
             for segment in run
         }
+        calls = [call for run in program.segments for segment in run for call in segment.calls]
+        self._rows = program.shape[0] * max((len(call.operations) for call in calls), default=1)
+        self._shares = frozenset(call.shares for call in calls) - {""}
         self._versions = WeightVersions(program, share.device)
         self._go_on_with(self._versions.deferred.everything)
         self._made_before = {*(op.id for op in program.before), PRESENT}
@@ -143,6 +160,11 @@ class Execution:
     def models(self) -> Sequence[Any]:
         """Returns the recipes of its models, in the order of loading."""
         return self._holding.models
+
+    @property
+    def rows(self) -> int:
+        """Returns the rows of the largest call of the loop on this device."""
+        return self._rows
 
     @property
     def loads(self) -> bool:
@@ -193,47 +215,89 @@ class Execution:
         assert self._exchange is not None  # only workers get sends and receives
         return self._exchange
 
+    @property
+    def prepares(self) -> Collection[str]:
+        """Returns the share keys of all calls of the loop, until the first evaluation begins."""
+        return self._shares if self._evaluation < 0 and not self._measure else ()
+
+    @property
+    def upcoming(self) -> Sequence[str]:
+        """Returns the share keys of the calls from here to the end of the evaluation; none if the
+        next unit has to do other work than one evaluation.
+        """
+        if not self._loaded or self._measure:
+            return ()
+        keys = list(self._left)
+        for instruction in self._instructions[self._next :]:
+            match instruction.kind:
+                case "run":
+                    keys += (call.shares for call in self._segments[instruction.target][1].calls)
+                case "weights" | "prepare":
+                    return ()
+                case "end":
+                    break
+        return keys
+
     def step(self) -> bool:
-        """Loads models on the first call. Later calls execute instructions to the end of an
-        evaluation, or to a missing input.
+        """Runs one unit without other requests: loads models on the first call; later executes
+        instructions to the end of an evaluation, or to a missing input.
 
         Returns true when the request is done. Raises NoRoom, before computing anything, if models
         in use by other requests leave too little memory; the call may be repeated later.
         """
-        return self._models.residents.with_room(self._what(), self._step_on, again=False)
-
-    def _step_on(self) -> bool:
-        self._check.raise_problems(self._context)
-        self._adapters.check()
-        before = self._models.network_seconds
-        calls_before = self._models.compute.use.calls
-        # makes the run's context available to pack code
-        with running(self._context, self.program.name):
-            done = self._loaded and self._continue()
-            if not self._loaded:
-                self._load()
-            self._computed.update(self._models.compute.use.calls - calls_before)
-            if done:
-                self._recorder.emit(last=True)
-                self.timing.calls = dict(self._computed)
-                self.timing.reads = {
-                    reading_key(file): took for file, took in self._adapters.seconds.items()
-                }
-        self.switched = self._models.network_seconds - before
+        done = self.advance()
+        while self.offer is not None:
+            done = self.advance(self._stage_calls.alone(self.offer))
         return done
 
-    def _continue(self) -> bool:
+    def advance(self, outputs: Sequence[Outputs] | None = None) -> bool:
+        """Continues with the outputs of the offer, if there was one, to the next offer or the end
+        of the unit. Returns true when the request is done.
+        """
+        return self._models.residents.with_room(
+            self._what(), partial(self._advance_on, outputs), again=False
+        )
+
+    def _advance_on(self, outputs: Sequence[Outputs] | None) -> bool:
+        before = self._models.network_seconds
+        if outputs is None:
+            self._check.raise_problems(self._context)
+            self._adapters.check()
+            self.switched = 0.0
+        # makes the run's context available to pack code
+        with running(self._context, self.program.name):
+            if not self._loaded:
+                self._load()
+                return False
+            try:
+                self.offer = next(self._work) if outputs is None else self._work.send(outputs)
+            except StopIteration:
+                self.offer = None
+        self.switched += self._models.network_seconds - before
+        return self._next == len(self._instructions) and self.offer is None
+
+    def _carry_out_all(self) -> Work:
+        prepared = False
         while self._next < len(self._instructions):
             instruction = self._instructions[self._next]
             if self._waits_for(instruction):
-                return False
+                yield None
+                continue
+            if instruction.kind == "begin" and prepared:
+                prepared = False
+                yield None  # the first evaluation is a unit by itself, which requests may share
             self._next += 1
-            self._carry_out(instruction)
-            if instruction.kind == "end":
-                return self._next == len(self._instructions)
-        return True
+            yield from self._carry_out(instruction)
+            prepared |= instruction.kind == "prepare"
+            if instruction.kind == "end" and self._next < len(self._instructions):
+                yield None
+        self._recorder.emit(last=True)
+        self.timing.calls = dict(self._computed)
+        self.timing.reads = {
+            reading_key(file): took for file, took in self._adapters.seconds.items()
+        }
 
-    def _carry_out(self, instruction: Instruction) -> None:
+    def _carry_out(self, instruction: Instruction) -> Work:
         index, spans, started = instruction.evaluation, self._recorder, time.perf_counter()
         began = spans.clock()
         match instruction.kind:
@@ -247,7 +311,7 @@ class Execution:
                 call = self._preparations[instruction.target]
                 networks = self._version.networks[instruction.target]
                 began = self._make_resident(networks, index, began)
-                self._compute([call], self._version.before, self._before)
+                yield from self._compute([call], self._version.before, self._before)
                 spans.add("prepare", instruction.target, began, index)
                 self.timing.prepare += time.perf_counter() - started
             case "begin":
@@ -263,7 +327,7 @@ class Execution:
             case "run":
                 networks = self._version.networks[instruction.target]
                 began = self._make_resident(networks, index, began)
-                self._run_segment(instruction.target)
+                yield from self._run_segment(instruction.target)
                 spans.add("segment", instruction.target, began, index)
             case "advance":
                 self._advance()
@@ -366,6 +430,8 @@ class Execution:
         memory.
         """
         self._holding.release()
+        self._work.close()
+        self.offer = None
         self._before, self._values, self._carried, self._process = Values(), None, {}, None
         self._calls.clear()
         self._adapters.release()
@@ -399,8 +465,15 @@ class Execution:
         for instruction in list(self._instructions):
             call = self._preparations.get(instruction.target)
             if instruction.kind == "prepare" and call is not None and self._encodes_text(call):
-                self._carry_out(instruction)
+                self._run_alone(self._carry_out(instruction))
                 self._instructions.remove(instruction)
+
+    def _run_alone(self, work: Work) -> None:
+        """Computes the calls of some work at once."""
+        with suppress(StopIteration):
+            offer = next(work)
+            while offer is not None:
+                offer = work.send(self._stage_calls.alone(offer))
 
     def _encodes_text(self, call: Call) -> bool:
         return stage_of(self._version.before[call.operations[0]]).encodes_text
@@ -414,11 +487,15 @@ class Execution:
             raise RuntimeError("the program has more evaluations than the sampler")
         return step
 
-    def _run_segment(self, name: str) -> None:
+    def _run_segment(self, name: str) -> Work:
         number, segment = self._segments[name]
-        # timed calls run one at a time
-        for calls in segment.turns if not self._measure else zip(segment.calls, strict=True):
-            self._compute(calls, self._version.variants[number], self._now)
+        # timed and shared calls run one at a time
+        one_by_one = self._measure or not self.paired
+        turns = [*(zip(segment.calls, strict=True) if one_by_one else segment.turns)]
+        for turn, calls in enumerate(turns):
+            self._left = [call.shares for rest in turns[turn:] for call in rest]
+            yield from self._compute(calls, self._version.variants[number], self._now)
+        self._left = []
 
     def _advance(self) -> None:
         """Passes the prediction to the sampler. Progress and preview are reported later."""
@@ -438,12 +515,18 @@ class Execution:
 
     def _compute(
         self, calls: Sequence[Call], operations: Mapping[str, Operation], values: Values
-    ) -> None:
+    ) -> Work:
         """Executes one call, or two independent calls."""
         members = [[operations[name] for name in call.operations] for call in calls]
         given = [_gathered(some, values) for some in members]
         started = self._measured_from()
-        made = self._calls.outputs(members, given, self._what())
+        if calls[0].stage == NODE:
+            ((node,),), (taken,) = members, given
+            made: Sequence[Outputs] = [self._calls.node(node, taken)]
+        else:
+            made = yield self._calls.offer(
+                members, given, self._what(), calls[0].shares, self._computed.update
+            )
         for call, outputs in zip(calls, made, strict=True):
             values.put(call.operations, outputs)
         first = calls[0].operations

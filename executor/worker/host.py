@@ -58,6 +58,7 @@ from katz_graph.executor.worker.device_fault import device_fault
 from katz_graph.executor.worker.execution import Exchange, Execution
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.executor.worker.services import SERVICES
+from katz_graph.executor.worker.stage_calls import StageCalls
 from katz_graph.executor.worker.stream import Stream
 from katz_graph.files.folders import Folders
 from katz_graph.host.memory import is_out_of_memory, memory_message
@@ -96,11 +97,13 @@ class Host:
         self._prefetcher = Prefetcher(
             self.models.residents.has, on_host=self.models.device.type == "cpu"
         )
+        self._stage_calls = StageCalls(self.models, config.shared_rows)
         self._worker = DeviceThread(
             config.name,
             config.threads,
             AWAKE if config.processors else 0.0,
             self.models.stream.entered,
+            self._stage_calls if config.shared_rows.most else None,
         )
         stay_on(config.processors)
         self.mailbox = Mailbox(self._worker.wake)
@@ -155,6 +158,7 @@ class Host:
             hold=True,
             on_loaded=ready,
             wake=self._worker.wake,
+            stage_calls=self._stage_calls,
         )
         self.prefetch(execution.models, begin.arrival)
         job = self._worker.submit(execution, begin.arrival)

@@ -75,7 +75,7 @@ class Values:
         operations = self._owner[value.operation]
         if len(operations) > 1:
             for name, outputs in zip(
-                operations, split(self._results[operations], len(operations)), strict=True
+                operations, split(self._results[operations], [1] * len(operations)), strict=True
             ):
                 self.put((name,), outputs)
         return self._results[(value.operation,)][value.output]

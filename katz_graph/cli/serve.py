@@ -17,6 +17,7 @@ from katz_graph.core.devices import AUTO, DeviceList, check_dtype, parse_link, t
 from katz_graph.core.errors import InputError
 from katz_graph.core.eviction import POLICIES
 from katz_graph.core.phases import Phases, process_start
+from katz_graph.core.shared_rows import SharedRows
 from katz_graph.executor.launch.fork_server import Forked, ForkServer
 from katz_graph.planner.changes import parse_places, permissions
 from katz_graph.web.logs import set_up
@@ -63,6 +64,7 @@ def serve(options: ServeOptions) -> None:
     allowed_names(options.allow)
     permissions(options.permit)
     parse_link(options.link)
+    SharedRows.parse(options.shared_rows, options.limits.batch)
     check_writable(options.data.absolute(), "--data")
     if options.output is not None:
         check_writable(options.output.absolute(), "--output")

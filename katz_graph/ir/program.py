@@ -49,6 +49,7 @@ class Call:
     stage: str
     device: str
     seconds: float
+    shares: str = ""  # equal for calls that requests may share (`sharing`); empty: not shared
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,6 +168,10 @@ class Stage:
     recipes: tuple[str, ...] = ()  # further inputs that only `bind` reads
     rows: tuple[str, ...] = ()  # inputs with one number per row
     recorded: bool = True  # calls may be recorded because they compute with tensors only
+    # prefix of inputs that only some requests of a shared call have; `absorb` names a function
+    # `f(given) -> given` that adds them to the other inputs before rows are stacked
+    absorbs: str = ""
+    absorb: str = ""
     gives: tuple[Gives, ...] = ("counted",)  # per output; further outputs are like the last
     # placed, drawn and shared; other stages are short and run on their reader's device
     costed: bool = False
@@ -196,6 +200,13 @@ class Stage:
     def output(self, number: int) -> Gives:
         return self.gives[min(number, len(self.gives) - 1)]
 
+    @property
+    def shareable(self) -> bool:
+        """Returns whether requests may share its calls: it has weights and computes with tensors
+        only.
+        """
+        return self.costed and self.recorded
+
     def hoisted(self, reader: Reader) -> Hoisted | None:
         """Returns the result of `once`. Raises InputError if the stage does not declare it."""
         if self.once is None:
@@ -217,6 +228,11 @@ class Stage:
     def sized(self, module: Any, sizes: Sized) -> Example:
         example: Example = named(self.example)(module, sizes)
         return example
+
+    def absorbed(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Returns the inputs of one request without those that the stage absorbs."""
+        taken: Mapping[str, Any] = named(self.absorb)(given) if self.absorb else given
+        return taken
 
     def computed(self, module: Any, given: Mapping[str, Any]) -> Outputs:
         outputs: Outputs = named(self.compute)(module, given)

@@ -20,6 +20,7 @@ from katz_graph.core.recipe import (
     Picture,
     Prompt,
 )
+from katz_graph.core.shared_rows import ALONE, SharedRows
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.graph.context import RunContext
 from katz_graph.executor.planning import Choices
@@ -103,12 +104,18 @@ def local_engine(
     threads: int | None = None,
     model_bytes: int | None = None,
     dtype: torch.dtype = torch.float32,
+    shared_rows: SharedRows = ALONE,
 ) -> DeviceEngine:
     """Starts an engine on one device of this process. `threads` defaults to torch's current thread
     count.
     """
     config = WorkerConfig(
-        device, device, threads or torch.get_num_threads(), dtype, model_bytes=model_bytes
+        device,
+        device,
+        threads or torch.get_num_threads(),
+        dtype,
+        model_bytes=model_bytes,
+        shared_rows=shared_rows,
     )
     return start_here(config, Choices(batching=batching), cache)
 

@@ -37,6 +37,7 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[ServeOption
         (["--token", TOKEN, "--token-file", "x"], "--token-file"),
         (["--cache-none", "--cache-lru", "3"], "--cache-lru"),
         (["--cache", "most"], "most"),
+        *((["--shared-rows", text], text) for text in ("-1", "65", "0:fixed", "4:free", "two", "")),
         (["--cpu", "--devices", "cpu*2"], "--cpu"),
         (["--devices", "abacus"], "abacus"),
         (["--place", "vae_decode=cpu:7"], "--place"),

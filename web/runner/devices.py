@@ -86,6 +86,7 @@ class Devices:
             report_evictions=True,
             control_net_bytes=options.control_net_bytes,
             policy=options.control_net_policy,
+            shared_rows=options.rows,
         )
         with ExitStack() as opened:
             given = None if link is None else NetworkLink(*link)

@@ -1,5 +1,5 @@
 """Pass *segment*: finds the longest runs of calls on one device without receiving, sending or
-patching in between.
+patching in between. Sets the calls' `shares`.
 
 Each run becomes one CUDA graph.
 """
@@ -15,14 +15,23 @@ from katz_graph.core.recipe import Component, Lora, ModelRecipe
 from katz_graph.ir.program import Call, Program, Segment, Variant
 from katz_graph.ir.region import Operation, Previous, Ref
 from katz_graph.planner.region import stage_of
+from katz_graph.planner.sharing import share_key
+from katz_graph.planner.simulation.views import Views
 
 
 def segment(program: Program) -> Program:
     """Sets `segments`, per variant in the order of their first calls."""
-    crossings = _Crossings(program)
-    every = zip(program.variants, program.calls, strict=True)
+    crossings, views = _Crossings(program), Views(program)
+    every = [
+        (
+            variant,
+            tuple(replace(call, shares=share_key(program, variant, call, views)) for call in calls),
+        )
+        for variant, calls in zip(program.variants, program.calls, strict=True)
+    ]
     return replace(
         program,
+        calls=tuple(calls for _, calls in every),
         segments=tuple(tuple(_segments(variant, calls, crossings)) for variant, calls in every),
     )
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
 from katz_graph.ir.program import Call, Program, Variant
-from katz_graph.ir.region import Operation, Previous, Ref
+from katz_graph.ir.region import Operation
 from katz_graph.models.stage_registry import stage, text_arguments
 from katz_graph.planner.region import stage_of
+from katz_graph.planner.sharing import merge_key
 from katz_graph.planner.simulation.views import Views
 
 
@@ -45,9 +46,7 @@ def _wiring(program: Program, variant: Variant, views: Views) -> Wiring:
     alike: dict[Hashable, list[str]] = {}
     for operation in variant.operations:
         if stage_of(operation).costed:
-            alike.setdefault(_merge_key(program, variant, operation, views), []).append(
-                operation.id
-            )
+            alike.setdefault(merge_key(program, variant, operation, views), []).append(operation.id)
     costed = frozenset(
         operation.id for operation in variant.operations if stage_of(operation).costed
     )
@@ -70,70 +69,6 @@ def _concurrent(
         name: frozenset(other for other in sources if name in before[other]) for name in sources
     }
     return {name: costed - before[name] - behind[name] - {name} for name in sources}
-
-
-def _merge_key(program: Program, variant: Variant, operation: Operation, views: Views) -> Hashable:
-    """Returns a key that is the same for operations that may share a call.
-
-    They have the same stage, constants (such as the block range) and kinds of inputs, and read the
-    same instance of the step, hence the same noise level and timestep. Their parts of the latent,
-    texts and residuals have equal shapes; residuals may be averaged over the picture.
-    """
-    constants = tuple(
-        (name, value)
-        for name, value in sorted(operation.inputs.items())
-        if not isinstance(value, (Ref, Previous))
-    )
-    variable = tuple(
-        sorted(
-            (name, type(value).__name__)
-            for name, value in operation.inputs.items()
-            if isinstance(value, (Ref, Previous))
-        )
-    )
-    part = views.part(operation, variant)
-    # features have the text length of the operation that made them
-    source = views.source(operation.inputs.get("features"), variant)
-    made = [op for op in variant.operations if op.id == source]
-    tokens = [_tokens(program, one) for one in (operation, *made)]
-    steps = tuple(
-        view and view.step
-        for index in views.telling(variant)
-        for view in views.read(operation, index)
-    )
-    residuals = [
-        views.source(value, variant)
-        for name, value in sorted(operation.inputs.items())
-        if name.startswith("residuals_")
-    ]
-    sizes = tuple(
-        program.work[source].output_bytes if source is not None and source in program.work else None
-        for source in residuals
-    )
-    forms = tuple(_forms(program, one) for one in (operation, *made))
-    shapes = part and part.cells, tuple(tokens), sizes, forms
-    return operation.stage, constants, variable, steps, shapes
-
-
-def _tokens(program: Program, operation: Operation) -> int | None:
-    """Returns an operation's text length in tokens."""
-    text = operation.inputs.get("text")
-    return program.tokens.get(text.operation) if isinstance(text, Ref) else None
-
-
-def _forms(program: Program, operation: Operation) -> Hashable:
-    """Returns the batch key of hoisted inputs: presence of a guidance embedding, shapes and
-    position scheme of references.
-    """
-    read = {value.operation for value in operation.inputs.values() if isinstance(value, Ref)}
-    forms = []
-    for one in program.before:
-        if one.id in read:
-            seen = one.inputs.get("references")
-            shapes = () if seen is None else tuple(tuple(x.pixels.shape) for x in seen.latents)
-            placing = "" if seen is None else seen.placing
-            forms.append((one.stage, one.inputs.get("guidance") is None, shapes, placing))
-    return tuple(sorted(forms))
 
 
 class Costs:

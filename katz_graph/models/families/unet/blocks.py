@@ -100,6 +100,7 @@ def decode(
     first_block: int = 0,
     last_block: int | None = None,
     on_skip: SkipHook | None = None,
+    read: Sequence[Tensor] | None = None,
 ) -> tuple[Features, Tensor | None]:
     """Runs up blocks first..last (None: to the end). Also returns the model's raw prediction [B, C,
     h, w] if the range includes the last block.
@@ -107,8 +108,9 @@ def decode(
     `features.hidden` is the output of the middle block, or of the block before first_block. Skips,
     embedding and step come from `skips` if set, else from `features`. Residuals are summed in order
     and added to each skip that is read, and to the hidden state if first_block is 0. The returned
-    features carry the unmodified skips, so each range of blocks needs the residuals. Raises
-    InputError if range, skips or widths do not fit.
+    features carry the unmodified skips, so each range of blocks needs the residuals. `read`: the
+    skips to read, if residuals were added to them before (`with_residuals`). Raises InputError if
+    range, skips or widths do not fit.
     """
     blocks = _range("UNetDecoder", first_block, last_block, len(unet.up_blocks))
     source = skips or features
@@ -123,7 +125,7 @@ def decode(
                 f"features have {len(source.skips)}: "
                 "encode further down, or begin at a later block"
             )
-        taken = [source.skips[position] for position in positions]
+        taken = [(read or source.skips)[position] for position in positions]
         for offset, position in enumerate(positions) if residuals else ():
             taken[offset] = taken[offset] + _sum([one.down[position] for one in residuals])
         hidden = _up(
@@ -142,6 +144,26 @@ def decode(
     if unet.conv_norm_out:
         hidden = unet.conv_act(unet.conv_norm_out(hidden))
     return state, unet.conv_out(hidden)
+
+
+def with_residuals(
+    features: Features,
+    skips: Features | None,
+    residuals: Sequence[Residuals],
+    first_block: int,
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Returns the hidden state and the skips as `decode` reads them, with the residuals added."""
+    source = skips or features
+    if not residuals:
+        return features.hidden, source.skips
+    read = (
+        skip + _sum([one.down[position] for one in residuals])
+        for position, skip in enumerate(source.skips)
+    )
+    hidden = features.hidden
+    if first_block == 0:
+        hidden = hidden + _sum([one.mid for one in residuals])
+    return hidden, tuple(read)
 
 
 def skip_range(unet: Any, up_block: int) -> range:

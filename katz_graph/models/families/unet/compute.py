@@ -7,6 +7,7 @@ reads tensor values.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -104,18 +105,34 @@ def decode(module: Any, given: Mapping[str, Any]) -> Outputs:
         given["text"],
         given["cached"],
         given.get("skips"),
-        [
-            given[name]
-            for name in sorted(given)
-            if name.startswith("residuals_") and isinstance(given[name], Residuals)
-        ],
+        _residuals(given),
         given["first_block"],
         given["last_block"],
         skip_hook(module, given["patches"]),
+        given.get("read"),
     )
     return features, None if raw is None else to_denoised(
         raw, features.step, given["parametrisation"]
     )
+
+
+def _residuals(given: Mapping[str, Any]) -> list[Residuals]:
+    return [
+        given[name]
+        for name in sorted(given)
+        if name.startswith("residuals_") and isinstance(given[name], Residuals)
+    ]
+
+
+def absorb_residuals(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Adds residuals to the hidden state and to the skips that the blocks read, `read`. Requests
+    with and without ControlNets then have inputs of equal form.
+    """
+    hidden, read = unet.with_residuals(
+        given["features"], given.get("skips"), _residuals(given), given["first_block"]
+    )
+    rest = {name: value for name, value in given.items() if not name.startswith("residuals_")}
+    return {**rest, "features": replace(given["features"], hidden=hidden), "read": read}
 
 
 def bind_wrapped(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:

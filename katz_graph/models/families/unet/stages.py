@@ -95,6 +95,8 @@ STAGES = (
         "bind_decode",
         gives=("hidden", "prediction"),
         blocks=Blocks(lambda unet: unet_architecture(unet).up_blocks, last_gives=1),
+        absorbs="residuals_",
+        absorb=f"{COMPUTE}:absorb_residuals",
         hoists=TEXT,
         label="UNet decoder",
         colour="#54a24b",

@@ -1,0 +1,93 @@
+"""Runs one evaluation of several tasks, which share the calls that they can. Must not know what is
+computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Protocol, TypeVar
+
+
+class Offer(Protocol):
+    """Describes a call that a task waits for. Tasks may share it if their keys are equal and not
+    empty.
+    """
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def rows(self) -> int: ...
+
+
+class OfferingTask(Protocol):
+    """Defines a task that runs its units call by call."""
+
+    paired: bool
+    """Whether it may offer two independent calls as one offer, which no other task shares."""
+
+    @property
+    def offer(self) -> Offer | None:
+        """Returns the call to compute next; None between units."""
+
+    @property
+    def prepares(self) -> Collection[str]:
+        """Returns the keys of all calls that the task will offer, while it prepares them; later
+        none.
+        """
+
+    @property
+    def upcoming(self) -> Sequence[str]:
+        """Returns the keys of the unit's calls that the task has yet to offer; none if the next
+        unit cannot be shared.
+        """
+
+    def advance(self, outputs: Any = None) -> bool:
+        """Continues with the outputs of the offer to the next offer or the end of the unit. Returns
+        true if the task is done.
+        """
+
+
+class SharedCalls(Protocol):
+    """Computes calls of several tasks."""
+
+    def most_rows(self, key: str) -> int:
+        """Returns the most rows of a shared call."""
+
+    def together(self, offers: Sequence[Any]) -> Sequence[Any]:
+        """Computes offers of one key; returns the outputs, or the error, of each."""
+
+
+Job = TypeVar("Job")
+
+
+def run_together(
+    jobs: Sequence[Job],
+    offer_of: Callable[[Job], Offer | None],
+    upcoming: Callable[[Job], Sequence[str]],
+    move: Callable[[Job, Any], None],
+    compute: Callable[[Sequence[Offer]], Sequence[Any]],
+) -> None:
+    """Runs a unit of each job, the leader first. `move(job, result)` continues a job with the
+    outputs, or the error, of its offer; None at the start of its unit.
+
+    The leader's calls set the order. A member whose call the leader will not make, such as one of
+    another ControlNet, makes it alone and joins again at its next one. Members that have not ended
+    their unit with the leader go on by the same rule.
+    """
+    for job in jobs:
+        move(job, None)
+    while offering := [job for job in jobs if offer_of(job) is not None]:
+        leader, *members = offering
+        expected = {*upcoming(leader)} - {""}
+        for job in members:
+            while (offer := offer_of(job)) is not None and offer.key not in expected:
+                move(job, compute([offer])[0])
+        shared = [leader, *(job for job in members if _alike(offer_of(job), offer_of(leader)))]
+        offers = [offer for job in shared if (offer := offer_of(job)) is not None]
+        for job, result in zip(shared, compute(offers), strict=True):
+            move(job, result)
+
+
+def _alike(one: Offer | None, other: Offer | None) -> bool:
+    return one is not None and other is not None and one.key == other.key != ""

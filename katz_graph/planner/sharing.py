@@ -1,0 +1,133 @@
+"""Decides which operations of one evaluation may share a call (`merge_key`), and which calls of
+several requests may (`share_key`).
+
+Both compare what a stage reads besides tensor values: block range, patches, kinds of inputs, and
+the shapes of latent, texts and references. A worker also compares the tensors' shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+from katz_graph.core.recipe import ModelRecipe, digest
+from katz_graph.ir.program import Call, Program, Variant
+from katz_graph.ir.region import Operation, Previous, Ref
+from katz_graph.planner.region import stage_of
+from katz_graph.planner.simulation.views import Views
+
+
+def merge_key(program: Program, variant: Variant, operation: Operation, views: Views) -> Hashable:
+    """Returns a key that is the same for operations that may share a call.
+
+    They have the same stage, constants (such as the block range) and kinds of inputs, and read the
+    same instance of the step, hence the same noise level and timestep. Their parts of the latent,
+    texts and residuals have equal shapes; residuals may be averaged over the picture.
+    """
+    steps = tuple(
+        view and view.step
+        for index in views.telling(variant)
+        for view in views.read(operation, index)
+    )
+    sizes = tuple(
+        program.work[source].output_bytes if source is not None and source in program.work else None
+        for source in (
+            views.source(value, variant)
+            for name, value in sorted(operation.inputs.items())
+            if name.startswith("residuals_")
+        )
+    )
+    shapes = _shapes(program, variant, operation, views)
+    kinds = _kinds(operation, absorbs="")
+    return operation.stage, _constants(operation), kinds, steps, sizes, shapes
+
+
+def share_key(program: Program, variant: Variant, call: Call, views: Views) -> str:
+    """Returns a key that is the same for calls that requests may share, or an empty string if the
+    stage computes with more than tensors.
+
+    Such requests have the same network, weights, patches and parametrisation. They may differ in
+    prompt, seed, sampler, steps, noise level, guidance, strengths and number of pictures, and in
+    the inputs that the stage absorbs before rows are stacked (`Stage.absorb`).
+    """
+    operation = next(op for op in variant.operations if op.id == call.operations[0])
+    stage = stage_of(operation)
+    if not stage.shareable:
+        return ""
+    left_out = {*stage.rows, stage.module, *stage.recipes}
+    constants = [item for item in _constants(operation) if item[0] not in left_out]
+    recipes = [
+        (name, _weights(value))
+        for name in (stage.module, *stage.recipes)
+        if (value := operation.inputs.get(name)) is not None
+    ]
+    begin = program.region.begin
+    model: ModelRecipe = begin.inputs["model"]
+    # the meaning of the model's output, and the range of its noise levels
+    meaning = begin.type == "DiffusersStepBegin", model.scheduler, model.patches
+    key = (
+        operation.stage,
+        constants,
+        recipes,
+        meaning,
+        program.shape[1],
+        _kinds(operation, stage.absorbs),
+        _shapes(program, variant, operation, views),
+    )
+    return digest(key)[:16]
+
+
+def _weights(recipe: Any) -> Any:
+    """Returns the part of a recipe that a call computes with."""
+    return (*recipe.weights, recipe.patches) if isinstance(recipe, ModelRecipe) else recipe
+
+
+def _constants(operation: Operation) -> tuple[tuple[str, Any], ...]:
+    return tuple(
+        (name, value)
+        for name, value in sorted(operation.inputs.items())
+        if not isinstance(value, (Ref, Previous))
+    )
+
+
+def _kinds(operation: Operation, absorbs: str) -> tuple[tuple[str, str], ...]:
+    """Returns the kinds of the inputs that operations produce, without absorbed ones."""
+    return tuple(
+        sorted(
+            (name, type(value).__name__)
+            for name, value in operation.inputs.items()
+            if isinstance(value, (Ref, Previous)) and not (absorbs and name.startswith(absorbs))
+        )
+    )
+
+
+def _shapes(program: Program, variant: Variant, operation: Operation, views: Views) -> Hashable:
+    """Returns cells of the part of the latent, text lengths, and the forms of hoisted inputs."""
+    part = views.part(operation, variant)
+    # features have the text length of the operation that made them
+    source = views.source(operation.inputs.get("features"), variant)
+    made = [op for op in variant.operations if op.id == source]
+    tokens = tuple(_tokens(program, one) for one in (operation, *made))
+    cells = part.cells if part else program.shape[2:]
+    return cells, tokens, tuple(_forms(program, one) for one in (operation, *made))
+
+
+def _tokens(program: Program, operation: Operation) -> int | None:
+    """Returns an operation's text length in tokens."""
+    text = operation.inputs.get("text")
+    return program.tokens.get(text.operation) if isinstance(text, Ref) else None
+
+
+def _forms(program: Program, operation: Operation) -> Hashable:
+    """Returns the batch key of hoisted inputs: presence of a guidance embedding, shapes and
+    position scheme of references.
+    """
+    read = {value.operation for value in operation.inputs.values() if isinstance(value, Ref)}
+    forms = []
+    for one in program.before:
+        if one.id in read:
+            seen = one.inputs.get("references")
+            shapes = () if seen is None else tuple(tuple(x.pixels.shape) for x in seen.latents)
+            placing = "" if seen is None else seen.placing
+            forms.append((one.stage, one.inputs.get("guidance") is None, shapes, placing))
+    return tuple(sorted(forms))

@@ -1,0 +1,129 @@
+"""Requests at the same time share the calls of their models, and each gets its own picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from katz_graph.core.errors import OutOfMemory
+from katz_graph.core.shared_rows import SharedRows
+from katz_graph.executor.worker.computing import Eagerly, StageCall
+from katz_graph.models.stages import Outputs
+from katz_graph.testing.model_files import Models, difference
+from katz_graph.testing.plain_loop import Case, ControlCase
+from katz_graph.testing.random_models import draw_controlnet, make_pipeline
+from katz_graph.testing.requests import local_engine, sample, sampler_region
+
+BOUND = 1e-5  # of the range: float rounding, the bound of the fidelity rules
+
+
+def cases_of(pipeline: Path, control: Path, lora: Path | None, channels: int) -> list[Case]:
+    """Returns requests that differ in all that sharing allows: prompt, seed, sampler, steps,
+    guidance, number of pictures, ControlNets and their windows; one has a LoRA.
+    """
+    one = torch.zeros(1, channels, 8, 8)
+    first = Case("shared", pipeline, "euler", 6, latent=one)
+    controls = (ControlCase(control, 0.8, 0.0, 0.6),)
+    return [
+        first,
+        replace(first, seed=9, prompt="a blue square", sampler="dpmpp_2m", steps=5),
+        replace(first, seed=3, guidance=1.0),
+        replace(first, seed=4, controls=controls),
+        replace(first, seed=5, latent=one.expand(2, -1, -1, -1)),
+        replace(first, seed=6, loras=() if lora is None else ((lora, 0.7),)),
+    ]
+
+
+def at_once(engine: Any, regions: Sequence[Any]) -> list[Tensor]:
+    with ThreadPoolExecutor(len(regions)) as pool:
+        return list(pool.map(lambda region: sample(engine, region), regions))
+
+
+@pytest.mark.parametrize("kind", ["sd1", "sdxl", "sd35"])
+def test_each_request_of_a_shared_call_gets_its_own_picture(
+    kind: str, request: pytest.FixtureRequest, costs: Path, tmp_path: Path
+) -> None:
+    if kind == "sd35":
+        make_pipeline(tmp_path / "sd35", "sd35", 1)
+        draw_controlnet("sd35", 2).save_pretrained(tmp_path / "controlnet")
+        cases = cases_of(tmp_path / "sd35", tmp_path / "controlnet", None, 16)
+    else:
+        models: Models = request.getfixturevalue(kind)
+        cases = cases_of(models.pipeline, models.controls[0], models.loras[0], 4)
+    regions = list(map(sampler_region, cases))
+    with local_engine(cache=costs) as engine:
+        alone = [sample(engine, region) for region in regions]
+    with local_engine(cache=costs, shared_rows=SharedRows(16)) as engine:
+        lone = sample(engine, regions[0])
+        found = at_once(engine, regions)
+        assert engine.models.compute.use.shared > 0
+    assert torch.equal(lone, alone[0])
+    assert max(map(difference, found, alone)) <= BOUND
+    with local_engine(cache=costs, shared_rows=SharedRows(4, fixed=True)) as engine:
+        lone = [sample(engine, region) for region in regions]
+        fixed = at_once(engine, regions)
+        assert engine.models.compute.use.shared > 0
+    assert all(map(torch.equal, lone, fixed))
+    assert max(map(difference, fixed, alone)) <= BOUND
+
+
+class Failing(Eagerly):
+    """Raises an error in calls with more rows than `most`, or with a row whose noise level is
+    `sigma`.
+    """
+
+    def __init__(self, most: int = 64, sigma: float = -1.0) -> None:
+        super().__init__()
+        self.most, self.sigma, self.rows = most, sigma, list[int]()
+
+    def together(self, calls: Sequence[StageCall]) -> list[Outputs]:
+        for call in calls:
+            if call.stage.name == "unet_encoder":
+                sigmas = call.given["step"].sigma
+                self.rows.append(len(sigmas))
+                if len(sigmas) > self.most:
+                    raise OutOfMemory("the device has no memory left")
+                if self.sigma in sigmas:
+                    raise ValueError("a row that cannot be computed")
+        return super().together(calls)
+
+
+def test_an_error_in_a_shared_call_ends_only_the_request_that_causes_it(
+    sd1: Models, costs: Path
+) -> None:
+    first = Case("shared", sd1.pipeline, "euler", 6)
+    good = [sampler_region(replace(first, seed=seed)) for seed in range(3)]
+    bad = sampler_region(replace(first, steps=7))
+    with local_engine(cache=costs, shared_rows=SharedRows(16)) as engine:
+        expected = at_once(engine, good)
+        sigmas = [point.sigma for point in engine.plan(bad).schedule]
+        engine.models.compute = Failing(sigma=sigmas[3])
+        with ThreadPoolExecutor(4) as pool:
+            failed = pool.submit(sample, engine, bad)
+            found = list(pool.map(lambda region: sample(engine, region), good))
+            error = failed.exception()
+    assert "a row that cannot be computed" in str(error)
+    assert max(map(difference, found, expected)) <= BOUND
+
+
+def test_a_shared_call_without_memory_is_halved_and_the_limit_remembered(
+    sd1: Models, costs: Path
+) -> None:
+    first = Case("shared", sd1.pipeline, "euler", 12)
+    regions = [sampler_region(replace(first, seed=seed)) for seed in range(4)]
+    with local_engine(cache=costs, shared_rows=SharedRows(16)) as engine:
+        expected = at_once(engine, regions)
+        engine.models.compute = limited = Failing(most=4)
+        found = at_once(engine, regions)
+        too_many = [rows for rows in limited.rows if rows > 4]
+    assert max(map(difference, found, expected)) <= BOUND
+    assert 4 in limited.rows
+    # each size is tried once, and once more after unused memory was freed
+    assert len(too_many) <= 2 * len(set(too_many))
