@@ -31,6 +31,7 @@ from katz_graph.core.recipe import (
     UpscaleModelRecipe,
     VaeRecipe,
 )
+from katz_graph.executor.calls.batching import mapped
 from katz_graph.executor.cluster.autoscaler import Autoscaler
 from katz_graph.executor.cluster.driver import Cluster
 from katz_graph.executor.cluster.network import WorkerNetwork
@@ -49,7 +50,6 @@ from katz_graph.executor.measure.survey import assume, survey
 from katz_graph.executor.messages import Timing
 from katz_graph.executor.planning import Choices, check_reachable, plan_region
 from katz_graph.executor.turns.affinity import Claim, claim_seats
-from katz_graph.executor.worker.batching import mapped
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.ir.changes import PlanChanges
 from katz_graph.ir.device import Device, NetworkLink, Target

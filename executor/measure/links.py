@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from katz_graph.core.errors import RunError
+from katz_graph.executor.calls.batching import received
 from katz_graph.executor.measure.store import DISTURBED, CostStore
 from katz_graph.executor.transport.codec import Closed
 from katz_graph.executor.transport.mailbox import Address, Mailbox
 from katz_graph.executor.transport.peer import Peer
 from katz_graph.executor.transport.transports import transports_for
-from katz_graph.executor.worker.batching import received
 from katz_graph.host.schedule import Scheduled, scheduled_with_neighbours
 from katz_graph.ir.device import NetworkLink
 

@@ -10,7 +10,7 @@ from weakref import ReferenceType, ref
 import torch
 from torch import Tensor
 
-from katz_graph.executor.worker.batching import mapped, tensors_of
+from katz_graph.executor.calls.batching import mapped, tensors_of
 
 
 @dataclass(slots=True)

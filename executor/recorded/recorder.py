@@ -19,11 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from katz_graph.core.messages import first_line
+from katz_graph.executor.calls.batching import mapped, tensors_of
+from katz_graph.executor.calls.computing import ComputeUse, StageCall
 from katz_graph.executor.recorded.inputs import Home, StaticInputs, form_of
 from katz_graph.executor.recorded.recording import Backend, Recording, poison
 from katz_graph.executor.recorded.trial import Trial
-from katz_graph.executor.worker.batching import mapped, tensors_of
-from katz_graph.executor.worker.computing import ComputeUse, StageCall
 from katz_graph.executor.worker.stream import HostStream, Stream
 from katz_graph.host.memory import is_out_of_memory
 from katz_graph.models.stages import Outputs, Stage
@@ -113,7 +113,7 @@ class _Lane:
 
 
 class Recorder:
-    """Implements `katz_graph.executor.worker.computing.Computing`. Used by one thread at a time.
+    """Implements `katz_graph.executor.calls.computing.Computing`. Used by one thread at a time.
 
     `backends`: one for the current stream and, for concurrent calls, one for the second stream that
     `stream` adds. If a recording exceeds the budget, all are dropped together, because those of one

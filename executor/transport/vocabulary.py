@@ -13,9 +13,9 @@ from typing import Any, get_args
 
 from katz_graph.core import events, latent_space, patches, phases, recipe
 from katz_graph.executor import messages
+from katz_graph.executor.calls.computing import ComputeUse
 from katz_graph.executor.transport.mailbox import Address
 from katz_graph.executor.worker import config
-from katz_graph.executor.worker.computing import ComputeUse
 from katz_graph.executor.worker.device_program import DeviceProgram
 from katz_graph.ir import device, program, region, tree, values
 from katz_graph.models.loading import residency

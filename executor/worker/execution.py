@@ -18,22 +18,22 @@ from torch import Tensor
 from katz_graph.core.errors import InputError
 from katz_graph.core.latent_space import LinearMap
 from katz_graph.core.recipe import FileIdentity, ModelRecipe, digest
+from katz_graph.executor.calls.batching import received
+from katz_graph.executor.calls.bound_calls import BoundCalls
+from katz_graph.executor.calls.computing import Offer
+from katz_graph.executor.calls.stage_calls import StageCalls
+from katz_graph.executor.calls.values import Values
 from katz_graph.executor.graph.region_calls import RegionCalls
 from katz_graph.executor.messages import Timing
 from katz_graph.executor.turns.loop import WeightSetKey
 from katz_graph.executor.weights.weight_versions import WeightVersions
-from katz_graph.executor.worker.batching import received
-from katz_graph.executor.worker.bound_calls import BoundCalls
-from katz_graph.executor.worker.computing import Offer
 from katz_graph.executor.worker.device_program import DeviceProgram
 from katz_graph.executor.worker.holding import Holding
 from katz_graph.executor.worker.lora_check import LoraCheck
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.executor.worker.run_ahead import RunAhead
 from katz_graph.executor.worker.spans import SpanRecorder
-from katz_graph.executor.worker.stage_calls import StageCalls
 from katz_graph.executor.worker.stream import Reading, StreamEvent
-from katz_graph.executor.worker.values import Values
 from katz_graph.files.urls import shown
 from katz_graph.ir.program import PRESENT, Call, Instance, Instances, Instruction
 from katz_graph.ir.region import Operation, Previous, Ref

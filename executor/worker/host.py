@@ -19,6 +19,8 @@ import torch
 from katz_graph.adapters.recipes import loras_of
 from katz_graph.core.errors import KatzError, OutOfMemory, RunError
 from katz_graph.core.events import Event
+from katz_graph.executor.calls.computing import Computing, Eagerly
+from katz_graph.executor.calls.stage_calls import StageCalls
 from katz_graph.executor.graph.context import RunContext
 from katz_graph.executor.measure.links import PROBES
 from katz_graph.executor.messages import (
@@ -52,13 +54,11 @@ from katz_graph.executor.turns.affinity import stay_on
 from katz_graph.executor.turns.loop import DeviceThread, OneUnitTask, SubmittedTask
 from katz_graph.executor.weights.host_copies import HostCopies, nothing, share_of_host
 from katz_graph.executor.weights.prefetch import Prefetcher, order_of_use
-from katz_graph.executor.worker.computing import Computing, Eagerly
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.executor.worker.device_fault import device_fault
 from katz_graph.executor.worker.execution import Exchange, Execution
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.executor.worker.services import SERVICES
-from katz_graph.executor.worker.stage_calls import StageCalls
 from katz_graph.executor.worker.stream import Stream
 from katz_graph.files.folders import Folders
 from katz_graph.host.memory import is_out_of_memory, memory_message

@@ -31,6 +31,7 @@ from katz_graph.core.recipe import (
     UpscaleModelRecipe,
     VaeRecipe,
 )
+from katz_graph.executor.calls.computing import Computing, Eagerly
 from katz_graph.executor.weights.adapters import FILE_BYTES, AdapterStore
 from katz_graph.executor.weights.host_copies import HostCopies
 from katz_graph.executor.weights.originals import Originals, nowhere
@@ -43,7 +44,6 @@ from katz_graph.executor.weights.weight_set import (
     as_resident,
     merged_module,
 )
-from katz_graph.executor.worker.computing import Computing, Eagerly
 from katz_graph.executor.worker.stream import Stream, stream_of
 from katz_graph.executor.worker.vae_parts import Parts, in_parts, needed, possible, surely_enough
 from katz_graph.host.memory import GB, RanOut

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from katz_graph.core.devices import format_name
 from katz_graph.core.recipe import ControlNetRecipe, Encoding, Tile, UpscaleModelRecipe, VaeRecipe
+from katz_graph.executor.calls.batching import mapped
+from katz_graph.executor.calls.computing import ComputeUse
 from katz_graph.executor.measure.device import assumed, device_key, measure
-from katz_graph.executor.worker.batching import mapped
-from katz_graph.executor.worker.computing import ComputeUse
 from katz_graph.executor.worker.first_calls import first_calls
 from katz_graph.executor.worker.models import DeviceModels, Notes
 from katz_graph.host import memory as host_memory

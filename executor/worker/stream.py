@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from katz_graph.executor.worker.batching import tensors_of
+from katz_graph.executor.calls.batching import tensors_of
 
 Made = TypeVar("Made")
 

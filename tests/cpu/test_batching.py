@@ -32,8 +32,8 @@ from katz_graph.core.recipe import (
     Picture,
     Prompt,
 )
+from katz_graph.executor.calls.batching import merge
 from katz_graph.executor.engine import DeviceEngine
-from katz_graph.executor.worker.batching import merge
 from katz_graph.ir.region import Region
 from katz_graph.ir.values import Residuals, TextEncoding
 from katz_graph.ir.values import Step as StepValue

@@ -30,9 +30,9 @@ from katz_graph.core.recipe import (
     Picture,
     Prompt,
 )
+from katz_graph.executor.calls.computing import Eagerly
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.graph.context import RunContext
-from katz_graph.executor.worker.computing import Eagerly
 from katz_graph.executor.worker.device_program import device_program
 from katz_graph.executor.worker.execution import Execution
 from katz_graph.executor.worker.models import DeviceModels

@@ -13,8 +13,8 @@ import torch
 from stage_calls import Computed
 from torch import Tensor, nn
 
+from katz_graph.executor.calls.computing import StageCall
 from katz_graph.executor.recorded.recorder import NO_MEMORY, TOO_LARGE, WARMING_UP, Recorder
-from katz_graph.executor.worker.computing import StageCall
 from katz_graph.testing.tapes import Tape, Tapes
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
+from katz_graph.executor.calls.batching import merge, split, tensors_of
+from katz_graph.executor.calls.computing import Eagerly
 from katz_graph.executor.recorded.inputs import form_of
-from katz_graph.executor.worker.batching import merge, split, tensors_of
-from katz_graph.executor.worker.computing import Eagerly
 from katz_graph.models.stage_registry import stages
 from katz_graph.models.stages import Outputs, Stage
 from katz_graph.testing.model_files import Models

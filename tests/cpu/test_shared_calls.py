@@ -14,7 +14,7 @@ from torch import Tensor
 
 from katz_graph.core.errors import OutOfMemory
 from katz_graph.core.shared_rows import SharedRows
-from katz_graph.executor.worker.computing import Eagerly, StageCall
+from katz_graph.executor.calls.computing import Eagerly, StageCall
 from katz_graph.models.stages import Outputs
 from katz_graph.testing.model_files import Models, difference
 from katz_graph.testing.plain_loop import Case, ControlCase

@@ -20,13 +20,13 @@ from torch import Tensor
 
 from katz_graph.core.errors import Cancelled, RunError
 from katz_graph.core.events import Event, Progress
+from katz_graph.executor.calls.computing import Eagerly
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.planning import plan_region
 from katz_graph.executor.transport import device_memory
 from katz_graph.executor.transport.mailbox import Mailbox
 from katz_graph.executor.transport.transports import TRANSPORTS
 from katz_graph.executor.worker import models as device_models
-from katz_graph.executor.worker.computing import Eagerly
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.executor.worker.stream import CudaStream, HostStream, Reading
 from katz_graph.ir.device import NetworkLink, Target

@@ -17,11 +17,11 @@ from simulated_cuda import DEVICE, Gpu, simulated
 from stage_calls import Computed
 from torch import Tensor, nn
 
+from katz_graph.executor.calls.computing import StageCall
 from katz_graph.executor.recorded.cuda import CudaGraphs
 from katz_graph.executor.recorded.recorder import NOT_DECLARED, Recorder
 from katz_graph.executor.recorded.recording import Recording
 from katz_graph.executor.recorded.trial import ATTEMPTS, LAPS, Trial
-from katz_graph.executor.worker.computing import StageCall
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.executor.worker.device_program import device_program
 from katz_graph.executor.worker.execution import Execution

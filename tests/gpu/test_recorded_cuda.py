@@ -13,6 +13,7 @@ from stage_calls import Computed
 from test_same_picture import cases
 from torch import Tensor, nn
 
+from katz_graph.executor.calls.computing import Eagerly
 from katz_graph.executor.recorded.cuda import CudaGraphs
 from katz_graph.executor.recorded.recorder import (
     NO_MEMORY,
@@ -20,7 +21,6 @@ from katz_graph.executor.recorded.recorder import (
     WARMING_UP,
     Recorder,
 )
-from katz_graph.executor.worker.computing import Eagerly
 from katz_graph.executor.worker.stream import CudaStream, HostLap, Lap, Made
 from katz_graph.kernels import (
     bias_residual,

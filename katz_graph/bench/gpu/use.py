@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from katz_graph.executor.calls.computing import AS_DECLARED
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.recorded.recorder import NOT_DECLARED, WARMING_UP
-from katz_graph.executor.worker.computing import AS_DECLARED
 
 EXPECTED = {AS_DECLARED, WARMING_UP, NOT_DECLARED}
 """Expected reasons for eager calls."""

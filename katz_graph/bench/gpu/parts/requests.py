@@ -17,10 +17,10 @@ from katz_graph.bench.gpu.rows import Rows
 from katz_graph.bench.gpu.setting import Setting
 from katz_graph.bench.gpu.use import use_of
 from katz_graph.bench.result import BenchResult
+from katz_graph.executor.calls.computing import Computing, Eagerly
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.recorded.cuda import CudaGraphs
 from katz_graph.executor.recorded.recorder import Recorder
-from katz_graph.executor.worker.computing import Computing, Eagerly
 from katz_graph.testing.requests import local_engine, sample
 
 # numbers of ControlNets and LoRAs of a request

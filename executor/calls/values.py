@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from katz_graph.executor.worker.batching import merge, split
+from katz_graph.executor.calls.batching import merge, split
 from katz_graph.ir.program import Instance
 from katz_graph.ir.region import Previous, Ref
 

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from katz_graph.core.recipe import ModelRecipe
+from katz_graph.executor.calls.batching import on_device
+from katz_graph.executor.calls.computing import Offer, StageCall
 from katz_graph.executor.graph.region_calls import RegionCalls
 from katz_graph.executor.weights.weight_set import Resident
-from katz_graph.executor.worker.batching import on_device
-from katz_graph.executor.worker.computing import Offer, StageCall
 from katz_graph.executor.worker.models import DeviceModels, network_loras
 from katz_graph.host.transfer import to_device
 from katz_graph.ir.region import Operation, Previous, Ref

@@ -19,9 +19,9 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from katz_graph.core.errors import OutOfMemory
 from katz_graph.core.shared_rows import ALONE, SharedRows
+from katz_graph.executor.calls.batching import mapped, merge, split, tensors_of
+from katz_graph.executor.calls.computing import Offer, StageCall
 from katz_graph.executor.recorded.inputs import form_of
-from katz_graph.executor.worker.batching import mapped, merge, split, tensors_of
-from katz_graph.executor.worker.computing import Offer, StageCall
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.kernels.attention import attention_order
 from katz_graph.models.stage_registry import stage as stage_named
