@@ -35,7 +35,8 @@ BENCHES = {
     "planning": "time until a server plans an edited workflow, and its cost for a running job",
     "editor": "the browser editor with 1,000 nodes: opening, and work per frame during gestures",
     "overload": "an overloaded server: refusals, memory, goodput",
-    "deadlines": "jobs with due times on simulated devices: shares on time by order and load",
+    "deadlines": "jobs with due times on a server or on simulated devices: shares on time by "
+    "order and load",
     "crash": "queued jobs of a server that is killed repeatedly",
     "alternate": "three checkpoints, one after another, on a server with memory for one of them",
     "lora": "patching and restoring weights against a memory copy and PEFT",

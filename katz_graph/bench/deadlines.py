@@ -1,9 +1,10 @@
-"""`katz bench deadlines --simulate`: sends simulated devices more jobs with due times than they can
-serve, and counts those that end in time, by the order in which devices serve them.
+"""`katz bench deadlines`: sends a server more jobs with due times than it can serve, and counts
+those that end in time, with and without an order by due times. `--simulate` serves them by
+simulated devices, in several orders.
 
-Jobs sample pictures of three sizes in equal parts, with the seconds of calls that one CPU thread
-took. A job is due at its arrival plus five times its seconds alone. Load 1 is the most that the
-devices can serve one at a time.
+Jobs sample pictures of three sizes in equal parts. In the simulation their calls take the seconds
+that one CPU thread took. A job is due at its arrival plus five times its seconds alone. Load 1 is
+the most that the devices can serve one at a time.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from itertools import islice
 from statistics import fmean
 from typing import Any
 
+from katz_graph.bench.deadlines_server import DUE
+from katz_graph.bench.deadlines_server import measured as measured_on_server
 from katz_graph.bench.result import BenchResult
-from katz_graph.core.errors import InputError
 from katz_graph.serving import simulator
 from katz_graph.serving.policy import ServingPolicy
 from katz_graph.serving.simulator import (
@@ -46,6 +48,7 @@ AMD Zen 5.
 ON_TIME = {"alone": {0.9: 0.93, 1.1: 0.80}, "shared": {0.9: 0.96, 1.1: 0.92}}  # minimum shares
 MIN_GAIN = 0.30  # over first come, mean of loads 0.8 to 1.1
 MAX_LOSS_BY_SCATTER, MAX_LOSS_WITHOUT_GAIN = 0.08, 0.01
+MAX_SIMULATION_ERROR = 0.05
 MIN_SHARE_WITHOUT_DUE = 0.08  # of the time, next to a full load of jobs with due times
 
 
@@ -85,7 +88,7 @@ class Scale:
 
     jobs: int = 900
     loads: tuple[float, ...] = (0.8, 0.9, 1.0, 1.1, 1.3)
-    traces: int = 3
+    traces: int = 3  # of a simulation
 
 
 def measured(side: Hashable, rows: int) -> float:
@@ -128,9 +131,9 @@ NOTES = (
 
 
 def run(simulate: bool = False, scale: Scale | None = None) -> BenchResult:
-    """Runs the simulation. Raises InputError without `simulate`: no server is measured yet."""
+    """Measures a server, or runs a simulation."""
     if not simulate:
-        raise InputError("bench deadlines: only simulated devices are measured; add --simulate")
+        return _of_server(scale or Scale(jobs=600, loads=(0.8, 0.9, 1.0, 1.1)))
     scale = scale or Scale()
     on_time = {
         (name, load): fmean(
@@ -149,6 +152,34 @@ def run(simulate: bool = False, scale: Scale | None = None) -> BenchResult:
         COLUMNS,
         [[load, *(f"{on_time[name, load]:.3f}" for name in WAYS)] for load in scale.loads],
         notes=NOTES,
+    )
+
+
+def _of_server(scale: Scale) -> BenchResult:
+    first = measured_on_server(scale.jobs, scale.loads, (), FirstCome)
+    due = measured_on_server(scale.jobs, scale.loads, DUE, ServingPolicy)
+    bounds = {
+        f"due_at_{load:g}": (due[load][0], bound)
+        for load, bound in ON_TIME["alone"].items()
+        if load in scale.loads
+    }
+    gain = fmean(due[load][0] - first[load][0] for load in scale.loads)
+    bounds["gain_over_first_come"] = gain, MIN_GAIN
+    errors = [abs(real - simulated) for real, simulated in (*first.values(), *due.values())]
+    metrics: dict[str, Any] = {name: value for name, (value, _) in bounds.items()}
+    for name, found in (("first_come", first), ("due", due)):
+        for load, (real, simulated) in found.items():
+            metrics |= {f"{name}_at_{load:g}": real, f"simulated_{name}_at_{load:g}": simulated}
+    metrics["simulation_error"] = max(errors)
+    return BenchResult(
+        "deadlines",
+        all(value >= bound for value, bound in bounds.values())
+        and max(errors) <= MAX_SIMULATION_ERROR,
+        metrics,
+        {name: f">= {bound:g}" for name, (_, bound) in bounds.items()}
+        | {"simulation_error": f"<= {MAX_SIMULATION_ERROR}"},
+        ("load", "first come", "simulated", "due", "simulated"),
+        [[load, *first[load], *due[load]] for load in scale.loads],
     )
 
 

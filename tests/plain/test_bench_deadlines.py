@@ -18,8 +18,6 @@ def test_due_times_and_shared_calls_keep_the_bounds_of_a_small_simulation() -> N
     assert figures["alone_at_1.1"] < figures["shared_at_1.1"]
 
 
-def test_only_the_simulation_runs_and_only_this_bench_has_one() -> None:
-    with pytest.raises(InputError, match="add --simulate"):
-        run_bench("deadlines", as_json=False)
+def test_other_benches_simulate_nothing() -> None:
     with pytest.raises(InputError, match="--simulate: bench trace simulates nothing"):
         run_bench("trace", as_json=False, simulate=True)
