@@ -11,7 +11,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, get_args
 
-from katz_graph.core import events, latent_space, patches, phases, recipe
+from katz_graph.core import events, latent_space, patches, phases, recipe, shared_rows
 from katz_graph.executor import messages
 from katz_graph.executor.calls.computing import ComputeUse
 from katz_graph.executor.transport.mailbox import Address
@@ -98,6 +98,7 @@ _CLASSES: tuple[type, ...] = (
     events.Span,
     events.Timeline,
     events.PackMessage,
+    shared_rows.SharedRows,
     config.WorkerConfig,
     messages.Timing,
     DeviceProgram,

@@ -16,10 +16,12 @@ from katz_graph.core import recipe
 from katz_graph.core.errors import OutOfMemory, RunError
 from katz_graph.core.events import Span
 from katz_graph.core.patches import FreeU, OpaquePatch
+from katz_graph.core.shared_rows import SharedRows
 from katz_graph.executor import messages
 from katz_graph.executor.messages import Timing
 from katz_graph.executor.transport.codec import ProtocolError, as_bytes, decode, encode
 from katz_graph.executor.transport.mailbox import Address
+from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.ir.device import Device, Target
 from katz_graph.ir.program import Instance, Instruction, Program
 from katz_graph.ir.region import Operation, Previous, Ref, Region
@@ -210,7 +212,7 @@ def test_a_program_arrives_without_functions() -> None:
     assert copy.target.device("cpu:0").memory_bytes == math.inf
 
 
-def test_specifications_tables_and_timings_arrive() -> None:
+def test_specifications_tables_timings_and_configurations_arrive() -> None:
     spec = SamplingSpec(
         "euler",
         (14.6, 1.0, 0.0),
@@ -224,6 +226,8 @@ def test_specifications_tables_and_timings_arrive() -> None:
     assert torch.equal(there_and_back(table).sigmas, table.sigmas)
     timing = Timing(load=1.0, spans=[Span("cpu:0", "unet", 0.0, 1.0, 3)])
     assert there_and_back(timing) == timing
+    config = WorkerConfig("cpu:0", shared_rows=SharedRows(4, fixed=True))
+    assert there_and_back(config) == config
 
 
 def test_unsendable_values_are_named_with_their_path() -> None:
