@@ -20,6 +20,7 @@ from typing import Any
 from katz_graph.bench.deadlines_server import DUE
 from katz_graph.bench.deadlines_server import measured as measured_on_server
 from katz_graph.bench.result import BenchResult
+from katz_graph.ir.device import interpolated
 from katz_graph.serving import simulator
 from katz_graph.serving.policy import ServingPolicy
 from katz_graph.serving.simulator import (
@@ -28,7 +29,6 @@ from katz_graph.serving.simulator import (
     Outcome,
     Request,
     SecondsOf,
-    between,
     poisson,
 )
 
@@ -93,7 +93,9 @@ class Scale:
 
 def measured(side: Hashable, rows: int) -> float:
     """Returns the seconds of a call."""
-    return between(SECONDS[side], rows)
+    seconds = interpolated(rows, SECONDS[side])
+    assert seconds is not None  # all numbers up to MAX_ROWS are known
+    return seconds
 
 
 def without_gain(side: Hashable, rows: int) -> float:

@@ -236,19 +236,6 @@ class _Simulation:
             self._order.predict(number, one.remaining * request.prediction, one.calls[-1].rows)
 
 
-def between(table: Mapping[int, float], rows: int) -> float:
-    """Returns the seconds of a call from measured seconds by rows, with a line between two of them
-    and beyond the last two.
-    """
-    known = sorted(table)
-    if rows in table or len(known) == 1:
-        return table.get(rows, table[known[0]])
-    high = next((number for number in range(1, len(known)) if known[number] >= rows), -1)
-    below, above = known[high - 1], known[high]
-    slope = (table[above] - table[below]) / (above - below)
-    return table[below] + slope * (rows - below)
-
-
 def poisson(rate: float, draw: random.Random) -> Iterator[float]:
     """Yields times of independent arrivals, `rate` per second on average."""
     now = 0.0

@@ -7,7 +7,7 @@ from itertools import islice
 
 import pytest
 
-from katz_graph.serving.simulator import Calls, Request, between, bursts, poisson, simulate
+from katz_graph.serving.simulator import Calls, Request, bursts, poisson, simulate
 
 
 def seconds(key: object, rows: int) -> float:
@@ -47,14 +47,6 @@ def test_requests_share_calls_of_one_key_and_pay_by_rows() -> None:
     # the first call starts before the others arrive, and the second request's last call is alone
     assert served.seconds == pytest.approx({"one": 1 + 2 / 3, "two": 2 * 2 / 3 + 1.5, "three": 1})
     assert simulate(requests, 1, seconds).seconds == {"one": 2.0, "two": 3.0, "three": 1.0}
-
-
-def test_seconds_between_measured_rows_lie_on_a_line() -> None:
-    table = {1: 1.0, 2: 1.2, 4: 2.0}
-    assert [between(table, rows) for rows in (1, 2, 3, 4, 8)] == pytest.approx(
-        [1.0, 1.2, 1.6, 2.0, 3.6]
-    )
-    assert between({2: 3.0}, 8) == 3.0
 
 
 def test_arrivals_have_their_rate_alone_and_in_bursts() -> None:
