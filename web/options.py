@@ -175,11 +175,14 @@ class ServeOptions(PlacementOptions, FolderOptions, AccessOptions):
         as many as their shared calls have rows. Also counts the devices of ControlNets (`--place`),
         although these belong to no group.
         """
-        served = self._groups * max(1, self.rows.most)
+        served = self.groups * max(1, self.rows.most)
         return min(served, self.jobs_at_once or served)
 
     @property
-    def _groups(self) -> int:
+    def groups(self) -> int:
+        """Returns the number of groups of devices. A group serves one job at a time, or several
+        that share calls.
+        """
         count = max(1, len(self.device_list().choices))
         return math.ceil(count / (self.devices_per_job or count))
 
@@ -188,7 +191,7 @@ class ServeOptions(PlacementOptions, FolderOptions, AccessOptions):
         """Returns how many jobs the runner has at the same time. While one samples, another saves
         its results, and the next prepares its work.
         """
-        return self.jobs_at_once or self.jobs_served + 2 * self._groups
+        return self.jobs_at_once or self.jobs_served + 2 * self.groups
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,7 +161,9 @@ def assemble(
         publish,
         hub.status,
         options.limits,
-        Concurrency(options.jobs_running, options.jobs_served),
+        Concurrency(
+            options.jobs_running, options.jobs_served, min(options.groups, options.jobs_served)
+        ),
         files,
         retention,
         stop_seconds=options.stop_seconds,

@@ -270,6 +270,28 @@ def test_the_time_of_a_job_begins_when_devices_serve_it(tmp_path: Path) -> None:
     run(tmp_path, use, jobs_at_once=3, served=1, clock=clock)
 
 
+def test_jobs_that_share_a_device_are_charged_for_their_parts_of_its_time(tmp_path: Path) -> None:
+    """Otherwise predictions, and due times by them, would grow with the load."""
+    clock = Clock()
+
+    async def use(service: Service) -> None:
+        await submit(service, "a", "b", "c")
+        await service.until(lambda: service.runner.names == ["a", "b", "c"])
+        clock.now += 12.0
+        service.runner.end("b")
+        await service.all_ended("b")
+        clock.now += 2.0
+        service.runner.end("c")
+        await service.all_ended("c")
+        clock.now += 10.0
+        service.runner.end("a")
+        await service.all_ended("a")
+        [waits] = await submit(service, "next")
+        assert waits.predicted == pytest.approx(6.0), "the median of 6, 1 and 17"
+
+    run(tmp_path, use, jobs_at_once=3, served=2, groups=1, clock=clock)
+
+
 def test_a_pause_returns_later_jobs_to_their_places(tmp_path: Path) -> None:
     async def use(service: Service) -> None:
         for id in "abcd":

@@ -73,6 +73,7 @@ class Attempt:
     number: int = 0  # in the order of starts
     # when the runner started it; `job.started`: when devices began to serve it
     began: float | None = None
+    device_seconds: float = 0.0  # its share of the time of a group of devices that served it
     wrote: set[StoredFile] = field(default_factory=set)
     noted: set[StoredFile] = field(default_factory=set)  # files that the store has recorded
     # nodes that have started and are not done, the latest last
@@ -88,11 +89,13 @@ class Attempt:
 class Concurrency:
     """Limits the jobs that run at the same time. The runner has `running` jobs. Devices serve the
     earliest `served` of them, the served jobs. The others, the later jobs, prepare their work and
-    use a device only while the served jobs do not need it.
+    use a device only while the served jobs do not need it. `groups` of devices serve one job each,
+    or several that share calls.
     """
 
     running: int = 1
     served: int = 1
+    groups: int = 1
 
 
 class Dispatcher:
@@ -127,6 +130,8 @@ class Dispatcher:
         self._concurrency = concurrency
         self._publish, self._changed, self._clock = publish, changed, clock
         self._stop_seconds, self._fail_late = stop_seconds, fail_late
+        # since a time, the attempts that devices serve
+        self._shares: tuple[float, Sequence[Attempt]] = 0.0, ()
         self._unwritten: set[str] = set()
         self._full = ""  # the reason why no job starts until the disk has room
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -389,9 +394,11 @@ class Dispatcher:
 
     def _end(self, attempt: Attempt, result: Ended, discard: bool = False) -> None:
         attempt.phase = "ends"
+        self._mark_served(self._clock())
         if attempt.job.started is None:  # ended as a later job
             attempt.job = replace(attempt.job, started=attempt.began)
-        self._mark_served(self._clock())
+        else:
+            attempt.job = replace(attempt.job, device_seconds=attempt.device_seconds)
         self.spawn(self._keep(attempt, result, discard))
 
     def _return(self, attempt: Attempt, crashes: int) -> None:
@@ -484,10 +491,18 @@ class Dispatcher:
 
     def _mark_served(self, now: float) -> None:
         """Sets the start of newly served jobs, so that their durations do not include the time of
-        earlier jobs.
+        earlier jobs. Charges served jobs for the time until now: several jobs of one group of
+        devices share it.
         """
-        for attempt in self._running()[: self._concurrency.served]:
-            if attempt.began is not None and attempt.job.started is None:
+        since, served = self._shares
+        for attempt in served:
+            share = min(1.0, self._concurrency.groups / len(served))
+            attempt.device_seconds += share * max(0.0, now - since)
+        served = self._running()[: self._concurrency.served]
+        served = [attempt for attempt in served if attempt.began is not None]
+        self._shares = now, served
+        for attempt in served:
+            if attempt.job.started is None:
                 attempt.job = replace(attempt.job, started=now)
 
     def _expire(self) -> None:

@@ -52,6 +52,8 @@ class Job:
     order: int = 0  # initially the order of arrival
     origin: str = ""  # copied from the submission; never sent to clients
     due: float | None = None  # when the job should end; None: at no time; not stored
+    # seconds of a group of devices, if it ended in this process; not stored
+    device_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ class Jobs:
     ) -> None:
         self._store, self._files, self._changed, self._clock = store, files, changed, clock
         self._limits, self._retention = limits, retention
-        self._forecast = Forecast(concurrency.served, clock)
+        self._forecast = Forecast(concurrency.groups, clock)
         self._dispatcher = Dispatcher(
             store,
             files,

@@ -82,7 +82,11 @@ def learned(job: Job, features: JobFeatures) -> float | None:
     if result is None or result.status != "completed" or job.started is None or job.ended is None:
         return None
     cached = features.work > 0 and result.seconds.get("denoise", 1.0) <= 0
-    return None if cached else max(0.0, job.ended - job.started)
+    if cached:
+        return None
+    # in company, a job's duration has the time of other jobs in it
+    known = job.device_seconds
+    return max(0.0, job.ended - job.started) if known is None else known
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +99,14 @@ class Waiting:
 
 
 def starts(slots: int, running: Iterable[float], waiting: Sequence[Waiting]) -> list[float]:
-    """Simulates the queue. `running` are the remaining seconds of running jobs, `waiting` the jobs
-    in the order of the queue; jobs that become late go behind the others. Returns the seconds until
-    each waiting job starts, and last, until one more job would start.
+    """Simulates the queue on `slots` groups of devices. `running` are the remaining seconds of
+    running jobs, `waiting` the jobs in the order of the queue; jobs that become late go behind the
+    others. Returns the seconds until each waiting job starts, and last, until one more job would
+    start.
     """
-    free = sorted(running)[-slots:]
-    free = [0.0] * (slots - len(free)) + free
+    free = [0.0] * slots
+    for seconds in sorted(running, reverse=True):
+        heapq.heapreplace(free, free[0] + seconds)
     times = [0.0] * len(waiting)
     taken, due, without_due, late = (deque[int]() for _ in range(4))
     for number, job in enumerate(waiting):
