@@ -101,6 +101,12 @@ class Metrics:
         self._refused = Counter(
             "katz_jobs_refused", "Jobs refused on arrival", ["reason"], registry=registry
         )
+        self._due = Counter(
+            "katz_jobs_due",
+            "Jobs with due times that completed, on time or not",
+            ["on_time"],
+            registry=registry,
+        )
         self._requests = Counter(
             "katz_http_requests", "HTTP requests", ["method", "route", "status"], registry=registry
         )
@@ -127,6 +133,10 @@ class Metrics:
             for of_sampler in (self._steps, self._planned):
                 for key in [key for key in of_sampler if key[0] == job]:
                     del of_sampler[key]
+
+    def was_due(self, due: float, ended: float) -> None:
+        """Counts a completed job. Times are seconds since the epoch."""
+        self._due.labels(str(ended <= due).lower()).inc()
 
     def refused(self, reason: str) -> None:
         self._refused.labels(reason).inc()

@@ -130,6 +130,8 @@ def assemble(
         metrics.on_event(job.id, event)
         start.on_event(job.id, event)
         if isinstance(event, Ended):
+            if job.due is not None and event.status == "completed":
+                metrics.was_due(job.due, event.at)
             log.info(
                 "job %s: %s after %.2f s%s",
                 job.id,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -332,6 +333,22 @@ def test_later_jobs_of_the_runner_wait(tmp_path: Path) -> None:
         assert queue == {"queue_running": [], "queue_pending": []}
 
     run(tmp_path, scenario, jobs_at_once=None)
+
+
+def test_metrics_count_the_jobs_that_end_by_their_due_times(tmp_path: Path) -> None:
+    async def scenario(server: Served) -> None:
+        due = [await server.submit(deadline_seconds=seconds) for seconds in (60, 0.5)]
+        free = await server.submit()
+        await server.settled(lambda: len(server.runner.taken) == 3)
+        await asyncio.sleep(0.5)
+        for id in (*due, free):
+            server.runner.end(id)
+            await server.finished(id)
+        metrics = (await server.client.get("/metrics")).text
+        assert 'katz_jobs_due_total{on_time="true"} 1.0' in metrics
+        assert 'katz_jobs_due_total{on_time="false"} 1.0' in metrics
+
+    run(tmp_path, scenario, jobs_at_once=3, devices="cpu*3", devices_per_job=1)
 
 
 def test_jobs_in_one_list(tmp_path: Path) -> None:
