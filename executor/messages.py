@@ -43,6 +43,17 @@ class Failure:
         return self.error or ERRORS.get(self.kind, RunError)(self.message)
 
 
+@dataclass(frozen=True, slots=True)
+class RunPlace:
+    """Places a run among others on the devices. `due_in`: seconds from this message to its due
+    time, because workers on other hosts have other clocks; inf for none.
+    """
+
+    arrival: float = 0.0  # on the driver's clock; 0 outside runs
+    due_in: float = math.inf
+    client: str = ""  # gets an equal share of the devices
+
+
 # to a worker
 
 
@@ -102,9 +113,7 @@ class Begin:
     program: DeviceProgram
     measure: bool
     previews: bool
-    arrival: float = 0.0  # of the run, on the driver's clock
-    due: float = math.inf  # of the run, on the driver's clock; inf: none
-    client: str = ""  # gets an equal share of the devices
+    place: RunPlace = RunPlace()
     context: Context | None = field(default=None, metadata=LOCAL)
 
 
@@ -131,9 +140,7 @@ class CallService:
     id: int
     service: str
     arguments: Sequence[Any] = ()
-    arrival: float = 0.0  # of the run, on the driver's clock; 0 outside runs
-    due: float = math.inf  # of the run, on the driver's clock; inf: none
-    client: str = ""  # gets an equal share of the devices
+    place: RunPlace = RunPlace()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ each call it has the same bits in any company.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, MutableMapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Hashable, Mapping, MutableMapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -23,12 +24,14 @@ from katz_graph.executor.calls.batching import mapped, merge, split, tensors_of
 from katz_graph.executor.calls.computing import Offer, StageCall
 from katz_graph.executor.recorded.inputs import form_of
 from katz_graph.executor.worker.models import DeviceModels
+from katz_graph.executor.worker.stream import Lap
+from katz_graph.ir.device import ROW_BUCKETS
 from katz_graph.kernels.attention import attention_order
 from katz_graph.models.stage_registry import stage as stage_named
 from katz_graph.models.stages import Outputs
+from katz_graph.serving.seconds import CallSeconds
 
 Item = TypeVar("Item")
-BUCKETS = (1, 2, 4, 8, 16)  # numbers of rows of shared calls on GPUs, which are recorded
 
 
 class StageCalls:
@@ -40,10 +43,28 @@ class StageCalls:
         self._models, self._rows = models, rows
         self._stacks = RowStacks()
         self._most: dict[str, int] = {}  # share key -> rows that fit into memory
+        self._seconds = CallSeconds()  # by share key
+        self._laps: deque[tuple[str, int, Lap]] = deque()  # of calls that may not be complete
 
     def most_rows(self, key: str) -> int:
         """Returns the most rows of a shared call with this key."""
         return self._most.get(key, self._rows.most)
+
+    def expect(self, key: str, seconds: Sequence[float]) -> None:
+        """Sets the planned seconds of calls with this key, by ROW_BUCKETS."""
+        if self._rows.most and key and seconds:
+            self._seconds.expect(key, dict(zip(ROW_BUCKETS, seconds, strict=True)))
+
+    def seconds(self, keys: Collection[str], rows: int) -> float | None:
+        """Predicts the seconds of a call of each key that ran before (`CallSeconds.estimate`); None
+        if none did.
+        """
+        while self._laps and self._laps[0][2].known:
+            key, measured, lap = self._laps.popleft()
+            self._seconds.add(key, measured, lap.seconds)
+        rows = self._wanted(rows)
+        found = [self._seconds.estimate(key, rows) for key in keys]
+        return sum(one for one in found if one is not None) or None
 
     def alone(self, offer: Offer) -> Sequence[Outputs]:
         """Computes the calls of one request."""
@@ -107,7 +128,7 @@ class StageCalls:
             return self._rows.most
         if self._models.device.type != "cuda":
             return rows
-        return next((bucket for bucket in BUCKETS if bucket >= rows), rows)
+        return next((bucket for bucket in ROW_BUCKETS if bucket >= rows), rows)
 
     def _in_parts(self, offer: Offer, call: StageCall, most: int) -> Outputs:
         """Computes a call in parts of `most` rows."""
@@ -129,9 +150,12 @@ class StageCalls:
                 f"{offer.what} would compute with the LoRAs of another model"
             )
         models.compute.use.shared += len(offers) > 1
-        before = models.compute.use.calls
+        before, lap = models.compute.use.calls, models.stream.timing()
         # no closure, because an error's traceback would keep its values alive
         made = models.residents.with_room(first.what, compute)
+        if first.key and self._rows.most:
+            rows = self._wanted(sum(offer.rows for offer in offers))
+            self._laps.append((first.key, rows, lap()))
         new = models.compute.use.calls - before
         for offer in offers:
             offer.count(new)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
@@ -55,6 +56,7 @@ from katz_graph.executor.messages import (
     Ready,
     Returned,
     RunEnded,
+    RunPlace,
     ToWorker,
     Unusable,
 )
@@ -230,10 +232,9 @@ class Cluster:
     ) -> CallResult:
         """Calls a service on a worker, and retries on the replacement if the worker is lost."""
         tries = 1
-        place = () if context is None else (context.arrival, context.due, context.client)
         with cancellation(context) as cancelled:
             while True:
-                wanted = CallService(next(self._numbers), what, arguments, *place)
+                wanted = CallService(next(self._numbers), what, arguments, _place(context))
                 future = Future[CallResult]()
                 try:
                     self._ask(device, wanted, future, cancelled)
@@ -333,9 +334,7 @@ class Cluster:
                     share,
                     request.measure,
                     context.previews,
-                    context.arrival,
-                    context.due,
-                    context.client,
+                    _place(context),
                     context,
                 )
                 self._send(device, begin)
@@ -553,3 +552,10 @@ class Cluster:
                 present.set_result(None)
         for request in list(self._requests.values()):
             self._begin_waiting(request)
+
+
+def _place(context: Context | None) -> RunPlace:
+    """Returns the place of a run for a message that is sent now."""
+    if context is None:
+        return RunPlace()
+    return RunPlace(context.arrival, context.due - time.monotonic(), context.client)

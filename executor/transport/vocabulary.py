@@ -109,6 +109,7 @@ _CLASSES: tuple[type, ...] = (
     recipe.Tile,
     Address,
     messages.Failure,
+    messages.RunPlace,
     *get_args(messages.ToWorker),
     *get_args(messages.FromWorker),
 )

@@ -2,7 +2,7 @@
 or part of one, up to the next value from another device; or an evaluation of several requests that
 share its calls.
 
-Weights are patched in place, so a task runs only while its weight set is resident. `arrival_order`
+Weights are patched in place, so a task runs only while its weight set is resident. `device_order`
 decides the order of tasks.
 """
 
@@ -15,16 +15,20 @@ import traceback
 from collections.abc import Callable, Collection, Hashable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 
 from katz_graph.core.errors import Cancelled, with_causes
 from katz_graph.executor.turns.affinity import Awake, give_way
-from katz_graph.executor.turns.arrival_order import ArrivalOrder
+from katz_graph.executor.turns.device_order import DeviceOrder, Place
 from katz_graph.executor.turns.openmp import SpinGuard
 from katz_graph.executor.turns.together import OfferingTask, SharedCalls, run_together
 from katz_graph.models.loading.residency import NoRoom
+
+OUTSIDE = Place()
+"""The place of a task outside runs."""
 
 WeightSetKey = tuple[Hashable, Hashable]
 """A module and the LoRAs wanted in it; an empty tuple means none."""
@@ -60,6 +64,10 @@ class ThreadTask(OfferingTask, Protocol):
         """Returns the rows of the task's largest call that other tasks may share."""
 
     @property
+    def remaining(self) -> float:
+        """Returns the predicted seconds of the rest of the task, if it runs alone; 0: unknown."""
+
+    @property
     def result(self) -> Any: ...
 
     def step(self) -> bool:
@@ -80,6 +88,7 @@ class OneUnitTask:
     alone = True
     switched = 0.0
     rows = 0
+    remaining = 0.0
     offer = None
     prepares: Collection[str] = ()
     upcoming: Sequence[str] = ()
@@ -184,7 +193,7 @@ class DeviceThread:
         self._within = within
         self._threads, self._awake, self._guard = threads, Awake(awake), SpinGuard(threads)
         self._jobs: list[SubmittedTask] = []
-        self._order: ArrivalOrder[SubmittedTask] = ArrivalOrder(
+        self._order: DeviceOrder[SubmittedTask] = DeviceOrder(
             lambda job: not self._is_resident(job.task.weight_set), lambda job: job.task.loads
         )
         self._changed = threading.Condition()
@@ -195,14 +204,14 @@ class DeviceThread:
         self._thread = threading.Thread(target=self._loop, name=f"katz-{name}", daemon=True)
         self._thread.start()
 
-    def submit(self, task: ThreadTask, arrival: float = 0.0) -> SubmittedTask:
-        """Adds a task. `arrival`: of its run (`ArrivalOrder`)."""
+    def submit(self, task: ThreadTask, place: Place = OUTSIDE) -> SubmittedTask:
+        """Adds a task of the run with this place."""
         job = SubmittedTask(task, self.wake)
         with self._changed:
             if self._closing:
                 raise RuntimeError(f"worker {self.name} is closed")
             self._jobs.append(job)
-            self._order.join(job, arrival)
+            self._order.join(job, place)
             self._note_change()
         return job
 
@@ -265,20 +274,22 @@ class DeviceThread:
         for job in self._jobs:
             if job.cancelled:
                 return job, now
+        for job in self._jobs:
+            self._order.predict(job, job.task.remaining, job.task.rows)
         ready = [job for job in self._jobs if job.task.ready and not job.waits]
         chosen, until = self._order.choose(ready, now)
         if chosen is not None and self._shared is not None:
-            chosen = self._prepared_first(chosen, ready)
+            chosen = self._prepared_first(chosen, ready, now)
         return chosen, until
 
     def _prepared_first(
-        self, leader: SubmittedTask, ready: Sequence[SubmittedTask]
+        self, leader: SubmittedTask, ready: Sequence[SubmittedTask], now: float
     ) -> SubmittedTask:
         """Returns the first job that has to prepare before it can share the leader's calls; the
         leader if there is none. Jobs that have to load models wait.
         """
         keys = self._keys(leader)
-        for job in self._order.ranked(ready) if keys else ():
+        for job in self._order.ranked(ready, now) if keys else ():
             if not (keys.isdisjoint(job.task.prepares) or job.task.loads):
                 return job
         return leader
@@ -292,54 +303,61 @@ class DeviceThread:
 
     def _advance(self, job: SubmittedTask) -> None:
         """Runs one unit of a job, and of the jobs that share calls with it."""
-        company = self._company(job)
-        job.task.paired = not company
-        if not company:
-            self._run(job, job.task.step)
-            return
-        for other in company:
-            other.task.paired = False
-        assert self._shared is not None  # jobs with company share calls
-        run_together(
-            [job, *company],
-            lambda one: None if one.future.done() else one.task.offer,
-            lambda one: one.task.upcoming,
-            self._move,
-            self._shared.together,
-        )
+        jobs = [job, *self._company(job)]
+        try:
+            for number in range(len(jobs)):
+                jobs[number].task.paired = len(jobs) == 1
+            if len(jobs) == 1:
+                return self._run(job, job.task.step)
+            run_together(
+                len(jobs),
+                lambda one: None if jobs[one].future.done() else jobs[one].task.offer,
+                lambda one: jobs[one].task.upcoming,
+                lambda one, result: self._move(jobs[one], result),
+                lambda some: self._compute([jobs[one] for one in some]),
+            )
+        finally:
+            jobs.clear()
+            del job  # the traceback of a job's error references this frame
 
     def _company(self, job: SubmittedTask) -> list[SubmittedTask]:
-        """Returns the jobs that share calls of the job's next unit, in their order."""
-        if self._shared is None or job.cancelled:
-            return []
-        if not (keys := self._keys(job)):
+        """Returns the jobs that share calls of the job's next unit."""
+        if (shared := self._shared) is None or job.cancelled or not (keys := self._keys(job)):
             return []
         with self._changed:
             others = [
                 one
-                for one in self._order.ranked(self._jobs)
-                if one is not job
-                and not (one.cancelled or one.waits)
+                for one in self._jobs
+                if not (one is job or one.cancelled or one.waits)
                 and self._is_resident(one.task.weight_set)
                 and one.task.ready
+                and not keys.isdisjoint(one.task.upcoming)
             ]
-        room = min(map(self._shared.most_rows, keys)) - job.task.rows
-        company = []
-        for one in others:
-            if one.task.rows <= room and not keys.isdisjoint(one.task.upcoming):
-                company.append(one)
-                room -= one.task.rows
-        return company
+            return self._order.joined(
+                job,
+                others,
+                lambda rows: shared.seconds(keys, rows),
+                time.perf_counter(),
+                min(map(shared.most_rows, keys)),
+            )
+
+    def _compute(self, jobs: Sequence[SubmittedTask]) -> list[Any]:
+        """Computes the offers of some jobs, and charges each for its rows."""
+        assert self._shared is not None  # jobs with company share calls
+        began = time.perf_counter()
+        made = self._shared.together([job.task.offer for job in jobs])
+        with self._changed:
+            now = time.perf_counter()
+            self._order.worked(jobs, now, now - began)
+        return made
 
     def _move(self, job: SubmittedTask, result: Any) -> None:
         """Continues a job of a shared unit with the outputs, or the error, of its offer."""
 
-        def advance() -> bool:
-            if isinstance(result, Exception):
-                raise result
-            return job.task.advance(result)
-
-        self._run(job, advance)
+        try:
+            self._run(job, partial(_continued, job.task, result))
+        finally:
+            del job, result  # the traceback of a job's error references this frame
 
     def _run(self, job: SubmittedTask, work: Callable[[], bool]) -> None:
         """Runs a unit of a job or part of it; ends the job if that was the last or failed."""
@@ -356,7 +374,8 @@ class DeviceThread:
             self._leave(job)
             job.fail(error)
         finally:
-            del job  # the error's traceback references this frame, the job's future the error
+            # the error's traceback references this frame, the job's future the error
+            del job, work
 
     def _worked(self, job: SubmittedTask, work: Callable[[], bool]) -> bool:
         wanted = job.task.weight_set
@@ -364,13 +383,15 @@ class DeviceThread:
         if job.cancelled:
             raise Cancelled("cancelled")
         self._guard.begin()
+        began = time.perf_counter()
         done = work()
         # the unit may have changed the task's weight set
         if wanted is not None and (left := job.task.weight_set or wanted):
             self._resident[left[0]] = left[1]
         with self._changed:
             switched = job.task.switched if switches else 0.0
-            self._order.worked(job, time.perf_counter(), switched)
+            now = time.perf_counter()
+            self._order.worked([job], now, now - began, switched)
         return done
 
     def _may_wait(self, job: SubmittedTask) -> bool:
@@ -389,6 +410,13 @@ class DeviceThread:
                 self._order.leave(job, time.perf_counter())
             for other in self._jobs:
                 other.waits = False
+
+
+def _continued(task: ThreadTask, result: Any) -> bool:
+    """Continues a task with the outputs of its offer, or raises its error."""
+    if isinstance(result, Exception):
+        raise result
+    return task.advance(result)
 
 
 def clear_frames(error: BaseException) -> None:

@@ -5,7 +5,7 @@ computed.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 
 class Offer(Protocol):
@@ -54,39 +54,43 @@ class SharedCalls(Protocol):
     def most_rows(self, key: str) -> int:
         """Returns the most rows of a shared call."""
 
-    def together(self, offers: Sequence[Any]) -> Sequence[Any]:
+    def seconds(self, keys: Collection[str], rows: int) -> float | None:
+        """Predicts the seconds of one call of each key; None if unknown."""
+
+    def together(self, offers: Sequence[Any]) -> list[Any]:
         """Computes offers of one key; returns the outputs, or the error, of each."""
 
 
-Job = TypeVar("Job")
-
-
 def run_together(
-    jobs: Sequence[Job],
-    offer_of: Callable[[Job], Offer | None],
-    upcoming: Callable[[Job], Sequence[str]],
-    move: Callable[[Job, Any], None],
-    compute: Callable[[Sequence[Offer]], Sequence[Any]],
+    count: int,
+    offer_of: Callable[[int], Offer | None],
+    upcoming: Callable[[int], Sequence[str]],
+    move: Callable[[int, Any], None],
+    compute: Callable[[Sequence[int]], list[Any]],
 ) -> None:
-    """Runs a unit of each job, the leader first. `move(job, result)` continues a job with the
-    outputs, or the error, of its offer; None at the start of its unit.
+    """Runs a unit of each of `count` jobs, the leader first. `move(job, result)` continues a job
+    with the outputs, or the error, of its offer; None at the start of its unit. `compute` computes
+    the offers of some jobs.
 
     The leader's calls set the order. A member whose call the leader will not make, such as one of
     another ControlNet, makes it alone and joins again at its next one. Members that have not ended
     their unit with the leader go on by the same rule.
+
+    Jobs are numbers, because the traceback of a job's error references this frame.
     """
-    for job in jobs:
+    for job in range(count):
         move(job, None)
-    while offering := [job for job in jobs if offer_of(job) is not None]:
+    while offering := [job for job in range(count) if offer_of(job) is not None]:
         leader, *members = offering
         expected = {*upcoming(leader)} - {""}
         for job in members:
             while (offer := offer_of(job)) is not None and offer.key not in expected:
-                move(job, compute([offer])[0])
+                offer = None
+                move(job, compute([job])[0])
         shared = [leader, *(job for job in members if _alike(offer_of(job), offer_of(leader)))]
-        offers = [offer for job in shared if (offer := offer_of(job)) is not None]
-        for job, result in zip(shared, compute(offers), strict=True):
-            move(job, result)
+        results = compute(shared)
+        for job in shared:
+            move(job, results.pop(0))
 
 
 def _alike(one: Offer | None, other: Offer | None) -> bool:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import accumulate
 from typing import Any, Protocol
 
 import torch
@@ -112,6 +113,14 @@ class Execution:
         self._device = share.device
         self._instructions = list(program.instructions[share.device])
         self.alone = not any(instruction.peer for instruction in self._instructions)
+        self._segments = {
+            segment.name: (number, segment)
+            for number, run in enumerate(program.segments)
+            for segment in run
+        }
+        evaluations = program.prediction.evaluations if program.prediction else ()
+        # planned seconds from each evaluation to the end
+        self._remaining = [*accumulate(reversed((*evaluations, 0.0)))][::-1]
         self._next = 0
         self._work = self._carry_out_all()
         self._loaded = False
@@ -119,14 +128,12 @@ class Execution:
         # seconds of the last unit for merging LoRAs into the network or removing them
         self.switched = 0.0
         self._preparations = {call.operations[0]: call for call in program.before_calls}
-        self._segments = {
-            segment.name: (number, segment)
-            for number, run in enumerate(program.segments)
-            for segment in run
-        }
         calls = [call for run in program.segments for segment in run for call in segment.calls]
         self._rows = program.shape[0] * max((len(call.operations) for call in calls), default=1)
         self._shares = frozenset(call.shares for call in calls) - {""}
+        for call in calls:
+            key = program.keys.get(call.operations[0], "")
+            self._stage_calls.expect(call.shares, share.seconds.get(key, ()))
         self._versions = WeightVersions(program, share.device)
         self._go_on_with(self._versions.deferred.everything)
         self._made_before = {*(op.id for op in program.before), PRESENT}
@@ -165,6 +172,11 @@ class Execution:
     def rows(self) -> int:
         """Returns the rows of the largest call of the loop on this device."""
         return self._rows
+
+    @property
+    def remaining(self) -> float:
+        """Returns the planned seconds from the current evaluation to the end of the loop."""
+        return self._remaining[min(max(self._evaluation, 0), len(self._remaining) - 1)]
 
     @property
     def loads(self) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from functools import cached_property, partial
@@ -41,6 +42,7 @@ from katz_graph.executor.messages import (
     Ready,
     Returned,
     RunEnded,
+    RunPlace,
     Unusable,
 )
 from katz_graph.executor.recorded.cuda import CudaGraphs
@@ -51,6 +53,7 @@ from katz_graph.executor.transport.connection import Connection
 from katz_graph.executor.transport.mailbox import Address, Mailbox
 from katz_graph.executor.transport.peer import Peer
 from katz_graph.executor.turns.affinity import stay_on
+from katz_graph.executor.turns.device_order import Place
 from katz_graph.executor.turns.loop import DeviceThread, OneUnitTask, SubmittedTask
 from katz_graph.executor.weights.host_copies import HostCopies, nothing, share_of_host
 from katz_graph.executor.weights.prefetch import Prefetcher, order_of_use
@@ -160,8 +163,8 @@ class Host:
             wake=self._worker.wake,
             stage_calls=self._stage_calls,
         )
-        self.prefetch(execution.models, begin.arrival)
-        job = self._worker.submit(execution, begin.arrival)
+        self.prefetch(execution.models, begin.place.arrival)
+        job = self._worker.submit(execution, _place(begin.place))
         self._parts[begin.request, begin.attempt] = execution, job
         job.future.add_done_callback(lambda future: self._ended(begin, execution, future))
 
@@ -210,7 +213,7 @@ class Host:
             lambda: not self.models.has(call.arguments),
         )
         try:
-            self._calls[call.id] = job = self._worker.submit(task, call.arrival)
+            self._calls[call.id] = job = self._worker.submit(task, _place(call.place))
         except Exception as error:
             task.close()
             return self._explain_raised(call.id, error)
@@ -341,6 +344,10 @@ class _RequestExchange(Exchange):
 
     def take(self, instance: Instance) -> Any:
         return self._mailbox.take(self._address(instance))
+
+
+def _place(place: RunPlace) -> Place:
+    return Place(place.arrival, time.perf_counter() + place.due_in, place.client)
 
 
 def _models(assignment: WorkerConfig) -> DeviceModels:

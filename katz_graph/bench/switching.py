@@ -2,7 +2,7 @@
 the share of time spent switching between their weights, and the delay of each request compared with
 running alone.
 
-A worker serves the run that arrived first (`executor.turns.arrival_order`), and the other waits for
+A worker serves the run that arrived first (`executor.turns.device_order`), and the other waits for
 it. `first_of_alone` has no bound, because both are planned in the process that samples; `katz bench
 overlap` has one for a server.
 """

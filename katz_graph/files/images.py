@@ -1,5 +1,5 @@
 """Loads pictures as tensors [B, H, W, C] in 0..1 from every file type in PICTURE_KINDS, saves PNG
-files, and resizes.
+files and previews, and resizes.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from PIL import Image, ImageOps, ImageSequence, PngImagePlugin
 from torch import Tensor
 
 from katz_graph.core.errors import InputError, RunError
+from katz_graph.core.latent_space import DEFAULT_LATENT_SPACE
 from katz_graph.files.output_files import filled_prefix, write_numbered
 from katz_graph.files.picture_kinds import PICTURE_KINDS
 
@@ -27,6 +28,10 @@ WITHOUT_ALPHA = 64  # side of the empty mask of pictures without transparency
 SAVED_BANDS = {1: "L", 3: "RGB", 4: "RGBA"}
 # Pillow's zlib-ng takes half the time of level 4, and files are an eighth larger
 COMPRESS_LEVEL = 1
+
+# limits of a preview's longer side in pixels; between them previews have the picture's size
+MAX_PREVIEW_SIDE, MIN_PREVIEW_SIDE = 512, 128
+QUALITY = 80  # of JPEG
 
 Channel = Literal["alpha", "red", "green", "blue"]
 
@@ -194,3 +199,19 @@ def _lanczos(picture: Tensor, width: int, height: int) -> Tensor:
         ).float()
         / 255
     )
+
+
+def preview_as_jpeg(picture: Tensor) -> bytes:
+    """Encodes the uint8 preview [h, w, 3] of a latent as JPEG at eight times its size, with a
+    longer side within 128 to 512 pixels.
+    """
+    longer = max(picture.shape[:2])
+    ratio = (
+        min(max(DEFAULT_LATENT_SPACE.pixels(longer), MIN_PREVIEW_SIDE), MAX_PREVIEW_SIDE) / longer
+    )
+    height, width = (max(round(side * ratio), 1) for side in picture.shape[:2])
+    written = io.BytesIO()
+    Image.fromarray(picture.numpy()).resize((width, height), Image.Resampling.BILINEAR).save(
+        written, "JPEG", quality=QUALITY
+    )
+    return written.getvalue()

@@ -1,20 +1,13 @@
-"""Makes previews for samplers: RGB from a latent by its space's linear map, and JPEG."""
+"""Makes previews for samplers: RGB from a latent by its space's linear map."""
 
 from __future__ import annotations
 
-import io
-
 import torch
-from PIL import Image
 from torch import Tensor
 from torch.nn.functional import conv2d, pad
 
-from katz_graph.core.latent_space import DEFAULT_LATENT_SPACE, LinearMap
+from katz_graph.core.latent_space import LinearMap
 from katz_graph.host.transfer import to_device
-
-# limits of a preview's longer side in pixels; between them previews have the picture's size
-MAX_PREVIEW_SIDE, MIN_PREVIEW_SIDE = 512, 128
-QUALITY = 80  # of JPEG
 
 
 def latent_picture(latent: Tensor, colours: LinearMap) -> Tensor:
@@ -29,19 +22,3 @@ def latent_picture(latent: Tensor, colours: LinearMap) -> Tensor:
     around = pad(cells, (reach,) * 4, mode="replicate")
     shown = conv2d(around, weight, bias)[0].movedim(0, -1)
     return ((shown + 1) * 127.5).nan_to_num(127.5).clamp(0, 255).to(torch.uint8)
-
-
-def as_jpeg(picture: Tensor) -> bytes:
-    """Encodes uint8 [h, w, 3] as JPEG at eight times its size, with a longer side within 128 to 512
-    pixels.
-    """
-    longer = max(picture.shape[:2])
-    ratio = (
-        min(max(DEFAULT_LATENT_SPACE.pixels(longer), MIN_PREVIEW_SIDE), MAX_PREVIEW_SIDE) / longer
-    )
-    height, width = (max(round(side * ratio), 1) for side in picture.shape[:2])
-    written = io.BytesIO()
-    Image.fromarray(picture.numpy()).resize((width, height), Image.Resampling.BILINEAR).save(
-        written, "JPEG", quality=QUALITY
-    )
-    return written.getvalue()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from katz_graph.ir.device import interpolated
 
 GROUPS = 20  # groups of a key and a number of rows whose median is the prediction
+TRIALS = 3  # groups of a number of rows before their seconds decide who joins
 MAX_KEYS = 1024  # the key that was measured the longest ago is dropped first
 
 
@@ -97,6 +98,17 @@ class CallSeconds:
         """
         call = self._calls.get(key)
         return None if call is None else call.seconds(rows)
+
+    def estimate(self, key: Hashable, rows: int) -> float | None:
+        """Returns the seconds of a call; until TRIALS groups of these rows ran, those of the next
+        smaller number of rows that was tried, or else what is expected of one row. So a group that
+        was never tried counts as free of cost, and is tried. None if nothing is known of the key.
+        """
+        if (call := self._calls.get(key)) is None:
+            return None
+        tried = [one for one, groups in call.groups.items() if len(groups) >= TRIALS]
+        known = [one for one in tried if one <= rows] or [min(tried or call.expected, default=0)]
+        return call.seconds(max(known))
 
     def _drop_oldest(self) -> None:
         if len(self._calls) > MAX_KEYS:

@@ -23,13 +23,14 @@ from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.graph.context import RunContext
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.files.folders import MINI, Folders
+from katz_graph.files.images import preview_as_jpeg
 from katz_graph.ir.region import Region
 from katz_graph.mini.evaluate import held_out_scenes
 from katz_graph.mini.world import caption
 from katz_graph.models.family import linear_map
 from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.node.scope import running
-from katz_graph.picture.preview import as_jpeg, latent_picture
+from katz_graph.picture.preview import latent_picture
 from katz_graph.sampling.diffusers_process import DiffusersProcess
 from katz_graph.sampling.spec import DiffusersSpec
 from katz_graph.testing.plain_loop import Case
@@ -203,7 +204,7 @@ def test_the_colours_of_a_latent() -> None:
 def test_a_preview_as_a_file(cells: tuple[int, int], size: tuple[int, int]) -> None:
     picture = torch.zeros(*cells, 3, dtype=torch.uint8)
     picture[..., 0] = 200
-    image = Image.open(io.BytesIO(as_jpeg(picture)))
+    image = Image.open(io.BytesIO(preview_as_jpeg(picture)))
     assert image.format == "JPEG" and image.size == size
     red, green, blue = image.getpixel((5, 5))  # type: ignore[misc]
     assert abs(red - 200) < 4 and green < 4 and blue < 4

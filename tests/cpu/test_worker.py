@@ -79,6 +79,7 @@ class Steps:
     """
 
     alone, loads = True, False
+    rows, remaining, paired = 1, 0.0, True
 
     def __init__(
         self,

@@ -48,7 +48,8 @@ def run(*tasks: Task) -> list[str]:
             task.made += 1
         task.results.append(result)
 
-    def compute(offers: Sequence[Any]) -> list[Any]:
+    def compute(jobs: Sequence[Any]) -> list[Any]:
+        offers = [job.offer for job in jobs]
         calls.append(f"{offers[0].key}: {' '.join(offer.owner for offer in offers)}")
         by_name = {task.name: task for task in tasks}
         return [
@@ -58,7 +59,13 @@ def run(*tasks: Task) -> list[str]:
             for offer in offers
         ]
 
-    run_together(tasks, lambda one: one.offer, lambda one: one.upcoming, move, compute)
+    run_together(
+        len(tasks),
+        lambda one: tasks[one].offer,
+        lambda one: tasks[one].upcoming,
+        lambda one, result: move(tasks[one], result),
+        lambda some: compute([tasks[one] for one in some]),
+    )
     assert all(task.failed or not task.upcoming for task in tasks)
     return calls
 

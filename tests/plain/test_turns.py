@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from katz_graph.executor.turns.arrival_order import (
+from katz_graph.executor.turns.device_order import (
     HOLD_S,
     LOADING_HOLD_S,
     MAX_ABSENT_S,
     STAY,
-    ArrivalOrder,
+    DeviceOrder,
+    Place,
 )
 
 
@@ -24,7 +25,7 @@ class Device:
     resident: str = ""
 
     def __post_init__(self) -> None:
-        self.order: ArrivalOrder[str] = ArrivalOrder(
+        self.order: DeviceOrder[str] = DeviceOrder(
             lambda task: self.weights.get(task, self.resident) != self.resident,
             self.loading.__contains__,
         )
@@ -38,10 +39,10 @@ class Device:
 def test_the_run_that_arrived_first_goes_first_whenever_it_is_ready() -> None:
     device = Device()
     for task, arrival in (("late", 9.0), ("early", 3.0), ("early too", 3.0)):
-        device.order.join(task, arrival)
+        device.order.join(task, Place(arrival))
     assert device.chosen("late", "early too", "early") == "early"
     for _ in range(20):
-        device.order.worked("early", 100.0)
+        device.order.worked(["early"], 100.0)
         assert device.chosen("late", "early") == "early"
     assert device.chosen("late", "early too") == "early too"
     assert device.chosen("late") == "late"
@@ -49,8 +50,8 @@ def test_the_run_that_arrived_first_goes_first_whenever_it_is_ready() -> None:
 
 def test_calls_outside_of_runs_go_before_all_runs_and_no_device_stays_free_for_them() -> None:
     device = Device()
-    device.order.join("sampling", 3.0)
-    device.order.join("statistics", 0.0)
+    device.order.join("sampling", Place(3.0))
+    device.order.join("statistics", Place(0.0))
     assert device.chosen("sampling", "statistics") == "statistics"
     device.order.leave("statistics", 100.0)
     assert device.chosen("sampling") == "sampling"
@@ -58,14 +59,14 @@ def test_calls_outside_of_runs_go_before_all_runs_and_no_device_stays_free_for_t
 
 def test_the_device_stays_free_between_two_tasks_of_the_first_run() -> None:
     device = Device(loading={"loads"})
-    device.order.join("samples", 3.0)
-    device.order.join("next job", 4.0)
-    device.order.join("loads", 5.0)
+    device.order.join("samples", Place(3.0))
+    device.order.join("next job", Place(4.0))
+    device.order.join("loads", Place(5.0))
     device.order.leave("samples", 100.0)
     assert device.chosen("next job", now=100.0) == pytest.approx(HOLD_S)
     assert device.chosen("next job", now=100.0 + HOLD_S) == "next job"
     assert device.chosen("loads", now=100.0 + HOLD_S) == pytest.approx(LOADING_HOLD_S - HOLD_S)
-    device.order.join("decodes", 3.0)
+    device.order.join("decodes", Place(3.0))
     assert device.chosen("next job", "decodes", now=100.001) == "decodes"
     device.order.leave("decodes", 101.0)
     device.order.ended(3.0)
@@ -74,8 +75,8 @@ def test_the_device_stays_free_between_two_tasks_of_the_first_run() -> None:
 
 def test_an_earlier_run_never_waits_for_a_later_one() -> None:
     device = Device(loading={"first"})
-    device.order.join("first", 3.0)
-    device.order.join("second", 4.0)
+    device.order.join("first", Place(3.0))
+    device.order.join("second", Place(4.0))
     device.order.leave("second", 100.0)
     assert device.chosen("first", now=100.0) == "first"
 
@@ -84,7 +85,7 @@ def test_a_run_of_which_nothing_comes_is_forgotten() -> None:
     device = Device()
     for number in range(1000):
         task, arrival, now = f"task {number}", 1.0 + number, 100.0 + number
-        device.order.join(task, arrival)
+        device.order.join(task, Place(arrival))
         device.order.leave(task, now)
     assert len(device.order._absent) <= MAX_ABSENT_S + 1
 
@@ -92,14 +93,14 @@ def test_a_run_of_which_nothing_comes_is_forgotten() -> None:
 def test_weights_of_a_waiting_run_are_not_switched_at_once() -> None:
     device = Device({"first": "a", "second": "b", "third": "a"}, resident="a")
     for number, task in enumerate(device.weights):
-        device.order.join(task, 1.0 + number)
-    device.order.worked("first", 100.0, switch=1.5)
+        device.order.join(task, Place(1.0 + number))
+    device.order.worked(["first"], 100.0, switch=1.5)
     assert device.chosen("second", now=101.0) == pytest.approx(STAY * 1.5 - 1.0)
     # a later run with the same weights may use the device meanwhile
     assert device.chosen("second", "third", now=101.0) == "third"
     assert device.chosen("second", now=100.0 + STAY * 1.5) == "second"
     device.resident = "b"
-    device.order.worked("second", 120.0, switch=1.5)
+    device.order.worked(["second"], 120.0, switch=1.5)
     assert device.chosen("first", "second", now=120.0) == "first"
 
 
@@ -110,7 +111,7 @@ def total(switch: float, step: float, gap: float, steps: int) -> tuple[float, fl
     device = Device({"a": "a", "b": "b"})
     left, free, ended, now = {"a": steps, "b": steps}, {"a": 0.0, "b": 0.0}, {}, 0.0
     for number, task in enumerate(left):
-        device.order.join(task, 1.0 + number)
+        device.order.join(task, Place(1.0 + number))
     while left:
         ready = [task for task in left if free[task] <= now]
         task, until = device.order.choose(ready, now)
@@ -119,7 +120,7 @@ def total(switch: float, step: float, gap: float, steps: int) -> tuple[float, fl
             continue
         switched = 0.0 if device.resident == task else switch
         device.resident, now = task, now + switched + step
-        device.order.worked(task, now, switched)
+        device.order.worked([task], now, switch=switched)
         free[task] = now + gap
         left[task] -= 1
         if not left[task]:

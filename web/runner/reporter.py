@@ -17,8 +17,8 @@ from katz_graph.core.errors import Cancelled, DeviceFailed, InputError, KatzErro
 from katz_graph.executor.cluster.requests import WorkerLost
 from katz_graph.executor.worker.device_fault import device_fault
 from katz_graph.files.folders import TEMP
+from katz_graph.files.images import preview_as_jpeg
 from katz_graph.node.ui_results import Place
-from katz_graph.picture.preview import as_jpeg
 from katz_graph.planner.report.describe import as_json
 from katz_graph.web.events import (
     Cached,
@@ -99,7 +99,7 @@ class JobReporter:
                 case events.StageDone():
                     self._worked(self._node, event.span)
                 case events.Previewed():
-                    picture = as_jpeg(event.picture)
+                    picture = preview_as_jpeg(event.picture)
                     self._emit_progress()  # both in one packet
                     node = self._worker_of(event.node)
                     self._emit(EncodedPicture(node, self._display_of(node), picture))

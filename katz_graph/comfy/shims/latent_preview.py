@@ -10,9 +10,10 @@ from typing import Any
 from katz_graph.comfy.missing import missing_names
 from katz_graph.comfy.running import ProgressBar
 from katz_graph.core.latent_space import LinearMap
+from katz_graph.files.images import MAX_PREVIEW_SIDE
 from katz_graph.models.family import linear_map
 from katz_graph.node.scope import current
-from katz_graph.picture.preview import MAX_PREVIEW_SIDE, latent_picture
+from katz_graph.picture.preview import latent_picture
 
 __getattr__ = missing_names(
     __name__, "Latent2RGBPreviewer LatentPreviewer LatentPreviewMethod TAESD TAESDPreviewerImpl"
