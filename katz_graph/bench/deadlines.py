@@ -18,6 +18,7 @@ from statistics import fmean
 from typing import Any
 
 from katz_graph.bench.deadlines_server import DUE
+from katz_graph.bench.deadlines_server import Way as ServerWay
 from katz_graph.bench.deadlines_server import measured as measured_on_server
 from katz_graph.bench.result import BenchResult
 from katz_graph.ir.device import interpolated
@@ -122,6 +123,11 @@ WAYS = {
     "no gain, alone": Way(ServingPolicy, seconds_of=without_gain),
     "no gain, shared": Way(ServingPolicy, MAX_ROWS, seconds_of=without_gain),
 }
+SERVERS: Mapping[str, ServerWay] = {
+    "first come": ((), FirstCome),
+    "alone": (DUE, ServingPolicy),
+    "shared": ((*DUE, "--shared-rows", str(MAX_ROWS)), None),
+}
 COLUMNS = ("load", "first come", "equal", "due", "+ shared", "scattered", "no gain", "+ shared")
 NOTES = (
     "equal: equal shares of the time; due: earliest due first, late ones last; + shared: that, and "
@@ -158,30 +164,32 @@ def run(simulate: bool = False, scale: Scale | None = None) -> BenchResult:
 
 
 def _of_server(scale: Scale) -> BenchResult:
-    first = measured_on_server(scale.jobs, scale.loads, (), FirstCome)
-    due = measured_on_server(scale.jobs, scale.loads, DUE, ServingPolicy)
+    found = measured_on_server(scale.jobs, scale.loads, SERVERS)
     bounds = {
-        f"due_at_{load:g}": (due[load][0], bound)
-        for load, bound in ON_TIME["alone"].items()
+        f"{name}_at_{load:g}": (found[name, load][0], bound)
+        for name, by_load in ON_TIME.items()
+        for load, bound in by_load.items()
         if load in scale.loads
     }
-    gain = fmean(due[load][0] - first[load][0] for load in scale.loads)
+    gain = fmean(found["shared", load][0] - found["first come", load][0] for load in scale.loads)
     bounds["gain_over_first_come"] = gain, MIN_GAIN
-    errors = [abs(real - simulated) for real, simulated in (*first.values(), *due.values())]
-    metrics: dict[str, Any] = {name: value for name, (value, _) in bounds.items()}
-    for name, found in (("first_come", first), ("due", due)):
-        for load, (real, simulated) in found.items():
-            metrics |= {f"{name}_at_{load:g}": real, f"simulated_{name}_at_{load:g}": simulated}
-    metrics["simulation_error"] = max(errors)
+    metrics: dict[str, Any] = {}
+    for (name, load), (real, simulated) in found.items():
+        key = f"{name.replace(' ', '_')}_at_{load:g}"
+        metrics |= {key: real} | ({} if simulated is None else {f"simulated_{key}": simulated})
+    error = max(abs(real - other) for real, other in found.values() if other is not None)
+    metrics |= {"gain_over_first_come": gain, "simulation_error": error}
     return BenchResult(
         "deadlines",
-        all(value >= bound for value, bound in bounds.values())
-        and max(errors) <= MAX_SIMULATION_ERROR,
+        all(value >= bound for value, bound in bounds.values()) and error <= MAX_SIMULATION_ERROR,
         metrics,
         {name: f">= {bound:g}" for name, (_, bound) in bounds.items()}
         | {"simulation_error": f"<= {MAX_SIMULATION_ERROR}"},
-        ("load", "first come", "simulated", "due", "simulated"),
-        [[load, *first[load], *due[load]] for load in scale.loads],
+        ("load", "first come", "simulated", "due", "simulated", "+ shared"),
+        [
+            [load, *found["first come", load], *found["alone", load], found["shared", load][0]]
+            for load in scale.loads
+        ],
     )
 
 

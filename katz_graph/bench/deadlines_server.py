@@ -1,8 +1,9 @@
-"""Measures a server that has more jobs with due times than it can serve, for `katz bench
+"""Measures servers that have more jobs with due times than they can serve, for `katz bench
 deadlines`, next to a simulation of the same jobs.
 
-Capacity is the rate of jobs that end while the queue is never empty. A job counts as on time if it
-ends within five times the seconds that such a job takes on the idle server.
+All servers get the same jobs, one server after another. Capacity is the rate at which jobs of a
+queue that is never empty end on the first server, measured before each load. A job counts as on
+time if it ends within five times the seconds that such a job takes on the idle server.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
@@ -30,6 +32,10 @@ ALONE_JOBS, PEAK_JOBS = 5, 48  # of each side on the idle server; to measure the
 END_TIMEOUT_S = 600.0
 OPTIONS = ("--devices", f"cpu*{DEVICES}", "--devices-per-job", "1", "--queue-limit", "100000")
 DUE = ("--slo", f"{SLO:g}")
+
+
+Way = tuple[Sequence[str], Callable[[], Order] | None]
+"""The options of a server, and the order in which it is simulated; None: it is not simulated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,38 +73,43 @@ def trace(rate: float, jobs: int, seed: int) -> list[tuple[float, int]]:
 
 
 def measured(
-    jobs: int, loads: Sequence[float], options: Sequence[str], order: Callable[[], Order]
-) -> dict[float, tuple[float, float]]:
-    """Serves jobs by a server with these options. Returns the shares on time by load: measured, and
-    simulated in an order.
+    jobs: int, loads: Sequence[float], ways: Mapping[str, Way]
+) -> dict[tuple[str, float], tuple[float, float | None]]:
+    """Serves jobs by servers with the options of each way. Returns the shares on time by way and
+    load: measured, and simulated in the way's order, if it has one.
     """
-    found = {}
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        serving(Path(folder), *OPTIONS, *options) as server,
-    ):
-        machine = _machine(server)
+    found: dict[tuple[str, float], tuple[float, float | None]] = {}
+    with ExitStack() as opened:
+        folder = Path(opened.enter_context(tempfile.TemporaryDirectory()))
+        servers = {
+            name: opened.enter_context(serving(folder / name, *OPTIONS, *options))
+            for name, (options, _) in ways.items()
+        }
+        alone = [_alone(server) for server in servers.values()]  # predictions need it, too
         for load in loads:
+            machine = Machine(alone[0], _capacity(next(iter(servers.values()))))
             sent = trace(load * machine.capacity, jobs, seed=1)
-            on_time = machine.on_time(sent, _latencies(server, sent))
-            found[load] = on_time, machine.simulated(sent, order())
+            for name, (_, order) in ways.items():
+                on_time = machine.on_time(sent, _latencies(servers[name], sent))
+                simulated = None if order is None else machine.simulated(sent, order())
+                found[name, load] = on_time, simulated
     return found
 
 
-def _machine(server: Served) -> Machine:
+def _alone(server: Served) -> dict[int, float]:
+    """Returns the seconds of a job on the idle server, by side."""
     _latencies(server, [(0.0, side) for side in SIDES])  # loads and measures
-    server.drain()
-    alone = {
+    return {
         side: median(_latencies(server, [(0.0, side)])[0] for _ in range(ALONE_JOBS))
         for side in SIDES
     }
-    began = time.time()
-    ends = sorted(
-        began + seconds
-        for seconds in _latencies(server, [(0.0, side) for side in SIDES * (PEAK_JOBS // 3)])
-    )
+
+
+def _capacity(server: Served) -> float:
+    """Returns the jobs per second of a queue that is never empty."""
+    ends = sorted(_latencies(server, [(0.0, side) for side in SIDES * (PEAK_JOBS // len(SIDES))]))
     first = 2 * DEVICES  # until then devices start
-    return Machine(alone, (len(ends) - 1 - first) / (ends[-1] - ends[first]))
+    return (len(ends) - 1 - first) / (ends[-1] - ends[first])
 
 
 def _latencies(server: Served, jobs: Sequence[tuple[float, int]]) -> list[float]:
