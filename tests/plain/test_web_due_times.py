@@ -167,6 +167,53 @@ def test_wrong_options_are_refused_in_one_line(option: str, message: str) -> Non
     assert "\n" not in str(result.exception)
 
 
+def test_a_job_due_before_all_running_ones_is_served_at_once_one_for_each_place(
+    tmp_path: Path,
+) -> None:
+    clock = Clock()
+
+    async def use(service: Service) -> None:
+        await submit(service, "a", "b", client="many")
+        await submit(service, "soon", deadline=clock.now + 60.0)
+        await service.until(lambda: service.runner.names == ["a", "b", "soon"])
+        assert [each.id for each in service.jobs.served] == ["a", "soon"]
+        await submit(service, "sooner", deadline=clock.now + 50.0)
+        await submit(service, "later", deadline=clock.now + 70.0)
+        assert service.pending() == ["sooner", "later"], "one more than the places, at most"
+        clock.now += 10.0
+        service.runner.end("soon")
+        await service.all_ended("soon")
+        [next_one] = await submit(service, "next", client="many")
+        assert next_one.predicted == 10.0, "the device served no other job"
+        await service.until(lambda: service.runner.names[3:] == ["sooner"])
+        service.runner.end("a")
+        service.runner.end("sooner")
+        await service.all_ended("a", "sooner")
+        await service.until(lambda: service.runner.names[4:] == ["later"])
+
+    run(tmp_path, use, jobs_at_once=2, served=1, clock=clock)
+
+
+def test_a_deadline_is_promised_over_running_jobs_that_are_due_later_or_never(
+    tmp_path: Path,
+) -> None:
+    clock = Clock()
+
+    async def use(service: Service) -> None:
+        await submit(service, "teaches")
+        await service.until(lambda: service.running() == ["teaches"])
+        clock.now += 10.0
+        service.runner.end("teaches")
+        await service.all_ended("teaches")
+        await submit(service, "runs")
+        await submit(service, "first", deadline=clock.now + 11.0)
+        with pytest.raises(Refused, match=r"waits for 10\.0 s and takes 10\.0 s"):
+            await service.jobs.submit(submission("second", deadline=clock.now + 19.0))
+        await submit(service, "third", deadline=clock.now + 21.0)
+
+    run(tmp_path, use, clock=clock)
+
+
 def test_late_jobs_fail_before_they_start_if_the_operator_says_so(tmp_path: Path) -> None:
     clock = Clock()
 

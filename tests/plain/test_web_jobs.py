@@ -379,7 +379,7 @@ def test_a_deadline_that_cannot_be_met_is_refused_on_arrival(tmp_path: Path) -> 
         clock.now += 10.0
         service.runner.end("teaches")
         await service.all_ended("teaches")
-        await submit(service, "runs")
+        await submit(service, "runs", deadline=clock.now + 12.0)
         await service.until(lambda: service.runner.names == ["teaches", "runs"])
         clock.now += 1.0
         with pytest.raises(

@@ -161,9 +161,13 @@ class Admission:
         """
         if job.deadline is None:
             return
-        waiting = [*self._dispatcher.later, *self._dispatcher.queue.with_new(job)]
-        known = self._forecast.starts(self._dispatcher.served, waiting)
-        wait = known[waiting.index(job)]
+        # devices serve the job before running ones that are due later or never
+        served, later = (
+            [one for one in jobs if one.due is not None and job.created <= one.due <= job.deadline]
+            for jobs in (self._dispatcher.served, self._dispatcher.later)
+        )
+        waiting = [*later, *self._dispatcher.queue.with_new(job)]
+        wait = self._forecast.starts(served, waiting)[waiting.index(job)]
         own, time_left = self._forecast.own(features) or 0.0, job.deadline - job.created
         if time_left <= 0:
             raise Refused(409, "deadline", "the deadline has passed")

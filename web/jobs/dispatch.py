@@ -71,6 +71,7 @@ class Attempt:
 
     job: Job
     number: int = 0  # in the order of starts
+    urgent: bool = False  # devices serve it before the jobs that the runner had at its start
     # when the runner started it; `job.started`: when devices began to serve it
     began: float | None = None
     device_seconds: float = 0.0  # its share of the time of a group of devices that served it
@@ -91,6 +92,9 @@ class Concurrency:
     earliest `served` of them, the served jobs. The others, the later jobs, prepare their work and
     use a device only while the served jobs do not need it. `groups` of devices serve one job each,
     or several that share calls.
+
+    A job that is due before all jobs of the runner is urgent: devices serve it first, even if the
+    runner has no place for it, one for each group.
     """
 
     running: int = 1
@@ -155,7 +159,7 @@ class Dispatcher:
         return [attempt.job for attempt in self._later()]
 
     def _later(self) -> list[Attempt]:
-        return self._running()[self._concurrency.served :]
+        return [one for one in self._running() if not one.urgent][self._concurrency.served :]
 
     def _running(self) -> list[Attempt]:
         return [attempt for attempt in self.attempts.values() if attempt.phase == "runs"]
@@ -325,13 +329,31 @@ class Dispatcher:
 
     def _fits(self, job: Job) -> bool:
         active = [attempt.job for attempt in self._running()]
-        suspects = job.crashes or any(other.crashes for other in active)
-        return len(active) < (1 if suspects else self._concurrency.running)
+        if job.crashes or any(other.crashes for other in active):
+            return not active
+        return len(active) < self._concurrency.running or self._is_urgent(job)
+
+    def _is_urgent(self, job: Job) -> bool:
+        """Returns whether devices serve a job before all jobs of the runner: it can end by its due
+        time, and theirs are later or have passed.
+        """
+        now, running = self._clock(), self._running()
+        return (
+            job.due is not None
+            and can_meet(job.due, job.predicted or 0.0, now)
+            and sum(attempt.urgent for attempt in running) < self._concurrency.groups
+            and len(running) >= self._concurrency.served
+            and all(
+                other.job.due is None or not now <= other.job.due <= job.due for other in running
+            )
+        )
 
     def _start(self, job: Job) -> None:
         at = self._clock()
         attempt = self.attempts[job.id] = Attempt(
-            replace(job, status="in_progress", started=None), next(self._numbers)
+            replace(job, status="in_progress", started=None),
+            next(self._numbers),
+            self._is_urgent(job),
         )
         self.idle.clear()
         self.spawn(self._note(self._store.begin(job.id, at)))
@@ -495,11 +517,13 @@ class Dispatcher:
         devices share it.
         """
         since, served = self._shares
+        urgent = sum(attempt.urgent for attempt in served)
+        rest = (self._concurrency.groups - urgent) / max(len(served) - urgent, 1)
         for attempt in served:
-            share = min(1.0, self._concurrency.groups / len(served))
+            share = 1.0 if attempt.urgent else min(1.0, rest)
             attempt.device_seconds += share * max(0.0, now - since)
-        served = self._running()[: self._concurrency.served]
-        served = [attempt for attempt in served if attempt.began is not None]
+        later = self._later()
+        served = [one for one in self._running() if one.began is not None and one not in later]
         self._shares = now, served
         for attempt in served:
             if attempt.job.started is None:
