@@ -42,16 +42,24 @@ class ComputeUse:
     replays: int = 0  # calls replayed from a recording
     concurrent: int = 0  # calls run concurrently on two streams
     shared: int = 0  # calls with rows of several requests
+    shared_rows: int = 0  # of these calls
+    # seconds of calls that requests may share and that had a prediction
+    predicted_seconds: float = 0.0
+    measured_seconds: float = 0.0
     drops: int = 0  # times that all recordings were dropped for lack of memory
     bytes: int = 0  # memory held by recordings
     eager: dict[str, int] = field(default_factory=dict)  # other calls, by reason
 
     @property
     def calls(self) -> Counter[str]:
-        """Returns the numbers of recorded, replayed, concurrent and eager calls."""
+        """Returns the numbers of recorded, replayed, concurrent, eager and shared calls."""
         eager = sum(self.eager.values())
         return Counter(
-            recorded=self.captures, replayed=self.replays, beside=self.concurrent, eager=eager
+            recorded=self.captures,
+            replayed=self.replays,
+            beside=self.concurrent,
+            eager=eager,
+            shared=self.shared,
         )
 
     def count_eager(self, reason: str) -> None:

@@ -62,6 +62,11 @@ class StageCalls:
         while self._laps and self._laps[0][2].known:
             key, measured, lap = self._laps.popleft()
             self._seconds.add(key, measured, lap.seconds)
+        use = self._models.compute.use
+        use.predicted_seconds, use.measured_seconds = (
+            self._seconds.predicted,
+            self._seconds.measured,
+        )
         rows = self._wanted(rows)
         found = [self._seconds.estimate(key, rows) for key in keys]
         return sum(one for one in found if one is not None) or None
@@ -149,14 +154,17 @@ class StageCalls:
             assert models.resident_in(offer.calls[0].module) == offer.loras, (
                 f"{offer.what} would compute with the LoRAs of another model"
             )
-        models.compute.use.shared += len(offers) > 1
-        before, lap = models.compute.use.calls, models.stream.timing()
+        use = models.compute.use
+        before, lap = use.calls, models.stream.timing()
         # no closure, because an error's traceback would keep its values alive
         made = models.residents.with_room(first.what, compute)
         if first.key and self._rows.most:
             rows = self._wanted(sum(offer.rows for offer in offers))
             self._laps.append((first.key, rows, lap()))
-        new = models.compute.use.calls - before
+        if len(offers) > 1:
+            use.shared += 1
+            use.shared_rows += sum(offer.rows for offer in offers)
+        new = use.calls - before
         for offer in offers:
             offer.count(new)
         return made

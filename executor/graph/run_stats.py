@@ -48,10 +48,10 @@ class RunStats:
 
     @property
     def calls(self) -> Mapping[str, int]:
-        """Returns the numbers of `recorded`, `replayed` and `eager` stage calls, and of those run
-        concurrently on two streams (`beside`).
+        """Returns the numbers of `recorded`, `replayed` and `eager` stage calls, of those run
+        concurrently on two streams (`beside`), and of those shared with other requests (`shared`).
         """
-        kinds = ("recorded", "replayed", "beside", "eager")
+        kinds = ("recorded", "replayed", "beside", "eager", "shared")
         return {
             kind: sum(sampler.calls.get(kind, 0) for sampler in self.samplers) for kind in kinds
         }

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from katz_graph.core.errors import InputError
+from katz_graph.core.shared_rows import ALONE, SharedRows
 from katz_graph.ir.provenance import ASYNC_LORA, EXACT, STALE_CONTROLNET, Provenance
 
 APPROXIMATIONS = (STALE_CONTROLNET, ASYNC_LORA)
@@ -35,9 +36,10 @@ def made_with(
     dtype: str,
     provenance: Provenance = EXACT,
     chosen: Mapping[str, Any] = MappingProxyType({}),
+    shared_rows: SharedRows = ALONE,
 ) -> str:
     """Returns the content of a picture's text chunk `katz`. `chosen`: scheduling choices of this
-    job.
+    job. `shared_rows`: in force on its devices.
     """
     facts = {
         "approximations": list(provenance.approximations),
@@ -48,5 +50,6 @@ def made_with(
     more = {
         "lora_arrivals": provenance.deferred_loras,
         "chosen": {**provenance.chosen, **chosen},
+        "shared_rows": str(shared_rows) if shared_rows.most else "",
     }
     return json.dumps(facts | {name: value for name, value in more.items() if value})

@@ -90,7 +90,7 @@ def test_a_workflow_becomes_a_picture_that_carries_it(katz: Katz, model_folder: 
     }
     assert data["seed"] == 7 and data["approximations"] == []
     assert data["calls"].pop("eager") > 0  # a CPU records nothing
-    assert data["calls"] == {"recorded": 0, "replayed": 0, "beside": 0}
+    assert data["calls"] == {"recorded": 0, "replayed": 0, "beside": 0, "shared": 0}
     assert (
         data["seconds"]["total"] >= data["seconds"]["denoise"] > 0 and data["predicted_seconds"] > 0
     )

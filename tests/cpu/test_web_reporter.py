@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from katz_graph.core.allowed_approximations import made_with
 from katz_graph.core.errors import InputError, KatzError, RunError
 from katz_graph.core.events import (
     Event,
@@ -240,7 +241,9 @@ def test_pictures_carry_client_metadata_but_never_under_our_names() -> None:
         "x" * 80: 1,
     }
     texts = pictures_texts(
-        Order("j", {"1": {}}, ("1",), extra={"extra_pnginfo": wanted}), {}, "cpu*2", "float32"
+        Order("j", {"1": {}}, ("1",), extra={"extra_pnginfo": wanted}),
+        {},
+        made_with("cpu*2", "float32"),
     )
     assert (
         set(texts) == {"workflow", "prompt", "katz"}
@@ -249,7 +252,9 @@ def test_pictures_carry_client_metadata_but_never_under_our_names() -> None:
     )
     assert set(
         pictures_texts(
-            Order("j", {}, (), extra={"extra_pnginfo": "no object"}), {}, "cpu", "float32"
+            Order("j", {}, (), extra={"extra_pnginfo": "no object"}),
+            {},
+            made_with("cpu", "float32"),
         )
     ) == {"prompt", "katz"}
 
@@ -262,7 +267,7 @@ def test_pictures_carry_no_secrets_of_urls() -> None:
     }
     editors = {"workflow": {"nodes": [{"widgets_values": [url, 1.0]}]}}
     order = Order("j", prompt, ("1",), extra={"extra_pnginfo": editors})
-    texts = pictures_texts(order, load_registry()[0], "cpu", "float32")
+    texts = pictures_texts(order, load_registry()[0], made_with("cpu", "float32"))
     assert not any(secret in text for text in texts.values() for secret in ("word", "token", "key"))
     safe = "https://example.org/é.safetensors#sha256=ab"
     assert json.loads(texts["workflow"])["nodes"][0]["widgets_values"] == [safe, 1.0]

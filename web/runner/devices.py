@@ -133,6 +133,7 @@ class Devices:
             self._options.previews,
             shown,
             process,
+            self._options.rows,
         )
         return Runs(place, emit, unkept, self._request_replacement)
 

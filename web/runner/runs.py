@@ -20,6 +20,7 @@ from katz_graph.core.allowed_approximations import made_with
 from katz_graph.core.errors import Cancelled, KatzError, RunError
 from katz_graph.core.events import Event, Reused, Sampled
 from katz_graph.core.graph import Graph
+from katz_graph.core.shared_rows import ALONE, SharedRows
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.graph.context import RunContext
 from katz_graph.executor.graph.result_store import ResultCache
@@ -58,6 +59,7 @@ class RunnerDevices:
     previews: bool
     shown: int
     process: ProcessState
+    shared_rows: SharedRows = ALONE
     pack_lock: RunLock = field(default_factory=RunLock)
 
 
@@ -157,16 +159,14 @@ class Runs:
 
     def _context(self, order: Order, arrival: float, reporter: JobReporter) -> RunContext:
         place, changes = self.place, chosen(order)
-        texts = pictures_texts(order, place.registry, place.devices, place.engine.device.dtype)
+        made = partial(
+            made_with, place.devices, place.engine.device.dtype, shared_rows=place.shared_rows
+        )
+        texts = pictures_texts(order, place.registry, made())
 
         def listen(event: Event) -> None:
             if isinstance(event, (Sampled, Reused)):
-                texts["katz"] = made_with(
-                    place.devices,
-                    place.engine.device.dtype,
-                    context.measured.provenance,
-                    changes.overrides(),
-                )
+                texts["katz"] = made(context.measured.provenance, changes.overrides())
             reporter.listen(event)
 
         def wrote(file: Path) -> None:
@@ -320,11 +320,9 @@ def only_read_by(graph: Graph, targets: Sequence[str], nodes: Sequence[str]) -> 
     return [node for node in upstream(sources, targets) if node not in otherwise]
 
 
-def pictures_texts(
-    order: Order, types: Mapping[str, NodeType], devices: str, dtype: str
-) -> dict[str, str]:
+def pictures_texts(order: Order, types: Mapping[str, NodeType], made: str) -> dict[str, str]:
     """Builds the text chunks of a job's pictures: its prompt, the client's texts, and how the
-    pictures were made. Removes secrets from URLs.
+    pictures were `made` (`made_with`). Removes secrets from URLs.
     """
     wanted = order.extra.get("extra_pnginfo")
     texts = {
@@ -334,7 +332,7 @@ def pictures_texts(
     }
     texts["prompt"] = json.dumps(order.prompt)
     hidden = hide_secrets(texts, order.prompt, types)
-    return {**hidden, "katz": made_with(devices, dtype)}
+    return {**hidden, "katz": made}
 
 
 def _may_name_chunk(name: Any) -> bool:

@@ -97,6 +97,11 @@ class DeviceStats:
     calls_recorded: int = 0  # stage calls recorded as CUDA graphs
     calls_replayed: int = 0
     calls_beside: int = 0  # stage calls that ran concurrently with another call
+    calls_shared: int = 0  # stage calls with rows of several jobs
+    rows_shared: int = 0  # of these calls
+    # of the stage calls that jobs may share and that had a prediction (`--shared-rows`)
+    calls_predicted_seconds: float = 0.0
+    calls_measured_seconds: float = 0.0
     calls_eager: int = 0  # stage calls computed without a recording
     recordings_dropped: int = 0  # recordings evicted for others
     recordings_bytes: int = 0
