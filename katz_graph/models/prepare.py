@@ -94,6 +94,7 @@ PREPARED: Mapping[str, str] = {
             "unet:PreparedTransformer"
         ),
         "diffusers.models.activations:GEGLU": "unet:PreparedGEGLU",
+        "diffusers.models.upsampling:Upsample2D": "unet:PreparedUpsample",
         "diffusers.models.normalization:AdaLayerNormContinuous": (
             "joint:PreparedAdaLayerNormContinuous"
         ),

@@ -140,6 +140,7 @@ def test_kernels_are_timed_at_every_size_of_a_step(small: Setting, tmp_path: Pat
         for row in rows.rows
         if str(row["what"]).startswith("convolution")
     )
+    assert any("after_upsampling_tflops" in row for row in rows.rows)
 
 
 def test_a_step_of_sdxl_has_the_operations_that_are_published() -> None:

@@ -187,9 +187,12 @@ def test_gelu_behind_another_tensor_reads_wide(
 def test_norms_and_gates_of_features_read_wide(architecture: int, tmp_path: Path) -> None:
     """Features are channels-last."""
     from katz_graph.kernels.triton import geglu, group_norm, layer_norm
+    from katz_graph.kernels.triton import upsampled_convolution as upsampled
 
     single = ("means", "squares", "mean_of", "scale_of")
     counts = ("channels", "width", "positions", "parts", "size", "across", "along", "blocks")
+    strides = ("by_output", "by_input", "by_picture", "by_channel", "by_row", "by_column")
+    counts += (*strides, "inputs", "outputs", "height")
     features = {"SHIFTED": True, "across": 1}
     merging = {"SIZE": group_norm.MAX_MERGED, "num_warps": group_norm.MERGING_WARPS}
     moments, normalise = (
@@ -202,6 +205,14 @@ def test_norms_and_gates_of_features_read_wide(architecture: int, tmp_path: Path
         (group_norm._groups, merging),
         (group_norm._normalise, features | {"SILU": True} | normalise),
         (layer_norm._layer_norm, rows | listed_for("residual_layer_norm", architecture)["2048"]),
+        (
+            upsampled._phase_weights,
+            {"by_input": 1} | listed_for("phase_weights", architecture)["1280"],
+        ),
+        (
+            upsampled._interleaved,
+            {"by_channel": 1} | listed_for("interleaved", architecture)["1048576"],
+        ),
         (geglu._geglu, {"SHORT": True} | listed_for("geglu", architecture)["2560"]),
     ):
         types = bf16(function, single, (*counts, "rows"))

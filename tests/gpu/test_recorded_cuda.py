@@ -35,6 +35,7 @@ from katz_graph.kernels import (
     norm_rotary,
     residual_layer_norm,
     rms_norm,
+    upsampled_convolution,
 )
 from katz_graph.kernels.configurations import listed_for
 from katz_graph.kernels.dispatch import uses_kernels
@@ -239,6 +240,7 @@ def test_kernels_match_their_references(dtype: torch.dtype) -> None:
         for function in (norm_rotary.norm_rotary, norm_rotary.reference)
     )
     chain = tokens, tokens, weight, 1e-6, scale[:, None], bias, gate[:, None]
+    kernel = (random(50, 320, 3, 3) / 50).to(memory_format=torch.channels_last)
     shifted, joined = (tokens, shift, weight, bias, 1e-6), (two, two, None, None, 1e-6)
     pairs = [
         (by_head, expected_by_head),
@@ -262,6 +264,13 @@ def test_kernels_match_their_references(dtype: torch.dtype) -> None:
         ),
         (geglu.geglu(rows), geglu.reference(rows)),
         (bias_residual.bias_residual(x, bias, x), bias_residual.reference(x, bias, x)),
+        tuple(
+            function(x, kernel, bias[:50])
+            for function in (
+                upsampled_convolution.upsampled_convolution,
+                upsampled_convolution.reference,
+            )
+        ),
     ]
     for made, expected in pairs:
         apart = (made.float() - expected.float()).abs().max()

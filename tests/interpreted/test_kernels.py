@@ -19,6 +19,7 @@ from katz_graph.kernels import bias_residual as biased
 from katz_graph.kernels import geglu as gated
 from katz_graph.kernels import group_norm_silu as grouped
 from katz_graph.kernels import residual_layer_norm as layered
+from katz_graph.kernels import upsampled_convolution as upsampled
 from katz_graph.kernels.dispatch import INTERPRETED, uses_kernels
 from katz_graph.kernels.triton import group_norm
 from katz_graph.models.prepare import prepare
@@ -184,6 +185,18 @@ def test_bias_residual(layout: str, other: str, dtype: torch.dtype) -> None:
     made = biased.bias_residual(y, bias, residual)
     check(made, biased.reference(y, bias, residual), exact)
     assert made.stride() == y.stride()
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_upsampled_convolution(layout: str, dtype: torch.dtype) -> None:
+    x = laid(random(2, 20, 5, 7, dtype=dtype), layout)
+    weight = (random(12, 20, 3, 3, seed=1) / 10).to(dtype).to(memory_format=torch.channels_last)
+    bias = random(12, seed=2, dtype=dtype)
+    doubled = F.interpolate(x.double(), scale_factor=2)
+    exact = F.conv2d(doubled, weight.double(), bias.double(), padding=1)
+    made = upsampled.upsampled_convolution(x, weight, bias)
+    check(made, upsampled.reference(x, weight, bias), exact)
 
 
 @torch.no_grad()

@@ -22,6 +22,7 @@ from katz_graph.kernels import (
     norm_rotary,
     residual_layer_norm,
     rms_norm,
+    upsampled_convolution,
 )
 from katz_graph.kernels.patches import Delta, Patch
 
@@ -70,6 +71,11 @@ def _calls(device: torch.device, dtype: torch.dtype) -> dict[str, Call]:
             bias_residual.bias_residual,
             bias_residual.reference,
             (x, bias, random(*x.shape)),
+        ),
+        "upsampled convolution": (
+            upsampled_convolution.upsampled_convolution,
+            upsampled_convolution.reference,
+            (x, convolution, bias[:50]),
         ),
         "gated norm": (_gated(modulated_norm.computed), _gated(modulated_norm.reference), gated),
         "head norm": (_by_head(head_norm.head_norm), _by_head(head_norm.reference), heads),

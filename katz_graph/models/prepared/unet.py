@@ -11,12 +11,14 @@ from diffusers.models.attention import BasicTransformerBlock
 from diffusers.models.modeling_outputs import Transformer2DModelOutput
 from diffusers.models.resnet import ResnetBlock2D
 from diffusers.models.transformers.transformer_2d import Transformer2DModel
+from diffusers.models.upsampling import Upsample2D
 from torch import Tensor, nn
 
 from katz_graph.kernels.bias_residual import bias_residual
 from katz_graph.kernels.dispatch import uses_kernels
 from katz_graph.kernels.layout import in_layout_of
 from katz_graph.kernels.linear_geglu import linear_geglu
+from katz_graph.kernels.upsampled_convolution import upsampled_convolution
 from katz_graph.models.prepared.norms import group_norm, residual_norm
 
 
@@ -179,6 +181,29 @@ class PreparedTransformer(Transformer2DModel):  # type: ignore[misc]
             mixed = self.proj_out(features(hidden_states))
         output: Tensor = mixed + residual
         return output
+
+
+class PreparedUpsample(Upsample2D):  # type: ignore[misc]
+    """Upsamples features to twice their size, or another size, and convolves them."""
+
+    @staticmethod
+    def unsupported(block: Any) -> str:
+        layer: Any = getattr(block, "conv", None)
+        plain = type(layer) is nn.Conv2d and layer.bias is not None and block.interpolate
+        alike = plain and layer.kernel_size == (3, 3) and layer.padding == (1, 1)
+        return "" if alike and block.norm is None else "another convolution or a norm"
+
+    def forward(
+        self, hidden_states: Tensor, output_size: Any = None, *arguments: Any, **options: Any
+    ) -> Tensor:
+        doubled = output_size is None or all(
+            size == 2 * side
+            for size, side in zip(output_size, hidden_states.shape[2:], strict=True)
+        )
+        if doubled and uses_kernels(hidden_states):
+            return upsampled_convolution(hidden_states, self.conv.weight, self.conv.bias)
+        upsampled: Tensor = super().forward(hidden_states, output_size, *arguments, **options)
+        return upsampled
 
 
 class PreparedGEGLU(GEGLU):  # type: ignore[misc]

@@ -25,6 +25,7 @@ from katz_graph.kernels.bias_residual import bias_residual
 from katz_graph.kernels.geglu import geglu
 from katz_graph.kernels.group_norm_silu import group_norm_silu
 from katz_graph.kernels.residual_layer_norm import residual_layer_norm
+from katz_graph.kernels.upsampled_convolution import upsampled_convolution
 
 TIMES = 20  # calls per CUDA graph
 COPY = "copy"
@@ -165,17 +166,22 @@ def _libraries(setting: Setting, layer: Layer) -> Iterator[tuple[str, Action]]:
             yield "library", lambda: F.linear(x, other)
         case "convolution":
             yield "nchw", _convolution(x, other, layer)
-            last = torch.channels_last
-            yield (
-                "channels_last",
-                _convolution(
-                    x.contiguous(memory_format=last), other.contiguous(memory_format=last), layer
-                ),
-            )
+            x, other = (one.contiguous(memory_format=torch.channels_last) for one in (x, other))
+            yield "channels_last", _convolution(x, other, layer)
+            if _may_follow_upsampling(layer):
+                halved = x[..., ::2, ::2].contiguous(memory_format=torch.channels_last)
+                bias = other[:, 0, 0, 0].contiguous()
+                yield "after_upsampling", lambda: upsampled_convolution(halved, other, bias)
         case "attention":
             for name, backend in BACKENDS.items():
                 if _can(attention := _attention(x, other, backend)):
                     yield name, attention
+
+
+def _may_follow_upsampling(layer: Layer) -> bool:
+    (_, channels, height, width), weight = layer.shapes[0], layer.shapes[-1]
+    even = height % 2 == width % 2 == 0
+    return even and layer.stride == 1 and weight == (channels, channels, 3, 3)
 
 
 def _convolution(x: Tensor, weight: Tensor, layer: Layer) -> Action:
