@@ -5,8 +5,9 @@ and mappings.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -39,8 +40,7 @@ def merge(
     if isinstance(first, Tensor):
         _check_shapes(values, what)
         return concatenate(values)
-    if is_dataclass(first) and not isinstance(first, type):
-        names = [field.name for field in fields(first)]
+    if names := field_names(first.__class__):
         parts = {
             name: merge(
                 [getattr(value, name) for value in values],
@@ -87,36 +87,31 @@ def split(value: Any, sizes: Sequence[int]) -> list[Any]:
     """
     if len(sizes) == 1:
         return [value]
-    if isinstance(value, Tensor):
-        rows = len(value) // sum(sizes)  # for each unit of size
-        return list(torch.split_with_sizes(value, [rows * size for size in sizes]))
-    if is_dataclass(value) and not isinstance(value, type):
-        parts = {name: split(getattr(value, name), sizes) for name in _tensor_fields(value)}
-        return [
-            replace(value, **{name: part[index] for name, part in parts.items()})
-            for index in range(len(sizes))
-        ]
-    if isinstance(value, tuple):
-        return [
-            tuple(parts) for parts in zip(*(split(part, sizes) for part in value), strict=True)
-        ] or [()] * len(sizes)
-    if isinstance(value, Mapping):
-        parts = {key: split(part, sizes) for key, part in value.items()}
-        return [{key: part[index] for key, part in parts.items()} for index in range(len(sizes))]
-    return [value] * len(sizes)
+    cut = []
+    for tensor in tensors_of(value):
+        rows = len(tensor) // sum(sizes)  # for each unit of size
+        cut.append(tensor.split_with_sizes([rows * size for size in sizes]))
+    parts = []
+    for number in range(len(sizes)):
+        rest = iter([views[number] for views in cut])
+        parts.append(mapped(value, lambda _, rest=rest: next(rest)))  # type: ignore[misc]
+    return parts
 
 
 def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """Returns the same structure with `change` applied to its tensors."""
     if isinstance(value, Tensor):
         return change(value)
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(
-            value, **{name: mapped(getattr(value, name), change) for name in _tensor_fields(value)}
-        )
+    if names := field_names(value.__class__):
+        parts = {}
+        for name in names:
+            old = getattr(value, name)
+            if (new := mapped(old, change)) is not old:
+                parts[name] = new
+        return replace(value, **parts) if parts else value
     if isinstance(value, tuple):
-        return tuple(mapped(part, change) for part in value)
-    if isinstance(value, Mapping):
+        return tuple([mapped(part, change) for part in value])
+    if isinstance(value, (dict, Mapping)):
         return {key: mapped(part, change) for key, part in value.items()}
     return value
 
@@ -124,8 +119,32 @@ def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
 def tensors_of(value: Any) -> list[Tensor]:
     """Returns the tensors of a structure in the order of `mapped`."""
     found: list[Tensor] = []
-    mapped(value, lambda tensor: found.append(tensor) or tensor)  # type: ignore[func-returns-value]
+    outline(value, found)
     return found
+
+
+def outline(value: Any, found: list[Tensor]) -> Hashable:
+    """Returns a structure without its tensors, which it appends to `found` in the order of
+    `mapped`.
+    """
+    if isinstance(value, Tensor):
+        found.append(value)
+        return Tensor
+    if names := field_names(value.__class__):
+        return (type(value), *[outline(getattr(value, name), found) for name in names])
+    if isinstance(value, tuple):
+        return (tuple, *[outline(part, found) for part in value])
+    if isinstance(value, (dict, Mapping)):
+        return (dict, *[(key, outline(part, found)) for key, part in value.items()])
+    if isinstance(value, list):  # a constant, as for `mapped`
+        return (list, *[outline(part, []) for part in value])
+    return type(value), value
+
+
+@cache
+def field_names(kind: type) -> tuple[str, ...]:
+    """Returns the names of a dataclass's fields; none for other classes."""
+    return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else ()
 
 
 def on_device(value: Any, device: torch.device) -> Any:
@@ -143,12 +162,3 @@ def received(value: Any, device: torch.device) -> Any:
             tensor.to(device, copy=True) if tensor.is_cuda else to_device(tensor, device)
         ),
     )
-
-
-def _tensor_fields(value: Any) -> list[str]:
-    return [
-        field.name
-        for field in fields(value)
-        if isinstance(getattr(value, field.name), (Tensor, tuple, Mapping))
-        or is_dataclass(getattr(value, field.name))
-    ]

@@ -71,6 +71,10 @@ class Computing(Protocol):
 
     use: ComputeUse
 
+    @property
+    def records(self) -> bool:
+        """Returns whether calls are recorded by their number of rows."""
+
     def __call__(self, stage: Stage, module: Any, given: Mapping[str, Any]) -> Outputs: ...
 
     def together(self, calls: Sequence[StageCall]) -> list[Outputs]:
@@ -85,6 +89,8 @@ class Computing(Protocol):
 
 class Eagerly:
     """Implements `Computing` by running each call eagerly, without recordings."""
+
+    records = False
 
     def __init__(self) -> None:
         self.use = ComputeUse()

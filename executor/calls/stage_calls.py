@@ -6,32 +6,33 @@ each call it has the same bits in any company.
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 from weakref import ReferenceType, ref
 
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakIdKeyDictionary
 
 from katz_graph.core.errors import OutOfMemory
 from katz_graph.core.shared_rows import ALONE, SharedRows
-from katz_graph.executor.calls.batching import mapped, merge, split, tensors_of
+from katz_graph.executor.calls.batching import mapped, merge, outline, split, tensors_of
 from katz_graph.executor.calls.computing import Offer, StageCall
-from katz_graph.executor.recorded.inputs import form_of
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.executor.worker.stream import Lap
 from katz_graph.ir.device import ROW_BUCKETS
 from katz_graph.kernels.attention import attention_order
 from katz_graph.models.stage_registry import stage as stage_named
-from katz_graph.models.stages import Outputs
+from katz_graph.models.stages import Outputs, Stage
 from katz_graph.serving.seconds import CallSeconds
 
 Item = TypeVar("Item")
+MAX_REPEATS = 4  # of a text, to the length of others in a call
+TEXT_DIMENSIONS = 3  # of tensors with a text's tokens: [B, T, D]
 
 
 class StageCalls:
@@ -75,27 +76,29 @@ class StageCalls:
         """Computes the calls of one request."""
         if self._rows.fixed and offer.calls[0].stage.shareable:
             calls = [_absorbed(call) if _absorbs(call) else call for call in offer.calls]
-            return [self._stacked([offer], [call])[0] for call in calls]
+            return [self._stacked([self._member(offer, call)])[0] for call in calls]
         return self._counted([offer], partial(self._computed, offer.calls))
 
     def together(self, offers: Sequence[Offer]) -> list[Sequence[Outputs] | Exception]:
         """Computes offers of one key: those of equal form in one call. Returns the outputs, or the
         error, of each.
         """
+        if len(offers) == 1:
+            return self._tried(offers)
         calls = [offer.calls[0] for offer in offers]
-        if len(calls) > 1 and any(map(_absorbs, calls)):
+        if any(map(_absorbs, calls)):
             calls = list(map(_absorbed, calls))
-        alike: dict[Hashable, list[int]] = {}
-        for number, (offer, call) in enumerate(zip(offers, calls, strict=True)):
-            alike.setdefault(_form(offer, call) if len(calls) > 1 else 0, []).append(number)
         found: dict[int, Sequence[Outputs] | Exception] = {}
-        for numbers in alike.values():
-            some = [offers[one] for one in numbers], [calls[one] for one in numbers]
-            found |= zip(numbers, self._tried(*some), strict=True)
-        return [found[number] for number in range(len(offers))]
+        for group in _alike(list(map(self._member, offers, calls))):
+            results = self._tried([member.offer for member in group], group)
+            found |= {id(member.offer): one for member, one in zip(group, results, strict=True)}
+        return [found[id(offer)] for offer in offers]
+
+    def _member(self, offer: Offer, call: StageCall) -> Member:
+        return self._stacks.member(offer, call, any_tokens=not self._rows.fixed)
 
     def _tried(
-        self, offers: Sequence[Offer], calls: Sequence[StageCall]
+        self, offers: Sequence[Offer], members: Sequence[Member] = ()
     ) -> list[Sequence[Outputs] | Exception]:
         """Computes offers of equal form. If memory runs out, tries halves; after another error,
         each alone.
@@ -103,7 +106,7 @@ class StageCalls:
         try:
             if len(offers) == 1:
                 return [self.alone(offers[0])]
-            return [(outputs,) for outputs in self._stacked(offers, calls)]
+            return [(outputs,) for outputs in self._stacked(members)]
         except Exception as error:
             if len(offers) == 1:
                 return [error]
@@ -113,17 +116,17 @@ class StageCalls:
                 self._most[offers[0].key] = max(
                     sum(offer.rows for offer in part) for part in _cut(offers, size)
                 )
-        parts = zip(_cut(offers, size), _cut(calls, size), strict=True)
+        parts = zip(_cut(offers, size), _cut(members, size), strict=True)
         return [result for part in parts for result in self._tried(*part)]
 
-    def _stacked(self, offers: Sequence[Offer], calls: Sequence[StageCall]) -> list[Outputs]:
-        """Computes a call of each offer, stacked along the rows."""
-        rows = [offer.rows for offer in offers]
+    def _stacked(self, members: Sequence[Member]) -> list[Outputs]:
+        """Computes a call of each member, stacked along the rows."""
+        offers, rows = [one.offer for one in members], [one.offer.rows for one in members]
         wanted = self._wanted(sum(rows))
         if sum(rows) > wanted:  # one request with more rows than a call has
-            (offer,), (call,) = offers, calls
-            return [self._in_parts(offer, call, wanted)]
-        call = self._stacks.stacked(calls, rows, wanted)
+            (member,) = members
+            return [self._in_parts(member.offer, member.call, wanted)]
+        call = self._stacks.stacked(members, rows, wanted)
         (made,) = self._counted(offers, partial(self._computed, [call]))
         return self._stacks.parts(made, rows, wanted)
 
@@ -131,7 +134,7 @@ class StageCalls:
         """Returns the number of rows to compute: filled up with copies of the last one."""
         if self._rows.fixed:
             return self._rows.most
-        if self._models.device.type != "cuda":
+        if not self._models.compute.records:
             return rows
         return next((bucket for bucket in ROW_BUCKETS if bucket >= rows), rows)
 
@@ -141,7 +144,7 @@ class StageCalls:
         for start in range(0, offer.rows, most):
             size = min(most, offer.rows - start)
             part = call._replace(given=_rows_of(call.given, offer.rows, start, size))
-            filled = self._stacks.stacked([part], [size], most)
+            filled = self._stacks.stacked([self._member(offer, part)], [size], most)
             (outputs,) = self._counted([offer], partial(self._computed, [filled]))
             made.append(split(outputs, [size, most - size])[0])
         return tuple(merge(made))
@@ -176,18 +179,36 @@ class StageCalls:
 
 
 @dataclass(frozen=True, slots=True)
-class _Lasting:
-    """Holds inputs of several requests, stacked once. `others`: all but the first, in order."""
+class Member:
+    """Holds a call of one request that may be stacked with others of equal form. `tensors`: by
+    input; `tokens`: the length of text, if the stage allows other lengths in one call.
+    """
 
-    others: Sequence[ReferenceType[Tensor]]
-    stacked: Tensor
+    offer: Offer
+    call: StageCall
+    tensors: Mapping[str, Sequence[Tensor]]
+    form: Hashable
+    tokens: int = 0
 
-    def is_of(self, others: Sequence[Tensor], rows: int) -> bool:
-        return (
-            len(self.stacked) == rows
-            and len(self.others) == len(others)
-            and all(one() is other for one, other in zip(self.others, others, strict=True))
-        )
+
+class ByTensors(Generic[Item]):
+    """Maps lists of tensors, compared by identity, to values, while the first tensor exists."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Sequence[ReferenceType[Tensor]], Item]] = {}
+
+    def get(self, tensors: Sequence[Tensor]) -> Item | None:
+        refs, value = self._known.get(id(tensors[0]), ((), None))
+        if len(refs) != len(tensors):
+            return None
+        same = all(one() is tensor for one, tensor in zip(refs, tensors, strict=True))
+        return value if same else None
+
+    def put(self, tensors: Sequence[Tensor], value: Item) -> None:
+        """Replaces the value of another list with the same first tensor."""
+        known, key = self._known, id(tensors[0])
+        first = ref(tensors[0], lambda _: known.pop(key, None))
+        known[key] = (first, *map(ref, tensors[1:])), value
 
 
 class RowStacks:
@@ -196,28 +217,98 @@ class RowStacks:
     """
 
     def __init__(self) -> None:
-        # part -> the tensor that it is a view of, and its first row there
-        self._wholes: MutableMapping[Tensor, tuple[Tensor, int]] = WeakIdKeyDictionary()
-        # first part -> the other parts, the number of rows, and the stacked tensor
-        self._lasting: MutableMapping[Tensor, _Lasting] = WeakIdKeyDictionary()
+        # tensors of a part -> the value that it is a part of, and its first row there
+        self._wholes: ByTensors[tuple[Any, int]] = ByTensors()
+        # tensors of all members' inputs that last -> the number of rows, and the stacked value
+        self._lasting: ByTensors[tuple[int, Any]] = ByTensors()
+        # tensors of an input that lasts -> their form and number of rows
+        self._forms: ByTensors[tuple[Hashable, Collection[int]]] = ByTensors()
 
-    def stacked(self, calls: Sequence[StageCall], rows: Sequence[int], wanted: int) -> StageCall:
+    def member(self, offer: Offer, call: StageCall, any_tokens: bool) -> Member:
+        """Compares calls whose rows can be stacked as equal by `form`: module, LoRAs, and all
+        inputs except tensor values and numbers of rows. Includes layouts, because the bits of a
+        convolution depend on them. `any_tokens`: without lengths of text, if the stage allows that.
+        """
+        stage, inputs, forms, tokens = call.stage, {}, [], set()
+        for name, value in call.given.items():
+            tensors = inputs[name] = list[Tensor]()
+            structure = outline(value, tensors)
+            repeated = any_tokens and name in stage.repeats
+            if repeated:
+                tokens |= {one.shape[1] for one in tensors if one.dim() == TEXT_DIMENSIONS}
+            form, rows = self._form(tensors, name in stage.hoists, repeated)
+            if not _for_all_rows(stage, name) and set(rows) - {offer.rows}:
+                form = id(offer)  # shares with no other
+            forms.append((name, structure, form))
+        if len(tokens) > 1:
+            return self.member(offer, call, any_tokens=False)
+        form = id(call.module), offer.loras, tuple(forms)
+        return Member(offer, call, inputs, form, *tokens)
+
+    def _form(
+        self, tensors: Sequence[Tensor], lasting: bool, repeated: bool
+    ) -> tuple[Hashable, Collection[int]]:
+        """Returns the form of tensors without rows, and their numbers of rows."""
+        known = self._forms.get(tensors) if lasting and tensors else None
+        if known is None:
+            known = (
+                tuple([_form_of(one, repeated) for one in tensors]),
+                {one.shape[0] for one in tensors},
+            )
+            if lasting and tensors:
+                self._forms.put(tensors, known)
+        return known
+
+    def stacked(self, members: Sequence[Member], rows: Sequence[int], wanted: int) -> StageCall:
         """Returns one call with the rows of all, and copies of the last row up to `wanted`."""
-        first = calls[0]
-        given = {}
-        for name in first.given:
-            source = first.stage.hoists.get(name)
-            same_for_all = source is not None and stage_named(source).for_all_rows
-            concatenate = partial(
-                self._concatenated, rows, wanted, source is not None, same_for_all
-            )
-            values = [call.given[name] for call in calls]
-            given[name] = (
-                merge(values, name, concatenate)
-                if len(values) > 1
-                else mapped(values[0], partial(_of_one, concatenate))
-            )
-        return first._replace(given=given)
+        tokens = [one.tokens for one in members]
+        return members[0].call._replace(
+            given={
+                name: self._input(
+                    members[0].call,
+                    name,
+                    [one.tensors[name] for one in members],
+                    [math.lcm(*tokens) // one for one in tokens] if any(tokens) else (),
+                    rows,
+                    wanted,
+                )
+                for name in members[0].call.given
+            }
+        )
+
+    def _input(
+        self,
+        call: StageCall,
+        name: str,
+        tensors: Sequence[Sequence[Tensor]],
+        repeats: Sequence[int],
+        rows: Sequence[int],
+        wanted: int,
+    ) -> Any:
+        """Stacks one input. `tensors`: of each member."""
+        stage, value = call.stage, call.given[name]
+        if not tensors[0] or rows[0] == wanted:
+            return value
+        if (whole := self._whole(tensors, rows, wanted)) is not None:
+            return whole
+        lasts = name in stage.hoists
+        sources = [one for some in tensors for one in some]
+        known = self._lasting.get(sources) if lasts else None
+        if known is None or known[0] != wanted:
+            if _for_all_rows(stage, name):
+                stacked = [one[:1] for one in tensors[0]]
+            else:
+                if name in stage.repeats and repeats:
+                    tensors = [
+                        [_repeated(one, times) for one in some]
+                        for some, times in zip(tensors, repeats, strict=True)
+                    ]
+                stacked = [_filled(some, wanted) for some in zip(*tensors, strict=True)]
+            rest = iter(stacked)
+            known = wanted, mapped(value, lambda _: next(rest))
+            if lasts:
+                self._lasting.put(sources, known)
+        return known[1]
 
     def parts(self, outputs: Outputs, rows: Sequence[int], wanted: int) -> list[Outputs]:
         """Returns each request's rows of the outputs, without copies."""
@@ -226,49 +317,58 @@ class RowStacks:
         if len(sizes) > 1:
             start = 0
             for part, size in zip(parts, rows, strict=True):
-                for whole, tensor in zip(tensors_of(outputs), tensors_of(part), strict=True):
-                    self._wholes[tensor] = whole, start
+                for whole, value in zip(outputs, part, strict=True):
+                    if tensors := tensors_of(value):
+                        self._wholes.put(tensors, (whole, start))
                 start += size
         return parts
 
-    def _concatenated(
-        self,
-        rows: Sequence[int],
-        wanted: int,
-        lasting: bool,
-        same_for_all: bool,
-        tensors: Sequence[Tensor],
-    ) -> Tensor:
-        if any(len(tensor) != size for tensor, size in zip(tensors, rows, strict=True)):
-            assert same_for_all  # `_form` compared
-            return tensors[0][:1]
-        if len(tensors) == 1 and wanted == rows[0]:
-            return tensors[0]
-        if (whole := self._whole(tensors, rows, wanted)) is not None:
-            return whole
-        if not lasting:
-            return _filled(tensors, wanted)
-        known = self._lasting.get(tensors[0])
-        if known is None or not known.is_of(tensors[1:], wanted):
-            others = [ref(tensor) for tensor in tensors[1:]]
-            known = self._lasting[tensors[0]] = _Lasting(others, _filled(tensors, wanted))
-        return known.stacked
-
-    def _whole(self, tensors: Sequence[Tensor], rows: Sequence[int], wanted: int) -> Tensor | None:
-        """Returns the tensor whose rows, in order, are those of the parts."""
-        whole, start = self._wholes.get(tensors[0], (None, 0))
-        if whole is None or start or len(whole) != wanted:
-            return None
-        for tensor, size in zip(tensors, rows, strict=True):
-            of, at = self._wholes.get(tensor, (None, 0))
-            if of is not whole or at != start:
+    def _whole(
+        self, tensors: Sequence[Sequence[Tensor]], rows: Sequence[int], wanted: int
+    ) -> Any | None:
+        """Returns the value whose rows, in order, are those of the parts."""
+        whole, end = None, 0
+        for some, size in zip(tensors, rows, strict=True):
+            of, start = self._wholes.get(some) or (None, 0)
+            if of is None or start != end or (whole is not None and of is not whole):
                 return None
-            start += size
-        return whole
+            whole, end = of, start + size
+        return whole if all(len(one) == wanted for one in tensors_of(whole)) else None
 
 
-def _of_one(concatenate: Callable[[Sequence[Tensor]], Tensor], tensor: Tensor) -> Tensor:
-    return concatenate([tensor])
+def _alike(members: Sequence[Member]) -> list[list[Member]]:
+    """Groups members that can be stacked: of equal form, with texts that are repeated to a common
+    length.
+    """
+    groups: dict[Hashable, list[list[Member]]] = {}
+    for member in members:
+        some = groups.setdefault(member.form, [])
+        fitting = (group for group in some if _share_tokens([*group, member]))
+        if (group := next(fitting, None)) is None:
+            some.append(group := [])
+        group.append(member)
+    return [group for some in groups.values() for group in some]
+
+
+def _share_tokens(members: Sequence[Member]) -> bool:
+    tokens = [member.tokens for member in members]
+    return math.lcm(*tokens) <= MAX_REPEATS * min(tokens)
+
+
+def _for_all_rows(stage: Stage, name: str) -> bool:
+    source = stage.hoists.get(name)
+    return source is not None and stage_named(source).for_all_rows
+
+
+def _form_of(tensor: Tensor, repeated: bool) -> Hashable:
+    shape = tensor.shape[2 if repeated and tensor.dim() == TEXT_DIMENSIONS else 1 :]
+    return shape, tensor.stride()[1:], tensor.dtype, tensor.device
+
+
+def _repeated(tensor: Tensor, times: int) -> Tensor:
+    """Repeats a text [B, T, D] along its tokens."""
+    many = times > 1 and tensor.dim() == TEXT_DIMENSIONS
+    return tensor.repeat(1, times, 1) if many else tensor
 
 
 def _filled(tensors: Sequence[Tensor], wanted: int) -> Tensor:
@@ -296,28 +396,6 @@ def _absorbs(call: StageCall) -> bool:
 
 def _absorbed(call: StageCall) -> StageCall:
     return call._replace(given=call.stage.absorbed(call.given))
-
-
-def _form(offer: Offer, call: StageCall) -> Hashable:
-    """Returns a value that is equal for calls whose rows can be stacked: module, LoRAs, and all
-    inputs except tensor values and numbers of rows. Includes layouts, because the bits of a
-    convolution depend on them.
-    """
-    tensors: list[Hashable] = []
-    constants = []
-    for name, value in call.given.items():
-        source = call.stage.hoists.get(name)
-        same_for_all = source is not None and stage_named(source).for_all_rows
-        for tensor in tensors_of(value):
-            if len(tensor) != offer.rows and not same_for_all:
-                return id(offer)  # shares with no other
-            tensors.append((tensor.shape[1:], tensor.stride()[1:], tensor.dtype, tensor.device))
-        constants.append((name, form_of(mapped(value, _without_values))))
-    return id(call.module), offer.loras, tuple(tensors), tuple(constants)
-
-
-def _without_values(tensor: Tensor) -> Tensor:
-    return tensor.new_empty(0)
 
 
 def _cut(items: Sequence[Item], size: int) -> list[Sequence[Item]]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from typing import Any
 from weakref import ReferenceType, ref
 
 import torch
 from torch import Tensor
 
-from katz_graph.executor.calls.batching import mapped, tensors_of
+from katz_graph.executor.calls.batching import mapped, outline, tensors_of
 
 
 @dataclass(slots=True)
@@ -76,15 +76,9 @@ class StaticInputs:
 
 def form_of(value: Any) -> Hashable:
     """Returns the form of a value; tensors in values of equal form are interchangeable."""
-    if isinstance(value, Tensor):
-        return value.shape, value.stride(), value.dtype, value.device
-    if is_dataclass(value) and not isinstance(value, type):
-        return type(value), tuple(form_of(getattr(value, field.name)) for field in fields(value))
-    if isinstance(value, (tuple, list)):
-        return tuple(map(form_of, value))
-    if isinstance(value, Mapping):
-        return tuple((key, form_of(part)) for key, part in value.items())
-    return type(value), value
+    tensors: list[Tensor] = []
+    form = outline(value, tensors)
+    return form, *[(one.shape, one.stride(), one.dtype, one.device) for one in tensors]
 
 
 def _like(tensor: Tensor) -> Tensor:

@@ -122,6 +122,8 @@ class Recorder:
     has moved since the recording raises RuntimeError.
     """
 
+    records = True
+
     def __init__(self, *backends: Backend, stream: Stream = ON_HOST, eager: int = EAGER) -> None:
         self.use = ComputeUse()
         self._lanes, self._stream, self._eager = list(map(_Lane, backends)), stream, eager

@@ -191,6 +191,9 @@ class Stage:
     pooled: bool = False  # idle devices may compute it for several requests
     encodes_text: bool = False  # computes from a prompt
     reads_text: bool = False  # computes from encoded text
+    # inputs with a text that only cross-attention reads, tensors [B, T, D]: repeated along the
+    # tokens it gives the same result, so requests with other lengths may share a call
+    repeats: tuple[str, ...] = ()
     for_all_rows: bool = False  # one result for all rows: calls are never shared
     placeable: bool = False  # `--place` accepts its name
     group: str = ""  # name of several stages in `--place`

@@ -47,8 +47,9 @@ def share_key(program: Program, variant: Variant, call: Call, views: Views) -> s
     stage computes with more than tensors.
 
     Such requests have the same network, weights, patches and parametrisation. They may differ in
-    prompt, seed, sampler, steps, noise level, guidance, strengths and number of pictures, and in
-    the inputs that the stage absorbs before rows are stacked (`Stage.absorb`).
+    prompt, seed, sampler, steps, noise level, guidance, strengths and number of pictures, in the
+    inputs that the stage absorbs before rows are stacked (`Stage.absorb`), and in the lengths of
+    texts that it allows to be repeated (`Stage.repeats`).
     """
     operation = next(op for op in variant.operations if op.id == call.operations[0])
     stage = stage_of(operation)
@@ -65,6 +66,7 @@ def share_key(program: Program, variant: Variant, call: Call, views: Views) -> s
     model: ModelRecipe = begin.inputs["model"]
     # the meaning of the model's output, and the range of its noise levels
     meaning = begin.type == "DiffusersStepBegin", model.scheduler, model.patches
+    cells, forms, tokens = _shapes(program, variant, operation, views)
     key = (
         operation.stage,
         constants,
@@ -72,7 +74,9 @@ def share_key(program: Program, variant: Variant, call: Call, views: Views) -> s
         meaning,
         program.shape[1],
         _kinds(operation, stage.absorbs),
-        _shapes(program, variant, operation, views),
+        cells,
+        forms,
+        () if stage.repeats else tokens,
     )
     return digest(key)[:16]
 
@@ -101,15 +105,17 @@ def _kinds(operation: Operation, absorbs: str) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _shapes(program: Program, variant: Variant, operation: Operation, views: Views) -> Hashable:
-    """Returns cells of the part of the latent, text lengths, and the forms of hoisted inputs."""
+def _shapes(
+    program: Program, variant: Variant, operation: Operation, views: Views
+) -> tuple[Hashable, Hashable, Hashable]:
+    """Returns cells of the part of the latent, the forms of hoisted inputs, and text lengths."""
     part = views.part(operation, variant)
     # features have the text length of the operation that made them
     source = views.source(operation.inputs.get("features"), variant)
     made = [op for op in variant.operations if op.id == source]
     tokens = tuple(_tokens(program, one) for one in (operation, *made))
     cells = part.cells if part else program.shape[2:]
-    return cells, tokens, tuple(_forms(program, one) for one in (operation, *made))
+    return cells, tuple(_forms(program, one) for one in (operation, *made)), tokens
 
 
 def _tokens(program: Program, operation: Operation) -> int | None:

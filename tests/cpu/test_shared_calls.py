@@ -13,28 +13,40 @@ import torch
 from torch import Tensor
 
 from katz_graph.core.errors import OutOfMemory
+from katz_graph.core.recipe import ConditioningEntry, Picture, Prompt, References
 from katz_graph.core.shared_rows import SharedRows
 from katz_graph.executor.calls.computing import Eagerly, StageCall
+from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.models.stages import Outputs
+from katz_graph.planner.passes.expand import expand_sampling
 from katz_graph.testing.model_files import Models, difference
 from katz_graph.testing.plain_loop import Case, ControlCase
-from katz_graph.testing.random_models import draw_controlnet, make_pipeline
-from katz_graph.testing.requests import local_engine, sample, sampler_region
+from katz_graph.testing.random_models import Kind, draw_controlnet, make_pipeline
+from katz_graph.testing.requests import bind, local_engine, sample, sampler_region
 
+LONG_PROMPT = "a red circle, " * 25  # of two parts
 BOUND = 1e-5  # of the range: float rounding, the bound of the fidelity rules
 
 
 def cases_of(pipeline: Path, control: Path, lora: Path | None, channels: int) -> list[Case]:
-    """Returns requests that differ in all that sharing allows: prompt, seed, sampler, steps,
-    guidance, number of pictures, ControlNets and their windows; one has a LoRA.
+    """Returns requests that differ in all that sharing allows: prompt and its length, seed,
+    sampler, steps, guidance, number of pictures, ControlNets and their windows; one has a LoRA.
     """
     one = torch.zeros(1, channels, 8, 8)
     first = Case("shared", pipeline, "euler", 6, latent=one)
     controls = (ControlCase(control, 0.8, 0.0, 0.6),)
     return [
         first,
-        replace(first, seed=9, prompt="a blue square", sampler="dpmpp_2m", steps=5),
+        replace(
+            first,
+            seed=9,
+            prompt="a blue square",
+            sampler="dpmpp_2m",
+            steps=5,
+            controls=(ControlCase(control, 0.3, 0.0, 1.0),),
+        ),
         replace(first, seed=3, guidance=1.0),
+        replace(first, seed=8, prompt=LONG_PROMPT),
         replace(first, seed=4, controls=controls),
         replace(first, seed=5, latent=one.expand(2, -1, -1, -1)),
         replace(first, seed=6, loras=() if lora is None else ((lora, 0.7),)),
@@ -72,6 +84,51 @@ def test_each_request_of_a_shared_call_gets_its_own_picture(
         assert engine.models.compute.use.shared > 0
     assert all(map(torch.equal, lone, fixed))
     assert max(map(difference, fixed, alone)) <= BOUND
+
+
+def keys(engine: Any, region: Any) -> set[str]:
+    """Returns the keys of the calls that a request may share."""
+    segments = [segment for run in engine.plan(region).segments for segment in run]
+    return {call.shares for segment in segments for call in segment.calls} - {""}
+
+
+def test_only_requests_with_equal_positions_and_texts_that_may_be_repeated_meet(
+    sd1: Models, folders: dict[Kind, Path], costs: Path
+) -> None:
+    """Positions of a call are those of its first row, and joint attention has no repeated text."""
+    model, clip, _ = pipeline_recipes(folders["flux"])
+    seen = Picture.of(torch.zeros(1, 16, 8, 8))
+    latent = {"samples": torch.zeros(1, 16, 8, 8)}
+    begin = {"sampler_name": "euler", "scheduler": "simple", "steps": 2, "seed": 7}
+
+    def referring(placing: Any, *pictures: Picture) -> Any:
+        uses = References(pictures, placing)
+        entries = (ConditioningEntry(Prompt(clip, "a red circle"), references=uses),)
+        given = {**begin, "latent_image": latent, "model": model}
+        expansion = expand_sampling("StepBegin", given, model, entries, entries, 1.0)
+        return bind(expansion.graph, expansion.outputs[0].node)
+
+    short = Case("shared", sd1.pipeline, "euler", 6, guidance=1.0)
+    flow = replace(
+        short, pipeline=folders["z_image"], latent=torch.zeros(1, 16, 8, 8), sampler="euler"
+    )
+    with local_engine(cache=costs) as engine:
+        index, offset, same, two = (
+            keys(engine, referring(*placed))
+            for placed in (
+                ("index", seen),
+                ("offset", seen),
+                ("index", seen),
+                ("index", seen, seen),
+            )
+        )
+        assert index == same and index.isdisjoint(offset) and index.isdisjoint(two)
+        for case, alike in ((short, True), (flow, False)):
+            one, other = (
+                keys(engine, sampler_region(replace(case, prompt=prompt)))
+                for prompt in ("a red circle", LONG_PROMPT)
+            )
+            assert one == other if alike else one.isdisjoint(other)
 
 
 class Failing(Eagerly):

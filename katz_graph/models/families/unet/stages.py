@@ -75,6 +75,7 @@ def _part(name: str, compute: str, bind: str = "", **declared: Any) -> Stage:
         holds_weights=True,
         placeable=True,
         group="unet",
+        repeats=tuple(TEXT),
         **declared,
     )
 
@@ -118,6 +119,7 @@ STAGES = (
     Stage(
         **_counted("controlnet", "control", "bind_control", "control_net"),
         rows=("strength",),
+        repeats=tuple(TEXT),
         costed=True,
         holds_weights=True,
         hoists=STEP | {"reference": "controlnet_reference"},
