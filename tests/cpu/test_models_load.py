@@ -1,6 +1,8 @@
 """Equal components are one module; weights that do not fit their configuration are named."""
 
+import json
 import shutil
+from pathlib import Path
 
 import pytest
 import single_files
@@ -21,10 +23,12 @@ from katz_graph.core.errors import InputError
 from katz_graph.core.recipe import Compact
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.models.loading import store as load
+from katz_graph.models.loading.convert import blank
 from katz_graph.models.loading.identity import file_identity
 from katz_graph.models.loading.merge import merged_model
 from katz_graph.models.loading.sources import controlnet_recipe, pipeline_recipes
 from katz_graph.models.loading.store import ModelStore
+from katz_graph.testing.random_models import make_pipeline
 from katz_graph.upscale.files import upscale_model
 from katz_graph.upscale.networks import CompactNet, load_upscaler
 
@@ -118,6 +122,23 @@ def test_text_encoders_with_the_old_names_load_too(tmp_path):
     _, clip, _ = pipeline_recipes(tmp_path / "model")
     module = ModelStore().text_encoder(clip.encoders[0].encoder, "cpu", torch.float32)
     assert all(torch.equal(value, weights[name]) for name, value in module.state_dict().items())
+
+
+@pytest.mark.parametrize("kind", ["sd1", "sdxl", "sd35"])
+def test_building_a_text_encoder_leaves_the_default_dtype_of_other_threads(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of half precision say so in their configuration. Threads that check LoRAs build
+    encoders while devices compute.
+    """
+    make_pipeline(tmp_path, kind, 1)
+    for path in tmp_path.glob("text_encoder*/config.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"dtype": "float16"}))
+    chosen: list[torch.dtype] = []
+    monkeypatch.setattr(torch, "set_default_dtype", chosen.append)
+    for encoder in pipeline_recipes(tmp_path)[1].encoders:
+        blank(encoder.encoder)
+    assert chosen == []
 
 
 def test_a_file_that_changed_since_the_recipe_was_made(tmp_path):

@@ -90,6 +90,8 @@ def text_module(values: Mapping[str, Any], kind: EncoderKind) -> Any:
     """Builds a text encoder from a configuration, on torch's default device."""
     settings = getattr(transformers, kind.configuration)(**values)
     settings.use_cache = False  # no cache: language models only encode text
+    # transformers would make it torch's default dtype while it builds, also for other threads
+    settings.dtype = None
     module = getattr(transformers, kind.model)(settings)
     if kind is BERT:
         module.pooler = None  # missing in some files and unused by networks
