@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
 
@@ -18,7 +19,9 @@ log = logging.getLogger("katz.start")
 
 
 JOB = "first job"
-FIRST, OTHER = "load models, first evaluations", "other evaluations"
+FIRST, OTHER = "first evaluations", "other evaluations"
+# parts of the time until the first evaluation, by their names in `Ended.seconds`
+PARTS = {"load": "load models", "prepare": "encode texts"}
 
 
 class StartReport:
@@ -60,8 +63,9 @@ class StartReport:
                 self._end(OTHER if (JOB, FIRST) in self._of_job else FIRST)
             case NodeDone(type=type, cached=False):
                 self._end(type)
-            case Ended(status="completed"):
+            case Ended(status="completed", seconds=seconds):
                 self._end("end the job")
+                self._divide(seconds)
                 self._report = self.totals()
                 self._log(self._report)
             case Ended():
@@ -71,6 +75,19 @@ class StartReport:
         """Ends a phase of the job. Only totals are stored, because jobs may have many nodes."""
         began, self._since = self._since, time.monotonic()
         add(self._of_job, Phase(JOB, name, began, self._since))
+
+    def _divide(self, seconds: Mapping[str, float]) -> None:
+        """Takes loading and encoding out of the phase until the first evaluation, in which they
+        happen.
+        """
+        phases, self._of_job = self._of_job.values(), {}
+        for phase in phases:
+            began = phase.began
+            for kind, name in PARTS.items() if phase.name == FIRST else ():
+                until = min(began + seconds.get(kind, 0.0), phase.ended)
+                add(self._of_job, Phase(JOB, name, began, until))
+                began = until
+            add(self._of_job, replace(phase, began=began))
 
     def _log(self, totals: Sequence[Phase]) -> None:
         processes = (*self._server.done, *self._of_runner())

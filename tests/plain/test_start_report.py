@@ -60,9 +60,12 @@ def test_the_first_successful_job_is_reported_once(caplog: pytest.LogCaptureFixt
     report = StartReport(server, lambda: [runner])
     with caplog.at_level(logging.INFO, "katz.start"):
         reported(report, *JOB[:3], Ended("failed", 0.0))
-        reported(report, *JOB, job="b")
+        reported(report, *JOB[:4], job="b")
+        time.sleep(0.05)
+        reported(report, *JOB[4:], job="b")
         reported(report, Started(0.0), job="c")  # runs concurrently, and is not the first
-        reported(report, Ended("completed", 0.0), job="b")
+        seconds = {"load": 0.02, "prepare": 0.01}
+        reported(report, Ended("completed", 0.0, seconds=seconds), job="b")
         reported(report, *JOB, Ended("completed", 0.0), job="d")
     record, *by_process = caplog.records
     line = json.loads(JsonLines().format(record))
@@ -71,11 +74,16 @@ def test_the_first_successful_job_is_reported_once(caplog: pytest.LogCaptureFixt
         "load torch",
         "between nodes",
         "CLIPTextEncode",
-        "load models, first evaluations",
+        "load models",
+        "encode texts",
+        "first evaluations",
         "other evaluations",
         "KSampler",
         "end the job",
     ]
+    times = {row["phase"]: row["seconds"] for row in line["phases"]}
+    assert times["load models"] == 0.02 and times["encode texts"] == 0.01
+    assert 0.02 <= times["first evaluations"] < 0.05
     assert 0 <= line["idle_seconds"] <= line["seconds"]
     named = [one.getMessage().partition(":")[0] for one in by_process]
     assert named == ["phases of server", "phases of runner", "phases of first job"]
