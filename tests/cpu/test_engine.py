@@ -108,7 +108,10 @@ def test_requests_with_different_loras_interleave_and_each_gets_its_own_picture(
     assert all(map(torch.equal, together, alone))
 
 
-def test_a_worker_serves_the_run_that_arrived_first(sd1: Models, engine: DeviceEngine) -> None:
+@pytest.mark.parametrize("by", ["arrival", "due"])
+def test_a_worker_serves_the_run_that_arrived_first_or_is_due_first(
+    sd1: Models, engine: DeviceEngine, by: str
+) -> None:
     order: list[int] = []
     both_submitted = threading.Event()
 
@@ -120,6 +123,9 @@ def test_a_worker_serves_the_run_that_arrived_first(sd1: Models, engine: DeviceE
 
         context = bare_context(engine)
         context.listener, context.arrival = listen, 10.0 - number  # the last one arrived first
+        if by == "due":  # or is due first
+            context.arrival = 10.0 + number
+            context.due = time.monotonic() + 1000.0 - number
         return context
 
     regions = [sampler_region(replace(request(sd1, seed=seed), steps=12)) for seed in (1, 2, 3)]

@@ -118,8 +118,14 @@ def test_a_job_that_is_moved_to_the_front_goes_before_due_jobs_of_its_client() -
     assert names(queue) == ["other", "free", "last", "due"]
 
 
-def test_jobs_are_due_after_a_multiple_of_their_predicted_seconds(tmp_path: Path) -> None:
+async def no_jobs(service: Service) -> None: ...
+
+
+def test_jobs_are_due_after_a_multiple_of_their_predicted_seconds(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     clock = Clock()
+    caplog.set_level("INFO", "katz.jobs")
 
     async def teach(service: Service) -> None:
         for steps in (5, 20):
@@ -147,7 +153,11 @@ def test_jobs_are_due_after_a_multiple_of_their_predicted_seconds(tmp_path: Path
         await service.all_ended("soon")  # its deadline passed
         assert service.pending() == ["large", "small"], "both are late now, so the first goes first"
 
+    line = "--slo: nothing is predicted yet; jobs have due times once a job has completed"
     run(tmp_path, use, clock=clock, due_times=DueTimes(3.0))
+    assert caplog.messages.count(line) == 1
+    run(tmp_path, no_jobs, clock=clock, due_times=DueTimes(3.0))
+    assert caplog.messages.count(line) == 1, "the earlier server's jobs are known"
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,10 @@ class Jobs:
         self._paused = await self._store.flag(PAUSED)
         for job in reversed(await self._store.completed(RECENT)):
             self._forecast.learn(job, await _features(job))
+        if self._due_times.factor is not None and not self._forecast.known:
+            log.info(
+                "--slo: nothing is predicted yet; jobs have due times once a job has completed"
+            )
         for job in sorted(await self._store.unfinished(), key=lambda job: job.order):
             left = await self._store.files(job.id)
             await asyncio.to_thread(self._files.delete, left)

@@ -63,6 +63,11 @@ class Predictor:
         self._recent.append((features.work, seconds))
         self._line = None
 
+    @property
+    def known(self) -> bool:
+        """Returns whether there are samples."""
+        return bool(self._recent)
+
     def seconds(self, features: JobFeatures) -> float | None:
         """Predicts the seconds of a job, or None without samples."""
         same = self._shapes.get(features.shape)
@@ -250,6 +255,11 @@ class Forecast:
         seconds = learned(job, features)
         if seconds is not None:
             self._predictor.learn(features, seconds)
+
+    @property
+    def known(self) -> bool:
+        """Returns whether any job's seconds can be predicted."""
+        return self._predictor.known
 
     def own(self, features: JobFeatures) -> float | None:
         """Predicts the seconds of a job with these features."""
