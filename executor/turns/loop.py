@@ -278,19 +278,23 @@ class DeviceThread:
             self._order.predict(job, job.task.remaining, job.task.rows)
         ready = [job for job in self._jobs if job.task.ready and not job.waits]
         chosen, until = self._order.choose(ready, now)
-        if chosen is not None and self._shared is not None:
+        if chosen is not None:
             chosen = self._prepared_first(chosen, ready, now)
         return chosen, until
 
     def _prepared_first(
         self, leader: SubmittedTask, ready: Sequence[SubmittedTask], now: float
     ) -> SubmittedTask:
-        """Returns the first job that has to prepare before it can share the leader's calls; the
-        leader if there is none. Jobs that have to load models wait.
+        """Returns the first job that has to prepare before it can join the leader's calls, as long
+        as these have room for it; else the leader. Jobs that have to load models wait.
         """
-        keys = self._keys(leader)
-        for job in self._order.ranked(ready, now) if keys else ():
-            if not (keys.isdisjoint(job.task.prepares) or job.task.loads):
+        if (shared := self._shared) is None or not (keys := self._keys(leader)):
+            return leader
+        room = min(map(shared.most_rows, keys)) - sum(
+            job.task.rows for job in ready if not keys.isdisjoint(job.task.upcoming)
+        )
+        for job in self._order.ranked(ready, now):
+            if not (job.task.rows > room or keys.isdisjoint(job.task.prepares) or job.task.loads):
                 return job
         return leader
 
