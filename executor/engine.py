@@ -262,10 +262,10 @@ class DeviceEngine:
         """Compiles a region as if it were requested now. `changes` replaces the request's own plan
         changes.
         """
-        target = (
-            self._target_here() if self._why_here(region) else self._target(self._router.preview())
-        )
-        return self._planned(region, changed(target, changes or PlanChanges()), after)
+        changes = changes or PlanChanges()
+        if self._why_here(region):
+            return self._planned(region, changed(self._target_here(), changes), after)
+        return self._leased(region, self._router.preview(_chooses(changes)), changes, after)
 
     def _why_here(self, region: Region) -> str:
         """Returns why only a device of this process can run a region; empty if the region can be
@@ -281,6 +281,19 @@ class DeviceEngine:
         return Target(
             devices, self.cluster.links, lease.pins, self.choices.allowed, self.choices.batching
         )
+
+    def _leased(
+        self, region: Region, lease: Lease, changes: PlanChanges, after: str = "emit"
+    ) -> Program:
+        """Compiles a region for the devices of a lease, and for all if the router may prefer
+        them.
+        """
+        program = self._planned(region, changed(self._target(lease), changes), after)
+        wider = self._router.wider(lease, program)
+        if wider is None:
+            return program
+        together = self._planned(region, changed(self._target(wider), changes), after)
+        return together if self._router.widened(lease, wider, together) else program
 
     def _planned(self, region: Region, target: Target, after: str = "emit") -> Program:
         """Compiles a region. Raises RunError if all devices of a stage are lost."""
@@ -317,9 +330,9 @@ class DeviceEngine:
     def _sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
         if why := self._why_here(region):
             return self._sampled_here(region, context, why)
-        lease = self._router.admit(region)
+        lease = self._router.admit(region, _chooses(context.changes))
         try:
-            program = self._planned(region, changed(self._target(lease), context.changes))
+            program = self._leased(region, lease, context.changes)
             self._autoscaler.apply(self._router.planned(lease, program))
             return self._carried_out(region, program, context)
         except NotSerializable as error:
@@ -431,6 +444,11 @@ class DeviceEngine:
         for name in self.cluster.assignments:
             self._router.lost(name)
         self.cluster.call_all("unload", UNLOADING)
+
+
+def _chooses(changes: PlanChanges) -> bool:
+    """Returns whether a request chooses its devices."""
+    return bool(changes.devices or changes.place)
 
 
 def _seated(

@@ -11,6 +11,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from katz_graph.core.devices import Lane
 from katz_graph.core.errors import RunError
 from katz_graph.host.deferred_imports import import_deferring
 from katz_graph.ir.device import Target
@@ -31,7 +32,7 @@ class Choices:
     pins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # stage -> its devices
     allowed: frozenset[str] = frozenset()  # approximations
     batching: bool | None = None  # whether equal stages run as one call; None: the faster way
-    lane: int | None = None  # base devices per request, without ControlNet devices; None: all
+    lane: Lane = None  # base devices per request, without ControlNet devices
     lost: frozenset[str] = frozenset()  # devices that pins may still name
 
     @property

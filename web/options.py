@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from katz_graph.core.devices import BY_LOAD, Lane, parse_lane
 from katz_graph.core.eviction import POLICIES
 from katz_graph.core.shared_rows import SharedRows
 from katz_graph.planner.changes import PERMISSIONS, PLACE
@@ -107,9 +108,10 @@ class ServeOptions(PlacementOptions, FolderOptions, AccessOptions):
         "finish",
         metavar="finish|fail",
     )
-    devices_per_job: int | None = option(
-        "devices for one job, not counting those of ControlNets; default: all",
-        min=1,
+    devices_per_job: str | None = option(
+        "devices for one job, not counting those of ControlNets; auto: one, or all where that "
+        "delays other jobs by less than it saves; default: all",
+        metavar="N|auto",
     )
     shared_rows: str = option(
         "most rows of a model's call that jobs share, N; N:fixed: always N rows, for the same "
@@ -165,6 +167,11 @@ class ServeOptions(PlacementOptions, FolderOptions, AccessOptions):
     limits: Limits = field(default_factory=Limits)
 
     @property
+    def lane(self) -> Lane:
+        """Parses `devices_per_job`. Raises InputError for a value that is not possible."""
+        return parse_lane(self.devices_per_job, self.device_list().names)
+
+    @property
     def rows(self) -> SharedRows:
         """Parses `shared_rows`. Raises InputError for a value that is not possible."""
         return SharedRows.parse(self.shared_rows, self.limits.batch)
@@ -184,7 +191,8 @@ class ServeOptions(PlacementOptions, FolderOptions, AccessOptions):
         that share calls.
         """
         count = max(1, len(self.device_list().choices))
-        return math.ceil(count / (self.devices_per_job or count))
+        size = 1 if self.lane == BY_LOAD else self.lane or count
+        return math.ceil(count / size)
 
     @property
     def jobs_running(self) -> int:

@@ -1,5 +1,5 @@
-"""Assigns devices to concurrent requests: a replica group of base devices, and a pool member for
-each ControlNet.
+"""Assigns devices to concurrent requests: the replica group of base devices that is predicted to be
+idle first, or all base devices, and a pool member for each ControlNet.
 
 Only decides: the engine requests a lease before planning and reports the outcome. Source: Katz,
 section 5, ControlNets as a separate service.
@@ -7,10 +7,15 @@ section 5, ControlNets as a separate service.
 
 from __future__ import annotations
 
+import itertools
+import math
 import threading
+from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 
+from katz_graph.core.devices import BY_LOAD, Lane
 from katz_graph.core.errors import InputError
 from katz_graph.core.recipe import ControlNetRecipe
 from katz_graph.executor.cluster.replicas import Change, Replicas
@@ -18,6 +23,10 @@ from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
 from katz_graph.models.stage_registry import stages
 from katz_graph.planner.queries import commonest_variant
+
+RECENT = 32  # requests whose rate and seconds are the load
+MAX_LOAD = 0.99
+EFFICIENCY = 0.9  # of all devices for one request; assumed before it is planned for them
 
 
 @dataclass(slots=True, eq=False)
@@ -28,7 +37,10 @@ class Lease:
 
     devices: tuple[str, ...]
     pins: Mapping[str, tuple[str, ...]]
-    lane: int
+    used: frozenset[str]  # base devices that work for the request
+    admitted: float  # seconds on the router's clock
+    rest: float  # predicted seconds, without those of requests in front
+    alone: float | None = None  # planned seconds on one device; None: not known yet
     controlnet_ops: Mapping[tuple[str, ControlNetRecipe], float] = field(default_factory=dict)
     step: float = 0.0  # planned seconds of one evaluation
 
@@ -37,16 +49,17 @@ class Router:
     """Leases replica groups to requests and routes their ControlNets to pool members.
 
     `pins`: allowed devices by stage; the devices of the pooled stages form a pool if no other stage
-    is pinned to them. `lane`: base devices per replica group. Any thread may call. `reduced`:
-    devices were lost, so all base devices form one group if no smaller group satisfies all pins.
-    Raises InputError for pins to unknown devices, or if no group satisfies all pins.
+    is pinned to them. `lane`: base devices per replica group; `BY_LOAD`: groups of one, and a
+    request may get all (`widened`). Any thread may call. `reduced`: devices were lost, so all base
+    devices form one group if no smaller group satisfies all pins, as with `BY_LOAD`. Raises
+    InputError for pins to unknown devices, or if no group satisfies all pins.
     """
 
     def __init__(
         self,
         devices: Sequence[str],
         pins: Mapping[str, tuple[str, ...]],
-        lane: int | None,
+        lane: Lane,
         clock: Callable[[], float],
         reduced: bool = False,
     ) -> None:
@@ -66,17 +79,20 @@ class Router:
         }
         pool = tuple(device for device in wanted if device not in others)
         self.pool = pool if len(pool) == len(wanted) and len(pool) < len(devices) else ()
-        base = [device for device in devices if device not in self.pool]
-        size = lane or len(base)
-        self._lanes = [tuple(base[start : start + size]) for start in range(0, len(base), size)]
-        if reduced and not any(map(self._honours, self._lanes)):
-            self._lanes = [tuple(base)]
-        self._able = [number for number, lane in enumerate(self._lanes) if self._honours(lane)]
-        if not self._able:
+        base = self._base = tuple(device for device in devices if device not in self.pool)
+        size = 1 if lane == BY_LOAD else lane or len(base)
+        lanes = [base[start : start + size] for start in range(0, len(base), size)]
+        self._lanes = [one for one in lanes if self._honours(one)]
+        self._by_load = lane == BY_LOAD and bool(self._lanes) and len(base) > 1
+        if (reduced or lane == BY_LOAD) and not self._lanes and self._honours(base):
+            self._lanes = [base]
+        if not self._lanes:
             raise InputError(
                 f"--devices-per-job {size}: no group of {size} devices includes all of --place; "
                 "use a larger number, or pin fewer stages"
             )
+        self._clock, self._updated = clock, clock()
+        self._recent: deque[tuple[float, float]] = deque(maxlen=RECENT)  # admitted, alone
         self._replicas = Replicas(self.pool, clock)
         self._tickets: list[Lease] = []
         self._lock = threading.Lock()
@@ -85,31 +101,115 @@ class Router:
         """Returns whether every pinned stage has a device in the lane or the pool."""
         return all({*lane, *self.pool}.intersection(pinned) for pinned in self._pins.values())
 
-    def admit(self, region: Region) -> Lease:
-        """Leases the replica group with the fewest requests. A single request may use the whole
-        pool; with other requests running, each of its ControlNets goes to the least loaded holder.
+    def admit(self, region: Region, chooses: bool = False) -> Lease:
+        """Leases the replica group with the earliest predicted end, and with `BY_LOAD` all base
+        devices to a request that chooses among them. A single request may use the whole pool; with
+        other requests running, each of its ControlNets goes to the least loaded holder.
         """
         with self._lock:
-            lease = self._ticket()
+            lease = self._earliest(chooses)
             if self.pool and self._tickets:
                 lease.pins = {**lease.pins, **self._routed(region)}
             self._tickets.append(lease)
             return lease
 
-    def preview(self) -> Lease:
+    def preview(self, chooses: bool = False) -> Lease:
         """Returns the lease that a request would get now with the whole pool. Changes nothing."""
         with self._lock:
-            return self._ticket()
+            return self._earliest(chooses)
 
-    def _ticket(self) -> Lease:
-        running = [lease.lane for lease in self._tickets]
-        lane = min(self._able, key=running.count)
-        devices = (*self._lanes[lane], *self.pool)
+    def _earliest(self, chooses: bool) -> Lease:
+        self._update()
+        lanes = [self._base] if chooses and self._by_load else self._lanes
+        return self._lease(min(lanes, key=self._end))
+
+    def _lease(self, lane: Sequence[str]) -> Lease:
+        devices = (*lane, *self.pool)
         pins = {
             stage: tuple(one for one in pinned if one in devices)
             for stage, pinned in self._pins.items()
         }
-        return Lease(devices, pins, lane)
+        rest = fmean(alone for _, alone in self._recent) if self._recent else 0.0
+        return Lease(devices, pins, frozenset(lane), self._updated, rest)
+
+    def _update(self) -> None:
+        """Subtracts the time since the last update from the rest of the requests that ran: those
+        with no earlier request on their devices.
+        """
+        now, busy = self._clock(), set[str]()
+        for lease in self._tickets:
+            if busy.isdisjoint(lease.used):
+                lease.rest = max(0.0, lease.rest - max(0.0, now - self._updated))
+            busy |= lease.used
+        self._updated = now
+
+    def _end(self, devices: Sequence[str], but: Lease | None = None) -> tuple[float, int]:
+        """Returns the seconds until all requests on these devices end, and their number."""
+        leases = [lease for lease in self._tickets if lease is not but]
+        ends = [sum(one.rest for one in leases if device in one.used) for device in devices]
+        return max(ends), sum(not one.used.isdisjoint(devices) for one in leases)
+
+    def wider(self, lease: Lease, program: Program) -> Lease | None:
+        """Returns a lease of all devices, if a request that is planned for one device might better
+        use them; `widened` decides once it is planned for them. None unless `BY_LOAD`.
+        """
+        if not self._by_load or len(lease.used) > 1:
+            return None
+        with self._lock:
+            self._update()
+            lease.alone = _seconds(program)
+            together = lease.alone / len(self._base) / EFFICIENCY
+            if not self._pays(lease, frozenset(self._base), together):
+                return None
+            wider = self._lease(self._base)
+            routed = {name: to for name, to in lease.pins.items() if name not in self._pins}
+            wider.pins = {**wider.pins, **routed}
+            return wider
+
+    def widened(self, lease: Lease, wider: Lease, program: Program) -> bool:
+        """Returns whether a request uses all devices, with the program for them; then the lease
+        becomes that of all devices.
+        """
+        used = self._used(program, wider)
+        with self._lock:
+            self._update()
+            if pays := self._pays(lease, used, _seconds(program)):
+                lease.devices, lease.pins, lease.used = wider.devices, wider.pins, used
+            return pays
+
+    def _pays(self, lease: Lease, used: frozenset[str], seconds: float) -> bool:
+        """Returns whether several devices end a request earlier by more seconds than they cost
+        other requests.
+
+        Device seconds beyond those of a single device delay every later request until the devices
+        are idle. These are the requests that wait now, and those that arrive meanwhile at the
+        recent rate; the more load, the longer that takes.
+        """
+        assert lease.alone is not None  # set by `wider`
+        count = len(self._base)
+        others = [one for one in self._tickets if one is not lease]
+        earliest = min(self._end(lane, lease)[0] for lane in self._lanes)
+        gain = earliest + lease.alone - self._end(tuple(used), lease)[0] - seconds
+        cost = (len(used) * seconds - lease.alone) / count
+        work = len(used) * seconds + sum(len(one.used) * one.rest for one in others)
+        rate, load = self._load(lease)
+        later = max(0, len(others) - 1) + rate * work / count / (1 - load)
+        return gain > 0 and gain > cost * later
+
+    def _load(self, lease: Lease) -> tuple[float, float]:
+        """Returns the requests per second before this one, and the share of the devices' time that
+        they take if each uses one device.
+        """
+        if not self._recent:
+            return 0.0, 0.0
+        elapsed = max(lease.admitted - self._recent[0][0], 1e-3)
+        work = sum(alone for _, alone in self._recent)
+        return len(self._recent) / elapsed, min(MAX_LOAD, work / elapsed / len(self._base))
+
+    def _used(self, program: Program, lease: Lease) -> frozenset[str]:
+        """Returns the base devices that a program uses; those of its lease if it uses none."""
+        calls = (*program.before_calls, *itertools.chain.from_iterable(program.calls))
+        return frozenset(call.device for call in calls if call.device in self._base) or lease.used
 
     def _routed(self, region: Region) -> dict[str, tuple[str, ...]]:
         """Pins each ControlNet to one member, for all conditionings."""
@@ -138,6 +238,12 @@ class Router:
                 session = call.device, operations[call.operations[0]].inputs["control_net"]
                 controlnet_ops[session] = controlnet_ops.get(session, 0.0) + call.seconds
         with self._lock:
+            self._update()
+            lease.used = self._used(program, lease)
+            lease.rest = _seconds(program)
+            if lease.alone is None:
+                lease.alone = lease.rest
+            self._recent.append((lease.admitted, lease.alone))
             lease.controlnet_ops = controlnet_ops
             for member, recipe in controlnet_ops:
                 self._replicas.note(recipe, member)
@@ -149,6 +255,7 @@ class Router:
         now.
         """
         with self._lock:
+            self._update()
             self._tickets.remove(lease)
         return self.observe()
 
@@ -175,3 +282,9 @@ class Router:
             for (member, recipe), seconds in lease.controlnet_ops.items():
                 queues[member][recipe] = queues[member].get(recipe, 0.0) + seconds
         return queues
+
+
+def _seconds(program: Program) -> float:
+    """Returns the predicted seconds of a program; 0 if they are not known."""
+    seconds = program.prediction.planned if program.prediction else 0.0
+    return seconds if math.isfinite(seconds) else 0.0

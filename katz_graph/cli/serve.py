@@ -13,7 +13,14 @@ from pathlib import Path
 from katz_graph.cli.options import ServeAliases
 from katz_graph.cli.session import check_writable
 from katz_graph.core.allowed_approximations import allowed_names
-from katz_graph.core.devices import AUTO, DeviceList, check_dtype, parse_link, threads_for
+from katz_graph.core.devices import (
+    AUTO,
+    DeviceList,
+    check_dtype,
+    parse_lane,
+    parse_link,
+    threads_for,
+)
 from katz_graph.core.errors import InputError
 from katz_graph.core.eviction import POLICIES
 from katz_graph.core.phases import Phases, process_start
@@ -56,11 +63,7 @@ def serve(options: ServeOptions) -> None:
     devices = options.device_list()
     parse_places(options.place, devices.names)
     check_dtype(options.dtype or AUTO, devices)
-    if devices.names and (options.devices_per_job or 1) > len(devices.names):
-        raise InputError(
-            f"--devices-per-job {options.devices_per_job}: this server has the devices "
-            f"{', '.join(devices.names)} only"
-        )
+    parse_lane(options.devices_per_job, devices.names)
     allowed_names(options.allow)
     permissions(options.permit)
     parse_link(options.link)

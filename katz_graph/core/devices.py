@@ -9,13 +9,17 @@ import os
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from katz_graph.core.errors import InputError
 from katz_graph.ir.device import DTYPES
 
 if TYPE_CHECKING:
     import torch
+
+BY_LOAD: Literal["auto"] = "auto"
+Lane = int | Literal["auto"] | None
+"""The number of devices of a job; `BY_LOAD`: one or all, by load; None: all."""
 
 MAX_THREADS = 1024
 MAX_DEVICES = 64
@@ -174,6 +178,24 @@ def parse_link(link: str | None) -> tuple[float, float] | None:
     ):
         raise InputError(f"--link {link}: expected GBPS or GBPS,MS, for example 25,0.05")
     return numbers[0] * 1e9 / 8, (numbers[1] if len(numbers) > 1 else 0.0) / 1e3
+
+
+def parse_lane(text: str | None, devices: Collection[str]) -> Lane:
+    """Parses `--devices-per-job`: N, auto or None. Raises InputError for another text, for 0, and
+    for more than these devices; without devices, their number is not known yet.
+    """
+    if text is None:
+        return None
+    if text == BY_LOAD:
+        return BY_LOAD
+    count = int(text) if text.isascii() and text.isdigit() else 0
+    if not count:
+        raise InputError(f"--devices-per-job {text}: expected a number of devices from 1, or auto")
+    if devices and count > len(devices):
+        raise InputError(
+            f"--devices-per-job {text}: this server has the devices {', '.join(devices)} only"
+        )
+    return count
 
 
 def threads_for(devices: DeviceList, threads: int | None) -> int:

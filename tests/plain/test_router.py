@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from katz_graph.core.devices import BY_LOAD, Lane
 from katz_graph.core.errors import InputError
 from katz_graph.core.recipe import Component, ControlNetRecipe
-from katz_graph.executor.cluster.router import Router
+from katz_graph.executor.cluster.router import Lease, Router
 from katz_graph.ir.device import Target
 from katz_graph.ir.program import Call, Prediction, Program, Variant
 from katz_graph.ir.region import Operation, Ref, Region
@@ -24,6 +25,13 @@ def region(**controls: ControlNetRecipe) -> Region:
     return Region(begin, tuple(operations), end, "s")
 
 
+def program(seconds: float, *devices: str) -> Program:
+    """Returns a program that takes `seconds` on these devices."""
+    calls = tuple(Call((), "unet_mid", device, STEP) for device in devices)
+    prediction = Prediction(seconds, STEP, STEP, STEP, "")
+    return Program(region(), (), Target(), calls=(calls,), prediction=prediction)
+
+
 def planned(of: Region, pins: object, seconds: float) -> Program:
     """Returns a program whose ControlNets run on their pins, `seconds` each."""
     calls = tuple(Call((op.id,), op.stage, pins[op.id][0], seconds) for op in of.operations)  # type: ignore[index]
@@ -32,7 +40,7 @@ def planned(of: Region, pins: object, seconds: float) -> Program:
     return Program(of, (), Target(), variants=(variant,), calls=(calls,), prediction=prediction)
 
 
-def router(clock: list[float], lane: int | None = 1) -> Router:
+def router(clock: list[float], lane: Lane = 1) -> Router:
     return Router(["g0", "g1", "c0", "c1"], {"controlnet": ("c0", "c1")}, lane, lambda: clock[0])
 
 
@@ -42,6 +50,86 @@ def test_requests_go_to_the_lane_with_fewest() -> None:
     assert {first.devices[0], second.devices[0]} == {"g0", "g1"}
     busy.dismiss(second)
     assert busy.admit(region()).devices[0] == second.devices[0]
+
+
+def test_requests_go_to_the_lane_that_is_predicted_to_end_first() -> None:
+    clock = [0.0]
+    busy = router(clock)
+    long, short = busy.admit(region()), busy.admit(region())
+    busy.planned(long, program(9.0, *long.devices))
+    busy.planned(short, program(2.0, *short.devices))
+    third = busy.admit(region())
+    assert third.devices[0] == short.devices[0]
+    busy.planned(third, program(8.0, *third.devices))
+    assert busy.preview().devices[0] == long.devices[0]  # 9 s against 10 s
+    clock[0] = 1.5
+    busy.dismiss(short)
+    assert busy.preview().devices[0] == long.devices[0]  # 7.5 s against 8 s
+    clock[0] = 6.5
+    assert busy.preview().devices[0] == long.devices[0]  # 2.5 s against 3 s
+    busy.planned(third, program(2.0, *third.devices))  # planned again
+    assert busy.preview().devices[0] == third.devices[0]
+    clock[0] = 1e6  # both are late: the predicted ends are equal
+    busy.dismiss(long)
+    assert busy.preview().devices[0] == long.devices[0]
+
+
+def leased(auto: Router, alone: float, together: float) -> tuple[Lease, bool]:
+    """Returns the lease of a request that takes `alone` seconds on one device and `together` on
+    both, and whether it got both.
+    """
+    lease = auto.admit(region())
+    one = program(alone, lease.devices[0])
+    wider = auto.wider(lease, one)
+    both = program(together, "g0", "g1")
+    got = wider is not None and auto.widened(lease, wider, both)
+    auto.planned(lease, both if got else one)
+    return lease, got
+
+
+def test_by_load_a_request_gets_all_devices_where_that_delays_others_by_less_than_it_saves() -> (
+    None
+):
+    clock = [0.0]
+    auto = router(clock, BY_LOAD)
+    lease, got = leased(auto, 1.0, 0.6)
+    assert got and lease.devices == ("g0", "g1", "c0", "c1")
+    assert lease.pins == {"controlnet": ("c0", "c1")}
+    auto.dismiss(lease)
+    assert not leased(router([0.0], BY_LOAD), 1.0, 1.05)[1]  # slower
+    taken = []
+    for load in (0.1, 0.9):  # each request ends before the next one arrives
+        for _ in range(100):
+            clock[0] += 0.5 / load
+            lease, got = leased(auto, 1.0, 0.7)
+            auto.dismiss(lease)
+        taken.append(got)
+    assert taken == [True, False]
+
+
+def test_by_load_a_burst_uses_devices_one_by_one() -> None:
+    clock = [0.0]
+    auto = router(clock, BY_LOAD)
+    for _ in range(5):
+        clock[0] += 100.0
+        lease, got = leased(auto, 1.0, 0.8)
+        assert got
+        auto.dismiss(lease)
+    leases = [leased(auto, 1.0, 0.8) for _ in range(6)]
+    assert [got for _, got in leases[2:]] == [False] * 4
+    assert {lease.devices[0] for lease, _ in leases[2:]} == {"g0", "g1"}
+
+
+def test_by_load_pins_and_choices_of_jobs_hold() -> None:
+    clock = [0.0]
+    pins = {"unet_mid": ("a",), "vae_decode": ("b",)}
+    apart = Router(["a", "b"], pins, BY_LOAD, lambda: clock[0])
+    lease = apart.admit(region())  # no device has both
+    assert lease.devices == ("a", "b") and apart.wider(lease, program(1.0, "a")) is None
+    one = Router(["a", "b"], {"unet_mid": ("b",)}, BY_LOAD, lambda: clock[0])
+    lease, got = leased(one, 1.0, 1.1)
+    assert not got and lease.devices == ("b",)
+    assert one.preview(chooses=True).devices == ("a", "b")
 
 
 def test_without_lanes_a_request_may_use_every_device() -> None:

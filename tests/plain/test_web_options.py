@@ -43,7 +43,10 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[ServeOption
         (["--place", "vae_decode=cpu:7"], "--place"),
         (["--link", "fast"], "--link"),
         (["--control-net-policy", "fifo"], "lru or lfu"),
-        (["--devices", "cpu*2", "--devices-per-job", "3"], "--devices-per-job 3"),
+        *(
+            (["--devices", "cpu*2", "--devices-per-job", text], f"--devices-per-job {text}")
+            for text in ("0", "3", "-1", "all", "")
+        ),
         (["--allow", "anything"], "--allow"),
         (["--frontend", "."], "index.html"),
         (["--data", "/dev/null/x"], "--data"),
@@ -133,7 +136,7 @@ def test_how_devices_and_their_memory_are_shared_out(started: list[ServeOptions]
         for one in started
     ]
     assert found == [
-        (1, 6_442_450_944, 1_610_612_736, "lfu", False),
+        ("1", 6_442_450_944, 1_610_612_736, "lfu", False),
         (None, None, None, "lru", True),
     ]
 

@@ -348,7 +348,7 @@ def test_metrics_count_the_jobs_that_end_by_their_due_times(tmp_path: Path) -> N
         assert 'katz_jobs_due_total{on_time="true"} 1.0' in metrics
         assert 'katz_jobs_due_total{on_time="false"} 1.0' in metrics
 
-    run(tmp_path, scenario, jobs_at_once=3, devices="cpu*3", devices_per_job=1)
+    run(tmp_path, scenario, jobs_at_once=3, devices="cpu*3", devices_per_job="1")
 
 
 def test_jobs_in_one_list(tmp_path: Path) -> None:

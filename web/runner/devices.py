@@ -67,9 +67,7 @@ class Devices:
         self._text = devices.text
         link = parse_link(options.link)
         pins, lost = parse_places(options.place, asked.names), frozenset(start.excluded)
-        self.choices = Choices(
-            pins, allowed_names(options.allow), lane=options.devices_per_job, lost=lost
-        )
+        self.choices = Choices(pins, allowed_names(options.allow), lane=options.lane, lost=lost)
         threads = threads_for(asked, options.threads)
         if any(choice.device == "cpu" for choice in devices.choices):
             # one torch thread per job thread: the processors are for the device workers
