@@ -118,6 +118,36 @@ def test_a_job_that_is_moved_to_the_front_goes_before_due_jobs_of_its_client() -
     assert names(queue) == ["other", "free", "last", "due"]
 
 
+def test_predictions_follow_the_last_jobs_while_a_job_waits(tmp_path: Path) -> None:
+    """A job that turns out to take too long for its due time lets the others go first."""
+    clock = Clock()
+
+    async def use(service: Service) -> None:
+        large, small = (
+            {"1": {"class_type": "KSampler", "inputs": {"steps": steps}}} for steps in (20, 5)
+        )
+        for id, prompt, seconds in (("a", large, 10.0), ("b", small, 2.0)):
+            await submit(service, id, prompt=prompt)
+            await service.until(lambda id=id: service.running() == [id])
+            clock.now += seconds
+            service.runner.end(id)
+            await service.all_ended(id)
+        await submit(service, "runs", prompt=large)
+        await service.until(lambda: service.running() == ["runs"])
+        await submit(service, "large", prompt=large, deadline=clock.now + 70.0)
+        await service.until(lambda: service.running() == ["runs", "large"])
+        await submit(service, "next", prompt=large, deadline=clock.now + 90.0)
+        await submit(service, "small", prompt=small, deadline=clock.now + 100.0)
+        assert service.pending() == ["next", "small"]
+        service.runner.ready = False  # takes no other job
+        clock.now += 60.0
+        service.runner.end("large")  # it took 60 s, so the median is 35 s, and 30 s are left
+        await service.all_ended("large")
+        assert service.pending() == ["small", "next"]
+
+    run(tmp_path, use, clock=clock)
+
+
 async def no_jobs(service: Service) -> None: ...
 
 

@@ -166,8 +166,9 @@ class Admission:
             [one for one in jobs if one.due is not None and job.created <= one.due <= job.deadline]
             for jobs in (self._dispatcher.served, self._dispatcher.later)
         )
-        waiting = [*later, *self._dispatcher.queue.with_new(job)]
-        wait = self._forecast.starts(served, waiting)[waiting.index(job)]
+        new = replace(job, predicted=0.0)  # so that it keeps its place though it may be late
+        waiting = [*later, *self._dispatcher.queue.with_new(new)]
+        wait = self._forecast.starts(served, waiting)[waiting.index(new)]
         own, time_left = self._forecast.own(features) or 0.0, job.deadline - job.created
         if time_left <= 0:
             raise Refused(409, "deadline", "the deadline has passed")

@@ -118,7 +118,7 @@ class Dispatcher:
         stop_seconds: float,
         fail_late: bool,
     ) -> None:
-        self.queue = JobQueue(clock)
+        self.queue = JobQueue(clock, forecast.predicted)
         self.attempts: dict[str, Attempt] = {}
         # jobs that never ran, while their result is written to disk
         self._ending: dict[str, tuple[Job, asyncio.Task[None]]] = {}
@@ -340,7 +340,7 @@ class Dispatcher:
         now, running = self._clock(), self._running()
         return (
             job.due is not None
-            and can_meet(job.due, job.predicted or 0.0, now)
+            and can_meet(job.due, self._forecast.predicted(job) or 0.0, now)
             and sum(attempt.urgent for attempt in running) < self._concurrency.groups
             and len(running) >= self._concurrency.served
             and all(
@@ -544,7 +544,7 @@ class Dispatcher:
         """Returns the reason why a waiting job fails because of its due time; empty if it waits."""
         if job.deadline is not None and job.deadline < now:
             return f"its deadline passed {now - job.deadline:.1f} s ago, before it could start"
-        own = job.predicted or 0.0
+        own = self._forecast.predicted(job) or 0.0
         if self._fail_late and job.due is not None and not can_meet(job.due, own, now):
             return (
                 f"it cannot end by its due time, in {job.due - now:.1f} s: it takes {own:.1f} s "

@@ -47,20 +47,22 @@ def _key(job: Job) -> tuple[float, int]:
 ON_TIME, WITHOUT_DUE, LATE = range(3)
 
 
-def _urgency(job: Job, now: float) -> tuple[int, float]:
-    """Returns a sort key: the kind of a job, then its due time or, if it is late, its arrival."""
+def _urgency(job: Job, seconds: float | None, now: float) -> tuple[int, float]:
+    """Returns a sort key: the kind of a job, then its due time or, if it is late, its arrival.
+    `seconds`: predicted for the job.
+    """
     if job.due is None:
         return WITHOUT_DUE, 0.0
-    if can_meet(job.due, job.predicted or 0.0, now):
+    if can_meet(job.due, seconds or 0.0, now):
         return ON_TIME, job.due
     return LATE, job.created
 
 
-def _urgencies(jobs: Sequence[Job], now: float) -> list[tuple[int, float]]:
-    """Returns the sort keys of a client's jobs, which are sorted by number. A job that was moved
-    before earlier ones is as urgent as the most urgent of these.
+def _urgencies(jobs: Sequence[Job], own: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Returns the sort keys of a client's jobs, which are sorted by number, from the keys that each
+    would have if none had been moved. A job that was moved before earlier ones is as urgent as the
+    most urgent of these.
     """
-    own = [_urgency(job, now) for job in jobs]
     if all(first.created <= second.created for first, second in itertools.pairwise(jobs)):
         return own
     # arrivals of later jobs in `jobs` in ascending order, and their keys, each the most urgent of
@@ -91,10 +93,16 @@ def _in_turns(turns: Mapping[str, Mapping[str, list[Job]]]) -> Iterator[Job]:
 
 
 class JobQueue:
-    """Holds the waiting jobs in their order. `clock` returns seconds since the epoch."""
+    """Holds the waiting jobs in their order. `clock` returns seconds since the epoch, `predicted`
+    the seconds that a job will take, as known now.
+    """
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        self._clock = clock
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.time,
+        predicted: Callable[[Job], float | None] = lambda job: job.predicted,
+    ) -> None:
+        self._clock, self._predicted = clock, predicted
         self._reserved = ReservedTime()
         # in the order of turns: addresses, and each address's clients with their sorted jobs
         self._turns: dict[str, dict[str, list[Job]]] = {}
@@ -120,7 +128,8 @@ class JobQueue:
         others = dict[str, dict[str, list[Job]]]()
         for address, clients in self._turns.items():
             for client, jobs in clients.items():
-                for key, job in zip(_urgencies(jobs, now), jobs, strict=True):
+                own = [_urgency(job, self._predicted(job), now) for job in jobs]
+                for key, job in zip(_urgencies(jobs, own), jobs, strict=True):
                     if key[0] == WITHOUT_DUE:
                         others.setdefault(address, {}).setdefault(client, []).append(job)
                     else:
@@ -144,7 +153,7 @@ class JobQueue:
 
     def with_new(self, new: Job) -> Sequence[Job]:
         """Returns the order in which a new job and the waiting ones would run."""
-        with_new = JobQueue(self._clock)
+        with_new = JobQueue(self._clock, self._predicted)
         with_new._turns = {
             address: {client: list(jobs) for client, jobs in clients.items()}
             for address, clients in self._turns.items()
@@ -198,7 +207,7 @@ class JobQueue:
         if job is None or not fits(job):
             return None
         if competing:
-            seconds = job.predicted or UNKNOWN_COST_S
+            seconds = self._predicted(job) or UNKNOWN_COST_S
             self._reserved.charge(*((seconds, 0.0) if on_time else (0.0, seconds)))
         address, client = owner_of(job)
         self._returned.pop((address, client), None)

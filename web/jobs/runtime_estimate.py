@@ -301,9 +301,13 @@ class Forecast:
         known, now = self.remaining(job), self._clock()
         return left(UNKNOWN, now - (job.started or now)) if known is None else known
 
-    def _seconds(self, job: Job) -> float:
+    def predicted(self, job: Job) -> float | None:
+        """Predicts the seconds of a job from all jobs that have completed until now."""
         features = self._features.get(job.id)
-        known = self._predictor.seconds(features) if features is not None else None
+        return job.predicted if features is None else self._predictor.seconds(features)
+
+    def _seconds(self, job: Job) -> float:
+        known = self.predicted(job)
         return UNKNOWN if known is None else known
 
 
