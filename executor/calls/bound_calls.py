@@ -70,6 +70,7 @@ class BoundCalls:
             self._known[tuple(map(id, first))].loras,
             f"{what}, {first[0].stage.replace('_', ' ')}",
             count,
+            len(members[-1]) * self._loop.shape[0],
         )
 
     def _ready(self, members: Sequence[Operation], given: Mapping[str, Any]) -> StageCall:

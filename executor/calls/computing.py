@@ -28,10 +28,11 @@ class Offer:
 
     calls: tuple[StageCall, ...]
     key: str
-    rows: int  # of each call
+    rows: int  # of the first call, which requests may share
     loras: Hashable  # must be resident in the module
     what: str  # names the request in an out-of-memory error
     count: Callable[[Counter[str]], None]  # adds to the request's numbers of calls
+    other_rows: int = 0  # of the second call
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 from weakref import ReferenceType, ref
@@ -76,7 +76,9 @@ class StageCalls:
         """Computes the calls of one request."""
         if self._rows.fixed and offer.calls[0].stage.shareable:
             calls = [_absorbed(call) if _absorbs(call) else call for call in offer.calls]
-            return [self._stacked([self._member(offer, call)])[0] for call in calls]
+            rows = offer.rows, offer.other_rows
+            offers = [replace(offer, rows=size) for size in rows[: len(calls)]]
+            return [self._stacked([one])[0] for one in map(self._member, offers, calls)]
         return self._counted([offer], partial(self._computed, offer.calls))
 
     def together(self, offers: Sequence[Offer]) -> list[Sequence[Outputs] | Exception]:
@@ -295,15 +297,12 @@ class RowStacks:
         sources = [one for some in tensors for one in some]
         known = self._lasting.get(sources) if lasts else None
         if known is None or known[0] != wanted:
-            if _for_all_rows(stage, name):
-                stacked = [one[:1] for one in tensors[0]]
-            else:
-                if name in stage.repeats and repeats:
-                    tensors = [
-                        [_repeated(one, times) for one in some]
-                        for some, times in zip(tensors, repeats, strict=True)
-                    ]
-                stacked = [_filled(some, wanted) for some in zip(*tensors, strict=True)]
+            if name in stage.repeats and repeats:
+                tensors = [
+                    [_repeated(one, times) for one in some]
+                    for some, times in zip(tensors, repeats, strict=True)
+                ]
+            stacked = [_filled(some, rows, wanted) for some in zip(*tensors, strict=True)]
             rest = iter(stacked)
             known = wanted, mapped(value, lambda _: next(rest))
             if lasts:
@@ -371,9 +370,13 @@ def _repeated(tensor: Tensor, times: int) -> Tensor:
     return tensor.repeat(1, times, 1) if many else tensor
 
 
-def _filled(tensors: Sequence[Tensor], wanted: int) -> Tensor:
-    """Concatenates tensors, and copies of the last row up to `wanted` rows, in their layout."""
-    missing = wanted - sum(map(len, tensors))
+def _filled(tensors: Sequence[Tensor], rows: Sequence[int], wanted: int) -> Tensor:
+    """Concatenates tensors, and copies of the last row up to `wanted` rows, in their layout.
+    Returns one row of tensors with other numbers of rows, whose first row counts for all.
+    """
+    if [len(tensor) for tensor in tensors] != [*rows]:
+        return tensors[0][:1]
+    missing = wanted - sum(rows)
     return torch.cat([*tensors, *[tensors[-1][-1:]] * missing])
 
 

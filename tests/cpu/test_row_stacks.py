@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,6 +37,11 @@ STAGE = Computed(
     repeats=("text",),
     costed=True,
     call=lambda module, given: given["x"] + attended(given["text"]).mean(1, keepdim=True),
+)
+POSITIONS = Computed(
+    hoists={"fixed": "transformer_fixed"},
+    costed=True,
+    call=lambda module, given: (given["x"] + given["fixed"][0][0]) * given["fixed"][1],
 )
 CHANNELS = Computed(costed=True, call=lambda module, given: given["x"] * 2)
 
@@ -164,3 +170,24 @@ def test_recordings_are_by_buckets_of_rows_whoever_comes_and_goes() -> None:
         for _ in range(3):
             groups()
     assert compute.use.captures == known <= 5
+
+
+def test_positions_are_those_of_the_first_row_and_references_those_of_each() -> None:
+    """Both are in one input, which lasts. A request of three rows has one row of positions."""
+    for rows in (SharedRows(16), SharedRows(4, fixed=True)):
+        calls, positions = stage_calls(rows, Counted()), torch.randn(1, 5)
+        offers = []
+        for size in (3, 1):
+            given = {"x": torch.randn(size, 5), "fixed": (positions, torch.randn(size, 5))}
+            call = StageCall(POSITIONS, MODULE, given)
+            offers.append(replace(offer(given["x"]), calls=(call,)))
+        computed(calls, *offers)
+        computed(calls, offers[1])
+
+
+def test_two_calls_of_one_request_have_their_own_numbers_of_rows() -> None:
+    calls = stage_calls(SharedRows(4, fixed=True), Counted())
+    one, other = torch.randn(1, 5), torch.randn(6, 5)
+    pair = (offer(one).calls[0], offer(other).calls[0])
+    made = calls.alone(replace(offer(one), calls=pair, other_rows=6))
+    assert torch.equal(made[0][0], one * 2) and torch.equal(made[1][0], other * 2)
