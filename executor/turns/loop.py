@@ -333,7 +333,8 @@ class DeviceThread:
                 one
                 for one in self._jobs
                 if not (one is job or one.cancelled or one.waits)
-                and self._is_resident(one.task.weight_set)
+                # others would need a switch of weights within the unit
+                and one.task.weight_set == job.task.weight_set
                 and one.task.ready
                 and not keys.isdisjoint(one.task.upcoming)
             ]

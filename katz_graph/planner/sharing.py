@@ -44,7 +44,7 @@ def merge_key(program: Program, variant: Variant, operation: Operation, views: V
 
 def share_key(program: Program, variant: Variant, call: Call, views: Views) -> str:
     """Returns a key that is the same for calls that requests may share, or an empty string if the
-    stage computes with more than tensors.
+    stage computes with more than tensors, or if an evaluation switches weights.
 
     Such requests have the same network, weights, patches and parametrisation. They may differ in
     prompt, seed, sampler, steps, noise level, guidance, strengths and number of pictures, in the
@@ -53,7 +53,7 @@ def share_key(program: Program, variant: Variant, call: Call, views: Views) -> s
     """
     operation = next(op for op in variant.operations if op.id == call.operations[0])
     stage = stage_of(operation)
-    if not stage.shareable:
+    if not stage.shareable or _switches(variant):
         return ""
     left_out = {*stage.rows, stage.module, *stage.recipes}
     constants = [item for item in _constants(operation) if item[0] not in left_out]
@@ -79,6 +79,12 @@ def share_key(program: Program, variant: Variant, call: Call, views: Views) -> s
         () if stage.repeats else tokens,
     )
     return digest(key)[:16]
+
+
+def _switches(variant: Variant) -> bool:
+    """Returns whether the operations of an evaluation need several sets of weights."""
+    inputs = [value for op in variant.operations for value in op.inputs.values()]
+    return len({value.weights for value in inputs if isinstance(value, ModelRecipe)}) > 1
 
 
 def _weights(recipe: Any) -> Any:

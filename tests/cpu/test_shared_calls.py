@@ -49,7 +49,7 @@ def cases_of(pipeline: Path, control: Path, lora: Path | None, channels: int) ->
         replace(first, seed=8, prompt=LONG_PROMPT),
         replace(first, seed=4, controls=controls),
         replace(first, seed=5, latent=one.expand(2, -1, -1, -1)),
-        replace(first, seed=6, loras=() if lora is None else ((lora, 0.7),)),
+        replace(first, seed=6, controls=controls, loras=() if lora is None else ((lora, 0.7),)),
     ]
 
 
