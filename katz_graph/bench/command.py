@@ -37,6 +37,8 @@ BENCHES = {
     "overload": "an overloaded server: refusals, memory, goodput",
     "deadlines": "jobs with due times on a server or on simulated devices: shares on time by "
     "order and load",
+    "devices": "one device or all for each job by load, on a server or on simulated devices, "
+    "against one device a job",
     "crash": "queued jobs of a server that is killed repeatedly",
     "alternate": "three checkpoints, one after another, on a server with memory for one of them",
     "lora": "patching and restoring weights against a memory copy and PEFT",

@@ -64,11 +64,13 @@ class Machine:
         ).on_time
 
 
-def trace(rate: float, jobs: int, seed: int) -> list[tuple[float, int]]:
+def trace(
+    rate: float, jobs: int, seed: int, sides: Sequence[int] = SIDES
+) -> list[tuple[float, int]]:
     """Draws the arrivals and sides of jobs, `rate` per second."""
     draw = random.Random(seed)
     return [
-        (arrival, draw.choice(SIDES)) for arrival in itertools.islice(poisson(rate, draw), jobs)
+        (arrival, draw.choice(sides)) for arrival in itertools.islice(poisson(rate, draw), jobs)
     ]
 
 
@@ -87,10 +89,10 @@ def measured(
         }
         alone = [_alone(server) for server in servers.values()]  # predictions need it, too
         for load in loads:
-            machine = Machine(alone[0], _capacity(next(iter(servers.values()))))
+            machine = Machine(alone[0], capacity(next(iter(servers.values()))))
             sent = trace(load * machine.capacity, jobs, seed=1)
             for name, (_, order) in ways.items():
-                on_time = machine.on_time(sent, _latencies(servers[name], sent))
+                on_time = machine.on_time(sent, latencies(servers[name], sent))
                 simulated = None if order is None else machine.simulated(sent, order())
                 found[name, load] = on_time, simulated
     return found
@@ -98,21 +100,21 @@ def measured(
 
 def _alone(server: Served) -> dict[int, float]:
     """Returns the seconds of a job on the idle server, by side."""
-    _latencies(server, [(0.0, side) for side in SIDES])  # loads and measures
+    latencies(server, [(0.0, side) for side in SIDES])  # loads and measures
     return {
-        side: median(_latencies(server, [(0.0, side)])[0] for _ in range(ALONE_JOBS))
+        side: median(latencies(server, [(0.0, side)])[0] for _ in range(ALONE_JOBS))
         for side in SIDES
     }
 
 
-def _capacity(server: Served) -> float:
+def capacity(server: Served, sides: Sequence[int] = SIDES) -> float:
     """Returns the jobs per second of a queue that is never empty."""
-    ends = sorted(_latencies(server, [(0.0, side) for side in SIDES * (PEAK_JOBS // len(SIDES))]))
+    ends = sorted(latencies(server, [(0.0, side) for side in sides] * (PEAK_JOBS // len(sides))))
     first = 2 * DEVICES  # until then devices start
     return (len(ends) - 1 - first) / (ends[-1] - ends[first])
 
 
-def _latencies(server: Served, jobs: Sequence[tuple[float, int]]) -> list[float]:
+def latencies(server: Served, jobs: Sequence[tuple[float, int]]) -> list[float]:
     """Sends jobs at their times; returns the seconds from sending to the end of each."""
     started = time.time()
     numbers = itertools.count(time.monotonic_ns() % 2**40)

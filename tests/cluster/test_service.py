@@ -1,5 +1,5 @@
 """A worker serves ControlNets: requests share a budget of bytes, and values that cannot be sent to
-workers are rejected.
+workers are rejected. Requests use one worker or all, by load.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ import pytest
 import torch
 from test_same_picture import LINK
 
+from katz_graph.core.devices import BY_LOAD
 from katz_graph.core.errors import InputError
 from katz_graph.core.patches import OpaquePatch
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.planning import Choices
 from katz_graph.executor.worker.config import WorkerConfig
+from katz_graph.ir.changes import PlanChanges
+from katz_graph.ir.device import NetworkLink
 from katz_graph.ir.region import Region
 from katz_graph.models.loading.identity import count_values
 from katz_graph.models.loading.sources import controlnet_recipe
@@ -102,3 +105,27 @@ def test_unsendable_work_runs_here_with_a_note(models: Models, costs: Path) -> N
             assert torch.equal(made, sample(local, region))
             (warning,) = context.warnings
             assert "runs on one device of this process" in warning and reason in warning
+
+
+def test_by_load_a_lone_request_uses_both_devices_and_requests_at_once_keep_their_images(
+    models: Models, costs: Path
+) -> None:
+    regions = [
+        sampler_region(Case("x", models.pipeline, "euler", 4, guidance=7.0, seed=seed))
+        for seed in range(4)
+    ]
+    with local_engine(batching=False, cache=costs) as local:
+        expected = [sample(local, region) for region in regions]
+    assignments = [WorkerConfig("cpu:0"), WorkerConfig("cpu:1")]
+    choices, link = Choices(lane=BY_LOAD, batching=False), NetworkLink(1e12, 0.0)
+    launchers = dict.fromkeys(("cpu:0", "cpu:1"), WorkerThreads())
+    with (
+        DeviceEngine(assignments, choices, costs, link, launchers=launchers) as engine,
+        ThreadPoolExecutor(4) as pool,
+    ):
+        alone = engine.plan(regions[0])
+        assert {call.device for calls in alone.calls for call in calls} == {"cpu:0", "cpu:1"}
+        made = list(pool.map(lambda region: sample(engine, region), regions))
+        chosen = engine.plan(regions[0], changes=PlanChanges(devices=("cpu:1",)))
+    assert all(torch.equal(one, other) for one, other in zip(made, expected, strict=True))
+    assert {call.device for calls in chosen.calls for call in calls} == {"cpu:1"}

@@ -1,0 +1,162 @@
+"""`katz bench devices`: mean seconds of jobs on a server that gives each job one device or all, by
+load, against one device a job. `--simulate` does so on simulated devices.
+
+Jobs sample images of three sizes in equal parts, on two devices. Load 1 is the most that the
+devices can serve with one device a job. In the simulation, jobs take the seconds and speed-ups of
+`SIMULATED`, planning takes no time, and devices serve jobs by arrival.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from statistics import fmean
+
+from katz_graph.bench.deadlines_server import capacity, latencies, trace
+from katz_graph.bench.result import BenchResult
+from katz_graph.core.devices import BY_LOAD, Lane
+from katz_graph.executor.cluster.router import Lease, Router
+from katz_graph.ir.device import Target
+from katz_graph.ir.program import Call, Prediction, Program
+from katz_graph.ir.region import Operation, Region
+from katz_graph.serving.simulator import poisson
+from katz_graph.testing.server_process import serving
+
+DEVICES = ("cpu:0", "cpu:1")
+SIDES = (128, 192, 256)  # pixels
+SIMULATED: Mapping[int, tuple[float, float]] = {128: (0.5, 1.35), 192: (0.9, 1.5), 256: (1.6, 1.6)}
+"""Seconds of a job on one device, and how many times faster both devices are, by side."""
+MAX_RATIOS = {0.2: 0.85, 0.9: 1.03}  # of the mean seconds with one device a job, by load
+PLANNED = 6  # jobs at the same time
+ROUNDS = 3
+OPTIONS = ("--devices", f"cpu*{len(DEVICES)}", "--queue-limit", "100000")
+_BEGIN, _END = (Operation(name, name, name, {}) for name in ("step_begin", "step_end"))
+
+
+def run(simulate: bool = False, jobs: int | None = None) -> BenchResult:
+    """Measures servers, or runs a simulation. `jobs`: at each load."""
+    found = _simulated(jobs or 3000) if simulate else _measured(jobs or 150)
+    ratios = {f"auto_over_one_at_{load:g}": auto / one for load, (one, auto) in found.items()}
+    limits = {f"auto_over_one_at_{load:g}": bound for load, bound in MAX_RATIOS.items()}
+    return BenchResult(
+        "devices",
+        all(ratios[name] <= bound for name, bound in limits.items()),
+        ratios,
+        {name: f"<= {bound}" for name, bound in limits.items()},
+        ("load", "one device, s", "auto, s", "ratio"),
+        [[load, one, auto, auto / one] for load, (one, auto) in found.items()],
+    )
+
+
+def _measured(jobs: int) -> dict[float, tuple[float, float]]:
+    """Returns the mean seconds of a job by load, with one device a job and by load. The servers
+    take turns.
+    """
+    found = {}
+    with ExitStack() as opened:
+        folder = Path(opened.enter_context(tempfile.TemporaryDirectory()))
+        servers = [
+            opened.enter_context(serving(folder / way, *OPTIONS, "--devices-per-job", way))
+            for way in ("1", BY_LOAD)
+        ]
+        for server in servers:
+            latencies(server, [(2.0 * number, side) for number, side in enumerate(SIDES * 2)])
+        for load in MAX_RATIOS:
+            seconds: list[list[float]] = [[], []]
+            for seed in range(ROUNDS):
+                sent = trace(load * capacity(servers[0], SIDES), jobs // ROUNDS, seed, SIDES)
+                for server, taken in zip(servers, seconds, strict=True):
+                    taken += latencies(server, sent)
+            found[load] = fmean(seconds[0]), fmean(seconds[1])
+    return found
+
+
+def _simulated(jobs: int) -> dict[float, tuple[float, float]]:
+    found = {}
+    for load in MAX_RATIOS:
+        traces = [_jobs(load, jobs, seed) for seed in range(ROUNDS)]
+        one, auto = (fmean(served(sent, lane) for sent in traces) for lane in (1, BY_LOAD))
+        found[load] = one, auto
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A simulated job: its arrival, and its seconds on one device and on all."""
+
+    arrival: float
+    alone: float
+    together: float
+
+
+def _jobs(load: float, count: int, seed: int) -> list[Job]:
+    draw = random.Random(seed)
+    rate = load * len(DEVICES) / fmean(alone for alone, _ in SIMULATED.values())
+    kinds = list(SIMULATED.values())
+    return [
+        Job(arrival, alone, alone / speed_up)
+        for arrival in islice(poisson(rate, draw), count)
+        for alone, speed_up in [draw.choice(kinds)]
+    ]
+
+
+def served(jobs: Sequence[Job], lane: Lane) -> float:
+    """Serves jobs on the devices that a `Router` leases; returns their mean seconds. A job runs
+    while no earlier one uses any of its devices.
+    """
+    now = 0.0
+    router = Router(DEVICES, {}, lane, lambda: now)
+    coming, waiting = list(reversed(jobs)), list[Job]()
+    active: list[tuple[Job, Lease]] = []
+    rest: dict[Job, float] = {}
+    taken = []
+    while coming or active:
+        while waiting and len(active) < PLANNED:
+            job = waiting.pop(0)
+            lease, rest[job] = _leased(router, job)
+            active.append((job, lease))
+        running, free = [], set(DEVICES)
+        for job, lease in active:
+            if lease.used <= free:
+                running.append(job)
+                free -= lease.used
+        arrival = coming[-1].arrival if coming else math.inf
+        then = min([arrival, *(now + rest[job] for job in running)])
+        for job in running:
+            rest[job] -= then - now
+        now = then
+        if now == arrival:
+            waiting.append(coming.pop())
+        for job, lease in [(job, lease) for job, lease in active if rest[job] <= 1e-9]:
+            active.remove((job, lease))
+            router.dismiss(lease)
+            taken.append(now - job.arrival)
+    return fmean(taken)
+
+
+def _leased(router: Router, job: Job) -> tuple[Lease, float]:
+    """Returns a job's lease, and its seconds on the lease's devices."""
+    region = Region(_BEGIN, (), _END, "")
+    lease = router.admit(region)
+    program, together = (
+        _program(region, job.alone, lease.devices),
+        _program(region, job.together, DEVICES),
+    )
+    wider = router.wider(lease, program)
+    if wider is not None and router.widened(lease, wider, together):
+        program = together
+    router.planned(lease, program)
+    assert program.prediction is not None
+    return lease, program.prediction.planned
+
+
+def _program(region: Region, seconds: float, devices: Sequence[str]) -> Program:
+    calls = tuple(Call((), "", device, seconds) for device in devices)
+    prediction = Prediction(seconds, seconds, seconds, seconds, "")
+    return Program(region, (), Target(), calls=(calls,), prediction=prediction)
