@@ -43,8 +43,8 @@ SECONDS: Mapping[Hashable, Mapping[int, float]] = {
     128: {1: 0.0098, 2: 0.0131, 4: 0.0204, 8: 0.0358},
     192: {1: 0.0151, 2: 0.0210, 4: 0.0374, 8: 0.0708},
 }
-"""Seconds of a call by side of the picture in pixels and rows: a miniature UNet on one thread of an
-AMD Zen 5.
+"""Seconds of a call by side of the picture in pixels and rows: a miniature network on one thread of
+an AMD Zen 5.
 """
 ON_TIME = {"alone": {0.9: 0.93, 1.1: 0.80}, "shared": {0.9: 0.96, 1.1: 0.92}}  # minimum shares
 MIN_GAIN = 0.30  # over first come, mean of loads 0.8 to 1.1
