@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from statistics import median
 from typing import Any, Generic, TypeVar
 from weakref import ReferenceType, ref
 
@@ -35,6 +36,9 @@ MAX_REPEATS = 4  # of a text, to the length of others in a call
 TEXT_DIMENSIONS = 3  # of tensors with a text's tokens: [B, T, D]
 
 
+EVALUATIONS = 20  # whose median pace corrects planned seconds
+
+
 class StageCalls:
     """Executes offers on a device. A stage has no side effects, so a call is retried after memory
     is freed, and after an error of a shared call each request is tried alone.
@@ -45,11 +49,23 @@ class StageCalls:
         self._stacks = RowStacks()
         self._most: dict[str, int] = {}  # share key -> rows that fit into memory
         self._seconds = CallSeconds()  # by share key
+        # measured / planned seconds of the last evaluations that one request ran alone
+        self._paces: deque[float] = deque(maxlen=EVALUATIONS)
         self._laps: deque[tuple[str, int, Lap]] = deque()  # of calls that may not be complete
 
     def most_rows(self, key: str) -> int:
         """Returns the most rows of a shared call with this key."""
         return self._most.get(key, self._rows.most)
+
+    @property
+    def pace(self) -> float:
+        """Returns the median of measured by planned seconds of the last evaluations."""
+        return median(self._paces) if self._paces else 1.0
+
+    def ran(self, planned: float, seconds: float) -> None:
+        """Adds an evaluation that one request ran alone."""
+        if planned > 0:
+            self._paces.append(seconds / planned)
 
     def expect(self, key: str, seconds: Sequence[float]) -> None:
         """Sets the planned seconds of calls with this key, by ROW_BUCKETS."""

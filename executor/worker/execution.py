@@ -118,9 +118,10 @@ class Execution:
             for number, run in enumerate(program.segments)
             for segment in run
         }
-        evaluations = program.prediction.evaluations if program.prediction else ()
+        planned = program.prediction.evaluations if program.prediction else ()
+        planned = planned or (0.0,) * len(program.schedule)
         # planned seconds from each evaluation to the end
-        self._remaining = [*accumulate(reversed((*evaluations, 0.0)))][::-1]
+        self._remaining = [*accumulate(reversed((*planned, 0.0)))][::-1]
         self._next = 0
         self._work = self._carry_out_all()
         self._loaded = False
@@ -175,8 +176,10 @@ class Execution:
 
     @property
     def remaining(self) -> float:
-        """Returns the planned seconds from the current evaluation to the end of the loop."""
-        return self._remaining[min(max(self._evaluation, 0), len(self._remaining) - 1)]
+        """Returns the seconds from the current evaluation to the end of the loop: those planned, at
+        the device's pace.
+        """
+        return self._remaining[max(self._evaluation, 0)] * self._stage_calls.pace
 
     @property
     def loads(self) -> bool:
@@ -257,9 +260,13 @@ class Execution:
         Returns true when the request is done. Raises NoRoom, before computing anything, if models
         in use by other requests leave too little memory; the call may be repeated later.
         """
+        started, before = time.perf_counter(), self._evaluation
         done = self.advance()
         while self.offer is not None:
             done = self.advance(self._stage_calls.alone(self.offer))
+        if self.alone and before < self._evaluation:
+            planned = self._remaining[before + 1] - self._remaining[self._evaluation + 1]
+            self._stage_calls.ran(planned, time.perf_counter() - started)
         return done
 
     def advance(self, outputs: Sequence[Outputs] | None = None) -> bool:

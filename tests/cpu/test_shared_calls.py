@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -16,13 +17,16 @@ from katz_graph.core.errors import OutOfMemory
 from katz_graph.core.recipe import ConditioningEntry, Picture, Prompt, References
 from katz_graph.core.shared_rows import SharedRows
 from katz_graph.executor.calls.computing import Eagerly, StageCall
+from katz_graph.executor.calls.stage_calls import StageCalls
+from katz_graph.executor.worker.device_program import device_program
+from katz_graph.executor.worker.execution import Execution
 from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.models.stages import Outputs
 from katz_graph.planner.passes.expand import expand_sampling
 from katz_graph.testing.model_files import Models, difference
 from katz_graph.testing.plain_loop import Case, ControlCase
 from katz_graph.testing.random_models import Kind, draw_controlnet, make_pipeline
-from katz_graph.testing.requests import bind, local_engine, sample, sampler_region
+from katz_graph.testing.requests import bare_context, bind, local_engine, sample, sampler_region
 
 LONG_PROMPT = "a red circle, " * 25  # of two parts
 BOUND = 1e-5  # of the range: float rounding, the bound of the fidelity rules
@@ -184,3 +188,34 @@ def test_a_shared_call_without_memory_is_halved_and_the_limit_remembered(
     assert 4 in limited.rows
     # each size is tried once, and once more after unused memory was freed
     assert len(too_many) <= 2 * len(set(too_many))
+
+
+class Slow(Eagerly):
+    """Takes 4 ms for each call."""
+
+    def together(self, calls: Sequence[StageCall]) -> list[Outputs]:
+        time.sleep(0.004)
+        return super().together(calls)
+
+
+def test_the_rest_of_a_request_is_predicted_at_the_pace_of_its_device(
+    sd1: Models, costs: Path
+) -> None:
+    """Plans are wrong where other programs use the machine. Due times need the true pace."""
+    with local_engine(cache=costs) as engine:
+        program = engine.plan(sampler_region(Case("slow", sd1.pipeline, "euler", 40)))
+        assert program.prediction is not None
+        planned = tuple(seconds / 100 for seconds in program.prediction.evaluations)
+        program = replace(program, prediction=replace(program.prediction, evaluations=planned))
+        engine.models.compute = Slow()
+        share, calls = device_program(program, "cpu"), StageCalls(engine.models)
+        execution = Execution(share, engine.models, bare_context(engine), stage_calls=calls)
+        with torch.inference_mode():
+            for _ in range(22):  # two of them load and prepare
+                execution.step()
+            predicted, started = execution.remaining, time.perf_counter()
+            while not execution.step():
+                pass
+            took = time.perf_counter() - started
+        execution.close()
+    assert predicted == pytest.approx(took, rel=0.5)
