@@ -331,14 +331,17 @@ class DeviceEngine:
         if why := self._why_here(region):
             return self._sampled_here(region, context, why)
         lease = self._router.admit(region, _chooses(context.changes))
+        completed = False
         try:
             program = self._leased(region, lease, context.changes)
             self._autoscaler.apply(self._router.planned(lease, program))
-            return self._carried_out(region, program, context)
+            sampled = self._carried_out(region, program, context)
+            completed = True
+            return sampled
         except NotSerializable as error:
             return self._sampled_here(region, context, str(error))
         finally:
-            self._autoscaler.apply(self._router.dismiss(lease))
+            self._autoscaler.apply(self._router.dismiss(lease, completed))
 
     def _sampled_here(
         self, region: Region, context: Context, why: str

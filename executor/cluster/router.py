@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean
+from statistics import fmean, median
 
 from katz_graph.core.devices import BY_LOAD, Lane
 from katz_graph.core.errors import InputError
@@ -40,7 +40,9 @@ class Lease:
     used: frozenset[str]  # base devices that work for the request
     admitted: float  # seconds on the router's clock
     rest: float  # predicted seconds, without those of requests in front
-    alone: float | None = None  # planned seconds on one device; None: not known yet
+    alone: float | None = None  # predicted seconds on one device; None: not known yet
+    planned: float = 0.0  # seconds
+    ran: float = 0.0  # seconds without earlier requests on its devices
     controlnet_ops: Mapping[tuple[str, ControlNetRecipe], float] = field(default_factory=dict)
     step: float = 0.0  # planned seconds of one evaluation
 
@@ -93,6 +95,7 @@ class Router:
             )
         self._clock, self._updated = clock, clock()
         self._recent: deque[tuple[float, float]] = deque(maxlen=RECENT)  # admitted, alone
+        self._pace: deque[float] = deque([1.0], RECENT)  # measured over planned seconds
         self._replicas = Replicas(self.pool, clock)
         self._tickets: list[Lease] = []
         self._lock = threading.Lock()
@@ -139,7 +142,8 @@ class Router:
         now, busy = self._clock(), set[str]()
         for lease in self._tickets:
             if busy.isdisjoint(lease.used):
-                lease.rest = max(0.0, lease.rest - max(0.0, now - self._updated))
+                passed = max(0.0, now - self._updated)
+                lease.rest, lease.ran = max(0.0, lease.rest - passed), lease.ran + passed
             busy |= lease.used
         self._updated = now
 
@@ -157,7 +161,7 @@ class Router:
             return None
         with self._lock:
             self._update()
-            lease.alone = _seconds(program)
+            lease.alone = self._predicted(program)
             together = lease.alone / len(self._base) / EFFICIENCY
             if not self._pays(lease, frozenset(self._base), together):
                 return None
@@ -173,7 +177,7 @@ class Router:
         used = self._used(program, wider)
         with self._lock:
             self._update()
-            if pays := self._pays(lease, used, _seconds(program)):
+            if pays := self._pays(lease, used, self._predicted(program)):
                 lease.devices, lease.pins, lease.used = wider.devices, wider.pins, used
             return pays
 
@@ -205,6 +209,10 @@ class Router:
         elapsed = max(lease.admitted - self._recent[0][0], 1e-3)
         work = sum(alone for _, alone in self._recent)
         return len(self._recent) / elapsed, min(MAX_LOAD, work / elapsed / len(self._base))
+
+    def _predicted(self, program: Program) -> float:
+        """Returns the planned seconds of a program at the pace of recent requests."""
+        return _seconds(program) * median(self._pace)
 
     def _used(self, program: Program, lease: Lease) -> frozenset[str]:
         """Returns the base devices that a program uses; those of its lease if it uses none."""
@@ -240,7 +248,7 @@ class Router:
         with self._lock:
             self._update()
             lease.used = self._used(program, lease)
-            lease.rest = _seconds(program)
+            lease.planned, lease.rest = _seconds(program), self._predicted(program)
             if lease.alone is None:
                 lease.alone = lease.rest
             self._recent.append((lease.admitted, lease.alone))
@@ -250,12 +258,14 @@ class Router:
             lease.step = program.prediction.period if program.prediction else 0.0
         return self.observe()
 
-    def dismiss(self, lease: Lease) -> tuple[Change, ...]:
+    def dismiss(self, lease: Lease, completed: bool = False) -> tuple[Change, ...]:
         """Ends the lease of a request, after success or failure. Returns the pool changes to make
         now.
         """
         with self._lock:
             self._update()
+            if completed and lease.planned:
+                self._pace.append(lease.ran / lease.planned)
             self._tickets.remove(lease)
         return self.observe()
 

@@ -80,7 +80,7 @@ def _measured(jobs: int) -> dict[float, tuple[float, float]]:
 def _simulated(jobs: int) -> dict[float, tuple[float, float]]:
     found = {}
     for load in MAX_RATIOS:
-        traces = [_jobs(load, jobs, seed) for seed in range(ROUNDS)]
+        traces = [poisson_jobs(load, jobs, seed) for seed in range(ROUNDS)]
         one, auto = (fmean(served(sent, lane) for sent in traces) for lane in (1, BY_LOAD))
         found[load] = one, auto
     return found
@@ -95,7 +95,7 @@ class Job:
     together: float
 
 
-def _jobs(load: float, count: int, seed: int) -> list[Job]:
+def poisson_jobs(load: float, count: int, seed: int) -> list[Job]:
     draw = random.Random(seed)
     rate = load * len(DEVICES) / fmean(alone for alone, _ in SIMULATED.values())
     kinds = list(SIMULATED.values())
@@ -106,9 +106,9 @@ def _jobs(load: float, count: int, seed: int) -> list[Job]:
     ]
 
 
-def served(jobs: Sequence[Job], lane: Lane) -> float:
+def served(jobs: Sequence[Job], lane: Lane, prediction: float = 1.0) -> float:
     """Serves jobs on the devices that a `Router` leases; returns their mean seconds. A job runs
-    while no earlier one uses any of its devices.
+    while no earlier one uses any of its devices. `prediction`: planned over true seconds.
     """
     now = 0.0
     router = Router(DEVICES, {}, lane, lambda: now)
@@ -119,7 +119,7 @@ def served(jobs: Sequence[Job], lane: Lane) -> float:
     while coming or active:
         while waiting and len(active) < PLANNED:
             job = waiting.pop(0)
-            lease, rest[job] = _leased(router, job)
+            lease, rest[job] = _leased(router, job, prediction)
             active.append((job, lease))
         running, free = [], set(DEVICES)
         for job, lease in active:
@@ -135,25 +135,22 @@ def served(jobs: Sequence[Job], lane: Lane) -> float:
             waiting.append(coming.pop())
         for job, lease in [(job, lease) for job, lease in active if rest[job] <= 1e-9]:
             active.remove((job, lease))
-            router.dismiss(lease)
+            router.dismiss(lease, completed=True)
             taken.append(now - job.arrival)
     return fmean(taken)
 
 
-def _leased(router: Router, job: Job) -> tuple[Lease, float]:
+def _leased(router: Router, job: Job, prediction: float) -> tuple[Lease, float]:
     """Returns a job's lease, and its seconds on the lease's devices."""
     region = Region(_BEGIN, (), _END, "")
     lease = router.admit(region)
-    program, together = (
-        _program(region, job.alone, lease.devices),
-        _program(region, job.together, DEVICES),
-    )
+    program, seconds = _program(region, job.alone * prediction, lease.devices), job.alone
+    together = _program(region, job.together * prediction, DEVICES)
     wider = router.wider(lease, program)
     if wider is not None and router.widened(lease, wider, together):
-        program = together
+        program, seconds = together, job.together
     router.planned(lease, program)
-    assert program.prediction is not None
-    return lease, program.prediction.planned
+    return lease, seconds
 
 
 def _program(region: Region, seconds: float, devices: Sequence[str]) -> Program:
