@@ -101,9 +101,11 @@ class Drawn:
     plain: bool
 
 
-def draw(seed: int) -> Drawn:
-    """Draws the workflow of a seed."""
-    return _Pen(Random(seed)).draw()
+def draw(seed: int, checkpoint: str = "", cells: tuple[int, int] = (0, 0)) -> Drawn:
+    """Draws the workflow of a seed. `checkpoint`, `cells`: height and width of the latent; drawn
+    if not given.
+    """
+    return _Pen(Random(seed), checkpoint=checkpoint, height=cells[0], width=cells[1]).draw()
 
 
 @dataclass(slots=True)
@@ -120,13 +122,13 @@ class _Pen:
     def draw(self) -> Drawn:
         chance = self.chance
         self.plain = self._perhaps(0.2)
-        self.checkpoint = (
+        self.checkpoint = self.checkpoint or (
             chance.choice(playing("drawn"))
             if self.plain
             else chance.choices(list(checkpoints()), LIKELY)[0]
         )
-        self.width = chance.randint(8, 22)
-        self.height = chance.randint(8, 22)
+        self.width = self.width or chance.randint(8, 22)
+        self.height = self.height or chance.randint(8, 22)
         self.batch = chance.choices((1, 2, 3), (6, 3, 1))[0]
         self.area = chance.randint(AREA, self.width), chance.randint(AREA, self.height)
         loaded = self._add("CheckpointLoaderSimple", ckpt_name=self.checkpoint)

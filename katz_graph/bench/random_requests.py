@@ -121,7 +121,7 @@ class Search:
             return Case(seed, drawn, 0, nan, nan, f"{type(error).__name__}: {error}")
 
     def _compared(self, seed: int, drawn: Drawn) -> Case:
-        region = self._region(drawn)
+        region = self.region(drawn)
         split, batched = (
             self._plan(self._local, region, batching=batching) for batching in (False, True)
         )
@@ -135,7 +135,7 @@ class Search:
             _moved(self._sampled(self._pair, scattered), expected),
         )
 
-    def _region(self, drawn: Drawn) -> Region:
+    def region(self, drawn: Drawn) -> Region:
         """Runs all nodes up to the sampler; returns the sampler's region."""
         checked = check(drawn.graph, self._registry, self._folders, targets=[SAMPLER])
         if checked.errors:

@@ -1,0 +1,212 @@
+"""`katz bench together`: jobs that share the calls of their model on one CPU thread, against the
+same jobs one after the other.
+
+Part `speed` samples four pictures at once with the miniature models. Sharing has to give most of
+what bare calls of the same modules give with as many rows, measured in the same minute, and a lone
+job may not become slower. Seconds are those of the worker's processor, which other programs disturb
+least. Part `groups` compares latents (`random_groups`).
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import torch
+
+from katz_graph.bench.conditions import quiet
+from katz_graph.bench.random_groups import COUNT, run_groups
+from katz_graph.bench.result import BenchResult
+from katz_graph.core.errors import InputError
+from katz_graph.core.shared_rows import ALONE, SharedRows
+from katz_graph.executor.calls.batching import merge
+from katz_graph.executor.calls.computing import Eagerly, StageCall
+from katz_graph.executor.engine import DeviceEngine
+from katz_graph.executor.worker.config import WorkerConfig
+from katz_graph.files.folders import MINI
+from katz_graph.ir.region import Region
+from katz_graph.models.stages import Outputs
+from katz_graph.testing.plain_loop import Case
+from katz_graph.testing.random_models import make_pipeline
+from katz_graph.testing.requests import bare_context, local_engine, sample, sampler_region
+
+JOBS, MAX_ROWS = 4, 8
+SHARE_OF_BARE, MAX_LONE = 0.85, 1.02
+PARTS = ("speed", "groups")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Describes jobs: name, side of the picture in pixels, guidance, and the least gain."""
+
+    name: str
+    side: int
+    bound: float
+    guidance: float = 4.0
+    transformer: bool = False
+
+
+KINDS = (
+    Kind("64", 64, 1.6),
+    Kind("128", 128, 1.25),
+    Kind("192", 192, 1.08),
+    Kind("256", 256, 0.98),
+    Kind("unguided_64", 64, 2.0, guidance=1.0),
+    Kind("transformer_64", 64, 1.15, transformer=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Sets the kinds of jobs, their steps, and the repetitions of each measurement."""
+
+    kinds: Sequence[Kind] = KINDS
+    steps: int = 20
+    runs: int = 7
+
+
+def run(
+    part: str | None = None, seed: int | None = None, scale: Scale | None = None
+) -> BenchResult:
+    """Runs a part: `speed` or `groups`; `seed`: only this group."""
+    if part not in (None, *PARTS):
+        raise InputError(f"--part {part}: expected one of {', '.join(PARTS)}")
+    if part == "groups" or seed is not None:
+        return run_groups(range(COUNT) if seed is None else (seed,))
+    torch.set_num_threads(1)
+    with quiet(), tempfile.TemporaryDirectory() as name:
+        return _speed(Path(name), scale or Scale())
+
+
+def _speed(folder: Path, scale: Scale) -> BenchResult:
+    transformer = folder / "transformer"
+    make_pipeline(transformer, "sd35", 1)
+    metrics: dict[str, float] = {}
+    bounds: dict[str, str] = {}
+    rows, held = [], []
+    with _engine(folder, SharedRows(MAX_ROWS)) as shared, _engine(folder, ALONE) as plain:
+        for kind in scale.kinds:
+            regions = [_region(kind, transformer, scale.steps, seed) for seed in range(JOBS)]
+            bare = _bare_gain(folder, regions, scale)
+            gain, lone = _gain(shared, plain, regions, scale.runs)
+            figures = {
+                f"gain_{kind.name}": (gain, ">=", kind.bound),
+                f"of_bare_{kind.name}": (gain / bare, ">=", SHARE_OF_BARE),
+                f"lone_{kind.name}": (lone, "<=", MAX_LONE),
+            }
+            for figure, (value, sign, bound) in figures.items():
+                metrics[figure], bounds[figure] = value, f"{sign} {bound}"
+                held.append(value >= bound if sign == ">=" else value <= bound)
+            rows.append([kind.name, gain, bare, gain / bare, lone])
+    columns = ("jobs", "gain", "bare calls", "share of it", "lone with sharing")
+    return BenchResult("together", all(held), metrics, bounds, columns, rows)
+
+
+def _engine(folder: Path, rows: SharedRows) -> DeviceEngine:
+    return DeviceEngine([WorkerConfig("cpu", shared_rows=rows)], cache=folder)
+
+
+def _region(kind: Kind, transformer: Path, steps: int, seed: int) -> Region:
+    pipeline, channels = (transformer, 16) if kind.transformer else (MINI / "pipeline", 4)
+    return sampler_region(
+        Case(
+            kind.name,
+            pipeline,
+            "euler",
+            steps,
+            guidance=kind.guidance,
+            seed=seed,
+            prompt=f"a red circle, {seed}",
+            latent=torch.zeros(1, channels, kind.side // 8, kind.side // 8),
+        )
+    )
+
+
+def _gain(
+    shared: DeviceEngine, plain: DeviceEngine, regions: Sequence[Region], runs: int
+) -> tuple[float, float]:
+    """Returns the seconds one after the other / all at once, and those of lone jobs with sharing /
+    without it. The first round loads the models and learns the seconds of calls.
+    """
+    programs = {engine: [engine.plan(region) for region in regions] for engine in (shared, plain)}
+
+    def seconds(engine: DeviceEngine, at_once: bool) -> float:
+        def one(program: object) -> None:
+            engine.cluster.run(program, bare_context(engine))  # type: ignore[arg-type]
+
+        with ThreadPoolExecutor(len(regions) if at_once else 1) as pool:
+            before = _processor_seconds(engine)
+            list(pool.map(one, programs[engine]))
+            return _processor_seconds(engine) - before
+
+    rounds = [
+        (seconds(shared, True), seconds(plain, False), seconds(shared, False))
+        for _ in range(runs + 2)
+    ][2:]
+    return (
+        median(apart / together for together, apart, _ in rounds),
+        median(lone / apart for _, apart, lone in rounds),
+    )
+
+
+def _processor_seconds(engine: DeviceEngine) -> float:
+    """Returns the processor time of a worker's threads."""
+    place = engine.cluster.call(engine.device.name, "identity").value
+    total = 0
+    for file in Path("/proc", str(place["pid"]), "task").glob("*/schedstat"):
+        with suppress(OSError):  # a thread that ended
+            total += int(file.read_text().split()[0])
+    return total / 1e9
+
+
+class _Noting(Eagerly):
+    """Notes the calls that jobs may share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[StageCall] = []
+
+    def together(self, calls: Sequence[StageCall]) -> list[Outputs]:
+        self.calls += [call for call in calls if call.stage.shareable]
+        return super().together(calls)
+
+
+def _bare_gain(folder: Path, regions: Sequence[Region], scale: Scale) -> float:
+    """Returns the seconds of one evaluation's calls of each job / of the same calls stacked."""
+    with local_engine(threads=1, cache=folder) as engine, torch.inference_mode():
+        apart = []
+        for region in regions:
+            engine.models.compute = noting = _Noting()
+            sample(engine, region)
+            each = len(noting.calls) // scale.steps
+            apart.append(noting.calls[-each:])
+        stacked = [
+            calls[0]._replace(given=merge([call.given for call in calls]))
+            for calls in zip(*apart, strict=True)
+        ]
+
+        def compute(calls: Sequence[StageCall]) -> None:
+            for call in calls:
+                call.stage.computed(call.module, call.given)
+
+        ways: Mapping[str, Callable[[], object]] = {
+            "stacked": lambda: compute(stacked),
+            "apart": lambda: compute([call for calls in apart for call in calls]),
+        }
+        ratios = []
+        for _ in range(scale.runs * 5):
+            took = {name: _thread_seconds(way) for name, way in ways.items()}
+            ratios.append(took["apart"] / took["stacked"])
+    return median(ratios[scale.runs :])
+
+
+def _thread_seconds(action: Callable[[], object]) -> float:
+    started = time.thread_time()
+    action()
+    return time.thread_time() - started

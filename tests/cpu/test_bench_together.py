@@ -1,0 +1,25 @@
+"""A few random groups of requests; `katz bench together --part groups` runs 200 of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from katz_graph.bench.command import run_bench
+from katz_graph.bench.random_groups import Groups, result
+from katz_graph.core.errors import InputError
+
+SEEDS = 1010, 1007  # groups of SD3- and FLUX-shaped models
+
+
+def test_requests_of_random_groups_get_the_pictures_of_lone_ones(tmp_path: Path) -> None:
+    with Groups(tmp_path) as groups:
+        found = [groups.run(seed) for seed in SEEDS]
+    assert all(group.holds for group in found), found
+    assert any(group.shared for group in found)
+    moved = replace(found[0], differences=found[0].differences | {"fixed": 1e-9})
+    assert result([moved]).metrics["failing_seeds"] == [SEEDS[0]]
+    with pytest.raises(InputError, match="--part rows: expected one of speed, groups"):
+        run_bench("together", as_json=False, part="rows")
