@@ -46,4 +46,4 @@ class Tree:
         for number, part in enumerate(parts):
             before = [ends[first] for first, second in self.edges if second == number]
             ends.append(max(before, default=0.0) + part)
-        return max(ends)
+        return max(ends, default=0.0)  # none in an evaluation without a prompt

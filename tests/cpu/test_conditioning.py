@@ -185,6 +185,11 @@ def test_where_nothing_counts_the_prediction_is_zero(painter: Painter) -> None:
     assert only[..., 12:].abs().max() <= 1e-6 * only[..., :12].abs().max()
 
 
+def test_where_no_prompt_is_active_the_prediction_is_zero(painter: Painter) -> None:
+    late = painter.prompt("late", start_percent=0.9)
+    assert painter.predict((late,)).abs().max() <= 1e-6 * painter.latent.abs().max()
+
+
 def test_in_an_area_the_model_sees_that_part_alone(painter: Painter) -> None:
     """The area's right border lies inside the picture and fades over a quarter of its 8 columns: 1
     in the seventh, 1/2 in the eighth.
