@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, median
+from statistics import fmean, median_low
 
 from katz_graph.core.devices import BY_LOAD, Lane
 from katz_graph.core.errors import InputError
@@ -25,6 +25,7 @@ from katz_graph.models.stage_registry import stages
 from katz_graph.planner.queries import commonest_variant
 
 RECENT = 32  # requests whose rate and seconds are the load
+PACE_S = 600.0  # seconds for which a measured pace counts
 MAX_LOAD = 0.99
 EFFICIENCY = 0.9  # of all devices for one request; assumed before it is planned for them
 
@@ -95,7 +96,8 @@ class Router:
             )
         self._clock, self._updated = clock, clock()
         self._recent: deque[tuple[float, float]] = deque(maxlen=RECENT)  # admitted, alone
-        self._pace: deque[float] = deque([1.0], RECENT)  # measured over planned seconds
+        # end, and measured over planned seconds, of requests on one device and on several
+        self._paces = {several: deque[tuple[float, float]](maxlen=RECENT) for several in (0, 1)}
         self._replicas = Replicas(self.pool, clock)
         self._tickets: list[Lease] = []
         self._lock = threading.Lock()
@@ -161,7 +163,7 @@ class Router:
             return None
         with self._lock:
             self._update()
-            lease.alone = self._predicted(program)
+            lease.alone = self._predicted(program, lease.used)
             together = lease.alone / len(self._base) / EFFICIENCY
             if not self._pays(lease, frozenset(self._base), together):
                 return None
@@ -177,7 +179,7 @@ class Router:
         used = self._used(program, wider)
         with self._lock:
             self._update()
-            if pays := self._pays(lease, used, self._predicted(program)):
+            if pays := self._pays(lease, used, self._predicted(program, used)):
                 lease.devices, lease.pins, lease.used = wider.devices, wider.pins, used
             return pays
 
@@ -210,9 +212,15 @@ class Router:
         work = sum(alone for _, alone in self._recent)
         return len(self._recent) / elapsed, min(MAX_LOAD, work / elapsed / len(self._base))
 
-    def _predicted(self, program: Program) -> float:
-        """Returns the planned seconds of a program at the pace of recent requests."""
-        return _seconds(program) * median(self._pace)
+    def _predicted(self, program: Program, used: frozenset[str]) -> float:
+        """Returns the planned seconds of a program at the pace of recent requests on one device, or
+        on several. A few requests, which may have loaded models, do not change the pace.
+        """
+        pace = 1.0
+        for several in range(2 if len(used) > 1 else 1):
+            last = [ratio for end, ratio in self._paces[several] if end > self._updated - PACE_S]
+            pace = median_low([pace, pace, *last])
+        return _seconds(program) * pace
 
     def _used(self, program: Program, lease: Lease) -> frozenset[str]:
         """Returns the base devices that a program uses; those of its lease if it uses none."""
@@ -248,7 +256,8 @@ class Router:
         with self._lock:
             self._update()
             lease.used = self._used(program, lease)
-            lease.planned, lease.rest = _seconds(program), self._predicted(program)
+            lease.planned = _seconds(program)
+            lease.rest = self._predicted(program, lease.used)
             if lease.alone is None:
                 lease.alone = lease.rest
             self._recent.append((lease.admitted, lease.alone))
@@ -265,7 +274,7 @@ class Router:
         with self._lock:
             self._update()
             if completed and lease.planned:
-                self._pace.append(lease.ran / lease.planned)
+                self._paces[len(lease.used) > 1].append((self._updated, lease.ran / lease.planned))
             self._tickets.remove(lease)
         return self.observe()
 

@@ -107,6 +107,23 @@ def test_by_load_a_request_gets_all_devices_where_that_delays_others_by_less_tha
     assert taken == [True, False]
 
 
+def test_by_load_devices_that_are_slower_together_than_planned_work_one_by_one_for_a_while() -> (
+    None
+):
+    clock = [0.0]
+    auto = router(clock, BY_LOAD)
+    wide = []
+    for _ in range(20):
+        clock[0] += 20.0
+        lease, got = leased(auto, 1.0, 0.6)
+        clock[0] += 1.5 if got else 1.0
+        auto.dismiss(lease, completed=True)
+        wide.append(got)
+    assert wide[0] and not any(wide[5:])
+    clock[0] += 1000.0
+    assert leased(auto, 1.0, 0.6)[1]
+
+
 def test_by_load_a_burst_uses_devices_one_by_one() -> None:
     clock = [0.0]
     auto = router(clock, BY_LOAD)
