@@ -51,7 +51,7 @@ from katz_graph.testing.worker_faults import (
 from katz_graph.testing.worker_threads import WorkerThreads
 
 COSTED = frozenset(name for name, one in stages().items() if one.costed)
-STEPS = 4
+STEPS = 24  # half of them take longer than the way of an event on a busy machine
 BASE, CONTROL, OTHER = DEVICES = ("cpu:0", "cpu:1", "cpu:2")
 
 
