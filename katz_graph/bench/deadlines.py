@@ -54,21 +54,13 @@ MIN_SHARE_WITHOUT_DUE = 0.08  # of the time, next to a full load of jobs with du
 
 
 class FirstCome(ServingPolicy[int]):
-    """Serves jobs by arrival."""
+    """Serves jobs by arrival: jobs are numbered by it."""
 
-    def join(
-        self,
-        task: int,
-        arrival: float,
-        due: float = math.inf,
-        client: str = "",
-        remaining: float | None = None,
-        rows: int = 1,
-    ) -> None:
-        super().join(task, arrival, remaining=remaining, rows=rows)
+    def ranked(self, ready: Iterable[int], now: float) -> list[int]:
+        return sorted(ready)
 
 
-class EqualShares(FirstCome):
+class EqualShares(ServingPolicy[int]):
     """Gives all jobs equal seconds."""
 
     def __init__(self) -> None:
