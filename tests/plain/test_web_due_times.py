@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
-from web_jobs import Clock, Service, job, run, submission, submit
+from web_jobs import Clock, Service, end_after, job, run, submission, submit, teach
 
 from katz_graph.cli.main import app
 from katz_graph.core.errors import InputError
@@ -126,12 +126,8 @@ def test_predictions_follow_the_last_jobs_while_a_job_waits(tmp_path: Path) -> N
         large, small = (
             {"1": {"class_type": "KSampler", "inputs": {"steps": steps}}} for steps in (20, 5)
         )
-        for id, prompt, seconds in (("a", large, 10.0), ("b", small, 2.0)):
-            await submit(service, id, prompt=prompt)
-            await service.until(lambda id=id: service.running() == [id])
-            clock.now += seconds
-            service.runner.end(id)
-            await service.all_ended(id)
+        await teach(service, clock, 10.0, "a", prompt=large)
+        await teach(service, clock, 2.0, "b", prompt=small)
         await submit(service, "runs", prompt=large)
         await service.until(lambda: service.running() == ["runs"])
         await submit(service, "large", prompt=large, deadline=clock.now + 70.0)
@@ -140,9 +136,8 @@ def test_predictions_follow_the_last_jobs_while_a_job_waits(tmp_path: Path) -> N
         await submit(service, "small", prompt=small, deadline=clock.now + 100.0)
         assert service.pending() == ["next", "small"]
         service.runner.ready = False  # takes no other job
-        clock.now += 60.0
-        service.runner.end("large")  # it took 60 s, so the median is 35 s, and 30 s are left
-        await service.all_ended("large")
+        await end_after(service, clock, 60.0, "large")
+        # it took 60 s, so the median is 35 s, and 30 s are left
         assert service.pending() == ["small", "next"]
 
     run(tmp_path, use, clock=clock)
@@ -157,21 +152,14 @@ def test_jobs_are_due_after_a_multiple_of_their_predicted_seconds(
     clock = Clock()
     caplog.set_level("INFO", "katz.jobs")
 
-    async def teach(service: Service) -> None:
-        for steps in (5, 20):
-            prompt = {"1": {"class_type": "KSampler", "inputs": {"steps": steps}}}
-            [first] = await submit(service, f"teaches {steps}", prompt=prompt)
-            assert first.due is None or steps == 20, "nothing is predicted yet"
-            await service.until(lambda: len(service.running()) == 1)
-            clock.now += steps
-            service.runner.end(first.id)
-            await service.all_ended(first.id)
-
     async def use(service: Service) -> None:
-        await teach(service)
+        small, large = (
+            {"1": {"class_type": "KSampler", "inputs": {"steps": steps}}} for steps in (5, 20)
+        )
+        first = await teach(service, clock, 5.0, "teaches 5", prompt=small)
+        assert first.due is None, "nothing is predicted yet"
+        await teach(service, clock, 20.0, "teaches 20", prompt=large)
         await service.jobs.pause()
-        large = {"1": {"class_type": "KSampler", "inputs": {"steps": 20}}}
-        small = {"1": {"class_type": "KSampler", "inputs": {"steps": 5}}}
         [job] = await submit(service, "large", prompt=large)
         assert job.due == pytest.approx(clock.now + 60.0)
         await submit(service, "small", prompt=small)
@@ -220,9 +208,7 @@ def test_a_job_due_before_all_running_ones_is_served_at_once_one_for_each_place(
         await submit(service, "sooner", deadline=clock.now + 50.0)
         await submit(service, "later", deadline=clock.now + 70.0)
         assert service.pending() == ["sooner", "later"], "one more than the places, at most"
-        clock.now += 10.0
-        service.runner.end("soon")
-        await service.all_ended("soon")
+        await end_after(service, clock, 10.0, "soon")
         [next_one] = await submit(service, "next", client="many")
         assert next_one.predicted == 10.0, "the device served no other job"
         await service.until(lambda: service.runner.names[3:] == ["sooner"])
@@ -240,11 +226,7 @@ def test_a_deadline_is_promised_over_running_jobs_that_are_due_later_or_never(
     clock = Clock()
 
     async def use(service: Service) -> None:
-        await submit(service, "teaches")
-        await service.until(lambda: service.running() == ["teaches"])
-        clock.now += 10.0
-        service.runner.end("teaches")
-        await service.all_ended("teaches")
+        await teach(service, clock)
         await submit(service, "runs")
         await submit(service, "first", deadline=clock.now + 11.0)
         with pytest.raises(Refused, match=r"waits for 10\.0 s and takes 10\.0 s"):
@@ -258,11 +240,7 @@ def test_late_jobs_fail_before_they_start_if_the_operator_says_so(tmp_path: Path
     clock = Clock()
 
     async def use(service: Service) -> None:
-        await submit(service, "teaches")
-        await service.until(lambda: service.running() == ["teaches"])
-        clock.now += 10.0
-        service.runner.end("teaches")
-        await service.all_ended("teaches")
+        await teach(service, clock)
         await service.jobs.pause()
         await submit(service, "waits")
         clock.now += 20.5  # of 30

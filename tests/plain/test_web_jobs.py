@@ -8,7 +8,18 @@ import time
 from pathlib import Path
 
 import pytest
-from web_jobs import Clock, FakeRunner, Service, graph, on_disk, run, submission, submit
+from web_jobs import (
+    Clock,
+    FakeRunner,
+    Service,
+    end_after,
+    graph,
+    on_disk,
+    run,
+    submission,
+    submit,
+    teach,
+)
 
 from katz_graph.core.events import Progress
 from katz_graph.web.events import Ended, Started
@@ -137,11 +148,7 @@ def test_a_full_queue_refuses_with_the_time_until_there_is_room(tmp_path: Path) 
     clock = Clock()
 
     async def use(service: Service) -> None:
-        await submit(service, "known")
-        await service.until(lambda: service.runner.names == ["known"])
-        clock.now += 4.0
-        service.runner.end("known")
-        await service.all_ended("known")
+        await teach(service, clock, 4.0, "known")
         await submit(service, "runs")
         await service.until(lambda: service.runner.names == ["known", "runs"])
         await submit(service, "a", "b")
@@ -254,15 +261,9 @@ def test_the_time_of_a_job_begins_when_devices_serve_it(tmp_path: Path) -> None:
         await submit(service, "a", "b", "c")
         await service.until(lambda: service.runner.names == ["a", "b", "c"])
         began = clock.now
-        clock.now += 10.0
-        service.runner.end("c")
-        await service.all_ended("c")
-        clock.now += 5.0
-        service.runner.end("a")
-        await service.all_ended("a")
-        clock.now += 7.0
-        service.runner.end("b")
-        await service.all_ended("b")
+        await end_after(service, clock, 10.0, "c")
+        await end_after(service, clock, 5.0, "a")
+        await end_after(service, clock, 7.0, "b")
         jobs = {id: await service.jobs.job(id) for id in "abc"}
         times = {id: (job.started - began, job.ended - began) for id, job in jobs.items() if job}
         assert times == {"a": (0.0, 15.0), "b": (15.0, 22.0), "c": (0.0, 10.0)}
@@ -277,15 +278,9 @@ def test_jobs_that_share_a_device_are_charged_for_their_parts_of_its_time(tmp_pa
     async def use(service: Service) -> None:
         await submit(service, "a", "b", "c")
         await service.until(lambda: service.runner.names == ["a", "b", "c"])
-        clock.now += 12.0
-        service.runner.end("b")
-        await service.all_ended("b")
-        clock.now += 2.0
-        service.runner.end("c")
-        await service.all_ended("c")
-        clock.now += 10.0
-        service.runner.end("a")
-        await service.all_ended("a")
+        await end_after(service, clock, 12.0, "b")
+        await end_after(service, clock, 2.0, "c")
+        await end_after(service, clock, 10.0, "a")
         [waits] = await submit(service, "next")
         assert waits.predicted == pytest.approx(6.0), "the median of 6, 1 and 17"
 
@@ -374,11 +369,7 @@ def test_a_deadline_that_cannot_be_met_is_refused_on_arrival(tmp_path: Path) -> 
     clock = Clock()
 
     async def use(service: Service) -> None:
-        await submit(service, "teaches")
-        await service.until(lambda: service.runner.names == ["teaches"])
-        clock.now += 10.0
-        service.runner.end("teaches")
-        await service.all_ended("teaches")
+        await teach(service, clock)
         await submit(service, "runs", deadline=clock.now + 12.0)
         await service.until(lambda: service.runner.names == ["teaches", "runs"])
         clock.now += 1.0

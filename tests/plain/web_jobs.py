@@ -197,6 +197,23 @@ async def submit(service: Service, *ids: str, **given: Any) -> list[Job]:
     return [await service.jobs.submit(submission(id, **given)) for id in ids]
 
 
+async def end_after(service: Service, clock: Clock, seconds: float, id: str) -> None:
+    """Ends a job after the clock's time has passed."""
+    clock.now += seconds
+    service.runner.end(id)
+    await service.all_ended(id)
+
+
+async def teach(
+    service: Service, clock: Clock, seconds: float = 10.0, id: str = "teaches", **given: Any
+) -> Job:
+    """Completes a job, so that jobs of its shape are predicted."""
+    [job] = await submit(service, id, **given)
+    await service.until(lambda: service.running() == [id])
+    await end_after(service, clock, seconds, id)
+    return job
+
+
 def on_disk(data: Path) -> dict[str, str]:
     with contextlib.closing(sqlite3.connect(data / FILE)) as connection:
         return dict(connection.execute("select id, status from jobs"))
