@@ -24,7 +24,7 @@ from katz_graph.ir.region import Region
 from katz_graph.models.stage_registry import stages
 from katz_graph.planner.queries import commonest_variant
 
-RECENT = 32  # requests whose rate and seconds are the load
+RECENT_REQUESTS = 32  # requests whose rate and seconds are the load
 PACE_S = 600.0  # seconds for which a measured pace counts
 MAX_LOAD = 0.99
 EFFICIENCY = 0.9  # of all devices for one request; assumed before it is planned for them
@@ -95,9 +95,11 @@ class Router:
                 "use a larger number, or pin fewer stages"
             )
         self._clock, self._updated = clock, clock()
-        self._recent: deque[tuple[float, float]] = deque(maxlen=RECENT)  # admitted, alone
+        self._recent: deque[tuple[float, float]] = deque(maxlen=RECENT_REQUESTS)  # admitted, alone
         # end, and measured over planned seconds, of requests on one device and on several
-        self._paces = {several: deque[tuple[float, float]](maxlen=RECENT) for several in (0, 1)}
+        self._paces = {
+            several: deque[tuple[float, float]](maxlen=RECENT_REQUESTS) for several in (0, 1)
+        }
         self._replicas = Replicas(self.pool, clock)
         self._tickets: list[Lease] = []
         self._lock = threading.Lock()

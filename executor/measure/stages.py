@@ -30,7 +30,7 @@ Samples = Mapping[tuple[str, int], Sequence[float]]
 """Seconds of calls, by cost key and number of rows."""
 
 ROWS = (1, 2, 8)  # numbers of rows that `katz profile` measures besides the request's own
-BRIEF = 4  # steps of a request that is profiled with another number of rows
+MAX_BRIEF_STEPS = 4  # steps of a request that is profiled with another number of rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +146,8 @@ def _rows(program: Program) -> set[tuple[str, int]]:
 
 
 def _with_rows(region: Region, rows: int) -> Region:
-    """Returns a request for `rows` pictures like the first, with at most `BRIEF` steps if they can
-    be cut.
+    """Returns a request for `rows` pictures like the first, with at most `MAX_BRIEF_STEPS` steps if
+    they can be cut.
     """
     inputs = region.begin.inputs
     latent = {
@@ -156,9 +156,9 @@ def _with_rows(region: Region, rows: int) -> Region:
     latent["samples"] = repeated(latent["samples"][:1], rows)
     changed: dict[str, Any] = {"latent_image": latent}
     if "sigmas" in inputs:
-        changed["sigmas"] = inputs["sigmas"][: BRIEF + 1]
+        changed["sigmas"] = inputs["sigmas"][: MAX_BRIEF_STEPS + 1]
     elif not inputs.get("start_at_step"):
-        changed["steps"] = min(inputs["steps"], BRIEF)
+        changed["steps"] = min(inputs["steps"], MAX_BRIEF_STEPS)
     return replace(region, begin=replace(region.begin, inputs={**inputs, **changed}))
 
 

@@ -19,11 +19,11 @@ from katz_graph.models.loading.identity import header
 from katz_graph.models.loading.loadable import Loadable
 from katz_graph.models.loading.quantised import Header
 
-WINDOW = 2**24  # bytes that are read before the next decision
-REQUEST = 2**17  # bytes per request to the system, which limits them to its read-ahead
-PROBES_APART = 2**22  # bytes; cached pages have neighbours
+WINDOW_BYTES = 2**24  # read before the next decision
+REQUEST_BYTES = 2**17  # the system limits requests to its read-ahead
+PROBE_INTERVAL_BYTES = 2**22  # cached pages have neighbours
 METADATA = "__metadata__"  # an entry of headers
-SHARE = 0.5  # of the host's free memory that a model may take
+MAX_MEMORY_SHARE = 0.5  # of the host's free memory, for a model
 
 Window = tuple[Path, range]
 """Names a file, and some of its bytes."""
@@ -115,7 +115,7 @@ class Prefetcher:
         descriptor = os.open(path, os.O_RDONLY)
         try:
             if not _is_cached(descriptor, window):
-                if one.needs > SHARE * self._free():
+                if one.needs > MAX_MEMORY_SHARE * self._free():
                     return False
                 _read_window(descriptor, window)
         finally:
@@ -144,8 +144,8 @@ def _windows(model: Loadable) -> Iterator[Window]:
 
 
 def _split(content: Header, begin: int, end: int) -> Iterator[Window]:
-    for first in range(content.begin + begin, content.begin + end, WINDOW):
-        yield content.path, range(first, min(first + WINDOW, content.begin + end))
+    for first in range(content.begin + begin, content.begin + end, WINDOW_BYTES):
+        yield content.path, range(first, min(first + WINDOW_BYTES, content.begin + end))
 
 
 def _is_cached(descriptor: int, window: range) -> bool:
@@ -154,7 +154,7 @@ def _is_cached(descriptor: int, window: range) -> bool:
     """
     probe = [bytearray(1)]
     try:
-        for offset in (*window[::PROBES_APART], window[-1]):
+        for offset in (*window[::PROBE_INTERVAL_BYTES], window[-1]):
             os.preadv(descriptor, probe, offset, os.RWF_NOWAIT)
     except OSError:  # BlockingIOError: a page is missing
         return False
@@ -163,7 +163,7 @@ def _is_cached(descriptor: int, window: range) -> bool:
 
 def _read_window(descriptor: int, window: range) -> None:
     """Starts reading all pages of a window, and waits for the last."""
-    for offset in window[::REQUEST]:
-        size = min(REQUEST, window.stop - offset)
+    for offset in window[::REQUEST_BYTES]:
+        size = min(REQUEST_BYTES, window.stop - offset)
         os.posix_fadvise(descriptor, offset, size, os.POSIX_FADV_WILLNEED)
     os.pread(descriptor, 1, window[-1])

@@ -33,7 +33,7 @@ SIDES = (128, 192, 256)  # pixels
 SIMULATED: Mapping[int, tuple[float, float]] = {128: (0.5, 1.35), 192: (0.9, 1.5), 256: (1.6, 1.6)}
 """Seconds of a job on one device, and how many times faster both devices are, by side."""
 MAX_RATIOS = {0.2: 0.85, 0.9: 1.03}  # of the mean seconds with one device a job, by load
-PLANNED = 6  # jobs at the same time
+MAX_PLANNED_JOBS = 6  # at the same time
 ROUNDS = 3
 OPTIONS = ("--devices", f"cpu*{len(DEVICES)}", "--queue-limit", "100000")
 _BEGIN, _END = (Operation(name, name, name, {}) for name in ("step_begin", "step_end"))
@@ -117,7 +117,7 @@ def served(jobs: Sequence[Job], lane: Lane, prediction: float = 1.0) -> float:
     rest: dict[Job, float] = {}
     taken = []
     while coming or active:
-        while waiting and len(active) < PLANNED:
+        while waiting and len(active) < MAX_PLANNED_JOBS:
             job = waiting.pop(0)
             lease, rest[job] = _leased(router, job, prediction)
             active.append((job, lease))

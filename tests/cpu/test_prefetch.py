@@ -26,7 +26,7 @@ from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.executor.graph.run import run_graph
 from katz_graph.executor.messages import Begin
 from katz_graph.executor.weights import prefetch
-from katz_graph.executor.weights.prefetch import WINDOW, Prefetcher
+from katz_graph.executor.weights.prefetch import WINDOW_BYTES, Prefetcher
 from katz_graph.executor.worker import host
 from katz_graph.executor.worker.first_calls import first_calls
 from katz_graph.executor.worker.host import Host
@@ -87,8 +87,8 @@ class Reading:
         """Waits until nothing is left to read; returns the numbers of the file's windows read."""
         finish()
         read, self._read = self._read, []
-        assert all(len(window) == WINDOW for window in read)
-        return [window.start // WINDOW for window in read]
+        assert all(len(window) == WINDOW_BYTES for window in read)
+        return [window.start // WINDOW_BYTES for window in read]
 
 
 def finish() -> None:
@@ -101,7 +101,7 @@ def finish() -> None:
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     """A file with the tensors a.weight, other and b.weight, of 2, 1 and 1 windows."""
-    sizes = {"a.weight": [2 * WINDOW], "other": [WINDOW], "b.weight": [WINDOW]}
+    sizes = {"a.weight": [2 * WINDOW_BYTES], "other": [WINDOW_BYTES], "b.weight": [WINDOW_BYTES]}
     return hollow_file(tmp_path / "model.safetensors", sizes)
 
 
@@ -116,7 +116,7 @@ def is_cached(path: Path) -> bool:
 
 def test_a_file_is_cached_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "model.safetensors"
-    save_file({"weight": torch.rand(WINDOW // 8)}, path)
+    save_file({"weight": torch.rand(WINDOW_BYTES // 8)}, path)
     with path.open("rb+") as opened:
         os.fsync(opened.fileno())
         os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -145,9 +145,9 @@ def test_only_the_bytes_of_missing_models_are_read(
 @pytest.mark.parametrize(
     ("free", "on_host", "size", "read"),
     [
-        (4 * WINDOW, False, 9 * WINDOW, [0, 1, 3]),
-        (4 * WINDOW - 2, False, 0, [3]),
-        (7 * WINDOW, True, 2 * WINDOW, [3]),
+        (4 * WINDOW_BYTES, False, 9 * WINDOW_BYTES, [0, 1, 3]),
+        (4 * WINDOW_BYTES - 2, False, 0, [3]),
+        (7 * WINDOW_BYTES, True, 2 * WINDOW_BYTES, [3]),
     ],
     ids=["fits", "a does not fit", "a and its weights do not fit"],
 )
