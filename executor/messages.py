@@ -269,7 +269,7 @@ class Timing:
     arrivals: dict[str, int] = field(default_factory=dict)
     """First evaluation with each deferred LoRA in the weights, by path."""
     calls: dict[str, int] = field(default_factory=dict)
-    """Numbers of recorded, replayed, concurrent and eager stage calls."""
+    """Numbers of recorded, replayed, concurrent, eager and shared stage calls."""
     samples: dict[tuple[str, int], list[tuple[int, float]]] = field(default_factory=dict)
     """Times of calls, if measured, by cost key and number of rows: (evaluation, seconds);
     evaluation is -1 before the loop.

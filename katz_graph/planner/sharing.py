@@ -1,8 +1,8 @@
 """Decides which operations of one evaluation may share a call (`merge_key`), and which calls of
 several requests may (`share_key`).
 
-Both compare what a stage reads besides tensor values: block range, patches, kinds of inputs, and
-the shapes of latent, texts and references. A worker also compares the tensors' shapes.
+Both compare the stage's block range, patches and kinds of inputs, and the shapes of latent, texts
+and references, but no values of tensors. A worker also compares the shapes of the tensors.
 """
 
 from __future__ import annotations
