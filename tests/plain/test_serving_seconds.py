@@ -129,3 +129,4 @@ def test_a_device_gets_the_planned_seconds_of_its_calls_at_every_number_of_rows(
     assert found == pytest.approx([10 * MS, 12 * MS, 14 * MS, 24 * MS, 48 * MS])
     assert known.seconds(mid, 4) == pytest.approx(4 * 3 * MS)  # by the work
     assert part.program.prediction == program.prediction
+    assert not part.program.target.device(device.name).measured  # is not sent with each request
