@@ -17,12 +17,11 @@ from katz_graph.files.weights import is_weights
 from katz_graph.host.memory import free_bytes
 from katz_graph.models.loading.identity import header
 from katz_graph.models.loading.loadable import Loadable
-from katz_graph.models.loading.quantised import Header
+from katz_graph.models.loading.quantised import Header, tensor_entries
 
 WINDOW_BYTES = 2**24  # read before the next decision
 REQUEST_BYTES = 2**17  # the system limits requests to its read-ahead
 PROBE_INTERVAL_BYTES = 2**22  # cached pages have neighbours
-METADATA = "__metadata__"  # an entry of headers
 MAX_MEMORY_SHARE = 0.5  # of the host's free memory, for a model
 
 Window = tuple[Path, range]
@@ -133,8 +132,8 @@ def _windows(model: Loadable) -> Iterator[Window]:
         begin = end = 0  # of adjacent tensors
         for first, last in sorted(
             entry["data_offsets"]
-            for name, entry in content.entries.items()
-            if name != METADATA and name.startswith(model.prefix)
+            for name, entry in tensor_entries(content.entries)
+            if name.startswith(model.prefix)
         ):
             if first > end:
                 yield from _split(content, begin, end)

@@ -16,7 +16,7 @@ from typing import Any
 from katz_graph.core.errors import InputError
 from katz_graph.core.recipe import Component, FileIdentity
 from katz_graph.files.weights import USUAL_ENDING, is_pickle
-from katz_graph.models.loading.quantised import Header, is_scale_or_marker
+from katz_graph.models.loading.quantised import Header, is_scale_or_marker, tensor_entries
 
 LONGEST_HEADER = 100_000_000  # bytes; the limit of the safetensors library
 VALUE_BITS = {
@@ -65,12 +65,8 @@ def count_values(component: Component) -> int:
 def _entries(component: Component) -> Iterator[Mapping[str, Any]]:
     """Yields the header entries of a component's weights."""
     for file in component.weight_files:
-        for name, entry in read_header(Path(file.path))[1].items():
-            if (
-                name != "__metadata__"
-                and name.startswith(component.prefix)
-                and not is_scale_or_marker(name)
-            ):
+        for name, entry in tensor_entries(read_header(Path(file.path))[1]):
+            if name.startswith(component.prefix) and not is_scale_or_marker(name):
                 yield entry
 
 
@@ -220,7 +216,7 @@ def parse_header(name: str, header: bytes, size: int | None = None) -> dict[str,
 
 def size_by_header(header: bytes, entries: Mapping[str, Any]) -> int:
     """Returns the size in bytes of the file described by a header."""
-    ends = (entry["data_offsets"][1] for name, entry in entries.items() if name != "__metadata__")
+    ends = (entry["data_offsets"][1] for _, entry in tensor_entries(entries))
     return LENGTH_BYTES + len(header) + max(ends, default=0)
 
 
@@ -233,9 +229,7 @@ def _check_layout(file: str, entries: dict[str, Any], available: int | None) -> 
             f"{file}: not a safetensors file: its __metadata__ is not an object of texts"
         )
     spans = []
-    for name, entry in entries.items():
-        if name == "__metadata__":
-            continue
+    for name, entry in tensor_entries(entries):
         try:
             start, end = entry["data_offsets"]
             whole = all(

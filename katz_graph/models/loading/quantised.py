@@ -82,8 +82,8 @@ def stored_weights(*headers: Header) -> dict[str, Stored]:
     Raises InputError for unsupported formats, unknown markers, and weights and scales that do not
     fit.
     """
-    entries = {name: entry for one in headers for name, entry in _tensors(one.entries)}
-    homes = {name: one.path for one in headers for name, _ in _tensors(one.entries)}
+    entries = {name: entry for one in headers for name, entry in tensor_entries(one.entries)}
+    homes = {name: one.path for one in headers for name, _ in tensor_entries(one.entries)}
     markers = _markers(headers, entries)
     scales = {f"{layer}weight": name for layer, name in _scales(homes)}
     found = {}
@@ -155,7 +155,8 @@ def hadamard(size: int) -> Tensor:
     return made
 
 
-def _tensors(entries: Entries) -> Iterator[tuple[str, Any]]:
+def tensor_entries(entries: Entries) -> Iterator[tuple[str, Any]]:
+    """Yields the names and entries of the tensors of a header."""
     return ((name, entry) for name, entry in entries.items() if name != "__metadata__")
 
 
@@ -209,7 +210,7 @@ def _in_metadata(path: Path, entries: Entries) -> Iterator[tuple[str, Any]]:
 def _in_tensors(header: Header) -> Iterator[tuple[str, Any]]:
     path = header.path
     with path.open("rb") as file:
-        for name, entry in _tensors(header.entries):
+        for name, entry in tensor_entries(header.entries):
             kind = name.rpartition(".")[2]
             if kind == OF_FILE and entry["dtype"] not in OF_FILE_TYPES:
                 _refuse(path, f"its marker {name} is {entry['dtype']}, which is not understood")
