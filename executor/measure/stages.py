@@ -17,7 +17,7 @@ from katz_graph.executor.measure.store import CostStore
 from katz_graph.executor.measure.survey import MeasuredDevice
 from katz_graph.executor.planning import plan_region
 from katz_graph.ir.device import Device, Target
-from katz_graph.ir.program import Program
+from katz_graph.ir.program import Call, Program
 from katz_graph.ir.region import SLOTS, Region
 from katz_graph.models.costs.counts import Counts
 from katz_graph.node.types import Context
@@ -96,15 +96,15 @@ def stage_times(device: Device, programs: Sequence[Program]) -> list[StageTime]:
     times: dict[tuple[str, int], StageTime] = {}
     for program in programs:
         for call in (*program.before_calls, *(call for calls in program.calls for call in calls)):
-            first, members = call.operations[0], len(call.operations)
-            key, rows = program.keys.get(first, ""), program.rows[first] * members
+            key, rows = _kind(program, call)
             if key and call.device == device.name:
                 alone, busy = (
                     device.measured.get((key, rows, neighbours)) for neighbours in (False, True)
                 )
-                roofline = device.seconds(program.work[first].batched(members))
+                work = program.work[call.operations[0]].batched(len(call.operations))
                 times.setdefault(
-                    (key, rows), StageTime(call.stage, device.name, rows, alone, busy, roofline)
+                    (key, rows),
+                    StageTime(call.stage, device.name, rows, alone, busy, device.seconds(work)),
                 )
     return sorted(times.values(), key=lambda time: time.rows)
 
@@ -137,12 +137,14 @@ def _programs(region: Region, device: Device, counts: Counts, rows: Sequence[int
 
 def _rows(program: Program) -> set[tuple[str, int]]:
     """Returns the cost keys of the loop's calls with their numbers of rows."""
-    calls = (call for calls in program.calls for call in calls)
-    return {
-        (key, program.rows[call.operations[0]] * len(call.operations))
-        for call in calls
-        if (key := program.keys[call.operations[0]])
-    }
+    kinds = (_kind(program, call) for calls in program.calls for call in calls)
+    return {(key, rows) for key, rows in kinds if key}
+
+
+def _kind(program: Program, call: Call) -> tuple[str, int]:
+    """Returns a call's cost key, which is empty if the call has no work, and its number of rows."""
+    first = call.operations[0]
+    return program.keys[first], program.rows[first] * len(call.operations)
 
 
 def _with_rows(region: Region, rows: int) -> Region:
