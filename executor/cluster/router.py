@@ -151,9 +151,11 @@ class Router:
             busy |= lease.used
         self._updated = now
 
-    def _end(self, devices: Sequence[str], but: Lease | None = None) -> tuple[float, int]:
-        """Returns the seconds until all requests on these devices end, and their number."""
-        leases = [lease for lease in self._tickets if lease is not but]
+    def _end(self, devices: Sequence[str], without: Lease | None = None) -> tuple[float, int]:
+        """Returns the seconds until all requests on these devices end, and their number.
+        `without`: a request to ignore.
+        """
+        leases = [lease for lease in self._tickets if lease is not without]
         ends = [sum(one.rest for one in leases if device in one.used) for device in devices]
         return max(ends), sum(not one.used.isdisjoint(devices) for one in leases)
 
