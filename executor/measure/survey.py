@@ -56,7 +56,7 @@ class MeasuredDevice:
         )
 
 
-def identified(
+def _identified(
     names: Sequence[str], call: Call, hosts: Mapping[str, str] | None = None
 ) -> list[MeasuredDevice]:
     """Queries the identity of every device; `hosts` as for `survey`."""
@@ -81,7 +81,7 @@ def assume(names: Sequence[str], call: Call, store: CostStore) -> list[MeasuredD
     """Queries the identity of every device, and assumes the rates of unknown devices from their
     properties.
     """
-    places = identified(names, call)
+    places = _identified(names, call)
     for key, equal in _grouped(places, lambda place: place.key).items():
         if store.rates(key) is None:
             store.assume_rates(key, Rates(*call(equal[0].name, "assumed_rates")))
@@ -99,7 +99,7 @@ def survey(
     `hosts`: overrides reported hosts, for devices that share a machine but report different hosts
     (network namespaces).
     """
-    places = identified(names, call, hosts)
+    places = _identified(names, call, hosts)
     for key, equal in _grouped(places, lambda place: place.key).items():
         if again or store.wants_rates(key):
             store.keep_rates(key, Rates(*call(equal[0].name, "rates")))
