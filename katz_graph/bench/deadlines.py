@@ -17,9 +17,14 @@ from itertools import islice
 from statistics import fmean
 from typing import Any
 
-from katz_graph.bench.deadlines_server import DUE
-from katz_graph.bench.deadlines_server import Way as ServerWay
-from katz_graph.bench.deadlines_server import measured as measured_on_server
+from katz_graph.bench.deadlines_server import (
+    DEVICES,
+    DUE,
+    SLO,
+    STEPS,
+    ServerWay,
+    shares_on_time,
+)
 from katz_graph.bench.result import BenchResult
 from katz_graph.ir.device import interpolated
 from katz_graph.serving import simulator
@@ -33,10 +38,8 @@ from katz_graph.serving.simulator import (
     poisson,
 )
 
-DEVICES = 2
 MAX_ROWS = 8
-STEPS, ROWS = 20, 2  # of a guided job
-SLO = 5.0  # due time, in seconds of a job alone
+ROWS = 2  # of a guided job
 SCATTER = 0.3  # standard deviation of predictions' logarithms
 SECONDS: Mapping[Hashable, Mapping[int, float]] = {
     64: {1: 0.0068, 2: 0.0080, 4: 0.0104, 8: 0.0155},
@@ -47,7 +50,8 @@ SECONDS: Mapping[Hashable, Mapping[int, float]] = {
 an AMD Zen 5.
 """
 ON_TIME = {"alone": {0.9: 0.93, 1.1: 0.80}, "shared": {0.9: 0.96, 1.1: 0.92}}  # minimum shares
-MIN_GAIN = 0.30  # over first come, mean of loads 0.8 to 1.1
+MAX_COMPARED_LOAD = 1.1
+MIN_GAIN = 0.30  # over first come, mean of loads up to that
 MAX_LOSS_BY_SCATTER, MAX_LOSS_WITHOUT_GAIN = 0.08, 0.01
 MAX_SIMULATION_ERROR = 0.05
 MIN_SHARE_WITHOUT_DUE = 0.08  # of the time, next to a full load of jobs with due times
@@ -120,6 +124,8 @@ SERVERS: Mapping[str, ServerWay] = {
     "alone": (DUE, ServingPolicy),
     "shared": ((*DUE, "--shared-rows", str(MAX_ROWS)), None),
 }
+Shares = Mapping[tuple[str, float], float]
+"""Shares of jobs on time, by way and load."""
 COLUMNS = ("load", "first come", "equal", "due", "+ shared", "scattered", "no gain", "+ shared")
 NOTES = (
     "equal: equal shares of the time; due: earliest due first, late ones last; + shared: that, and "
@@ -143,7 +149,9 @@ def run(simulate: bool = False, scale: Scale | None = None) -> BenchResult:
         for name, way in WAYS.items()
         for load in scale.loads
     }
-    metrics, bounds = _bounded(on_time, scale.loads)
+    bounds = _bounds_of_simulation(on_time)
+    metrics = {_metric(*key): value for key, value in on_time.items()}
+    metrics |= {name: value for name, (value, _) in bounds.items()}
     return BenchResult(
         "deadlines",
         all(value >= bound for value, bound in bounds.values()),
@@ -156,21 +164,14 @@ def run(simulate: bool = False, scale: Scale | None = None) -> BenchResult:
 
 
 def _of_server(scale: Scale) -> BenchResult:
-    found = measured_on_server(scale.jobs, scale.loads, SERVERS)
-    bounds = {
-        f"{name}_at_{load:g}": (found[name, load][0], bound)
-        for name, by_load in ON_TIME.items()
-        for load, bound in by_load.items()
-        if load in scale.loads
-    }
-    gain = fmean(found["shared", load][0] - found["first come", load][0] for load in scale.loads)
-    bounds["gain_over_first_come"] = gain, MIN_GAIN
+    found = shares_on_time(scale.jobs, scale.loads, SERVERS)
+    bounds = _bounds({key: real for key, (real, _) in found.items()})
     metrics: dict[str, Any] = {}
-    for (name, load), (real, simulated) in found.items():
-        key = f"{name.replace(' ', '_')}_at_{load:g}"
-        metrics |= {key: real} | ({} if simulated is None else {f"simulated_{key}": simulated})
+    for key, (real, simulated) in found.items():
+        name = _metric(*key)
+        metrics |= {name: real} | ({} if simulated is None else {f"simulated_{name}": simulated})
     error = max(abs(real - other) for real, other in found.values() if other is not None)
-    metrics |= {"gain_over_first_come": gain, "simulation_error": error}
+    metrics |= {name: value for name, (value, _) in bounds.items()} | {"simulation_error": error}
     return BenchResult(
         "deadlines",
         all(value >= bound for value, bound in bounds.values()) and error <= MAX_SIMULATION_ERROR,
@@ -185,33 +186,39 @@ def _of_server(scale: Scale) -> BenchResult:
     )
 
 
-def _bounded(
-    on_time: Mapping[tuple[str, float], float], loads: tuple[float, ...]
-) -> tuple[dict[str, Any], dict[str, tuple[float, float]]]:
-    """Returns the figures, and those with a lower bound together with it."""
-    bounds = {
-        f"{name}_at_{load:g}": (on_time[name, load], bound)
+def _metric(name: str, load: float) -> str:
+    return f"{name.replace(', ', '_').replace(' ', '_')}_at_{load:g}"
+
+
+def _bounds(on_time: Shares) -> dict[str, tuple[float, float]]:
+    """Returns the figures that servers and simulations must reach, each with its lower bound."""
+    least = {
+        _metric(name, load): (on_time[name, load], bound)
         for name, by_load in ON_TIME.items()
         for load, bound in by_load.items()
-        if load in loads
+        if (name, load) in on_time
     }
-    near = [load for load in loads if load <= 1.1]
+    return least | {"gain_over_first_come": (_over(on_time, "shared", "first come"), MIN_GAIN)}
 
-    def over(name: str, other: str) -> float:
-        return fmean(on_time[name, load] - on_time[other, load] for load in near)
 
-    bounds["gain_over_first_come"] = over("shared", "first come"), MIN_GAIN
-    bounds["scattered_over_exact"] = over("scattered", "shared"), -MAX_LOSS_BY_SCATTER
-    bounds["shared_without_gain"] = (
-        over("no gain, shared", "no gain, alone"),
-        -MAX_LOSS_WITHOUT_GAIN,
+def _bounds_of_simulation(on_time: Shares) -> dict[str, tuple[float, float]]:
+    return _bounds(on_time) | {
+        "scattered_over_exact": (_over(on_time, "scattered", "shared"), -MAX_LOSS_BY_SCATTER),
+        "shared_without_gain": (
+            _over(on_time, "no gain, shared", "no gain, alone"),
+            -MAX_LOSS_WITHOUT_GAIN,
+        ),
+        "share_without_due": (share_without_due(), MIN_SHARE_WITHOUT_DUE),
+    }
+
+
+def _over(on_time: Shares, name: str, other: str) -> float:
+    """Returns the gain of a way over another, the mean of loads up to MAX_COMPARED_LOAD."""
+    return fmean(
+        value - on_time[other, load]
+        for (way, load), value in on_time.items()
+        if way == name and load <= MAX_COMPARED_LOAD
     )
-    bounds["share_without_due"] = share_without_due(), MIN_SHARE_WITHOUT_DUE
-    figures = {
-        f"{name.replace(', ', '_').replace(' ', '_')}_at_{load:g}": value
-        for (name, load), value in on_time.items()
-    }
-    return figures | {name: value for name, (value, _) in bounds.items()}, bounds
 
 
 def trace(load: float, jobs: int, seed: int, scatter: float = 0.0) -> list[Request]:

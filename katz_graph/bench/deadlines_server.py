@@ -25,16 +25,14 @@ from katz_graph.testing.server_process import Served, painting, serving
 
 SIDES = (64, 128, 192)  # pixels
 STEPS = 20
-SLO = 5.0
+SLO = 5.0  # due time, in seconds of a job alone
 DEVICES = 2
 SENDERS = 16  # threads
 ALONE_JOBS, PEAK_JOBS = 5, 48  # of each side on the idle server; to measure the capacity
 END_TIMEOUT_S = 600.0
 OPTIONS = ("--devices", f"cpu*{DEVICES}", "--devices-per-job", "1", "--queue-limit", "100000")
 DUE = ("--slo", f"{SLO:g}")
-
-
-Way = tuple[Sequence[str], Callable[[], Order] | None]
+ServerWay = tuple[Sequence[str], Callable[[], Order] | None]
 """The options of a server, and the order in which it is simulated; None: it is not simulated."""
 
 
@@ -74,8 +72,8 @@ def trace(
     ]
 
 
-def measured(
-    jobs: int, loads: Sequence[float], ways: Mapping[str, Way]
+def shares_on_time(
+    jobs: int, loads: Sequence[float], ways: Mapping[str, ServerWay]
 ) -> dict[tuple[str, float], tuple[float, float | None]]:
     """Serves jobs by servers with the options of each way. Returns the shares on time by way and
     load: measured, and simulated in the way's order, if it has one.
