@@ -13,7 +13,6 @@ import random
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from statistics import fmean
 from typing import Protocol
 
 from katz_graph.serving.policy import ServingPolicy
@@ -29,7 +28,6 @@ class Calls:
     key: Hashable
     number: int
     rows: int = 1
-    shares: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +91,6 @@ class Outcome:
         due = [number for number, one in enumerate(self.requests) if one.due < math.inf]
         met = sum(self.ends.get(number, math.inf) <= self.requests[number].due for number in due)
         return met / len(due) if due else 1.0
-
-    @property
-    def latencies(self) -> list[float]:
-        """Returns the sorted seconds from arrival to end."""
-        return sorted(end - self.requests[number].arrival for number, end in self.ends.items())
-
-    @property
-    def mean_latency(self) -> float:
-        return fmean(self.latencies)
 
 
 @dataclass(slots=True, eq=False)
@@ -194,10 +183,10 @@ class _Simulation:
         leader = self._order.ranked(ready, now)[0]
         calls = self._active[leader].calls[-1]
         members = [leader]
-        if calls.shares and self._max_rows:
+        if self._max_rows:
             members += self._order.joined(
                 leader,
-                [number for number in ready if self._shares(number, calls.key)],
+                [number for number in ready if self._active[number].calls[-1].key == calls.key],
                 lambda rows: self._seconds_of(calls.key, rows),
                 now,
                 self._max_rows,
@@ -213,10 +202,6 @@ class _Simulation:
             self._seconds[client] = self._seconds.get(client, 0.0) + part
         heapq.heappush(self._calls, (now + seconds, next(self._numbers), device, members))
         return True
-
-    def _shares(self, number: int, key: Hashable) -> bool:
-        calls = self._active[number].calls[-1]
-        return calls.shares and calls.key == key
 
     def _end_call(self, members: Sequence[int], now: float) -> None:
         for number in members:
@@ -242,11 +227,3 @@ def poisson(rate: float, draw: random.Random) -> Iterator[float]:
     while True:
         now += draw.expovariate(rate)
         yield now
-
-
-def bursts(rate: float, size: int, draw: random.Random) -> Iterator[float]:
-    """Yields times of arrivals in bursts of `size`, `rate` arrivals per second on average. Arrivals
-    of a burst are a millisecond apart.
-    """
-    for start in poisson(rate / size, draw):
-        yield from (start + 1e-3 * number for number in range(size))
