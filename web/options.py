@@ -103,8 +103,7 @@ class ServeOptions(PlacementOptions, FolderOptions, AccessOptions):
         metavar="FACTOR",
     )
     late: str = option(
-        "what waiting jobs do that cannot end by their due times: finish, after all others, or "
-        "fail",
+        "waiting jobs that cannot end by their due times finish, after all others, or fail",
         "finish",
         metavar="finish|fail",
     )

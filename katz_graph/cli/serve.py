@@ -31,7 +31,7 @@ from katz_graph.web.logs import set_up
 from katz_graph.web.options import ServeOptions
 
 SHORTEST_TOKEN = 16
-LATE = ("finish", "fail")
+LATE_ACTIONS = ("finish", "fail")
 RUNNER = "katz_graph.web.runner.main:run_forked"
 
 
@@ -46,8 +46,8 @@ def resolved(options: ServeOptions, aliases: ServeAliases) -> ServeOptions:
             f"--slo {options.slo:g}: expected a number of at least 1, as no job ends before its "
             "predicted seconds"
         )
-    if options.late not in LATE:
-        raise InputError(f"--late {options.late}: expected {' or '.join(LATE)}")
+    if options.late not in LATE_ACTIONS:
+        raise InputError(f"--late {options.late}: expected {' or '.join(LATE_ACTIONS)}")
     return replace(
         options,
         devices="cpu" if aliases.cpu else options.devices,
