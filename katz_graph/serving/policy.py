@@ -26,11 +26,13 @@ RESERVED_SHARE = 0.1  # of the time, for tasks without a due time while others h
 MAX_OWED_S = 10.0  # seconds that the account of the reserved time may be ahead or behind
 MIN_SAVED_SHARE = 0.1  # of the seconds of its call, which a task must save by joining another call
 UNKNOWN_COST_S = 1.0  # seconds for which a client is charged if its request has no prediction
-MAX_RUNS = 1024  # whose places are remembered
+MAX_RUNS = 1024  # with a stored tag, in addition to those that wait
 
 
-def can_meet(due: float, remaining: float, now: float) -> bool:
-    """Returns whether a request that needs `remaining` more seconds can end until `due`."""
+def can_meet(due: float, remaining: float | None, now: float) -> bool:
+    """Returns whether a request that needs `remaining` more seconds can end until `due`. Without a
+    prediction (None) it can if `due` has not passed.
+    """
     return now + usable(remaining) <= due
 
 

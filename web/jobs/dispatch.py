@@ -340,7 +340,7 @@ class Dispatcher:
         now, running = self._clock(), self._running()
         return (
             job.due is not None
-            and can_meet(job.due, self._forecast.predicted(job) or 0.0, now)
+            and can_meet(job.due, self._forecast.predicted(job), now)
             and sum(attempt.urgent for attempt in running) < self._concurrency.groups
             and len(running) >= self._concurrency.served
             and all(
@@ -544,13 +544,15 @@ class Dispatcher:
         """Returns the reason why a waiting job fails because of its due time; empty if it waits."""
         if job.deadline is not None and job.deadline < now:
             return f"its deadline passed {now - job.deadline:.1f} s ago, before it could start"
+        if not self._fail_late or job.due is None:
+            return ""
         own = self._forecast.predicted(job) or 0.0
-        if self._fail_late and job.due is not None and not can_meet(job.due, own, now):
-            return (
-                f"it cannot end by its due time, in {job.due - now:.1f} s: it takes {own:.1f} s "
-                "(--late fail)"
-            )
-        return ""
+        if can_meet(job.due, own, now):
+            return ""
+        return (
+            f"it cannot end by its due time, in {job.due - now:.1f} s: it takes {own:.1f} s "
+            "(--late fail)"
+        )
 
     async def _note(self, work: Coroutine[Any, Any, None]) -> None:
         """Awaits work and logs its failure. The runner, or a later start of the server, recovers

@@ -53,7 +53,7 @@ def _urgency(job: Job, seconds: float | None, now: float) -> tuple[int, float]:
     """
     if job.due is None:
         return WITHOUT_DUE, 0.0
-    if can_meet(job.due, seconds or 0.0, now):
+    if can_meet(job.due, seconds, now):
         return ON_TIME, job.due
     return LATE, job.created
 
