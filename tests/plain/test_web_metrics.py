@@ -29,7 +29,7 @@ def test_each_evaluation_is_timed_even_if_not_reported_singly() -> None:
     assert 'katz_step_seconds_bucket{le="0.1"} 4.0' in text  # the four that shared 0.4 s
 
 
-def test_evaluations_as_planned_stand_beside_the_measured_ones() -> None:
+def test_planned_seconds_are_counted_for_the_measured_evaluations() -> None:
     clock = Clock()
     metrics = Metrics(clock)
     plan = {"prediction": {"evaluation_seconds": [0.9, 0.5, 1.5, 1.5]}}

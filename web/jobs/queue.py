@@ -196,8 +196,8 @@ class JobQueue:
         return found
 
     def take(self, fits: Callable[[Job], bool]) -> Job | None:
-        """Takes the next job if it fits. If the job has no due time, its client moves to the end of
-        the round. Never takes a later job, so no job overtakes another.
+        """Takes the next job if it fits. If the job is late or has no due time, its client moves to
+        the end of the round. Never takes a later job, so no job overtakes another.
         """
         on_time, without_due, late = self._by_kind()
         competing = bool(on_time and without_due)

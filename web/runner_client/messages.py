@@ -34,8 +34,8 @@ def record(kind: type[Any], mode: str = "python") -> Mapping[str, Any]:
 @dataclass(frozen=True, slots=True)
 class Order:
     """Describes a job for the runner: the validated `prompt` in API format, and the client's
-    `extra_data` in `extra`. `due`: when the job should end, in seconds since the epoch; None at no
-    time. `share`: jobs with other values share devices equally.
+    `extra_data` in `extra`. `due`: seconds since the epoch until which the job should end; None: no
+    due time. `share`: the client's address and id; clients get equal shares of devices.
     """
 
     id: str
