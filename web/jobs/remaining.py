@@ -1,9 +1,9 @@
 """Predicts the remaining seconds of a running job from its samplers' progress. Pure arithmetic.
 
 A sampler's rest is its remaining evaluations, by the plan's seconds for each kind of evaluation,
-times the measured pace of the last ones. What follows it takes the median of earlier jobs of the
-same shape. In a new shape, the last sampler is followed by the median share of recent jobs' time,
-others by what the prediction of the whole job leaves.
+times the measured pace of the last ones. The time after it is the median of earlier jobs of the
+same shape. In a new shape, the time after the last sampler is the median share of recent jobs, and
+the time after others is the rest of the prediction for the whole job.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import statistics
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 from katz_graph.core.events import Progress
@@ -39,7 +40,7 @@ def evaluation_seconds(plan: Mapping[str, Any]) -> Sequence[float]:
 
 
 @dataclass(slots=True)
-class Course:
+class JobProgress:
     """Accumulates the progress of a running job."""
 
     # by sampler: the planned seconds of its first n evaluations
@@ -56,11 +57,7 @@ class Course:
     def on_event(self, event: ClientEvent, now: float) -> None:
         match event:
             case PlanMade(node=node, plan=plan):
-                total, sums = 0.0, [0.0]
-                for seconds in evaluation_seconds(plan):
-                    total += seconds
-                    sums.append(total)
-                self.plans[node] = sums
+                self.plans[node] = list(accumulate(evaluation_seconds(plan), initial=0.0))
                 if len(self.plans) > MAX_PLANS:
                     del self.plans[next(iter(self.plans))]
             case Progress(evaluations=True):
@@ -104,11 +101,11 @@ class Accuracy:
     error: float | None = None
 
 
-class Courses:
-    """Tracks the running jobs by id, and learns from those that ended what follows a sampler."""
+class RunningJobs:
+    """Tracks the running jobs by id, and learns the time after samplers from those that ended."""
 
     def __init__(self) -> None:
-        self._courses: dict[str, Course] = {}
+        self._jobs: dict[str, JobProgress] = {}
         # shape -> sampler -> seconds from its last evaluation to the end of the job
         self._tails: dict[str, dict[str, deque[float]]] = {}
         # of recent jobs: time after the last evaluation / time until then
@@ -117,7 +114,7 @@ class Courses:
         self._errors: deque[float] = deque(maxlen=JOBS)
 
     def on_event(self, id: str, event: ClientEvent, now: float) -> None:
-        self._courses.setdefault(id, Course()).on_event(event, now)
+        self._jobs.setdefault(id, JobProgress()).on_event(event, now)
 
     def left(
         self, id: str, features: JobFeatures, predicted: float | None, elapsed: float, now: float
@@ -125,58 +122,58 @@ class Courses:
         """Returns a job's remaining seconds; None if nothing is known. `predicted`: those of the
         whole job; `elapsed`: since its start.
         """
-        course = self._courses.get(id) or Course()
-        tails = self._tails.get(features.shape, {}).get(course.sampler)
+        progress = self._jobs.get(id) or JobProgress()
+        tails = self._tails.get(features.shape, {}).get(progress.sampler)
         tail = statistics.median(tails) if tails else None
-        if (sampling := course.sampling) is not None:
+        if (sampling := progress.sampling) is not None:
             last, rest = sampling
             if tail is None:
-                tail = self._tail(course, features, predicted, elapsed - (now - last) + rest)
+                tail = self._tail(progress, features, predicted, elapsed - (now - last) + rest)
             return left(rest, now - last) + tail
-        if tail is not None and course.sampler in course.ends:
-            return left(tail, now - course.ends[course.sampler])
+        if tail is not None and progress.sampler in progress.ends:
+            return left(tail, now - progress.ends[progress.sampler])
         return None if predicted is None else left(predicted, elapsed)
 
     def _tail(
-        self, course: Course, features: JobFeatures, predicted: float | None, until: float
+        self, progress: JobProgress, features: JobFeatures, predicted: float | None, until: float
     ) -> float:
-        """Estimates what follows a sampler, of a new shape, that ends `until` seconds after the
+        """Estimates the seconds after a sampler of a new shape that ends `until` seconds after the
         job's start.
         """
-        if self._shares and len({*course.ends, course.sampler}) >= features.samplers:
+        if self._shares and len({*progress.ends, progress.sampler}) >= features.samplers:
             return statistics.median(self._shares) * until
         return max(0.0, (predicted or 0.0) - until)
 
     def note(self, id: str, remaining: float | None, elapsed: float, now: float) -> None:
         """Stores the prediction to be compared, once about half of the job is done."""
-        course = self._courses.get(id)
-        if course is None or course.half is not None or course.sampling is None:
+        progress = self._jobs.get(id)
+        if progress is None or progress.half is not None or progress.sampling is None:
             return
         if remaining is not None and elapsed >= remaining:
-            course.half = now, remaining
+            progress.half = now, remaining
 
     def forget(self, id: str) -> None:
         """Forgets an attempt of a job."""
-        self._courses.pop(id, None)
+        self._jobs.pop(id, None)
 
     def ended(self, id: str, shape: str, started: float, at: float) -> None:
         """Learns from a completed job."""
-        course = self._courses.pop(id, None)
-        if course is None:
+        progress = self._jobs.pop(id, None)
+        if progress is None:
             return
         tails = self._tails[shape] = self._tails.pop(shape, {})
-        for sampler, ended in course.ends.items():
+        for sampler, ended in progress.ends.items():
             tails.setdefault(sampler, deque(maxlen=SAME_SHAPE)).append(max(0.0, at - ended))
-        last = max(course.ends.values(), default=started)
+        last = max(progress.ends.values(), default=started)
         if started < last <= at:
             self._shares.append((at - last) / (last - started))
         if len(self._tails) > SHAPES:
             del self._tails[next(iter(self._tails))]
-        if course.half is not None and at > course.half[0]:
-            measured = at - course.half[0]
-            self._predicted += course.half[1]
+        if progress.half is not None and at > progress.half[0]:
+            measured = at - progress.half[0]
+            self._predicted += progress.half[1]
             self._measured += measured
-            self._errors.append(abs(course.half[1] / measured - 1))
+            self._errors.append(abs(progress.half[1] / measured - 1))
 
     @property
     def accuracy(self) -> Accuracy:

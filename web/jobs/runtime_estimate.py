@@ -20,7 +20,7 @@ from katz_graph.serving.policy import ReservedTime, can_meet
 from katz_graph.web.events import ClientEvent
 from katz_graph.web.jobs.job import Job, JobFeatures
 from katz_graph.web.jobs.records import as_text
-from katz_graph.web.jobs.remaining import SAME_SHAPE, SHAPES, Accuracy, Courses, left
+from katz_graph.web.jobs.remaining import SAME_SHAPE, SHAPES, Accuracy, RunningJobs, left
 
 SEEDS = ("seed", "noise_seed", "control_after_generate")
 # inputs with such a name, or `..._<name>`, `<name>_...`
@@ -225,7 +225,7 @@ class Forecast:
         self._slots, self._clock = slots, clock
         self._predictor = Predictor()
         self._features: dict[str, JobFeatures] = {}
-        self._courses = Courses()
+        self._running = RunningJobs()
 
     def know(self, job: Job, features: JobFeatures) -> None:
         """Adds a waiting or running job."""
@@ -234,21 +234,21 @@ class Forecast:
     def on_event(self, job: Job, event: ClientEvent) -> None:
         """Follows the progress of a running job."""
         now = self._clock()
-        self._courses.on_event(job.id, event, now)
+        self._running.on_event(job.id, event, now)
         if job.started is not None:
-            self._courses.note(job.id, self.remaining(job), now - job.started, now)
+            self._running.note(job.id, self.remaining(job), now - job.started, now)
 
     def returned(self, job: Job) -> None:
         """Forgets the progress of a job that starts again."""
-        self._courses.forget(job.id)
+        self._running.forget(job.id)
 
     def ended(self, job: Job) -> None:
         """Removes a job that ended and learns from it."""
         features = self._features.pop(job.id, None)
         if features is not None and learned(job, features) is not None and job.ended is not None:
             self.learn(job, features)
-            self._courses.ended(job.id, features.shape, job.started or job.ended, job.ended)
-        self._courses.forget(job.id)
+            self._running.ended(job.id, features.shape, job.started or job.ended, job.ended)
+        self._running.forget(job.id)
 
     def learn(self, job: Job, features: JobFeatures) -> None:
         """Learns the runtime of an ended job."""
@@ -290,12 +290,12 @@ class Forecast:
         if features is None:
             return None
         elapsed, predicted = now - (job.started or now), self._predictor.seconds(features)
-        return self._courses.left(job.id, features, predicted, elapsed, now)
+        return self._running.left(job.id, features, predicted, elapsed, now)
 
     @property
     def accuracy(self) -> Accuracy:
         """Compares predicted with measured remaining seconds."""
-        return self._courses.accuracy
+        return self._running.accuracy
 
     def _left(self, job: Job) -> float:
         known, now = self.remaining(job), self._clock()
