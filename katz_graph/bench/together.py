@@ -13,7 +13,6 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -30,11 +29,13 @@ from katz_graph.executor.calls.computing import Eagerly, StageCall
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.files.folders import MINI
+from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
 from katz_graph.models.stages import Outputs
 from katz_graph.testing.plain_loop import Case
 from katz_graph.testing.random_models import make_pipeline
 from katz_graph.testing.requests import bare_context, local_engine, sample, sampler_region
+from katz_graph.testing.server_process import processor_seconds
 
 JOBS, MAX_ROWS = 4, 8
 SHARE_OF_BARE, MAX_LONE = 0.85, 1.02
@@ -137,13 +138,14 @@ def _gain(
     programs = {engine: [engine.plan(region) for region in regions] for engine in (shared, plain)}
 
     def seconds(engine: DeviceEngine, at_once: bool) -> float:
-        def one(program: object) -> None:
-            engine.cluster.run(program, bare_context(engine))  # type: ignore[arg-type]
+        def one(program: Program) -> None:
+            engine.cluster.run(program, bare_context(engine))
 
+        pid = engine.cluster.call(engine.device.name, "identity").value["pid"]
         with ThreadPoolExecutor(len(regions) if at_once else 1) as pool:
-            before = _processor_seconds(engine)
+            before = processor_seconds(pid)
             list(pool.map(one, programs[engine]))
-            return _processor_seconds(engine) - before
+            return processor_seconds(pid) - before
 
     rounds = [
         (seconds(shared, True), seconds(plain, False), seconds(shared, False))
@@ -153,16 +155,6 @@ def _gain(
         median(apart / together for together, apart, _ in rounds),
         median(lone / apart for _, apart, lone in rounds),
     )
-
-
-def _processor_seconds(engine: DeviceEngine) -> float:
-    """Returns the processor time of a worker's threads."""
-    place = engine.cluster.call(engine.device.name, "identity").value
-    total = 0
-    for file in Path("/proc", str(place["pid"]), "task").glob("*/schedstat"):
-        with suppress(OSError):  # a thread that ended
-            total += int(file.read_text().split()[0])
-    return total / 1e9
 
 
 class _Noting(Eagerly):

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -290,11 +290,11 @@ def processor_seconds(pid: int) -> float:
     """Sums the CPU seconds of a process's threads, in nanosecond resolution. `stat` counts only
     whole ticks, and charges a whole tick to a thread that wakes with the timer.
     """
-    counts = (
-        Path(entry, "schedstat").read_text().split()[0]
-        for entry in Path(f"/proc/{pid}/task").iterdir()
-    )
-    return sum(map(int, counts)) / 1e9
+    total = 0
+    for entry in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(OSError):  # a thread that ended
+            total += int(Path(entry, "schedstat").read_text().split()[0])
+    return total / 1e9
 
 
 def total_processor_seconds(pid: int) -> float:
