@@ -12,7 +12,7 @@ import json
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import nan
+from math import inf
 from pathlib import Path
 from random import Random
 
@@ -52,7 +52,7 @@ LINK = NetworkLink(bytes_per_second=1e9)  # any value would do, because nothing 
 @dataclass(frozen=True, slots=True)
 class Case:
     """Holds a workflow, and the differences of its latents from those of unbatched calls, relative
-    to the range; nan if a latent is not finite.
+    to the range; infinite if a latent is not finite, or if the workflow failed.
     """
 
     seed: int
@@ -92,17 +92,22 @@ def run(seed: int | None = None, count: int = COUNT) -> BenchResult:
 
 
 class Search:
-    """Holds the models and the engines of the three ways. Use it in a `with` statement."""
+    """Holds the models and the engines of the three ways. Use it in a `with` statement. `cache`:
+    folder of the engines' measurements; `folder` if not given.
+    """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, cache: Path | None = None) -> None:
         torch.set_num_threads(1)
         make_models(folder)
         self._folders = Folders((folder / "models",), folder / "input", folder / "output")
         self._registry, _ = load_registry()
-        self._local = _Collecting(folder)
+        self._local = _Collecting(cache or folder)
         launchers = {name: WorkerThreads() for name in WORKERS}
         self._pair = DeviceEngine(
-            [WorkerConfig(name) for name in WORKERS], cache=folder, link=LINK, launchers=launchers
+            [WorkerConfig(name) for name in WORKERS],
+            cache=cache or folder,
+            link=LINK,
+            launchers=launchers,
         )
 
     def __enter__(self) -> Search:
@@ -118,7 +123,7 @@ class Search:
         try:
             return self._compared(seed, drawn)
         except Exception as error:  # the search looks for failures of any kind
-            return Case(seed, drawn, 0, nan, nan, f"{type(error).__name__}: {error}")
+            return Case(seed, drawn, 0, inf, inf, f"{type(error).__name__}: {error}")
 
     def _compared(self, seed: int, drawn: Drawn) -> Case:
         region = self.region(drawn)
@@ -131,8 +136,8 @@ class Search:
             seed,
             drawn,
             sum(len(call.operations) > 1 for calls in batched.calls for call in calls),
-            _moved(self._sampled(self._local, batched), expected),
-            _moved(self._sampled(self._pair, scattered), expected),
+            moved(self._sampled(self._local, batched), expected),
+            moved(self._sampled(self._pair, scattered), expected),
         )
 
     def region(self, drawn: Drawn) -> Region:
@@ -183,12 +188,13 @@ def _scattered(program: Program, chance: Random) -> dict[str, tuple[str, ...]]:
     return {name: (chance.choice(WORKERS),) for name in stages}
 
 
-def _moved(latent: Tensor, expected: Tensor) -> float:
-    return (
-        difference(latent, expected)
-        if bool(latent.isfinite().all() and expected.isfinite().all())
-        else nan
-    )
+def moved(latent: Tensor, expected: Tensor) -> float:
+    """Returns the difference of a latent, relative to the range of the expected one: 0 only if both
+    are equal, infinite if one is not finite.
+    """
+    if not (latent.isfinite().all() and expected.isfinite().all()):
+        return inf
+    return 0.0 if torch.equal(latent, expected) else difference(latent, expected)
 
 
 def _result(cases: Iterable[Case]) -> BenchResult:

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from katz_graph.bench import random_requests
 from katz_graph.bench.command import run_bench
 from katz_graph.bench.random_graphs import draw
-from katz_graph.bench.random_requests import BOUND, Case, Search
+from katz_graph.bench.random_requests import BOUND, Case, Search, moved
 from katz_graph.core.errors import InputError
 from katz_graph.formats.api import to_api
 
@@ -18,8 +19,8 @@ AREAS_AND_PICTURE = 129  # two areas of one size, an inpainting model, one call
 
 
 @pytest.fixture(scope="module")
-def search(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Search]:
-    with Search(tmp_path_factory.mktemp("search")) as search:
+def search(tmp_path_factory: pytest.TempPathFactory, costs: Path) -> Iterator[Search]:
+    with Search(tmp_path_factory.mktemp("search"), costs) as search:
         yield search
 
 
@@ -33,6 +34,12 @@ def test_random_workflows_give_one_picture_however_they_are_computed(
 ) -> None:
     case = search.case(seed)
     assert case.holds, (case.name, case.batched, case.scattered, case.problem)
+
+
+def test_a_latent_that_is_not_finite_is_the_largest_difference() -> None:
+    expected = torch.arange(3.0)
+    latents = expected + 0.5, torch.tensor([0.0, torch.nan, 2.0]), expected
+    assert [moved(latent, expected) for latent in latents] == [0.25, torch.inf, 0.0]
 
 
 def test_random_cases_by_seed() -> None:
