@@ -40,7 +40,7 @@ class Lease:
     pins: Mapping[str, tuple[str, ...]]
     used: frozenset[str]  # base devices that work for the request
     admitted: float  # seconds on the router's clock
-    rest: float  # predicted seconds, without those of requests in front
+    rest: float  # predicted seconds that remain, without those of requests in front
     alone: float | None = None  # predicted seconds on one device; None: not known yet
     planned: float = 0.0  # seconds
     ran: float = 0.0  # seconds without earlier requests on its devices

@@ -42,15 +42,15 @@ class ResultEntry:
 
 
 @contextmanager
-def _listed(own: set[T], all: list[set[T]], lock: threading.Lock) -> Iterator[None]:
+def _listed(own: set[T], current: list[set[T]], lock: threading.Lock) -> Iterator[None]:
     """Lists a run's set among those of all current runs."""
     with lock:
-        all.append(own)
+        current.append(own)
     try:
         yield
     finally:
         with lock:
-            all[:] = [other for other in all if other is not own]
+            current[:] = [other for other in current if other is not own]
 
 
 class Results:

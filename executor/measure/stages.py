@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Samples = Mapping[tuple[str, int], Sequence[float]]
 """Seconds of calls, by cost key and number of rows."""
 
-ROWS = (1, 2, 8)  # numbers of rows that `katz profile` measures besides the request's own
+ROWS = (1, 2, 8)  # numbers of rows that `katz profile` measures in addition to the request's own
 MAX_BRIEF_STEPS = 4  # steps of a request that is profiled with another number of rows
 
 

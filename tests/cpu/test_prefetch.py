@@ -272,7 +272,7 @@ def test_a_file_that_is_lost_meanwhile_fails_its_request_in_one_line(folder: Pat
 
 
 def test_plans_read_no_weights(folder: Path) -> None:
-    """The network's file is far longer than what the system reads ahead of its header."""
+    """The network's file is far longer than the system's read-ahead after its header."""
     configuration, weights = folder / "unet/config.json", next(folder.glob("unet/*.safetensors"))
     wide = {"block_out_channels": [1024, 2048, 2048]}
     configuration.write_text(json.dumps(json.loads(configuration.read_text()) | wide))
