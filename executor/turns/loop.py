@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Hashable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
+from types import FrameType
 from typing import Any, Protocol
 
 import torch
@@ -425,6 +426,13 @@ def _continued(task: ThreadTask, result: Any) -> bool:
 
 
 def clear_frames(error: BaseException) -> None:
-    """Releases the objects that the tracebacks of an error and its causes hold; locations stay."""
+    """Releases the objects that the tracebacks of an error and its causes hold, and those of ended
+    calls that led to them; locations stay.
+    """
     for one in with_causes(error):
-        traceback.clear_frames(one.__traceback__)
+        for frame, _ in traceback.walk_tb(one.__traceback__):
+            caller: FrameType | None = frame
+            while caller is not None:
+                with suppress(RuntimeError):  # still runs
+                    caller.clear()
+                caller = caller.f_back

@@ -76,7 +76,8 @@ def run_together(
     another ControlNet, makes it alone and joins again at its next one. Members that have not ended
     their unit with the leader go on by the same rule.
 
-    Jobs are numbers, because the traceback of a job's error references this frame.
+    Jobs are numbers, and no offer or result is a variable, because the traceback of a job's error
+    references this frame.
     """
     for job in range(count):
         move(job, None)
@@ -84,13 +85,16 @@ def run_together(
         leader, *members = offering
         expected = {*upcoming(leader)} - {""}
         for job in members:
-            while (offer := offer_of(job)) is not None and offer.key not in expected:
-                offer = None
-                move(job, compute([job])[0])
+            while _is_own(offer_of(job), expected):
+                move(job, compute([job]).pop())
         shared = [leader, *(job for job in members if _alike(offer_of(job), offer_of(leader)))]
         results = compute(shared)
         for job in shared:
             move(job, results.pop(0))
+
+
+def _is_own(offer: Offer | None, expected: Collection[str]) -> bool:
+    return offer is not None and offer.key not in expected
 
 
 def _alike(one: Offer | None, other: Offer | None) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from tiny_models import pipeline_folder, recipes
 from torch import Tensor
 
 from katz_graph.core.errors import RunError
+from katz_graph.core.shared_rows import SharedRows
 from katz_graph.executor.turns.loop import DeviceThread, OneUnitTask
 from katz_graph.models.loading.store import ModelStore
 from katz_graph.testing.plain_loop import Case
@@ -119,6 +121,31 @@ def test_a_failed_request_of_an_engine_in_this_process_keeps_nothing(
         replace_stage(monkeypatch, "unet_mid", lambda real: fail)
         error = error_of(lambda: engine.sample(region, bare_context(engine)))
         assert not held and "no room" in str(error)
+
+
+def test_failed_requests_that_share_calls_keep_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Held()
+    regions = [
+        sampler_region(Case("shared", pipeline_folder("sd1"), "euler", 4, seed=seed))
+        for seed in range(3)
+    ]
+
+    def failing(real: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        def mid(module: Any, given: Any) -> Any:
+            held.see(given["features"].hidden)
+            if engine.models.compute.use.shared:
+                raise RuntimeError("no room")
+            return real(module, given)
+
+        return mid
+
+    with local_engine(shared_rows=SharedRows(8)) as engine, ThreadPoolExecutor(3) as pool:
+        replace_stage(monkeypatch, "unet_mid", failing)
+        runs = [pool.submit(engine.sample, region, bare_context(engine)) for region in regions]
+        errors = [run.exception() for run in runs]
+        del runs
+        engine.cluster.call("cpu", "identity")  # the device's thread has released its last unit
+        assert any("no room" in str(error) for error in errors) and not held
 
 
 def test_half_a_model_that_does_not_fit_goes_while_the_error_is_read(
