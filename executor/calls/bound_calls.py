@@ -66,11 +66,10 @@ class BoundCalls:
         return Offer(
             ready,
             key if len(ready) == 1 else "",
-            len(first) * self._loop.shape[0],
+            tuple(len(some) * self._loop.shape[0] for some in members),
             self._known[tuple(map(id, first))].loras,
             f"{what}, {first[0].stage.replace('_', ' ')}",
             count,
-            len(members[-1]) * self._loop.shape[0],
         )
 
     def _ready(self, members: Sequence[Operation], given: Mapping[str, Any]) -> StageCall:

@@ -28,11 +28,15 @@ class Offer:
 
     calls: tuple[StageCall, ...]
     key: str
-    rows: int  # of the first call, which requests may share
+    sizes: tuple[int, ...]  # rows of each call
     loras: Hashable  # must be resident in the module
     what: str  # names the request in an out-of-memory error
     count: Callable[[Counter[str]], None]  # adds to the request's numbers of calls
-    other_rows: int = 0  # of the second call
+
+    @property
+    def rows(self) -> int:
+        """Returns the rows of the first call, which requests may share."""
+        return self.sizes[0]
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import accumulate
+from itertools import islice
 from typing import Any, Protocol
 
 import torch
@@ -32,6 +32,7 @@ from katz_graph.executor.worker.device_program import DeviceProgram
 from katz_graph.executor.worker.holding import Holding
 from katz_graph.executor.worker.lora_check import LoraCheck
 from katz_graph.executor.worker.models import DeviceModels
+from katz_graph.executor.worker.outlook import Outlook
 from katz_graph.executor.worker.run_ahead import RunAhead
 from katz_graph.executor.worker.spans import SpanRecorder
 from katz_graph.executor.worker.stream import Reading, StreamEvent
@@ -118,10 +119,6 @@ class Execution:
             for number, run in enumerate(program.segments)
             for segment in run
         }
-        planned = program.prediction.evaluations if program.prediction else ()
-        planned = planned or (0.0,) * len(program.schedule)
-        # planned seconds from each evaluation to the end
-        self._remaining = [*accumulate(reversed((*planned, 0.0)))][::-1]
         self._next = 0
         self._work = self._carry_out_all()
         self._loaded = False
@@ -129,12 +126,9 @@ class Execution:
         # seconds of the last unit for merging LoRAs into the network or removing them
         self.switched = 0.0
         self._preparations = {call.operations[0]: call for call in program.before_calls}
-        calls = [call for run in program.segments for segment in run for call in segment.calls]
-        self._rows = program.shape[0] * max((len(call.operations) for call in calls), default=1)
-        self._shares = frozenset(call.shares for call in calls) - {""}
-        for call in calls:
-            key = program.keys.get(call.operations[0], "")
-            self._stage_calls.expect(call.shares, share.seconds.get(key, ()))
+        self._outlook = Outlook(share)
+        for key, seconds in self._outlook.expected:
+            self._stage_calls.expect(key, seconds)
         self._versions = WeightVersions(program, share.device)
         self._go_on_with(self._versions.deferred.everything)
         self._made_before = {*(op.id for op in program.before), PRESENT}
@@ -172,14 +166,14 @@ class Execution:
     @property
     def rows(self) -> int:
         """Returns the rows of the largest call of the loop on this device."""
-        return self._rows
+        return self._outlook.rows
 
     @property
     def remaining(self) -> float:
         """Returns the seconds from the current evaluation to the end of the loop: those planned, at
         the device's pace.
         """
-        return self._remaining[max(self._evaluation, 0)] * self._stage_calls.pace
+        return self._outlook.seconds(max(self._evaluation, 0)) * self._stage_calls.pace
 
     @property
     def loads(self) -> bool:
@@ -233,7 +227,7 @@ class Execution:
     @property
     def prepares(self) -> Collection[str]:
         """Returns the share keys of all calls of the loop, until the first evaluation begins."""
-        return self._shares if self._evaluation < 0 and not self._measure else ()
+        return self._outlook.keys if self._evaluation < 0 and not self._measure else ()
 
     @property
     def upcoming(self) -> Sequence[str]:
@@ -242,16 +236,8 @@ class Execution:
         """
         if not self._loaded or self._measure:
             return ()
-        keys = list(self._left)
-        for instruction in self._instructions[self._next :]:
-            match instruction.kind:
-                case "run":
-                    keys += (call.shares for call in self._segments[instruction.target][1].calls)
-                case "weights" | "prepare":
-                    return ()
-                case "end":
-                    break
-        return keys
+        later = self._outlook.upcoming(islice(self._instructions, self._next, None))
+        return () if later is None else [*self._left, *later]
 
     def step(self) -> bool:
         """Runs one unit without other requests: loads models on the first call; later executes
@@ -265,7 +251,7 @@ class Execution:
         while self.offer is not None:
             done = self.advance(self._stage_calls.alone(self.offer))
         if self.alone and before < self._evaluation:
-            planned = self._remaining[before + 1] - self._remaining[self._evaluation + 1]
+            planned = self._outlook.seconds(before + 1, self._evaluation + 1)
             self._stage_calls.ran(planned, time.perf_counter() - started)
         return done
 

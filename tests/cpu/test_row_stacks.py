@@ -80,7 +80,7 @@ def stage_calls(rows: SharedRows, compute: Computing) -> StageCalls:
 def offer(x: Tensor, text: Text | None = None) -> Offer:
     stage, given = (CHANNELS, {"x": x}) if text is None else (STAGE, {"x": x, "text": text})
     call = StageCall(stage, MODULE, given)
-    return Offer((call,), "key", len(x), (), "a request", lambda counts: None)
+    return Offer((call,), "key", (len(x),), (), "a request", lambda counts: None)
 
 
 def alone(one: Offer) -> Tensor:
@@ -189,5 +189,5 @@ def test_two_calls_of_one_request_have_their_own_numbers_of_rows() -> None:
     calls = stage_calls(SharedRows(4, fixed=True), Counted())
     one, other = torch.randn(1, 5), torch.randn(6, 5)
     pair = (offer(one).calls[0], offer(other).calls[0])
-    made = calls.alone(replace(offer(one), calls=pair, other_rows=6))
+    made = calls.alone(replace(offer(one), calls=pair, sizes=(len(one), 6)))
     assert torch.equal(made[0][0], one * 2) and torch.equal(made[1][0], other * 2)
