@@ -64,8 +64,8 @@ class StageCalls:
             self._seconds.expect(key, dict(zip(ROW_BUCKETS, seconds, strict=True)))
 
     def seconds(self, keys: Collection[str], rows: int) -> float | None:
-        """Predicts the seconds of a call of each key that ran before (`CallSeconds.estimate`); None
-        if none did.
+        """Predicts the seconds of a call of each known key (`CallSeconds.optimistic_seconds`); None
+        if all are unknown.
         """
         while self._laps and self._laps[0][2].known:
             key, measured, lap = self._laps.popleft()
@@ -76,7 +76,7 @@ class StageCalls:
             self._seconds.measured,
         )
         rows = self._wanted(rows)
-        found = [self._seconds.estimate(key, rows) for key in keys]
+        found = [self._seconds.optimistic_seconds(key, rows) for key in keys]
         return sum(one for one in found if one is not None) or None
 
     def alone(self, offer: Offer) -> Sequence[Outputs]:

@@ -99,10 +99,11 @@ class CallSeconds:
         call = self._calls.get(key)
         return None if call is None else call.seconds(rows)
 
-    def estimate(self, key: Hashable, rows: int) -> float | None:
-        """Returns the seconds of a call; until TRIALS groups of these rows ran, those of the next
-        smaller number of rows that was tried, or else what is expected of one row. So a group that
-        was never tried counts as free of cost, and is tried. None if nothing is known of the key.
+    def optimistic_seconds(self, key: Hashable, rows: int) -> float | None:
+        """Returns the seconds of a call. Until TRIALS groups of these rows ran, returns those of
+        the next smaller number of rows with so many groups, so that more rows count as free and are
+        tried. Without a smaller one, the smallest number with so many groups counts, or else the
+        smallest expected one. None if nothing is known of the key.
         """
         if (call := self._calls.get(key)) is None:
             return None

@@ -12,7 +12,7 @@ from planner_devices import MS, devices, region, several
 
 from katz_graph.executor.worker.device_program import device_program
 from katz_graph.ir.device import ROW_BUCKETS
-from katz_graph.serving.seconds import GROUPS, MAX_KEYS, CallSeconds
+from katz_graph.serving.seconds import GROUPS, MAX_KEYS, TRIALS, CallSeconds
 
 # milliseconds of a small UNet's evaluation on a CPU, by rows: affine from 2 to 8, not elsewhere
 MEASURED = {1: 6.8, 2: 8.0, 4: 10.4, 8: 15.5, 16: 28.1}
@@ -67,6 +67,21 @@ def test_rows_that_never_ran_are_corrected_by_those_that_did() -> None:
     known.expect("unet", {1: 5.0, 2: 6.0, 8: 12.0})  # by the next request
     assert [known.seconds("unet", rows) for rows in (1, 2, 5, 8)] == [2.5, 3.0, 4.5, 6.0]
     assert known.seconds("unet", 16) is None and known.seconds("transformer", 1) is None
+
+
+def test_more_rows_count_as_free_until_they_were_tried() -> None:
+    known = CallSeconds()
+    assert known.optimistic_seconds("unet", 1) is None
+    known.expect("unet", {1: 5.0, 8: 12.0})
+    assert known.optimistic_seconds("unet", 8) == 5.0
+    for rows, seconds in ((2, 6.0), (4, 20.0)):
+        before = known.optimistic_seconds("unet", rows)
+        for _ in range(TRIALS):
+            assert known.optimistic_seconds("unet", rows) == before
+            known.add("unet", rows, seconds)
+        assert known.optimistic_seconds("unet", rows) == seconds
+    assert known.optimistic_seconds("unet", 3) == 6.0 and known.seconds("unet", 3) == 13.0
+    assert known.optimistic_seconds("unet", 1) == 6.0
 
 
 def test_one_disturbed_group_changes_hardly_anything_and_a_slower_device_is_followed() -> None:
