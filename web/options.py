@@ -95,7 +95,7 @@ class ServeOptions(PlacementOptions, FolderOptions, AccessOptions):
     cache: str | None = option(CACHE)  # default: classic
     jobs_at_once: int | None = option(
         "jobs that run at the same time, of which devices serve the earliest first; default: "
-        "three for each group of devices",
+        "three for each group of devices, or two more than --shared-rows",
         min=1,
     )
     slo: float | None = option(

@@ -2,8 +2,8 @@
 
 A sampler's rest is its remaining evaluations, by the plan's seconds for each kind of evaluation,
 times the measured pace of the last ones. The time after it is the median of earlier jobs of the
-same shape. In a new shape, the time after the last sampler is the median share of recent jobs, and
-the time after others is the rest of the prediction for the whole job.
+same shape. In a new shape, the time after the last sampler is its median ratio to the time before,
+in recent jobs; the time after others is the rest of the prediction for the whole job.
 """
 
 from __future__ import annotations
