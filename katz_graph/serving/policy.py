@@ -42,18 +42,23 @@ def usable(seconds: float | None) -> float:
 
 
 class ReservedTime:
-    """Accounts for the time that tasks without a due time get while both kinds of tasks wait."""
+    """Accounts for the time that tasks without a due time get while others meet due times."""
 
     def __init__(self) -> None:
         self._owed = 0.0  # seconds
+        self.competing = False  # whether both kinds of tasks waited at the last decision
 
-    @property
-    def owed(self) -> bool:
-        """Returns whether tasks without a due time have got less than their share."""
-        return self._owed > 1e-9
+    def comes_first(self, with_due: bool, without_due: bool) -> bool:
+        """Decides whether a task without a due time comes next although others can meet theirs:
+        while tasks without one have got less than their share. Arguments: which kinds wait.
+        """
+        self.competing = with_due and without_due
+        return self.competing and self._owed > 1e-9
 
     def charge(self, with_due: float, without_due: float) -> None:
-        """Records seconds that were spent while both kinds of tasks waited."""
+        """Records the seconds that follow a decision. They count if both kinds of tasks waited."""
+        if not self.competing:
+            return
         owed = RESERVED_SHARE * usable(with_due) - (1 - RESERVED_SHARE) * usable(without_due)
         self._owed = min(max(self._owed + owed, -MAX_OWED_S), MAX_OWED_S)
 
@@ -98,7 +103,6 @@ class ServingPolicy(Generic[Task]):
         self._next_tags: dict[str, float] = {}  # of each client's next run
         self._virtual = 0.0  # seconds of service per client
         self._reserved = ReservedTime()
-        self._competing = False  # whether tasks of both kinds were ready at the last decision
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -147,7 +151,7 @@ class ServingPolicy(Generic[Task]):
         """Charges the members of a call for its seconds, each by its share of the rows. Call it
         before a member leaves.
         """
-        if not self._competing:
+        if not self._reserved.competing:
             return
         entries = [self._entries[task] for task in members]
         row = usable(seconds) / max(sum(entry.rows for entry in entries), 1)
@@ -159,8 +163,7 @@ class ServingPolicy(Generic[Task]):
     def ranked(self, ready: Iterable[Task], now: float) -> list[Task]:
         """Returns the tasks in the order in which they may lead the next call."""
         outside, on_time, without_due, late = self._by_kind(ready, now)
-        self._competing = bool(on_time and without_due)
-        if self._competing and self._reserved.owed:
+        if self._reserved.comes_first(bool(on_time), bool(without_due)):
             on_time, without_due = without_due, on_time
         return [entry.task for entry in (*outside, *on_time, *without_due, *late)]
 

@@ -200,15 +200,13 @@ class JobQueue:
         the end of the round. Never takes a later job, so no job overtakes another.
         """
         on_time, without_due, late = self._by_kind()
-        competing = bool(on_time and without_due)
-        if competing and self._reserved.owed:
+        if self._reserved.comes_first(bool(on_time), bool(without_due)):
             on_time = []
         job = next(itertools.chain(on_time, without_due, late), None)
         if job is None or not fits(job):
             return None
-        if competing:
-            seconds = self._predicted(job) or UNKNOWN_COST_S
-            self._reserved.charge(*((seconds, 0.0) if on_time else (0.0, seconds)))
+        seconds = self._predicted(job) or UNKNOWN_COST_S
+        self._reserved.charge(*((seconds, 0.0) if on_time else (0.0, seconds)))
         address, client = owner_of(job)
         self._returned.pop((address, client), None)
         if not on_time:

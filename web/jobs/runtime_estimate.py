@@ -121,13 +121,11 @@ def starts(slots: int, running: Iterable[float], waiting: Sequence[Waiting]) -> 
         now = free[0]
         while not taken and due and not can_meet(waiting[due[0]].due, waiting[due[0]].seconds, now):
             late.append(due.popleft())
-        competing = bool(not taken and due and without_due)
-        others_first = competing and reserved.owed
+        others_first = reserved.comes_first(bool(due and not taken), bool(without_due))
         ready = taken or (due if due and not others_first else without_due or late)
         number = ready.popleft()
         seconds = waiting[number].seconds
-        if competing:
-            reserved.charge(*((0.0, seconds) if others_first else (seconds, 0.0)))
+        reserved.charge(*((0.0, seconds) if others_first else (seconds, 0.0)))
         times[number] = now
         heapq.heapreplace(free, now + seconds)
     return [*times, free[0]]
