@@ -113,8 +113,8 @@ class ServeOptions(PlacementOptions, FolderOptions, AccessOptions):
         metavar="N|auto",
     )
     shared_rows: str = option(
-        "most rows of a model's call that jobs share, N; N:fixed: always N rows, for the same "
-        "bytes in any company; 0: jobs share no calls",
+        "most rows of a model's call that jobs share, N; N:fixed: always N rows, so that the bytes "
+        "of images do not depend on other jobs; 0: jobs share no calls",
         "0",
         metavar="N[:fixed]",
     )

@@ -81,7 +81,7 @@ class EqualShares(ServingPolicy[int]):
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Sets the number of jobs per load, and of traces whose mean counts."""
+    """Sets the number of jobs per load, and of traces to average."""
 
     jobs: int = 900
     loads: tuple[float, ...] = (0.8, 0.9, 1.0, 1.1, 1.3)

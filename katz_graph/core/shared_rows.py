@@ -12,7 +12,7 @@ from katz_graph.core.errors import InputError
 class SharedRows:
     """Limits the rows of a call that requests share; a row is one picture of one branch of
     guidance. 0: requests share no calls. `fixed`: each call of a model has exactly this many rows,
-    so a picture has the same bytes in any company.
+    so the bytes of a picture do not depend on other requests.
     """
 
     most: int = 0

@@ -51,7 +51,7 @@ class Job:
     result: Ended | None = None
     order: int = 0  # initially the order of arrival
     origin: str = ""  # copied from the submission; never sent to clients
-    due: float | None = None  # when the job should end; None: at no time; not stored
+    due: float | None = None  # when the job should end; None: no due time; not stored
     # seconds of a group of devices, if it ended in this process; not stored
     device_seconds: float | None = None
 
@@ -76,7 +76,7 @@ class DueTimes:
     fail_late: bool = False
 
     def of(self, job: Job) -> float | None:
-        """Returns when a job should end, in seconds since the epoch; None: at no time."""
+        """Returns a due time in seconds since the epoch; None: no due time."""
         if job.deadline is not None or self.factor is None or job.predicted is None:
             return job.deadline
         return job.created + self.factor * job.predicted

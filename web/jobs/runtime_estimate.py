@@ -89,7 +89,7 @@ def learned(job: Job, features: JobFeatures) -> float | None:
     cached = features.work > 0 and result.seconds.get("denoise", 1.0) <= 0
     if cached:
         return None
-    # in company, a job's duration has the time of other jobs in it
+    # if jobs share a device, a job's duration includes the time of others
     known = job.device_seconds
     return max(0.0, job.ended - job.started) if known is None else known
 
