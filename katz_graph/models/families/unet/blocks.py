@@ -114,9 +114,7 @@ def decode(
     """
     blocks = _range("UNetDecoder", first_block, last_block, len(unet.up_blocks))
     source = skips or features
-    hidden = features.hidden
-    if residuals and blocks.start == 0:
-        hidden = hidden + _sum([one.mid for one in residuals])
+    hidden = _first_hidden(features, residuals, first_block)
     for index in blocks:
         positions = skip_range(unet, index)
         if positions.stop > len(source.skips):
@@ -125,9 +123,7 @@ def decode(
                 f"features have {len(source.skips)}: "
                 "encode further down, or begin at a later block"
             )
-        taken = [(read or source.skips)[position] for position in positions]
-        for offset, position in enumerate(positions) if residuals else ():
-            taken[offset] = taken[offset] + _sum([one.down[position] for one in residuals])
+        taken = [_skip(read or source.skips, position, residuals) for position in positions]
         hidden = _up(
             unet.up_blocks[index],
             index,
@@ -153,17 +149,21 @@ def with_residuals(
     first_block: int,
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Returns the hidden state and the skips as `decode` reads them, with the residuals added."""
-    source = skips or features
+    source = (skips or features).skips
+    read = tuple(_skip(source, position, residuals) for position in range(len(source)))
+    return _first_hidden(features, residuals, first_block), read
+
+
+def _first_hidden(features: Features, residuals: Sequence[Residuals], first_block: int) -> Tensor:
+    if not residuals or first_block != 0:
+        return features.hidden
+    return features.hidden + _sum([one.mid for one in residuals])
+
+
+def _skip(skips: Sequence[Tensor], position: int, residuals: Sequence[Residuals]) -> Tensor:
     if not residuals:
-        return features.hidden, source.skips
-    read = (
-        skip + _sum([one.down[position] for one in residuals])
-        for position, skip in enumerate(source.skips)
-    )
-    hidden = features.hidden
-    if first_block == 0:
-        hidden = hidden + _sum([one.mid for one in residuals])
-    return hidden, tuple(read)
+        return skips[position]
+    return skips[position] + _sum([one.down[position] for one in residuals])
 
 
 def skip_range(unet: Any, up_block: int) -> range:
