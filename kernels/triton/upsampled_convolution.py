@@ -13,11 +13,11 @@ from katz_graph.kernels.configurations import tiles
 
 
 @triton.jit
-def _of_column(place, by_row, inside, ODD: tl.constexpr, SECOND: tl.constexpr):
-    """Returns a column's sum of rows for a row of the window: the first or the second, of even or
-    odd pixels.
+def _column_sum(place, by_row, inside, ODD: tl.constexpr, SECOND: tl.constexpr):
+    """Returns the sum of a column's weights for one row of the 2 x 2 window: the first or the
+    second, for even or odd rows of the result.
     """
-    if ODD == SECOND:  # one row: the first of even pixels, or the last of odd ones
+    if ODD == SECOND:  # a single weight: the first of even rows, or the last of odd ones
         total = tl.load(place + 2 * SECOND * by_row, inside).to(tl.float32)
     else:
         total = tl.load(place + SECOND * by_row, inside).to(tl.float32)
@@ -37,9 +37,9 @@ def _phase_weights(
     for phase in tl.static_range(4):
         place = out + (phase * outputs + output) * 4 * inputs + channel
         for row in tl.static_range(2):
-            left = _of_column(first, by_row, inside, phase // 2, row)
-            middle = _of_column(second, by_row, inside, phase // 2, row)
-            right = _of_column(third, by_row, inside, phase // 2, row)
+            left = _column_sum(first, by_row, inside, phase // 2, row)
+            middle = _column_sum(second, by_row, inside, phase // 2, row)
+            right = _column_sum(third, by_row, inside, phase // 2, row)
             if phase % 2 == 0:
                 right += middle
             else:

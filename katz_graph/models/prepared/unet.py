@@ -196,10 +196,8 @@ class PreparedUpsample(Upsample2D):  # type: ignore[misc]
     def forward(
         self, hidden_states: Tensor, output_size: Any = None, *arguments: Any, **options: Any
     ) -> Tensor:
-        doubled = output_size is None or all(
-            size == 2 * side
-            for size, side in zip(output_size, hidden_states.shape[2:], strict=True)
-        )
+        *_, height, width = hidden_states.shape
+        doubled = output_size is None or tuple(output_size) == (2 * height, 2 * width)
         if doubled and uses_kernels(hidden_states):
             return upsampled_convolution(hidden_states, self.conv.weight, self.conv.bias)
         upsampled: Tensor = super().forward(hidden_states, output_size, *arguments, **options)
