@@ -232,7 +232,7 @@ def trace(load: float, jobs: int, seed: int, scatter: float = 0.0) -> list[Reque
         requests.append(
             Request(
                 arrival,
-                (Calls(side, STEPS, ROWS),),
+                Calls(side, STEPS, ROWS),
                 arrival + SLO * alone[side],
                 prediction=math.exp(draw.gauss(0.0, scatter)),
             )

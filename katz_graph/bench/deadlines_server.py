@@ -54,7 +54,7 @@ class Machine:
         """Returns the share of jobs that end in time if calls take as long as at full load."""
         scale = DEVICES / self.capacity / fmean(self.alone.values()) / STEPS
         requests = [
-            Request(arrival, (Calls(side, STEPS),), arrival + SLO * self.alone[side])
+            Request(arrival, Calls(side, STEPS), arrival + SLO * self.alone[side])
             for arrival, side in trace
         ]
         return simulate(

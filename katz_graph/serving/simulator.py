@@ -23,7 +23,7 @@ SecondsOf = Callable[[Hashable, int], float]
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """Consecutive calls of a request. Calls of equal keys of several requests may be one call."""
+    """The calls of a request. Calls of equal keys of several requests may be one call."""
 
     key: Hashable
     number: int
@@ -35,7 +35,7 @@ class Request:
     """A request: its arrival and due time in seconds, and its calls."""
 
     arrival: float
-    calls: tuple[Calls, ...]
+    calls: Calls
     due: float = math.inf
     client: str = ""
     # predicted seconds, relative to the true ones
@@ -43,7 +43,7 @@ class Request:
 
     def alone(self, seconds_of: SecondsOf) -> float:
         """Returns the seconds of the request if it runs alone."""
-        return sum(each.number * seconds_of(each.key, each.rows) for each in self.calls)
+        return self.calls.number * seconds_of(self.calls.key, self.calls.rows)
 
 
 class Order(Protocol):
@@ -97,8 +97,7 @@ class Outcome:
 class _Progress:
     """The rest of a request on its device."""
 
-    calls: list[Calls]  # the next one last
-    left: int  # of the next calls
+    left: int  # calls
     remaining: float  # seconds alone
     device: int | None = None
     running: bool = False
@@ -160,15 +159,14 @@ class _Simulation:
     def _arrive(self, number: int) -> None:
         request = self._requests[number]
         alone = request.alone(self._seconds_of)
-        calls = [each for each in reversed(request.calls) if each.number]
-        self._active[number] = _Progress(calls, calls[-1].number, alone)
+        self._active[number] = _Progress(request.calls.number, alone)
         self._order.join(
             number,
             request.arrival,
             request.due,
             request.client,
             alone * request.prediction,
-            calls[-1].rows,
+            request.calls.rows,
         )
 
     def _start_call(self, device: int, now: float) -> bool:
@@ -181,19 +179,19 @@ class _Simulation:
         if not ready:
             return False
         leader = self._order.ranked(ready, now)[0]
-        calls = self._active[leader].calls[-1]
+        key = self._requests[leader].calls.key
         members = [leader]
         if self._max_rows:
             members += self._order.joined(
                 leader,
-                [number for number in ready if self._active[number].calls[-1].key == calls.key],
-                lambda rows: self._seconds_of(calls.key, rows),
+                [number for number in ready if self._requests[number].calls.key == key],
+                lambda rows: self._seconds_of(key, rows),
                 now,
                 self._max_rows,
             )
-        rows = {number: self._active[number].calls[-1].rows for number in members}
+        rows = {number: self._requests[number].calls.rows for number in members}
         total = sum(rows.values())
-        seconds = self._seconds_of(calls.key, total)
+        seconds = self._seconds_of(key, total)
         self._order.charge(members, seconds)
         for number in members:
             self._active[number].running, self._active[number].device = True, device
@@ -208,17 +206,14 @@ class _Simulation:
             one, request = self._active[number], self._requests[number]
             one.running = False
             one.left -= 1
-            one.remaining -= self._seconds_of(one.calls[-1].key, one.calls[-1].rows)
-            if not one.left:
-                one.calls.pop()
-            if not one.calls:
+            one.remaining -= self._seconds_of(request.calls.key, request.calls.rows)
+            if one.left:
+                remaining = one.remaining * request.prediction
+                self._order.predict(number, remaining, request.calls.rows)
+            else:
                 self._order.leave(number)
                 del self._active[number]
                 self._ends[number] = now
-                continue
-            if not one.left:
-                one.left = one.calls[-1].number
-            self._order.predict(number, one.remaining * request.prediction, one.calls[-1].rows)
 
 
 def poisson(rate: float, draw: random.Random) -> Iterator[float]:

@@ -15,7 +15,7 @@ def seconds(key: object, rows: int) -> float:
 
 
 def request(arrival: float, number: int = 2, **given: float) -> Request:
-    return Request(arrival, (Calls("denoise", number),), **given)
+    return Request(arrival, Calls("denoise", number), **given)
 
 
 def test_requests_spread_over_devices_and_keep_theirs() -> None:
@@ -38,9 +38,9 @@ def test_a_due_request_interrupts_another_one_between_its_calls() -> None:
 
 def test_requests_share_calls_of_one_key_and_pay_by_rows() -> None:
     requests = [
-        Request(0.1, (Calls("denoise", 2),), client="one"),
-        Request(0.2, (Calls("denoise", 2, rows=2),), client="two"),
-        Request(0.3, (Calls("decode", 1),), client="three"),
+        Request(0.1, Calls("denoise", 2), client="one"),
+        Request(0.2, Calls("denoise", 2, rows=2), client="two"),
+        Request(0.3, Calls("decode", 1), client="three"),
     ]
     served = simulate(requests, 1, seconds, max_rows=4)
     # the first call starts before the others arrive, and the second request's last call is alone
