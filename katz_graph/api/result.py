@@ -96,7 +96,7 @@ class Result:
     """Time in total and by part: `total`, `load`, `prepare`, `denoise`, `vae`."""
     calls: Mapping[str, int]
     """Number of stage calls that were `recorded` as CUDA graphs, `replayed`, run on two concurrent
-    streams (`beside`), and run `eager`.
+    streams (`beside`), run `eager`, and `shared` with other runs.
     """
     plan: Plan
     approximations: tuple[str, ...]

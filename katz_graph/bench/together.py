@@ -133,7 +133,7 @@ def _gain(
     shared: DeviceEngine, plain: DeviceEngine, regions: Sequence[Region], runs: int
 ) -> tuple[float, float]:
     """Returns the seconds one after the other / all at once, and those of lone jobs with sharing /
-    without it. The first round loads the models and learns the seconds of calls.
+    without it. The first two rounds load the models and learn the seconds of calls.
     """
     programs = {engine: [engine.plan(region) for region in regions] for engine in (shared, plain)}
 

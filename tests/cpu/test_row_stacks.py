@@ -1,4 +1,4 @@
-"""Calls of several requests are stacked into one: what may be stacked, and what is copied again."""
+"""Stacks calls of several requests into one, and copies only inputs that changed."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_a_fixed_number_of_rows_depends_on_nothing_but_the_request() -> None:
     assert counted.rows == [4] * 4
 
 
-def test_recordings_are_by_buckets_of_rows_whoever_comes_and_goes() -> None:
+def test_recordings_are_by_buckets_of_rows_while_requests_come_and_go() -> None:
     compute = Recorder(Tapes(strict=True), eager=0)
     calls = stage_calls(SharedRows(16), compute)
 

@@ -160,7 +160,7 @@ def test_asynchronous_code_of_packs_runs_for_one_job_at_a_time_with_the_objects_
     assert len(set(log)) == 3, "each job is alone between its two lines"
 
 
-def test_a_run_knows_when_its_job_is_due_on_its_clock_and_whose_share_it_uses(
+def test_a_run_has_the_due_time_of_its_job_on_its_own_clock_and_the_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: dict[float, Context] = {}
