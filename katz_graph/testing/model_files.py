@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf, isnan
 from pathlib import Path
 
 from torch import Tensor
@@ -52,5 +53,8 @@ def mini_models() -> Models:
 
 
 def difference(ours: Tensor, theirs: Tensor) -> float:
-    """Computes the largest absolute difference, divided by the range of `theirs`."""
-    return float((ours - theirs).abs().max() / (theirs.max() - theirs.min()))
+    """Computes the largest absolute difference, divided by the range of `theirs`. Infinite instead
+    of nan, because the maximum of several numbers may leave out nan.
+    """
+    found = float((ours - theirs).abs().max() / (theirs.max() - theirs.min()))
+    return inf if isnan(found) else found

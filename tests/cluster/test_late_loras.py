@@ -135,7 +135,7 @@ def test_the_lora_acts_from_its_first_evaluation_on(
     assert outcome.timings[program.sampler_device].arrivals == {str(path): arrives}
     expected = by_parts(alone, models, [(arrives, []), (STEPS, case.loras)])
     assert difference(outcome.samples, expected) <= 1e-5
-    assert difference(outcome.samples, without) > 1e-3  # the LoRA changed the picture
+    assert 1e-3 < difference(outcome.samples, without) < torch.inf  # the LoRA changed the picture
 
 
 def test_two_arrive_each_in_its_time(
