@@ -94,7 +94,7 @@ class Groups:
 
     @cached_property
     def _search(self) -> Search:
-        """Draws the regions of UNets. Writes their models, which takes seconds."""
+        """Draws requests for other networks. Writes their models, which takes seconds."""
         return self._opened.enter_context(Search(self._folder, self._cache))
 
     def _engine(self, rows: SharedRows, names: Sequence[str] = ("cpu",)) -> DeviceEngine:
