@@ -82,7 +82,7 @@ class Attempt:
     # the job runs; its result is being written to disk; it is going back to the queue
     phase: Literal["runs", "ends", "returns"] = "runs"
     cancelled: bool = False
-    withdrawn: bool = False  # cancelled before devices served it: nobody sees it run
+    withdrawn: bool = False  # cancelled before devices served it: never listed as running
     stopping: bool = False  # the runner was asked to stop the job within `stop_seconds`
     returned: bool = False  # stopped by the server: goes back to the queue unless it ends by itself
 
