@@ -70,6 +70,12 @@ OF_DEVICES = (
         "Predicted seconds of calls that jobs share",
     ),
     (CounterMetricFamily, "calls_measured_seconds", "Measured seconds of the same calls"),
+    (
+        GaugeMetricFamily,
+        "calls_error_median",
+        "Median relative error of these predictions, over the last 1,000 calls after the first 50",
+    ),
+    (GaugeMetricFamily, "calls_error_p95", "Relative error that 95 % of them did not exceed"),
     (CounterMetricFamily, "calls_eager", "Calls of stages that ran without a recording"),
     (CounterMetricFamily, "recordings_dropped", "How often recordings were dropped to make room"),
     (GaugeMetricFamily, "recordings_bytes", "Bytes of recorded calls"),
@@ -252,5 +258,7 @@ class _Figures(Collector):
         for metric, name, title in OF_DEVICES:
             family = metric(f"katz_{name}", title, labels=["device"])
             for device in self._stats.devices:
-                family.add_metric([device.name], float(getattr(device, ATTRIBUTES.get(name, name))))
+                value = getattr(device, ATTRIBUTES.get(name, name))
+                if value is not None:
+                    family.add_metric([device.name], float(value))
             yield family

@@ -51,6 +51,10 @@ class ComputeUse:
     # seconds of calls that requests may share and that had a prediction
     predicted_seconds: float = 0.0
     measured_seconds: float = 0.0
+    # relative errors of the predictions of the last of these calls: the median, and the error that
+    # 95 % did not exceed
+    median_error: float | None = None
+    p95_error: float | None = None
     drops: int = 0  # times that all recordings were dropped for lack of memory
     bytes: int = 0  # memory held by recordings
     eager: dict[str, int] = field(default_factory=dict)  # other calls, by reason

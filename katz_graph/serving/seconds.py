@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ from katz_graph.ir.device import interpolated
 GROUPS = 20  # groups of a key and a number of rows whose median is the prediction
 TRIALS = 3  # groups of a number of rows before their seconds decide who joins
 MAX_KEYS = 1024  # the key that was measured the longest ago is dropped first
+FIRST_GROUPS = 50  # whose errors do not count
+MAX_ERRORS = 1000  # of the last groups
 
 
 @dataclass(slots=True)
@@ -68,6 +71,9 @@ class CallSeconds:
     def __init__(self) -> None:
         self._calls: dict[Hashable, _Call] = {}
         self.predicted = self.measured = 0.0
+        self._first = FIRST_GROUPS
+        self._errors = deque[float]()
+        self._sorted: list[float] = []  # the same errors
 
     def expect(self, key: Hashable, seconds: Mapping[int, float]) -> None:
         """Sets the seconds of a key by rows, from a profile or an estimate, until groups run."""
@@ -89,8 +95,24 @@ class CallSeconds:
         if predicted is not None:
             self.predicted += predicted
             self.measured += seconds
+            self._add_error(abs(predicted / seconds - 1))
         call.add(rows, seconds)
         self._drop_oldest()
+
+    def _add_error(self, error: float) -> None:
+        if self._first:
+            self._first -= 1
+            return
+        if len(self._errors) == MAX_ERRORS:
+            del self._sorted[bisect_left(self._sorted, self._errors.popleft())]
+        self._errors.append(error)
+        insort(self._sorted, error)
+
+    def error(self, share: float) -> float | None:
+        """Returns the relative error that this share of the last groups' predictions did not
+        exceed; None until FIRST_GROUPS groups had a prediction.
+        """
+        return self._sorted[int(share * len(self._sorted))] if self._sorted else None
 
     def seconds(self, key: Hashable, rows: int) -> float | None:
         """Returns the seconds of a call, or None if neither a profile nor groups tell: the key, or

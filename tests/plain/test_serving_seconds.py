@@ -12,7 +12,14 @@ from planner_devices import MS, devices, region, several
 
 from katz_graph.executor.worker.device_program import device_program
 from katz_graph.ir.device import ROW_BUCKETS
-from katz_graph.serving.seconds import GROUPS, MAX_KEYS, TRIALS, CallSeconds
+from katz_graph.serving.seconds import (
+    FIRST_GROUPS,
+    GROUPS,
+    MAX_ERRORS,
+    MAX_KEYS,
+    TRIALS,
+    CallSeconds,
+)
 
 # milliseconds of a small UNet's evaluation on a CPU, by rows: affine from 2 to 8, not elsewhere
 MEASURED = {1: 6.8, 2: 8.0, 4: 10.4, 8: 15.5, 16: 28.1}
@@ -111,6 +118,19 @@ def test_times_that_are_none_do_not_count_and_old_keys_are_dropped() -> None:
     for number in range(MAX_KEYS):
         known.add(number, 1, 1.0)
     assert known.seconds("unet", 2) is None and known.seconds(0, 1) == 1.0
+
+
+def test_errors_of_predictions_are_those_of_the_last_groups_without_the_first_ones() -> None:
+    known = CallSeconds()
+    for _ in range(FIRST_GROUPS + 1):  # the first has no prediction
+        known.add("unet", 1, 1.0)
+    assert known.error(0.5) is None
+    for seconds in [1.0] * 89 + [1.25] * 8 + [2.0] * 3:
+        known.add("unet", 1, seconds)
+    assert (known.error(0.5), known.error(0.95), known.error(0.98)) == pytest.approx((0, 0.2, 0.5))
+    for _ in range(GROUPS + MAX_ERRORS):
+        known.add("unet", 1, 1.0)
+    assert known.error(0.999) == 0.0
 
 
 def test_a_scheduler_may_ask_a_thousand_times_in_a_decision() -> None:

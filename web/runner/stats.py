@@ -89,6 +89,8 @@ class DeviceFigures:
             rows_shared=computed.shared_rows,
             calls_predicted_seconds=computed.predicted_seconds,
             calls_measured_seconds=computed.measured_seconds,
+            calls_error_median=computed.median_error,
+            calls_error_p95=computed.p95_error,
             calls_eager=sum(computed.eager.values()),
             recordings_dropped=computed.drops,
             recordings_bytes=computed.bytes,

@@ -102,6 +102,9 @@ class DeviceStats:
     # of the stage calls that jobs may share and that had a prediction (`--shared-rows`)
     calls_predicted_seconds: float = 0.0
     calls_measured_seconds: float = 0.0
+    # relative errors of these predictions
+    calls_error_median: float | None = None
+    calls_error_p95: float | None = None
     calls_eager: int = 0  # stage calls computed without a recording
     recordings_dropped: int = 0  # recordings evicted for others
     recordings_bytes: int = 0
