@@ -178,6 +178,26 @@ def test_jobs_are_due_after_a_multiple_of_their_predicted_seconds(
     assert caplog.messages.count(line) == 1, "the earlier server's jobs are known"
 
 
+def test_due_times_follow_jobs_that_ran_alone_not_those_that_shared_a_device(
+    tmp_path: Path,
+) -> None:
+    clock = Clock()
+
+    async def use(service: Service) -> None:
+        await teach(service, clock, 10.0)
+        for first, second in ("ab", "cd", "ef"):
+            await submit(service, first, second)
+            await service.until(lambda both=[first, second]: service.running() == both)
+            clock.now += 8.0  # each is charged for 4 s
+            for one in (first, second):
+                service.runner.end(one)
+            await service.all_ended(first, second)
+        [job] = await submit(service, "next")
+        assert job.due == clock.now + 30.0
+
+    run(tmp_path, use, jobs_at_once=2, groups=1, clock=clock, due_times=DueTimes(3.0))
+
+
 @pytest.mark.parametrize(
     ("option", "message"),
     [

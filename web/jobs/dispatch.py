@@ -72,6 +72,7 @@ class Attempt:
     job: Job
     number: int = 0  # in the order of starts
     urgent: bool = False  # devices serve it before the jobs that the runner had at its start
+    alone: bool = True  # the runner has had no other job since its start
     # when the runner started it; `job.started`: when devices began to serve it
     began: float | None = None
     device_seconds: float = 0.0  # its share of the time of a group of devices that served it
@@ -82,7 +83,6 @@ class Attempt:
     # the job runs; its result is being written to disk; it is going back to the queue
     phase: Literal["runs", "ends", "returns"] = "runs"
     cancelled: bool = False
-    withdrawn: bool = False  # cancelled before devices served it: never listed as running
     stopping: bool = False  # the runner was asked to stop the job within `stop_seconds`
     returned: bool = False  # stopped by the server: goes back to the queue unless it ends by itself
 
@@ -152,16 +152,12 @@ class Dispatcher:
     def served(self) -> list[Job]:
         """Returns the served jobs, and those that are leaving the runner, the earliest first."""
         later = self._later()
-        return [
-            attempt.job
-            for attempt in self.attempts.values()
-            if not (attempt in later or attempt.withdrawn)
-        ]
+        return [attempt.job for attempt in self.attempts.values() if attempt not in later]
 
     @property
     def later(self) -> list[Job]:
         """Returns the later jobs of the runner, the earliest first."""
-        return [attempt.job for attempt in self._later() if not attempt.withdrawn]
+        return [attempt.job for attempt in self._later()]
 
     def _later(self) -> list[Attempt]:
         return [one for one in self._running() if not one.urgent][self._concurrency.served :]
@@ -261,7 +257,6 @@ class Dispatcher:
         attempt = self.attempts.get(id)
         if attempt is not None and attempt.phase != "ends":
             attempt.cancelled = True
-            attempt.withdrawn |= attempt in self._later()
             if attempt.phase == "runs":
                 self._stop(attempt)
             return True
@@ -361,6 +356,9 @@ class Dispatcher:
             next(self._numbers),
             self._is_urgent(job),
         )
+        if len(running := self._running()) > 1:
+            for one in running:
+                one.alone = False
         self.idle.clear()
         self.spawn(self._note(self._store.begin(job.id, at)))
         self.spawn(self._hand_over(attempt))
@@ -426,7 +424,9 @@ class Dispatcher:
         if attempt.job.started is None:  # ended as a later job
             attempt.job = replace(attempt.job, started=attempt.began)
         else:
-            attempt.job = replace(attempt.job, device_seconds=attempt.device_seconds)
+            attempt.job = replace(
+                attempt.job, device_seconds=attempt.device_seconds, alone=attempt.alone
+            )
         self.spawn(self._keep(attempt, result, discard))
 
     def _return(self, attempt: Attempt, crashes: int) -> None:

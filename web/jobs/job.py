@@ -54,6 +54,7 @@ class Job:
     due: float | None = None  # when the job should end; None: no due time; not stored
     # seconds of a group of devices, if it ended in this process; not stored
     device_seconds: float | None = None
+    alone: bool = False  # the runner had no other job during it; not stored
 
 
 @dataclass(frozen=True, slots=True)

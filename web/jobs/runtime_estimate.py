@@ -68,11 +68,15 @@ class Predictor:
         """Returns whether there are samples."""
         return bool(self._recent)
 
+    def of_shape(self, features: JobFeatures) -> float | None:
+        """Predicts the seconds of a job from jobs of its shape; None without such samples."""
+        same = self._shapes.get(features.shape)
+        return None if same is None else statistics.median(same)
+
     def seconds(self, features: JobFeatures) -> float | None:
         """Predicts the seconds of a job, or None without samples."""
-        same = self._shapes.get(features.shape)
-        if same is not None:
-            return statistics.median(same)
+        if (same := self.of_shape(features)) is not None:
+            return same
         if not self._recent:
             return None
         slope, start = self._line = self._line or _line(self._recent)
@@ -222,6 +226,7 @@ class Forecast:
     def __init__(self, slots: int, clock: Callable[[], float]) -> None:
         self._slots, self._clock = slots, clock
         self._predictor = Predictor()
+        self._alone = Predictor()  # from jobs that ran alone
         self._features: dict[str, JobFeatures] = {}
         self._running = RunningJobs()
 
@@ -253,6 +258,8 @@ class Forecast:
         seconds = learned(job, features)
         if seconds is not None:
             self._predictor.learn(features, seconds)
+            if job.alone:
+                self._alone.learn(features, seconds)
 
     @property
     def known(self) -> bool:
@@ -260,8 +267,13 @@ class Forecast:
         return self._predictor.known
 
     def own(self, features: JobFeatures) -> float | None:
-        """Predicts the seconds of a job with these features."""
-        return self._predictor.seconds(features)
+        """Predicts the seconds of a job with these features if it runs alone: from jobs of its
+        shape that ran alone, if there are any. Jobs at the same time overlap their work or share
+        calls, so each is charged for fewer seconds than it takes alone, or for more on a machine
+        that they fill.
+        """
+        alone = self._alone.of_shape(features)
+        return self._predictor.seconds(features) if alone is None else alone
 
     def starts(self, running: Iterable[Job], waiting: Sequence[Job]) -> list[float]:
         """Predicts the seconds until each waiting job starts, and last until one more would. The
