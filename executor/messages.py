@@ -104,8 +104,9 @@ class Dial:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Makes a worker load the models for its part of a program, answer `Ready`, and wait for `Go`.
-    `context`: the run's context for pack code, if the worker is in the same process.
+    """Makes a worker load the models for its part of a program, and execute it. If it `waits` for
+    other devices, it answers `Ready` when it has loaded, and waits for `Go`. `context`: the run's
+    context for pack code, if the worker is in the same process.
     """
 
     request: str
@@ -115,6 +116,7 @@ class Begin:
     previews: bool
     place: RunPlace = RunPlace()
     context: Context | None = field(default=None, metadata=LOCAL)
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)

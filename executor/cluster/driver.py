@@ -336,6 +336,7 @@ class Cluster:
                     context.previews,
                     _place(context),
                     context,
+                    len(request.devices) > 1,
                 )
                 self._send(device, begin)
         except TypeError as error:

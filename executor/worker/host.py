@@ -142,7 +142,9 @@ class Host:
         self._announce(Connected(name, generation, bulk.transport))
 
     def begin(self, begin: Begin) -> None:
-        """Loads the models of a device program, reports `Ready`, and waits for `go`."""
+        """Starts a device program. If it `waits` for other devices, loads its models, reports
+        `Ready`, and waits for `go`.
+        """
         try:
             self._begin(begin)
         except Exception as error:
@@ -158,8 +160,8 @@ class Host:
             context,
             exchange,
             begin.measure,
-            hold=True,
-            on_loaded=ready,
+            hold=begin.waits,
+            on_loaded=ready if begin.waits else None,
             wake=self._worker.wake,
             stage_calls=self._stage_calls,
         )
