@@ -67,6 +67,8 @@ LACKING = {
     "minutes": "has no parts",
     "peer": "compares no servers",
     "simulate": "simulates nothing",
+    "loads": "has no loads to choose",
+    "jobs": "has no number of jobs to choose",
 }
 """Reasons for which a bench does not accept an option."""
 

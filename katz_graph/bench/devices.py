@@ -12,7 +12,6 @@ import math
 import random
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -35,6 +34,8 @@ SIMULATED: Mapping[int, tuple[float, float]] = {128: (0.5, 1.35), 192: (0.9, 1.5
 MAX_RATIOS = {0.2: 0.85, 0.9: 1.03}  # of the mean seconds with one device a job, by load
 MAX_PLANNED_JOBS = 6  # at the same time
 ROUNDS = 3
+STEPS = 20
+WARM_UP = 3  # jobs of each side
 OPTIONS = ("--devices", f"cpu*{len(DEVICES)}", "--queue-limit", "100000")
 _BEGIN, _END = (Operation(name, name, name, {}) for name in ("step_begin", "step_end"))
 
@@ -56,25 +57,32 @@ def run(simulate: bool = False, jobs: int | None = None) -> BenchResult:
 
 def _measured(jobs: int) -> dict[float, tuple[float, float]]:
     """Returns the mean seconds of a job by load, with one device a job and by load. The servers
-    take turns.
+    take turns. Only one runs at a time, because workers claim processors, which servers cannot
+    share.
     """
-    found = {}
-    with ExitStack() as opened:
-        folder = Path(opened.enter_context(tempfile.TemporaryDirectory()))
-        servers = [
-            opened.enter_context(serving(folder / way, *OPTIONS, "--devices-per-job", way))
-            for way in ("1", BY_LOAD)
-        ]
-        for server in servers:
-            latencies(server, [(2.0 * number, side) for number, side in enumerate(SIDES * 2)])
-        for load in MAX_RATIOS:
-            seconds: list[list[float]] = [[], []]
-            for seed in range(ROUNDS):
-                sent = trace(load * capacity(servers[0], SIDES), jobs // ROUNDS, seed, SIDES)
-                for server, taken in zip(servers, seconds, strict=True):
-                    taken += latencies(server, sent)
-            found[load] = fmean(seconds[0]), fmean(seconds[1])
-    return found
+    seconds: dict[float, list[list[float]]] = {load: [[], []] for load in MAX_RATIOS}
+    with tempfile.TemporaryDirectory() as name:
+        rate = 0.0
+        for seed in range(ROUNDS):
+            for number, way in enumerate(("1", BY_LOAD)):
+                with serving(
+                    Path(name, way),
+                    *OPTIONS,
+                    "--devices-per-job",
+                    way,
+                    cache=Path(name, "cache"),
+                ) as server:
+                    # each side alone: the router learns the pace of one device and of both
+                    for side in SIDES * WARM_UP:
+                        latencies(server, [(0.0, side)], STEPS)
+                    if number == 0:
+                        alone = {side: latencies(server, [(0.0, side)], STEPS)[0] for side in SIDES}
+                        rate = capacity(server, alone, steps=STEPS)
+                    for load, taken in seconds.items():
+                        sent = trace(load * rate, jobs // ROUNDS, seed, SIDES)
+                        taken[number] += latencies(server, sent, STEPS)
+                    server.end()
+    return {load: (fmean(one), fmean(auto)) for load, (one, auto) in seconds.items()}
 
 
 def _simulated(jobs: int) -> dict[float, tuple[float, float]]:

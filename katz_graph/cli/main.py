@@ -221,12 +221,20 @@ def bench(
         bool,
         typer.Option("--simulate", help="simulate devices instead of measuring a server"),
     ] = False,
+    loads: Annotated[
+        str | None,
+        typer.Option(help="shares of a server's capacity", metavar="0.9,1.1,..."),
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(help="jobs at each load", min=1),
+    ] = None,
 ) -> None:
     """Run a benchmark, and compare its figures with their bounds."""
     from katz_graph.bench.command import run_bench
 
     options = {"part": part, "out": out, "write": write, "minutes": minutes, "peer": peer}
-    options["simulate"] = simulate or None
+    options |= {"simulate": simulate or None, "loads": loads, "jobs": jobs}
     if not run_bench(name, as_json, svg, seed=seed, **options):
         raise typer.Exit(1)
 
