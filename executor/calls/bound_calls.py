@@ -13,6 +13,7 @@ from torch import Tensor
 from katz_graph.core.recipe import ModelRecipe
 from katz_graph.executor.calls.batching import on_device
 from katz_graph.executor.calls.computing import Offer, StageCall
+from katz_graph.executor.calls.rows import taken
 from katz_graph.executor.graph.region_calls import RegionCalls
 from katz_graph.executor.weights.weight_set import Resident
 from katz_graph.executor.worker.models import DeviceModels, network_loras
@@ -48,7 +49,8 @@ class BoundCalls:
         """Calls a pack's node. It is not retried if memory runs out, because it may have side
         effects.
         """
-        return self._nodes.call(node, {**node.inputs, **given})
+        values = {name: taken(value) for name, value in given.items()}
+        return self._nodes.call(node, {**node.inputs, **values})
 
     def offer(
         self,

@@ -7,14 +7,16 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Generic, TypeVar
 from weakref import ReferenceType, ref
 
 import torch
 from torch import Tensor
 
-from katz_graph.executor.calls.batching import mapped, outline, split, tensors_of
+from katz_graph.executor.calls.batching import mapped, outline, tensors_of
 from katz_graph.executor.calls.computing import Offer, StageCall
+from katz_graph.executor.calls.rows import Rows, SharedOutput, form_of, taken
 from katz_graph.models.stage_registry import stage as stage_named
 from katz_graph.models.stages import Outputs, Stage
 
@@ -26,7 +28,8 @@ TEXT_DIMENSIONS = 3  # of tensors with a text's tokens: [B, T, D]
 @dataclass(frozen=True, slots=True)
 class Member:
     """Holds a call of one request that may be stacked with others of equal form. `tensors`: by
-    input; `tokens`: the length of text, if the stage allows other lengths in one call.
+    input, without those that are `Rows`; `tokens`: the length of text, if the stage allows other
+    lengths in one call.
     """
 
     offer: Offer
@@ -34,6 +37,11 @@ class Member:
     tensors: Mapping[str, Sequence[Tensor]]
     form: Hashable
     tokens: int = 0
+
+    def input_tensors(self, name: str) -> Sequence[Tensor]:
+        """Returns the tensors of an input."""
+        given = self.tensors.get(name)
+        return tensors_of(taken(self.call.given[name])) if given is None else given
 
 
 class ByTensors(Generic[Item]):
@@ -62,8 +70,6 @@ class RowStacks:
     """
 
     def __init__(self) -> None:
-        # tensors of a part -> the value that it is a part of, and its first row there
-        self._wholes: ByTensors[tuple[Any, int]] = ByTensors()
         # tensors of all members' inputs that last -> the number of rows, and the stacked value
         self._lasting: ByTensors[tuple[int, Any]] = ByTensors()
         # tensors of an input that lasts -> their form and number of rows
@@ -76,15 +82,18 @@ class RowStacks:
         """
         stage, inputs, forms, tokens = call.stage, {}, [], set()
         for name, value in call.given.items():
-            tensors = inputs[name] = list[Tensor]()
-            structure = outline(value, tensors)
             repeated = any_tokens and name in stage.repeats
+            if isinstance(value, Rows) and not repeated:
+                forms.append((name, value.output.form or id(offer)))
+                continue
+            tensors = inputs[name] = list[Tensor]()
+            structure = outline(taken(value), tensors)
             if repeated:
                 tokens |= {one.shape[1] for one in tensors if one.dim() == TEXT_DIMENSIONS}
             form, rows = self._form(tensors, name in stage.hoists, repeated)
             if not _for_all_rows(stage, name) and set(rows) - {offer.rows}:
                 form = id(offer)  # shares with no other
-            forms.append((name, structure, form))
+            forms.append((name, (structure, form)))
         if len(tokens) > 1:
             return self.member(offer, call, any_tokens=False)
         form = id(call.module), offer.loras, tuple(forms)
@@ -97,7 +106,7 @@ class RowStacks:
         known = self._forms.get(tensors) if lasting and tensors else None
         if known is None:
             known = (
-                tuple([_form_of(one, repeated) for one in tensors]),
+                tuple([form_of(one, _first(one, repeated)) for one in tensors]),
                 {one.shape[0] for one in tensors},
             )
             if lasting and tensors:
@@ -106,20 +115,17 @@ class RowStacks:
 
     def stacked(self, members: Sequence[Member], rows: Sequence[int], wanted: int) -> StageCall:
         """Returns one call with the rows of all, and copies of the last row up to `wanted`."""
-        tokens = [one.tokens for one in members]
-        return members[0].call._replace(
-            given={
-                name: self._input(
-                    members[0].call,
-                    name,
-                    [one.tensors[name] for one in members],
-                    [math.lcm(*tokens) // one for one in tokens] if any(tokens) else (),
-                    rows,
-                    wanted,
-                )
-                for name in members[0].call.given
-            }
-        )
+        call, tokens = members[0].call, [one.tokens for one in members]
+        repeats = [math.lcm(*tokens) // one for one in tokens] if any(tokens) else ()
+        given = {}
+        for name in call.given:
+            output = _output_of([one.call.given[name] for one in members], wanted)
+            if output is None:
+                tensors = [one.input_tensors(name) for one in members]
+                given[name] = self._input(call, name, tensors, repeats, rows, wanted)
+            else:
+                given[name] = output.value
+        return call._replace(given=given)
 
     def _input(
         self,
@@ -131,11 +137,9 @@ class RowStacks:
         wanted: int,
     ) -> Any:
         """Stacks one input. `tensors`: of each member."""
-        stage, value = call.stage, call.given[name]
+        stage, value = call.stage, taken(call.given[name])
         if not tensors[0] or rows[0] == wanted:
             return value
-        if (whole := self._whole(tensors, rows, wanted)) is not None:
-            return whole
         lasts = name in stage.hoists
         sources = [one for some in tensors for one in some]
         known = self._lasting.get(sources) if lasts else None
@@ -154,28 +158,12 @@ class RowStacks:
 
     def parts(self, outputs: Outputs, rows: Sequence[int], wanted: int) -> list[Outputs]:
         """Returns each request's rows of the outputs, without copies."""
-        sizes = [*rows, wanted - sum(rows)] if wanted > sum(rows) else list(rows)
-        parts = split(outputs, sizes)[: len(rows)]
-        if len(sizes) > 1:
-            start = 0
-            for part, size in zip(parts, rows, strict=True):
-                for whole, value in zip(outputs, part, strict=True):
-                    if tensors := tensors_of(value):
-                        self._wholes.put(tensors, (whole, start))
-                start += size
-        return parts
-
-    def _whole(
-        self, tensors: Sequence[Sequence[Tensor]], rows: Sequence[int], wanted: int
-    ) -> Any | None:
-        """Returns the value whose rows, in order, are those of the parts."""
-        whole, end = None, 0
-        for some, size in zip(tensors, rows, strict=True):
-            of, start = self._wholes.get(some) or (None, 0)
-            if of is None or start != end or (whole is not None and of is not whole):
-                return None
-            whole, end = of, start + size
-        return whole if all(len(one) == wanted for one in tensors_of(whole)) else None
+        shared = [SharedOutput(value, wanted) for value in outputs]
+        starts = accumulate(rows, initial=0)
+        return [
+            tuple([Rows(output, start, size) for output in shared])
+            for start, size in zip(starts, rows, strict=False)
+        ]
 
 
 def alike(members: Sequence[Member]) -> list[list[Member]]:
@@ -192,6 +180,17 @@ def alike(members: Sequence[Member]) -> list[list[Member]]:
     return [group for some in groups.values() for group in some]
 
 
+def _output_of(parts: Sequence[Any], wanted: int) -> SharedOutput | None:
+    """Returns the output whose `wanted` rows are, in order, those of the parts."""
+    end = 0
+    for part in parts:
+        if not isinstance(part, Rows) or part.output is not parts[0].output or part.start != end:
+            return None
+        end += part.size
+    output: SharedOutput = parts[0].output
+    return output if output.rows == wanted else None
+
+
 def _share_tokens(members: Sequence[Member]) -> bool:
     tokens = [member.tokens for member in members]
     return math.lcm(*tokens) <= MAX_REPEATS * min(tokens)
@@ -202,9 +201,9 @@ def _for_all_rows(stage: Stage, name: str) -> bool:
     return source is not None and stage_named(source).for_all_rows
 
 
-def _form_of(tensor: Tensor, repeated: bool) -> Hashable:
-    shape = tensor.shape[2 if repeated and tensor.dim() == TEXT_DIMENSIONS else 1 :]
-    return shape, tensor.stride()[1:], tensor.dtype, tensor.device
+def _first(tensor: Tensor, repeated: bool) -> int:
+    """Returns the first dimension whose size must be equal."""
+    return 2 if repeated and tensor.dim() == TEXT_DIMENSIONS else 1
 
 
 def _repeated(tensor: Tensor, times: int) -> Tensor:

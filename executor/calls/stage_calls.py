@@ -19,6 +19,7 @@ from katz_graph.core.shared_rows import ALONE, SharedRows
 from katz_graph.executor.calls.batching import mapped, merge, split
 from katz_graph.executor.calls.computing import Offer, StageCall
 from katz_graph.executor.calls.row_stacks import Member, RowStacks, alike
+from katz_graph.executor.calls.rows import taken
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.executor.worker.stream import Lap
 from katz_graph.ir.device import ROW_BUCKETS
@@ -86,7 +87,7 @@ class StageCalls:
             calls = [_absorbed(call) if _absorbs(call) else call for call in offer.calls]
             offers = [replace(offer, sizes=(size,)) for size in offer.sizes]
             return [self._stacked([one])[0] for one in map(self._member, offers, calls)]
-        return self._counted([offer], partial(self._computed, offer.calls))
+        return self._counted([offer], partial(self._computed, list(map(_cut_out, offer.calls))))
 
     def together(self, offers: Sequence[Offer]) -> list[Sequence[Outputs] | Exception]:
         """Computes offers of one key: those of equal form in one call. Returns the outputs, or the
@@ -152,7 +153,7 @@ class StageCalls:
         made = []
         for start in range(0, offer.rows, most):
             size = min(most, offer.rows - start)
-            part = call._replace(given=_rows_of(call.given, offer.rows, start, size))
+            part = call._replace(given=_rows_of(_cut_out(call).given, offer.rows, start, size))
             filled = self._stacks.stacked([self._member(offer, part)], [size], most)
             (outputs,) = self._counted([offer], partial(self._computed, [filled]))
             made.append(split(outputs, [size, most - size])[0])
@@ -205,7 +206,12 @@ def _absorbs(call: StageCall) -> bool:
 
 
 def _absorbed(call: StageCall) -> StageCall:
-    return call._replace(given=call.stage.absorbed(call.given))
+    return call._replace(given=call.stage.absorbed(_cut_out(call).given))
+
+
+def _cut_out(call: StageCall) -> StageCall:
+    """Cuts the rows of its request out of a call's inputs."""
+    return call._replace(given={name: taken(value) for name, value in call.given.items()})
 
 
 def _cut(items: Sequence[Item], size: int) -> list[Sequence[Item]]:

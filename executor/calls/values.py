@@ -11,13 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from katz_graph.executor.calls.batching import merge, split
+from katz_graph.executor.calls.rows import taken
 from katz_graph.ir.program import Instance
 from katz_graph.ir.region import Previous, Ref
 
 
 class Values:
     """Holds the results of calls and values received from other devices. A batched result is split
-    only when one of its parts is read.
+    only when one of its parts is read, and so is a result with rows of other requests.
 
     `origin` returns the instance behind a loop-carried value, or the value itself if no operation
     produced it; `carried` holds the values of those instances.
@@ -74,23 +75,22 @@ class Values:
             return self._outer.resolve(value)
         operations = self._owner[value.operation]
         if len(operations) > 1:
-            for name, outputs in zip(
-                operations, split(self._results[operations], [1] * len(operations)), strict=True
-            ):
+            whole = tuple(map(taken, self._results[operations]))
+            for name, outputs in zip(operations, split(whole, [1] * len(operations)), strict=True):
                 self.put((name,), outputs)
-        return self._results[(value.operation,)][value.output]
+        return taken(self._results[(value.operation,)][value.output])
 
     def gather(self, values: Sequence[Any]) -> Any:
         """Concatenates the values that the operations of one call read. Reuses a result of the same
-        batch without splitting it.
+        batch without splitting it, and returns it as `Rows` if other requests shared its call.
 
         Raises RunError for values that cannot be merged, see `merge`.
         """
-        if len(values) == 1:
-            return self.resolve(values[0])
         whole = self._whole(values)
         if whole is not None:
             return whole
+        if len(values) == 1:
+            return self.resolve(values[0])
         merged = merge([self.resolve(value) for value in values])
         if self._outer is not None and all(
             isinstance(value, Ref) and self._is_outer(value) for value in values

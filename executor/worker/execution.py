@@ -226,8 +226,12 @@ class Execution:
 
     @property
     def prepares(self) -> Collection[str]:
-        """Returns the share keys of all calls of the loop, until the first evaluation begins."""
-        return self._outlook.keys if self._evaluation < 0 and not self._measure else ()
+        """Returns the share keys of all calls of the loop while the next unit is one before the
+        first evaluation; later none.
+        """
+        if self._evaluation >= 0 or self._measure or self.upcoming:
+            return ()
+        return self._outlook.keys
 
     @property
     def upcoming(self) -> Sequence[str]:

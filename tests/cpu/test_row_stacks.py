@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from katz_graph.core.shared_rows import SharedRows
 from katz_graph.executor.calls.computing import Computing, Eagerly, Offer, StageCall
+from katz_graph.executor.calls.rows import Rows, taken
 from katz_graph.executor.calls.stage_calls import StageCalls
 from katz_graph.executor.recorded.recorder import Recorder
 from katz_graph.executor.worker.stream import HostStream
@@ -77,26 +78,26 @@ def stage_calls(rows: SharedRows, compute: Computing) -> StageCalls:
     return StageCalls(models, rows)  # type: ignore[arg-type]
 
 
-def offer(x: Tensor, text: Text | None = None) -> Offer:
+def offer(x: Tensor | Rows, text: Text | None = None) -> Offer:
     stage, given = (CHANNELS, {"x": x}) if text is None else (STAGE, {"x": x, "text": text})
     call = StageCall(stage, MODULE, given)
-    return Offer((call,), "key", (len(x),), (), "a request", lambda counts: None)
+    return Offer((call,), "key", (len(taken(x)),), (), "a request", lambda counts: None)
 
 
 def alone(one: Offer) -> Tensor:
     call = one.calls[0]
-    (made,) = call.stage.computed(call.module, call.given)
+    (made,) = call.stage.computed(call.module, {**call.given, "x": taken(call.given["x"])})
     return made  # type: ignore[no-any-return]
 
 
-def computed(calls: StageCalls, *offers: Offer) -> list[Tensor]:
+def computed(calls: StageCalls, *offers: Offer) -> list[Any]:
     """Computes offers together; checks each result against its own call."""
     made = []
     for one, result in zip(offers, calls.together(offers), strict=True):
         if isinstance(result, Exception):
             raise result
         ((found,),) = result
-        assert torch.allclose(found, alone(one), rtol=1e-5, atol=1e-7)
+        assert torch.allclose(taken(found), alone(one), rtol=1e-5, atol=1e-7)
         made.append(found)
     return made
 
@@ -106,7 +107,7 @@ def test_members_come_and_go_and_each_reads_its_own_inputs() -> None:
     counted = Counted()
     calls = stage_calls(SharedRows(16), counted)
     texts = {name: drawn_text(2, 7) for name in "abcd"}
-    states = {name: torch.randn(2, 5) for name in "abcd"}
+    states: dict[str, Any] = {name: torch.randn(2, 5) for name in "abcd"}
     for group in ("ab", "ab", "ba", "acb", "a", "ac", "ab", "abcd", "dc", "ab"):
         found = computed(calls, *(offer(states[name], texts[name]) for name in group))
         states |= zip(group, found, strict=True)
@@ -118,7 +119,7 @@ def test_nothing_is_copied_while_the_same_requests_stay_together() -> None:
     counted = Counted()
     calls = stage_calls(SharedRows(16), counted)
     texts = [drawn_text(2, 7), drawn_text(1, 14)]
-    states = [torch.randn(2, 5), torch.randn(1, 5)]
+    states: list[Any] = [torch.randn(2, 5), torch.randn(1, 5)]
     for _ in range(3):
         states = computed(calls, *map(offer, states, texts))
     first, second, third = counted.given
@@ -158,7 +159,7 @@ def test_recordings_are_by_buckets_of_rows_while_requests_come_and_go() -> None:
 
     def groups() -> None:
         texts = [drawn_text(1 + number % 3, 7) for number in range(8)]
-        states = [torch.randn(1 + number % 3, 5) for number in range(8)]
+        states: list[Any] = [torch.randn(1 + number % 3, 5) for number in range(8)]
         for group in ([0], [1], [3, 0], [0, 3, 1], [0, 1], [2, 1, 0], [4, 5, 6, 7], range(8)):
             found = computed(calls, *(offer(states[number], texts[number]) for number in group))
             for number, state in zip(group, found, strict=True):
@@ -189,5 +190,5 @@ def test_two_calls_of_one_request_have_their_own_numbers_of_rows() -> None:
     calls = stage_calls(SharedRows(4, fixed=True), Counted())
     one, other = torch.randn(1, 5), torch.randn(6, 5)
     pair = (offer(one).calls[0], offer(other).calls[0])
-    made = calls.alone(replace(offer(one), calls=pair, sizes=(len(one), 6)))
-    assert torch.equal(made[0][0], one * 2) and torch.equal(made[1][0], other * 2)
+    first, second = calls.alone(replace(offer(one), calls=pair, sizes=(len(one), 6)))
+    assert torch.equal(taken(first[0]), one * 2) and torch.equal(taken(second[0]), other * 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from katz_graph.core.recipe import ConditioningEntry, Picture, Prompt, Reference
 from katz_graph.core.shared_rows import SharedRows
 from katz_graph.executor.calls.computing import Eagerly, StageCall
 from katz_graph.executor.calls.stage_calls import StageCalls
+from katz_graph.executor.turns.loop import DeviceThread, OneUnitTask
 from katz_graph.executor.worker.device_program import device_program
 from katz_graph.executor.worker.execution import Execution
 from katz_graph.models.loading.sources import pipeline_recipes
@@ -188,6 +190,29 @@ def test_a_shared_call_without_memory_is_halved_and_the_limit_remembered(
     assert 4 in limited.rows
     # each size is tried once, and once more after unused memory was freed
     assert len(too_many) <= 2 * len(set(too_many))
+
+
+def test_requests_that_arrive_together_begin_together(sd1: Models, costs: Path) -> None:
+    """A request that is ready for its first evaluation lets the others encode their texts first."""
+    first = Case("shared", sd1.pipeline, "euler", 6)
+    regions = [sampler_region(replace(first, seed=seed)) for seed in range(3)]
+    shared = SharedRows(16)
+    with local_engine(cache=costs, shared_rows=shared) as engine:
+        at_once(engine, regions)  # loads the models
+        engine.models.compute = seen = Failing()
+        calls, released = StageCalls(engine.models, shared), threading.Event()
+        thread = DeviceThread("cpu", 1, shared=calls)
+        thread.submit(OneUnitTask(released.wait))
+        context = bare_context(engine)
+        jobs = [
+            thread.submit(Execution(share, engine.models, context, stage_calls=calls))
+            for share in (device_program(engine.plan(region), "cpu") for region in regions)
+        ]
+        released.set()
+        for job in jobs:
+            job.result()
+        thread.close()
+    assert seen.rows[0] == 3 * 2
 
 
 class Slow(Eagerly):

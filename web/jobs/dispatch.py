@@ -83,6 +83,7 @@ class Attempt:
     # the job runs; its result is being written to disk; it is going back to the queue
     phase: Literal["runs", "ends", "returns"] = "runs"
     cancelled: bool = False
+    withdrawn: bool = False  # cancelled before devices served it: never listed as running
     stopping: bool = False  # the runner was asked to stop the job within `stop_seconds`
     returned: bool = False  # stopped by the server: goes back to the queue unless it ends by itself
 
@@ -152,12 +153,16 @@ class Dispatcher:
     def served(self) -> list[Job]:
         """Returns the served jobs, and those that are leaving the runner, the earliest first."""
         later = self._later()
-        return [attempt.job for attempt in self.attempts.values() if attempt not in later]
+        return [
+            attempt.job
+            for attempt in self.attempts.values()
+            if not (attempt in later or attempt.withdrawn)
+        ]
 
     @property
     def later(self) -> list[Job]:
         """Returns the later jobs of the runner, the earliest first."""
-        return [attempt.job for attempt in self._later()]
+        return [attempt.job for attempt in self._later() if not attempt.withdrawn]
 
     def _later(self) -> list[Attempt]:
         return [one for one in self._running() if not one.urgent][self._concurrency.served :]
@@ -257,6 +262,7 @@ class Dispatcher:
         attempt = self.attempts.get(id)
         if attempt is not None and attempt.phase != "ends":
             attempt.cancelled = True
+            attempt.withdrawn |= attempt in self._later()
             if attempt.phase == "runs":
                 self._stop(attempt)
             return True
