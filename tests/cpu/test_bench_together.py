@@ -23,5 +23,5 @@ def test_requests_of_random_groups_get_the_pictures_of_lone_ones(
     assert any(group.shared for group in found)
     moved = replace(found[0], differences=found[0].differences | {"fixed": 1e-9})
     assert result([moved]).metrics["failing_seeds"] == [SEEDS[0]]
-    with pytest.raises(InputError, match="--part rows: expected one of speed, groups"):
+    with pytest.raises(InputError, match="--part rows: expected one of speed, poisson, groups"):
         run_bench("together", as_json=False, part="rows")
