@@ -1,9 +1,10 @@
-"""Normalises rows by mean and variance, with a shift after or two rows joined before, in one pass
-over memory.
+"""Normalises rows by mean and variance, with a residual added or two rows joined before, or a shift
+after, in one pass over memory.
 
-Stands in for diffusers' `AdaLayerNormShift` and for `FP32LayerNorm` of joined tensors, in
-HunyuanDiT. The shift is bit-equal to torch's. Sums of a row have another order than torch's, so the
-statistics are not: the error against float64 is no larger than torch's.
+Stands in for a sum and torch's LayerNorm, and for diffusers' `AdaLayerNormShift` and
+`FP32LayerNorm` of joined tensors in HunyuanDiT. Sum and shift are bit-equal to torch's. Sums of a
+row have another order than torch's, so the statistics are not: the error against float64 is no
+larger than torch's.
 """
 
 from __future__ import annotations
@@ -13,6 +14,22 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from katz_graph.kernels.dispatch import uses_kernels
+
+
+def residual_layer_norm(
+    x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor]:
+    """Returns r = x + residual, rounded to their dtype, and LayerNorm(r); all [..., C]. Without a
+    residual r is x itself.
+
+    Statistics are float32. Reads both inputs once and writes both outputs once; torch reads the sum
+    again.
+    """
+    if uses_kernels(x):
+        from katz_graph.kernels.triton.layer_norm import residual_layer_norm as kernel
+
+        return kernel(x, residual, weight, bias, eps)
+    return residual_reference(x, residual, weight, bias, eps)
 
 
 def shifted_layer_norm(
@@ -41,6 +58,13 @@ def joined_layer_norm(
 
         return kernel(x, other, weight, bias, eps)
     return joined_reference(x, other, weight, bias, eps)
+
+
+def residual_reference(
+    x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor]:
+    total = x if residual is None else x + residual
+    return total, F.layer_norm(total, total.shape[-1:], weight, bias, eps)
 
 
 def shifted_reference(

@@ -64,6 +64,7 @@ OF_DEVICES = (
     (CounterMetricFamily, "calls_beside", "Calls of stages that ran concurrently on a GPU"),
     (CounterMetricFamily, "calls_shared", "Calls of stages with rows of several jobs"),
     (CounterMetricFamily, "rows_shared", "Rows in calls of several jobs"),
+    (CounterMetricFamily, "calls_lora_rows", "Calls of stages with LoRAs of some rows"),
     (
         CounterMetricFamily,
         "calls_predicted_seconds",

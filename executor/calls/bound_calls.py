@@ -15,23 +15,23 @@ from katz_graph.executor.calls.batching import on_device
 from katz_graph.executor.calls.computing import Offer, StageCall
 from katz_graph.executor.calls.rows import taken
 from katz_graph.executor.graph.region_calls import RegionCalls
-from katz_graph.executor.weights.weight_set import Resident
 from katz_graph.executor.worker.models import DeviceModels, network_loras
 from katz_graph.host.transfer import to_device
 from katz_graph.ir.region import Operation, Previous, Ref
+from katz_graph.models.row_loras import LoraFactors
 from katz_graph.models.stages import Loop, Stage
 from katz_graph.planner.region import stage_of
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Holds a call without its tensors: the stage, the live module, the LoRAs that must be resident
-    in the module, and constants on the device.
+    """Holds a call without its tensors: the stage, the live module, the model whose LoRAs apply,
+    and constants on the device.
     """
 
     stage: Stage
     module: Any
-    loras: Resident
+    model: ModelRecipe | None
     constants: Mapping[str, Any]
 
 
@@ -44,6 +44,7 @@ class BoundCalls:
         self._models, self._loop, self._nodes = models, loop, nodes
         # by the id() of operations, which the program keeps alive
         self._known: dict[tuple[int, ...], Bound] = {}
+        self._factors: dict[ModelRecipe, LoraFactors | None] = {}
 
     def node(self, node: Operation, given: Mapping[str, Any]) -> tuple[Any, ...]:
         """Calls a pack's node. It is not retried if memory runs out, because it may have side
@@ -59,20 +60,28 @@ class BoundCalls:
         what: str,
         key: str,
         count: Callable[[Counter[str]], None],
+        by_row: bool = False,
     ) -> Offer:
         """Binds one call, or two independent calls. `members`: operations of each call; `given`:
-        inputs from other operations; `key`: `Call.shares`.
+        inputs from other operations; `key`: `Call.shares`; `by_row`: LoRAs are not merged.
         """
         ready = tuple(map(self._ready, members, given))
-        first = members[0]
+        models = [self._known[tuple(map(id, some))].model for some in members]
+        first = models[0]
         return Offer(
             ready,
             key if len(ready) == 1 else "",
             tuple(len(some) * self._loop.shape[0] for some in members),
-            self._known[tuple(map(id, first))].loras,
-            f"{what}, {first[0].stage.replace('_', ' ')}",
+            () if by_row or first is None else network_loras(first),
+            tuple(self._factors_of(model) if by_row else None for model in models),
+            f"{what}, {members[0][0].stage.replace('_', ' ')}",
             count,
         )
+
+    def _factors_of(self, model: ModelRecipe | None) -> LoraFactors | None:
+        if model is not None and model not in self._factors:
+            self._factors[model] = self._models.lora_factors(model)
+        return None if model is None else self._factors[model]
 
     def _ready(self, members: Sequence[Operation], given: Mapping[str, Any]) -> StageCall:
         """Binds one call and adds its inputs from other operations."""
@@ -90,6 +99,7 @@ class BoundCalls:
     def clear(self) -> None:
         """Releases the modules."""
         self._known.clear()
+        self._factors.clear()
 
     def _bind(self, members: Sequence[Operation]) -> Bound:
         stage, inputs = stage_of(members[0]), members[0].inputs
@@ -98,8 +108,8 @@ class BoundCalls:
         constants = on_device(stage.bound(inputs, self._loop), self._models.device)
         recipe = inputs.get(stage.module) if stage.module else None
         module = None if recipe is None else self._models.module(recipe)
-        loras = network_loras(recipe) if isinstance(recipe, ModelRecipe) else ()
-        return Bound(stage, module, loras, {**constants, **rows})
+        model = recipe if isinstance(recipe, ModelRecipe) else None
+        return Bound(stage, module, model, {**constants, **rows})
 
     def _rows(self, numbers: Sequence[Any]) -> Tensor:
         """Returns float32 [B]: each member's number, repeated for each of its images."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from katz_graph.models.row_loras import LoraFactors
 from katz_graph.models.stages import Outputs, Stage
 
 AS_DECLARED = "computed as declared"
@@ -30,6 +31,7 @@ class Offer:
     key: str
     sizes: tuple[int, ...]  # rows of each call
     loras: Hashable  # must be resident in the module
+    factors: tuple[LoraFactors | None, ...]  # of the LoRAs that apply to each call's rows only
     what: str  # names the request in an out-of-memory error
     count: Callable[[Counter[str]], None]  # adds to the request's numbers of calls
 
@@ -48,6 +50,7 @@ class ComputeUse:
     concurrent: int = 0  # calls run concurrently on two streams
     shared: int = 0  # calls with rows of several requests
     shared_rows: int = 0  # of these calls
+    lora_rows: int = 0  # calls with LoRAs of some rows instead of merged ones
     # seconds of calls that requests may share and that had a prediction
     predicted_seconds: float = 0.0
     measured_seconds: float = 0.0
@@ -69,6 +72,7 @@ class ComputeUse:
             beside=self.concurrent,
             eager=eager,
             shared=self.shared,
+            lora_rows=self.lora_rows,
         )
 
     def count_eager(self, reason: str) -> None:

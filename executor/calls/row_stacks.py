@@ -17,9 +17,11 @@ from torch import Tensor
 from katz_graph.executor.calls.batching import mapped, outline, tensors_of
 from katz_graph.executor.calls.computing import Offer, StageCall
 from katz_graph.executor.calls.rows import Rows, SharedOutput, form_of, taken
+from katz_graph.models.row_loras import LoraFactors, RowLoras, row_loras
 from katz_graph.models.stage_registry import stage as stage_named
-from katz_graph.models.stages import Outputs, Stage
+from katz_graph.models.stages import ROW_LORAS, Outputs, Stage
 
+Source = TypeVar("Source")
 Item = TypeVar("Item")
 MAX_REPEATS = 4  # of a text, to the length of others in a call
 TEXT_DIMENSIONS = 3  # of tensors with a text's tokens: [B, T, D]
@@ -44,24 +46,24 @@ class Member:
         return tensors_of(taken(self.call.given[name])) if given is None else given
 
 
-class ByTensors(Generic[Item]):
-    """Maps lists of tensors, compared by identity, to values, while the first tensor exists."""
+class ByIdentity(Generic[Source, Item]):
+    """Maps lists of objects, compared by identity, to values, while the first object exists."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Sequence[ReferenceType[Tensor]], Item]] = {}
+        self._known: dict[int, tuple[Sequence[ReferenceType[Source]], Item]] = {}
 
-    def get(self, tensors: Sequence[Tensor]) -> Item | None:
-        refs, value = self._known.get(id(tensors[0]), ((), None))
-        if len(refs) != len(tensors):
+    def get(self, sources: Sequence[Source]) -> Item | None:
+        refs, value = self._known.get(id(sources[0]), ((), None))
+        if len(refs) != len(sources):
             return None
-        same = all(one() is tensor for one, tensor in zip(refs, tensors, strict=True))
+        same = all(one() is source for one, source in zip(refs, sources, strict=True))
         return value if same else None
 
-    def put(self, tensors: Sequence[Tensor], value: Item) -> None:
-        """Replaces the value of another list with the same first tensor."""
-        known, key = self._known, id(tensors[0])
-        first = ref(tensors[0], lambda _: known.pop(key, None))
-        known[key] = (first, *map(ref, tensors[1:])), value
+    def put(self, sources: Sequence[Source], value: Item) -> None:
+        """Replaces the value of another list with the same first object."""
+        known, key = self._known, id(sources[0])
+        first = ref(sources[0], lambda _: known.pop(key, None))
+        known[key] = (first, *map(ref, sources[1:])), value
 
 
 class RowStacks:
@@ -71,9 +73,11 @@ class RowStacks:
 
     def __init__(self) -> None:
         # tensors of all members' inputs that last -> the number of rows, and the stacked value
-        self._lasting: ByTensors[tuple[int, Any]] = ByTensors()
+        self._lasting: ByIdentity[Tensor, tuple[int, Any]] = ByIdentity()
         # tensors of an input that lasts -> their form and number of rows
-        self._forms: ByTensors[tuple[Hashable, Collection[int]]] = ByTensors()
+        self._forms: ByIdentity[Tensor, tuple[Hashable, Collection[int]]] = ByIdentity()
+        # the LoRAs of all members with some -> the rows that they apply to, and the stacked LoRAs
+        self._loras: ByIdentity[LoraFactors, tuple[Hashable, RowLoras | None]] = ByIdentity()
 
     def member(self, offer: Offer, call: StageCall, any_tokens: bool) -> Member:
         """Compares calls whose rows can be stacked as equal by `form`: module, LoRAs, and all
@@ -125,7 +129,28 @@ class RowStacks:
                 given[name] = self._input(call, name, tensors, repeats, rows, wanted)
             else:
                 given[name] = output.value
-        return call._replace(given=given)
+        factors = [one.offer.factors[0] for one in members]
+        return self.with_loras(call._replace(given=given), factors, rows, wanted)
+
+    def with_loras(
+        self,
+        call: StageCall,
+        factors: Sequence[LoraFactors | None],
+        rows: Sequence[int],
+        wanted: int,
+    ) -> StageCall:
+        """Returns a call with the LoRAs of each request's rows; further rows, up to `wanted`, have
+        none.
+        """
+        some = [one for one in factors if one is not None]
+        if not some:
+            return call
+        placed = wanted, *((size, one is None) for size, one in zip(rows, factors, strict=True))
+        known = self._loras.get(some)
+        if known is None or known[0] != placed:
+            known = placed, row_loras(factors, rows, wanted)
+            self._loras.put(some, known)
+        return call._replace(given={**call.given, ROW_LORAS: known[1]})
 
     def _input(
         self,

@@ -28,7 +28,9 @@ from katz_graph.models.stages import Outputs
 from katz_graph.serving.seconds import CallSeconds
 
 Item = TypeVar("Item")
-EVALUATIONS = 20  # whose median pace corrects planned seconds
+# seconds of a call with LoRAs of rank 16 by row, by those with merged ones: measured on CPUs
+LORA_ROWS_COST = 1.18
+EVALUATIONS = 20  # whose median pace corrects predicted seconds
 
 
 class StageCalls:
@@ -43,7 +45,10 @@ class StageCalls:
         self._seconds = CallSeconds()  # by share key
         # measured / planned seconds of the last evaluations that one request ran alone
         self._paces: deque[float] = deque(maxlen=EVALUATIONS)
-        self._laps: deque[tuple[str, int, Lap]] = deque()  # of calls that may not be complete
+        # share key, rows, and whether they have LoRAs, of calls that may not be complete
+        self._laps: deque[tuple[str, int, bool, Lap]] = deque()
+        # seconds of the last calls with LoRAs by row, divided by those predicted with merged ones
+        self._lora_costs: deque[float] = deque(maxlen=EVALUATIONS)
 
     def most_rows(self, key: str) -> int:
         """Returns the most rows of a shared call with this key."""
@@ -64,13 +69,29 @@ class StageCalls:
         if self._rows.most:
             self._seconds.expect(key, dict(zip(ROW_BUCKETS, seconds, strict=True)))
 
-    def seconds(self, keys: Collection[str], rows: int) -> float | None:
-        """Predicts the seconds of a call of each known key (`CallSeconds.optimistic_seconds`); None
-        if all are unknown.
+    @property
+    def shares(self) -> bool:
+        """Returns whether requests may share calls."""
+        return self._rows.most > 0
+
+    @property
+    def always_by_row(self) -> bool:
+        """Returns whether LoRAs are never merged if rows may have them, so that bytes do not depend
+        on other requests.
         """
-        while self._laps and self._laps[0][2].known:
-            key, measured, lap = self._laps.popleft()
-            self._seconds.add(key, measured, lap.seconds)
+        return self._rows.fixed
+
+    def seconds(self, keys: Collection[str], rows: int, by_row: bool = False) -> float | None:
+        """Predicts the seconds of a call of each known key (`CallSeconds.optimistic_seconds`); None
+        if all are unknown. `by_row`: rows have the LoRAs of their requests.
+        """
+        while self._laps and self._laps[0][3].known:
+            key, measured, with_loras, lap = self._laps.popleft()
+            cost = self._lora_cost if with_loras else 1.0
+            merged = self._seconds.seconds(key, measured)
+            if with_loras and merged is not None:
+                self._lora_costs.append(lap.seconds / merged)
+            self._seconds.add(key, measured, lap.seconds / cost)
         use = self._models.compute.use
         use.predicted_seconds, use.measured_seconds = (
             self._seconds.predicted,
@@ -79,15 +100,27 @@ class StageCalls:
         use.median_error, use.p95_error = self._seconds.error(0.5), self._seconds.error(0.95)
         rows = self._wanted(rows)
         found = [self._seconds.optimistic_seconds(key, rows) for key in keys]
-        return sum(one for one in found if one is not None) or None
+        cost = self._lora_cost if by_row else 1.0
+        return cost * sum(one for one in found if one is not None) or None
+
+    @property
+    def _lora_cost(self) -> float:
+        return median([LORA_ROWS_COST, *self._lora_costs])
 
     def alone(self, offer: Offer) -> Sequence[Outputs]:
         """Computes the calls of one request."""
         if self._rows.fixed and offer.calls[0].stage.shareable:
             calls = [_absorbed(call) if _absorbs(call) else call for call in offer.calls]
-            offers = [replace(offer, sizes=(size,)) for size in offer.sizes]
+            offers = [
+                replace(offer, sizes=(size,), factors=(factors,))
+                for size, factors in zip(offer.sizes, offer.factors, strict=True)
+            ]
             return [self._stacked([one])[0] for one in map(self._member, offers, calls)]
-        return self._counted([offer], partial(self._computed, list(map(_cut_out, offer.calls))))
+        calls = [
+            self._stacks.with_loras(_cut_out(call), [factors], [size], size)
+            for call, size, factors in zip(offer.calls, offer.sizes, offer.factors, strict=True)
+        ]
+        return self._counted([offer], partial(self._computed, calls))
 
     def together(self, offers: Sequence[Offer]) -> list[Sequence[Outputs] | Exception]:
         """Computes offers of one key: those of equal form in one call. Returns the outputs, or the
@@ -171,9 +204,11 @@ class StageCalls:
         before, lap = use.calls, models.stream.timing()
         # no closure, because an error's traceback would keep its values alive
         made = models.residents.with_room(first.what, compute)
+        by_row = any(any(offer.factors) for offer in offers)
+        use.lora_rows += by_row
         if first.key and self._rows.most:
             rows = self._wanted(sum(offer.rows for offer in offers))
-            self._laps.append((first.key, rows, lap()))
+            self._laps.append((first.key, rows, by_row, lap()))
         if len(offers) > 1:
             use.shared += 1
             use.shared_rows += sum(offer.rows for offer in offers)

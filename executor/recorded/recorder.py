@@ -235,7 +235,7 @@ class Recorder:
         stage, module, given = call
         known = recordings.inputs.known
         try:
-            static, homes = recordings.inputs.homes(given, stage.hoists)
+            static, homes = recordings.inputs.homes(given, set(filter(stage.lasting, given)))
             _fill(homes, given)
             read = (*(home.tensor for home in homes), *_weights(module))
             recording = backend.record(lambda: stage.computed(module, static), read)

@@ -7,7 +7,7 @@ Must not know what is computed: tasks are any hashable names.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -100,6 +100,23 @@ class DeviceOrder(Generic[Task]):
         self._worked |= dict.fromkeys(tasks, now)
         if switch:
             self._switch = switch
+
+    def by_row_pays(
+        self,
+        by_row: float,
+        apart: Sequence[float],
+        units: float,
+        needs_switch: Callable[[bool], bool],
+    ) -> bool:
+        """Returns whether tasks take less time with their weight sets by row than with merged ones.
+        `by_row`: seconds of a unit of all tasks; `apart`: of the tasks of each set; `units`: left;
+        `needs_switch(by_row)`: the weights for that are not resident.
+        """
+        # sets that alternate stay for at least STAY switches
+        merged = sum(apart) * (1.0 + 1.0 / STAY if len(apart) > 1 else 1.0)
+        return units * by_row + self._switch * needs_switch(True) < (
+            units * merged + self._switch * needs_switch(False)
+        )
 
     def ranked(self, tasks: Iterable[Task], now: float) -> list[Task]:
         """Returns tasks in their order."""

@@ -12,6 +12,7 @@ import math
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -41,6 +42,15 @@ class ThreadTask(OfferingTask, Protocol):
     @property
     def weight_set(self) -> WeightSetKey | None:
         """Returns the weight set that must be resident for the next unit; None for any."""
+
+    @property
+    def original_set(self) -> WeightSetKey | None:
+        """Returns the weight set without LoRAs if these may apply to the task's rows only, else
+        None.
+        """
+
+    by_row: bool
+    """Whether its LoRAs apply to its rows only, at the original weights; set between units."""
 
     @property
     def ready(self) -> bool:
@@ -85,7 +95,8 @@ class OneUnitTask:
     available; `close` releases them; `loads` returns whether it has to load models.
     """
 
-    weight_set = None
+    weight_set = original_set = None
+    by_row = False
     alone = True
     switched = 0.0
     rows = 0
@@ -195,7 +206,7 @@ class DeviceThread:
         self._threads, self._awake, self._guard = threads, Awake(awake), SpinGuard(threads)
         self._jobs: list[SubmittedTask] = []
         self._order: DeviceOrder[SubmittedTask] = DeviceOrder(
-            lambda job: not self._is_resident(job.task.weight_set), lambda job: job.task.loads
+            self._needs_switch, lambda job: job.task.loads
         )
         self._changed = threading.Condition()
         self._changes = 0  # a count, so it can be read without the lock
@@ -306,6 +317,9 @@ class DeviceThread:
     def _is_resident(self, wanted: WeightSetKey | None) -> bool:
         return wanted is None or self._resident.get(wanted[0], ()) == wanted[1]
 
+    def _needs_switch(self, job: SubmittedTask) -> bool:
+        return not any(self._is_resident(_set_of(job, by_row)) for by_row in (False, True))
+
     def _advance(self, job: SubmittedTask) -> None:
         """Runs one unit of a job, and of the jobs that share calls with it."""
         jobs = [job, *self._company(job)]
@@ -326,26 +340,77 @@ class DeviceThread:
             del job  # the traceback of a job's error references this frame
 
     def _company(self, job: SubmittedTask) -> list[SubmittedTask]:
-        """Returns the jobs that share calls of the job's next unit."""
-        if (shared := self._shared) is None or job.cancelled or not (keys := self._keys(job)):
+        """Returns the jobs that share calls of the job's next unit, and decides whether LoRAs are
+        merged for it.
+        """
+        if self._shared is None or job.cancelled:
             return []
         with self._changed:
+            keys = self._keys(job)
             others = [
                 one
                 for one in self._jobs
                 if not (one is job or one.cancelled or one.waits)
-                # others would need a switch of weights within the unit
-                and one.task.weight_set == job.task.weight_set
                 and one.task.ready
                 and not keys.isdisjoint(one.task.upcoming)
             ]
-            return self._order.joined(
-                job,
-                others,
-                lambda rows: shared.seconds(keys, rows),
-                time.perf_counter(),
-                min(map(shared.most_rows, keys)),
-            )
+            company = self._joined(job, keys, others, by_row=False)
+            by_row = False
+            sets = {one.task.weight_set for one in (job, *others)}
+            if (original := job.task.original_set) is not None and sets != {original}:
+                all_sets = self._joined(job, keys, others, by_row=True)
+                if by_row := self._by_row_pays(job, all_sets):
+                    company = all_sets
+            for one in (job, *company):
+                one.task.by_row = by_row
+            return company
+
+    def _joined(
+        self,
+        job: SubmittedTask,
+        keys: Collection[str],
+        others: Sequence[SubmittedTask],
+        by_row: bool,
+    ) -> list[SubmittedTask]:
+        """Returns the jobs that share the leader's calls, without a switch of weights within the
+        unit.
+        """
+        if (shared := self._shared) is None or not keys:
+            return []
+        wanted = _set_of(job, by_row)
+        return self._order.joined(
+            job,
+            [one for one in others if _set_of(one, by_row) == wanted],
+            lambda rows: shared.seconds(keys, rows, by_row),
+            time.perf_counter(),
+            min(map(shared.most_rows, keys)),
+        )
+
+    def _by_row_pays(self, leader: SubmittedTask, company: Sequence[SubmittedTask]) -> bool:
+        """Returns whether the LoRAs of jobs apply to their rows in the leader's next unit, instead
+        of jobs of each set of LoRAs sharing calls of their own.
+        """
+        shared, task = self._shared, leader.task
+        if shared is None or shared.always_by_row:
+            return shared is not None
+        keys = self._keys(leader) or set(task.prepares)
+        rows: Counter[WeightSetKey | None] = Counter()
+        for one in (leader, *company):
+            rows[one.task.weight_set] += one.task.rows
+        alone = shared.seconds(keys, task.rows)
+        apart = [shared.seconds(keys, some) for some in rows.values()]
+        by_row = shared.seconds(
+            keys, rows.total(), by_row=any(loras for _, loras in filter(None, rows))
+        )
+        known = [one for one in apart if one is not None]
+        if alone is None or by_row is None or len(known) < len(apart):
+            return len(rows) > 1
+        return self._order.by_row_pays(
+            by_row,
+            known,
+            max(1.0, task.remaining / alone),
+            lambda originals: not self._is_resident(_set_of(leader, originals)),
+        )
 
     def _compute(self, jobs: Sequence[SubmittedTask]) -> list[Any]:
         """Computes the offers of some jobs, and charges each for its rows."""
@@ -384,7 +449,7 @@ class DeviceThread:
             del job, work
 
     def _worked(self, job: SubmittedTask, work: Callable[[], bool]) -> bool:
-        wanted = job.task.weight_set
+        wanted = _set_of(job, job.task.by_row)
         switches = not self._is_resident(wanted)
         if job.cancelled:
             raise Cancelled("cancelled")
@@ -392,7 +457,7 @@ class DeviceThread:
         began = time.perf_counter()
         done = work()
         # the unit may have changed the task's weight set
-        if wanted is not None and (left := job.task.weight_set or wanted):
+        if wanted is not None and (left := _set_of(job, job.task.by_row) or wanted):
             self._resident[left[0]] = left[1]
         with self._changed:
             switched = job.task.switched if switches else 0.0
@@ -416,6 +481,11 @@ class DeviceThread:
                 self._order.leave(job, time.perf_counter())
             for other in self._jobs:
                 other.waits = False
+
+
+def _set_of(job: SubmittedTask, by_row: bool) -> WeightSetKey | None:
+    """Returns the weight set that must be resident; the merged one if none may apply by row."""
+    return (job.task.original_set if by_row else None) or job.task.weight_set
 
 
 def _continued(task: ThreadTask, result: Any) -> bool:

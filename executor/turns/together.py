@@ -54,8 +54,14 @@ class SharedCalls(Protocol):
     def most_rows(self, key: str) -> int:
         """Returns the most rows of a shared call."""
 
-    def seconds(self, keys: Collection[str], rows: int) -> float | None:
-        """Predicts the seconds of one call of each key; None if unknown."""
+    @property
+    def always_by_row(self) -> bool:
+        """Returns whether weight sets that may apply to rows only always do."""
+
+    def seconds(self, keys: Collection[str], rows: int, by_row: bool = False) -> float | None:
+        """Predicts the seconds of one call of each key; None if unknown. `by_row`: weight sets
+        apply to rows.
+        """
 
     def together(self, offers: Sequence[Any]) -> list[Any]:
         """Computes offers of one key; returns the outputs, or the error, of each."""

@@ -7,11 +7,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-from weakref import WeakKeyDictionary
+from typing import Any, TypeGuard
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from katz_graph.adapters.encoders import TextParts
 from katz_graph.adapters.fit import fit
@@ -27,6 +27,7 @@ from katz_graph.kernels.patches import Delta, Patch, Send
 from katz_graph.models.family import family_of_class
 from katz_graph.models.loading.fill import stored_tensors
 from katz_graph.models.loading.store import ModelStore
+from katz_graph.models.row_loras import LoraFactors
 from katz_graph.settings.environment import checks_weights
 
 Resident = tuple[tuple[Lora, TextParts], ...]
@@ -123,6 +124,7 @@ class WeightSets:
         self._fitted = WeakKeyDictionary()
         self._prepared: WeakKeyDictionary[LoraFile, dict[TextParts, Prepared]]
         self._prepared = WeakKeyDictionary()
+        self._factors: WeakValueDictionary[Resident, LoraFactors] = WeakValueDictionary()
         # of all weights that any set has changed
         self.originals = Originals(spare_memory, self._prepared.clear)
         self._touched: frozenset[str] = frozenset()
@@ -174,6 +176,32 @@ class WeightSets:
         for device in self._gpus:
             torch.cuda.synchronize(device)
         return time.perf_counter() - begin
+
+    def stands_by_row(self, module: nn.Module, loras: tuple[Lora, ...]) -> bool:
+        """Returns whether each LoRA is a plain low-rank product of linear layers and convolutions,
+        which rows of a call may have without the others (`models.row_loras`).
+        """
+        wanted = as_resident(loras)
+        deltas = self._deltas(wanted, [self._read(lora.file) for lora, _ in wanted])
+        merged = () if self._family is None else self._family.lora.merged
+        return not any(name.startswith(merged) for name in deltas) and all(
+            _takes_products(module, name, self._weights[name])
+            and all(_is_plain(method) for method, _ in some)
+            for name, some in deltas.items()
+        )
+
+    @torch.no_grad()
+    def factors(self, loras: tuple[Lora, ...]) -> LoraFactors | None:
+        """Returns the factors of LoRAs that stand by row, in the weights' dtype; None without
+        LoRAs.
+        """
+        wanted = as_resident(loras)
+        found = self._factors.get(wanted)
+        if found is None and wanted:
+            deltas = self._deltas(wanted, [self._read(lora.file) for lora, _ in wanted])
+            made = {name: _joined(self._weights[name], some) for name, some in deltas.items()}
+            found = self._factors[wanted] = LoraFactors(made)
+        return found
 
     def _deltas(
         self, wanted: Resident, files: Sequence[LoraFile]
@@ -278,9 +306,33 @@ def _plain(weight: Tensor, deltas: Sequence[tuple[Method, float]]) -> Sequence[D
     plain = [
         Delta(method.product.left, method.product.right, strength * method.scale)
         for method, strength in deltas
-        if isinstance(method, LoraMethod) and method.product.core is None
+        if _is_plain(method)
     ]
     return plain if len(plain) == len(deltas) else ()
+
+
+def _is_plain(method: Method) -> TypeGuard[LoraMethod]:
+    return isinstance(method, LoraMethod) and method.product.core is None
+
+
+def _takes_products(module: nn.Module, name: str, weight: Tensor) -> bool:
+    """Returns whether a weight is that of a layer to whose output products can be added."""
+    path, _, parameter = name.rpartition(".")
+    layer = module.get_submodule(path)
+    convolution = isinstance(layer, nn.Conv2d)
+    if convolution and (layer.groups != 1 or layer.padding_mode != "zeros"):
+        return False
+    return parameter == "weight" and (convolution or isinstance(layer, nn.Linear))
+
+
+def _joined(weight: Tensor, deltas: Sequence[tuple[Method, float]]) -> tuple[Tensor, Tensor]:
+    """Joins plain LoRAs of a weight along their ranks: down [r, ...], and up [out, r] with the
+    strengths.
+    """
+    plain = [(method, strength) for method, strength in deltas if _is_plain(method)]
+    down = [one.product.right.reshape(-1, *weight.shape[1:]) for one, _ in plain]
+    up = [one.product.left.float() * (strength * one.scale) for one, strength in plain]
+    return torch.cat(down).to(weight), torch.cat(up, 1).to(weight)
 
 
 def _blocks(weight: Tensor, deltas: Sequence[tuple[Method, float]]) -> Iterable[slice]:

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any, Protocol
@@ -100,6 +101,8 @@ class Execution:
         self._stage_calls = stage_calls or StageCalls(models)
         self.offer: Offer | None = None  # the call that `advance` continues with
         self.paired = True  # independent calls are offered in pairs
+        self.by_row = False  # its LoRAs apply to its rows only, at the original weights
+        self._may_stand_by_row = False
         self._left: Sequence[str] = ()  # share keys of the running segment's remaining calls
         self._instances = Instances(program)
         self._before = Values()
@@ -157,6 +160,13 @@ class Execution:
         LoRAs; None for loading.
         """
         return self._wanted if self._loaded else None
+
+    @property
+    def original_set(self) -> WeightSetKey | None:
+        """Returns the loop's network without LoRAs if these may apply to its rows only, else
+        None.
+        """
+        return (self._wanted[0], ()) if self._wanted and self._may_stand_by_row else None
 
     @property
     def models(self) -> Sequence[Any]:
@@ -375,8 +385,9 @@ class Execution:
         """
         for model in models:
             before = self._models.network_seconds
+            wanted = replace(model, loras=()) if self.by_row else model
             self._models.residents.with_room(
-                f"{self._what()}, its LoRAs", partial(self._models.patch, model)
+                f"{self._what()}, its LoRAs", partial(self._models.patch, wanted)
             )
             if (switched := self._models.network_seconds - before) > 0:
                 name = self._version.names.get(model.weights)
@@ -459,6 +470,12 @@ class Execution:
         self._colours = linear_map(space.scale, space.channels) if self._context.previews else None
         if self._owns:
             self._process = self._start()
+        self._may_stand_by_row = (
+            self._stage_calls.shares
+            and not self._versions.deferred.files
+            and len({model.weights for model in self._version.models}) == 1
+            and all(map(self._models.stands_by_row, self._version.models))
+        )
         self._loaded = True
         if self._on_loaded is not None:
             self._on_loaded()
@@ -534,7 +551,7 @@ class Execution:
             made: Sequence[Outputs] = [self._calls.node(node, taken)]
         else:
             made = yield self._calls.offer(
-                members, given, self._what(), calls[0].shares, self._computed.update
+                members, given, self._what(), calls[0].shares, self._computed.update, self.by_row
             )
         for call, outputs in zip(calls, made, strict=True):
             values.put(call.operations, outputs)

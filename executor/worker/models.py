@@ -59,6 +59,7 @@ from katz_graph.models.loading.loadable import Loadable
 from katz_graph.models.loading.memory import DeviceMemory
 from katz_graph.models.loading.residents import ResidentHooks
 from katz_graph.models.loading.store import ModelStore, loadable
+from katz_graph.models.row_loras import LoraFactors
 from katz_graph.models.stages import Stage
 from katz_graph.models.text import encoder as text
 from katz_graph.models.text.evaluate import evaluate
@@ -152,6 +153,15 @@ class DeviceModels(ResidentHooks):
         module = self._network(recipe)
         self.network_seconds += self._resident(module, recipe.loras)
         return module
+
+    def stands_by_row(self, recipe: ModelRecipe) -> bool:
+        """Returns whether rows of a call may have the recipe's LoRAs while others have none."""
+        module = self._network(recipe)
+        return not recipe.loras or self._sets_of(module).stands_by_row(module, recipe.loras)
+
+    def lora_factors(self, recipe: ModelRecipe) -> LoraFactors | None:
+        """Returns the factors of a recipe's LoRAs, which stand by row; None without LoRAs."""
+        return self._sets_of(self._network(recipe)).factors(recipe.loras)
 
     def resident_in(self, module: Any) -> Resident:
         """Returns the LoRAs currently merged into a live module."""
@@ -412,16 +422,19 @@ class DeviceModels(ResidentHooks):
 
     def _resident(self, module: Any, loras: tuple[Lora, ...], parts: TextParts = ()) -> float:
         """Makes LoRAs resident; returns the seconds it took, 0 if they already were."""
+        if seconds := self._sets_of(module).use(loras, parts):
+            self.lora_merges += 1
+            self.lora_seconds += seconds
+        return seconds
+
+    def _sets_of(self, module: Any) -> WeightSets:
         if module not in self._sets:
             # on a CPU, all originals are in host memory
             spare_memory = nowhere if self.device.type == "cpu" else self.residents.keeping
             self._sets[module] = WeightSets(
                 module, self.adapters.get, self._cache, spare_memory, self._upload
             )
-        if seconds := self._sets[module].use(loras, parts):
-            self.lora_merges += 1
-            self.lora_seconds += seconds
-        return seconds
+        return self._sets[module]
 
 
 def _with_parts(clip: ClipRecipe) -> Iterator[tuple[TextEncoderRecipe, TextParts]]:

@@ -212,6 +212,8 @@ class LoraNames:
     # the function, as `module:name`, from all parameter names to the original code's names, each
     # with its rows in the parameters; empty if files only have diffusers' names
     originals: str = ""
+    # prefixes of layers whose weights library functions read, so LoRAs there are always merged
+    merged: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

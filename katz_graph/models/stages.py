@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from katz_graph.ir.values import Parametrisation
     from katz_graph.sampling.noise_table import NoiseTable
 
+ROW_LORAS = "row_loras"
+"""Names the input of a call with the LoRAs of its rows (`models.row_loras`)."""
 NODE = "node"  # stage of nodes that declare none: calls the node's `run`
 
 Gives = Literal["counted", "state", "hidden", "prediction"]
@@ -90,8 +92,8 @@ class Sized:
 
 
 Example = tuple[Callable[[], "list[Tensor]"], "Sequence[nn.Module]"]
-"""Pairs a function that calls a stage of a module and returns the output tensors, with the
-submodules that the stage uses. Inputs are random.
+"""Pairs a function that calls a stage of a module on the meta device and returns the output
+tensors, with the submodules that the stage uses.
 """
 Module = Literal["", "model", "control_net", "encoding", "vae"]
 Outputs = tuple[Any, ...]
@@ -160,7 +162,7 @@ class Stage:
     count: Count
     compute: str = ""  # names a `Compute`
     bind: str = ""  # names a `Bind`
-    # names a function that returns an `Example` for a module and a `Sized`
+    # names a function that returns an `Example` for a module on the meta device and a `Sized`
     example: str = ""
     # the input with the recipe of the computing module; `encoding`: a device's text encoders,
     # `vae`: the VAE that encodes pictures (None without one)
@@ -237,8 +239,15 @@ class Stage:
         taken: Mapping[str, Any] = named(self.absorb)(given) if self.absorb else given
         return taken
 
+    def lasting(self, name: str) -> bool:
+        """Returns whether an input's values do not change while they exist."""
+        return name in self.hoists or name == ROW_LORAS
+
     def computed(self, module: Any, given: Mapping[str, Any]) -> Outputs:
-        outputs: Outputs = named(self.compute)(module, given)
+        compute: Compute = named(self.compute)
+        if ROW_LORAS not in given:
+            return compute(module, given)
+        outputs: Outputs = named("katz_graph.models.row_loras:computed")(compute, module, given)
         return outputs
 
 

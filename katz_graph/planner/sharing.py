@@ -46,10 +46,11 @@ def share_key(program: Program, variant: Variant, call: Call, views: Views) -> s
     """Returns a key that is the same for calls that requests may share, or an empty string if the
     stage computes with more than tensors, or if an evaluation switches weights.
 
-    Such requests have the same network, weights, patches and parametrisation. They may differ in
-    prompt, seed, sampler, steps, noise level, guidance, strengths and number of pictures, in the
-    inputs that the stage absorbs before rows are stacked (`Stage.absorb`), and in the lengths of
-    texts that it allows to be repeated (`Stage.repeats`).
+    Such requests have the same network, patches and parametrisation. They may differ in prompt,
+    seed, sampler, steps, noise level, guidance, strengths and number of pictures, in LoRAs (which a
+    worker compares, unless they apply by row), in the inputs that the stage absorbs before rows are
+    stacked (`Stage.absorb`), and in the lengths of texts that it allows to be repeated
+    (`Stage.repeats`).
     """
     operation = next(op for op in variant.operations if op.id == call.operations[0])
     stage = stage_of(operation)
@@ -58,7 +59,7 @@ def share_key(program: Program, variant: Variant, call: Call, views: Views) -> s
     left_out = {*stage.rows, stage.module, *stage.recipes}
     constants = [item for item in _constants(operation) if item[0] not in left_out]
     recipes = [
-        (name, _weights(value))
+        (name, _network(value))
         for name in (stage.module, *stage.recipes)
         if (value := operation.inputs.get(name)) is not None
     ]
@@ -87,9 +88,9 @@ def _switches(variant: Variant) -> bool:
     return len({value.weights for value in inputs if isinstance(value, ModelRecipe)}) > 1
 
 
-def _weights(recipe: Any) -> Any:
-    """Returns the part of a recipe that a call computes with."""
-    return (*recipe.weights, recipe.patches) if isinstance(recipe, ModelRecipe) else recipe
+def _network(recipe: Any) -> Any:
+    """Returns the part of a recipe that a call computes with, without LoRAs."""
+    return (recipe.network, recipe.patches) if isinstance(recipe, ModelRecipe) else recipe
 
 
 def _constants(operation: Operation) -> tuple[tuple[str, Any], ...]:

@@ -81,7 +81,7 @@ def stage_calls(rows: SharedRows, compute: Computing) -> StageCalls:
 def offer(x: Tensor | Rows, text: Text | None = None) -> Offer:
     stage, given = (CHANNELS, {"x": x}) if text is None else (STAGE, {"x": x, "text": text})
     call = StageCall(stage, MODULE, given)
-    return Offer((call,), "key", (len(taken(x)),), (), "a request", lambda counts: None)
+    return Offer((call,), "key", (len(taken(x)),), (), (None,), "a request", lambda counts: None)
 
 
 def alone(one: Offer) -> Tensor:
@@ -190,5 +190,6 @@ def test_two_calls_of_one_request_have_their_own_numbers_of_rows() -> None:
     calls = stage_calls(SharedRows(4, fixed=True), Counted())
     one, other = torch.randn(1, 5), torch.randn(6, 5)
     pair = (offer(one).calls[0], offer(other).calls[0])
-    first, second = calls.alone(replace(offer(one), calls=pair, sizes=(len(one), 6)))
+    alone = replace(offer(one), calls=pair, sizes=(len(one), 6), factors=(None, None))
+    first, second = calls.alone(alone)
     assert torch.equal(taken(first[0]), one * 2) and torch.equal(taken(second[0]), other * 2)

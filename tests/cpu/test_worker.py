@@ -80,6 +80,7 @@ class Steps:
 
     alone, loads = True, False
     rows, remaining, paired = 1, 0.0, True
+    original_set, by_row = None, False
 
     def __init__(
         self,

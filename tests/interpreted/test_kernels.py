@@ -18,7 +18,7 @@ from torch import Tensor
 from katz_graph.kernels import bias_residual as biased
 from katz_graph.kernels import geglu as gated
 from katz_graph.kernels import group_norm_silu as grouped
-from katz_graph.kernels import residual_layer_norm as layered
+from katz_graph.kernels import layer_norm as layered
 from katz_graph.kernels import upsampled_convolution as upsampled
 from katz_graph.kernels.dispatch import INTERPRETED, uses_kernels
 from katz_graph.kernels.triton import group_norm
@@ -144,7 +144,7 @@ def test_residual_layer_norm(shape: Sequence[int], dtype: torch.dtype) -> None:
         (None, weight, bias),
     ):
         total, made = layered.residual_layer_norm(x, added, one, other, 1e-5)
-        expected, reference = layered.reference(x, added, one, other, 1e-5)
+        expected, reference = layered.residual_reference(x, added, one, other, 1e-5)
         check(total, expected, x.double() if added is None else x.double() + added.double())
         exact = F.layer_norm(
             total.double(),

@@ -20,7 +20,7 @@ from katz_graph.executor.turns.affinity import stay_on
 from katz_graph.executor.turns.loop import DeviceThread
 
 class Held:
-    weight_set, ready, remaining, rows = None, False, 0.0, 0
+    weight_set, original_set, ready, remaining, rows = None, None, False, 0.0, 0
 
     def close(self):
         pass

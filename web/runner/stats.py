@@ -87,6 +87,7 @@ class DeviceFigures:
             calls_beside=computed.concurrent,
             calls_shared=computed.shared,
             rows_shared=computed.shared_rows,
+            calls_lora_rows=computed.lora_rows,
             calls_predicted_seconds=computed.predicted_seconds,
             calls_measured_seconds=computed.measured_seconds,
             calls_error_median=computed.median_error,

@@ -99,6 +99,7 @@ class DeviceStats:
     calls_beside: int = 0  # stage calls that ran concurrently with another call
     calls_shared: int = 0  # stage calls with rows of several jobs
     rows_shared: int = 0  # of these calls
+    calls_lora_rows: int = 0  # stage calls with LoRAs of some rows
     # of the stage calls that jobs may share and that had a prediction (`--shared-rows`)
     calls_predicted_seconds: float = 0.0
     calls_measured_seconds: float = 0.0

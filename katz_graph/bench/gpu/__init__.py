@@ -31,7 +31,6 @@ PARTS: Mapping[str, float] = {
     "step": 120,
     "ipc": 40,
     "transformers": 200,
-    "rows": 120,
     "requests": 120,
     "pictures": 120,
     "kernels": 250,

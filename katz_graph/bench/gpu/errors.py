@@ -20,7 +20,6 @@ from katz_graph.kernels import (
     lora_patch,
     modulated_norm,
     norm_rotary,
-    residual_layer_norm,
     rms_norm,
     upsampled_convolution,
 )
@@ -62,8 +61,8 @@ def _calls(device: torch.device, dtype: torch.dtype) -> dict[str, Call]:
             (x, 32, weight, bias, 1e-5, random(2, 320), True),
         ),
         "layer norm": (
-            residual_layer_norm.residual_layer_norm,
-            residual_layer_norm.reference,
+            layer_norm.residual_layer_norm,
+            layer_norm.residual_reference,
             (rows, rows, weight, bias, 1e-5),
         ),
         "GELU gate": (geglu.geglu, geglu.reference, (rows,)),

@@ -33,6 +33,7 @@ from katz_graph.kernels.head_norm import HeadNorm, Rotary, head_norm
 from katz_graph.kernels.modulated_norm import Gated, gated_norm, gated_residual, modulated_norm
 from katz_graph.models.prepared.modulations import ModulatedBlock
 from katz_graph.models.projections import FusedProjections, Fusible
+from katz_graph.models.row_loras import has_row_loras
 
 Part = tuple[Tensor, FusedProjections]
 """Tokens [B, N, C] with the projections to their queries, keys and values."""
@@ -123,7 +124,7 @@ def linear_by_row(layer: nn.Linear, x: Tensor) -> Tensor:
     """Returns a layer's output for tokens [B, N, C] that are parts of more tokens, row by row: they
     are not copied first.
     """
-    if x.is_contiguous():
+    if x.is_contiguous() or has_row_loras(layer):
         made: Tensor = layer(x)
         return made
     made = x.new_empty(*x.shape[:2], layer.out_features)

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from katz_graph.kernels.group_norm_silu import group_norm_silu
-from katz_graph.kernels.residual_layer_norm import residual_layer_norm
+from katz_graph.kernels.layer_norm import residual_layer_norm
 
 
 class PreparedGroupNorm(nn.GroupNorm):

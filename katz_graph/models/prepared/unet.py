@@ -16,10 +16,12 @@ from torch import Tensor, nn
 
 from katz_graph.kernels.bias_residual import bias_residual
 from katz_graph.kernels.dispatch import uses_kernels
+from katz_graph.kernels.geglu import geglu
 from katz_graph.kernels.layout import in_layout_of
 from katz_graph.kernels.linear_geglu import linear_geglu
 from katz_graph.kernels.upsampled_convolution import upsampled_convolution
 from katz_graph.models.prepared.norms import group_norm, residual_norm
+from katz_graph.models.row_loras import has_row_loras
 
 
 class PreparedResnetBlock(ResnetBlock2D):  # type: ignore[misc]
@@ -198,7 +200,7 @@ class PreparedUpsample(Upsample2D):  # type: ignore[misc]
     ) -> Tensor:
         *_, height, width = hidden_states.shape
         doubled = output_size is None or tuple(output_size) == (2 * height, 2 * width)
-        if doubled and uses_kernels(hidden_states):
+        if doubled and uses_kernels(hidden_states) and not has_row_loras(self.conv):
             return upsampled_convolution(hidden_states, self.conv.weight, self.conv.bias)
         upsampled: Tensor = super().forward(hidden_states, output_size, *arguments, **options)
         return upsampled
@@ -212,6 +214,8 @@ class PreparedGEGLU(GEGLU):  # type: ignore[misc]
         return "" if type(block.proj) is nn.Linear else "no linear layer"
 
     def forward(self, hidden_states: Tensor) -> Tensor:
+        if has_row_loras(self.proj):
+            return geglu(self.proj(hidden_states))
         return linear_geglu(hidden_states, self.proj.weight, self.proj.bias)
 
 
@@ -221,6 +225,6 @@ def _sum(one: Tensor | None, other: Tensor | None) -> Tensor | None:
 
 def _convolved(layer: nn.Conv2d, x: Tensor) -> tuple[Tensor, Tensor | None]:
     """Returns the convolution and the bias still to be added: on a GPU the next kernel adds it."""
-    if layer.bias is None or not uses_kernels(x):
+    if layer.bias is None or not uses_kernels(x) or has_row_loras(layer):
         return layer(x), None
     return layer._conv_forward(x, layer.weight, None), layer.bias

@@ -24,7 +24,7 @@ from katz_graph.bench.result import BenchResult
 from katz_graph.kernels.bias_residual import bias_residual
 from katz_graph.kernels.geglu import geglu
 from katz_graph.kernels.group_norm_silu import group_norm_silu
-from katz_graph.kernels.residual_layer_norm import residual_layer_norm
+from katz_graph.kernels.layer_norm import residual_layer_norm
 from katz_graph.kernels.upsampled_convolution import upsampled_convolution
 
 TIMES = 20  # calls per CUDA graph

@@ -86,6 +86,7 @@ FAMILY = ModelFamily(
             "text_embedding_padding",
         ),
         originals=f"{FOLDER}.files:RENAMING.originals",
+        merged=("time_extra_emb.pooler.",),
     ),
     text_layout=TextLayout(lengths=LENGTHS),
 )

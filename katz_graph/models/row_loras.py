@@ -1,0 +1,273 @@
+"""Computes a call whose rows have LoRAs of several requests: adds each request's low-rank products
+to its rows of the layers' outputs, at the original weights.
+
+A row differs by rounding only from one with the LoRAs merged into the weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from katz_graph.core.errors import RunError
+from katz_graph.kernels.dispatch import uses_kernels
+from katz_graph.kernels.row_products import (
+    Bank,
+    Factors,
+    Run,
+    add_convolutions,
+    add_products,
+)
+from katz_graph.models.projections import FusedProjections
+from katz_graph.models.stages import ROW_LORAS, Compute, Outputs
+
+ALIGNED = 64  # bytes: tensors of one storage begin at multiples
+MIN_RANK = 16  # of a kernel's product
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class LoraFactors:
+    """Holds the factors of a request's LoRAs by layer: down [r, in] or [r, in, kh, kw], and up
+    [out, r], which includes the strengths. Equal requests share one object.
+    """
+
+    layers: Mapping[str, tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """Places the factors of one layer in a storage. `ranks`: of each set of LoRAs."""
+
+    name: str
+    ranks: tuple[int, ...]
+    inner: tuple[int, ...]  # shape of `down` without rank
+    outer: int
+    down: int  # offsets in values
+    up: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Places all factors in a storage. `runs`: number of rows, and set of LoRAs or -1, of adjacent
+    rows; empty if kernels read the set of each row from device memory.
+    """
+
+    layers: tuple[_Layer, ...]
+    runs: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class RowLoras:
+    """Holds the LoRAs of a call's rows. `data`: all factors; `members` [B] int32: each row's set of
+    LoRAs.
+    """
+
+    layout: _Layout
+    data: Tensor
+    members: Tensor
+
+    @cached_property
+    def factors(self) -> Mapping[str, Factors]:
+        """Returns each layer's factors by row."""
+        return {layer.name: self._factors(layer) for layer in self.layout.layers}
+
+    def _factors(self, layer: _Layer) -> Factors:
+        width = math.prod(layer.inner)
+        count, rank = len(layer.ranks), layer.ranks[0]
+        if not self.layout.runs:
+            return Bank(
+                _view(self.data, layer.down, count, rank, *layer.inner),
+                _view(self.data, layer.up, count, layer.outer, rank),
+                self.members,
+            )
+        before = [0, *accumulate(layer.ranks)]
+        runs, row = [], 0
+        for rows, member in self.layout.runs:
+            if member >= 0 and (rank := layer.ranks[member]):
+                down = _view(self.data, layer.down + width * before[member], rank, *layer.inner)
+                up = _view(self.data, layer.up + layer.outer * before[member], layer.outer, rank)
+                reach = slice(None) if self.rows is None else slice(row, row + rows)
+                runs.append(Run(reach, down, up))
+            row += rows
+        return runs
+
+    @cached_property
+    def rows(self) -> int | None:
+        """Returns the number of rows; None if all have the same LoRAs."""
+        return None if len(self.layout.runs) == 1 else len(self.members)
+
+    @cached_property
+    def forwards(self) -> dict[int, Sequence[_Forward]]:
+        """Returns the replaced forwards by the id() of the module."""
+        return {}
+
+
+def row_loras(
+    requests: Sequence[LoraFactors | None], rows: Sequence[int], wanted: int
+) -> RowLoras | None:
+    """Stacks the LoRAs of requests with these numbers of rows; further rows, up to `wanted`, have
+    none. Returns None if no request has LoRAs.
+    """
+    found = {id(one): one for one in requests if one is not None}
+    if not found:
+        return None
+    sets = list(found.values())
+    first, _ = next(iter(sets[0].layers.values()))
+    alike = len(sets) == 1 and None not in requests and sum(rows) == wanted
+    by_kernels = not alike and uses_kernels(first)
+    if by_kernels:  # few forms, each a recording: the first set is empty
+        sets = [LoraFactors({}), *sets]
+        sets += [sets[0]] * (_bucket(len(sets), 2) - len(sets))
+    number = {id(one): at for at, one in enumerate(sets)}
+    none = 0 if by_kernels else -1
+    members = [none if one is None else number[id(one)] for one in requests]
+    counts = list(rows)
+    if wanted > sum(rows):
+        counts.append(wanted - sum(rows))
+        members.append(none)
+    layers = tuple(_placed(sets, by_kernels, first.element_size()))
+    last = layers[-1]
+    data = first.new_zeros(last.up + last.outer * sum(last.ranks))
+    layout = _Layout(layers, () if by_kernels else tuple(zip(counts, members, strict=True)))
+    by_row = torch.tensor(members, dtype=torch.int32).repeat_interleave(torch.tensor(counts))
+    for layer in layers:
+        before = [0, *accumulate(layer.ranks)]
+        for start, rank, one in zip(before, layer.ranks, sets, strict=False):
+            if layer.name in one.layers:
+                down, up = one.layers[layer.name]
+                _view(data, layer.down + math.prod(layer.inner) * start, rank, *layer.inner)[
+                    : len(down)
+                ] = down
+                _view(data, layer.up + layer.outer * start, layer.outer, rank)[:, : len(down)] = up
+    return RowLoras(layout, data, by_row.to(first.device))
+
+
+def _placed(sets: Sequence[LoraFactors], by_kernels: bool, value_bytes: int) -> Iterator[_Layer]:
+    """Yields the place of each layer that a set changes, in the order of their names."""
+    step, end = ALIGNED // value_bytes, 0
+
+    def place(values: int) -> int:
+        nonlocal end
+        start = end
+        end += -(-values // step) * step
+        return start
+
+    for name in sorted({name for one in sets for name in one.layers}):
+        found = [one.layers.get(name) for one in sets]
+        down, up = next(one for one in found if one is not None)
+        ranks = [0 if one is None else len(one[0]) for one in found]
+        if by_kernels:
+            ranks = [_bucket(max(ranks), MIN_RANK)] * len(ranks)
+        inner, outer = tuple(down.shape[1:]), len(up)
+        places = place(math.prod(inner) * sum(ranks)), place(outer * sum(ranks))
+        yield _Layer(name, tuple(ranks), inner, outer, *places)
+
+
+def _view(data: Tensor, start: int, *shape: int) -> Tensor:
+    return data[start : start + math.prod(shape)].view(shape)
+
+
+def _bucket(count: int, least: int) -> int:
+    """Returns the next power of two, at least `least`."""
+    return max(least, 1 << (count - 1).bit_length())
+
+
+def computed(compute: Compute, module: nn.Module, given: Mapping[str, Any]) -> Outputs:
+    """Computes a call that has `RowLoras` among its inputs."""
+    loras: RowLoras = given[ROW_LORAS]
+    with _added(module, loras):
+        return compute(module, {name: one for name, one in given.items() if name != ROW_LORAS})
+
+
+@contextmanager
+def _added(module: nn.Module, loras: RowLoras) -> Iterator[None]:
+    """Adds LoRAs to the outputs of a module's layers inside the `with` statement. Layers with a
+    fused product are computed one by one.
+    """
+    if id(module) not in loras.forwards:
+        loras.forwards[id(module)] = _forwards(module, loras)
+    replaced = loras.forwards[id(module)]
+    for one in replaced:
+        one.owner.__dict__[one.name] = one.value
+    try:
+        yield
+    finally:
+        for one in replaced:
+            if one.before is None:
+                del one.owner.__dict__[one.name]
+            else:
+                one.owner.__dict__[one.name] = one.before
+
+
+@dataclass(frozen=True, slots=True)
+class _Forward:
+    """Replaces an attribute of a block: its forward, or its fused projections."""
+
+    owner: nn.Module
+    name: str
+    value: Any
+    before: Any = None  # None: the attribute of the class
+
+
+def _forwards(module: nn.Module, loras: RowLoras) -> Sequence[_Forward]:
+    layers: dict[str, Any] = {
+        name: module.get_submodule(name.rpartition(".")[0]) for name in loras.factors
+    }
+    changed = {layer.weight.untyped_storage().data_ptr() for layer in layers.values()}
+    fused = [
+        _Forward(block, name, None, one)
+        for block in module.modules()
+        for name, one in vars(block).items()
+        if isinstance(one, FusedProjections) and one.weight.untyped_storage().data_ptr() in changed
+    ]
+    return [
+        *fused,
+        *(
+            _Forward(
+                layer, "forward", _LayerWithLoras(name, layer, loras.factors[name], loras.rows)
+            )
+            for name, layer in layers.items()
+        ),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _LayerWithLoras:
+    """Computes a linear layer or convolution, and adds the LoRAs of the rows. `rows`: None if one
+    set applies to all.
+    """
+
+    name: str
+    layer: Any
+    factors: Factors
+    rows: int | None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        layer = self.layer
+        made: Tensor = type(layer).forward(layer, x)
+        if self.rows is not None and len(x) % self.rows:
+            raise RunError(f"{self.name}: the input has {len(x)} rows, expected {self.rows}")
+        if isinstance(layer, nn.Conv2d):
+            add_convolutions(made, x, self.factors, layer.stride, layer.padding, layer.dilation)
+        elif self.rows is None or len(x) == self.rows:
+            add_products(made, x, self.factors)
+        else:  # the tokens of the first row, then those of the next
+            tokens = self.rows, -1
+            rows = made.view(*tokens, made.shape[-1]), x.reshape(*tokens, x.shape[-1])
+            add_products(*rows, self.factors)
+        return made
+
+
+def has_row_loras(layer: nn.Module) -> bool:
+    """Returns whether a layer adds LoRAs to rows, so its product must not be computed from its
+    weight alone.
+    """
+    return "forward" in vars(layer)

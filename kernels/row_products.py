@@ -1,0 +1,95 @@
+"""Adds low-rank products to some rows of a layer's output, each with the factors of its request.
+
+Stands in for merging a LoRA into the layer's weight. A row differs from that by rounding only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from katz_graph.kernels.dispatch import uses_kernels
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Holds the factors of adjacent rows: down [r, K] or [r, C, kh, kw], up [N, r]."""
+
+    rows: slice
+    down: Tensor
+    up: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Bank:
+    """Holds factors of equal rank for kernels, which read from device memory to which row each set
+    applies: down [M, r, K] or [M, r, C, kh, kw], up [M, N, r], members [B] int32.
+    """
+
+    down: Tensor
+    up: Tensor
+    members: Tensor
+
+
+Factors = Sequence[Run] | Bank
+
+
+def add_products(y: Tensor, x: Tensor, factors: Factors) -> None:
+    """Adds x[b] · downᵀ · upᵀ with the factors of each row b. x: [B, ..., K]; y: [B, ..., N],
+    contiguous.
+
+    A bank takes two launches: the second reads the inner products from the cache.
+    """
+    if isinstance(factors, Bank):
+        if uses_kernels(x):
+            from katz_graph.kernels.triton.row_products import add_products as kernel
+
+            return kernel(y, x, factors.down, factors.up, factors.members)
+        factors = runs_of(factors)
+    for run in factors:
+        inner = F.linear(x[run.rows].flatten(0, -2), run.down)
+        rows = y[run.rows]
+        rows.view(-1, rows.shape[-1]).addmm_(inner, run.up.t())
+
+
+def add_convolutions(
+    y: Tensor,
+    x: Tensor,
+    factors: Factors,
+    stride: Sequence[int],
+    padding: Sequence[int] | str,
+    dilation: Sequence[int],
+) -> None:
+    """Adds the convolution of x[b] by `down`, combined by `up`, with the factors of each row b. x:
+    [B, C, H, W], y: [B, N, H', W'].
+    """
+    if isinstance(factors, Bank):
+        batch, channels, height, width = x.shape
+        down = factors.down[factors.members].flatten(0, 1)
+        inner = F.conv2d(
+            x.reshape(1, batch * channels, height, width),
+            down,
+            None,
+            stride,
+            padding,
+            dilation,
+            batch,
+        )
+        product = torch.bmm(factors.up[factors.members], inner.view(batch, factors.up.shape[2], -1))
+        y.add_(product.view(y.shape))
+        return
+    for run in factors:
+        inner = F.conv2d(x[run.rows], run.down, None, stride, padding, dilation)
+        y[run.rows].add_(F.conv2d(inner, run.up[:, :, None, None]))
+
+
+def runs_of(bank: Bank) -> list[Run]:
+    """Returns a bank's factors by row. Reads the members, so it waits for the device."""
+    return [
+        Run(slice(row, row + 1), bank.down[member], bank.up[member])
+        for row, member in enumerate(bank.members.tolist())
+    ]
