@@ -74,7 +74,7 @@ OF_DEVICES = (
     (
         GaugeMetricFamily,
         "calls_error_median",
-        "Median relative error of these predictions, over the last 1,000 calls after the first 50",
+        "Median relative error of their predicted evaluations, after the first 50",
     ),
     (GaugeMetricFamily, "calls_error_p95", "Relative error that 95 % of them did not exceed"),
     (CounterMetricFamily, "calls_eager", "Calls of stages that ran without a recording"),

@@ -54,7 +54,7 @@ class ComputeUse:
     # seconds of calls that requests may share and that had a prediction
     predicted_seconds: float = 0.0
     measured_seconds: float = 0.0
-    # relative errors of the predictions of the last of these calls: the median, and the error that
+    # relative errors of the predictions of the last evaluations: the median, and the error that
     # 95 % did not exceed
     median_error: float | None = None
     p95_error: float | None = None

@@ -16,8 +16,8 @@ from katz_graph.ir.device import interpolated
 GROUPS = 20  # groups of a key and a number of rows whose median is the prediction
 TRIALS = 3  # groups of a number of rows before their seconds decide who joins
 MAX_KEYS = 1024  # the key that was measured the longest ago is dropped first
-FIRST_GROUPS = 50  # whose errors do not count
-MAX_ERRORS = 1000  # of the last groups
+FIRST_EVALUATIONS = 50  # whose errors do not count
+MAX_ERRORS = 1000  # of the last evaluations
 
 
 @dataclass(slots=True)
@@ -65,13 +65,17 @@ class CallSeconds:
     A key stands for all that determines a call's seconds but the rows, such as a device and a share
     key. Callers that pad calls give the padded number of rows. Not thread-safe.
 
-    `predicted` and `measured` sum the seconds of the groups that had a prediction.
+    `predicted` and `measured` sum the seconds of the groups that had a prediction. An evaluation is
+    a sequence of groups of equal rows and different keys.
     """
 
     def __init__(self) -> None:
         self._calls: dict[Hashable, _Call] = {}
         self.predicted = self.measured = 0.0
-        self._first = FIRST_GROUPS
+        # of the current evaluation: rows, and predicted and measured seconds by key
+        self._rows = 0
+        self._evaluation: dict[Hashable, tuple[float | None, float]] = {}
+        self._first = FIRST_EVALUATIONS
         self._errors = deque[float]()
         self._sorted: list[float] = []  # the same errors
 
@@ -95,22 +99,34 @@ class CallSeconds:
         if predicted is not None:
             self.predicted += predicted
             self.measured += seconds
-            self._add_error(abs(predicted / seconds - 1))
+        if key in self._evaluation or rows != self._rows:
+            self._end_evaluation()
+        self._rows, self._evaluation[key] = rows, (predicted, seconds)
         call.add(rows, seconds)
         self._drop_oldest()
 
-    def _add_error(self, error: float) -> None:
-        if self._first:
+    def _end_evaluation(self) -> None:
+        """Adds the error of the predictions of an evaluation, if all of its groups had one."""
+        predicted, measured = 0.0, 0.0
+        known = bool(self._evaluation)
+        for one, seconds in self._evaluation.values():
+            known &= one is not None
+            predicted, measured = predicted + (one or 0.0), measured + seconds
+        self._evaluation = {}
+        if known and self._first:
             self._first -= 1
-            return
+        elif known:
+            self._add_error(abs(predicted / measured - 1))
+
+    def _add_error(self, error: float) -> None:
         if len(self._errors) == MAX_ERRORS:
             del self._sorted[bisect_left(self._sorted, self._errors.popleft())]
         self._errors.append(error)
         insort(self._sorted, error)
 
     def error(self, share: float) -> float | None:
-        """Returns the relative error that this share of the last groups' predictions did not
-        exceed; None until FIRST_GROUPS groups had a prediction.
+        """Returns the relative error that this share of the last evaluations' predictions did not
+        exceed; None until FIRST_EVALUATIONS evaluations had one.
         """
         return self._sorted[int(share * len(self._sorted))] if self._sorted else None
 

@@ -13,7 +13,7 @@ from planner_devices import MS, devices, region, several
 from katz_graph.executor.worker.device_program import device_program
 from katz_graph.ir.device import ROW_BUCKETS
 from katz_graph.serving.seconds import (
-    FIRST_GROUPS,
+    FIRST_EVALUATIONS,
     GROUPS,
     MAX_ERRORS,
     MAX_KEYS,
@@ -120,11 +120,16 @@ def test_times_that_are_none_do_not_count_and_old_keys_are_dropped() -> None:
     assert known.seconds("unet", 2) is None and known.seconds(0, 1) == 1.0
 
 
-def test_errors_of_predictions_are_those_of_the_last_groups_without_the_first_ones() -> None:
+def test_errors_of_predictions_are_those_of_the_last_evaluations_without_the_first_ones() -> None:
     known = CallSeconds()
-    for _ in range(FIRST_GROUPS + 1):  # the first has no prediction
+    for _ in range(FIRST_EVALUATIONS + 2):  # the first has no prediction, the last has not ended
         known.add("unet", 1, 1.0)
     assert known.error(0.5) is None
+    parts = CallSeconds()
+    for seconds in [(1.0, 3.0)] * (FIRST_EVALUATIONS + 1) + [(2.0, 3.0), (1.0, 3.0)]:
+        for key, one in zip(("encoder", "decoder"), seconds, strict=True):
+            parts.add(key, 4, one)
+    assert parts.error(0.5) == pytest.approx(1 / 5)
     for seconds in [1.0] * 89 + [1.25] * 8 + [2.0] * 3:
         known.add("unet", 1, seconds)
     assert (known.error(0.5), known.error(0.95), known.error(0.98)) == pytest.approx((0, 0.2, 0.5))

@@ -235,6 +235,18 @@ def test_the_rest_of_a_job_follows_its_sampler_by_kinds_of_evaluations() -> None
     assert shared[0][0] == pytest.approx(16.0 - 5.0 - 1.8)
 
 
+def test_the_rest_of_a_job_that_waited_for_others_follows_its_pace_in_between() -> None:
+    jobs = Painting()
+    jobs.run("first", 0.6, 0.3, 2.0)
+    waits = job("waits", started=jobs.now)
+    jobs.forecast.know(waits, features(painting()))
+    # twice two reports arrive together, and the job waits for 30 s in between
+    for value, seconds in ((1, 1.0), (2, 1.0), (3, 1.0), (5, 2.0), (6, 0.0), (7, 32.0), (8, 1.0)):
+        jobs.now += seconds
+        jobs.forecast.on_event(waits, Progress("3", value, 20, evaluations=True))
+    assert jobs.forecast.remaining(waits) == pytest.approx(12 * 1.0 + 2.0)
+
+
 def test_a_job_that_starts_again_is_predicted_as_before_its_first_attempt() -> None:
     jobs = Painting()
     jobs.run("first", 0.6, 0.3, 2.0)

@@ -1,7 +1,8 @@
 """Predicts the remaining seconds of a running job from its samplers' progress. Pure arithmetic.
 
 A sampler's rest is its remaining evaluations, by the plan's seconds for each kind of evaluation,
-times the measured pace of the last ones. The time after it is the median of earlier jobs of the
+times the median pace of the last ones: a job that waited while devices served others does not have
+to wait again. The time after it is the median of earlier jobs of the
 same shape. In a new shape, the time after the last sampler is its median ratio to the time before,
 in recent jobs; the time after others is the rest of the prediction for the whole job.
 """
@@ -12,7 +13,7 @@ import statistics
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 from katz_graph.core.events import Progress
@@ -20,6 +21,7 @@ from katz_graph.web.events import ClientEvent, PlanMade
 from katz_graph.web.jobs.job import JobFeatures
 
 PACE_REPORTS = 20  # progress reports from which the pace of a sampler is computed
+TOGETHER_S = 0.001  # reports that arrive within this time count as one
 MAX_PLANS = 32  # plans of a job that are stored
 SAME_SHAPE = 5  # stored samples of one shape; their median is the prediction
 SHAPES = 1_000
@@ -64,6 +66,8 @@ class JobProgress:
                 if event.node != self.sampler or event.value < self.done:
                     self.sampler = event.node
                     self.reports.clear()
+                elif self.reports and now - self.reports[-1][0] < TOGETHER_S:
+                    self.reports.pop()
                 self.done, self.count = event.value, event.maximum
                 self.reports.append((now, self._planned(event.value)))
                 if event.value >= event.maximum:
@@ -81,13 +85,15 @@ class JobProgress:
         """Returns the time of the sampler's last report and its remaining seconds then; None if no
         pace was measured, or the sampler has ended.
         """
-        if len(self.reports) < 2 or self.done >= self.count:
+        paces = [
+            (now - since) / (until - before)
+            for (since, before), (now, until) in pairwise(self.reports)
+            if now > since and until > before
+        ]
+        if not paces or self.done >= self.count:
             return None
-        (first, before), (last, until) = self.reports[0], self.reports[-1]
-        if last <= first or until <= before:
-            return None
-        rest = self._planned(self.count) - until
-        return last, rest * (last - first) / (until - before)
+        last, until = self.reports[-1]
+        return last, (self._planned(self.count) - until) * statistics.median(paces)
 
 
 @dataclass(frozen=True, slots=True)
