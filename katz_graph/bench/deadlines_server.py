@@ -30,7 +30,7 @@ from katz_graph.serving.simulator import Calls, Order, Request, SecondsOf, poiss
 from katz_graph.testing.server_process import Served, painting, serving
 
 SIDES = (64, 128, 192)  # pixels
-STEPS = 10
+STEPS = 8
 SLO = 5.0  # due time, in seconds of a job alone
 DEVICES = 2
 MAX_ROWS = 8
@@ -157,7 +157,7 @@ class Machine:
 
 
 def measure(
-    ways: Mapping[str, ServerWay], loads: Sequence[float], jobs: int, scatter: float, turns: bool
+    loads: Mapping[float, Mapping[str, ServerWay]], jobs: int, scatter: float, turns: bool
 ) -> Found:
     """Serves jobs at each load by a server of each way, and by its simulation. `scatter`: standard
     deviation of the logarithms of predictions of one more simulation. `turns`: also measures jobs
@@ -167,7 +167,7 @@ def measure(
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         machine = None
-        for load in loads if ways else ():
+        for load, ways in loads.items():
             machine = machine or _machine(folder)
             with started(folder) as server:
                 machine = machine.at(capacity(server, machine.alone))
