@@ -135,6 +135,12 @@ def test_only_requests_with_equal_positions_and_texts_that_may_be_repeated_meet(
                 for prompt in ("a red circle", LONG_PROMPT)
             )
             assert one == other if alike else one.isdisjoint(other)
+        # the same number of tokens in another grid
+        wide, high = (
+            keys(engine, sampler_region(replace(flow, latent=torch.zeros(1, 16, *sides))))
+            for sides in ((8, 16), (16, 8))
+        )
+        assert wide and wide.isdisjoint(high)
 
 
 class Failing(Eagerly):
