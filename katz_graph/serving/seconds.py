@@ -15,6 +15,7 @@ from katz_graph.ir.device import interpolated
 
 GROUPS = 20  # groups of a key and a number of rows whose median is the prediction
 TRIALS = 3  # groups of a number of rows before their seconds decide who joins
+MAX_AGE = 1000  # later groups of a key, after which those of other rows count no more
 MAX_KEYS = 1024  # the key that was measured the longest ago is dropped first
 FIRST_EVALUATIONS = 50  # whose errors do not count
 MAX_ERRORS = 1000  # of the last evaluations
@@ -26,6 +27,8 @@ class _Call:
 
     expected: dict[int, float] = field(default_factory=dict)
     groups: dict[int, deque[float]] = field(default_factory=dict)
+    number: int = 0  # of groups of any rows
+    last: dict[int, int] = field(default_factory=dict)  # number of the last group, by rows
     # measured / expected seconds of the last groups of any rows
     ratios: deque[float] = field(default_factory=lambda: deque(maxlen=GROUPS))
     # predictions since the last change: a scheduler asks for the same ones again and again
@@ -36,6 +39,11 @@ class _Call:
         if expected is not None:
             self.ratios.append(seconds / expected)
         self.groups.setdefault(rows, deque(maxlen=GROUPS)).append(seconds)
+        self.number += 1
+        self.last[rows] = self.number
+        # rows that cost too much while another program disturbed the device are tried again
+        for old in [one for one, last in self.last.items() if self.number - last >= MAX_AGE]:
+            del self.groups[old], self.last[old]
         self.predicted = {}
 
     def seconds(self, rows: int) -> float | None:
@@ -61,6 +69,8 @@ class _Call:
 class CallSeconds:
     """Predicts the seconds of a call by its key and number of rows: the median of the last groups,
     and a straight line between numbers of rows (`interpolated`).
+
+    Seconds of rows that did not run during the last MAX_AGE groups of their key are forgotten.
 
     A key stands for all that determines a call's seconds but the rows, such as a device and a share
     key. Callers that pad calls give the padded number of rows. Not thread-safe.

@@ -15,6 +15,7 @@ from katz_graph.ir.device import ROW_BUCKETS
 from katz_graph.serving.seconds import (
     FIRST_EVALUATIONS,
     GROUPS,
+    MAX_AGE,
     MAX_ERRORS,
     MAX_KEYS,
     TRIALS,
@@ -74,6 +75,18 @@ def test_rows_that_never_ran_are_corrected_by_those_that_did() -> None:
     known.expect("unet", {1: 5.0, 2: 6.0, 8: 12.0})  # by the next request
     assert [known.seconds("unet", rows) for rows in (1, 2, 5, 8)] == [2.5, 3.0, 4.5, 6.0]
     assert known.seconds("unet", 16) is None and known.seconds("transformer", 1) is None
+
+
+def test_rows_that_were_slow_while_the_device_was_disturbed_are_tried_again() -> None:
+    known = CallSeconds()
+    known.expect("unet", {1: 6.0, 2: 10.0, 4: 15.0})
+    for rows, ms in [(2, 10.0)] * GROUPS + [(4, 40.0)] * GROUPS:
+        known.add("unet", rows, ms)
+    assert known.optimistic_seconds("unet", 4) == 40.0  # so no request joins
+    for _ in range(MAX_AGE):
+        known.add("unet", 2, 10.0)
+    assert known.optimistic_seconds("unet", 4) == known.seconds("unet", 2) == 10.0
+    assert known.seconds("unet", 4) == 15.0
 
 
 def test_more_rows_count_as_free_until_they_were_tried() -> None:
