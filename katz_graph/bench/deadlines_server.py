@@ -169,15 +169,15 @@ def measure(
         machine = None
         for load, ways in loads.items():
             machine = machine or _machine(folder)
-            with started(folder) as server:
-                machine = machine.at(capacity(server, machine.alone))
+            with started(folder) as (server, idle):
+                machine = replace(machine, idle=idle).at(capacity(server, machine.alone))
                 sent = trace(load * machine.capacity, jobs, SEED, SIDES)
                 for name, way in ways.items():
                     if not way.options:
                         _serve(found, (name, load), machine, server, way, sent)
             for name, way in ways.items():
                 if way.options:
-                    with started(folder, *way.options) as server:
+                    with started(folder, *way.options) as (server, _):
                         _serve(found, (name, load), machine, server, way, sent)
                 if way.max_rows:
                     draw = random.Random(SEED)
@@ -186,28 +186,26 @@ def measure(
                         sent, way.order(), way.max_rows, wrong
                     )
         if turns:
-            with started(folder) as server:
+            with started(folder) as (server, _):
                 _take_turns(found, server)
     return found
 
 
 @contextmanager
-def started(folder: Path, *options: str) -> Iterator[Served]:
-    """Yields a server with its models loaded."""
+def started(folder: Path, *options: str) -> Iterator[tuple[Served, Mapping[int, float]]]:
+    """Yields a server with its models loaded, and the seconds of a job on it by side."""
     place = folder / "-".join(("server", *options)).replace("--", "")
     with serving(place, *OPTIONS, "--no-spare", *options, cache=folder / "cache") as server:
         for _ in range(2):
             latencies(server, [(0.0, side) for side in SIDES])
-        idle_seconds(server)
-        yield server
+        yield server, idle_seconds(server)
         server.end()
 
 
 def _machine(folder: Path) -> Machine:
-    with started(folder) as server:
-        idle = idle_seconds(server)
+    with started(folder) as (server, idle):
         alone = {side: DEVICES / capacity(server, {side: 1.0}, PEAK_JOBS // 2) for side in SIDES}
-    with started(folder, *SHARED) as server:
+    with started(folder, *SHARED) as (server, _):
         shared = {side: DEVICES / capacity(server, {side: 1.0}) for side in SIDES}
     machine = Machine(idle, alone, shared)
     print(machine, file=sys.stderr, flush=True)
@@ -278,7 +276,6 @@ def idle_seconds(server: Served) -> dict[int, float]:
     """Returns the seconds of a job on the idle server, by side. The server learns from these jobs
     what it predicts.
     """
-    latencies(server, [(0.0, side) for side in SIDES])  # loads and measures
     return {
         side: median(latencies(server, [(0.0, side)])[0] for _ in range(ALONE_JOBS))
         for side in SIDES
