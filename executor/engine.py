@@ -285,15 +285,22 @@ class DeviceEngine:
     def _leased(
         self, region: Region, lease: Lease, changes: PlanChanges, after: str = "emit"
     ) -> Program:
-        """Compiles a region for the devices of a lease, and for all if the router may prefer
-        them.
+        """Compiles a region for the devices of a lease, or for all if the router may prefer
+        them. The plan for all usually says how long one device takes, so that another plan is not
+        needed.
         """
-        program = self._planned(region, changed(self._target(lease), changes), after)
-        wider = self._router.wider(lease, program)
+
+        def planned(on: Lease) -> Program:
+            return self._planned(region, changed(self._target(on), changes), after)
+
+        wider = self._router.wider(lease)
         if wider is None:
-            return program
-        together = self._planned(region, changed(self._target(wider), changes), after)
-        return together if self._router.widened(lease, wider, together) else program
+            return planned(lease)
+        together = planned(wider)
+        alone = None if together.alone is not None else planned(lease)
+        if self._router.widened(lease, wider, together, alone):
+            return together
+        return alone or planned(lease)
 
     def _planned(self, region: Region, target: Target, after: str = "emit") -> Program:
         """Compiles a region. Raises RunError if all devices of a stage are lost."""

@@ -159,48 +159,59 @@ class Router:
         ends = [sum(one.rest for one in leases if device in one.used) for device in devices]
         return max(ends), sum(not one.used.isdisjoint(devices) for one in leases)
 
-    def wider(self, lease: Lease, program: Program) -> Lease | None:
-        """Returns a lease of all devices, if a request that is planned for one device might better
-        use them; `widened` decides once it is planned for them. None unless `BY_LOAD`.
+    def wider(self, lease: Lease) -> Lease | None:
+        """Returns a lease of all devices, if a request of one device that takes as long as recent
+        ones might better use them; `widened` decides once it is planned for them. None unless
+        `BY_LOAD`.
         """
         if not self._by_load or len(lease.used) > 1:
             return None
         with self._lock:
             self._update()
-            lease.alone = self._predicted(program, lease.used)
-            together = lease.alone / len(self._base) / EFFICIENCY
-            if not self._pays(lease, frozenset(self._base), together):
+            alone, used = lease.rest, frozenset(self._base)
+            together = alone / len(used) / EFFICIENCY
+            if self._recent and not self._pays(lease, alone, used, together):
                 return None
             wider = self._lease(self._base)
             routed = {name: to for name, to in lease.pins.items() if name not in self._pins}
             wider.pins = {**wider.pins, **routed}
             return wider
 
-    def widened(self, lease: Lease, wider: Lease, program: Program) -> bool:
-        """Returns whether a request uses all devices, with the program for them; then the lease
-        becomes that of all devices.
+    def widened(
+        self, lease: Lease, wider: Lease, program: Program, one: Program | None = None
+    ) -> bool:
+        """Returns whether a request uses the program for all devices; then the lease becomes that
+        of all devices. `one`: the program for the devices of the lease; None: `program.alone` is
+        known.
         """
         used = self._used(program, wider)
         with self._lock:
             self._update()
-            if pays := self._pays(lease, used, self._predicted(program, used)):
+            if one is not None:
+                alone = self._predicted(one, lease.used)
+            else:
+                alone = self._predicted(program, lease.used) * (program.alone or 1.0)
+            taken = used == lease.used or self._pays(
+                lease, alone, used, self._predicted(program, used)
+            )
+            if taken:
                 lease.devices, lease.pins, lease.used = wider.devices, wider.pins, used
-            return pays
+                lease.alone = alone
+            return taken
 
-    def _pays(self, lease: Lease, used: frozenset[str], seconds: float) -> bool:
-        """Returns whether several devices end a request earlier by more seconds than they cost
-        other requests.
+    def _pays(self, lease: Lease, alone: float, used: frozenset[str], seconds: float) -> bool:
+        """Returns whether several devices end a request, which takes `alone` seconds on one,
+        earlier by more seconds than they cost other requests.
 
         Device seconds beyond those of a single device delay every later request until the devices
         are idle. These are the requests that wait now, and those that arrive meanwhile at the
         recent rate; the more load, the longer that takes.
         """
-        assert lease.alone is not None  # set by `wider`
         count = len(self._base)
         others = [one for one in self._tickets if one is not lease]
         earliest = min(self._end(lane, lease)[0] for lane in self._lanes)
-        gain = earliest + lease.alone - self._end(tuple(used), lease)[0] - seconds
-        cost = (len(used) * seconds - lease.alone) / count
+        gain = earliest + alone - self._end(tuple(used), lease)[0] - seconds
+        cost = (len(used) * seconds - alone) / count
         work = len(used) * seconds + sum(len(one.used) * one.rest for one in others)
         rate, load = self._load(lease)
         later = max(0, len(others) - 1) + rate * work / count / (1 - load)

@@ -154,8 +154,8 @@ def _leased(router: Router, job: Job, prediction: float) -> tuple[Lease, float]:
     lease = router.admit(region)
     program, seconds = _program(region, job.alone * prediction, lease.devices), job.alone
     together = _program(region, job.together * prediction, DEVICES)
-    wider = router.wider(lease, program)
-    if wider is not None and router.widened(lease, wider, together):
+    wider = router.wider(lease)
+    if wider is not None and router.widened(lease, wider, together, program):
         program, seconds = together, job.together
     router.planned(lease, program)
     return lease, seconds

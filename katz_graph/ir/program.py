@@ -205,6 +205,8 @@ class Program:
     # search: considered plan -> seconds
     alternatives: Mapping[str, float] = field(default_factory=dict)
     chosen: str = ""  # search: the key of this plan in `alternatives`
+    # search: seconds of the fastest plan on one device, relative to this plan; None: not considered
+    alone: float | None = None
     notes: tuple[str, ...] = ()  # search: reasons for the choice, in sentences
     segments: tuple[tuple[Segment, ...], ...] = ()  # segment: per variant
     # emit: per device

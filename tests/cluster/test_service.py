@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,11 +17,13 @@ from test_same_picture import LINK
 from katz_graph.core.devices import BY_LOAD
 from katz_graph.core.errors import InputError
 from katz_graph.core.patches import OpaquePatch
+from katz_graph.executor import engine as engine_module
 from katz_graph.executor.engine import DeviceEngine
-from katz_graph.executor.planning import Choices
+from katz_graph.executor.planning import Choices, plan_region
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.ir.changes import PlanChanges
-from katz_graph.ir.device import NetworkLink
+from katz_graph.ir.device import NetworkLink, Target
+from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
 from katz_graph.models.loading.identity import count_values
 from katz_graph.models.loading.sources import controlnet_recipe
@@ -108,8 +111,15 @@ def test_unsendable_work_runs_here_with_a_note(models: Models, costs: Path) -> N
 
 
 def test_by_load_a_lone_request_uses_both_devices_and_requests_at_once_keep_their_images(
-    models: Models, costs: Path
+    models: Models, costs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    plans: list[Target] = []
+
+    def plan(region: Region, target: Target, *more: Any) -> Program:
+        plans.append(target)
+        return plan_region(region, target, *more)
+
+    monkeypatch.setattr(engine_module, "plan_region", plan)
     regions = [
         sampler_region(Case("x", models.pipeline, "euler", 4, guidance=7.0, seed=seed))
         for seed in range(4)
@@ -123,8 +133,10 @@ def test_by_load_a_lone_request_uses_both_devices_and_requests_at_once_keep_thei
         DeviceEngine(assignments, choices, costs, link, launchers=launchers) as engine,
         ThreadPoolExecutor(4) as pool,
     ):
+        plans.clear()
         alone = engine.plan(regions[0])
         assert {call.device for calls in alone.calls for call in calls} == {"cpu:0", "cpu:1"}
+        assert len(plans) == 1
         made = list(pool.map(lambda region: sample(engine, region), regions))
         chosen = engine.plan(regions[0], changes=PlanChanges(devices=("cpu:1",)))
     assert all(torch.equal(one, other) for one, other in zip(made, expected, strict=True))

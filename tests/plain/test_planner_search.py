@@ -329,6 +329,7 @@ def test_every_alternative_has_a_descriptive_name() -> None:
         30 * (38 * MS + STEP)
     )
     assert program.alternatives["one device"] == pytest.approx(30 * 49 * MS)
+    assert program.alone == pytest.approx(30 * 49 * MS / program.alternatives[program.chosen])
 
 
 def test_segments_mark_calls_that_may_overlap_the_next_one() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from katz_graph.core.devices import BY_LOAD, Lane
@@ -80,8 +82,8 @@ def leased(auto: Router, alone: float, together: float) -> tuple[Lease, bool]:
     """
     lease = auto.admit(region())
     one = program(alone, lease.devices[0])
-    wider = auto.wider(lease, one)
-    both = program(together, "g0", "g1")
+    wider = auto.wider(lease)
+    both = replace(program(together, "g0", "g1"), alone=alone / together)
     got = wider is not None and auto.widened(lease, wider, both)
     auto.planned(lease, both if got else one)
     return lease, got
@@ -142,7 +144,7 @@ def test_by_load_pins_and_choices_of_jobs_hold() -> None:
     pins = {"unet_mid": ("a",), "vae_decode": ("b",)}
     apart = Router(["a", "b"], pins, BY_LOAD, lambda: clock[0])
     lease = apart.admit(region())  # no device has both
-    assert lease.devices == ("a", "b") and apart.wider(lease, program(1.0, "a")) is None
+    assert lease.devices == ("a", "b") and apart.wider(lease) is None
     one = Router(["a", "b"], {"unet_mid": ("b",)}, BY_LOAD, lambda: clock[0])
     lease, got = leased(one, 1.0, 1.1)
     assert not got and lease.devices == ("b",)

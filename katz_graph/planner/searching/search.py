@@ -183,8 +183,10 @@ def chosen(bench: CandidateTimer, found: Sequence[Timed]) -> Program:
         for one in others
     ]
     alternatives = {name(one): one.seconds for one in sorted(timed, key=lambda one: one.seconds)}
+    on_one = [one.seconds for one in timed if len(set(one.candidate.devices)) == 1]
     return replace(
         program,
+        alone=min(on_one) / winner.seconds if on_one and winner.seconds else None,
         alternatives=alternatives,
         chosen=name(winner),
         notes=notes(program, simulate(program), compared),
