@@ -3,8 +3,9 @@ same jobs one after the other.
 
 Part `speed` samples four pictures at once with the miniature models, and with a transformer of 8
 blocks of width 256. Sharing has to give most of what bare calls of the same modules give with as
-many rows, measured in the same minute, and a lone job may not become slower. Seconds are those of
-the worker's processor, which other programs disturb least. Part `poisson` measures latencies of
+many rows, measured in the same minute, and a lone job may not become slower. Jobs with a LoRA of
+rank 16 each have to keep most of what sharing gives to jobs with one LoRA. Seconds are those of the
+worker's processor, which other programs disturb least. Part `poisson` measures latencies of
 jobs that arrive at random times. Both run by default. Part `groups` compares latents
 (`random_groups`).
 """
@@ -21,6 +22,7 @@ from pathlib import Path
 from statistics import median
 
 import torch
+from safetensors.torch import load_file, save_file
 
 from katz_graph.bench.conditions import quiet
 from katz_graph.bench.poisson import Arrivals, compare
@@ -43,7 +45,9 @@ from katz_graph.testing.server_process import processor_seconds
 
 JOBS, MAX_ROWS = 4, 8
 SHARE_OF_BARE, MAX_LONE = 0.85, 1.02
+RANK, SHARE_OF_ONE_LORA = 16, 0.75
 BLOCKS, HEADS = 8, 4  # of the transformer; a head is 64 wide
+LORA = "sticker.safetensors"
 PARTS = ("speed", "poisson", "groups")
 
 
@@ -130,6 +134,11 @@ def _speed(folder: Path, shared: DeviceEngine, plain: DeviceEngine, scale: Scale
             metrics[figure], bounds[figure] = value, f"{sign} {bound}"
             held.append(value >= bound if sign == ">=" else value <= bound)
         rows.append([kind.name, gain, bare, gain / bare, lone])
+    for kind in scale.kinds[:2]:
+        figure = f"other_loras_{kind.name}"
+        metrics[figure] = _of_one_lora(folder, shared, kind, scale)
+        bounds[figure] = f">= {SHARE_OF_ONE_LORA}"
+        held.append(metrics[figure] >= SHARE_OF_ONE_LORA)
     columns = ("jobs", "gain", "bare calls", "share of it", "lone with sharing")
     return BenchResult("together", all(held), metrics, bounds, columns, rows)
 
@@ -138,7 +147,9 @@ def _engine(folder: Path, rows: SharedRows) -> DeviceEngine:
     return DeviceEngine([WorkerConfig("cpu", shared_rows=rows)], cache=folder)
 
 
-def _region(kind: Kind, transformer: Path, steps: int, seed: int) -> Region:
+def _region(
+    kind: Kind, transformer: Path, steps: int, seed: int, lora: Path | None = None
+) -> Region:
     pipeline, channels = (transformer, 16) if kind.transformer else (MINI / "pipeline", 4)
     return sampler_region(
         Case(
@@ -149,6 +160,7 @@ def _region(kind: Kind, transformer: Path, steps: int, seed: int) -> Region:
             guidance=kind.guidance,
             seed=seed,
             prompt=f"a red circle, {seed}",
+            loras=() if lora is None else ((lora, 0.5),),
             latent=torch.zeros(1, channels, kind.side // 8, kind.side // 8),
         )
     )
@@ -160,26 +172,67 @@ def _gain(
     """Returns the seconds one after the other / all at once, and those of lone jobs with sharing /
     without it. The first two rounds load the models and learn the seconds of calls.
     """
-    programs = {engine: [engine.plan(region) for region in regions] for engine in (shared, plain)}
-
-    def seconds(engine: DeviceEngine, at_once: bool) -> float:
-        def one(program: Program) -> None:
-            engine.cluster.run(program, bare_context(engine))
-
-        pid = engine.cluster.call(engine.device.name, "identity").value["pid"]
-        with ThreadPoolExecutor(len(regions) if at_once else 1) as pool:
-            before = processor_seconds(pid)
-            list(pool.map(one, programs[engine]))
-            return processor_seconds(pid) - before
-
+    with_sharing, without = (
+        [engine.plan(region) for region in regions] for engine in (shared, plain)
+    )
     rounds = [
-        (seconds(shared, True), seconds(plain, False), seconds(shared, False))
+        (
+            _seconds(shared, with_sharing, at_once=True),
+            _seconds(plain, without, at_once=False),
+            _seconds(shared, with_sharing, at_once=False),
+        )
         for _ in range(runs + 2)
     ][2:]
     return (
         median(apart / together for together, apart, _ in rounds),
         median(lone / apart for _, apart, lone in rounds),
     )
+
+
+def _of_one_lora(folder: Path, engine: DeviceEngine, kind: Kind, scale: Scale) -> float:
+    """Returns the seconds of shared jobs with the same LoRA / of those with a LoRA each."""
+    files = [_draw_lora(folder / f"{kind.name}-{seed}.safetensors", seed) for seed in range(JOBS)]
+    same, others = (
+        [
+            engine.plan(_region(kind, folder, scale.steps, seed, file))
+            for seed, file in enumerate(chosen)
+        ]
+        for chosen in (files[:1] * JOBS, files)
+    )
+    rounds = [
+        _seconds(engine, same, at_once=True) / _seconds(engine, others, at_once=True)
+        for _ in range(scale.runs + 2)
+    ][2:]
+    return median(rounds)
+
+
+def _draw_lora(path: Path, seed: int) -> Path:
+    """Draws factors for the linear layers that a shipped LoRA changes."""
+    draw = torch.Generator().manual_seed(seed)
+    shapes = {name: one.shape for name, one in load_file(MINI / "loras" / LORA).items()}
+    tensors = {
+        name: torch.randn(
+            (RANK, shape[1]) if "lora_A" in name else (shape[0], RANK), generator=draw
+        )
+        / RANK**1.5
+        for name, shape in shapes.items()
+        if len(shape) == 2
+    }
+    save_file(tensors, path)
+    return path
+
+
+def _seconds(engine: DeviceEngine, programs: Sequence[Program], at_once: bool) -> float:
+    """Returns the worker's processor seconds of jobs at once, or of one after the other."""
+
+    def one(program: Program) -> None:
+        engine.cluster.run(program, bare_context(engine))
+
+    pid = engine.cluster.call(engine.device.name, "identity").value["pid"]
+    with ThreadPoolExecutor(len(programs) if at_once else 1) as pool:
+        before = processor_seconds(pid)
+        list(pool.map(one, programs))
+        return processor_seconds(pid) - before
 
 
 class _Noting(Eagerly):
