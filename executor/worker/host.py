@@ -64,7 +64,7 @@ from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.executor.worker.services import SERVICES
 from katz_graph.executor.worker.stream import Stream
 from katz_graph.files.folders import Folders
-from katz_graph.host.memory import is_out_of_memory, memory_message
+from katz_graph.host.memory import is_out_of_memory, memory_message, retain_freed_memory
 from katz_graph.ir.device import Device
 from katz_graph.ir.program import Instance
 from katz_graph.models.loading.memory import DeviceMemory
@@ -72,7 +72,7 @@ from katz_graph.models.loading.residents import ResidentHooks
 from katz_graph.models.loading.store import ModelStore
 from katz_graph.node.types import Context, Engine, NodeType
 from katz_graph.packs import load_registry
-from katz_graph.settings.environment import Settings
+from katz_graph.settings.environment import Settings, allocation_is_ours
 
 Report = Callable[[FromWorker], None]
 """Sends a message to the driver."""
@@ -97,6 +97,8 @@ class Host:
         self._parts: dict[tuple[str, int], tuple[Execution, SubmittedTask]] = {}
         self._calls: dict[int, SubmittedTask] = {}
         self.models = _models(config)
+        if self.models.device.type == "cpu" and allocation_is_ours():
+            retain_freed_memory()
         self._prefetcher = Prefetcher(
             self.models.residents.has, on_host=self.models.device.type == "cpu"
         )

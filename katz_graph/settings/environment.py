@@ -26,6 +26,8 @@ WAITING = {"OMP_WAIT_POLICY": "ACTIVE", "GOMP_SPINCOUNT": "300000", "KMP_BLOCKTI
 faster in that case.
 """
 
+ALLOCATION = "MALLOC_", "GLIBC_TUNABLES"  # beginnings of names of glibc's variables
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -149,6 +151,11 @@ def prepare_to_compute(threads: int | None = None) -> None:
 def waiting_is_ours() -> bool:
     """Returns whether the spin settings are unset or equal ours."""
     return all(os.environ.get(variable, value) == value for variable, value in WAITING.items())
+
+
+def allocation_is_ours() -> bool:
+    """Returns whether no variable sets how glibc allocates memory."""
+    return not any(name.startswith(ALLOCATION) for name in os.environ)
 
 
 def checks_weights() -> bool:
