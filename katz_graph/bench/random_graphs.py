@@ -101,11 +101,17 @@ class Drawn:
     plain: bool
 
 
-def draw(seed: int, checkpoint: str = "", cells: tuple[int, int] = (0, 0)) -> Drawn:
-    """Draws the workflow of a seed. `checkpoint`, `cells`: height and width of the latent; drawn
-    if not given.
+def draw(
+    seed: int,
+    checkpoint: str = "",
+    cells: tuple[int, int] = (0, 0),
+    area: tuple[int, int] = (0, 0),
+) -> Drawn:
+    """Draws the workflow of a seed. `checkpoint`, `cells`: height and width of the latent, `area`:
+    width and height of most areas; drawn if not given.
     """
-    return _Pen(Random(seed), checkpoint=checkpoint, height=cells[0], width=cells[1]).draw()
+    height, width = cells
+    return _Pen(Random(seed), checkpoint=checkpoint, height=height, width=width, area=area).draw()
 
 
 @dataclass(slots=True)
@@ -117,7 +123,7 @@ class _Pen:
     width: int = 0  # latent cells
     height: int = 0
     batch: int = 1
-    area: tuple[int, int] = (AREA, AREA)  # width and height of most areas
+    area: tuple[int, int] = (0, 0)  # width and height of most areas
 
     def draw(self) -> Drawn:
         chance = self.chance
@@ -130,7 +136,8 @@ class _Pen:
         self.width = self.width or chance.randint(8, 22)
         self.height = self.height or chance.randint(8, 22)
         self.batch = chance.choices((1, 2, 3), (6, 3, 1))[0]
-        self.area = chance.randint(AREA, self.width), chance.randint(AREA, self.height)
+        drawn = chance.randint(AREA, self.width), chance.randint(AREA, self.height)
+        self.area = self.area if any(self.area) else drawn
         loaded = self._add("CheckpointLoaderSimple", ckpt_name=self.checkpoint)
         model, clip, vae = (Link(loaded, output) for output in range(3))
         model, clip = self._patched(model, clip)

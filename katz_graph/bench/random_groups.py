@@ -1,70 +1,126 @@
 """Part `groups` of `katz bench together`: random requests at the same time, which share calls where
-they can.
+they can. `random_members` draws them.
 
-The requests of a group have one model and one size, and differ in all else: prompts of one to three
-parts, areas, masks, ControlNets, references, LoRAs, guidance, sampler, number of pictures. They
-start at random times. Each final latent is compared with the one of the request alone, without
-sharing; with a fixed number of rows, in company and alone, it has to have the same bits.
+Each final latent is compared with the one of the same plan alone, without sharing. With a fixed
+number of rows, in company and alone, it has to have the same bits, also if a worker was killed.
 """
 
 from __future__ import annotations
 
 import tempfile
+import threading
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
 from pathlib import Path
 from random import Random
-from typing import Any, Self
+from typing import Self
 
 import torch
-from torch import Tensor
 
 from katz_graph.bench.conditions import quiet
-from katz_graph.bench.random_graphs import SAMPLER, WORDS, Drawn, checkpoints, draw
-from katz_graph.bench.random_requests import LINK, WORKERS, Search, moved
+from katz_graph.bench.random_members import Group, Member, Models
+from katz_graph.bench.random_requests import LINK, WORKERS, moved, random_places
 from katz_graph.bench.result import BenchResult
-from katz_graph.core.recipe import ConditioningEntry, Picture, Prompt, References
+from katz_graph.core.errors import Cancelled
+from katz_graph.core.events import Event, Progress
+from katz_graph.core.recipe import ControlNetRecipe
 from katz_graph.core.shared_rows import ALONE, SharedRows
+from katz_graph.executor.calls.computing import Eagerly, StageCall
+from katz_graph.executor.cluster.requests import Outcome
 from katz_graph.executor.engine import DeviceEngine
+from katz_graph.executor.graph.context import RunContext
 from katz_graph.executor.launch.in_process import InProcess
+from katz_graph.executor.planning import plan_region
+from katz_graph.executor.transport.connection import Connection
 from katz_graph.executor.worker.config import WorkerConfig
-from katz_graph.ir.region import Region
-from katz_graph.models.loading.sources import pipeline_recipes
+from katz_graph.executor.worker.host import Host
+from katz_graph.executor.worker.main import serve
+from katz_graph.ir.device import NetworkLink, Target
+from katz_graph.ir.program import Program
+from katz_graph.ir.provenance import STALE_CONTROLNET
+from katz_graph.models.stages import Outputs
 from katz_graph.packs import builtin_types
-from katz_graph.planner.passes.expand import expand_sampling
-from katz_graph.testing.random_models import Kind, make_pipeline
-from katz_graph.testing.requests import bind, sample
+from katz_graph.planner.region import stage_of
+from katz_graph.testing.requests import bare_context
+from katz_graph.testing.worker_faults import FORGIVING
 from katz_graph.testing.worker_threads import WorkerThreads
 
 COUNT = 200
 WAYS: Mapping[str, float] = {"one worker": 1e-5, "two workers": 1e-5, "fixed": 0.0}
 """Maps each way of sharing to the bound of differences, relative to the latent's range."""
-MAX_DELAY_S = 0.3  # between the starts of a group's requests
 FREE, FIXED = SharedRows(16), SharedRows(4, fixed=True)
-TRANSFORMERS: tuple[Kind, ...] = ("sd35", "flux")
+MET = ("shared", "stale", "cancelled", "killed")
+"""What happened to groups: calls that requests shared, requests with stale ControlNets, cancelled
+requests, killed workers.
+"""
+SLOW = NetworkLink(1e9, 1.0)  # so slow that the planner never waits for residuals
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class GroupResult:
     """Holds the largest differences of a group's latents from those of lone requests, by way of
-    sharing. `shared`: calls with rows of several requests.
+    sharing. `met`: counts by MET.
     """
 
     seed: int
     model: str
     requests: int
-    differences: dict[str, float]
-    shared: int
+    differences: Mapping[str, float] = field(default_factory=dict)
+    met: Counter[str] = field(default_factory=Counter)
     problem: str = ""
 
     @property
     def holds(self) -> bool:
         return all(self.differences.get(name, inf) <= bound for name, bound in WAYS.items())
+
+
+@dataclass(slots=True)
+class Killer:
+    """Kills a worker thread after `after` calls that requests share; None: kills none."""
+
+    after: int | None = None
+    kills: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def work(self, connection: Connection) -> None:
+        """Serves as a worker that can be killed."""
+
+        def started(host: Host) -> None:
+            host.models.compute = _Killable(self, connection)
+
+        serve(connection, builtin_types(), started)
+
+    def count(self, connection: Connection) -> None:
+        """Counts a shared call of the worker with this connection."""
+        with self._lock:
+            if self.after is None:
+                return
+            self.after -= 1
+            if self.after <= 0:
+                self.after = None
+                self.kills += 1
+                connection.shut_down()
+
+
+class _Killable(Eagerly):
+    """Computes as a worker that is killed between the calls of a shared evaluation."""
+
+    def __init__(self, killer: Killer, connection: Connection) -> None:
+        super().__init__()
+        self._killer, self._connection = killer, connection
+        self._counted = 0  # shared calls
+
+    def together(self, calls: Sequence[StageCall]) -> list[Outputs]:
+        if self.use.shared > self._counted:
+            self._counted = self.use.shared
+            self._killer.count(self._connection)
+        return super().together(calls)
 
 
 class Groups:
@@ -74,17 +130,17 @@ class Groups:
 
     def __init__(self, folder: Path, cache: Path | None = None) -> None:
         torch.set_num_threads(1)
-        self._folder, self._cache = folder, cache or folder
+        self._cache = cache or folder
         self._opened = ExitStack()
-        self._pipelines = {kind: folder / kind for kind in TRANSFORMERS}
-        for kind, place in self._pipelines.items():
-            make_pipeline(place, kind, 1)
-        self._alone = self._engine(ALONE)
+        self._models = self._opened.enter_context(Models(folder, self._cache))
+        self._killer = Killer()
+        fixed = self._engine(FIXED, WORKERS)
         self._engines = {
-            "one worker": self._engine(FREE),
-            "two workers": self._engine(FREE, WORKERS),
-            "fixed": self._engine(FIXED),
+            "one worker": (self._engine(ALONE), self._engine(FREE)),
+            "two workers": (self._engine(ALONE, WORKERS), self._engine(FREE, WORKERS)),
+            "fixed": (fixed, fixed),
         }
+        """Maps each way to the engines of lone requests and of groups."""
 
     def __enter__(self) -> Self:
         return self
@@ -92,111 +148,104 @@ class Groups:
     def __exit__(self, *_: object) -> None:
         self._opened.close()
 
-    @cached_property
-    def _search(self) -> Search:
-        """Draws requests for other networks. Writes their models, which takes seconds."""
-        return self._opened.enter_context(Search(self._folder, self._cache))
-
     def _engine(self, rows: SharedRows, names: Sequence[str] = ("cpu",)) -> DeviceEngine:
         many = len(names) > 1
-        launchers = {name: WorkerThreads() if many else InProcess() for name in names}
+        launchers = {
+            name: WorkerThreads(self._killer.work) if many else InProcess() for name in names
+        }
         return self._opened.enter_context(
             DeviceEngine(
                 [WorkerConfig(name, shared_rows=rows) for name in names],
                 cache=self._cache,
                 link=LINK if many else None,
                 launchers=launchers,
+                patience=FORGIVING,
             )
         )
 
-    def run(self, seed: int) -> Group:
+    def run(self, seed: int) -> GroupResult:
         """Runs the group of a seed."""
-        chance = Random(seed)
-        model = chance.choice([*checkpoints(), *TRANSFORMERS])
-        number = chance.randint(2, 6)
+        group = self._models.draw(seed)
+        found = GroupResult(seed, group.model, len(group.members))
         try:
-            regions = self._regions(model, number, chance)
-            expected = [sample(self._alone, region) for region in regions]
-            before = self._engines["one worker"].models.compute.use.shared
-            found = {
-                name: self._at_once(engine, regions, chance)
-                for name, engine in self._engines.items()
-            }
-            shared = self._engines["one worker"].models.compute.use.shared - before
-            lone = [sample(self._engines["fixed"], region) for region in regions]
+            differences = {way: self._compared(way, group, found.met) for way in self._engines}
         except Exception as error:  # the search looks for failures of any kind
-            return Group(seed, model, number, {}, 0, f"{type(error).__name__}: {error}")
-        compared = {name: lone if name == "fixed" else expected for name in found}
-        differences = {
-            name: max(map(moved, latents, compared[name])) for name, latents in found.items()
-        }
-        return Group(seed, model, number, differences, shared)
+            return replace(found, problem=f"{type(error).__name__}: {error}")
+        finally:
+            self._killer.after = None
+        return replace(found, differences=differences)
 
-    def _regions(self, model: str, number: int, chance: Random) -> list[Region]:
-        cells = chance.choice((8, 12, 16)), chance.choice((8, 12))
-        if model in self._pipelines:
-            return [self._transformer(model, cells, chance) for _ in range(number)]
-        return [
-            self._search.region(_sampled(draw(chance.randrange(1 << 32), model, cells), chance))
-            for _ in range(number)
-        ]
-
-    def _transformer(self, kind: Kind, cells: tuple[int, int], chance: Random) -> Region:
-        model, clip, _ = pipeline_recipes(self._pipelines[kind])
-        noise = torch.Generator().manual_seed(chance.randrange(1 << 32))
-        pictures = [Picture.of(torch.randn(1, 16, 8, 8, generator=noise)) for _ in range(2)]
-        placing: Any = chance.choice(("offset", "index"))
-        positive, negative = (
+    def _compared(self, way: str, group: Group, met: Counter[str]) -> float:
+        """Returns the largest difference of requests in company from the same requests alone."""
+        lone, shared = self._engines[way]
+        programs = [planned(lone, member) for member in group.members]
+        expected = [lone.cluster.run(program, bare_context(lone)).samples for program in programs]
+        self._killer.after, kills = group.killed_after, self._killer.kills
+        outcomes = _at_once(shared, programs, group.members)
+        ended = [one for one in outcomes if one is not None]
+        calls = [one.timings[device].calls for one in ended for device in one.timings]
+        met["shared"] += sum(counted.get("shared", 0) for counted in calls)
+        met["stale"] += sum(bool(program.stale) for program in programs)
+        met["cancelled"] += len(outcomes) - len(ended)
+        met["killed"] += self._killer.kills - kills
+        return max(
             (
-                ConditioningEntry(
-                    Prompt(clip, " ".join(chance.choices(WORDS, k=chance.choice((1, 3, 30))))),
-                    references=References(tuple(pictures[:many]), placing) if many else None,
-                ),
-            )
-            for many in (chance.choices((0, 1, 2), (3, 1, 1))[0] if kind == "flux" else 0,) * 2
+                moved(outcome.samples, latent)
+                for outcome, latent in zip(outcomes, expected, strict=True)
+                if outcome is not None
+            ),
+            default=0.0,
         )
-        begin = {
-            "sampler_name": chance.choice(_samplers()),
-            "scheduler": "simple",
-            "steps": chance.randint(2, 5),
-            "seed": chance.randrange(1 << 32),
-            "latent_image": {"samples": torch.zeros(chance.choice((1, 1, 2, 3)), 16, *cells)},
-            "model": model,
-        }
-        guidance = chance.choice((1.0, 7.0))
-        expansion = expand_sampling("StepBegin", begin, model, positive, negative, guidance)
-        return bind(expansion.graph, expansion.outputs[0].node)
-
-    def _at_once(
-        self, engine: DeviceEngine, regions: Sequence[Region], chance: Random
-    ) -> list[Tensor]:
-        delays = [chance.uniform(0.0, MAX_DELAY_S) for _ in regions]
-
-        def one(region: Region, delay: float) -> Tensor:
-            time.sleep(delay)
-            return sample(engine, region)
-
-        with ThreadPoolExecutor(len(regions)) as pool:
-            return list(pool.map(one, regions, delays))
 
 
-@cache
-def _samplers() -> Sequence[str]:
-    """Returns the names of all samplers."""
-    return builtin_types()["KSampler"].inputs["sampler_name"].choices or ()
+def planned(engine: DeviceEngine, member: Member) -> Program:
+    """Plans a request: on two workers, with its placement."""
+    cluster = engine.cluster
+    target = Target(cluster.devices, cluster.links)
+    program = plan_region(member.region, target, engine.counts)
+    if len(cluster.devices) > 1 and member.placement == "scattered":
+        pins = random_places(program, Random(member.seed))
+        return plan_region(member.region, replace(target, pins=pins), engine.counts)
+    if len(cluster.devices) > 1 and member.placement == "stale":
+        links = dict.fromkeys(cluster.links, SLOW)
+        allowed = frozenset({STALE_CONTROLNET})
+        target = Target(cluster.devices, links, _controls_apart(program), allowed)
+        return plan_region(member.region, target, engine.counts)
+    return program
 
 
-def _sampled(drawn: Drawn, chance: Random) -> Drawn:
-    """Draws sampler and guidance again, from all samplers."""
-    nodes = dict(drawn.graph.nodes)
-    sampler = nodes[SAMPLER]
-    inputs = {
-        **sampler.inputs,
-        "sampler_name": chance.choice(_samplers()),
-        "cfg": chance.choice((1.0, 7.0)),
+def _controls_apart(program: Program) -> dict[str, tuple[str, ...]]:
+    """Places ControlNets on the second worker, and all else on the first."""
+    return {
+        op.id: (WORKERS[isinstance(op.inputs.get(stage_of(op).module), ControlNetRecipe)],)
+        for variant in program.variants
+        for op in variant.operations
+        if stage_of(op).costed
     }
-    nodes[SAMPLER] = replace(sampler, inputs=inputs)
-    return replace(drawn, graph=replace(drawn.graph, nodes=nodes))
+
+
+def _at_once(
+    engine: DeviceEngine, programs: Sequence[Program], members: Sequence[Member]
+) -> list[Outcome | None]:
+    """Runs requests from their random times on. Returns None for cancelled ones."""
+
+    def one(program: Program, member: Member) -> Outcome | None:
+        time.sleep(member.delay)
+        context = bare_context(engine)
+        if member.cancelled_after is not None:
+            context.listener = partial(_cancel, context, member.cancelled_after)
+        try:
+            return engine.cluster.run(program, context)
+        except Cancelled:
+            return None
+
+    with ThreadPoolExecutor(len(programs)) as pool:
+        return list(pool.map(one, programs, members))
+
+
+def _cancel(context: RunContext, evaluations: int, event: Event) -> None:
+    if isinstance(event, Progress) and event.value >= evaluations:
+        context.cancel()
 
 
 def run_groups(seeds: Iterable[int]) -> BenchResult:
@@ -205,7 +254,7 @@ def run_groups(seeds: Iterable[int]) -> BenchResult:
         return result([groups.run(seed) for seed in seeds])
 
 
-def result(found: Sequence[Group]) -> BenchResult:
+def result(found: Sequence[GroupResult]) -> BenchResult:
     wrong = [group for group in found if not group.holds]
     worst = {
         name.replace(" ", "_"): max((one.differences.get(name, inf) for one in found), default=0.0)
@@ -213,13 +262,13 @@ def result(found: Sequence[Group]) -> BenchResult:
     }
     metrics = {
         "groups": len(found),
-        "groups_that_shared": sum(group.shared > 0 for group in found),
+        **{f"groups_{what}": sum(one.met[what] > 0 for one in found) for what in MET},
         **worst,
         "failing_seeds": [group.seed for group in wrong],
     }
     bounds = {name: f"<= {bound}" for name, bound in zip(worst, WAYS.values(), strict=True)}
     rows = [
-        [f"{one.seed}: {one.model}, {one.requests} requests", one.shared]
+        [f"{one.seed}: {one.model}, {one.requests} requests", *(one.met[what] for what in MET)]
         + [one.differences.get(name, inf) for name in WAYS]
         for one in (wrong or found[:10])
     ]
@@ -229,7 +278,7 @@ def result(found: Sequence[Group]) -> BenchResult:
         not wrong,
         metrics,
         bounds | {"failing_seeds": "none"},
-        ("seed", "shared calls", *WAYS),
+        ("seed", *MET, *WAYS),
         rows,
         notes=notes,
     )

@@ -131,7 +131,7 @@ class Search:
             self._plan(self._local, region, batching=batching) for batching in (False, True)
         )
         expected = self._sampled(self._local, split)
-        scattered = self._plan(self._pair, region, None, _scattered(split, Random(seed)))
+        scattered = self._plan(self._pair, region, None, random_places(split, Random(seed)))
         return Case(
             seed,
             drawn,
@@ -180,7 +180,7 @@ class _Collecting(DeviceEngine):
         return latent, latent
 
 
-def _scattered(program: Program, chance: Random) -> dict[str, tuple[str, ...]]:
+def random_places(program: Program, chance: Random) -> dict[str, tuple[str, ...]]:
     """Places every stage of every branch on a random worker."""
     stages = dict.fromkeys(
         op.id for variant in program.variants for op in variant.operations if stage_of(op).costed

@@ -92,8 +92,8 @@ class Sized:
 
 
 Example = tuple[Callable[[], "list[Tensor]"], "Sequence[nn.Module]"]
-"""Pairs a function that calls a stage of a module on the meta device and returns the output
-tensors, with the submodules that the stage uses.
+"""Pairs a function that calls a stage of a module and returns the output tensors, with the
+submodules that the stage uses. Inputs are random.
 """
 Module = Literal["", "model", "control_net", "encoding", "vae"]
 Outputs = tuple[Any, ...]
@@ -162,7 +162,7 @@ class Stage:
     count: Count
     compute: str = ""  # names a `Compute`
     bind: str = ""  # names a `Bind`
-    # names a function that returns an `Example` for a module on the meta device and a `Sized`
+    # names a function that returns an `Example` for a module and a `Sized`
     example: str = ""
     # the input with the recipe of the computing module; `encoding`: a device's text encoders,
     # `vae`: the VAE that encodes pictures (None without one)

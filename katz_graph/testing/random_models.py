@@ -56,7 +56,7 @@ def make_controlnet(folder: str | Path, kind: Kind, seed: int, *sizes: Any, **ch
 
 
 def make_lora(path: str | Path, kind: Kind, *sizes: Any, **changed: Any) -> None:
-    """Writes a LoRA for the network of `make_pipeline`; transformer kinds do not support it."""
+    """Writes a LoRA for the network of `make_pipeline`."""
     kinds()[kind].make_lora(path, *sizes, **changed)
 
 

@@ -34,15 +34,22 @@ from katz_graph.bench.gpu.parts import (
     step,
     transformers,
 )
+from katz_graph.bench.gpu.parts import rows as rows_part
 from katz_graph.bench.gpu.peers import ComfyUI, Start, phases_in
 from katz_graph.bench.gpu.rows import Rows
 from katz_graph.bench.gpu.setting import Setting, full_size
 from katz_graph.bench.gpu.shares import shares
 from katz_graph.core.errors import InputError, RunError
-from katz_graph.ir.device import NetworkLink
+from katz_graph.ir.device import ROW_BUCKETS, NetworkLink
 from katz_graph.kernels.configurations import FILE
+from katz_graph.models.families.shared.transformer import run_blocks
+from katz_graph.models.families.shared.transformer_examples import drawn_tokens
+from katz_graph.models.families.shared.transformer_stack import stack_of
+from katz_graph.models.prepare import prepare
+from katz_graph.models.stages import Sized
 from katz_graph.testing import device_pair
-from katz_graph.testing.random_models import kinds
+from katz_graph.testing.model_files import difference
+from katz_graph.testing.random_models import draw_network, kinds
 
 CPU = torch.device("cpu")
 WIDTHS = (32, 48)  # of the two text encoders
@@ -173,6 +180,43 @@ def test_transformers_are_compared_with_stock_pipelines(
     assert result.metrics["sd35_difference"] <= 1e-4  # the same work
     (judged,) = rows.judged
     assert judged["what"] == "sd35_of_stock" and judged["bound"] == "<= 0.75"
+
+
+def test_calls_are_timed_by_their_rows_and_for_two_sizes(
+    small: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows_part, "DTYPE", torch.float32)
+    setting = replace(small, sides=(8, 6, 4), transformers={"sd35": {}, "flux": {}})
+    with Rows("rows", tmp_path) as rows, torch.inference_mode():
+        rows_part.run(setting, rows)
+    sizes = [("sdxl", 32), ("sdxl", 64), ("sdxl", 48)]
+    sizes += [(kind, side) for kind in ("flux", "sd35") for side in (32, 64)]
+    by_rows = [
+        f"{kind} at {side} pixels, {count} rows" for kind, side in sizes for count in ROW_BUCKETS
+    ]
+    by_sizes = [
+        f"{kind}, blocks, {small} of 32 and 1 of 64 pixels"
+        for kind in ("flux", "sd35")
+        for small in (1, 4)
+    ]
+    assert [row["what"] for row in rows.rows] == by_rows + by_sizes
+    assert rows.judged[-1]["holds"] and rows.judged[-1]["bound"] == "<= 240"
+
+
+@pytest.mark.parametrize("kind", ["sd35", "flux"])
+def test_one_call_of_two_sizes_computes_each_picture(kind: str) -> None:
+    module = draw_network(kind, 1)
+    prepare(module)
+    numbers = range(len(stack_of(module).blocks(module)))
+    with torch.inference_mode():
+        small, large = (drawn_tokens(module, Sized(2, side, 6, 5)) for side in (4, 6))
+        large = replace(large[0], embedding=small[0].embedding), large[1]
+        text_first = kind == rows_part.TEXT_FIRST
+        tokens, fixed, by_picture = rows_part.in_one_call([small, large], text_first)
+        with by_picture:
+            together = run_blocks(module, tokens, numbers, fixed).hidden
+        apart = [run_blocks(module, one, numbers, f).hidden for one, f in (small, large)]
+    assert difference(together, torch.cat(apart, 1)) <= 1e-5
 
 
 def test_requests_count_recordings_and_switches(small: Setting, tmp_path: Path) -> None:

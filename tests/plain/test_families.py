@@ -25,7 +25,8 @@ WORDS = {  # file -> words of another vocabulary that it must spell
     "katz_graph/adapters/naming.py": {"unet"},  # kohya's prefix for networks of every family
     # peers of the bench
     "katz_graph/bench/gpu/parts/transformers.py": {"flux", "z_image"},
-    "katz_graph/bench/random_groups.py": {"flux"},  # the kind with reference images
+    "katz_graph/bench/gpu/parts/rows.py": {"flux", "unet"},  # measured kinds
+    "katz_graph/bench/random_members.py": {"flux"},  # the kind with reference images
     "katz_graph/bench/together.py": {"sd3"},  # the shape that its bound is for
     "katz_graph/files/folders.py": {"unet"},  # ComfyUI's folder of diffusion models
     "katz_graph/models/loading/single_file.py": {"flux"},  # FLUX.2, which an error names

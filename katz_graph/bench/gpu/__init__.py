@@ -31,6 +31,7 @@ PARTS: Mapping[str, float] = {
     "step": 120,
     "ipc": 40,
     "transformers": 200,
+    "rows": 120,
     "requests": 120,
     "pictures": 120,
     "kernels": 250,

@@ -6,16 +6,25 @@ output; equal arguments give equal weights.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import diffusers
+import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from katz_graph.core.latent_space import LatentSpace
-from katz_graph.models.families.shared.random_parts import Encoder, Role, seeded, vae
+from katz_graph.models.families.shared.random_parts import (
+    Encoder,
+    Role,
+    factors,
+    seeded,
+    vae,
+)
 from katz_graph.models.loading.quiet import quiet
 from katz_graph.models.loading.store import LIBRARIES
 
@@ -43,6 +52,7 @@ class Stock:
 
 
 SPREAD = 0.1  # standard deviation of weights
+LORA_TARGETS = re.compile(r"attn\d?\.(to_[qkv]|add_[qkv]_proj)$|ff\.net\.(0\.proj|2)$")
 
 Configuration = Mapping[str, Any]
 
@@ -103,6 +113,23 @@ class RandomTransformer:
     def make_controlnet(self, folder: str | Path, seed: int, *sizes: Any, **changed: Any) -> None:
         """Saves the ControlNet that `draw_controlnet` builds from the same arguments."""
         self.draw_controlnet(seed, *sizes, **changed).save_pretrained(folder)
+
+    def make_lora(self, path: str | Path, rank: int, seed: int, blocks: int = 3) -> None:
+        """Saves a LoRA for the attention and feed-forward layers of `make_pipeline`'s transformer,
+        in PEFT's naming, with alpha equal to the rank.
+        """
+        with torch.device("meta"):
+            module = getattr(diffusers, self.network)(**self.configuration(blocks))
+        tensors: dict[str, Tensor] = {}
+        generator = torch.Generator().manual_seed(seed)
+        for name, layer in module.named_modules():
+            if isinstance(layer, nn.Linear) and LORA_TARGETS.search(name):
+                down, up = factors(layer, rank, generator)
+                tensors |= {
+                    f"transformer.{name}.lora_A.weight": down,
+                    f"transformer.{name}.lora_B.weight": up,
+                }
+        save_file(tensors, str(path), {"format": "pt"})
 
     def make_pipeline(
         self,

@@ -1,4 +1,6 @@
-"""Builds example calls of transformer stages on meta tensors to count their cost."""
+"""Builds example calls of transformer stages, on meta tensors to count their cost, or on a device
+to time them.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from torch import Tensor
 from katz_graph.core.errors import InputError
 from katz_graph.core.recipe import Component
 from katz_graph.ir.values import Step, TextEncoding, Tokens
-from katz_graph.models.families.shared.example_inputs import empty, features
+from katz_graph.models.families.shared.example_inputs import drawn, features
 from katz_graph.models.families.shared.transformer import run_blocks, skip_sources, still_read
 from katz_graph.models.families.shared.transformer_stack import (
     Fixed,
@@ -29,7 +31,7 @@ def embed(module: Any, sizes: Sized) -> Example:
     stack = stack_of(module)
     x, text, fixed = _inputs(module, sizes)
     context, vectors = stack.context(module, text), stack.vectors(module, text)
-    time = torch.empty(sizes.batch, device="meta", dtype=torch.float64)
+    time = torch.rand(sizes.batch, device=module.device, dtype=torch.float64)
 
     def call() -> list[Tensor]:
         embedding = stack.embedding(module, time, vectors)
@@ -43,7 +45,7 @@ def embed(module: Any, sizes: Sized) -> Example:
 
 def blocks(module: Any, sizes: Sized) -> Example:
     stack = stack_of(module)
-    tokens, fixed = _tokens(module, sizes)
+    tokens, fixed = drawn_tokens(module, sizes)
     every = stack.blocks(module)
     stop = len(every) if sizes.last_block is None else min(sizes.last_block + 1, len(every))
     numbers = range(sizes.first_block, stop)
@@ -61,7 +63,7 @@ def blocks(module: Any, sizes: Sized) -> Example:
 
 def head(module: Any, sizes: Sized) -> Example:
     stack = stack_of(module)
-    tokens, _ = _tokens(module, sizes)
+    tokens, _ = drawn_tokens(module, sizes)
     grid = patch_grid(stack.side(module), sizes.height, sizes.width)
     return (
         lambda: [stack.head(module, tokens.hidden, tokens.embedding, *grid)],
@@ -74,7 +76,7 @@ control = embed
 
 def control_tokens(module: Any, sizes: Sized) -> Example:
     stack = stack_of(module)
-    tokens, fixed = _tokens(module, sizes)
+    tokens, fixed = drawn_tokens(module, sizes)
     _, text, _ = _inputs(module, sizes)
     rows, columns = patch_grid(stack.side(module), sizes.height, sizes.width)
     hint = tokens.hidden.new_empty(sizes.batch, rows * columns, tokens.hidden.shape[-1])
@@ -96,7 +98,7 @@ def control_block(module: Any, sizes: Sized) -> Example:
             f"TransformerControlBlock: block {number} does not exist: the ControlNet has 0 to "
             f"{count - 1}"
         )
-    tokens, fixed = _tokens(module, sizes)
+    tokens, fixed = drawn_tokens(module, sizes)
 
     def call() -> list[Tensor]:
         hidden, _ = stack.block(module, number, tokens.hidden, tokens.text, tokens.embedding, fixed)
@@ -112,18 +114,18 @@ def context(module: Any, sizes: Sized) -> Example:
 
 
 def _inputs(module: Any, sizes: Sized) -> tuple[Tensor, TextEncoding, Fixed]:
-    """Returns a model input, a text encoding and the fixed inputs, all on the meta device. Uses the
-    model's text length if it is constant.
+    """Returns a model input, a text encoding and the fixed inputs. Uses the model's text length if
+    it is constant.
     """
     shape, stack, family = _shape_of(module), stack_of(module), family_of_module(module)
     tokens = sum(family.text_layout.lengths) or sizes.tokens
 
     text = TextEncoding(
-        empty(module, sizes, tokens, shape.text_width),
-        None if shape.pooled_width is None else empty(module, sizes, shape.pooled_width),
-        empty(module, sizes, 7),
-        guidance=empty(module, sizes),
-        mask=torch.empty(sizes.batch, tokens, device="meta"),
+        drawn(module, sizes, tokens, shape.text_width),
+        None if shape.pooled_width is None else drawn(module, sizes, shape.pooled_width),
+        drawn(module, sizes, 7),
+        guidance=drawn(module, sizes),
+        mask=torch.ones(sizes.batch, tokens, device=module.device),
     )
     grid = patch_grid(stack.side(module), sizes.height, sizes.width)
     fixed = stack.fixed(module, *grid, tokens)
@@ -139,7 +141,8 @@ def _component(module: Any) -> Component:
     return Component(values["_class_name"], (), json.dumps(values, default=list))
 
 
-def _tokens(module: Any, sizes: Sized) -> tuple[Tokens, Fixed]:
+def drawn_tokens(module: Any, sizes: Sized) -> tuple[Tokens, Fixed]:
+    """Returns the input of the first block, and the fixed inputs."""
     stack = stack_of(module)
     x, text, fixed = _inputs(module, sizes)
     controls = family_of_module(module).controls
@@ -150,7 +153,8 @@ def _tokens(module: Any, sizes: Sized) -> tuple[Tokens, Fixed]:
         )
         step = Step.of(x, x, 0.0, 0.0)
         return Tokens(hidden, None, embedding, step), fixed
-    embedding = stack.embedding(module, x.new_empty(sizes.batch), stack.vectors(module, text))
+    time = torch.rand(sizes.batch, device=module.device, dtype=x.dtype)
+    embedding = stack.embedding(module, time, stack.vectors(module, text))
     context = stack.context(module, text)
     hidden, words = stack.embed(module, padded(x, stack.side(module)), context, embedding, fixed)
     return Tokens(hidden, words, embedding, Step.of(x, x, 0.0, 0.0)), fixed

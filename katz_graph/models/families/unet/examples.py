@@ -1,7 +1,8 @@
-"""Builds example calls of UNet and ControlNet stages on meta tensors to count their cost.
+"""Builds example calls of UNet and ControlNet stages, on meta tensors to count their cost, or on a
+device to time them.
 
-Each function takes a module on the meta device and sizes. It returns a call that returns the output
-tensors, and the submodules that the call uses.
+Each function takes a module and sizes. It returns a call that returns the output tensors, and the
+submodules that the call uses.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from katz_graph.ir.values import Features, Step, TextEncoding
-from katz_graph.models.families.shared.example_inputs import empty, features
+from katz_graph.models.families.shared.example_inputs import drawn, features
 from katz_graph.models.families.unet import attention
 from katz_graph.models.families.unet import blocks as unet
 from katz_graph.models.families.unet import control_blocks as controlnet
@@ -83,7 +84,7 @@ def reference(module: Any, sizes: Sized) -> Example:
 def control(module: Any, sizes: Sized) -> Example:
     step, text, cached, added = _given(module, sizes)
     reference = features(module, sizes, module.config.block_out_channels[0])
-    strength = torch.empty(sizes.batch, device="meta")
+    strength = torch.rand(sizes.batch, device=module.device)
 
     def call() -> list[Tensor]:
         residuals = controlnet.control(module, step, text, reference, strength, cached, added)
@@ -102,11 +103,11 @@ def _given(module: Any, sizes: Sized) -> tuple[Step, TextEncoding, Any, Tensor |
 
 def _text(module: Any, sizes: Sized) -> TextEncoding:
     config = module.config
-    hidden = empty(module, sizes, sizes.tokens, config.cross_attention_dim)
+    hidden = drawn(module, sizes, sizes.tokens, config.cross_attention_dim)
     if config.addition_embed_type is None:
         return TextEncoding(hidden)
-    pooled = empty(module, sizes, pooled_width(config))
-    return TextEncoding(hidden, pooled, torch.empty(sizes.batch, 7, device="meta"))
+    pooled = drawn(module, sizes, pooled_width(config))
+    return TextEncoding(hidden, pooled, torch.ones(sizes.batch, 7, device=module.device))
 
 
 def _without(module: nn.Module, name: str) -> nn.Module:
