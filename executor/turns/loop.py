@@ -347,19 +347,24 @@ class DeviceThread:
             return []
         with self._changed:
             keys = self._keys(job)
+            later = keys or {*job.task.prepares}
             others = [
                 one
                 for one in self._jobs
                 if not (one is job or one.cancelled or one.waits)
                 and one.task.ready
-                and not keys.isdisjoint(one.task.upcoming)
+                and not later.isdisjoint(one.task.upcoming)
             ]
             company = self._joined(job, keys, others, by_row=False)
             by_row = False
             sets = {one.task.weight_set for one in (job, *others)}
             if (original := job.task.original_set) is not None and sets != {original}:
                 all_sets = self._joined(job, keys, others, by_row=True)
-                if by_row := self._by_row_pays(job, all_sets):
+                # it prepares to join others, so weights for that need not be switched twice
+                peers = (
+                    all_sets if keys else [one for one in others if _set_of(one, True) == original]
+                )
+                if by_row := self._by_row_pays(job, later, peers):
                     company = all_sets
             for one in (job, *company):
                 one.task.by_row = by_row
@@ -386,14 +391,16 @@ class DeviceThread:
             min(map(shared.most_rows, keys)),
         )
 
-    def _by_row_pays(self, leader: SubmittedTask, company: Sequence[SubmittedTask]) -> bool:
+    def _by_row_pays(
+        self, leader: SubmittedTask, keys: Collection[str], company: Sequence[SubmittedTask]
+    ) -> bool:
         """Returns whether the LoRAs of jobs apply to their rows in the leader's next unit, instead
-        of jobs of each set of LoRAs sharing calls of their own.
+        of jobs of each set of LoRAs sharing calls of their own. `keys`: of the calls that they may
+        share.
         """
         shared, task = self._shared, leader.task
         if shared is None or shared.always_by_row:
             return shared is not None
-        keys = self._keys(leader) or set(task.prepares)
         rows: Counter[WeightSetKey | None] = Counter()
         for one in (leader, *company):
             rows[one.task.weight_set] += one.task.rows

