@@ -116,7 +116,9 @@ class StageCalls:
                 for size, factors in zip(offer.sizes, offer.factors, strict=True)
             ]
             return [self._stacked([one])[0] for one in map(self._member, offers, calls)]
-        calls = self._models.residents.with_room(offer.what, partial(self._with_loras, offer))
+        calls: Sequence[StageCall] = self._models.residents.with_room(
+            offer.what, partial(self._with_loras, offer)
+        )
         return self._counted([offer], partial(self._computed, calls))
 
     def _with_loras(self, offer: Offer) -> Sequence[StageCall]:
