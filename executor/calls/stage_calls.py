@@ -116,12 +116,10 @@ class StageCalls:
                 for size, factors in zip(offer.sizes, offer.factors, strict=True)
             ]
             return [self._stacked([one])[0] for one in map(self._member, offers, calls)]
-        calls: Sequence[StageCall] = self._models.residents.with_room(
-            offer.what, partial(self._with_loras, offer)
-        )
+        calls = self._models.residents.with_room(offer.what, partial(self._with_loras, offer))
         return self._counted([offer], partial(self._computed, calls))
 
-    def _with_loras(self, offer: Offer) -> Sequence[StageCall]:
+    def _with_loras(self, offer: Offer) -> list[StageCall]:
         return [
             self._stacks.with_loras(_cut_out(call), [factors], [size], size)
             for call, size, factors in zip(offer.calls, offer.sizes, offer.factors, strict=True)
