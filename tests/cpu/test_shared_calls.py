@@ -165,20 +165,27 @@ class Failing(Eagerly):
 
 
 def test_an_error_in_a_shared_call_ends_only_the_request_that_causes_it(
-    sd1: Models, costs: Path
+    sd1: Models, sdxl: Models, costs: Path
 ) -> None:
     first = Case("shared", sd1.pipeline, "euler", 6)
     good = [sampler_region(replace(first, seed=seed)) for seed in range(3)]
-    bad = sampler_region(replace(first, steps=7))
+    bad = {
+        "a row that cannot be computed": replace(first, steps=7),
+        "the latent became NaN or infinite in step 1": replace(
+            first, latent=torch.full((1, 4, 8, 8), torch.nan)
+        ),
+        "choose a LoRA made for it": replace(first, loras=((sdxl.loras[0], 1.0),)),
+    }
+    regions = {line: sampler_region(case) for line, case in bad.items()}
     with local_engine(cache=costs, shared_rows=SharedRows(16)) as engine:
         expected = at_once(engine, good)
-        sigmas = [point.sigma for point in engine.plan(bad).schedule]
+        sigmas = [point.sigma for point in engine.plan(next(iter(regions.values()))).schedule]
         engine.models.compute = Failing(sigma=sigmas[3])
-        with ThreadPoolExecutor(4) as pool:
-            failed = pool.submit(sample, engine, bad)
+        with ThreadPoolExecutor(6) as pool:
+            failed = {line: pool.submit(sample, engine, one) for line, one in regions.items()}
             found = list(pool.map(lambda region: sample(engine, region), good))
-            error = failed.exception()
-    assert "a row that cannot be computed" in str(error)
+            errors = {line: str(one.exception()) for line, one in failed.items()}
+    assert all(line in error and "\n" not in error for line, error in errors.items()), errors
     assert max(map(difference, found, expected)) <= BOUND
 
 
