@@ -20,6 +20,7 @@ from transformers_made import inputs as step_and_text
 
 from katz_graph.core.recipe import Lora
 from katz_graph.core.shared_rows import SharedRows
+from katz_graph.executor.recorded.recorder import Recorder
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.models.family import family_of_class
 from katz_graph.models.loading.identity import file_identity
@@ -31,6 +32,7 @@ from katz_graph.testing.model_files import Models, difference
 from katz_graph.testing.plain_loop import Case
 from katz_graph.testing.random_models import draw_network
 from katz_graph.testing.requests import local_engine, sample, sampler_region
+from katz_graph.testing.tapes import Tapes
 
 BOUND = 1e-5  # of the range, as for requests that share calls
 
@@ -122,6 +124,23 @@ def test_requests_with_other_loras_share_calls(sd1: Models, costs: Path) -> None
         assert engine.models.compute.use.shared > 0 and not engine.models.network_seconds
     assert all(map(torch.equal, lone, fixed))
     assert max(map(difference, fixed, alone)) <= BOUND
+
+
+def test_a_recorded_call_computes_with_the_loras_of_each_request(sd1: Models, costs: Path) -> None:
+    plain = Case("loras", sd1.pipeline, "euler", 3, latent=torch.zeros(1, 4, 8, 8))
+    regions = [
+        sampler_region(replace(plain, loras=((sd1.loras[0], strength),)))
+        for strength in (0.7, -0.4)
+    ]
+    with local_engine(cache=costs) as engine:
+        alone = [sample(engine, region) for region in regions]
+    with local_engine(cache=costs, shared_rows=SharedRows(4, fixed=True)) as engine:
+        compute = engine.models.compute = Recorder(Tapes(strict=True), eager=0)
+        found = [sample(engine, regions[0])]
+        captures = compute.use.captures
+        found += [sample(engine, region) for region in (regions[1], regions[0])]
+        assert compute.use.captures == captures > 0
+    assert max(map(difference, found, [*alone, alone[0]])) <= BOUND
 
 
 def test_only_plain_products_of_layers_apply_by_row(sd1: Models, tmp_path: Path) -> None:
