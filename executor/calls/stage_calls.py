@@ -60,7 +60,8 @@ class StageCalls:
         return median(self._paces) if self._paces else 1.0
 
     def ran(self, planned: float, seconds: float) -> None:
-        """Adds an evaluation that one request ran alone."""
+        """Adds an evaluation that one request ran alone, and the seconds of its calls."""
+        self._learn()
         if planned > 0:
             self._paces.append(seconds / planned)
 
@@ -85,6 +86,16 @@ class StageCalls:
         """Predicts the seconds of a call of each known key (`CallSeconds.optimistic_seconds`); None
         if all are unknown. `by_row`: rows have the LoRAs of their requests.
         """
+        self._learn()
+        rows = self._wanted(rows)
+        found = [self._seconds.optimistic_seconds(key, rows) for key in keys]
+        cost = self._lora_cost if by_row else 1.0
+        return cost * sum(one for one in found if one is not None) or None
+
+    def _learn(self) -> None:
+        """Adds the seconds of completed calls to the predictions."""
+        if not (self._laps and self._laps[0][3].known):
+            return
         while self._laps and self._laps[0][3].known:
             key, measured, with_loras, lap = self._laps.popleft()
             cost = self._lora_cost if with_loras else 1.0
@@ -98,10 +109,6 @@ class StageCalls:
             self._seconds.measured,
         )
         use.median_error, use.p95_error = self._seconds.error(0.5), self._seconds.error(0.95)
-        rows = self._wanted(rows)
-        found = [self._seconds.optimistic_seconds(key, rows) for key in keys]
-        cost = self._lora_cost if by_row else 1.0
-        return cost * sum(one for one in found if one is not None) or None
 
     @property
     def _lora_cost(self) -> float:

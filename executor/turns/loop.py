@@ -300,7 +300,9 @@ class DeviceThread:
         """Returns the first job that has to prepare before it can join the leader's calls, as long
         as these have room for it; else the leader. Jobs that have to load models wait.
         """
-        if (shared := self._shared) is None or not (keys := self._keys(leader)):
+        if (shared := self._shared) is None or len(ready) == 1:
+            return leader
+        if not (keys := self._keys(leader)):
             return leader
         room = min(map(shared.most_rows, keys)) - sum(
             job.task.rows for job in ready if not keys.isdisjoint(job.task.upcoming)
@@ -380,12 +382,13 @@ class DeviceThread:
         """Returns the jobs that share the leader's calls, without a switch of weights within the
         unit.
         """
-        if (shared := self._shared) is None or not keys:
-            return []
         wanted = _set_of(job, by_row)
+        candidates = [one for one in others if _set_of(one, by_row) == wanted]
+        if (shared := self._shared) is None or not (keys and candidates):
+            return []
         return self._order.joined(
             job,
-            [one for one in others if _set_of(one, by_row) == wanted],
+            candidates,
             lambda rows: shared.seconds(keys, rows, by_row),
             time.perf_counter(),
             min(map(shared.most_rows, keys)),

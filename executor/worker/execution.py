@@ -19,7 +19,7 @@ from torch import Tensor
 
 from katz_graph.core.errors import InputError
 from katz_graph.core.latent_space import LinearMap
-from katz_graph.core.recipe import FileIdentity, ModelRecipe, digest
+from katz_graph.core.recipe import Component, FileIdentity, ModelRecipe, digest
 from katz_graph.executor.calls.batching import received
 from katz_graph.executor.calls.bound_calls import BoundCalls
 from katz_graph.executor.calls.computing import Offer
@@ -32,7 +32,7 @@ from katz_graph.executor.weights.weight_versions import WeightVersions
 from katz_graph.executor.worker.device_program import DeviceProgram
 from katz_graph.executor.worker.holding import Holding
 from katz_graph.executor.worker.lora_check import LoraCheck
-from katz_graph.executor.worker.models import DeviceModels
+from katz_graph.executor.worker.models import DeviceModels, network_loras
 from katz_graph.executor.worker.outlook import Outlook
 from katz_graph.executor.worker.run_ahead import RunAhead
 from katz_graph.executor.worker.spans import SpanRecorder
@@ -108,6 +108,7 @@ class Execution:
         self._before = Values()
         self._values: Values | None = None  # of the current evaluation
         self._carried: Mapping[Instance, Any] = {}  # carried to later evaluations
+        self._networks: dict[Component, Any] = {}  # live modules, by recipe
         self._evaluation = -1
         self._computed: Counter[str] = Counter()  # stage calls, by kind of execution
         # created in the request's first unit, because it starts the device's clock
@@ -384,9 +385,13 @@ class Execution:
         clock.
         """
         for model in models:
+            loras = () if self.by_row else network_loras(model)
+            network = self._networks.get(model.network)
+            if network is not None and self._models.resident_in(network) == loras:
+                continue
             before = self._models.network_seconds
             wanted = replace(model, loras=()) if self.by_row else model
-            self._models.residents.with_room(
+            self._networks[model.network] = self._models.residents.with_room(
                 f"{self._what()}, its LoRAs", partial(self._models.patch, wanted)
             )
             if (switched := self._models.network_seconds - before) > 0:
@@ -454,6 +459,7 @@ class Execution:
         self.offer = None
         self._before, self._values, self._carried, self._process = Values(), None, {}, None
         self._calls.clear()
+        self._networks.clear()
         self._adapters.release()
         self._models.stream.drain()
 
