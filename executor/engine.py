@@ -50,6 +50,7 @@ from katz_graph.executor.measure.survey import assume, survey
 from katz_graph.executor.messages import Timing
 from katz_graph.executor.planning import Choices, check_reachable, plan_region
 from katz_graph.executor.turns.affinity import Claim, claim_seats
+from katz_graph.executor.turns.due_lock import DueLock
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.ir.changes import PlanChanges
 from katz_graph.ir.device import Device, NetworkLink, Target
@@ -106,7 +107,7 @@ class DeviceEngine:
         self._store = CostStore(cache)
         self.counts = Counts(self._store)
         self.lora_levels = LoraLevels(self._store)
-        self._starting = threading.Lock()
+        self._starting, self._planning = threading.Lock(), DueLock()
         self._router = Router(
             names,
             self.choices.reachable,
@@ -337,18 +338,22 @@ class DeviceEngine:
     def _sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
         if why := self._why_here(region):
             return self._sampled_here(region, context, why)
-        lease = self._router.admit(region, _chooses(context.changes))
-        completed = False
-        try:
-            program = self._leased(region, lease, context.changes)
-            self._autoscaler.apply(self._router.planned(lease, program))
-            sampled = self._carried_out(region, program, context)
-            completed = True
-            return sampled
-        except NotSerializable as error:
-            return self._sampled_here(region, context, str(error))
-        finally:
-            self._autoscaler.apply(self._router.dismiss(lease, completed))
+        turn = self._planning.held(context.due, context.arrival, context.check_cancelled)
+        with ExitStack() as planning:
+            planning.enter_context(turn)
+            lease = self._router.admit(region, _chooses(context.changes))
+            completed = False
+            try:
+                program = self._leased(region, lease, context.changes)
+                self._autoscaler.apply(self._router.planned(lease, program))
+                planning.close()
+                sampled = self._carried_out(region, program, context)
+                completed = True
+                return sampled
+            except NotSerializable as error:
+                return self._sampled_here(region, context, str(error))
+            finally:
+                self._autoscaler.apply(self._router.dismiss(lease, completed))
 
     def _sampled_here(
         self, region: Region, context: Context, why: str
