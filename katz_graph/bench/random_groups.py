@@ -69,8 +69,8 @@ class GroupResult:
     """
 
     seed: int
-    model: str
-    requests: int
+    model: str = ""
+    requests: int = 0
     differences: Mapping[str, float] = field(default_factory=dict)
     met: Counter[str] = field(default_factory=Counter)
     problem: str = ""
@@ -165,14 +165,13 @@ class Groups:
 
     def run(self, seed: int) -> GroupResult:
         """Runs the group of a seed."""
-        group = self._models.draw(seed)
-        found = GroupResult(seed, group.model, len(group.members))
+        found = GroupResult(seed)
         try:
+            group = self._models.draw(seed)
+            found = replace(found, model=group.model, requests=len(group.members))
             differences = {way: self._compared(way, group, found.met) for way in self._engines}
         except Exception as error:  # the search looks for failures of any kind
             return replace(found, problem=f"{type(error).__name__}: {error}")
-        finally:
-            self._killer.after = None
         return replace(found, differences=differences)
 
     def _compared(self, way: str, group: Group, met: Counter[str]) -> float:
@@ -182,6 +181,7 @@ class Groups:
         expected = [lone.cluster.run(program, bare_context(lone)).samples for program in programs]
         self._killer.after, kills = group.killed_after, self._killer.kills
         outcomes = _at_once(shared, programs, group.members)
+        self._killer.after = None
         ended = [one for one in outcomes if one is not None]
         calls = [one.timings[device].calls for one in ended for device in one.timings]
         met["shared"] += sum(counted.get("shared", 0) for counted in calls)
