@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -163,11 +163,11 @@ class Groups:
             )
         )
 
-    def run(self, seed: int) -> GroupResult:
-        """Runs the group of a seed."""
+    def run(self, seed: int, change: Callable[[Group], Group] = lambda group: group) -> GroupResult:
+        """Runs the group of a seed. `change` may change what was drawn."""
         found = GroupResult(seed)
         try:
-            group = self._models.draw(seed)
+            group = change(self._models.draw(seed))
             found = replace(found, model=group.model, requests=len(group.members))
             differences = {way: self._compared(way, group, found.met) for way in self._engines}
         except Exception as error:  # the search looks for failures of any kind
