@@ -25,7 +25,8 @@ class ProcessorLinear(nn.Linear):
 
 class ProcessorConvolution(nn.Conv2d):
     """Computes with a copy of the weights, packed for oneDNN's kernels. Returns features [B, C, H,
-    W] in channels-last order. Packs again if weights or input shape change.
+    W] in channels-last order. Packs again if weights or input size change. Rows may change, as when
+    requests share calls: the layout does not depend on them, or else oneDNN converts it.
     """
 
     def forward(self, input: Tensor) -> Tensor:
@@ -44,21 +45,21 @@ class ProcessorConvolution(nn.Conv2d):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packed:
-    """Holds the weights of a convolution at a `version`, packed for an input shape."""
+    """Holds the weights of a convolution at a `version`, packed for an input size [C, H, W]."""
 
     weight: Tensor
     version: tuple[int, int]
-    shape: torch.Size
+    size: torch.Size
 
     @classmethod
     def of(cls, layer: nn.Conv2d, x: Tensor) -> Packed:
         weight = torch.ops.mkldnn._reorder_convolution_weight(
             layer.weight, *_geometry(layer), list(x.shape)
         )
-        return cls(weight, _version(layer.weight), x.shape)
+        return cls(weight, _version(layer.weight), x.shape[1:])
 
     def fits(self, weight: Tensor, x: Tensor) -> bool:
-        return self.shape == x.shape and self.version == _version(weight)
+        return self.size == x.shape[1:] and self.version == _version(weight)
 
 
 def _version(weight: Tensor) -> tuple[int, int]:

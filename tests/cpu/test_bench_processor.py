@@ -121,6 +121,22 @@ def test_a_network_gives_the_same_within_rounding(name: str) -> None:
 
 @pytest.mark.usefixtures("forced")
 @torch.no_grad()
+def test_calls_with_other_rows_use_the_weights_packed_before() -> None:
+    """Requests that share calls come and go; packing takes longer than a small convolution."""
+    stock = nn.Conv2d(16, 32, 3, padding=1)
+    layer = copy.deepcopy(stock)
+    use_processor_layers(layer)
+    packed = []
+    for rows in (2, 8, 1):
+        x, fresh = torch.randn(rows, 16, 9, 7), copy.deepcopy(stock)
+        use_processor_layers(fresh)
+        assert torch.equal(layer(x), fresh(x))
+        packed.append(getattr(layer, PACK))
+    assert packed[0] is packed[1] is packed[2]
+
+
+@pytest.mark.usefixtures("forced")
+@torch.no_grad()
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64])
 def test_other_formats_are_torch_s_own(kind: torch.dtype) -> None:
     layers = nn.Sequential(nn.Conv2d(8, 8, 3), nn.Flatten(2), nn.Linear(36, 16)).to(kind)
