@@ -199,6 +199,8 @@ class WeightSets:
         found = self._factors.get(wanted)
         if found is None and wanted:
             deltas = self._deltas(wanted, [self._read(lora.file) for lora, _ in wanted])
+            if not deltas:
+                return None  # the files change text encoders only
             made = {name: _joined(self._weights[name], some) for name, some in deltas.items()}
             found = self._factors[wanted] = LoraFactors(made)
         return found

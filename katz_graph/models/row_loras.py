@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
 from typing import Any
 
 import torch
@@ -44,14 +43,19 @@ class LoraFactors:
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """Places the factors of one layer in a storage. `ranks`: of each set of LoRAs."""
+    """Places the factors of one layer in a storage. `sets`: for each set of LoRAs its rank, and the
+    offsets of `down` and `up` in values.
+    """
 
     name: str
-    ranks: tuple[int, ...]
     inner: tuple[int, ...]  # shape of `down` without rank
     outer: int
-    down: int  # offsets in values
-    up: int
+    sets: tuple[tuple[int, int, int], ...]
+
+    def factors(self, data: Tensor, number: int) -> tuple[Tensor, Tensor]:
+        """Returns the factors of a set of LoRAs."""
+        rank, down, up = self.sets[number]
+        return _view(data, down, rank, *self.inner), _view(data, up, self.outer, rank)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,22 +84,18 @@ class RowLoras:
         return {layer.name: self._factors(layer) for layer in self.layout.layers}
 
     def _factors(self, layer: _Layer) -> Factors:
-        width = math.prod(layer.inner)
-        count, rank = len(layer.ranks), layer.ranks[0]
         if not self.layout.runs:
+            (rank, down, up), count = layer.sets[0], len(layer.sets)
             return Bank(
-                _view(self.data, layer.down, count, rank, *layer.inner),
-                _view(self.data, layer.up, count, layer.outer, rank),
+                _view(self.data, down, count, rank, *layer.inner),
+                _view(self.data, up, count, layer.outer, rank),
                 self.members,
             )
-        before = [0, *accumulate(layer.ranks)]
         runs, row = [], 0
         for rows, member in self.layout.runs:
-            if member >= 0 and (rank := layer.ranks[member]):
-                down = _view(self.data, layer.down + width * before[member], rank, *layer.inner)
-                up = _view(self.data, layer.up + layer.outer * before[member], layer.outer, rank)
+            if member >= 0 and layer.sets[member][0]:
                 reach = slice(None) if self.rows is None else slice(row, row + rows)
-                runs.append(Run(reach, down, up))
+                runs.append(Run(reach, *layer.factors(self.data, member)))
             row += rows
         return runs
 
@@ -133,26 +133,27 @@ def row_loras(
     if wanted > sum(rows):
         counts.append(wanted - sum(rows))
         members.append(none)
-    layers = tuple(_placed(sets, by_kernels, first.element_size()))
-    last = layers[-1]
-    data = first.new_zeros(last.up + last.outer * sum(last.ranks))
+    layers, end = _placed(sets, by_kernels, first.element_size())
+    data = first.new_zeros(end)
     layout = _Layout(layers, () if by_kernels else tuple(zip(counts, members, strict=True)))
     by_row = torch.tensor(members, dtype=torch.int32).repeat_interleave(torch.tensor(counts))
     for layer in layers:
-        before = [0, *accumulate(layer.ranks)]
-        for start, rank, one in zip(before, layer.ranks, sets, strict=False):
+        for at, one in enumerate(sets):
             if layer.name in one.layers:
-                down, up = one.layers[layer.name]
-                _view(data, layer.down + math.prod(layer.inner) * start, rank, *layer.inner)[
-                    : len(down)
-                ] = down
-                _view(data, layer.up + layer.outer * start, layer.outer, rank)[:, : len(down)] = up
+                given, (down, up) = one.layers[layer.name], layer.factors(data, at)
+                rank = len(given[0])
+                down[:rank], up[:, :rank] = given
     return RowLoras(layout, data, by_row.to(first.device))
 
 
-def _placed(sets: Sequence[LoraFactors], by_kernels: bool, value_bytes: int) -> Iterator[_Layer]:
-    """Yields the place of each layer that a set changes, in the order of their names."""
-    step, end = ALIGNED // value_bytes, 0
+def _placed(
+    sets: Sequence[LoraFactors], by_kernels: bool, value_bytes: int
+) -> tuple[tuple[_Layer, ...], int]:
+    """Returns the places of the layers that the sets change, in the order of their names, and the
+    number of values. Factors begin at multiples of ALIGNED, because bits may depend on that; those
+    of all sets lie side by side for kernels.
+    """
+    step, end, layers = ALIGNED // value_bytes, 0, []
 
     def place(values: int) -> int:
         nonlocal end
@@ -164,11 +165,18 @@ def _placed(sets: Sequence[LoraFactors], by_kernels: bool, value_bytes: int) -> 
         found = [one.layers.get(name) for one in sets]
         down, up = next(one for one in found if one is not None)
         ranks = [0 if one is None else len(one[0]) for one in found]
+        inner, outer = tuple(down.shape[1:]), len(up)
         if by_kernels:
             ranks = [_bucket(max(ranks), MIN_RANK)] * len(ranks)
-        inner, outer = tuple(down.shape[1:]), len(up)
-        places = place(math.prod(inner) * sum(ranks)), place(outer * sum(ranks))
-        yield _Layer(name, tuple(ranks), inner, outer, *places)
+        places = []
+        for width in (math.prod(inner), outer):
+            if by_kernels:
+                start = place(width * sum(ranks))
+                places.append([start + width * sum(ranks[:at]) for at in range(len(ranks))])
+            else:
+                places.append([place(width * rank) for rank in ranks])
+        layers.append(_Layer(name, inner, outer, tuple(zip(ranks, *places, strict=True))))
+    return tuple(layers), end
 
 
 def _view(data: Tensor, start: int, *shape: int) -> Tensor:

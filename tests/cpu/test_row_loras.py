@@ -154,6 +154,11 @@ def test_only_plain_products_of_layers_apply_by_row(sd1: Models, tmp_path: Path)
         "dora": {f"{layer}dora_scale": torch.ones(width, 1)},
     }
     models = DeviceModels()
+    path = tmp_path / "text.safetensors"
+    both = load_file(sd1.loras[1])
+    save_file({name: one for name, one in both.items() if name.startswith("text_encoder")}, path)
+    text_only = recipe.with_lora(Lora(file_identity(path), 0.5))
+    assert models.stands_by_row(text_only) and models.lora_factors(text_only) is None
     for name, change in {"plain": {}, **changes}.items():
         path = tmp_path / f"{name}.safetensors"
         save_file(tensors | change, path)

@@ -210,7 +210,7 @@ def test_requests_that_arrive_together_begin_together(sd1: Models, costs: Path) 
     first = Case("shared", sd1.pipeline, "euler", 6)
     regions = [sampler_region(replace(first, seed=seed)) for seed in range(3)]
     shared = SharedRows(16)
-    with local_engine(cache=costs, shared_rows=shared) as engine:
+    with local_engine(batching=True, cache=costs, shared_rows=shared) as engine:
         at_once(engine, regions)  # loads the models
         engine.models.compute = seen = Failing()
         calls, released = StageCalls(engine.models, shared), threading.Event()
