@@ -12,11 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from katz_graph.kernels.dispatch import uses_kernels
-
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RowFactors:
     """Holds the factors of adjacent rows: down [r, K] or [r, C, kh, kw], up [N, r]."""
 
     rows: slice
@@ -25,9 +23,9 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Bank:
-    """Holds factors of equal rank for kernels, which read from device memory to which row each set
-    applies: down [M, r, K] or [M, r, C, kh, kw], up [M, N, r], members [B] int32.
+class FactorBank:
+    """Holds factors of equal rank for kernels, which read from device memory which set applies to a
+    row: down [M, r, K] or [M, r, C, kh, kw], up [M, N, r], members [B] int32.
     """
 
     down: Tensor
@@ -35,7 +33,7 @@ class Bank:
     members: Tensor
 
 
-Factors = Sequence[Run] | Bank
+Factors = Sequence[RowFactors] | FactorBank
 
 
 def add_products(y: Tensor, x: Tensor, factors: Factors) -> None:
@@ -44,16 +42,14 @@ def add_products(y: Tensor, x: Tensor, factors: Factors) -> None:
 
     A bank takes two launches: the second reads the inner products from the cache.
     """
-    if isinstance(factors, Bank):
-        if uses_kernels(x):
-            from katz_graph.kernels.triton.row_products import add_products as kernel
+    if isinstance(factors, FactorBank):
+        from katz_graph.kernels.triton.row_products import add_products as kernel
 
-            return kernel(y, x, factors.down, factors.up, factors.members)
-        factors = runs_of(factors)
-    for run in factors:
-        inner = F.linear(x[run.rows].flatten(0, -2), run.down)
-        rows = y[run.rows]
-        rows.view(-1, rows.shape[-1]).addmm_(inner, run.up.t())
+        return kernel(y, x, factors.down, factors.up, factors.members)
+    for one in factors:
+        inner = F.linear(x[one.rows].flatten(0, -2), one.down)
+        rows = y[one.rows]
+        rows.view(-1, rows.shape[-1]).addmm_(inner, one.up.t())
 
 
 def add_convolutions(
@@ -67,29 +63,14 @@ def add_convolutions(
     """Adds the convolution of x[b] by `down`, combined by `up`, with the factors of each row b. x:
     [B, C, H, W], y: [B, N, H', W'].
     """
-    if isinstance(factors, Bank):
+    if isinstance(factors, FactorBank):
         batch, channels, height, width = x.shape
         down = factors.down[factors.members].flatten(0, 1)
-        inner = F.conv2d(
-            x.reshape(1, batch * channels, height, width),
-            down,
-            None,
-            stride,
-            padding,
-            dilation,
-            batch,
-        )
+        apart = x.reshape(1, batch * channels, height, width)
+        inner = F.conv2d(apart, down, None, stride, padding, dilation, groups=batch)
         product = torch.bmm(factors.up[factors.members], inner.view(batch, factors.up.shape[2], -1))
         y.add_(product.view(y.shape))
         return
-    for run in factors:
-        inner = F.conv2d(x[run.rows], run.down, None, stride, padding, dilation)
-        y[run.rows].add_(F.conv2d(inner, run.up[:, :, None, None]))
-
-
-def runs_of(bank: Bank) -> list[Run]:
-    """Returns a bank's factors by row. Reads the members, so it waits for the device."""
-    return [
-        Run(slice(row, row + 1), bank.down[member], bank.up[member])
-        for row, member in enumerate(bank.members.tolist())
-    ]
+    for one in factors:
+        inner = F.conv2d(x[one.rows], one.down, None, stride, padding, dilation)
+        y[one.rows].add_(F.conv2d(inner, one.up[:, :, None, None]))

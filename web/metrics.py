@@ -74,9 +74,14 @@ OF_DEVICES = (
     (
         GaugeMetricFamily,
         "calls_error_median",
-        "Median relative error of their predicted evaluations, after the first 50",
+        "Median relative error of the predicted seconds of evaluations whose calls jobs may share, "
+        "after the first 50",
     ),
-    (GaugeMetricFamily, "calls_error_p95", "Relative error that 95 % of them did not exceed"),
+    (
+        GaugeMetricFamily,
+        "calls_error_p95",
+        "Relative error that 95 % of these predictions did not exceed",
+    ),
     (CounterMetricFamily, "calls_eager", "Calls of stages that ran without a recording"),
     (CounterMetricFamily, "recordings_dropped", "How often recordings were dropped to make room"),
     (GaugeMetricFamily, "recordings_bytes", "Bytes of recorded calls"),

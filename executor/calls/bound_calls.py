@@ -15,6 +15,7 @@ from katz_graph.executor.calls.batching import on_device
 from katz_graph.executor.calls.computing import Offer, StageCall
 from katz_graph.executor.calls.rows import taken
 from katz_graph.executor.graph.region_calls import RegionCalls
+from katz_graph.executor.weights.weight_set import Resident
 from katz_graph.executor.worker.models import DeviceModels, network_loras
 from katz_graph.host.transfer import to_device
 from katz_graph.ir.region import Operation, Previous, Ref
@@ -25,14 +26,15 @@ from katz_graph.planner.region import stage_of
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Holds a call without its tensors: the stage, the live module, the model whose LoRAs apply,
-    and constants on the device.
+    """Holds a call without its tensors: the stage, the live module, constants on the device, the
+    model whose LoRAs apply, and these LoRAs if they are merged.
     """
 
     stage: Stage
     module: Any
-    model: ModelRecipe | None
     constants: Mapping[str, Any]
+    model: ModelRecipe | None
+    loras: Resident
 
 
 class BoundCalls:
@@ -44,7 +46,7 @@ class BoundCalls:
         self._models, self._loop, self._nodes = models, loop, nodes
         # by the id() of operations, which the program keeps alive
         self._known: dict[tuple[int, ...], Bound] = {}
-        self._factors: dict[ModelRecipe, LoraFactors | None] = {}
+        self._factors: dict[Resident, LoraFactors | None] = {}
 
     def node(self, node: Operation, given: Mapping[str, Any]) -> tuple[Any, ...]:
         """Calls a pack's node. It is not retried if memory runs out, because it may have side
@@ -65,36 +67,36 @@ class BoundCalls:
         """Binds one call, or two independent calls. `members`: operations of each call; `given`:
         inputs from other operations; `key`: `Call.shares`; `by_row`: LoRAs are not merged.
         """
-        ready = tuple(map(self._ready, members, given))
-        models = [self._known[tuple(map(id, some))].model for some in members]
-        first = models[0]
+        bound = [self._bound(some) for some in members]
         return Offer(
-            ready,
-            key if len(ready) == 1 else "",
+            tuple(map(self._ready, bound, given, map(len, members))),
+            key if len(bound) == 1 else "",
             tuple(len(some) * self._loop.shape[0] for some in members),
-            () if by_row or first is None else network_loras(first),
-            tuple(self._factors_of(model) if by_row else None for model in models),
+            () if by_row else bound[0].loras,
+            tuple(self._factors_of(one) if by_row else None for one in bound),
             f"{what}, {members[0][0].stage.replace('_', ' ')}",
             count,
         )
 
-    def _factors_of(self, model: ModelRecipe | None) -> LoraFactors | None:
-        if model is not None and model not in self._factors:
-            self._factors[model] = self._models.lora_factors(model)
-        return None if model is None else self._factors[model]
+    def _factors_of(self, bound: Bound) -> LoraFactors | None:
+        if not bound.loras or bound.model is None:
+            return None
+        if bound.loras not in self._factors:
+            self._factors[bound.loras] = self._models.lora_factors(bound.model)
+        return self._factors[bound.loras]
 
-    def _ready(self, members: Sequence[Operation], given: Mapping[str, Any]) -> StageCall:
-        """Binds one call and adds its inputs from other operations."""
+    def _ready(self, bound: Bound, given: Mapping[str, Any], members: int) -> StageCall:
+        """Adds a call's inputs from other operations. `members`: number of its operations."""
+        rows = {
+            name: self._rows([given[name]] * members) for name in bound.stage.rows if name in given
+        }
+        return StageCall(bound.stage, bound.module, {**bound.constants, **given, **rows})
+
+    def _bound(self, members: Sequence[Operation]) -> Bound:
         key = tuple(map(id, members))
         if key not in self._known:
             self._known[key] = self._bind(members)
-        bound = self._known[key]
-        rows = {
-            name: self._rows([given[name]] * len(members))
-            for name in bound.stage.rows
-            if name in given
-        }
-        return StageCall(bound.stage, bound.module, {**bound.constants, **given, **rows})
+        return self._known[key]
 
     def clear(self) -> None:
         """Releases the modules."""
@@ -109,7 +111,8 @@ class BoundCalls:
         recipe = inputs.get(stage.module) if stage.module else None
         module = None if recipe is None else self._models.module(recipe)
         model = recipe if isinstance(recipe, ModelRecipe) else None
-        return Bound(stage, module, model, {**constants, **rows})
+        loras = () if model is None else network_loras(model)
+        return Bound(stage, module, {**constants, **rows}, model, loras)
 
     def _rows(self, numbers: Sequence[Any]) -> Tensor:
         """Returns float32 [B]: each member's number, repeated for each of its images."""

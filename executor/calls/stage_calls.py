@@ -28,7 +28,7 @@ from katz_graph.models.stages import Outputs
 from katz_graph.serving.seconds import CallSeconds
 
 Item = TypeVar("Item")
-# seconds of a call with LoRAs of rank 16 by row, by those with merged ones: measured on CPUs
+# seconds of a call with LoRAs by row / with merged ones, until it is measured: rank 16 on CPUs
 LORA_ROWS_COST = 1.18
 EVALUATIONS = 20  # whose median pace corrects predicted seconds
 

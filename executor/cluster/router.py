@@ -178,17 +178,17 @@ class Router:
             return wider
 
     def widened(
-        self, lease: Lease, wider: Lease, program: Program, one: Program | None = None
+        self, lease: Lease, wider: Lease, program: Program, narrow: Program | None = None
     ) -> bool:
         """Returns whether a request uses the program for all devices; then the lease becomes that
-        of all devices. `one`: the program for the devices of the lease; None: `program.alone` is
-        known.
+        of all devices. `narrow`: the program for the devices of the lease; None: `program.alone`
+        is known.
         """
         used = self._used(program, wider)
         with self._lock:
             self._update()
-            if one is not None:
-                alone = self._predicted(one, lease.used)
+            if narrow is not None:
+                alone = self._predicted(narrow, lease.used)
             else:
                 alone = self._predicted(program, lease.used) * (program.alone or 1.0)
             taken = used == lease.used or self._pays(

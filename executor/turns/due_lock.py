@@ -4,18 +4,18 @@ time anyway.
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from katz_graph.serving.policy import ServingPolicy
+
 CHECK_INTERVAL_S = 0.1
 
 
 class DueLock:
-    """A lock that the waiting run with the earliest due time gets next; then runs without one by
-    arrival, and late ones last. Times are seconds on `clock`.
+    """A lock that waiting runs get in the order of `ServingPolicy`. Times are seconds on `clock`.
 
     `check` is called every CHECK_INTERVAL_S during a wait; its error ends the wait.
     """
@@ -24,20 +24,24 @@ class DueLock:
         self._clock = clock
         self._changed = threading.Condition()
         self._is_held = False
-        self._waiting: list[tuple[float, float]] = []  # due times and arrivals
+        self._policy: ServingPolicy[object] = ServingPolicy()
+        self._waiting: list[object] = []
 
     @contextmanager
     def held(self, due: float, arrival: float, check: Callable[[], None]) -> Iterator[None]:
         """Holds the lock inside the `with` statement. `due`: inf for none."""
+        turn = object()
         with self._changed:
-            self._waiting.append((due, arrival))
+            self._waiting.append(turn)
+            self._policy.join(turn, arrival, due)
             try:
-                while self._is_held or self._next() != (due, arrival):
+                while self._is_held or self._next() is not turn:
                     self._changed.wait(CHECK_INTERVAL_S)
                     check()
                 self._is_held = True
             finally:
-                self._waiting.remove((due, arrival))
+                self._waiting.remove(turn)
+                self._policy.leave(turn)
         try:
             yield
         finally:
@@ -45,13 +49,5 @@ class DueLock:
                 self._is_held = False
                 self._changed.notify_all()
 
-    def _next(self) -> tuple[float, float]:
-        now = self._clock()
-
-        def rank(one: tuple[float, float]) -> tuple[int, float]:
-            due, arrival = one
-            if due == math.inf:
-                return 1, arrival
-            return (0, due) if now <= due else (2, arrival)
-
-        return min(self._waiting, key=rank)
+    def _next(self) -> object:
+        return self._policy.ranked(self._waiting, self._clock())[0]

@@ -177,7 +177,7 @@ class WeightSets:
             torch.cuda.synchronize(device)
         return time.perf_counter() - begin
 
-    def stands_by_row(self, module: nn.Module, loras: tuple[Lora, ...]) -> bool:
+    def applies_by_row(self, module: nn.Module, loras: tuple[Lora, ...]) -> bool:
         """Returns whether each LoRA is a plain low-rank product of linear layers and convolutions,
         which rows of a call may have without the others (`models.row_loras`).
         """
@@ -185,14 +185,13 @@ class WeightSets:
         deltas = self._deltas(wanted, [self._read(lora.file) for lora, _ in wanted])
         merged = () if self._family is None else self._family.lora.merged
         return not any(name.startswith(merged) for name in deltas) and all(
-            _takes_products(module, name, self._weights[name])
-            and all(_is_plain(method) for method, _ in some)
+            _takes_products(module, name) and all(_is_plain(method) for method, _ in some)
             for name, some in deltas.items()
         )
 
     @torch.no_grad()
     def factors(self, loras: tuple[Lora, ...]) -> LoraFactors | None:
-        """Returns the factors of LoRAs that stand by row, in the weights' dtype; None without
+        """Returns the factors of LoRAs that apply by row, in the weights' dtype; None without
         LoRAs.
         """
         wanted = as_resident(loras)
@@ -317,7 +316,7 @@ def _is_plain(method: Method) -> TypeGuard[LoraMethod]:
     return isinstance(method, LoraMethod) and method.product.core is None
 
 
-def _takes_products(module: nn.Module, name: str, weight: Tensor) -> bool:
+def _takes_products(module: nn.Module, name: str) -> bool:
     """Returns whether a weight is that of a layer to whose output products can be added."""
     path, _, parameter = name.rpartition(".")
     layer = module.get_submodule(path)
@@ -332,9 +331,9 @@ def _joined(weight: Tensor, deltas: Sequence[tuple[Method, float]]) -> tuple[Ten
     strengths.
     """
     plain = [(method, strength) for method, strength in deltas if _is_plain(method)]
-    down = [one.product.right.reshape(-1, *weight.shape[1:]) for one, _ in plain]
+    down = [one.product.right.to(weight).reshape(-1, *weight.shape[1:]) for one, _ in plain]
     up = [one.product.left.float() * (strength * one.scale) for one, strength in plain]
-    return torch.cat(down).to(weight), torch.cat(up, 1).to(weight)
+    return torch.cat(down), torch.cat(up, 1).to(weight)
 
 
 def _blocks(weight: Tensor, deltas: Sequence[tuple[Method, float]]) -> Iterable[slice]:

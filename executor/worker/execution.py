@@ -102,7 +102,7 @@ class Execution:
         self.offer: Offer | None = None  # the call that `advance` continues with
         self.paired = True  # independent calls are offered in pairs
         self.by_row = False  # its LoRAs apply to its rows only, at the original weights
-        self._may_stand_by_row = False
+        self._may_apply_by_row = False
         self._left: Sequence[str] = ()  # share keys of the running segment's remaining calls
         self._instances = Instances(program)
         self._before = Values()
@@ -167,7 +167,7 @@ class Execution:
         """Returns the loop's network without LoRAs if these may apply to its rows only, else
         None.
         """
-        return (self._wanted[0], ()) if self._wanted and self._may_stand_by_row else None
+        return (self._wanted[0], ()) if self._wanted and self._may_apply_by_row else None
 
     @property
     def models(self) -> Sequence[Any]:
@@ -476,11 +476,11 @@ class Execution:
         self._colours = linear_map(space.scale, space.channels) if self._context.previews else None
         if self._owns:
             self._process = self._start()
-        self._may_stand_by_row = (
+        self._may_apply_by_row = (
             self._stage_calls.shares
             and not self._versions.deferred.files
             and len({model.weights for model in self._version.models}) == 1
-            and all(map(self._models.stands_by_row, self._version.models))
+            and all(map(self._models.applies_by_row, self._version.models))
         )
         self._loaded = True
         if self._on_loaded is not None:

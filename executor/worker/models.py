@@ -154,13 +154,13 @@ class DeviceModels(ResidentHooks):
         self.network_seconds += self._resident(module, recipe.loras)
         return module
 
-    def stands_by_row(self, recipe: ModelRecipe) -> bool:
+    def applies_by_row(self, recipe: ModelRecipe) -> bool:
         """Returns whether rows of a call may have the recipe's LoRAs while others have none."""
         module = self._network(recipe)
-        return not recipe.loras or self._sets_of(module).stands_by_row(module, recipe.loras)
+        return not recipe.loras or self._sets_of(module).applies_by_row(module, recipe.loras)
 
     def lora_factors(self, recipe: ModelRecipe) -> LoraFactors | None:
-        """Returns the factors of a recipe's LoRAs, which stand by row; None without LoRAs."""
+        """Returns the factors of a recipe's LoRAs, which apply by row; None without LoRAs."""
         return self._sets_of(self._network(recipe)).factors(recipe.loras)
 
     def resident_in(self, module: Any) -> Resident:

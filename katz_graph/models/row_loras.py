@@ -1,32 +1,20 @@
-"""Computes a call whose rows have LoRAs of several requests: adds each request's low-rank products
-to its rows of the layers' outputs, at the original weights.
-
-A row differs by rounding only from one with the LoRAs merged into the weights.
+"""Stores the LoRAs of a call's rows, which may be those of several requests, in one tensor. So
+they are an input of the call like others, which recordings read.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from katz_graph.core.errors import RunError
 from katz_graph.kernels.dispatch import uses_kernels
-from katz_graph.kernels.row_products import (
-    Bank,
-    Factors,
-    Run,
-    add_convolutions,
-    add_products,
-)
-from katz_graph.models.projections import FusedProjections
-from katz_graph.models.stages import ROW_LORAS, Compute, Outputs
+from katz_graph.kernels.row_products import FactorBank, Factors, RowFactors
 
 ALIGNED = 64  # bytes: tensors of one storage begin at multiples
 MIN_RANK = 16  # of a kernel's product
@@ -60,12 +48,12 @@ class _Layer:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Places all factors in a storage. `runs`: number of rows, and set of LoRAs or -1, of adjacent
+    """Places all factors in a storage. `spans`: number of rows, and set of LoRAs or -1, of adjacent
     rows; empty if kernels read the set of each row from device memory.
     """
 
     layers: tuple[_Layer, ...]
-    runs: tuple[tuple[int, int], ...]
+    spans: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,29 +72,29 @@ class RowLoras:
         return {layer.name: self._factors(layer) for layer in self.layout.layers}
 
     def _factors(self, layer: _Layer) -> Factors:
-        if not self.layout.runs:
+        if not self.layout.spans:
             (rank, down, up), count = layer.sets[0], len(layer.sets)
-            return Bank(
+            return FactorBank(
                 _view(self.data, down, count, rank, *layer.inner),
                 _view(self.data, up, count, layer.outer, rank),
                 self.members,
             )
-        runs, row = [], 0
-        for rows, member in self.layout.runs:
+        spans, row = [], 0
+        for rows, member in self.layout.spans:
             if member >= 0 and layer.sets[member][0]:
                 reach = slice(None) if self.rows is None else slice(row, row + rows)
-                runs.append(Run(reach, *layer.factors(self.data, member)))
+                spans.append(RowFactors(reach, *layer.factors(self.data, member)))
             row += rows
-        return runs
+        return spans
 
     @cached_property
     def rows(self) -> int | None:
         """Returns the number of rows; None if all have the same LoRAs."""
-        return None if len(self.layout.runs) == 1 else len(self.members)
+        return None if len(self.layout.spans) == 1 else len(self.members)
 
     @cached_property
-    def forwards(self) -> dict[int, Sequence[_Forward]]:
-        """Returns the replaced forwards by the id() of the module."""
+    def prepared(self) -> dict[int, Sequence[Any]]:
+        """Returns what `lora_layers` has prepared for modules, by their id()."""
         return {}
 
 
@@ -186,96 +174,3 @@ def _view(data: Tensor, start: int, *shape: int) -> Tensor:
 def _bucket(count: int, least: int) -> int:
     """Returns the next power of two, at least `least`."""
     return max(least, 1 << (count - 1).bit_length())
-
-
-def computed(compute: Compute, module: nn.Module, given: Mapping[str, Any]) -> Outputs:
-    """Computes a call that has `RowLoras` among its inputs."""
-    loras: RowLoras = given[ROW_LORAS]
-    with _added(module, loras):
-        return compute(module, {name: one for name, one in given.items() if name != ROW_LORAS})
-
-
-@contextmanager
-def _added(module: nn.Module, loras: RowLoras) -> Iterator[None]:
-    """Adds LoRAs to the outputs of a module's layers inside the `with` statement. Layers with a
-    fused product are computed one by one.
-    """
-    if id(module) not in loras.forwards:
-        loras.forwards[id(module)] = _forwards(module, loras)
-    replaced = loras.forwards[id(module)]
-    for one in replaced:
-        one.owner.__dict__[one.name] = one.value
-    try:
-        yield
-    finally:
-        for one in replaced:
-            if one.before is None:
-                del one.owner.__dict__[one.name]
-            else:
-                one.owner.__dict__[one.name] = one.before
-
-
-@dataclass(frozen=True, slots=True)
-class _Forward:
-    """Replaces an attribute of a block: its forward, or its fused projections."""
-
-    owner: nn.Module
-    name: str
-    value: Any
-    before: Any = None  # None: the attribute of the class
-
-
-def _forwards(module: nn.Module, loras: RowLoras) -> Sequence[_Forward]:
-    layers: dict[str, Any] = {
-        name: module.get_submodule(name.rpartition(".")[0]) for name in loras.factors
-    }
-    changed = {layer.weight.untyped_storage().data_ptr() for layer in layers.values()}
-    fused = [
-        _Forward(block, name, None, one)
-        for block in module.modules()
-        for name, one in vars(block).items()
-        if isinstance(one, FusedProjections) and one.weight.untyped_storage().data_ptr() in changed
-    ]
-    return [
-        *fused,
-        *(
-            _Forward(
-                layer, "forward", _LayerWithLoras(name, layer, loras.factors[name], loras.rows)
-            )
-            for name, layer in layers.items()
-        ),
-    ]
-
-
-@dataclass(frozen=True, slots=True)
-class _LayerWithLoras:
-    """Computes a linear layer or convolution, and adds the LoRAs of the rows. `rows`: None if one
-    set applies to all.
-    """
-
-    name: str
-    layer: Any
-    factors: Factors
-    rows: int | None
-
-    def __call__(self, x: Tensor) -> Tensor:
-        layer = self.layer
-        made: Tensor = type(layer).forward(layer, x)
-        if self.rows is not None and len(x) % self.rows:
-            raise RunError(f"{self.name}: the input has {len(x)} rows, expected {self.rows}")
-        if isinstance(layer, nn.Conv2d):
-            add_convolutions(made, x, self.factors, layer.stride, layer.padding, layer.dilation)
-        elif self.rows is None or len(x) == self.rows:
-            add_products(made, x, self.factors)
-        else:  # the tokens of the first row, then those of the next
-            tokens = self.rows, -1
-            rows = made.view(*tokens, made.shape[-1]), x.reshape(*tokens, x.shape[-1])
-            add_products(*rows, self.factors)
-        return made
-
-
-def has_row_loras(layer: nn.Module) -> bool:
-    """Returns whether a layer adds LoRAs to rows, so its product must not be computed from its
-    weight alone.
-    """
-    return "forward" in vars(layer)

@@ -247,7 +247,7 @@ class Stage:
         compute: Compute = named(self.compute)
         if ROW_LORAS not in given:
             return compute(module, given)
-        outputs: Outputs = named("katz_graph.models.row_loras:computed")(compute, module, given)
+        outputs: Outputs = named("katz_graph.models.lora_layers:computed")(compute, module, given)
         return outputs
 
 

@@ -25,8 +25,9 @@ from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.models.family import family_of_class
 from katz_graph.models.loading.identity import file_identity
 from katz_graph.models.loading.sources import pipeline_recipes
+from katz_graph.models.lora_layers import computed
 from katz_graph.models.prepare import fuse_projections, prepare
-from katz_graph.models.row_loras import LoraFactors, computed, row_loras
+from katz_graph.models.row_loras import LoraFactors, row_loras
 from katz_graph.models.stages import ROW_LORAS
 from katz_graph.testing.model_files import Models, difference
 from katz_graph.testing.plain_loop import Case
@@ -158,9 +159,9 @@ def test_only_plain_products_of_layers_apply_by_row(sd1: Models, tmp_path: Path)
     both = load_file(sd1.loras[1])
     save_file({name: one for name, one in both.items() if name.startswith("text_encoder")}, path)
     text_only = recipe.with_lora(Lora(file_identity(path), 0.5))
-    assert models.stands_by_row(text_only) and models.lora_factors(text_only) is None
+    assert models.applies_by_row(text_only) and models.lora_factors(text_only) is None
     for name, change in {"plain": {}, **changes}.items():
         path = tmp_path / f"{name}.safetensors"
         save_file(tensors | change, path)
         changed = recipe.with_lora(Lora(file_identity(path), 0.5))
-        assert models.stands_by_row(changed) == (name == "plain"), name
+        assert models.applies_by_row(changed) == (name == "plain"), name

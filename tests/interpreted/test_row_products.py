@@ -14,9 +14,10 @@ from test_kernels import TYPES, check, random
 from torch import Tensor, nn
 
 from katz_graph.kernels.dispatch import INTERPRETED
-from katz_graph.kernels.row_products import Bank, add_products, runs_of
+from katz_graph.kernels.row_products import FactorBank, RowFactors, add_products
+from katz_graph.models.lora_layers import computed
 from katz_graph.models.prepare import fuse_projections, prepare
-from katz_graph.models.row_loras import LoraFactors, computed, row_loras
+from katz_graph.models.row_loras import LoraFactors, row_loras
 from katz_graph.models.stages import ROW_LORAS
 from katz_graph.testing.random_models import kinds
 
@@ -37,10 +38,13 @@ def test_add_products(dtype: torch.dtype) -> None:
     exact = y.double()
     for row, member in enumerate(members):
         exact[row] += x[row].double() @ down[member].double().T @ up[member].double().T
-    bank, reference = Bank(down, up, members), y.clone()
-    made = y.clone()
-    add_products(made, x, bank)
-    add_products(reference, x, runs_of(bank))
+    made, reference = y.clone(), y.clone()
+    add_products(made, x, FactorBank(down, up, members))
+    by_row = [
+        RowFactors(slice(row, row + 1), down[member], up[member])
+        for row, member in enumerate(members)
+    ]
+    add_products(reference, x, by_row)
     check(made, reference, exact)
     assert torch.equal(made[1], y[1])
 

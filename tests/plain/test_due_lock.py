@@ -18,7 +18,7 @@ def test_the_run_that_is_due_first_gets_the_lock_next_and_late_ones_last() -> No
     waits = {
         "late": (9.0, 1.0),
         "free": (math.inf, 2.0),
-        "due later": (30.0, 0.0),
+        "due later": (30.0, 5.0),
         "due": (20.0, 3.0),
         "free later": (math.inf, 4.0),
     }

@@ -31,9 +31,9 @@ from torch import Tensor, nn
 
 from katz_graph.kernels.head_norm import HeadNorm, Rotary, head_norm
 from katz_graph.kernels.modulated_norm import Gated, gated_norm, gated_residual, modulated_norm
+from katz_graph.models.lora_layers import has_row_loras
 from katz_graph.models.prepared.modulations import ModulatedBlock
 from katz_graph.models.projections import FusedProjections, Fusible
-from katz_graph.models.row_loras import has_row_loras
 
 Part = tuple[Tensor, FusedProjections]
 """Tokens [B, N, C] with the projections to their queries, keys and values."""

@@ -20,8 +20,8 @@ from katz_graph.kernels.geglu import geglu
 from katz_graph.kernels.layout import in_layout_of
 from katz_graph.kernels.linear_geglu import linear_geglu
 from katz_graph.kernels.upsampled_convolution import upsampled_convolution
+from katz_graph.models.lora_layers import has_row_loras
 from katz_graph.models.prepared.norms import group_norm, residual_norm
-from katz_graph.models.row_loras import has_row_loras
 
 
 class PreparedResnetBlock(ResnetBlock2D):  # type: ignore[misc]
