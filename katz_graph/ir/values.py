@@ -4,6 +4,7 @@ sent.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, Self
@@ -42,6 +43,18 @@ class Residuals:
 
     down: tuple[Tensor, ...]
     mid: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class CachedActivations:
+    """Holds what a network's transformer layers read from a template at one evaluation. A layer
+    with an output computes the active tokens only; other layers compute all tokens.
+    """
+
+    # by number of tokens N of a level of the network: positions [B, A] int64 of the active tokens,
+    # which may repeat one
+    positions: Mapping[int, Tensor]
+    outputs: Mapping[str, Tensor]  # by layer: its output [B, N, D] for the template
 
 
 @dataclass(frozen=True, slots=True)

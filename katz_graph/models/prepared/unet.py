@@ -20,6 +20,7 @@ from katz_graph.kernels.geglu import geglu
 from katz_graph.kernels.layout import in_layout_of
 from katz_graph.kernels.linear_geglu import linear_geglu
 from katz_graph.kernels.upsampled_convolution import upsampled_convolution
+from katz_graph.models.active import Active, Layers
 from katz_graph.models.lora_layers import has_row_loras
 from katz_graph.models.prepared.norms import group_norm, residual_norm
 
@@ -65,6 +66,12 @@ class PreparedTransformerBlock(BasicTransformerBlock):  # type: ignore[misc]
             return "position embedding or gated attention"
         return "feed-forward in chunks" if block._chunk_size is not None else ""
 
+    @property
+    def layer(self) -> str:
+        """Returns the name of the block in its network."""
+        name: str = self.attn1.processor.layer
+        return name.removesuffix(".attn1")
+
     def forward(
         self,
         hidden_states: Tensor,
@@ -87,6 +94,23 @@ class PreparedTransformerBlock(BasicTransformerBlock):  # type: ignore[misc]
         )
         return fed + hidden
 
+    def active(
+        self,
+        hidden: Tensor,
+        active: Active,
+        encoder_hidden_states: Tensor | None = None,
+        cross_attention_kwargs: Mapping[str, Any] | None = None,
+    ) -> Tensor:
+        """Computes the active tokens only; returns all tokens [B, N, D]."""
+        options = cross_attention_kwargs or {}
+        _, normalised = residual_norm(self.norm1, hidden, None)
+        text = encoder_hidden_states if self.only_cross_attention else normalised
+        mixed = self.attn1(active.taken(normalised), encoder_hidden_states=text, **options)
+        hidden, fed = self._after_first(
+            active.taken(hidden), mixed, encoder_hidden_states, None, options
+        )
+        return active.placed(fed + hidden)
+
     def until_last_sum(
         self,
         hidden: Tensor,
@@ -106,14 +130,29 @@ class PreparedTransformerBlock(BasicTransformerBlock):  # type: ignore[misc]
             attention_mask=attention_mask,
             **options,
         )
+        return self._after_first(
+            hidden, mixed, encoder_hidden_states, encoder_attention_mask, options
+        )
+
+    def _after_first(
+        self,
+        hidden: Tensor,
+        mixed: Tensor,
+        text: Tensor | None,
+        text_mask: Tensor | None,
+        options: Mapping[str, Any],
+    ) -> tuple[Tensor, Tensor]:
+        """Computes a block after its first attention, whose output is `mixed`; returns the terms of
+        the block's result.
+        """
         if self.attn2 is None:
             hidden, normalised = residual_norm(self.norm3, mixed, hidden)
         else:
             hidden, normalised = residual_norm(self.norm2, mixed, hidden)
             mixed = self.attn2(
                 normalised,
-                encoder_hidden_states=encoder_hidden_states,
-                attention_mask=encoder_attention_mask,
+                encoder_hidden_states=text,
+                attention_mask=text_mask,
                 **options,
             )
             hidden, normalised = residual_norm(self.norm3, mixed, hidden)
@@ -149,20 +188,49 @@ class PreparedTransformer(Transformer2DModel):  # type: ignore[misc]
             )
         batch, _, height, width = hidden_states.shape
         hidden, inner = self._operate_on_continuous_inputs(hidden_states)
+        options = dict(cross_attention_kwargs or {})
+        layers: Layers | None = options.pop("layers", None)
+        if layers is None:
+            hidden = self._in_one_pass(hidden, encoder_hidden_states, options)
+        else:
+            hidden = self._by_layer(hidden, layers, encoder_hidden_states, options)
+        output = self._get_output_for_continuous_inputs(
+            hidden, hidden_states, batch, height, width, inner
+        )
+        return Transformer2DModelOutput(sample=output) if return_dict else (output,)
+
+    def _in_one_pass(
+        self, hidden: Tensor, text: Tensor | None, options: Mapping[str, Any]
+    ) -> Tensor:
+        """Computes all blocks with the sum at the end of one and the norm of the next together."""
         added = None
-        for block in blocks:
+        for block in self.transformer_blocks:
             terms = (hidden, None) if added is None else (added, hidden)
             hidden, normalised = residual_norm(block.norm1, *terms)
             hidden, added = block.until_last_sum(
                 hidden,
                 normalised,
-                encoder_hidden_states=encoder_hidden_states,
-                cross_attention_kwargs=cross_attention_kwargs,
+                encoder_hidden_states=text,
+                cross_attention_kwargs=options,
             )
-        output = self._get_output_for_continuous_inputs(
-            added + hidden, hidden_states, batch, height, width, inner
-        )
-        return Transformer2DModelOutput(sample=output) if return_dict else (output,)
+        return hidden if added is None else added + hidden
+
+    def _by_layer(
+        self, hidden: Tensor, layers: Layers, text: Tensor | None, options: Mapping[str, Any]
+    ) -> Tensor:
+        """Computes the blocks one by one: those with a template for their active tokens only."""
+        given: dict[str, Any] = {
+            "encoder_hidden_states": text,
+            "cross_attention_kwargs": options,
+        }
+        for block in self.transformer_blocks:
+            active = layers.active(block.layer, hidden.shape[1])
+            if active is None:
+                hidden = block(hidden, **given)
+            else:
+                hidden = block.active(hidden, active, **given)
+            layers.collect(block.layer, hidden)
+        return hidden
 
     def _get_output_for_continuous_inputs(
         self,

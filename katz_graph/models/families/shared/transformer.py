@@ -13,6 +13,7 @@ from torch import Tensor
 from katz_graph.core.errors import InputError
 from katz_graph.core.recipe import ControlNetRecipe, ModelRecipe, References
 from katz_graph.ir.values import TextEncoding, Tokens, per_row
+from katz_graph.models.active import Layers, collected, layers_of
 from katz_graph.models.configuration import config
 from katz_graph.models.families.shared.compute import UNPOOLED, fit_reference
 from katz_graph.models.families.shared.transformer_region import check_vae
@@ -193,7 +194,9 @@ def blocks(module: Any, given: Mapping[str, Any]) -> Outputs:
         raise InputError(
             f"TransformerBlocks: cannot skip block {beyond[0]}: the range is {first} to {last}"
         )
-    return (run_blocks(module, tokens, numbers, given["fixed"], _residual(given), passed),)
+    layers = layers_of(given)
+    tokens = run_blocks(module, tokens, numbers, given["fixed"], _residual(given), passed, layers)
+    return tokens, *collected(layers)
 
 
 def run_blocks(
@@ -203,9 +206,11 @@ def run_blocks(
     fixed: Fixed,
     residual: Tensor | None = None,
     passed: tuple[int, ...] = (),
+    layers: Layers | None = None,
 ) -> Tokens:
     """Runs a range of blocks except `passed` ones, and stores the outputs that later blocks read as
-    skips. Adds the residual before each block, or to the block's skip if it reads one.
+    skips. Adds the residual before each block, or to the block's skip if it reads one. `layers`:
+    what blocks read from a template, named by their numbers.
     """
     stack, sources = stack_of(module), skip_sources(module)
     before, after = (still_read(sources, number) for number in (numbers.start, numbers.stop))
@@ -219,13 +224,17 @@ def run_blocks(
     hidden, text = tokens.hidden, tokens.text
     part = stack.blocks(module)[numbers.start : numbers.stop]
     for number, embedding in zip(numbers, activate(part, tokens.embedding), strict=True):
-        skip = {}
+        options: dict[str, Any] = {}
         if number in sources:
-            skip["skip"] = _with_residual(outputs[sources[number]], residual)
+            options["skip"] = _with_residual(outputs[sources[number]], residual)
         else:
             hidden = _with_residual(hidden, residual)
         if number not in passed:
-            hidden, text = stack.block(module, number, hidden, text, embedding, fixed, **skip)
+            if layers is not None and (active := layers.active(str(number), hidden.shape[1])):
+                options["active"] = active
+            hidden, text = stack.block(module, number, hidden, text, embedding, fixed, **options)
+            if layers is not None:
+                layers.collect(str(number), hidden)
         outputs[number] = hidden
     later = tuple(outputs[number] for number in after)
     return Tokens(hidden, text, tokens.embedding, tokens.step, later)

@@ -15,6 +15,7 @@ from torch.nn.functional import pad
 
 from katz_graph.core.errors import InputError
 from katz_graph.ir.values import TextEncoding, Tokens
+from katz_graph.models.active import Active
 from katz_graph.models.family import ModelFamily, family_of_class
 
 Fixed = tuple[Tensor, ...]
@@ -83,10 +84,12 @@ class Stack(Protocol):
         embedding: Tensor,
         fixed: Fixed,
         skip: Tensor | None = None,
+        active: Active | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Runs one block on the picture and text tokens. `embedding`: from
         `models.prepared.modulations.activate`. `skip`: the output of an earlier block; families
-        without skips may omit the parameter.
+        without skips may omit the parameter. `active`: the picture tokens to compute; families that
+        always compute all may omit the parameter.
         """
 
     def head(

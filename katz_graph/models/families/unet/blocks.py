@@ -23,6 +23,7 @@ from katz_graph.models.families.unet.embedding import conditioned, step_embeddin
 
 if TYPE_CHECKING:
     from katz_graph.ir.values import Step
+    from katz_graph.models.active import Layers
 
 SkipHook = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]
 """Maps (up block, hidden [B, C, h, w], skip [B, C', h, w]) to a new hidden state and skip before
@@ -39,12 +40,14 @@ def encode(
     last_block: int | None = None,
     added: Tensor | None = None,
     concatenated: Tensor | None = None,
+    layers: Layers | None = None,
 ) -> Features:
     """Runs down blocks first..last (None: to the end) from a step's model input, or from features
     that end right before first_block.
 
     cached: from `cross_attention_keys_values`; added: from `added_embedding`; concatenated: extra
-    input channels [B, C', h, w]. Raises InputError if the range does not fit.
+    input channels [B, C', h, w]; layers: what transformer layers read from a template. Raises
+    InputError if the range does not fit.
     """
     blocks = _range("UNetEncoder", first_block, last_block, len(unet.down_blocks))
     if isinstance(start, Features):
@@ -72,19 +75,23 @@ def encode(
         )
     hidden, skips = state.hidden, state.skips
     for block in (unet.down_blocks[index] for index in blocks):
-        arguments = conditioned(text, cached) if has_cross_attention(block) else {}
+        arguments = conditioned(text, cached, layers) if has_cross_attention(block) else {}
         hidden, new = block(hidden_states=hidden, temb=state.embedding, **arguments)
         skips += new
     return replace(state, hidden=hidden, skips=skips)
 
 
 def mid(
-    unet: Any, features: Features, text: TextEncoding, cached: KeysValues | None = None
+    unet: Any,
+    features: Features,
+    text: TextEncoding,
+    cached: KeysValues | None = None,
+    layers: Layers | None = None,
 ) -> Features:
     """Runs the middle block on the output of the last down block."""
     if unet.mid_block is None:
         return features
-    arguments = conditioned(text, cached) if has_cross_attention(unet.mid_block) else {}
+    arguments = conditioned(text, cached, layers) if has_cross_attention(unet.mid_block) else {}
     return replace(
         features, hidden=unet.mid_block(features.hidden, features.embedding, **arguments)
     )
@@ -101,6 +108,7 @@ def decode(
     last_block: int | None = None,
     on_skip: SkipHook | None = None,
     read: Sequence[Tensor] | None = None,
+    layers: Layers | None = None,
 ) -> tuple[Features, Tensor | None]:
     """Runs up blocks first..last (None: to the end). Also returns the model's raw prediction [B, C,
     h, w] if the range includes the last block.
@@ -131,7 +139,7 @@ def decode(
             taken,
             _upsample_size(unet, index, source),
             source.embedding,
-            conditioned(text, cached),
+            conditioned(text, cached, layers),
             on_skip,
         )
     state = replace(source, hidden=hidden)

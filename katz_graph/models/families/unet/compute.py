@@ -17,6 +17,7 @@ from katz_graph.core.errors import InputError
 from katz_graph.core.patches import freeu_patches, network_wrapper
 from katz_graph.core.recipe import Concatenated, ModelRecipe
 from katz_graph.ir.values import Residuals, Step, TextEncoding
+from katz_graph.models.active import collected, layers_of
 from katz_graph.models.families.shared.compute import fit_reference
 from katz_graph.models.families.unet import blocks as unet
 from katz_graph.models.families.unet import control_blocks as controlnet
@@ -73,21 +74,24 @@ def channels(module: None, given: Mapping[str, Any]) -> Outputs:
 def encode(module: Any, given: Mapping[str, Any]) -> Outputs:
     start = given["step"] if given.get("features") is None else given["features"]
     blocks = given["first_block"], given["last_block"]
-    return (
-        unet.encode(
-            module,
-            start,
-            given["text"],
-            given["cached"],
-            *blocks,
-            given["added"],
-            given.get("concatenated"),
-        ),
+    layers = layers_of(given)
+    features = unet.encode(
+        module,
+        start,
+        given["text"],
+        given["cached"],
+        *blocks,
+        given["added"],
+        given.get("concatenated"),
+        layers,
     )
+    return features, *collected(layers)
 
 
 def mid(module: Any, given: Mapping[str, Any]) -> Outputs:
-    return (unet.mid(module, given["features"], given["text"], given["cached"]),)
+    layers = layers_of(given)
+    features = unet.mid(module, given["features"], given["text"], given["cached"], layers)
+    return features, *collected(layers)
 
 
 def bind_decode(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
@@ -99,6 +103,7 @@ def bind_decode(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
 
 def decode(module: Any, given: Mapping[str, Any]) -> Outputs:
     """Returns features, and the prediction: denoised, or raw under a diffusers scheduler."""
+    layers = layers_of(given)
     features, raw = unet.decode(
         module,
         given["features"],
@@ -110,10 +115,10 @@ def decode(module: Any, given: Mapping[str, Any]) -> Outputs:
         given["last_block"],
         skip_hook(module, given["patches"]),
         given.get("read"),
+        layers,
     )
-    return features, None if raw is None else to_denoised(
-        raw, features.step, given["parametrisation"]
-    )
+    prediction = None if raw is None else to_denoised(raw, features.step, given["parametrisation"])
+    return features, prediction, *collected(layers)
 
 
 def _residuals(given: Mapping[str, Any]) -> list[Residuals]:

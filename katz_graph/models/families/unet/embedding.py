@@ -11,6 +11,7 @@ from torch import Tensor
 
 from katz_graph.core.errors import InputError
 from katz_graph.ir.values import TextEncoding
+from katz_graph.models.active import Layers
 from katz_graph.models.families.shared.compute import UNPOOLED
 
 REFINER_NUMBERS = 5
@@ -53,11 +54,9 @@ def _numbers(module: Any, sizes: Tensor, pooled_width: int) -> Tensor:
     return sizes[:, [0, 1, 2, 3, 6]] if taken == REFINER_NUMBERS else sizes[:, :6]
 
 
-def conditioned(text: TextEncoding, cached: Any) -> dict[str, Any]:
-    """Returns the arguments of blocks with cross-attention: the text and its cached keys and
-    values.
+def conditioned(text: TextEncoding, cached: Any, layers: Layers | None = None) -> dict[str, Any]:
+    """Returns the arguments of blocks with cross-attention: the text, its cached keys and values,
+    and what the layers read from a template.
     """
-    return {
-        "encoder_hidden_states": text.hidden,
-        "cross_attention_kwargs": {"cached": cached} if cached else None,
-    }
+    options = {name: one for name, one in (("cached", cached), ("layers", layers)) if one}
+    return {"encoder_hidden_states": text.hidden, "cross_attention_kwargs": options or None}
