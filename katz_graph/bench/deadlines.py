@@ -291,7 +291,7 @@ def trace(load: float, jobs: int, seed: int, scatter: float = 0.0) -> list[Reque
         requests.append(
             Request(
                 arrival,
-                Calls(side, STEPS, ROWS),
+                (Calls(side, STEPS, ROWS),),
                 arrival + SLO * alone[side],
                 prediction=math.exp(draw.gauss(0.0, scatter)),
             )
@@ -307,6 +307,6 @@ def share_without_due(jobs: int = 200) -> float:
     """Returns the share of the time that jobs without due times get next to a full load."""
     due = trace(1.2, jobs, seed=0)
     last = due[-1].arrival
-    free = [Request(0.1 + number * 1e-3, due[0].calls, client="free") for number in range(jobs)]
+    free = [Request(0.1 + number * 1e-3, due[0].work, client="free") for number in range(jobs)]
     seconds = served(WAYS["alone"], [*due, *free], until=last).seconds
     return seconds["free"] / sum(seconds.values())

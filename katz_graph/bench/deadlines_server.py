@@ -152,7 +152,9 @@ class Machine:
             # on the idle server a job also waits for the host, whose work devices overlap
             host = max(0.0, self.idle[side] - self.alone[side])
             due = arrival + SLO * self.idle[side] - host
-            requests.append(Request(arrival, Calls(side, STEPS, ROWS), due, prediction=prediction))
+            requests.append(
+                Request(arrival, (Calls(side, STEPS, ROWS),), due, prediction=prediction)
+            )
         return simulate(requests, DEVICES, self.seconds_of, max_rows, order).on_time
 
 
