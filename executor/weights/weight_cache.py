@@ -1,6 +1,4 @@
-"""Caches weights in host memory within a budget of bytes. Must not know which models they belong
-to.
-"""
+"""Caches tensors within a budget of bytes. Must not know which models they belong to."""
 
 from __future__ import annotations
 
@@ -53,6 +51,10 @@ class WeightCache:
         """Caches weights, after `make_room` for their size."""
         self._books.touch(key, byte_size(weights.values()))
         self._weights[key] = weights
+
+    def clear(self) -> None:
+        """Drops all weights."""
+        self.forget(lambda _: True)
 
     def forget(self, which: Callable[[Hashable], bool]) -> None:
         """Drops the weights with keys that satisfy `which`."""

@@ -31,10 +31,12 @@ from katz_graph.core.recipe import (
     UpscaleModelRecipe,
     VaeRecipe,
 )
+from katz_graph.executor.calls.batching import field_names
 from katz_graph.executor.calls.computing import Computing, Eagerly
 from katz_graph.executor.weights.adapters import FILE_BYTES, AdapterStore
 from katz_graph.executor.weights.host_copies import HostCopies
 from katz_graph.executor.weights.originals import Originals, nowhere
+from katz_graph.executor.weights.weight_cache import WeightCache, byte_size
 from katz_graph.executor.weights.weight_set import (
     MERGING_BYTES,
     SET_BYTES,
@@ -68,6 +70,7 @@ from katz_graph.models.text.recipe import clips
 from katz_graph.models.vae_halves import check_half
 from katz_graph.upscale.networks import load_upscaler, network_peak, size_of
 
+TEXT_BYTES = 64 << 20  # of a device's memory, for encodings of prompts
 Notes = tuple[str, ...]
 """Notes for the user about how a result was computed."""
 
@@ -102,6 +105,7 @@ class DeviceModels(ResidentHooks):
         # none on a GPU, where merging a LoRA is faster than copying the merged weights back
         budget = 0 if self.device.type == "cuda" else lora_bytes
         self._cache = WeightSetCache(SET_BYTES if budget is None else budget)
+        self._texts = WeightCache(lambda: TEXT_BYTES)
         # by live module; originals are released with their module
         self._sets: WeakKeyDictionary[Any, WeightSets] = WeakKeyDictionary()
 
@@ -114,6 +118,7 @@ class DeviceModels(ResidentHooks):
         """Unloads all models that are not in use."""
         self.residents.clear()
         self.copies.clear()
+        self._texts.clear()
 
     def evicted(self, line: str) -> None:
         self.say(line)
@@ -147,6 +152,7 @@ class DeviceModels(ResidentHooks):
 
     def release_cached(self) -> None:
         self.compute.drop()
+        self._texts.clear()
 
     def patch(self, recipe: ModelRecipe) -> Any:
         """Makes a recipe's LoRAs, and no others, resident in its network; returns the network."""
@@ -248,6 +254,18 @@ class DeviceModels(ResidentHooks):
         return to_device(tensor.to(self.dtype), self.device)
 
     def _encode_prompt(self, prompt: Prompt) -> TextEncoding:
+        """Encodes a prompt, or copies its cached encoding: equal recipes give equal numbers."""
+        known = self._texts.get(prompt)
+        if known is not None:
+            return TextEncoding(**{name: one.clone() for name, one in known.items()})
+        made = self._encoded(prompt)
+        parts = {name: getattr(made, name) for name in field_names(TextEncoding)}
+        cached = {name: one.clone() for name, one in parts.items() if one is not None}
+        if self._texts.make_room(byte_size(cached.values())):
+            self._texts.keep(prompt, cached)
+        return made
+
+    def _encoded(self, prompt: Prompt) -> TextEncoding:
         clip, encoders = prompt.clip, []
         for recipe, parts in _with_parts(clip):
             module = self.residents.get(self._loadable(recipe.encoder, parts))

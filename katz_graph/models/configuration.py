@@ -32,12 +32,15 @@ def config(part: Component) -> Mapping[str, Any]:
         raise InputError(part.reason)
     if part.configuration is not None:
         return _parsed(part.configuration)
-    return _config(
-        next(
-            file
-            for file in part.files
-            if Path(file.path).name in ("config.json", "scheduler_config.json")
-        )
+    return _config(_configuration_file(part))
+
+
+@lru_cache(maxsize=1024)
+def _configuration_file(part: Component) -> FileIdentity:
+    return next(
+        file
+        for file in part.files
+        if Path(file.path).name in ("config.json", "scheduler_config.json")
     )
 
 

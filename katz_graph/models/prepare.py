@@ -79,6 +79,7 @@ def _unsupported(becomes: type, block: nn.Module) -> str:
     return "" if check is None else check(block)
 
 
+ATTENTION = "diffusers.models.attention_processor:Attention"
 FLUX = "diffusers.models.transformers.transformer_flux"
 Z_IMAGE = "diffusers.models.transformers.transformer_z_image"
 Z_IMAGE_CONTROL = "diffusers.models.controlnets.controlnet_z_image"
@@ -88,6 +89,7 @@ PREPARED: Mapping[str, str] = {
     library: f"katz_graph.models.prepared.{ours}"
     for library, ours in {
         "torch.nn.modules.normalization:GroupNorm": "norms:PreparedGroupNorm",
+        ATTENTION: "attention:PreparedAttention",
         "diffusers.models.resnet:ResnetBlock2D": "unet:PreparedResnetBlock",
         "diffusers.models.attention:BasicTransformerBlock": "unet:PreparedTransformerBlock",
         "diffusers.models.transformers.transformer_2d:Transformer2DModel": (
@@ -128,7 +130,6 @@ PREPARED: Mapping[str, str] = {
     }.items()
 }
 """Maps the path of a library's class to that of the prepared class."""
-ATTENTION = "diffusers.models.attention_processor:Attention"
 
 
 def _path(kind: type) -> str:

@@ -7,6 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,14 +16,17 @@ from processes import eventually
 from katz_graph.core.errors import Cancelled, InputError, RunError
 from katz_graph.core.events import Progress
 from katz_graph.core.graph import Graph, Link, NodeCall
-from katz_graph.core.recipe import ConditioningEntry, Prompt
+from katz_graph.core.recipe import ConditioningEntry, Prompt, Zeroed
 from katz_graph.executor.cluster.worker_handle import WorkerPatience
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.graph.context import RunContext
 from katz_graph.executor.launch.in_process import InProcess
 from katz_graph.executor.worker.config import WorkerConfig
+from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.ir.region import Region
+from katz_graph.ir.values import TextEncoding
 from katz_graph.models.loading.sources import pipeline_recipes
+from katz_graph.models.text import encoder
 from katz_graph.testing.model_files import Models, difference, mini_models
 from katz_graph.testing.parity import against_plain_loop, cases, unchanged_weights
 from katz_graph.testing.plain_loop import Case, ControlCase
@@ -88,9 +92,35 @@ def test_a_lora_with_a_text_part_changes_the_conditioning(
             engine.models.encode_text(Prompt(clip, "a star")),
             engine.models.encode_text(entry.encoding),
         )
-        again = engine.models.encode_text(Prompt(clip, "a star"))
+        again = engine.models.encode_text(Prompt(clip, "a moon"))
+        fresh = DeviceModels().encode_text(Prompt(clip, "a moon"))
     assert not torch.equal(plain.hidden, patched.hidden)
-    assert torch.equal(plain.hidden, again.hidden)
+    assert torch.equal(again.hidden, fresh.hidden)
+
+
+def test_a_prompt_is_encoded_once_until_models_are_unloaded(
+    sd1: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompt, models, encoded = Prompt(pipeline_recipes(sd1.pipeline)[1], "a star"), DeviceModels(), 0
+    encode = encoder.encode
+
+    def counting(*given: Any) -> TextEncoding:
+        nonlocal encoded
+        encoded += 1
+        return encode(*given)
+
+    monkeypatch.setattr(encoder, "encode", counting)
+    with torch.no_grad():
+        hidden = models.encode_text(prompt).hidden
+        expected = hidden.clone()
+        for _ in range(2):
+            hidden.zero_()  # as code of packs may do
+            hidden = models.encode_text(Zeroed(prompt)).hidden
+            hidden = models.encode_text(prompt).hidden
+            assert torch.equal(hidden, expected)
+        assert encoded == 1
+        models.unload()
+        assert torch.equal(models.encode_text(prompt).hidden, expected) and encoded == 2
 
 
 def test_requests_with_different_loras_interleave_and_each_gets_its_own_picture(

@@ -193,7 +193,7 @@ def test_that_job_alone_fails_and_reports_the_memory(
     place: str,
     error: str,
 ) -> None:
-    if place in LOADS or place == "LoRAs":
+    if place in (*LOADS, "LoRAs", "text"):
         jobs.engine.unload()
     fails(place, error, EVERY_CALL)
     with pytest.raises(
@@ -214,7 +214,7 @@ def test_a_job_goes_on_when_room_can_be_made(
     jobs: Jobs, fresh: list[Tensor], fails: Callable[..., None], place: str, error: str
 ) -> None:
     """After one failure, unused models are evicted for a retry."""
-    if place in LOADS or place == "LoRAs":
+    if place in (*LOADS, "LoRAs", "text"):
         jobs.engine.unload()
     fails(place, error, 1)
     assert equal(jobs.run(), fresh)

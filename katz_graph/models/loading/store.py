@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
@@ -152,6 +152,7 @@ def files_of(part: Component) -> tuple[FileIdentity, ...]:
     )
 
 
+@lru_cache(maxsize=1024)
 def _called(part: Component) -> str:
     """Returns the display name of a model: the name of its file or folder, or of the pipeline for a
     part of a pipeline.

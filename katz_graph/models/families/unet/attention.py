@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from katz_graph.models.projections import FUSED
 
+CROSS_ATTENTION = "cross_attention_layers"
+"""Names the attribute of a module that holds its cross-attention layers by name."""
 KeysValues = Mapping[str, tuple[Tensor, Tensor]]
 """Maps the name of a cross-attention layer to its projected key and value, [B, T, heads · head
 width] each.
@@ -79,6 +81,7 @@ def install(module: Any) -> None:
             for name in module.attn_processors
         }
     )
+    setattr(module, CROSS_ATTENTION, dict(_cross_attention_layers(module)))
 
 
 def cross_attention_keys_values(
@@ -91,18 +94,13 @@ def cross_attention_keys_values(
     """
     return {
         name: (layer.to_k(text_hidden), layer.to_v(text_hidden))
-        for name, layer in _cross_attention_layers(module)
+        for name, layer in getattr(module, CROSS_ATTENTION).items()
     }
 
 
 def _cross_attention_layers(module: nn.Module) -> Iterator[tuple[str, Any]]:
     for name, layer in module.named_modules():
-        if (
-            isinstance(layer, Attention)
-            and isinstance(layer.processor, CachedKVAttention)
-            and layer.is_cross_attention
-            and not _normalises(layer)
-        ):
+        if isinstance(layer, Attention) and layer.is_cross_attention and not _normalises(layer):
             yield name, layer
 
 
