@@ -59,6 +59,12 @@ def device_program(program: Program, device: str) -> DeviceProgram:
             shape=program.shape,
             placement={name: where for name, where in program.placement.items() if where == device},
             sampler_device=program.sampler_device,
+            template=program.template,
+            reused={
+                name: layers
+                for name, layers in program.reused.items()
+                if program.placement[name] == device
+            },
             before_calls=tuple(call for call in program.before_calls if call.device == device),
             segments=tuple(
                 tuple(segment for segment in segments if segment.device == device)

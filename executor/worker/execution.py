@@ -38,7 +38,7 @@ from katz_graph.executor.worker.run_ahead import RunAhead
 from katz_graph.executor.worker.spans import SpanRecorder
 from katz_graph.executor.worker.stream import Reading, StreamEvent
 from katz_graph.files.urls import shown
-from katz_graph.ir.program import PRESENT, Call, Instance, Instances, Instruction
+from katz_graph.ir.program import PRESENT, Call, Instance, Instances, Instruction, Segment
 from katz_graph.ir.region import Operation, Previous, Ref
 from katz_graph.ir.values import Step
 from katz_graph.models.family import linear_map
@@ -141,6 +141,7 @@ class Execution:
         # files that must be read before the start
         self._needed = [file for file in files if file not in self._versions.deferred.files]
         self._adapters = models.adapters.want(files, wake)  # the list's `fetch` instructions
+        self._activations = models.activations(program, wake)
 
     def _start(self) -> Process:
         begin = self.program.region.begin
@@ -215,7 +216,14 @@ class Execution:
                 return not self._partners.has(_instance(instruction))
             case "weights":
                 return not self._adapters.have(self._due(instruction.evaluation))
+            case "run" if self._activations is not None:
+                return not self._activations.has(*self._loaded_by(instruction))
         return False
+
+    def _loaded_by(self, instruction: Instruction) -> tuple[Segment, int]:
+        """Returns the segment and the evaluation of a `load` or `run` instruction."""
+        assert instruction.evaluation is not None
+        return self._segments[instruction.target][1], instruction.evaluation
 
     def _due(self, evaluation: int | None) -> Sequence[FileIdentity]:
         """Returns the deferred LoRAs that must be available now. The sampler's device waits for
@@ -321,6 +329,9 @@ class Execution:
         index, spans, started = instruction.evaluation, self._recorder, time.perf_counter()
         began = spans.clock()
         match instruction.kind:
+            case "load":
+                if self._activations is not None:
+                    self._activations.load(*self._loaded_by(instruction))
             case "weights":
                 self._update_available_loras(index)
             case "patch":
@@ -461,6 +472,8 @@ class Execution:
         self._calls.clear()
         self._networks.clear()
         self._adapters.release()
+        if self._activations is not None:
+            self._activations.close()
         self._models.stream.drain()
 
     def _load(self) -> None:
@@ -550,7 +563,10 @@ class Execution:
     ) -> Work:
         """Executes one call, or two independent calls."""
         members = [[operations[name] for name in call.operations] for call in calls]
-        given = [_gathered(some, values) for some in members]
+        given = [
+            _gathered(some, values) | self._reused(call)
+            for some, call in zip(members, calls, strict=True)
+        ]
         started = self._measured_from()
         if calls[0].stage == NODE:
             ((node,),), (taken,) = members, given
@@ -561,12 +577,30 @@ class Execution:
             )
         for call, outputs in zip(calls, made, strict=True):
             values.put(call.operations, outputs)
+            self._collect(call, outputs)
         first = calls[0].operations
         if self._measure and (key := self.program.keys.get(first[0])):
             rows = sum(self.program.rows[name] for name in first)
             self.timing.samples.setdefault((key, rows), []).append(
                 (self._evaluation, self._measured_from() - started)
             )
+
+    def _reused(self, call: Call) -> dict[str, Any]:
+        """Returns a call's inputs from or for a template."""
+        if self._activations is None or call.operations[0] not in self.program.reused:
+            return {}
+        if self._activations.fills:
+            return {"collects": True}
+        return {"activations": self._activations.taken(call, self._evaluation)}
+
+    def _collect(self, call: Call, outputs: Outputs) -> None:
+        """Passes a call's activations to the template that the request fills."""
+        if self._activations is None or not self._activations.fills:
+            return
+        for name in call.operations:
+            if name in self.program.reused:
+                found = self._now.resolve(Ref(name, len(outputs) - 1))
+                self._activations.collect(name, self._evaluation, found)
 
     def _measured_from(self) -> float:
         """Returns the current time; synchronizes the device first if calls are timed separately."""

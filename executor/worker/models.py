@@ -5,6 +5,7 @@ returns a model.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
@@ -33,6 +34,7 @@ from katz_graph.core.recipe import (
 )
 from katz_graph.executor.calls.batching import field_names
 from katz_graph.executor.calls.computing import Computing, Eagerly
+from katz_graph.executor.templates.loads import ActivationLoads, Template
 from katz_graph.executor.weights.adapters import FILE_BYTES, AdapterStore
 from katz_graph.executor.weights.host_copies import HostCopies
 from katz_graph.executor.weights.originals import Originals, nowhere
@@ -50,6 +52,7 @@ from katz_graph.executor.worker.stream import Stream, stream_of
 from katz_graph.executor.worker.vae_parts import Parts, in_parts, needed, possible, surely_enough
 from katz_graph.host.memory import GB, RanOut
 from katz_graph.host.transfer import to_device, uploading
+from katz_graph.ir.program import Program, TemplateUse
 from katz_graph.ir.values import TextEncoding
 from katz_graph.models.configuration import overflows
 from katz_graph.models.families.shared import vae
@@ -101,6 +104,7 @@ class DeviceModels(ResidentHooks):
         # switches of a model's LoRAs, and their seconds
         self.lora_merges, self.lora_seconds = 0, 0.0
         self.network_seconds = 0.0  # the share of `lora_seconds` spent in networks
+        self.templates: Callable[[TemplateUse], Template] | None = None  # opens those of a store
         self.adapters = AdapterStore(FILE_BYTES if lora_bytes is None else lora_bytes)
         # none on a GPU, where merging a LoRA is faster than copying the merged weights back
         budget = 0 if self.device.type == "cuda" else lora_bytes
@@ -113,6 +117,18 @@ class DeviceModels(ResidentHooks):
     def _upload(self) -> Callable[[Tensor], Tensor]:
         """Copies LoRA files to the device; allocates its buffers at the first use."""
         return uploading(self.device)
+
+    @cached_property
+    def _template_threads(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(1, "katz-templates")
+
+    def activations(self, program: Program, wake: Callable[[], None]) -> ActivationLoads | None:
+        """Opens the template of a request; None if it has none, or this device has no store."""
+        use = program.template
+        if use is None or self.templates is None:
+            return None
+        where = self.templates(use), self.stream, self.device, self._template_threads
+        return ActivationLoads(program, *where, wake)
 
     def unload(self) -> None:
         """Unloads all models that are not in use."""

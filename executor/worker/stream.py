@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +23,10 @@ Made = TypeVar("Made")
 
 Reading = Callable[[], Tensor]
 """Waits until a tensor is on the host, and returns it."""
+
+
+Uploaded = Callable[[], Tensor]
+"""Makes work enqueued later wait until a copy to the device is complete, and returns the copy."""
 
 
 class StreamEvent(Protocol):
@@ -66,6 +70,11 @@ class Stream(Protocol):
         to the tensor.
         """
 
+    def upload(self, parts: Sequence[Tensor]) -> Uploaded:
+        """Starts copying host tensors [B, ...] to the device, concatenated along the batch, while
+        enqueued work runs. May be called in any thread.
+        """
+
     def hold(self, value: object) -> None:
         """Keeps the inputs of enqueued work alive, host memory included, until the device has
         completed the work.
@@ -102,6 +111,10 @@ class HostStream:
 
     def read(self, tensor: Tensor) -> Reading:
         return lambda: tensor
+
+    def upload(self, parts: Sequence[Tensor]) -> Uploaded:
+        whole = torch.cat(list(parts))  # copies even a single part, which may be mapped from a file
+        return lambda: whole
 
     def hold(self, value: object) -> None:
         """Does nothing: all work is complete."""
@@ -142,10 +155,10 @@ class HostLap:
 
 
 class CudaStream:
-    """Implements `Stream` for a GPU by three streams: one computes, one copies to the host, and one
-    computes concurrently with the first. The host enqueues the next evaluation before it waits for
-    the current one, so the GPU never idles. Streams are created on first use, so the constructor
-    does not touch the GPU.
+    """Implements `Stream` for a GPU by four streams: one computes, one copies to the host, one to
+    the device, and one computes concurrently with the first. The host enqueues the next evaluation
+    before it waits for the current one, so the GPU never idles. Streams are created on first use,
+    so the constructor does not touch the GPU.
     """
 
     ahead = 1
@@ -160,6 +173,10 @@ class CudaStream:
 
     @cached_property
     def _copying(self) -> torch.cuda.Stream:
+        return torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+
+    @cached_property
+    def _uploading(self) -> torch.cuda.Stream:
         return torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
 
     @cached_property
@@ -181,6 +198,23 @@ class CudaStream:
         def wait() -> Tensor:
             landed.synchronize()
             return landing
+
+        return wait
+
+    def upload(self, parts: Sequence[Tensor]) -> Uploaded:
+        size = (sum(map(len, parts)), *parts[0].shape[1:])
+        pinned = torch.empty(size, dtype=parts[0].dtype, pin_memory=True)
+        torch.cat(list(parts), out=pinned)
+        uploaded = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(self._uploading):
+            there = pinned.to(self._device, non_blocking=True)
+            uploaded.record(self._uploading)
+
+        def wait() -> Tensor:
+            current = torch.cuda.current_stream(self._device)
+            current.wait_event(uploaded)
+            there.record_stream(current)  # its memory is not reused before the work that reads it
+            return there
 
         return wait
 

@@ -120,11 +120,32 @@ class DeferredLoras:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class TemplateUse:
+    """Describes a request's template: a latent whose activations a store has, or receives."""
+
+    key: str  # of the template in the store
+    numbers: tuple[int, ...]  # by evaluation: number of its noise level among the template's
+    # by number of tokens of a level: positions [B, A] of the active tokens
+    positions: Mapping[int, Any] = field(default_factory=dict)
+    fills: bool = False  # the request computes the activations and passes them to the store
+
+
 PRESENT = "loras:present"
 """Names the operation whose value is the mask of available deferred LoRAs."""
 
 InstructionKind = Literal[
-    "fetch", "weights", "patch", "prepare", "begin", "receive", "run", "send", "advance", "end"
+    "fetch",
+    "load",
+    "weights",
+    "patch",
+    "prepare",
+    "begin",
+    "receive",
+    "run",
+    "send",
+    "advance",
+    "end",
 ]
 
 
@@ -133,6 +154,8 @@ class Instruction:
     """One entry of a device's list.
 
     - `fetch` starts reading a LoRA file, concurrently with all later instructions.
+    - `load` starts reading the template's activations of a segment in an evaluation, concurrently
+      with all later instructions.
     - `weights` sets the mask of available deferred LoRAs, which the sampler's device determines and
       the others receive. Recomputes the operations before the loop whose LoRAs changed.
     - `patch` makes a weight set resident before its calls.
@@ -208,6 +231,9 @@ class Program:
     # search: seconds of the fastest plan on one device, relative to this plan; None: not considered
     alone: float | None = None
     notes: tuple[str, ...] = ()  # search: reasons for the choice, in sentences
+    template: TemplateUse | None = None
+    # reuse: operation of the loop -> its layers that read the template
+    reused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     segments: tuple[tuple[Segment, ...], ...] = ()  # segment: per variant
     # emit: per device
     instructions: Mapping[str, tuple[Instruction, ...]] = field(default_factory=dict)

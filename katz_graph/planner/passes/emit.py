@@ -72,6 +72,8 @@ class _Lists:
         weights = _Weights(weight_sets(self._program, device))
         for file in adapters(self._program, device):
             yield Instruction("fetch", shown(file.path))
+        for point in self._program.schedule[:1]:
+            yield from self._loads(device, point.index)
         yield from self._lora_mask(device, None)
         yield from weights.first()
         for call in (call for call in self._program.before_calls if call.device == device):
@@ -113,6 +115,8 @@ class _Lists:
         if not (segments or samples):
             return
         yield Instruction("begin", "", index)
+        if index < self._program.schedule[-1].index:
+            yield from self._loads(device, index + 1)
         if samples:
             yield from self._send(device, [self._begin], index)
         for segment in segments:
@@ -126,6 +130,13 @@ class _Lists:
             yield Instruction("advance", "x", index)
         made = [name for segment in segments for call in segment.calls for name in call.operations]
         yield Instruction("end", "", index, keeps=self._carried(device, index, made, here))
+
+    def _loads(self, device: str, index: int) -> Iterator[Instruction]:
+        """Yields instructions that start reading an evaluation's activations of a template."""
+        for segment in self._segments[self._instances.variant(index).name]:
+            operations = [name for call in segment.calls for name in call.operations]
+            if segment.device == device and not self._program.reused.keys().isdisjoint(operations):
+                yield Instruction("load", segment.name, index)
 
     def _receive(
         self, device: str, values: Iterable[Any], index: int | None, here: dict[Instance, None]

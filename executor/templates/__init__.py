@@ -1,0 +1,1 @@
+"""Stores the activations of templates, and reads them while requests compute."""

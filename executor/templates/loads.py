@@ -1,0 +1,110 @@
+"""Reads a request's cached activations from a template, concurrently with the computation, and
+collects those that a request computes for a template.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from katz_graph.executor.worker.stream import Stream, Uploaded
+from katz_graph.host.transfer import to_device
+from katz_graph.ir.program import Call, Program, Segment, TemplateUse
+from katz_graph.ir.values import CachedActivations
+
+
+class Template(Protocol):
+    """Represents a template of a store, for one request."""
+
+    def read(self, number: int, operation: str, layer: str) -> Tensor | None:
+        """Returns a layer's output [B, N, D] at a noise level, which may be mapped from a file;
+        None if it cannot be read.
+        """
+
+    def write(self, number: int, operation: str, outputs: Mapping[str, Tensor]) -> None:
+        """Stores the outputs of an operation's layers at a noise level. Must copy them."""
+
+    def close(self) -> None:
+        """Ends the request's use of the template."""
+
+
+class ActivationLoads:
+    """Reads on `threads`, in the order of `load`, and copies to the device on a stream for copies.
+    Calls `wake` when the activations of a call have arrived.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        template: Template,
+        stream: Stream,
+        device: torch.device,
+        threads: Executor,
+        wake: Callable[[], None],
+    ) -> None:
+        assert program.template is not None
+        self._use: TemplateUse = program.template
+        self._reused, self._template = program.reused, template
+        self._stream, self._threads, self._wake = stream, threads, wake
+        self._positions = {
+            tokens: to_device(positions, device)
+            for tokens, positions in self._use.positions.items()
+        }
+        # by evaluation and operations of a call: by layer, the output on the way
+        self._loading: dict[tuple[int, tuple[str, ...]], Future[Mapping[str, Uploaded]]] = {}
+
+    @property
+    def fills(self) -> bool:
+        return self._use.fills
+
+    def load(self, segment: Segment, evaluation: int) -> None:
+        """Starts reading what the calls of a segment need in an evaluation."""
+        for call in self._calls(segment):
+            future = self._threads.submit(self._read, call.operations, evaluation)
+            self._loading[evaluation, call.operations] = future
+            future.add_done_callback(lambda _: self._wake())
+
+    def has(self, segment: Segment, evaluation: int) -> bool:
+        """Returns whether all that `load` started for the segment has been read."""
+        found = [self._loading.get((evaluation, call.operations)) for call in self._calls(segment)]
+        return all(one is None or one.done() for one in found)
+
+    def taken(self, call: Call, evaluation: int) -> CachedActivations | None:
+        """Returns what a call reads, and releases it; None if it computes all tokens."""
+        future = self._loading.pop((evaluation, call.operations), None)
+        if future is None:
+            return None
+        outputs = {layer: uploaded() for layer, uploaded in future.result().items()}
+        members = len(call.operations)
+        positions = {
+            tokens: one if members == 1 else one.repeat(members, 1)
+            for tokens, one in self._positions.items()
+        }
+        return CachedActivations(positions, outputs)
+
+    def collect(self, operation: str, evaluation: int, outputs: Mapping[str, Tensor]) -> None:
+        """Passes the outputs of an operation's layers to the template."""
+        self._template.write(self._use.numbers[evaluation], operation, outputs)
+
+    def close(self) -> None:
+        for future in self._loading.values():
+            future.cancel()
+        self._loading.clear()
+        self._template.close()
+
+    def _calls(self, segment: Segment) -> Sequence[Call]:
+        return [call for call in segment.calls if self._reused.get(call.operations[0])]
+
+    def _read(self, operations: tuple[str, ...], evaluation: int) -> Mapping[str, Uploaded]:
+        number = self._use.numbers[evaluation]
+        found: dict[str, Uploaded] = {}
+        for layer in self._reused[operations[0]]:
+            parts = [self._template.read(number, operation, layer) for operation in operations]
+            there = [part for part in parts if part is not None]
+            if len(there) == len(parts):  # else the layer computes all tokens
+                found[layer] = self._stream.upload(there)
+        return found
