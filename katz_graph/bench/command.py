@@ -28,6 +28,8 @@ BENCHES = {
     "latent": "the branches of guidance on two workers against the ideal speed-up",
     "sharing": "one ControlNet worker that serves two requests at once",
     "together": "jobs that share the calls of their model: against one after the other; in parts",
+    "edit": "edits that read a template's cached activations outside their mask, against full "
+    "computation",
     "faults": "workers killed or frozen during requests: detection, replacement, same picture",
     "start": "from `katz serve` to the first answer and the first picture, idle and with two busy "
     "processes",

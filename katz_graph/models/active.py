@@ -78,6 +78,7 @@ def collected(layers: Layers | None) -> tuple[dict[str, Tensor], ...]:
 
 
 BUCKET = 64  # numbers of active tokens are multiples of it, so that recorded calls recur
+BUCKETS = 16  # least number of multiples up to all tokens of a level; smaller levels round less
 
 
 def active_positions(
@@ -87,13 +88,16 @@ def active_positions(
     [B, 1, h, w] above 0, max-pooled to the level and grown by `margin` tokens.
 
     side: cells of a token at the first level; each further level halves the sides, rounded up. A
-    row with fewer active tokens repeats its last one, up to the next multiple of `bucket`.
+    row with fewer active tokens repeats its last one, up to the next multiple of `bucket`, or of a
+    sixteenth of the level's tokens if that is less.
     """
     grid = _pooled((mask > 0).float(), side)
     found = {}
     for _ in range(levels):
         grown = max_pool2d(grid, 2 * margin + 1, stride=1, padding=margin)
-        found[grid[0].numel()] = _positions(grown.flatten(1) > 0, bucket)
+        tokens = grid[0].numel()
+        multiple = max(1, min(bucket, tokens // BUCKETS))
+        found[tokens] = _positions(grown.flatten(1) > 0, multiple)
         grid = _pooled(grid, 2)
     return found
 
