@@ -7,13 +7,13 @@ except that torch sums a head's squares in another order. The error against floa
 than torch's.
 
 One launch computes queries and keys of text and picture, with separate weights, in the joined
-product. `norm_rotary` computes one tensor with one weight: also LayerNorm, halves as pairs, and
-rounding to the dtype of the positions.
+product; or one of both, where only some tokens have queries. `norm_rotary` computes one tensor with
+one weight: also LayerNorm, halves as pairs, and rounding to the dtype of the positions.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -27,48 +27,74 @@ Rotary = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class HeadNorm:
-    """Holds the weights [D] of a head's RMS norms. `rounds`: the normalised value is rounded before
-    the weight, as in diffusers' `RMSNorm`, unlike in torch's.
+    """Holds the weights [D] of the RMS norms of a head's queries and keys, or of one of both.
+    `rounds`: the normalised value is rounded before the weight, as in diffusers' `RMSNorm`, unlike
+    in torch's.
     """
 
-    query: Tensor
-    key: Tensor
+    weights: tuple[Tensor, ...]
     eps: float
     rounds: bool
 
+    def one(self, number: int) -> HeadNorm:
+        """Returns the norm of the queries (0) or of the keys (1) alone."""
+        return replace(self, weights=(self.weights[number],))
+
 
 def head_norm(
-    x: Tensor, heads: int, first: HeadNorm, last: HeadNorm, end: int, rotary: Rotary | None = None
+    x: Tensor,
+    heads: int,
+    first: HeadNorm,
+    last: HeadNorm,
+    end: int,
+    rotary: Rotary | None = None,
+    positions: Tensor | None = None,
 ) -> None:
     """Overwrites queries and keys with their normalised, and if given rotated, values.
 
-    x [B, N, C] with adjacent channels: queries of all heads, then keys, then others. Tokens before
-    `end` use the norm `first`, others `last`, equal except for their weights. Reads and writes
-    queries and keys once; torch does so five times with positions, and also writes joined copies.
+    x [B, N, C] with adjacent channels: of all heads for each weight of a norm, such as queries,
+    then keys; then others. Tokens before `end` use the norm `first`, others `last`, equal except
+    for their weights. A token's position is its number, or for the tokens from `end` on `end` plus
+    that of `positions` [B, N - end] int64. Reads and writes queries and keys once; torch does so
+    five times with positions, and also writes joined copies.
     """
     if uses_kernels(x):
         from katz_graph.kernels.triton.head_norm import head_norm as kernel
 
-        weights = first.query, first.key, last.query, last.key
-        kernel(x, heads, weights, end, first.eps, first.rounds, rotary)
+        kernel(
+            x,
+            heads,
+            (first.weights, last.weights),
+            end,
+            first.eps,
+            first.rounds,
+            rotary,
+            positions,
+        )
     else:
-        reference(x, heads, first, last, end, rotary)
+        reference(x, heads, first, last, end, rotary, positions)
 
 
 def reference(
-    x: Tensor, heads: int, first: HeadNorm, last: HeadNorm, end: int, rotary: Rotary | None = None
+    x: Tensor,
+    heads: int,
+    first: HeadNorm,
+    last: HeadNorm,
+    end: int,
+    rotary: Rotary | None = None,
+    positions: Tensor | None = None,
 ) -> None:
-    width = len(first.query)
-    for part, norm, positions in (
+    width = len(first.weights[0])
+    for part, norm, places in (
         (x[:, :end], first, slice(None, end)),
-        (x[:, end:], last, slice(end, None)),
+        (x[:, end:], last, slice(end, None) if positions is None else positions + end),
     ):
-        for number, weight in enumerate((norm.query, norm.key)):
+        for number, weight in enumerate(norm.weights):
             place = number * heads * width
             found = part[..., place : place + heads * width]
             values = _normalised(torch.unflatten(found, -1, (heads, width)), weight, norm)
             if rotary is not None:
-                cosines, sines = (one[positions, None] for one in rotary)
+                cosines, sines = (one[places].unsqueeze(-2) for one in rotary)
                 values = _rotated(values, cosines, sines)
             found.copy_(values.flatten(2))
 

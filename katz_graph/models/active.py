@@ -9,7 +9,7 @@ template.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -23,24 +23,25 @@ class Active:
     """Holds the active tokens of one layer."""
 
     positions: Tensor  # [B, A] int64, from 0 to N; a position may be repeated
+    rows: Tensor  # [B · A] int64: the positions among the tokens of all rows
     template: Tensor  # [B, N, D]: the layer's output for the template
 
     def taken(self, x: Tensor) -> Tensor:
         """Returns the active tokens [B, A, D] of x [B, N, D]."""
         batch, active = self.positions.shape
-        return x.reshape(-1, x.shape[-1]).index_select(0, self._rows()).view(batch, active, -1)
+        return x.reshape(-1, x.shape[-1]).index_select(0, self.rows).view(batch, active, -1)
 
     def placed(self, x: Tensor) -> Tensor:
         """Returns the template's output [B, N, D] with x [B, A, D] at the active tokens."""
         whole = self.template.to(x.dtype, copy=True, memory_format=torch.contiguous_format)
-        whole.view(-1, x.shape[-1]).index_copy_(0, self._rows(), x.flatten(0, 1))
+        whole.view(-1, x.shape[-1]).index_copy_(0, self.rows, x.flatten(0, 1))
         return whole
 
-    def _rows(self) -> Tensor:
-        """Returns the positions [B · A] among the tokens of all rows."""
-        batch, tokens, _ = self.template.shape
-        first = torch.arange(0, batch * tokens, tokens, device=self.positions.device)
-        return (self.positions + first[:, None]).flatten()
+
+class ActiveBlock:
+    """A prepared block of a transformer whose `forward` takes `active`, the picture tokens to
+    compute, and returns all of them. Text tokens are always computed.
+    """
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,12 +50,17 @@ class Layers:
 
     activations: CachedActivations | None = None
     collected: dict[str, Tensor] | None = None  # by layer: outputs [B, N, D]
+    _rows: dict[int, Tensor] = field(default_factory=dict)  # by N: `Active.rows`
 
     def active(self, name: str, tokens: int) -> Active | None:
         """Returns the active tokens of a layer with this many tokens; None if it computes all."""
         if self.activations is None or name not in self.activations.outputs:
             return None
-        return Active(self.activations.positions[tokens], self.activations.outputs[name])
+        positions, template = self.activations.positions[tokens], self.activations.outputs[name]
+        if tokens not in self._rows:
+            first = torch.arange(0, len(template) * tokens, tokens, device=positions.device)
+            self._rows[tokens] = (positions + first[:, None]).flatten()
+        return Active(positions, self._rows[tokens], template)
 
     def collect(self, name: str, output: Tensor) -> None:
         if self.collected is not None:

@@ -38,6 +38,12 @@ class FusedProjections:
         """Returns the outputs of all layers for x [..., C], as views of `whole`."""
         return tuple(self.whole(x).split_with_sizes(self.widths, dim=-1))
 
+    def part(self, first: int, last: int) -> FusedProjections:
+        """Returns the layers from number `first` to `last`, exclusive, as views."""
+        start, end = sum(self.widths[:first]), sum(self.widths[:last])
+        bias = None if self.bias is None else self.bias[start:end]
+        return FusedProjections(self.weight[start:end], bias, self.widths[first:last])
+
     def whole(self, x: Tensor) -> Tensor:
         """Returns the outputs [..., N] of all layers for x [..., C]."""
         return F.linear(x, self.weight, self.bias)
@@ -51,6 +57,39 @@ class FusedProjections:
                 torch.mm(row, self.weight.T, out=place)
             else:
                 torch.addmm(self.bias, row, self.weight.T, out=place)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Projections:
+    """Holds linear layers of one input, and their weights together if they are fused."""
+
+    layers: Sequence[nn.Linear]
+    fused: FusedProjections | None
+
+    def part(self, first: int, last: int) -> Projections:
+        """Returns the layers from number `first` to `last`, exclusive."""
+        fused = None if self.fused is None else self.fused.part(first, last)
+        return Projections(self.layers[first:last], fused)
+
+    def whole(self, x: Tensor) -> Tensor:
+        """Returns the outputs [..., N] of all layers for x [..., C]."""
+        if self.fused is not None:
+            return self.fused.whole(x)
+        return torch.cat([layer(x) for layer in self.layers], dim=-1)
+
+    def into(self, x: Tensor, out: Tensor) -> None:
+        """Writes the outputs for x [B, T, C] to `out` [B, T, N], see `FusedProjections.into`."""
+        if self.fused is not None:
+            self.fused.into(x, out)
+            return
+        widths = [layer.out_features for layer in self.layers]
+        for layer, place in zip(self.layers, out.split_with_sizes(widths, dim=-1), strict=True):
+            place.copy_(layer(x))
+
+    @property
+    def width(self) -> int:
+        """Returns N, the number of outputs of all layers."""
+        return sum(layer.out_features for layer in self.layers)
 
 
 class Fusible:

@@ -31,10 +31,11 @@ def _head_norm(
     x,
     cosines,
     sines,
-    first_query,
-    first_key,
-    last_query,
-    last_key,
+    positions,
+    first,
+    other_first,
+    last,
+    other_last,
     tokens,
     end,
     heads,
@@ -43,7 +44,9 @@ def _head_norm(
     eps,
     WIDTH: tl.constexpr,
     PAIRS: tl.constexpr,
+    PARTS: tl.constexpr,
     ROTARY: tl.constexpr,
+    LISTED: tl.constexpr,
     ROUNDS: tl.constexpr,
     HEADS: tl.constexpr,
 ):
@@ -54,13 +57,19 @@ def _head_norm(
     column = tl.arange(0, 2 * PAIRS)
     inside = column < WIDTH
     if ROTARY:
-        cosine, other_cosine = _pairs(tl.load(cosines + token * WIDTH + column, inside, other=0.0))
-        sine, other_sine = _pairs(tl.load(sines + token * WIDTH + column, inside, other=0.0))
-    for part in tl.static_range(2):
+        position = token
+        if LISTED:
+            number = (program // tokens) * (tokens - end) + token - end
+            listed = tl.load(positions + number, token >= end, other=0).to(tl.int32)
+            position = tl.where(token < end, token, end + listed)
+        turns = position * WIDTH + column
+        cosine, other_cosine = _pairs(tl.load(cosines + turns, inside, other=0.0))
+        sine, other_sine = _pairs(tl.load(sines + turns, inside, other=0.0))
+    for part in tl.static_range(PARTS):
         if token < end:
-            weights = tl.load((first_key if part else first_query) + column, inside, other=0.0)
+            weights = tl.load((other_first if part else first) + column, inside, other=0.0)
         else:
-            weights = tl.load((last_key if part else last_query) + column, inside, other=0.0)
+            weights = tl.load((other_last if part else last) + column, inside, other=0.0)
         weight, other_weight = _pairs(weights)
         for start in range(0, heads, HEADS):
             place = row + (part * heads + start + head) * WIDTH + column[None, :]
@@ -82,21 +91,27 @@ def _head_norm(
 def head_norm(
     x: Tensor,
     heads: int,
-    weights: Sequence[Tensor],
+    weights: tuple[Sequence[Tensor], Sequence[Tensor]],
     end: int,
     eps: float,
     rounds: bool,
     rotary: tuple[Tensor, Tensor] | None,
+    positions: Tensor | None,
 ) -> None:
-    """`weights`: of queries and keys before `end`, then of queries and keys from `end`."""
+    """`weights`: of the tokens before `end`, then of those from `end`."""
     batch, tokens, _ = x.shape
-    width = len(weights[0])
+    first, last = weights
+    width = len(first[0])
     cosines, sines = (None, None) if rotary is None else (one.contiguous() for one in rotary)
     _head_norm[(batch * tokens,)](
         x,
         cosines,
         sines,
-        *weights,
+        None if positions is None else positions.contiguous(),
+        first[0],
+        first[-1],
+        last[0],
+        last[-1],
         tokens,
         end,
         heads,
@@ -105,7 +120,9 @@ def head_norm(
         eps,
         WIDTH=width,
         PAIRS=triton.next_power_of_2(width) // 2,
+        PARTS=len(first),
         ROTARY=rotary is not None,
+        LISTED=positions is not None,
         ROUNDS=rounds,
         enable_fp_fusion=False,  # torch rounds between its operations
         **tiles("head_norm", x.device, width),

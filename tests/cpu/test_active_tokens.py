@@ -1,24 +1,54 @@
 """Layers that compute some tokens and read the others from a template give the full computation's
-result if the input is the template's.
+result if the input is the template's, and for other inputs that of their active tokens.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import pytest
 import torch
-from tiny_models import random_step, random_text, unet
+from test_row_loras import drawn
+from tiny_models import random, random_step, random_text
 from torch import Tensor
+from transformers_made import inputs
 
-from katz_graph.ir.values import CachedActivations
+from katz_graph.executor.calls.batching import split
+from katz_graph.executor.recorded.recorder import Recorder
+from katz_graph.ir.values import CachedActivations, Residuals, Step
 from katz_graph.models.active import active_positions
-from katz_graph.models.families.unet.attention import cross_attention_keys_values
+from katz_graph.models.families.unet.attention import cross_attention_keys_values, install
 from katz_graph.models.families.unet.embedding import added_embedding
+from katz_graph.models.lora_layers import computed
+from katz_graph.models.prepare import fuse_projections, prepare
+from katz_graph.models.row_loras import row_loras
 from katz_graph.models.stage_registry import stage
+from katz_graph.models.stages import ROW_LORAS, Stage
+from katz_graph.testing.random_models import draw_network, kinds
+from katz_graph.testing.tapes import Tapes
 
 BOUND = 1e-5  # of the range
-LEVELS = 4
+BUCKET = 4
+UNETS: Mapping[str, tuple[tuple[int, int], Mapping[str, Any]]] = {  # size, configuration
+    "sd1": ((9, 7), {"layers_per_block": 1}),
+    "sd2": ((8, 8), {"layers_per_block": 1, "in_channels": 9}),
+    "sdxl": ((8, 13), {"layers_per_block": 1, "transformer_layers_per_block": (1, 1, 10)}),
+}
+TRANSFORMERS: Mapping[str, tuple[tuple[int, int], Mapping[str, Any]]] = {
+    "sd3": ((9, 7), {"in_channels": 33, "out_channels": 16}),
+    "sd35": ((6, 10), {}),
+    "flux": ((9, 7), {}),
+    "schnell": ((6, 10), {"in_channels": 384, "out_channels": 64}),
+}
+CASES = [
+    ("sd1", True),
+    ("sd2", False),
+    ("sdxl", False),
+    *((kind, fused) for kind in TRANSFORMERS for fused in (False, True)),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -27,51 +57,206 @@ def without_gradients() -> Any:
         yield
 
 
-def evaluated(model: Any, step: Any, text: Any, **options: Any) -> tuple[Tensor, dict[str, Tensor]]:
-    """Runs a UNet's stages; returns the prediction and what its layers computed, if they collect
-    it.
-    """
+@dataclass(frozen=True)
+class Inputs:
+    """Holds the inputs of an evaluation of two rows."""
+
+    step: Step
+    text: Any
+    channels: Tensor | None  # in addition to the latent's
+
+
+Outputs = tuple[Tensor, dict[str, Tensor]]
+Computing = Callable[[Stage, Any, Mapping[str, Any]], tuple[Any, ...]]
+Evaluate = Callable[..., Outputs]
+"""Returns a prediction, and the layers' outputs if they are collected."""
+
+
+def eagerly(one: Stage, module: Any, given: Mapping[str, Any]) -> tuple[Any, ...]:
+    return one.computed(module, given)
+
+
+def unet(
+    module: Any,
+    seen: Inputs,
+    residuals: bool = False,
+    compute: Computing = eagerly,
+    **options: Any,
+) -> Outputs:
     given = {
-        "text": text,
-        "cached": cross_attention_keys_values(model, text.hidden),
-        "added": added_embedding(model, text),
+        "text": seen.text,
+        "cached": cross_attention_keys_values(module, seen.text.hidden),
+        "added": added_embedding(module, seen.text),
+        "concatenated": seen.channels,
         "first_block": 0,
         "last_block": -1,
         "patches": (),
         "parametrisation": "raw",
-        "step": step,
+        "step": seen.step,
         **options,
     }
     outputs: dict[str, Tensor] = {}
     for name in ("unet_encoder", "unet_mid", "unet_decoder"):
-        given["features"], *more = stage(name).computed(model, given)
+        given["features"], *more = compute(stage(name), module, given)
         if options.get("collects"):
             outputs |= more.pop()
+        if residuals:
+            features = given["features"]
+            down = tuple(random(*one.shape, seed=at) for at, one in enumerate(features.skips))
+            given["residuals_0"] = Residuals(down, random(*features.hidden.shape))
     return more[0], outputs
 
 
-def masks(batch: int, height: int, width: int) -> Tensor:
-    """Returns soft masks [B, 1, h, w], another part of the picture for each row."""
-    mask = torch.zeros(batch, 1, height, width)
-    for row in range(batch):
-        mask[row, :, row : height // 2 + row, 1 : width // 2] = 0.1
-    return mask
+def transformer(
+    module: Any,
+    seen: Inputs,
+    residuals: bool = False,
+    compute: Computing = eagerly,
+    **options: Any,
+) -> Outputs:
+    given = {
+        "text": seen.text,
+        "cells": seen.step.x.shape[-2:],
+        "latents": (),
+        "placing": "offset",
+        "before": 0,
+        "kinds": (),
+        "reads_pooled": True,
+        "concatenated": seen.channels,
+        "first_block": 0,
+        "last_block": -1,
+        "parametrisation": "raw",
+        "step": seen.step,
+        **options,
+    }
+    for name in ("fixed", "context", "pooled"):
+        (given[name],) = stage(f"transformer_{name}").computed(module, given)
+    (given["features"],) = stage("transformer_embed").computed(module, given)
+    if residuals:
+        given["residuals_0"] = random(*given["features"].hidden.shape)
+    given["features"], *more = compute(stage("transformer_blocks"), module, given)
+    (prediction,) = compute(stage("transformer_head"), module, given)
+    return prediction, more.pop() if more else {}
+
+
+def evaluate_of(kind: str) -> Evaluate:
+    return unet if kind in UNETS else transformer
+
+
+@cache
+def network(kind: Any, fused: bool) -> Any:
+    """Returns a network; tests must not change it."""
+    if kind in UNETS:
+        torch.manual_seed(1)
+        module: Any = kinds()[kind].network_of({**kinds()[kind].configuration(), **UNETS[kind][1]})
+        install(module)
+    else:
+        module = draw_network(kind, 3, **TRANSFORMERS[kind][1])
+    prepare(module)
+    if fused:
+        fuse_projections(module)
+    return module.requires_grad_(False)
+
+
+def drawn_inputs(kind: str, module: Any, seed: int = 0) -> Inputs:
+    if kind in UNETS:
+        size, latent = UNETS[kind][0], 4
+        step, text = random_step(2, *size, seed=seed), random_text(module, 2, seed=seed)
+        extra = module.config.in_channels - latent
+    else:
+        size, latent = TRANSFORMERS[kind][0], 16
+        step, text = inputs(module, 2, torch.float32, seed)
+        x = random(2, latent, *size, seed=seed)
+        step = replace(step, x=x, model_input=x)
+        patch = 1 if kind.startswith("sd3") else 4
+        extra = module.config.in_channels // patch - latent
+    return Inputs(step, text, random(2, extra, *size, seed=seed) if extra else None)
+
+
+def positions(kind: str, size: tuple[int, ...], left: int = 0) -> dict[int, Tensor]:
+    """Returns the active tokens of soft masks, another part of the picture for each row. `left`:
+    their first column.
+    """
+    height, width = size
+    mask = torch.zeros(2, 1, height, width)
+    for row in range(2):
+        mask[row, :, row : height // 2 + row, left : left + width // 3] = 0.1
+    side, levels = (1, 4) if kind in UNETS else (2, 1)
+    return active_positions(mask, side, levels, bucket=BUCKET)
 
 
 def far(one: Tensor, other: Tensor) -> float:
     return float((one - other).abs().max() / (other.max() - other.min()))
 
 
-@pytest.mark.parametrize("family, size", [("sd1", (9, 7)), ("sd2", (8, 8)), ("sdxl", (16, 13))])
-def test_template_as_input_gives_the_full_computation(family: str, size: tuple[int, int]) -> None:
-    model = unet(family, torch.float32)
-    step, text = random_step(2, *size, torch.float32), random_text(model, 2, dtype=torch.float32)
-    full, outputs = evaluated(model, step, text, collects=True)
-    assert torch.equal(full, evaluated(model, step, text)[0])
-    positions = active_positions(masks(2, *size), 1, LEVELS, bucket=4)
-    cached = CachedActivations(positions, outputs)
-    found, _ = evaluated(model, step, text, activations=cached)
-    assert far(found, full) <= BOUND
-    wrong = {name: one + 1 for name, one in outputs.items()}
-    off, _ = evaluated(model, step, text, activations=CachedActivations(positions, wrong))
+@pytest.mark.parametrize(("kind", "fused"), CASES)
+def test_template_as_input_gives_the_full_computation(kind: str, fused: bool) -> None:
+    """Also with a ControlNet's residuals and with LoRAs by row."""
+    module, evaluate = network(kind, fused), evaluate_of(kind)
+    seen = drawn_inputs(kind, module)
+    active = positions(kind, seen.step.x.shape[-2:])
+    loras = row_loras((drawn(module, 3, 5), None), (1, 1), 2)
+
+    def with_loras(**options: Any) -> Outputs:
+        found = computed(lambda *_: evaluate(module, seen, **options), module, {ROW_LORAS: loras})
+        return found[0], found[1]
+
+    full, outputs = evaluate(module, seen, collects=True)
+    assert torch.equal(full, evaluate(module, seen)[0])
+    none = CachedActivations(active, {})
+    assert torch.equal(full, evaluate(module, seen, activations=none)[0])
+    wrong = CachedActivations(active, {name: one.roll(1, 1) for name, one in outputs.items()})
+    off, _ = evaluate(module, seen, activations=wrong)
     assert far(off, full) > 1000 * BOUND  # tokens outside the mask come from the template
+    for options in ({}, {"residuals": True}, {"loras": True}):
+        call = with_loras if options.pop("loras", False) else None
+        call = call or (lambda **more: evaluate(module, seen, **more))
+        wanted, outputs = call(collects=True, **options)
+        found, _ = call(activations=CachedActivations(active, outputs), **options)
+        assert far(found, wanted) <= BOUND
+
+
+@pytest.mark.parametrize(("kind", "fused"), CASES)
+def test_active_tokens_of_another_input_are_computed_from_it(kind: str, fused: bool) -> None:
+    """One layer alone reads the template."""
+    module, evaluate = network(kind, fused), evaluate_of(kind)
+    template, edit = (drawn_inputs(kind, module, seed) for seed in (0, 50))
+    size = edit.step.x.shape[-2:]
+    active = positions(kind, size)
+    _, known = evaluate(module, template, collects=True)
+    full, wanted = evaluate(module, edit, collects=True)
+    names = list(known)
+    for name in {*names[:: max(1, len(names) // 4)], names[-1]}:
+        one = CachedActivations(active, {name: known[name]})
+        _, found = evaluate(module, edit, activations=one, collects=True)
+        tokens = known[name].shape[1]
+        for row, places in enumerate(active[tokens]):
+            others = torch.ones(tokens, dtype=torch.bool).index_fill(0, places, False)
+            assert far(found[name][row, places], wanted[name][row, places]) <= BOUND
+            assert torch.equal(found[name][row, others], known[name][row, others])
+    everywhere = {one: torch.arange(one).repeat(2, 1) for one in active}
+    found, _ = evaluate(module, edit, activations=CachedActivations(everywhere, known))
+    assert far(found, full) <= BOUND
+    together, _ = evaluate(module, edit, activations=CachedActivations(active, known))
+    for row, (lone, cached) in enumerate(
+        zip(split(edit, (1, 1)), split(CachedActivations(active, known), (1, 1)), strict=True)
+    ):
+        alone, _ = evaluate(module, lone, activations=cached)
+        assert far(together[row : row + 1], alone) <= BOUND
+
+
+@pytest.mark.parametrize("kind", ["sd2", "sd35", "flux"])
+def test_another_mask_of_a_bucket_is_computed_by_the_same_recording(kind: str) -> None:
+    module, evaluate = network(kind, True), evaluate_of(kind)
+    seen, edit = (drawn_inputs(kind, module, seed) for seed in (0, 50))
+    recorder = Recorder(Tapes(strict=True), eager=0)
+    full, known = evaluate(module, seen, collects=True, compute=recorder)
+    assert torch.equal(full, evaluate(module, seen)[0])
+    captures = 2 * recorder.use.captures  # a form that collects, and one that reads
+    sets = [positions(kind, edit.step.x.shape[-2:], left) for left in (0, 2)]
+    assert not all(torch.equal(one, sets[1][level]) for level, one in sets[0].items())
+    for active in sets:
+        given = {"activations": CachedActivations(active, known)}
+        found, _ = evaluate(module, edit, compute=recorder, **given)
+        assert far(found, evaluate(module, edit, **given)[0]) <= BOUND
+    assert recorder.use.captures <= captures and not recorder.use.eager

@@ -164,8 +164,9 @@ def test_a_head_norm_stays_in_registers(
 
     tiles = listed_for("head_norm", architecture)[str(width)]
     numbers = ("tokens", "end", "heads", "batch_stride", "token_stride")
-    signature = bf16(_head_norm, ("cosines", "sines"), numbers)
-    constants = {"WIDTH": width, "PAIRS": width // 2, "ROTARY": rotary, "ROUNDS": rounds, **tiles}
+    signature = bf16(_head_norm, ("cosines", "sines"), numbers) | {"positions": "*i64"}
+    options = {"PARTS": 2, "ROTARY": rotary, "LISTED": rotary, "ROUNDS": rounds}
+    constants = {"WIDTH": width, "PAIRS": width // 2, **options, **tiles}
     made = compiled(_head_norm, signature, constants, architecture, tmp_path)
     assert made.spilled == 0
     assert "ld.global.v4" in made.ptx and "st.global.v4" in made.ptx

@@ -225,17 +225,21 @@ def test_kernels_match_their_references(dtype: torch.dtype) -> None:
     assert uses_kernels(x)
     norm, rest = (x, 32, weight, bias, 1e-5, shift, True), (rows, rows, weight, bias, 1e-5)
     gate, scale, two = random(2, 320), random(2, 320), random(2, 1023, 3 * 320)
-    tokens, weights = rows.flatten(1, 2), head_norm.HeadNorm(random(80), random(80), 1e-6, True)
+    tokens, weights = rows.flatten(1, 2), head_norm.HeadNorm((random(80), random(80)), 1e-6, True)
     angles = torch.randn(1023, 40, device="cuda:0").repeat_interleave(2, dim=1)
     norm_of_heads = (4, weights, weights, 500, (angles.cos(), angles.sin()))
     by_head, expected_by_head = two.clone(), two.clone()
     head_norm.head_norm(by_head, *norm_of_heads)
     head_norm.reference(expected_by_head, *norm_of_heads)
+    queries, expected_queries, one = two.clone(), two.clone(), weights.one(0)
+    listed = 4, one, one, *norm_of_heads[3:], torch.randint(523, (2, 523), device="cuda:0")
+    head_norm.head_norm(queries, *listed)
+    head_norm.reference(expected_queries, *listed)
     gated = (tokens, [(gate, tokens)], [(scale, shift)], 1e-6)
-    queries, turns = two.unflatten(-1, (12, 80)), (angles.cos()[None, :, ::2],) * 2
+    by_position, turns = two.unflatten(-1, (12, 80)), (angles.cos()[None, :, ::2],) * 2
     heads = random(80), random(80), 1e-6, *turns, True
     turned, expected_turned = (
-        function(queries.clone(), *heads)
+        function(by_position.clone(), *heads)
         for function in (norm_rotary.norm_rotary, norm_rotary.reference)
     )
     chain = tokens, tokens, weight, 1e-6, scale[:, None], bias, gate[:, None]
@@ -243,6 +247,7 @@ def test_kernels_match_their_references(dtype: torch.dtype) -> None:
     shifted, joined = (tokens, shift, weight, bias, 1e-6), (two, two, None, None, 1e-6)
     pairs = [
         (by_head, expected_by_head),
+        (queries, expected_queries),
         (turned, expected_turned),
         (rms_norm.residual_rms_norm(*chain)[1], rms_norm.residual_norm_reference(*chain)[1]),
         (layer_norm.shifted_layer_norm(*shifted), layer_norm.shifted_reference(*shifted)),

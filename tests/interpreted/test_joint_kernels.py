@@ -101,7 +101,7 @@ def check_head_norm(x: Tensor, rounds: bool, rotary: bool, equal: bool) -> None:
     width, dtype = x.shape[-1], x.dtype
     whole = torch.cat([x.flatten(2), random(BATCH, TOKENS, 9, dtype=dtype)], dim=2)
     weights = [random(width, seed=k, dtype=dtype) for k in range(4)]
-    norms = [HeadNorm(*weights[at : at + 2], EPS, rounds) for at in (0, 2)]
+    norms = [HeadNorm((weights[at], weights[at + 1]), EPS, rounds) for at in (0, 2)]
     positions = None
     if rotary:
         angles = random(TOKENS, width // 2, seed=5).repeat_interleave(2, dim=1)
@@ -115,9 +115,26 @@ def check_head_norm(x: Tensor, rounds: bool, rotary: bool, equal: bool) -> None:
         assert torch.equal(made, expected)
         return
     exact = whole.double()
-    wide = [HeadNorm(one.query.double(), one.key.double(), EPS, False) for one in norms]
+    wide = [HeadNorm(tuple(w.double() for w in one.weights), EPS, False) for one in norms]
     by_head.reference(exact[..., :-9], HEADS, *wide, END, positions)
     check(made[..., :rest], expected[..., :rest], exact[..., :rest])
+
+
+def test_a_head_norm_rotates_the_queries_of_each_row_to_their_positions() -> None:
+    width, tokens, listed = 24, 7, torch.tensor([[4, 0, 4], [2, 2, 1]])
+    angles = random(tokens, width // 2, seed=5).repeat_interleave(2, dim=1)
+    norms = [
+        HeadNorm((random(width, seed=2 * at), random(width, seed=2 * at + 1)), EPS, False).one(0)
+        for at in (0, 1)
+    ]
+    x = random(BATCH, END + listed.shape[1], HEADS * width)
+    made, rotary = x.clone(), (angles.cos(), angles.sin())
+    by_head.head_norm(made, HEADS, *norms, END, rotary, listed)
+    for row, places in enumerate(listed.tolist()):
+        order = [*range(END), *(END + place for place in places)]
+        expected, tables = x[row : row + 1].clone(), (rotary[0][order], rotary[1][order])
+        by_head.reference(expected, HEADS, *norms, END, tables)
+        assert (made[row] - expected[0]).abs().max() <= 1e-6
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered in exp")

@@ -144,7 +144,7 @@ def _gated(norm: Callable[..., list[Tensor]]) -> Callable[..., Tensor]:
 
 def _by_head(norm: Callable[..., None]) -> Callable[..., Tensor]:
     def computed(x: Tensor, query: Tensor, key: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-        made, weights = x.clone(), head_norm.HeadNorm(query, key, 1e-6, rounds=False)
+        made, weights = x.clone(), head_norm.HeadNorm((query, key), 1e-6, rounds=False)
         norm(made, 4, weights, weights, 500, (cosines, sines))
         return made
 

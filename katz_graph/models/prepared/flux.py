@@ -12,11 +12,13 @@ from diffusers.models.transformers.transformer_flux import (
 )
 from torch import Tensor, nn
 
-from katz_graph.kernels.head_norm import Rotary, head_norm
+from katz_graph.kernels.head_norm import HeadNorm, Rotary, head_norm
 from katz_graph.kernels.joined_gelu import joined_gelu
 from katz_graph.kernels.modulated_norm import gated_residual, modulated_norm
+from katz_graph.models.active import Active, ActiveBlock
 from katz_graph.models.prepared.joint import (
     JointBlock,
+    active_attention,
     attended,
     attention,
     fed_forward,
@@ -27,7 +29,7 @@ from katz_graph.models.prepared.joint import (
     other_processor,
 )
 from katz_graph.models.prepared.modulations import Activated, ModulatedBlock
-from katz_graph.models.projections import FUSED, Fusible
+from katz_graph.models.projections import FUSED, Fusible, Projections
 
 
 class PreparedFluxBlock(JointBlock, FluxTransformerBlock):  # type: ignore[misc]
@@ -44,8 +46,11 @@ class PreparedFluxBlock(JointBlock, FluxTransformerBlock):  # type: ignore[misc]
         temb: Tensor | Activated,
         image_rotary_emb: Rotary | None = None,
         joint_attention_kwargs: Mapping[str, Any] | None = None,
+        active: Active | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Takes picture tokens [B, N, C] and text tokens [B, T, C]; returns text, then picture."""
+        """Takes picture tokens [B, N, C] and text tokens [B, T, C]; returns text, then picture.
+        `active`: the picture tokens to compute.
+        """
         picture, text = self.vectors(temb)
         shift, scale, gate, *rest = picture.chunk(6, dim=1)
         (normalised,) = modulated_norm(hidden_states, [(scale, shift)], self.norm1.norm.eps)
@@ -53,10 +58,18 @@ class PreparedFluxBlock(JointBlock, FluxTransformerBlock):  # type: ignore[misc]
         (text_normalised,) = modulated_norm(
             encoder_hidden_states, [(scale, shift)], self.norm1_context.norm.eps
         )
-        mixed, text_mixed = self._mixed(
-            normalised, text_normalised, image_rotary_emb, joint_attention_kwargs or {}
-        )
+        if active is None:
+            mixed, text_mixed = self._mixed(
+                normalised, text_normalised, image_rotary_emb, joint_attention_kwargs or {}
+            )
+        else:
+            mixed, text_mixed = self._active_mixed(
+                normalised, text_normalised, image_rotary_emb, active
+            )
+            hidden_states = active.taken(hidden_states)
         hidden = fed_forward(hidden_states, [(gate, mixed)], rest, self.norm2, self.ff)
+        if active is not None:
+            hidden = active.placed(hidden)
         text = fed_forward(
             encoder_hidden_states,
             [(text_gate, text_mixed)],
@@ -79,16 +92,33 @@ class PreparedFluxBlock(JointBlock, FluxTransformerBlock):  # type: ignore[misc]
                 **options,
             )
             return found
-        norms = head_norms((layer.norm_added_q, layer.norm_added_k), (layer.norm_q, layer.norm_k))
-        mixed = attention(layer, (text, self.text), (picture, self.picture), norms, rotary)
-        end = text.shape[1]
+        parts = (text, self.text), (picture, self.picture)
+        mixed = attention(layer, *parts, self._head_norms(), rotary)
+        return self._projected(mixed, text.shape[1])
+
+    def _active_mixed(
+        self, picture: Tensor, text: Tensor, rotary: Rotary | None, active: Active
+    ) -> tuple[Tensor, Tensor]:
+        """Returns the attention of active picture tokens and of text tokens."""
+        picture_part, text_part = self.active_parts(active.taken(picture), picture, text)
+        parts, norms = (text_part, picture_part), self._head_norms()
+        mixed = active_attention(self.attn, parts, norms, rotary, active.positions)
+        return self._projected(mixed, text.shape[1])
+
+    def _head_norms(self) -> list[HeadNorm]:
+        layer = self.attn
+        return head_norms((layer.norm_added_q, layer.norm_added_k), (layer.norm_q, layer.norm_k))
+
+    def _projected(self, mixed: Tensor, end: int) -> tuple[Tensor, Tensor]:
+        """Returns the output projections of picture tokens, and of text, which is before `end`."""
+        layer = self.attn
         return (
             layer.to_out[1](linear_by_row(layer.to_out[0], mixed[:, end:])),
             linear_by_row(layer.to_add_out, mixed[:, :end]),
         )
 
 
-class PreparedFluxSingleBlock(FluxSingleTransformerBlock, ModulatedBlock, Fusible):  # type: ignore[misc]
+class PreparedFluxSingleBlock(FluxSingleTransformerBlock, ModulatedBlock, Fusible, ActiveBlock):  # type: ignore[misc]
     """Computes a block with attention and feed-forward of the same tokens."""
 
     @staticmethod
@@ -108,16 +138,28 @@ class PreparedFluxSingleBlock(FluxSingleTransformerBlock, ModulatedBlock, Fusibl
         temb: Tensor | Activated,
         image_rotary_emb: Rotary | None = None,
         joint_attention_kwargs: Mapping[str, Any] | None = None,
+        active: Active | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Takes picture tokens [B, N, C] and text tokens [B, T, C]; returns text, then picture."""
-        tokens = joined(encoder_hidden_states, hidden_states)
+        """Takes picture tokens [B, N, C] and text tokens [B, T, C]; returns text, then picture.
+        `active`: the picture tokens to compute.
+        """
         (vectors,) = self.vectors(temb)
         shift, scale, gate = vectors.chunk(3, dim=1)
-        (normalised,) = modulated_norm(tokens, [(scale, shift)], self.norm.norm.eps)
-        mixed = self._mixed(normalised, image_rotary_emb, joint_attention_kwargs or {})
+        modulation, eps = (scale, shift), self.norm.norm.eps
+        text, picture = encoder_hidden_states, hidden_states
+        if active is None:
+            tokens = joined(text, picture)
+            (normalised,) = modulated_norm(tokens, [modulation], eps)
+            mixed = self._mixed(normalised, image_rotary_emb, joint_attention_kwargs or {})
+        else:
+            (normalised,) = modulated_norm(picture, [modulation], eps)
+            (text_normalised,) = modulated_norm(text, [modulation], eps)
+            mixed = self._active_mixed(normalised, text_normalised, image_rotary_emb, active)
+            tokens = torch.cat([text, active.taken(picture)], dim=1)
         made = limited(gated_residual(tokens, (gate, self.proj_out(mixed))))
-        end = encoder_hidden_states.shape[1]
-        return made[:, :end], made[:, end:]
+        end = text.shape[1]
+        hidden = made[:, end:]
+        return made[:, :end], hidden if active is None else active.placed(hidden)
 
     def _mixed(self, x: Tensor, rotary: Rotary | None, options: Mapping[str, Any]) -> Tensor:
         """Returns attention and feed-forward next to each other: [B, N, C + M]."""
@@ -130,4 +172,16 @@ class PreparedFluxSingleBlock(FluxSingleTransformerBlock, ModulatedBlock, Fusibl
         query_key_value, fed = whole.split_with_sizes([sum(heads), fed], dim=-1)
         (norm,) = head_norms((layer.norm_q, layer.norm_k))
         head_norm(query_key_value, layer.heads, norm, norm, 0, rotary)
-        return joined_gelu(attended(query_key_value, layer.heads), fed)
+        return joined_gelu(attended(query_key_value.chunk(3, dim=-1), layer.heads), fed)
+
+    def _active_mixed(
+        self, picture: Tensor, text: Tensor, rotary: Rotary | None, active: Active
+    ) -> Tensor:
+        """Returns attention and feed-forward of text and active picture tokens."""
+        layer, chosen = self.attn, active.taken(picture)
+        projections = Projections(self.projections(), getattr(self, FUSED, None))
+        parts = (text, text, projections), (chosen, picture, projections)
+        norms = head_norms((layer.norm_q, layer.norm_k))
+        mixed = active_attention(layer, parts, norms, rotary, active.positions)
+        fed = projections.part(3, 4).whole(torch.cat([text, chosen], dim=1))
+        return joined_gelu(mixed, fed)

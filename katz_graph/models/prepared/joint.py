@@ -17,6 +17,9 @@ attention itself:
 | GELU of a feed-forward of 4 C | 8 | 8 |
 | single blocks: joining text and picture | 2 | 0, after the first block |
 | single blocks: GELU, joining with attention's output | 18 | 10 |
+
+Blocks that compute active tokens only (`models.active`) write queries, and keys with values, into
+one tensor each, on a CPU too. They equal the library within rounding.
 """
 
 from __future__ import annotations
@@ -31,12 +34,17 @@ from torch import Tensor, nn
 
 from katz_graph.kernels.head_norm import HeadNorm, Rotary, head_norm
 from katz_graph.kernels.modulated_norm import Gated, gated_norm, gated_residual, modulated_norm
+from katz_graph.models.active import ActiveBlock
 from katz_graph.models.lora_layers import has_row_loras
 from katz_graph.models.prepared.modulations import ModulatedBlock
-from katz_graph.models.projections import FusedProjections, Fusible
+from katz_graph.models.projections import FusedProjections, Fusible, Projections
 
 Part = tuple[Tensor, FusedProjections]
 """Tokens [B, N, C] with the projections to their queries, keys and values."""
+ActivePart = tuple[Tensor, Tensor, Projections]
+"""Active tokens [B, A, C], which have queries; all tokens [B, N, C], which have keys and values;
+and the projections to queries, keys and values.
+"""
 
 
 class PreparedAdaLayerNormContinuous(AdaLayerNormContinuous):  # type: ignore[misc]
@@ -53,7 +61,7 @@ class PreparedAdaLayerNormContinuous(AdaLayerNormContinuous):  # type: ignore[mi
         return modulated_norm(x, [(scale, shift)], self.norm.eps)[0]
 
 
-class JointBlock(ModulatedBlock, Fusible):
+class JointBlock(ModulatedBlock, Fusible, ActiveBlock):
     """A prepared block with separate weights for picture and text tokens."""
 
     attn: Any
@@ -66,10 +74,23 @@ class JointBlock(ModulatedBlock, Fusible):
         return self.norm1, self.norm1_context
 
     def fuse(self) -> None:
-        one = self.attn
-        self.picture = FusedProjections.of(one.to_q, one.to_k, one.to_v)
-        self.text = FusedProjections.of(one.add_q_proj, one.add_k_proj, one.add_v_proj)
+        picture, text = self.layers()
+        self.picture, self.text = FusedProjections.of(*picture), FusedProjections.of(*text)
         self.fuse_modulations()
+
+    def layers(self) -> tuple[tuple[nn.Linear, ...], tuple[nn.Linear, ...]]:
+        """Returns the projections to queries, keys and values of picture tokens, and of text."""
+        one = self.attn
+        return (one.to_q, one.to_k, one.to_v), (one.add_q_proj, one.add_k_proj, one.add_v_proj)
+
+    def active_parts(
+        self, active: Tensor, picture: Tensor, text: Tensor
+    ) -> tuple[ActivePart, ActivePart]:
+        """Returns picture and text: active tokens [B, A, C] of a picture [B, N, C], and all of a
+        text [B, T, C].
+        """
+        of_picture, of_text = map(Projections, self.layers(), (self.picture, self.text))
+        return (active, picture, of_picture), (text, text, of_text)
 
 
 def fed_forward(
@@ -108,14 +129,47 @@ def attention(
         last[1].into(last[0], whole[:, end:])
     if norms:
         head_norm(whole, layer.heads, norms[0], norms[-1], end, rotary)
-    return attended(whole, layer.heads)
+    return attended(whole.chunk(3, dim=-1), layer.heads)
 
 
-def attended(whole: Tensor, heads: int) -> Tensor:
-    """Returns the attention [B, N, C] of queries, keys and values [B, N, 3 · C]."""
-    query, key, value = (
-        torch.unflatten(one, -1, (heads, -1)).transpose(1, 2) for one in whole.chunk(3, dim=-1)
-    )
+def active_attention(
+    layer: Any,
+    parts: Sequence[ActivePart],
+    norms: Sequence[HeadNorm],
+    rotary: Rotary | None = None,
+    positions: Tensor | None = None,
+) -> Tensor:
+    """Returns the attention [B, A, C] of the active tokens of one or two parts, in this order, to
+    all tokens.
+
+    `norms`: as for `attention`. `positions` [B, A] int64: those of the last part's active tokens
+    among its tokens, for rotary positions.
+    """
+    queries = _outputs([(active, layers.part(0, 1)) for active, _, layers in parts])
+    keys_values = _outputs([(tokens, layers.part(1, 3)) for _, tokens, layers in parts])
+    if norms:
+        active, tokens, _ = parts[0]
+        query, key = ((norms[0].one(one), norms[-1].one(one)) for one in (0, 1))
+        head_norm(queries, layer.heads, *query, active.shape[1], rotary, positions)
+        head_norm(keys_values, layer.heads, *key, tokens.shape[1], rotary)
+    return attended((queries, *keys_values.chunk(2, dim=-1)), layer.heads)
+
+
+def _outputs(parts: Sequence[tuple[Tensor, Projections]]) -> Tensor:
+    """Returns the outputs of layers for the tokens of one or two parts."""
+    x, layers = parts[0]
+    if len(parts) == 1:
+        return layers.whole(x)
+    counts = [tokens.shape[1] for tokens, _ in parts]
+    whole = x.new_empty(len(x), sum(counts), layers.width)
+    for (tokens, each), place in zip(parts, whole.split_with_sizes(counts, dim=1), strict=True):
+        each.into(tokens, place)
+    return whole
+
+
+def attended(parts: Sequence[Tensor], heads: int) -> Tensor:
+    """Returns the attention [B, A, C] of queries [B, A, C] to keys and values [B, N, C]."""
+    query, key, value = (torch.unflatten(one, -1, (heads, -1)).transpose(1, 2) for one in parts)
     mixed = F.scaled_dot_product_attention(query, key, value)
     return mixed.transpose(1, 2).flatten(2)
 
@@ -124,7 +178,7 @@ def linear_by_row(layer: nn.Linear, x: Tensor) -> Tensor:
     """Returns a layer's output for tokens [B, N, C] that are parts of more tokens, row by row: they
     are not copied first.
     """
-    if x.is_contiguous() or has_row_loras(layer):
+    if x.is_contiguous() or type(layer) is not nn.Linear or has_row_loras(layer):
         made: Tensor = layer(x)
         return made
     made = x.new_empty(*x.shape[:2], layer.out_features)
@@ -136,7 +190,7 @@ def linear_by_row(layer: nn.Linear, x: Tensor) -> Tensor:
 def head_norms(*pairs: tuple[Any, Any]) -> list[HeadNorm]:
     """Returns the weights of the query's and key's norms of each part; empty without norms."""
     return [
-        HeadNorm(query.weight, key.weight, query.eps, type(query) is not nn.RMSNorm)
+        HeadNorm((query.weight, key.weight), query.eps, type(query) is not nn.RMSNorm)
         for query, key in pairs
         if query is not None
     ]

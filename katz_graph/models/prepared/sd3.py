@@ -11,9 +11,12 @@ from diffusers.models.attention import JointTransformerBlock
 from diffusers.models.transformers.transformer_sd3 import SD3SingleTransformerBlock
 from torch import Tensor, nn
 
+from katz_graph.kernels.head_norm import HeadNorm
 from katz_graph.kernels.modulated_norm import modulated_norm
+from katz_graph.models.active import Active
 from katz_graph.models.prepared.joint import (
     JointBlock,
+    active_attention,
     attention,
     fed_forward,
     head_norms,
@@ -21,7 +24,7 @@ from katz_graph.models.prepared.joint import (
     other_processor,
 )
 from katz_graph.models.prepared.modulations import Activated, ModulatedBlock
-from katz_graph.models.projections import FUSED, FusedProjections, Fusible
+from katz_graph.models.projections import FUSED, FusedProjections, Fusible, Projections
 
 
 class PreparedJointBlock(JointBlock, JointTransformerBlock):  # type: ignore[misc]
@@ -50,9 +53,10 @@ class PreparedJointBlock(JointBlock, JointTransformerBlock):  # type: ignore[mis
         encoder_hidden_states: Tensor,
         temb: Tensor | Activated,
         joint_attention_kwargs: Mapping[str, Any] | None = None,
+        active: Active | None = None,
     ) -> tuple[Tensor | None, Tensor]:
         """Takes picture tokens [B, N, C] and text tokens [B, T, C]. Returns the text, or None if
-        the block is the last, and the picture.
+        the block is the last, and the picture. `active`: the picture tokens to compute.
         """
         options = joint_attention_kwargs or {}
         picture, text = self.vectors(temb)
@@ -68,11 +72,18 @@ class PreparedJointBlock(JointBlock, JointTransformerBlock):  # type: ignore[mis
         (text_normalised,) = modulated_norm(
             encoder_hidden_states, [(scale, shift)], self.norm1_context.norm.eps
         )
-        mixed, text_mixed = self._mixed(normalised, text_normalised, options)
+        if active is None:
+            mixed, text_mixed = self._mixed(normalised, text_normalised, options)
+        else:
+            mixed, text_mixed = self._active_mixed(normalised, text_normalised, active)
         terms = [(gate, mixed)]
         if dual:
-            terms.append((dual[2], picture_attention(self.attn2, others[0], self.second, options)))
-        hidden = fed_forward(hidden_states, terms, rest[:3], self.norm2, self.ff)
+            second = picture_attention(self.attn2, others[0], self.second, options, active)
+            terms.append((dual[2], second))
+        hidden = hidden_states if active is None else active.taken(hidden_states)
+        hidden = fed_forward(hidden, terms, rest[:3], self.norm2, self.ff)
+        if active is not None:
+            hidden = active.placed(hidden)
         if self.context_pre_only:
             return None, hidden
         text = fed_forward(
@@ -96,10 +107,22 @@ class PreparedJointBlock(JointBlock, JointTransformerBlock):  # type: ignore[mis
                 hidden_states=picture, encoder_hidden_states=text, **options
             )
             return found
-        norms = head_norms((layer.norm_q, layer.norm_k), (layer.norm_added_q, layer.norm_added_k))
-        mixed = attention(layer, (picture, self.picture), (text, self.text), norms)
-        end = picture.shape[1]
-        text_mixed = mixed[:, end:]
+        mixed = attention(layer, (picture, self.picture), (text, self.text), self._head_norms())
+        return self._projected(mixed, picture.shape[1])
+
+    def _active_mixed(self, picture: Tensor, text: Tensor, active: Active) -> tuple[Tensor, Tensor]:
+        """Returns the attention of active picture tokens and of text tokens."""
+        parts = self.active_parts(active.taken(picture), picture, text)
+        mixed = active_attention(self.attn, parts, self._head_norms())
+        return self._projected(mixed, parts[0][0].shape[1])
+
+    def _head_norms(self) -> list[HeadNorm]:
+        layer = self.attn
+        return head_norms((layer.norm_q, layer.norm_k), (layer.norm_added_q, layer.norm_added_k))
+
+    def _projected(self, mixed: Tensor, end: int) -> tuple[Tensor, Tensor]:
+        """Returns the output projections of picture tokens, which are before `end`, and of text."""
+        layer, text_mixed = self.attn, mixed[:, end:]
         if not layer.context_pre_only:
             text_mixed = linear_by_row(layer.to_add_out, text_mixed)
         return layer.to_out[1](linear_by_row(layer.to_out[0], mixed[:, :end])), text_mixed
@@ -135,12 +158,21 @@ def _unsupported(layer: Any) -> str:
 
 
 def picture_attention(
-    layer: Any, x: Tensor, fused: FusedProjections | None, options: Mapping[str, Any]
+    layer: Any,
+    x: Tensor,
+    fused: FusedProjections | None,
+    options: Mapping[str, Any],
+    active: Active | None = None,
 ) -> Tensor:
-    """Returns the attention among picture tokens [B, N, C]."""
-    if fused is None:
-        mixed: Tensor = layer(hidden_states=x, **options)
-        return mixed
-    mixed = attention(layer, (x, fused), None, head_norms((layer.norm_q, layer.norm_k)))
+    """Returns the attention of all or active tokens [B, A, C] among picture tokens [B, N, C]."""
+    norms = head_norms((layer.norm_q, layer.norm_k))
+    if active is not None:
+        projections = Projections((layer.to_q, layer.to_k, layer.to_v), fused)
+        mixed = active_attention(layer, [(active.taken(x), x, projections)], norms)
+    elif fused is not None:
+        mixed = attention(layer, (x, fused), None, norms)
+    else:
+        found: Tensor = layer(hidden_states=x, **options)
+        return found
     output: Tensor = layer.to_out[1](layer.to_out[0](mixed))
     return output

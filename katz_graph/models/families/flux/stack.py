@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from katz_graph.ir.values import TextEncoding
+from katz_graph.models.active import Active
 from katz_graph.models.families.shared.transformer_stack import (
     NOTHING,
     Fixed,
@@ -149,11 +150,15 @@ def block(
     text: Tensor | None,
     embedding: Tensor,
     fixed: Fixed,
+    *,
+    active: Active | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     if text is None:
         raise lacks_text(number)
     cosines, sines, *_ = fixed
-    text, hidden = blocks(module)[number](hidden, text, embedding, (cosines[0], sines[0]))
+    options = {} if active is None else {"active": active}
+    rotary = cosines[0], sines[0]
+    text, hidden = blocks(module)[number](hidden, text, embedding, rotary, **options)
     return hidden, text
 
 

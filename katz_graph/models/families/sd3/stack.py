@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from katz_graph.ir.values import TextEncoding, Tokens
+from katz_graph.models.active import Active
 from katz_graph.models.families.sd3.files import CONTROL_TYPE
 from katz_graph.models.families.shared.transformer_stack import (
     NOTHING,
@@ -146,6 +147,8 @@ def block(
     text: Tensor | None,
     embedding: Tensor,
     fixed: Fixed,
+    *,
+    active: Active | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Runs one block. The last block returns no text tokens; a 3.5 large ControlNet has none."""
     one = module.transformer_blocks[number]
@@ -153,7 +156,8 @@ def block(
         return one(hidden, embedding), None
     if text is None:
         raise lacks_text(number)
-    text, hidden = one(hidden, text, embedding)
+    options = {} if active is None else {"active": active}
+    text, hidden = one(hidden, text, embedding, **options)
     return hidden, text
 
 

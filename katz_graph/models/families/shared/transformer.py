@@ -13,7 +13,7 @@ from torch import Tensor
 from katz_graph.core.errors import InputError
 from katz_graph.core.recipe import ControlNetRecipe, ModelRecipe, References
 from katz_graph.ir.values import TextEncoding, Tokens, per_row
-from katz_graph.models.active import Layers, collected, layers_of
+from katz_graph.models.active import ActiveBlock, Layers, collected, layers_of
 from katz_graph.models.configuration import config
 from katz_graph.models.families.shared.compute import UNPOOLED, fit_reference
 from katz_graph.models.families.shared.transformer_region import check_vae
@@ -210,7 +210,7 @@ def run_blocks(
 ) -> Tokens:
     """Runs a range of blocks except `passed` ones, and stores the outputs that later blocks read as
     skips. Adds the residual before each block, or to the block's skip if it reads one. `layers`:
-    what blocks read from a template, named by their numbers.
+    what blocks read from a template, named by their numbers; other blocks compute all tokens.
     """
     stack, sources = stack_of(module), skip_sources(module)
     before, after = (still_read(sources, number) for number in (numbers.start, numbers.stop))
@@ -223,18 +223,20 @@ def run_blocks(
     outputs = dict(zip(before, tokens.skips, strict=True))
     hidden, text = tokens.hidden, tokens.text
     part = stack.blocks(module)[numbers.start : numbers.stop]
-    for number, embedding in zip(numbers, activate(part, tokens.embedding), strict=True):
+    embeddings = activate(part, tokens.embedding)
+    for number, one, embedding in zip(numbers, part, embeddings, strict=True):
         options: dict[str, Any] = {}
+        cached = layers if isinstance(one, ActiveBlock) else None
         if number in sources:
             options["skip"] = _with_residual(outputs[sources[number]], residual)
         else:
             hidden = _with_residual(hidden, residual)
         if number not in passed:
-            if layers is not None and (active := layers.active(str(number), hidden.shape[1])):
+            if cached is not None and (active := cached.active(str(number), hidden.shape[1])):
                 options["active"] = active
             hidden, text = stack.block(module, number, hidden, text, embedding, fixed, **options)
-            if layers is not None:
-                layers.collect(str(number), hidden)
+            if cached is not None:
+                cached.collect(str(number), hidden)
         outputs[number] = hidden
     later = tuple(outputs[number] for number in after)
     return Tokens(hidden, text, tokens.embedding, tokens.step, later)
